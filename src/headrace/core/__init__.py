@@ -1,0 +1,1 @@
+"""Frozen values: what is asked, measured, decided and seen."""

@@ -1,0 +1,94 @@
+"""The machines people have: resources, network cards, labels and price."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from headrace.core.units import Amount, BytesPerS
+from headrace.core.values import Value
+
+
+class Machine(Value):
+    """One machine, or a group of `count` equal ones.
+
+    Attributes:
+        name: Unique in the cluster; a group of several gets `-0`, `-1`, ... appended.
+        count: How many such machines there are.
+        kind: The machine class that a profile's task times refer to.
+        resources: Amounts by name, e.g. `cpu: 8`, `gpu: 2`, `memory: 48GiB`; any name is allowed.
+        nic_in: Incoming bandwidth in bytes per second (written in bits: `10Gbps`).
+        nic_out: Outgoing bandwidth in bytes per second.
+        labels: Free text for people and for schedulers.
+        price_per_hour: In whatever currency the user thinks in.
+    """
+
+    name: str = Field(min_length=1)
+    count: int = Field(default=1, ge=1)
+    kind: str = "default"
+    resources: Mapping[str, Amount] = Field(default_factory=dict)
+    nic_in: BytesPerS
+    nic_out: BytesPerS
+    labels: Mapping[str, str] = Field(default_factory=dict)
+    price_per_hour: float | None = Field(default=None, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_nic_figure_means_both_directions(cls, data: object) -> object:
+        if isinstance(data, Mapping) and "nic" in data:
+            rest = {key: value for key, value in data.items() if key != "nic"}
+            return {"nic_in": data["nic"], "nic_out": data["nic"]} | rest
+        return data
+
+
+class Cluster(Value):
+    """All machines of a training job; machine m hosts graph part m."""
+
+    version: Literal[1] = 1
+    machines: tuple[Machine, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> Self:
+        names = [machine.name for machine in self.hosts]
+        for name in names:
+            if names.count(name) > 1 if len(names) < 64 else len(set(names)) != len(names):
+                raise ValueError(f"two machines are called {name!r}: give every machine its own name")
+        return self
+
+    @cached_property
+    def hosts(self) -> tuple[Machine, ...]:
+        """Every single machine, groups expanded."""
+        return tuple(
+            machine
+            if machine.count == 1
+            else machine.model_copy(update={"name": f"{machine.name}-{i}", "count": 1})
+            for machine in self.machines
+            for i in range(machine.count)
+        )
+
+    @property
+    def num_machines(self) -> int:
+        """How many single machines there are."""
+        return len(self.hosts)
+
+    @cached_property
+    def resource_names(self) -> tuple[str, ...]:
+        """All resource names any machine has, sorted."""
+        return tuple(sorted({name for machine in self.machines for name in machine.resources}))
+
+    def capacities(self, resource_names: tuple[str, ...]) -> np.ndarray:
+        """Amounts as an array of shape (num_machines, len(resource_names)); absent means 0."""
+        rows = [[machine.resources.get(name, 0.0) for name in resource_names] for machine in self.hosts]
+        return np.array(rows, dtype=np.float64).reshape(self.num_machines, len(resource_names))
+
+    def nic_in_bytes_per_s(self) -> np.ndarray:
+        """Incoming bandwidth per machine."""
+        return np.array([machine.nic_in for machine in self.hosts])
+
+    def nic_out_bytes_per_s(self) -> np.ndarray:
+        """Outgoing bandwidth per machine."""
+        return np.array([machine.nic_out for machine in self.hosts])

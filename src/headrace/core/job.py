@@ -1,0 +1,93 @@
+"""The training job somebody asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from headrace.core.units import Amount, Bytes
+from headrace.core.values import Value
+
+UNLIMITED_WINDOW = 0
+"""How an unlimited run-ahead window is stored; people write `unlimited`."""
+
+
+class Role(StrEnum):
+    """What a task does."""
+
+    STORE = "store"
+    SAMPLER = "sampler"
+    TRAINER = "trainer"
+    SERVER = "ps"
+    RING = "ring"
+
+
+class Sync(StrEnum):
+    """How trainers agree on parameters."""
+
+    PS = "ps"
+    RING = "ring"
+
+
+def _parse_window(value: object) -> object:
+    return UNLIMITED_WINDOW if value == "unlimited" else value
+
+
+Window = Annotated[int, BeforeValidator(_parse_window), Field(ge=0)]
+
+
+class Job(Value):
+    """A distributed GNN training job (DGTP, section III).
+
+    Attributes:
+        trainers: Number of data-parallel trainers (the paper's workers).
+        samplers_per_trainer: Samplers that feed each trainer and nobody else.
+        sync: Parameter servers or ring all-reduce.
+        parameter_servers: Number of servers, each with an equal shard of the model; ignored for a ring.
+        batch_size: Seeds per trainer and iteration, split over its samplers.
+        model_bytes: Size of all parameters, and of all gradients.
+        iterations: How many iterations to train.
+        window: Run-ahead window K per producer-consumer edge: a producer starts iteration n only when
+            each consumer has finished n - K. 1 means no overlap; `unlimited` is the paper.
+        demands: Resource amounts a task of each role occupies; ring steps occupy none.
+    """
+
+    version: Literal[1] = 1
+    name: str = "job"
+    trainers: int = Field(ge=1)
+    samplers_per_trainer: int = Field(default=1, ge=1)
+    sync: Sync = Sync.RING
+    parameter_servers: int = Field(default=1, ge=1)
+    batch_size: int = Field(ge=1)
+    model_bytes: Bytes = 0.0
+    iterations: int = Field(default=200, ge=1)
+    window: Window = 2
+    demands: Mapping[Role, Mapping[str, Amount]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _batch_covers_samplers(self) -> Self:
+        if self.batch_size < self.samplers_per_trainer:
+            raise ValueError(
+                f"batch_size {self.batch_size} gives {self.samplers_per_trainer} samplers less than "
+                "one seed each: raise batch_size or lower samplers_per_trainer"
+            )
+        if Role.RING in self.demands:
+            raise ValueError("ring steps run inside their trainer and have no demand: remove it")
+        return self
+
+    @property
+    def num_samplers(self) -> int:
+        """Samplers of all trainers together."""
+        return self.trainers * self.samplers_per_trainer
+
+    @property
+    def num_servers(self) -> int:
+        """Parameter servers; none when the trainers form a ring."""
+        return self.parameter_servers if self.sync is Sync.PS else 0
+
+    def demand(self, role: Role) -> Mapping[str, float]:
+        """Resource amounts one task of this role occupies."""
+        return self.demands.get(role, {})

@@ -1,0 +1,124 @@
+"""Where every task runs."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from headrace.core.cluster import Cluster
+from headrace.core.errors import InfeasibleError, SpecError
+from headrace.core.job import Job, Role
+from headrace.core.values import Value
+
+
+class Placement(Value):
+    """Machine index of every task that can move; stores are fixed, one per machine.
+
+    Sampler i of trainer w is entry `w * samplers_per_trainer + i`.
+    """
+
+    samplers: tuple[int, ...]
+    trainers: tuple[int, ...]
+    servers: tuple[int, ...] = ()
+
+    @property
+    def ring_order(self) -> tuple[int, ...]:
+        """Trainers around the ring: those of one machine side by side, as every launcher ranks them."""
+        return tuple(sorted(range(len(self.trainers)), key=lambda w: (self.trainers[w], w)))
+
+    def check(self, cluster: Cluster, job: Job) -> None:
+        """Make sure that this places all tasks of the job and fits the machines (eqs 1-5).
+
+        Raises:
+            SpecError: Wrong number of tasks, or an unknown machine.
+            InfeasibleError: A machine is asked for more than it has.
+        """
+        for what, machines, num in (
+            ("samplers", self.samplers, job.num_samplers),
+            ("trainers", self.trainers, job.trainers),
+            ("servers", self.servers, job.num_servers),
+        ):
+            if len(machines) != num:
+                raise SpecError(
+                    f"the placement has {len(machines)} {what}, the job {num}", "make them agree"
+                )
+            if machines and not 0 <= min(machines) <= max(machines) < cluster.num_machines:
+                raise SpecError(
+                    f"the placement of {what} names machines outside 0..{cluster.num_machines - 1}",
+                    "name machines of the cluster file",
+                )
+        names = resource_names(cluster, job)
+        used, capacities = self.usage(cluster, job), cluster.capacities(names)
+        excess = used - capacities
+        if (excess > 1e-9 * np.maximum(capacities, 1)).any():
+            m, r = np.unravel_index(int(np.argmax(excess / np.maximum(capacities, 1e-9))), excess.shape)
+            raise InfeasibleError(
+                f"the placement needs {used[m, r]:g} {names[r]} on {cluster.hosts[m].name}, which has "
+                f"{capacities[m, r]:g}",
+                "move a task to another machine or lower the job's demands",
+            )
+
+    def usage(self, cluster: Cluster, job: Job) -> np.ndarray:
+        """Resources in use, shape (num_machines, resource), resources as in `resource_names`."""
+        names = resource_names(cluster, job)
+        used = np.zeros((cluster.num_machines, len(names)))
+        used += demand_vector(job, Role.STORE, names)
+        for role, machines in (
+            (Role.SAMPLER, self.samplers),
+            (Role.TRAINER, self.trainers),
+            (Role.SERVER, self.servers),
+        ):
+            counts = np.bincount(np.array(machines, dtype=np.int64), minlength=cluster.num_machines)
+            used += counts[:, None] * demand_vector(job, role, names)
+        return used
+
+
+class PlacementFile(Value):
+    """A placement as people write it: machine names instead of indices."""
+
+    version: Literal[1] = 1
+    samplers: tuple[str, ...]
+    trainers: tuple[str, ...]
+    servers: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, placement: Placement, cluster: Cluster) -> PlacementFile:
+        """Name the machines of a placement."""
+        names = [machine.name for machine in cluster.hosts]
+        return cls(
+            samplers=tuple(names[m] for m in placement.samplers),
+            trainers=tuple(names[m] for m in placement.trainers),
+            servers=tuple(names[m] for m in placement.servers),
+        )
+
+    def resolve(self, cluster: Cluster) -> Placement:
+        """Find the machines by name.
+
+        Raises:
+            SpecError: A name is not in the cluster.
+        """
+        index = {machine.name: m for m, machine in enumerate(cluster.hosts)}
+        for name in (*self.samplers, *self.trainers, *self.servers):
+            if name not in index:
+                raise SpecError(
+                    f"the placement names machine {name!r}, which the cluster does not have",
+                    f"use one of {', '.join(list(index)[:8])}{', ...' if len(index) > 8 else ''}",
+                )
+        return Placement(
+            samplers=tuple(index[name] for name in self.samplers),
+            trainers=tuple(index[name] for name in self.trainers),
+            servers=tuple(index[name] for name in self.servers),
+        )
+
+
+def resource_names(cluster: Cluster, job: Job) -> tuple[str, ...]:
+    """Every resource that a machine has or a task wants, sorted."""
+    wanted = {name for demand in job.demands.values() for name in demand}
+    return tuple(sorted(wanted.union(cluster.resource_names)))
+
+
+def demand_vector(job: Job, role: Role, names: tuple[str, ...]) -> np.ndarray:
+    """Demand of one task of a role, resources in the order of `names`."""
+    demand = job.demand(role)
+    return np.array([demand.get(name, 0.0) for name in names], dtype=np.float64)

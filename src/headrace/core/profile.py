@@ -1,0 +1,147 @@
+"""What was measured of a job, or what a stated synthetic model says instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from headrace.core.errors import SpecError
+from headrace.core.job import Role
+from headrace.core.units import Bytes, Seconds
+from headrace.core.values import Value
+
+NUM_QUANTILES = 256
+"""Resolution of a drawn distribution; the tail beyond 1/512 is the last quantile."""
+
+
+class Variation(Value):
+    """How a positive quantity varies around its mean, as factors of mean 1.
+
+    Either `peak_to_mean`, the paper's PMR (section VI-B), or measured `quantiles`: equally likely
+    factors, normalised to mean 1. Without both the quantity is constant.
+
+    A peak-to-mean ratio p is spread uniformly over [2 - p, p]; above 2, where that would go below
+    zero, as p * u ** (p - 1) for uniform u, which has the same mean and peak and meets it at 2.
+    """
+
+    peak_to_mean: float | None = Field(default=None, ge=1)
+    quantiles: tuple[float, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_way_to_say_it(self) -> Self:
+        if self.peak_to_mean is not None and self.quantiles:
+            raise ValueError("peak_to_mean and quantiles exclude each other: keep one")
+        if self.quantiles and (min(self.quantiles) < 0 or sum(self.quantiles) <= 0):
+            raise ValueError("quantiles are factors >= 0 with a positive mean: correct them")
+        return self
+
+    def factors(self) -> np.ndarray:
+        """Equally likely factors with mean exactly 1; a single 1 if nothing varies."""
+        if self.quantiles:
+            factors = np.array(self.quantiles, dtype=np.float64)
+        elif self.peak_to_mean is None or self.peak_to_mean == 1.0:
+            return np.ones(1)
+        else:
+            peak, u = self.peak_to_mean, (np.arange(NUM_QUANTILES) + 0.5) / NUM_QUANTILES
+            factors = 2 - peak + 2 * (peak - 1) * u if peak <= 2 else peak * u ** (peak - 1)
+        return factors / factors.mean()
+
+
+CONSTANT = Variation()
+
+
+class TaskTime(Value):
+    """Time of one task and iteration on one class of machine, at the profiled number of seeds."""
+
+    mean: Seconds
+    variation: Variation = CONSTANT
+    num_samples: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_bare_duration_is_a_constant(cls, data: object) -> object:
+        return data if isinstance(data, Mapping | TaskTime) else {"mean": data}
+
+
+class StoreTraffic(Value):
+    """Bytes that stores send per seed.
+
+    Either a measured matrix, row = part of the seed, column = store; or a synthetic model: `bytes_per_seed`
+    in all, of which a share `locality` comes from the seed's own part and the rest from all stores
+    equally. Locality 0 is the paper's model.
+    """
+
+    matrix: tuple[tuple[Bytes, ...], ...] = ()
+    bytes_per_seed: Bytes = 0.0
+    locality: float = Field(default=0.0, ge=0, le=1)
+    variation: Variation = CONSTANT
+
+    @model_validator(mode="after")
+    def _matrix_is_square(self) -> Self:
+        if self.matrix and any(len(row) != len(self.matrix) for row in self.matrix):
+            raise ValueError("matrix needs one row and one column per part: make it square")
+        if self.matrix and self.bytes_per_seed:
+            raise ValueError("matrix and bytes_per_seed exclude each other: keep one")
+        return self
+
+    def bytes_per_seed_matrix(self, num_parts: int) -> np.ndarray:
+        """Bytes per seed, shape (part of the seed, store)."""
+        if not self.matrix:
+            spread = (1 - self.locality) / num_parts
+            return self.bytes_per_seed * (spread + self.locality * np.eye(num_parts))
+        if len(self.matrix) != num_parts:
+            raise SpecError(
+                f"the profile measured {len(self.matrix)} parts, the cluster has {num_parts} machines",
+                "profile on this cluster, or use the cluster the profile was made on",
+            )
+        return np.array(self.matrix, dtype=np.float64)
+
+
+class BatchTraffic(Value):
+    """Bytes that a sampler sends its trainer per seed."""
+
+    bytes_per_seed: Bytes
+    variation: Variation = CONSTANT
+
+
+class Profile(Value):
+    """Times and volumes of one job on some classes of machines.
+
+    Attributes:
+        source: `measured`, or `synthetic` with the model's origin in `note`.
+        note: Where the figures come from.
+        seeds_per_sampler: Seeds per sampler and iteration at which task times hold; sampler and trainer
+            times scale in proportion. 0 means the job's own number.
+        task_times: Times per role, then per machine class; class `default` stands for all others.
+        store_traffic: Store to sampler volumes.
+        batch_traffic: Sampler to trainer volumes.
+    """
+
+    version: Literal[1] = 1
+    source: Literal["measured", "synthetic"] = "synthetic"
+    note: str = ""
+    seeds_per_sampler: float = Field(default=0.0, ge=0)
+    task_times: Mapping[Role, Mapping[str, TaskTime]]
+    store_traffic: StoreTraffic
+    batch_traffic: BatchTraffic
+
+    def task_time(self, role: Role, kind: str) -> TaskTime:
+        """Time of a role on a machine class; 0 for ring steps nobody measured.
+
+        Raises:
+            SpecError: The profile has no figure for that role and class.
+        """
+        by_kind = self.task_times.get(role, {})
+        found = by_kind.get(kind) or by_kind.get("default")
+        if found is None and role is Role.RING:
+            return TaskTime(mean=0.0)
+        if found is None:
+            raise SpecError(
+                f"the profile has no {role.value} time for machine class {kind!r}, only for "
+                f"{sorted(by_kind) or 'none'}",
+                f"add task_times.{role.value}.{kind}, or .default for all classes",
+            )
+        return found

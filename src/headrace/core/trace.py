@@ -1,0 +1,73 @@
+"""What was seen: every task execution and every flow, from a rehearsal or from a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+TRACE_VERSION = 1
+"""Version of the trace file format."""
+
+
+@dataclass(frozen=True)
+class Executions:
+    """Task executions, one row each, sorted by start."""
+
+    task: np.ndarray
+    iteration: np.ndarray
+    start_s: np.ndarray
+    end_s: np.ndarray
+
+
+@dataclass(frozen=True)
+class Flows:
+    """Flows between machines, one row each, sorted by start; data that stays on a machine is not a flow."""
+
+    src: np.ndarray
+    dst: np.ndarray
+    iteration: np.ndarray
+    num_bytes: np.ndarray
+    start_s: np.ndarray
+    end_s: np.ndarray
+
+
+@dataclass(frozen=True)
+class NicUse:
+    """Throughput of every NIC over time, as steps: row i holds from `time_s[i]` to `time_s[i + 1]`."""
+
+    time_s: np.ndarray
+    in_bytes_per_s: np.ndarray
+    out_bytes_per_s: np.ndarray
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One rehearsal or run.
+
+    Attributes:
+        task_names: Name per task.
+        task_roles: Role name per task.
+        task_machines: Machine index per task.
+        machine_names: Name per machine.
+        nic_in_bytes_per_s: Incoming bandwidth per machine.
+        nic_out_bytes_per_s: Outgoing bandwidth per machine.
+        executions: Task executions.
+        flows: Flows between machines.
+        nic_use: NIC throughput over time, where it was recorded.
+    """
+
+    task_names: tuple[str, ...]
+    task_roles: tuple[str, ...]
+    task_machines: np.ndarray
+    machine_names: tuple[str, ...]
+    nic_in_bytes_per_s: np.ndarray
+    nic_out_bytes_per_s: np.ndarray
+    executions: Executions
+    flows: Flows
+    nic_use: NicUse | None = None
+
+    @property
+    def makespan_s(self) -> float:
+        """End of the last task execution (eq. 16)."""
+        return float(self.executions.end_s.max(initial=0.0))

@@ -1,0 +1,149 @@
+"""A rehearsal's input as flat arrays: everything the kernels read, nothing they need to look up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.core.cluster import Cluster
+from headrace.core.job import Job
+from headrace.core.placement import Placement
+from headrace.core.plan import uniform_seeds
+from headrace.core.profile import Profile
+from headrace.core.tasks import ROLES, EdgeKind, TaskGraph, build_task_graph
+from headrace.costs import edge_volumes, nic_load_s, task_machines, task_times
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One placed job, ready to rehearse.
+
+    Attributes:
+        num_machines: Machines.
+        num_iterations: Iterations to rehearse.
+        window: Run-ahead window K; 0 is unlimited.
+        seed: Seed of all draws.
+        task_machine: Machine per task.
+        task_time_s: Mean time per task and iteration.
+        task_table: Per task the table of factors its times are drawn from.
+        edge_src: Producing task per edge.
+        edge_dst: Consuming task per edge.
+        edge_lag: 1 if data of iteration n is consumed in n + 1.
+        edge_kind: `EdgeKind` per edge.
+        edge_bytes: Mean bytes per edge and iteration.
+        edge_table: Per edge the table of factors its volumes are drawn from.
+        tables: All factor tables, one after the other.
+        table_start: Where each table starts in `tables`; one more entry marks the end.
+        nic_out_bytes_per_s: Outgoing bandwidth per machine.
+        nic_in_bytes_per_s: Incoming bandwidth per machine.
+        pace_s: Largest NIC load per iteration; the `paced` policy's period.
+    """
+
+    num_machines: int
+    num_iterations: int
+    window: int
+    seed: int
+    task_machine: np.ndarray
+    task_time_s: np.ndarray
+    task_table: np.ndarray
+    edge_src: np.ndarray
+    edge_dst: np.ndarray
+    edge_lag: np.ndarray
+    edge_kind: np.ndarray
+    edge_bytes: np.ndarray
+    edge_table: np.ndarray
+    tables: np.ndarray
+    table_start: np.ndarray
+    nic_out_bytes_per_s: np.ndarray
+    nic_in_bytes_per_s: np.ndarray
+    pace_s: float
+
+    @property
+    def num_tasks(self) -> int:
+        """All tasks."""
+        return len(self.task_machine)
+
+    @property
+    def num_edges(self) -> int:
+        """All edges, also those between tasks of one machine."""
+        return len(self.edge_src)
+
+
+def build_instance(
+    cluster: Cluster,
+    job: Job,
+    profile: Profile,
+    placement: Placement,
+    *,
+    seeds: np.ndarray | None = None,
+    num_iterations: int | None = None,
+    window: int | None = None,
+    seed: int = 0,
+) -> tuple[Instance, TaskGraph]:
+    """Lay out a placed job.
+
+    Args:
+        cluster: The machines.
+        job: The job.
+        profile: Its times and volumes.
+        placement: Where its tasks run.
+        seeds: Seeds per iteration, shape (num_samplers, num_parts); uniform if not given.
+        num_iterations: Instead of the job's.
+        window: Instead of the job's; 0 is unlimited.
+        seed: Seed of all draws.
+
+    Raises:
+        SpecError: The values do not belong together.
+        InfeasibleError: The placement asks a machine for more than it has.
+    """
+    placement.check(cluster, job)
+    graph = build_task_graph(job, cluster.num_machines, placement.ring_order)
+    if seeds is None:
+        seeds = uniform_seeds(job, cluster.num_machines)
+    machines = task_machines(graph, placement)
+    volumes = edge_volumes(graph, job, profile, seeds)
+
+    tables: list[np.ndarray] = [np.ones(1)]
+    known: dict[bytes, int] = {tables[0].tobytes(): 0}
+
+    def table_of(factors: np.ndarray) -> int:
+        key = factors.tobytes()
+        if key not in known:
+            known[key] = len(tables)
+            tables.append(factors)
+        return known[key]
+
+    edge_table = np.zeros(graph.num_edges, dtype=np.int32)
+    edge_table[graph.kind == EdgeKind.GRAPH] = table_of(profile.store_traffic.variation.factors())
+    edge_table[graph.kind == EdgeKind.BATCH] = table_of(profile.batch_traffic.variation.factors())
+    kinds = [machine.kind for machine in cluster.hosts]
+    by_class = {
+        (role, kind): table_of(profile.task_time(ROLES[role], kind).variation.factors())
+        for role in np.unique(graph.role)
+        for kind in set(kinds)
+    }
+    task_table = np.array(
+        [by_class[graph.role[j], kinds[machines[j]]] for j in range(graph.num_tasks)], dtype=np.int32
+    )
+    instance = Instance(
+        num_machines=cluster.num_machines,
+        num_iterations=job.iterations if num_iterations is None else num_iterations,
+        window=job.window if window is None else window,
+        seed=seed,
+        task_machine=machines,
+        task_time_s=task_times(graph, cluster, job, profile, machines, seeds),
+        task_table=task_table,
+        edge_src=graph.src,
+        edge_dst=graph.dst,
+        edge_lag=graph.lag,
+        edge_kind=graph.kind,
+        edge_bytes=volumes,
+        edge_table=edge_table,
+        tables=np.concatenate(tables),
+        table_start=np.cumsum([0, *(len(table) for table in tables)]).astype(np.int64),
+        nic_out_bytes_per_s=cluster.nic_out_bytes_per_s(),
+        nic_in_bytes_per_s=cluster.nic_in_bytes_per_s(),
+        pace_s=nic_load_s(graph, volumes, machines, cluster),
+    )
+    return instance, graph
