@@ -1,0 +1,42 @@
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+FAST := not slow and not integration and not e2e and not benchmark
+
+.PHONY: dev check lint types fast test docs bench format clean
+
+dev: ## create the virtual environment and install headrace for editing
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable '.[report,dev]'
+
+check: lint types fast ## everything a change must pass, in under 3 minutes
+
+lint:
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	.ci/file-lengths
+
+types:
+	$(BIN)/mypy
+
+fast:
+	$(BIN)/pytest -q -m "$(FAST)" -n 2
+
+test: ## every test
+	$(BIN)/pytest -n 2
+
+docs: ## build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+bench: ## measure the simulator; the last line is one JSON object
+	$(BIN)/python benchmarks/simulator.py --json
+
+format:
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
