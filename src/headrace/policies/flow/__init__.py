@@ -1,0 +1,22 @@
+"""Flow policies: how the network is shared among open flows.
+
+Adding one is a file with a numba function and a `FlowPolicy`, a line here and a line in the simulator's
+dispatch; the contract suite then runs on it.
+"""
+
+from headrace.policies.flow._base import FLOW_DTYPE, Flow, FlowPolicy
+from headrace.policies.flow.fifo import FIFO
+from headrace.policies.flow.maxmin import MAXMIN
+from headrace.policies.flow.mrtf import MRTF, MRTF_EXCLUSIVE
+from headrace.policies.flow.oes import OES
+from headrace.policies.flow.omcoflow import OMCOFLOW
+from headrace.policies.flow.paced import PACED
+from headrace.policies.flow.priority import PRIORITY
+
+FLOW_POLICIES: dict[str, FlowPolicy] = {
+    policy.name: policy
+    for policy in (OES, MAXMIN, PRIORITY, PACED, MRTF, MRTF_EXCLUSIVE, OMCOFLOW, FIFO)
+}
+"""Every policy by name."""
+
+__all__ = ["FLOW_DTYPE", "FLOW_POLICIES", "Flow", "FlowPolicy"]

@@ -1,0 +1,20 @@
+"""`maxmin`: max-min fairness over all NICs, what fair queueing converges to."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from headrace.policies.flow._base import FlowPolicy
+from headrace.policies.flow.filling import fill_flows, port_capacities
+
+
+@njit(cache=True)
+def maxmin_rates(flows, nic_out, nic_in, pace_s, rates):  # type: ignore[no-untyped-def]
+    """Progressive filling with equal weights."""
+    rates[:] = 0.0
+    everyone = np.ones(len(flows), np.bool_)
+    fill_flows(flows, everyone, np.ones(len(flows)), port_capacities(nic_out, nic_in), rates)
+
+
+MAXMIN = FlowPolicy("maxmin", 1, "max-min fairness over all NICs", maxmin_rates)

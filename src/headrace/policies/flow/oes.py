@@ -1,0 +1,24 @@
+"""`oes`: every NIC splits its bandwidth evenly; a flow gets the smaller of its two shares (DGTP, Alg. 1)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from headrace.policies.flow._base import FlowPolicy
+
+
+@njit(cache=True)
+def oes_rates(flows, nic_out, nic_in, pace_s, rates):  # type: ignore[no-untyped-def]
+    """Alg. 1, line 21, with the degrees of eqs 19 and 20."""
+    out_degree = np.zeros(len(nic_out))
+    in_degree = np.zeros(len(nic_in))
+    for i in range(len(flows)):
+        out_degree[flows[i].src] += 1
+        in_degree[flows[i].dst] += 1
+    for i in range(len(flows)):
+        a, b = flows[i].src, flows[i].dst
+        rates[i] = min(nic_out[a] / out_degree[a], nic_in[b] / in_degree[b])
+
+
+OES = FlowPolicy("oes", 0, "even share of the scarcer NIC (DGTP Alg. 1)", oes_rates)

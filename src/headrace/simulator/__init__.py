@@ -1,0 +1,7 @@
+"""Rehearsals: a training job in virtual time, under any placement and flow policy."""
+
+from headrace.simulator.instance import Instance, build_instance
+from headrace.simulator.outcome import Outcome, Record
+from headrace.simulator.rehearse import simulate, trace_of
+
+__all__ = ["Instance", "Outcome", "Record", "build_instance", "simulate", "trace_of"]

@@ -1,0 +1,162 @@
+"""The general kernel: any flow policy, rates recomputed for all open flows whenever that set changes.
+
+It is the reference among the compiled kernels; `oes`, `maxmin` and `priority` have a faster one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from headrace.policies.flow._base import FLOW_DTYPE
+from headrace.policies.flow.fifo import fifo_rates
+from headrace.policies.flow.maxmin import maxmin_rates
+from headrace.policies.flow.mrtf import mrtf_exclusive_rates, mrtf_rates
+from headrace.policies.flow.oes import oes_rates
+from headrace.policies.flow.omcoflow import omcoflow_rates
+from headrace.policies.flow.paced import paced_rates
+from headrace.policies.flow.priority import priority_rates
+from headrace.simulator.progress_kernel import (
+    EVENTS,
+    HEAP,
+    UNFINISHED,
+    deliver,
+    draw_volume,
+    finish_task,
+    pop_task,
+    start_ready,
+)
+
+
+@njit(cache=True)
+def _rates(code, flows, nic_out, nic_in, pace_s, rates):  # type: ignore[no-untyped-def]
+    if code == 0:
+        oes_rates(flows, nic_out, nic_in, pace_s, rates)
+    elif code == 1:
+        maxmin_rates(flows, nic_out, nic_in, pace_s, rates)
+    elif code == 2:
+        priority_rates(flows, nic_out, nic_in, pace_s, rates)
+    elif code == 3:
+        paced_rates(flows, nic_out, nic_in, pace_s, rates)
+    elif code == 4:
+        mrtf_rates(flows, nic_out, nic_in, pace_s, rates)
+    elif code == 5:
+        mrtf_exclusive_rates(flows, nic_out, nic_in, pace_s, rates)
+    elif code == 6:
+        omcoflow_rates(flows, nic_out, nic_in, pace_s, rates)
+    else:
+        fifo_rates(flows, nic_out, nic_in, pace_s, rates)
+
+
+@njit(cache=True)
+def _open_flow(fixed, progress, slots, is_open, edge, now_s):  # type: ignore[no-untyped-def]
+    """Open the next flow of an edge; flows without bytes complete at once."""
+    while progress.num_sent[edge] < progress.num_done[fixed.edge_src[edge]]:
+        n = progress.num_sent[edge]
+        volume = draw_volume(fixed, edge, n)
+        if len(progress.flow_start) > 0:
+            progress.flow_start[edge, n] = now_s
+        if volume > 0.0:
+            pair = fixed.edge_pair[edge]
+            slots[edge].src = pair // fixed.num_machines
+            slots[edge].dst = pair % fixed.num_machines
+            slots[edge].task = fixed.edge_dst[edge]
+            slots[edge].edge = edge
+            slots[edge].kind = fixed.edge_kind[edge]
+            slots[edge].iteration = n
+            slots[edge].volume = volume
+            slots[edge].remaining = volume
+            slots[edge].opened = now_s
+            is_open[edge] = True
+            return True
+        if len(progress.flow_end) > 0:
+            progress.flow_end[edge, n] = now_s
+        progress.num_sent[edge] = n + 1
+        deliver(fixed, progress, edge, n)
+    return False
+
+
+@njit(cache=True)
+def run_flows(fixed, progress, code, pace_s, nic_bytes, record):  # type: ignore[no-untyped-def]
+    """Rehearse with any policy.
+
+    Args:
+        fixed: The instance.
+        progress: Counters at time 0; left as they are at the end.
+        code: Which policy.
+        pace_s: Period of `paced`.
+        nic_bytes: Filled with bytes of completed flows, shape (2, num_machines): in, out.
+        record: Whether to return NIC throughput over time.
+
+    Returns:
+        Makespan, times and throughput rows (in, then out, per machine); the last two empty without `record`.
+    """
+    num_edges, num_machines = len(fixed.edge_src), fixed.num_machines
+    slots = np.zeros(num_edges, FLOW_DTYPE)
+    is_open = np.zeros(num_edges, np.bool_)
+    flows = np.zeros(num_edges, FLOW_DTYPE)
+    rates = np.zeros(num_edges)
+    num_flows = 0
+    changed = False
+    now_s = 0.0
+    use_time = np.empty(64 if record else 0)
+    use_rate = np.empty((64 if record else 0, 2 * num_machines))
+    num_use = 0
+    while True:
+        start_ready(fixed, progress, now_s)
+        # Everything that ends at this instant, also what was started at this instant without duration.
+        while progress.sizes[HEAP] > 0 and progress.heap_time[0] <= now_s:
+            task = pop_task(progress)
+            n = finish_task(fixed, progress, task, now_s)
+            for k in range(fixed.out_start[task], fixed.out_start[task + 1]):
+                edge = fixed.out_edges[k]
+                if fixed.edge_pair[edge] >= 0 and progress.num_sent[edge] == n:
+                    changed |= _open_flow(fixed, progress, slots, is_open, edge, now_s)
+            start_ready(fixed, progress, now_s)
+        if progress.sizes[UNFINISHED] == 0:
+            break
+        if changed:
+            num_flows = 0
+            for edge in range(num_edges):
+                if is_open[edge]:
+                    flows[num_flows] = slots[edge]
+                    num_flows += 1
+            _rates(code, flows[:num_flows], fixed.nic_out, fixed.nic_in, pace_s, rates[:num_flows])
+            changed = False
+            if record:
+                if num_use == len(use_time):
+                    use_time = np.concatenate((use_time, np.empty(num_use)))
+                    use_rate = np.concatenate((use_rate, np.empty((num_use, 2 * num_machines))))
+                use_time[num_use] = now_s
+                use_rate[num_use] = 0.0
+                for i in range(num_flows):
+                    use_rate[num_use, flows[i].dst] += rates[i]
+                    use_rate[num_use, num_machines + flows[i].src] += rates[i]
+                num_use += 1
+        next_s = np.inf
+        if progress.sizes[HEAP] > 0:
+            next_s = progress.heap_time[0]
+        for i in range(num_flows):
+            if rates[i] > 0.0:
+                next_s = min(next_s, now_s + flows[i].remaining / rates[i])
+        if next_s == np.inf:
+            return -1.0, use_time[:num_use], use_rate[:num_use]
+        for i in range(num_flows):
+            edge = flows[i].edge
+            if rates[i] > 0.0 and now_s + flows[i].remaining / rates[i] <= next_s:
+                n = flows[i].iteration
+                if len(progress.flow_end) > 0:
+                    progress.flow_end[edge, n] = next_s
+                progress.num_sent[edge] = n + 1
+                progress.sizes[EVENTS] += 1
+                nic_bytes[0, flows[i].dst] += flows[i].volume
+                nic_bytes[1, flows[i].src] += flows[i].volume
+                is_open[edge] = False
+                deliver(fixed, progress, edge, n)
+                _open_flow(fixed, progress, slots, is_open, edge, next_s)
+                changed = True
+            else:
+                flows[i].remaining -= rates[i] * (next_s - now_s)
+                slots[edge].remaining = flows[i].remaining
+        now_s = next_s
+    return now_s, use_time[:num_use], use_rate[:num_use]

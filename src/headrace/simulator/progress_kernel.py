@@ -1,0 +1,268 @@
+"""Who may start and what a finished task sets free: the task side of a rehearsal, shared by both kernels.
+
+Deliveries and window credits are counted per task and iteration, so that every dependency costs one increment:
+`arrived[j, n]` counts in-edges that delivered what (j, n) needs, `released[j, n]` counts consumers of j that have
+finished iteration n.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from headrace.simulator.draws import draw_index
+from headrace.simulator.instance import Instance
+
+
+class Fixed(NamedTuple):
+    """What does not change during a rehearsal; see `Instance`. CSR lists hold edges by task."""
+
+    num_machines: int
+    num_iterations: int
+    window: int
+    seed: int
+    task_time_s: Any
+    task_table: Any
+    edge_src: Any
+    edge_dst: Any
+    edge_lag: Any
+    edge_kind: Any
+    edge_bytes: Any
+    edge_table: Any
+    edge_pair: Any
+    tables: Any
+    table_start: Any
+    out_start: Any
+    out_edges: Any
+    in_start: Any
+    in_edges: Any
+    nic_out: Any
+    nic_in: Any
+
+
+class Progress(NamedTuple):
+    """What changes: counters per task and edge, the heap of running tasks, and the list of tasks to look at."""
+
+    num_done: Any
+    running: Any
+    arrived: Any
+    released: Any
+    num_sent: Any
+    heap_time: Any
+    heap_task: Any
+    todo: Any
+    sizes: Any
+    """heap size, todo size, unfinished tasks, events"""
+    iteration_end: Any
+    task_start: Any
+    task_end: Any
+    flow_start: Any
+    flow_end: Any
+
+
+HEAP, TODO, UNFINISHED, EVENTS = 0, 1, 2, 3
+
+
+def fix(instance: Instance) -> Fixed:
+    """Bring an instance into the kernels' layout."""
+    src, dst = instance.task_machine[instance.edge_src], instance.task_machine[instance.edge_dst]
+    is_flow = (src != dst) & (instance.edge_kind != 5)
+    by_src = np.argsort(instance.edge_src, kind="stable").astype(np.int32)
+    by_dst = np.argsort(instance.edge_dst, kind="stable").astype(np.int32)
+    tasks = np.arange(instance.num_tasks + 1)
+    return Fixed(
+        num_machines=instance.num_machines,
+        num_iterations=instance.num_iterations,
+        window=instance.window,
+        seed=instance.seed,
+        task_time_s=instance.task_time_s,
+        task_table=instance.task_table,
+        edge_src=instance.edge_src,
+        edge_dst=instance.edge_dst,
+        edge_lag=instance.edge_lag,
+        edge_kind=instance.edge_kind,
+        edge_bytes=instance.edge_bytes,
+        edge_table=instance.edge_table,
+        edge_pair=np.where(is_flow, src * instance.num_machines + dst, -1).astype(np.int32),
+        tables=instance.tables,
+        table_start=instance.table_start,
+        out_start=np.searchsorted(instance.edge_src[by_src], tasks).astype(np.int64),
+        out_edges=by_src,
+        in_start=np.searchsorted(instance.edge_dst[by_dst], tasks).astype(np.int64),
+        in_edges=by_dst,
+        nic_out=np.ascontiguousarray(instance.nic_out_bytes_per_s, dtype=np.float64),
+        nic_in=np.ascontiguousarray(instance.nic_in_bytes_per_s, dtype=np.float64),
+    )
+
+
+def start(instance: Instance, record: bool) -> Progress:
+    """Counters at time 0: parameters for iteration 0 are there, every task waits to be looked at."""
+    num_tasks, num_edges, num_iterations = instance.num_tasks, instance.num_edges, instance.num_iterations
+    arrived = np.zeros((num_tasks, num_iterations), dtype=np.int32)
+    np.add.at(arrived[:, 0], instance.edge_dst[instance.edge_lag == 1], 1)
+    has_window = instance.window > 0
+    tasks_shape = (num_tasks, num_iterations) if record else (0, 0)
+    edges_shape = (num_edges, num_iterations) if record else (0, 0)
+    todo = np.zeros(2 * num_tasks + num_edges + 1, dtype=np.int32)
+    todo[:num_tasks] = np.arange(num_tasks)[::-1]
+    return Progress(
+        num_done=np.zeros(num_tasks, dtype=np.int32),
+        running=np.zeros(num_tasks, dtype=np.bool_),
+        arrived=arrived,
+        released=np.zeros((num_tasks if has_window else 0, num_iterations), dtype=np.int32),
+        num_sent=np.zeros(num_edges, dtype=np.int32),
+        heap_time=np.empty(num_tasks + 1),
+        heap_task=np.empty(num_tasks + 1, dtype=np.int32),
+        todo=todo,
+        sizes=np.array([0, num_tasks, num_tasks, 0], dtype=np.int64),
+        iteration_end=np.zeros(num_iterations),
+        task_start=np.full(tasks_shape, np.nan),
+        task_end=np.full(tasks_shape, np.nan),
+        flow_start=np.full(edges_shape, np.nan),
+        flow_end=np.full(edges_shape, np.nan),
+    )
+
+
+@njit(cache=True, inline="always")
+def draw_volume(fixed, edge, iteration):  # type: ignore[no-untyped-def]
+    """Bytes of one flow."""
+    table = fixed.edge_table[edge]
+    first = fixed.table_start[table]
+    length = fixed.table_start[table + 1] - first
+    if length == 1:
+        return fixed.edge_bytes[edge]
+    index = draw_index(fixed.seed, edge, iteration, length)
+    return fixed.edge_bytes[edge] * fixed.tables[first + index]
+
+
+@njit(cache=True)
+def draw_duration(fixed, task, iteration):  # type: ignore[no-untyped-def]
+    """Seconds of one task execution."""
+    table = fixed.task_table[task]
+    first = fixed.table_start[table]
+    length = fixed.table_start[table + 1] - first
+    if length == 1:
+        return fixed.task_time_s[task]
+    index = draw_index(fixed.seed, len(fixed.edge_src) + task, iteration, length)
+    return fixed.task_time_s[task] * fixed.tables[first + index]
+
+
+@njit(cache=True)
+def push_task(progress, time_s, task):  # type: ignore[no-untyped-def]
+    """Add a running task to the heap, ordered by (end, task)."""
+    times, tasks = progress.heap_time, progress.heap_task
+    i = progress.sizes[HEAP]
+    progress.sizes[HEAP] = i + 1
+    while i > 0:
+        parent = (i - 1) >> 1
+        if times[parent] < time_s or (times[parent] == time_s and tasks[parent] < task):
+            break
+        times[i] = times[parent]
+        tasks[i] = tasks[parent]
+        i = parent
+    times[i] = time_s
+    tasks[i] = task
+
+
+@njit(cache=True)
+def pop_task(progress):  # type: ignore[no-untyped-def]
+    """Take the task that ends first off the heap."""
+    times, tasks = progress.heap_time, progress.heap_task
+    first = tasks[0]
+    size = progress.sizes[HEAP] - 1
+    progress.sizes[HEAP] = size
+    time_s, task = times[size], tasks[size]
+    i = 0
+    while True:
+        child = 2 * i + 1
+        if child >= size:
+            break
+        right = child + 1
+        if right < size and (
+            times[right] < times[child]
+            or (times[right] == times[child] and tasks[right] < tasks[child])
+        ):
+            child = right
+        if time_s < times[child] or (time_s == times[child] and task < tasks[child]):
+            break
+        times[i] = times[child]
+        tasks[i] = tasks[child]
+        i = child
+    times[i] = time_s
+    tasks[i] = task
+    return first
+
+
+@njit(cache=True, inline="always")
+def look_at(progress, task):  # type: ignore[no-untyped-def]
+    """Remember that a task may be able to start now."""
+    size = progress.sizes[TODO]
+    progress.todo[size] = task
+    progress.sizes[TODO] = size + 1
+
+
+@njit(cache=True, inline="always")
+def deliver(fixed, progress, edge, iteration):  # type: ignore[no-untyped-def]
+    """Data of a producer's iteration has reached the consumer."""
+    needed_in = iteration + fixed.edge_lag[edge]
+    if needed_in < fixed.num_iterations:
+        task = fixed.edge_dst[edge]
+        progress.arrived[task, needed_in] += 1
+        if progress.arrived[task, needed_in] == fixed.in_start[task + 1] - fixed.in_start[task]:
+            look_at(progress, task)
+
+
+@njit(cache=True)
+def start_ready(fixed, progress, now_s):  # type: ignore[no-untyped-def]
+    """Start every remembered task that can start."""
+    while progress.sizes[TODO] > 0:
+        progress.sizes[TODO] -= 1
+        task = progress.todo[progress.sizes[TODO]]
+        n = progress.num_done[task]
+        if progress.running[task] or n >= fixed.num_iterations:
+            continue
+        if progress.arrived[task, n] < fixed.in_start[task + 1] - fixed.in_start[task]:
+            continue
+        if 0 < fixed.window <= n and (
+            progress.released[task, n - fixed.window]
+            < fixed.out_start[task + 1] - fixed.out_start[task]
+        ):
+            continue
+        progress.running[task] = True
+        if len(progress.task_start) > 0:
+            progress.task_start[task, n] = now_s
+        push_task(progress, now_s + draw_duration(fixed, task, n), task)
+
+
+@njit(cache=True)
+def finish_task(fixed, progress, task, now_s):  # type: ignore[no-untyped-def]
+    """Book a finished execution, deliver what stays on the machine, grant window credits.
+
+    Returns:
+        The iteration that finished; the caller opens its flows.
+    """
+    n = progress.num_done[task]
+    progress.num_done[task] = n + 1
+    progress.running[task] = False
+    progress.sizes[EVENTS] += 1
+    progress.iteration_end[n] = max(progress.iteration_end[n], now_s)
+    if len(progress.task_end) > 0:
+        progress.task_end[task, n] = now_s
+    if n + 1 == fixed.num_iterations:
+        progress.sizes[UNFINISHED] -= 1
+    look_at(progress, task)
+    if fixed.window > 0:
+        for k in range(fixed.in_start[task], fixed.in_start[task + 1]):
+            producer = fixed.edge_src[fixed.in_edges[k]]
+            progress.released[producer, n] += 1
+            if progress.released[producer, n] == (
+                fixed.out_start[producer + 1] - fixed.out_start[producer]
+            ):
+                look_at(progress, producer)
+    for k in range(fixed.out_start[task], fixed.out_start[task + 1]):
+        edge = fixed.out_edges[k]
+        if fixed.edge_pair[edge] < 0:
+            deliver(fixed, progress, edge, n)
+    return n
