@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
-from headrace.core.units import Amount, BytesPerS
+from headrace.core.errors import SpecError
+from headrace.core.units import BYTES_PER_S_SCHEMA, Amount, BytesPerS, Count, Number
 from headrace.core.values import Value
+
+
+def _one_nic_figure_is_enough(schema: dict[str, Any]) -> None:
+    schema["properties"]["nic"] = BYTES_PER_S_SCHEMA | {"title": "Nic"}
+    schema["required"] = ["name"]
+    schema["anyOf"] = [{"required": ["nic"]}, {"required": ["nic_in", "nic_out"]}]
 
 
 class Machine(Value):
@@ -22,19 +29,21 @@ class Machine(Value):
         kind: The machine class that a profile's task times refer to.
         resources: Amounts by name, e.g. `cpu: 8`, `gpu: 2`, `memory: 48GiB`; any name is allowed.
         nic_in: Incoming bandwidth in bytes per second (written in bits: `10Gbps`).
-        nic_out: Outgoing bandwidth in bytes per second.
+        nic_out: Outgoing bandwidth in bytes per second; `nic` in a file sets both directions.
         labels: Free text for people and for schedulers.
         price_per_hour: In whatever currency the user thinks in.
     """
 
+    model_config = ConfigDict(json_schema_extra=_one_nic_figure_is_enough)
+
     name: str = Field(min_length=1)
-    count: int = Field(default=1, ge=1)
+    count: Count = Field(default=1, ge=1)
     kind: str = "default"
     resources: Mapping[str, Amount] = Field(default_factory=dict)
     nic_in: BytesPerS
     nic_out: BytesPerS
     labels: Mapping[str, str] = Field(default_factory=dict)
-    price_per_hour: float | None = Field(default=None, ge=0)
+    price_per_hour: Annotated[Number, Field(ge=0)] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -44,30 +53,46 @@ class Machine(Value):
             return {"nic_in": data["nic"], "nic_out": data["nic"]} | rest
         return data
 
+    @property
+    def host_names(self) -> tuple[str, ...]:
+        """Name of every single machine of the group."""
+        if self.count == 1:
+            return (self.name,)
+        return tuple(f"{self.name}-{i}" for i in range(self.count))
+
 
 class Cluster(Value):
-    """All machines of a training job; machine m hosts graph part m."""
+    """All machines of a training job; machine m hosts graph part m.
+
+    Attributes:
+        version: Of the file format.
+        machines: Machines and groups of equal ones.
+    """
 
     version: Literal[1] = 1
     machines: tuple[Machine, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
-        names = [machine.name for machine in self.hosts]
-        for name in names:
-            if names.count(name) > 1 if len(names) < 64 else len(set(names)) != len(names):
-                raise ValueError(f"two machines are called {name!r}: give every machine its own name")
+        seen: set[str] = set()
+        for group, machine in enumerate(self.machines):
+            for name in machine.host_names:
+                if name in seen:
+                    raise SpecError(
+                        f"two machines are called {name!r}",
+                        "give every machine its own name",
+                        at=("machines", group, "name"),
+                    )
+                seen.add(name)
         return self
 
     @cached_property
     def hosts(self) -> tuple[Machine, ...]:
         """Every single machine, groups expanded."""
         return tuple(
-            machine
-            if machine.count == 1
-            else machine.model_copy(update={"name": f"{machine.name}-{i}", "count": 1})
+            machine if machine.count == 1 else machine.model_copy(update={"name": name, "count": 1})
             for machine in self.machines
-            for i in range(machine.count)
+            for name in machine.host_names
         )
 
     @property
@@ -82,7 +107,9 @@ class Cluster(Value):
 
     def capacities(self, resource_names: tuple[str, ...]) -> np.ndarray:
         """Amounts as an array of shape (num_machines, len(resource_names)); absent means 0."""
-        rows = [[machine.resources.get(name, 0.0) for name in resource_names] for machine in self.hosts]
+        rows = [
+            [machine.resources.get(name, 0.0) for name in resource_names] for machine in self.hosts
+        ]
         return np.array(rows, dtype=np.float64).reshape(self.num_machines, len(resource_names))
 
     def nic_in_bytes_per_s(self) -> np.ndarray:

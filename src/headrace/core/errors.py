@@ -14,15 +14,32 @@ class HeadraceError(Exception):
     exit_code = 1
 
     def __init__(self, problem: str, remedy: str) -> None:
-        super().__init__(f"{problem}: {remedy}")
+        # All arguments go to the base, so that the error survives pickling.
+        super().__init__(problem, remedy)
         self.problem = problem
         self.remedy = remedy
 
+    def __str__(self) -> str:
+        return f"{self.problem}: {self.remedy}"
 
-class SpecError(HeadraceError):
-    """A file or value the user wrote cannot be understood."""
+
+class SpecError(HeadraceError, ValueError):
+    """A file or value the user wrote cannot be understood.
+
+    It is a `ValueError`, so that a value's validators may raise it.
+
+    Args:
+        problem: What was asked and what was found, in one sentence.
+        remedy: What the user can do about it, in one sentence.
+        at: Where in the value it is, as keys and indices from the value that raised it.
+    """
 
     exit_code = 2
+
+    def __init__(self, problem: str, remedy: str, at: tuple[str | int, ...] = ()) -> None:
+        super().__init__(problem, remedy)
+        self.args = (problem, remedy, at)
+        self.at = at
 
 
 class InfeasibleError(HeadraceError):

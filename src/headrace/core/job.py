@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from headrace.core.units import Amount, Bytes
+from headrace.core.errors import SpecError
+from headrace.core.units import Amount, Bytes, Count
 from headrace.core.values import Value
 
 UNLIMITED_WINDOW = 0
@@ -36,7 +37,12 @@ def _parse_window(value: object) -> object:
     return UNLIMITED_WINDOW if value == "unlimited" else value
 
 
-Window = Annotated[int, BeforeValidator(_parse_window), Field(ge=0)]
+Window = Annotated[
+    Count,
+    BeforeValidator(_parse_window),
+    Field(ge=0),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "unlimited"}]}),
+]
 
 
 class Job(Value):
@@ -46,36 +52,43 @@ class Job(Value):
         trainers: Number of data-parallel trainers (the paper's workers).
         samplers_per_trainer: Samplers that feed each trainer and nobody else.
         sync: Parameter servers or ring all-reduce.
-        parameter_servers: Number of servers, each with an equal shard of the model; ignored for a ring.
+        parameter_servers: Number of servers, each with an equal shard of the model; no matter for a
+            ring.
         batch_size: Seeds per trainer and iteration, split over its samplers.
         model_bytes: Size of all parameters, and of all gradients.
         iterations: How many iterations to train.
-        window: Run-ahead window K per producer-consumer edge: a producer starts iteration n only when
-            each consumer has finished n - K. 1 means no overlap; `unlimited` is the paper.
+        window: Run-ahead window K per producer-consumer edge: a producer starts iteration n only
+            when each consumer has finished n - K. 1 means no overlap; `unlimited` is the paper.
         demands: Resource amounts a task of each role occupies; ring steps occupy none.
     """
 
     version: Literal[1] = 1
     name: str = "job"
-    trainers: int = Field(ge=1)
-    samplers_per_trainer: int = Field(default=1, ge=1)
+    trainers: Count = Field(ge=1)
+    samplers_per_trainer: Count = Field(default=1, ge=1)
     sync: Sync = Sync.RING
-    parameter_servers: int = Field(default=1, ge=1)
-    batch_size: int = Field(ge=1)
+    parameter_servers: Count = Field(default=1, ge=1)
+    batch_size: Count = Field(ge=1)
     model_bytes: Bytes = 0.0
-    iterations: int = Field(default=200, ge=1)
+    iterations: Count = Field(default=200, ge=1)
     window: Window = 2
     demands: Mapping[Role, Mapping[str, Amount]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _batch_covers_samplers(self) -> Self:
         if self.batch_size < self.samplers_per_trainer:
-            raise ValueError(
-                f"batch_size {self.batch_size} gives {self.samplers_per_trainer} samplers less than "
-                "one seed each: raise batch_size or lower samplers_per_trainer"
+            raise SpecError(
+                f"batch_size {self.batch_size} gives {self.samplers_per_trainer} samplers less "
+                "than one seed each",
+                "raise batch_size or lower samplers_per_trainer",
+                at=("batch_size",),
             )
         if Role.RING in self.demands:
-            raise ValueError("ring steps run inside their trainer and have no demand: remove it")
+            raise SpecError(
+                "ring steps run inside their trainer and have no demand of their own",
+                "remove it, or add it to the trainer's",
+                at=("demands", "ring"),
+            )
         return self
 
     @property

@@ -24,7 +24,7 @@ class Placement(Value):
 
     @property
     def ring_order(self) -> tuple[int, ...]:
-        """Trainers around the ring: those of one machine side by side, as every launcher ranks them."""
+        """Trainers around the ring: those of one machine side by side, as launchers rank them."""
         return tuple(sorted(range(len(self.trainers)), key=lambda w: (self.trainers[w], w)))
 
     def check(self, cluster: Cluster, job: Job) -> None:
@@ -41,7 +41,9 @@ class Placement(Value):
         ):
             if len(machines) != num:
                 raise SpecError(
-                    f"the placement has {len(machines)} {what}, the job {num}", "make them agree"
+                    f"the placement has {len(machines)} {what}, the job {num}",
+                    f"list one machine for each of the {num} {what}" if num else f"remove {what}",
+                    at=(what,),
                 )
             if machines and not 0 <= min(machines) <= max(machines) < cluster.num_machines:
                 raise SpecError(
@@ -52,10 +54,12 @@ class Placement(Value):
         used, capacities = self.usage(cluster, job), cluster.capacities(names)
         excess = used - capacities
         if (excess > 1e-9 * np.maximum(capacities, 1)).any():
-            m, r = np.unravel_index(int(np.argmax(excess / np.maximum(capacities, 1e-9))), excess.shape)
+            m, r = np.unravel_index(
+                int(np.argmax(excess / np.maximum(capacities, 1e-9))), excess.shape
+            )
             raise InfeasibleError(
-                f"the placement needs {used[m, r]:g} {names[r]} on {cluster.hosts[m].name}, which has "
-                f"{capacities[m, r]:g}",
+                f"the placement needs {used[m, r]:g} {names[r]} on {cluster.hosts[m].name}, "
+                f"which has {capacities[m, r]:g}",
                 "move a task to another machine or lower the job's demands",
             )
 
@@ -99,12 +103,15 @@ class PlacementFile(Value):
             SpecError: A name is not in the cluster.
         """
         index = {machine.name: m for m, machine in enumerate(cluster.hosts)}
-        for name in (*self.samplers, *self.trainers, *self.servers):
-            if name not in index:
-                raise SpecError(
-                    f"the placement names machine {name!r}, which the cluster does not have",
-                    f"use one of {', '.join(list(index)[:8])}{', ...' if len(index) > 8 else ''}",
-                )
+        known = ", ".join(list(index)[:8]) + (", ..." if len(index) > 8 else "")
+        for what in ("samplers", "trainers", "servers"):
+            for i, name in enumerate(getattr(self, what)):
+                if name not in index:
+                    raise SpecError(
+                        f"the placement names machine {name!r}, which the cluster does not have",
+                        f"use one of {known}",
+                        at=(what, i),
+                    )
         return Placement(
             samplers=tuple(index[name] for name in self.samplers),
             trainers=tuple(index[name] for name in self.trainers),

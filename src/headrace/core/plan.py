@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
+from headrace.core.errors import SpecError
 from headrace.core.job import Job
 from headrace.core.placement import Placement
 from headrace.core.values import Value
@@ -23,8 +24,14 @@ class SeedMix(Value):
 
     @model_validator(mode="after")
     def _is_rectangular(self) -> Self:
-        if any(len(row) != len(self.seeds[0]) for row in self.seeds) or min(map(min, self.seeds)) < 0:
-            raise ValueError("every sampler needs one number >= 0 per part")
+        num_parts = len(self.seeds[0])
+        for s, row in enumerate(self.seeds):
+            if not row or len(row) != num_parts or min(row) < 0:
+                raise SpecError(
+                    f"sampler {s} of {len(self.seeds)} has the seeds {list(row)}",
+                    "give every sampler one number >= 0 per graph part",
+                    at=("seeds", s),
+                )
         return self
 
     def array(self) -> np.ndarray:
@@ -55,7 +62,7 @@ class Plan(Value):
         seed_mix: Which seeds each sampler takes; uniform over all parts if absent.
     """
 
-    version: int = 1
+    version: Literal[1] = 1
     cluster_fingerprint: str
     job_fingerprint: str
     profile_fingerprint: str

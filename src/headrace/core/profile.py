@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from headrace.core.errors import SpecError
 from headrace.core.job import Role
-from headrace.core.units import Bytes, Seconds
+from headrace.core.units import SECONDS_SCHEMA, Bytes, Count, Number, Seconds
 from headrace.core.values import Value
 
 NUM_QUANTILES = 256
@@ -25,21 +25,32 @@ class Variation(Value):
 
     A peak-to-mean ratio p is spread uniformly over [2 - p, p]; above 2, where that would go below
     zero, as p * u ** (p - 1) for uniform u, which has the same mean and peak and meets it at 2.
+
+    Attributes:
+        peak_to_mean: Largest factor, at least 1.
+        quantiles: Equally likely factors.
     """
 
-    peak_to_mean: float | None = Field(default=None, ge=1)
-    quantiles: tuple[float, ...] = ()
+    peak_to_mean: Annotated[Number, Field(ge=1)] | None = None
+    quantiles: tuple[Number, ...] = ()
 
     @model_validator(mode="after")
     def _one_way_to_say_it(self) -> Self:
         if self.peak_to_mean is not None and self.quantiles:
-            raise ValueError("peak_to_mean and quantiles exclude each other: keep one")
+            raise SpecError(
+                "peak_to_mean and quantiles exclude each other", "keep one", at=("quantiles",)
+            )
         if self.quantiles and (min(self.quantiles) < 0 or sum(self.quantiles) <= 0):
-            raise ValueError("quantiles are factors >= 0 with a positive mean: correct them")
+            raise SpecError(
+                "quantiles are factors >= 0 with a positive mean, these are not",
+                "write measured values divided by their mean, such as [0.8, 1.0, 1.2]",
+                at=("quantiles",),
+            )
         return self
 
     def factors(self) -> np.ndarray:
         """Equally likely factors with mean exactly 1; a single 1 if nothing varies."""
+        factors: np.ndarray
         if self.quantiles:
             factors = np.array(self.quantiles, dtype=np.float64)
         elif self.peak_to_mean is None or self.peak_to_mean == 1.0:
@@ -47,18 +58,35 @@ class Variation(Value):
         else:
             peak, u = self.peak_to_mean, (np.arange(NUM_QUANTILES) + 0.5) / NUM_QUANTILES
             factors = 2 - peak + 2 * (peak - 1) * u if peak <= 2 else peak * u ** (peak - 1)
-        return factors / factors.mean()
+        factors /= factors.mean()
+        return factors
 
 
 CONSTANT = Variation()
 
 
+def _a_bare_duration_is_enough(schema: dict[str, Any]) -> None:
+    whole = dict(schema)
+    schema.clear()
+    schema |= {"title": whole["title"], "anyOf": [whole, SECONDS_SCHEMA]}
+
+
 class TaskTime(Value):
-    """Time of one task and iteration on one class of machine, at the profiled number of seeds."""
+    """Time of one task and iteration on one class of machine, at the profiled number of seeds.
+
+    A bare duration stands for a constant one.
+
+    Attributes:
+        mean: Mean time in seconds (written `20ms`).
+        variation: How it varies from iteration to iteration.
+        num_samples: Executions that were measured.
+    """
+
+    model_config = ConfigDict(json_schema_extra=_a_bare_duration_is_enough)
 
     mean: Seconds
     variation: Variation = CONSTANT
-    num_samples: int | None = Field(default=None, ge=1)
+    num_samples: Annotated[Count, Field(ge=1)] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -69,22 +97,38 @@ class TaskTime(Value):
 class StoreTraffic(Value):
     """Bytes that stores send per seed.
 
-    Either a measured matrix, row = part of the seed, column = store; or a synthetic model: `bytes_per_seed`
-    in all, of which a share `locality` comes from the seed's own part and the rest from all stores
-    equally. Locality 0 is the paper's model.
+    Either a measured matrix or a synthetic model: `bytes_per_seed` in all, of which a share
+    `locality` comes from the seed's own part and the rest from all stores equally.
+
+    Attributes:
+        matrix: Measured bytes per seed; row = part of the seed, column = store.
+        bytes_per_seed: Bytes per seed from all stores together.
+        locality: Share that comes from the seed's own part; 0 is the paper's model.
+        variation: How the volume of one store and sampler varies from iteration to iteration.
     """
 
     matrix: tuple[tuple[Bytes, ...], ...] = ()
     bytes_per_seed: Bytes = 0.0
-    locality: float = Field(default=0.0, ge=0, le=1)
+    locality: Number = Field(default=0.0, ge=0, le=1)
     variation: Variation = CONSTANT
 
     @model_validator(mode="after")
     def _matrix_is_square(self) -> Self:
-        if self.matrix and any(len(row) != len(self.matrix) for row in self.matrix):
-            raise ValueError("matrix needs one row and one column per part: make it square")
-        if self.matrix and self.bytes_per_seed:
-            raise ValueError("matrix and bytes_per_seed exclude each other: keep one")
+        for part, row in enumerate(self.matrix):
+            if len(row) != len(self.matrix):
+                raise SpecError(
+                    f"row {part + 1} of the matrix has {len(row)} columns, the matrix has "
+                    f"{len(self.matrix)} rows",
+                    "make it square: one row per part of the seed, one column per store",
+                    at=("matrix", part),
+                )
+        for other in ("bytes_per_seed", "locality"):
+            if self.matrix and getattr(self, other):
+                raise SpecError(
+                    f"matrix and {other} exclude each other",
+                    "keep the matrix if it was measured, else the other",
+                    at=(other,),
+                )
         return self
 
     def bytes_per_seed_matrix(self, num_parts: int) -> np.ndarray:
@@ -94,14 +138,20 @@ class StoreTraffic(Value):
             return self.bytes_per_seed * (spread + self.locality * np.eye(num_parts))
         if len(self.matrix) != num_parts:
             raise SpecError(
-                f"the profile measured {len(self.matrix)} parts, the cluster has {num_parts} machines",
+                f"the profile measured {len(self.matrix)} parts, "
+                f"the cluster has {num_parts} machines",
                 "profile on this cluster, or use the cluster the profile was made on",
             )
         return np.array(self.matrix, dtype=np.float64)
 
 
 class BatchTraffic(Value):
-    """Bytes that a sampler sends its trainer per seed."""
+    """Bytes that a sampler sends its trainer.
+
+    Attributes:
+        bytes_per_seed: Mean bytes per seed.
+        variation: How the volume varies from iteration to iteration.
+    """
 
     bytes_per_seed: Bytes
     variation: Variation = CONSTANT
@@ -113,8 +163,8 @@ class Profile(Value):
     Attributes:
         source: `measured`, or `synthetic` with the model's origin in `note`.
         note: Where the figures come from.
-        seeds_per_sampler: Seeds per sampler and iteration at which task times hold; sampler and trainer
-            times scale in proportion. 0 means the job's own number.
+        seeds_per_sampler: Seeds per sampler and iteration at which task times hold; sampler and
+            trainer times scale in proportion. 0 means the job's own number.
         task_times: Times per role, then per machine class; class `default` stands for all others.
         store_traffic: Store to sampler volumes.
         batch_traffic: Sampler to trainer volumes.
@@ -123,7 +173,7 @@ class Profile(Value):
     version: Literal[1] = 1
     source: Literal["measured", "synthetic"] = "synthetic"
     note: str = ""
-    seeds_per_sampler: float = Field(default=0.0, ge=0)
+    seeds_per_sampler: Number = Field(default=0.0, ge=0)
     task_times: Mapping[Role, Mapping[str, TaskTime]]
     store_traffic: StoreTraffic
     batch_traffic: BatchTraffic

@@ -1,7 +1,7 @@
 """The task graph of a job: who sends what to whom in every iteration (DGTP, section III).
 
-Tasks and edges are numbered without regard to placement, so that a draw for an edge and an iteration is the
-same number wherever the tasks run (common random numbers).
+Tasks and edges are numbered without regard to placement, so that a draw for an edge and an
+iteration is the same number wherever the tasks run (common random numbers).
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class TaskGraph:
         num_samplers: Samplers of all trainers.
         num_trainers: Trainers.
         num_servers: Parameter servers.
-        role: Role code per task (index into `ROLES`); order: stores, samplers, trainers, servers, ring.
+        role: Role code per task (index into `ROLES`), in the order stores, samplers, trainers,
+            servers, ring.
         owner: Per task the index among its role; for a ring step the trainer it runs in.
         src: Producing task per edge.
         dst: Consuming task per edge.
@@ -90,7 +91,7 @@ class TaskGraph:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """A readable name per task: `store3`, `sampler1.0`, `trainer2`, `ps0`, `ring2.5`, `barrier`."""
+        """A name per task: `store3`, `sampler1.0`, `trainer2`, `ps0`, `ring2.5`, `barrier`."""
         per_trainer = max(1, self.num_samplers // self.num_trainers)
         names = [f"store{m}" for m in range(self.num_machines)]
         names += [f"sampler{s // per_trainer}.{s % per_trainer}" for s in range(self.num_samplers)]
@@ -104,12 +105,15 @@ class TaskGraph:
         return tuple(names)
 
 
-def build_task_graph(job: Job, num_machines: int, ring_order: tuple[int, ...] | None = None) -> TaskGraph:
+def build_task_graph(
+    job: Job, num_machines: int, ring_order: tuple[int, ...] | None = None
+) -> TaskGraph:
     """Lay out the tasks and edges of a job.
 
-    A ring of W trainers is 2(W-1) steps per trainer. Step k of a trainer sends its chunk to step k + 1 of the
-    next trainer around the ring, the last step to that trainer's next iteration; steps of one trainer run in
-    order, and the first waits for all trainers (a barrier task without time or bytes).
+    A ring of W trainers is 2(W-1) steps per trainer. Step k of a trainer sends its chunk to step
+    k + 1 of the next trainer around the ring, the last step to that trainer's next iteration; steps
+    of one trainer run in order, and the first waits for all trainers (a barrier task without time
+    or bytes).
 
     Args:
         job: The job.

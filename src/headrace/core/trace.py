@@ -22,7 +22,10 @@ class Executions:
 
 @dataclass(frozen=True)
 class Flows:
-    """Flows between machines, one row each, sorted by start; data that stays on a machine is not a flow."""
+    """Flows between machines, one row each, sorted by start.
+
+    Data that stays on a machine is not a flow.
+    """
 
     src: np.ndarray
     dst: np.ndarray
@@ -34,7 +37,7 @@ class Flows:
 
 @dataclass(frozen=True)
 class NicUse:
-    """Throughput of every NIC over time, as steps: row i holds from `time_s[i]` to `time_s[i + 1]`."""
+    """Throughput of every NIC over time: row i holds from `time_s[i]` to `time_s[i + 1]`."""
 
     time_s: np.ndarray
     in_bytes_per_s: np.ndarray
