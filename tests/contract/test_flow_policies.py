@@ -60,7 +60,9 @@ def test_no_port_is_above_capacity(policy: FlowPolicy, open_set: OpenSet) -> Non
 @given(open_set=open_sets)
 def test_some_flow_always_moves(policy: FlowPolicy, open_set: OpenSet) -> None:
     # Rounding may leave a flow a trickle; a real rate is a share of some port.
-    assert rates_of(policy, open_set).max() > 1e-3 * min(open_set.nic_out.min(), open_set.nic_in.min())
+    assert rates_of(policy, open_set).max() > 1e-3 * min(
+        open_set.nic_out.min(), open_set.nic_in.min()
+    )
 
 
 @examples

@@ -11,7 +11,7 @@ from headrace.core.cluster import Cluster, Machine
 from headrace.core.job import Job, Role, Sync
 from headrace.core.placement import Placement
 from headrace.core.profile import BatchTraffic, Profile, StoreTraffic, TaskTime, Variation
-from headrace.core.tasks import EdgeKind, TaskGraph
+from headrace.core.tasks import EdgeKind, TaskGraph, build_task_graph
 from headrace.costs import nic_load_s
 from headrace.simulator.instance import Instance, build_instance
 
@@ -98,7 +98,20 @@ def random_instance(seed: int) -> Instance:
     return random_case(seed).instance
 
 
-def fixed_instance(  # noqa: PLR0913
+def constant_case(seed: int) -> Case:
+    """A case as the paper's theory has it: unlimited window, no variation."""
+    case = random_case(seed, varied=False, window=0)
+    instance = case.instance
+    # Table 0 is the single factor 1.
+    instance = replace(
+        instance,
+        task_table=np.zeros_like(instance.task_table),
+        edge_table=np.zeros_like(instance.edge_table),
+    )
+    return replace(case, instance=instance)
+
+
+def fixed_instance(
     *,
     machines: Sequence[int],
     times: Sequence[float],
@@ -140,6 +153,33 @@ def fixed_instance(  # noqa: PLR0913
         nic_out_bytes_per_s=np.array(nic_out, dtype=np.float64),
         nic_in_bytes_per_s=np.array(nic_in, dtype=np.float64),
         pace_s=pace_s,
+    )
+
+
+def ring_instance(
+    trainer_machines: list[int],
+    trainer_times: list[float],
+    nic_out: list[float],
+    chunk_bytes: float,
+    num_iterations: int,
+) -> Instance:
+    """A ring without stores and samplers in the way: their times and volumes are 0."""
+    num_machines, num_trainers = len(nic_out), len(trainer_machines)
+    graph = build_task_graph(Job(trainers=num_trainers, sync=Sync.RING, batch_size=1), num_machines)
+    of_ring = [trainer_machines[w] for w in graph.owner[graph.first_ring :]]
+    times = np.zeros(graph.num_tasks)
+    times[graph.first_trainer : graph.first_server] = trainer_times
+    volume = {EdgeKind.RING: chunk_bytes}
+    return fixed_instance(
+        machines=[*range(num_machines), *trainer_machines, *trainer_machines, *of_ring],
+        times=list(times),
+        edges=[
+            (int(src), int(dst), int(lag), EdgeKind(kind), volume.get(EdgeKind(kind), 0.0))
+            for src, dst, lag, kind in zip(graph.src, graph.dst, graph.lag, graph.kind, strict=True)
+        ],
+        nic_out=nic_out,
+        nic_in=[99.0] * num_machines,
+        num_iterations=num_iterations,
     )
 
 
@@ -185,7 +225,9 @@ def _random_profile(rng: np.random.Generator, num_machines: int, varied: bool) -
     volume = _random_variation(rng) if varied else constant
     bytes_per_seed = _log_uniform(rng, 3, 100)
     if rng.random() < 0.3:
-        matrix = rng.uniform(0, 2 * bytes_per_seed / num_machines, size=(num_machines, num_machines))
+        matrix = rng.uniform(
+            0, 2 * bytes_per_seed / num_machines, size=(num_machines, num_machines)
+        )
         rows = tuple(tuple(float(x) for x in row) for row in matrix)
         store_traffic = StoreTraffic(matrix=rows, variation=volume)
     else:

@@ -1,7 +1,7 @@
-"""A naive event simulator in plain Python: what a rehearsal means, written to be read, not to be fast.
+"""A naive event simulator in plain Python: what a rehearsal means, written to be read.
 
-Whenever the set of open flows changed all rates are computed anew, and time advances to the next end of a
-task or a flow. It shares nothing with the package's kernel but the input, `Instance`.
+Whenever the set of open flows changed all rates are computed anew, and time advances to the next
+end of a task or a flow. It shares nothing with the package's kernel but the input, `Instance`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MASK = 2**64 - 1
 
 
 def draw_index(seed: int, stream: int, iteration: int, length: int) -> int:
-    """Index drawn for one edge or task and one iteration: SplitMix64's finaliser on plain integers."""
+    """Index drawn for an edge or task and an iteration: SplitMix64 on plain integers."""
     x = seed * 0x9E3779B97F4A7C15 + stream * 0xD1B54A32D192ED03 + iteration * 0x8CB92BA72F3D8DD7
     x &= _MASK
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK

@@ -1,7 +1,7 @@
 """The eight flow policies in plain Python: dicts and loops, nothing shared with the package.
 
-A rule takes open flows, NIC capacities and the pace, and returns bytes per second by edge. Ports are
-`("out", m)` and `("in", m)`; every flow uses one of each.
+A rule takes open flows, NIC capacities and the pace, and returns bytes per second by edge. Ports
+are `("out", m)` and `("in", m)`; every flow uses one of each.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def capacities(nic_out: Sequence[float], nic_in: Sequence[float]) -> dict[Port, 
 
 
 def progressive_filling(
-    flows: Sequence[OpenFlow], left: Mapping[Port, float], weights: Mapping[int, float] | None = None
+    flows: Sequence[OpenFlow],
+    left: Mapping[Port, float],
+    weights: Mapping[int, float] | None = None,
 ) -> Rates:
     """Weighted max-min: all rates grow in proportion to weight; a full port freezes its flows."""
     weight = {f.edge: 1.0 if weights is None else weights[f.edge] for f in flows}
@@ -106,7 +108,7 @@ def priority(flows: Sequence[OpenFlow], ports: Mapping[Port, float], pace_s: flo
 
 
 def paced(flows: Sequence[OpenFlow], ports: Mapping[Port, float], pace_s: float) -> Rates:
-    """Every flow at volume / pace, scaled down where a port is too small; the rest by max-min on top."""
+    """Every flow at volume / pace, scaled to fit its ports; what is left by max-min on top."""
     wanted = {f.edge: f.volume / pace_s for f in flows}
     asked: dict[Port, float] = {}
     for f in flows:

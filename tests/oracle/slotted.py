@@ -1,7 +1,7 @@
 """Algorithm 1 (OES) of the DGTP paper, slot by slot, as printed but for its known slips.
 
-Corrected: only tasks without inputs start by themselves; finished flows leave `F_act`; the last slot of
-a flow carries only what is left. Slots count from 1; "at t - 1" is the slot before.
+Corrected: only tasks without inputs start by themselves; finished flows leave `F_act`; the last
+slot of a flow carries only what is left. Slots count from 1; "at t - 1" is the slot before.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Pair = tuple[int, int]
 def oes_makespan_s(instance: Instance, slot_s: float) -> float:
     """T_OES times the slot length: when the last task of the last iteration is done.
 
-    Times and volumes are the means; the run-ahead window is unlimited, as in the paper. A task takes
-    its time in slots, rounded up; one without time is done in the moment it starts, and so is a flow
-    without bytes.
+    Times and volumes are the means; the run-ahead window is unlimited, as in the paper. A task
+    takes its time in slots, rounded up; one without time is done in the moment it starts, and so is
+    a flow without bytes.
     """
     num_tasks, num_iterations = instance.num_tasks, instance.num_iterations
     machine = [int(m) for m in instance.task_machine]
@@ -97,13 +97,13 @@ def oes_makespan_s(instance: Instance, slot_s: float) -> float:
             deg_out[machine[src[edge]]] += 1
             deg_in[machine[dst[edge]]] += 1
         finished_flows = []
-        for flow in active:
-            m, m2 = machine[src[flow[0]]], machine[dst[flow[0]]]
+        for (edge, n), left in active.items():
+            m, m2 = machine[src[edge]], machine[dst[edge]]
             sent = slot_s * min(nic_in[m2] / deg_in[m2], nic_out[m] / deg_out[m])
-            active[flow] -= min(sent, active[flow])
+            active[edge, n] = left - min(sent, left)
             # What rounding leaves of a flow that ends with its slot is not worth another slot.
-            if active[flow] <= 1e-9 * instance.edge_bytes[flow[0]]:
-                finished_flows.append(flow)
+            if active[edge, n] <= 1e-9 * instance.edge_bytes[edge]:
+                finished_flows.append((edge, n))
         for flow in finished_flows:
             del active[flow]
             received.add(flow)

@@ -2,24 +2,27 @@
 
 With an unlimited window and fixed volumes:
 
-- Theorem 3: T_OES is at most the longest path through the execution DAG of N iterations, where a task
-  weighs its time and a flow weighs d / min(B_out[m(j)] / deg_out[m(j)], B_in[m(j')] / deg_in[m(j')])
-  (eq. 26 with the degrees of the right machines). Edges of the DAG: a task waits for its inputs and for its
-  previous iteration (eqs 8-11), a flow for its task and for the previous flow of its pair (eq. 12).
-- Delta bound (proof of Theorem 1): T_OES is at most Delta times the full-rate chain: the longest path of the
-  same DAG with d / min(B_out, B_in) for a flow, Delta being the largest degree of any port, at least 1.
+- Theorem 3: T_OES is at most the longest path through the execution DAG of N iterations, where a
+  task weighs its time and a flow weighs d / min(B_out[m(j)] / deg_out[m(j)], B_in[m(j')] /
+  deg_in[m(j')]) (eq. 26 with the degrees of the right machines). Edges of the DAG: a task waits for
+  its inputs and for its previous iteration (eqs 8-11), a flow for its task and for the previous
+  flow of its pair (eq. 12).
+- Delta bound (proof of Theorem 1): T_OES is at most Delta times the full-rate chain: the longest
+  path of the same DAG with d / min(B_out, B_in) for a flow, Delta being the largest degree of any
+  port, at least 1.
 
-Degrees are one-iteration degrees: flows of one iteration that can be in transit together (an antichain).
-Between any two other tasks there is at most one flow in transit, so all pairs count. A ring is different: chunk k
-of a trainer is through before the trainer can send chunk k + W, because the steps between them go once around
-the ring; so of the 2(W-1) chunks a trainer sends at most W are in transit together.
+Degrees are one-iteration degrees: flows of one iteration that can be in transit together (an
+antichain). Between any two other tasks there is at most one flow in transit, so all pairs count. A
+ring is different: chunk k of a trainer is through before the trainer can send chunk k + W, because
+the steps between them go once around the ring; so of the 2(W-1) chunks a trainer sends at most W
+are in transit together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 from numba import njit
@@ -100,7 +103,7 @@ def shape_of(graph: TaskGraph) -> Shape:
     return Shape(graph, np.argsort(graph.src, kind="stable"), starts)
 
 
-@lru_cache(maxsize=None)
+@cache
 def small_shape(num_machines: int, trainers: int, samplers: int, servers: int) -> Shape:
     """Shape of a small job; a ring if it has no servers."""
     job = Job(
@@ -117,9 +120,7 @@ def crossing_flows(instance: Instance) -> np.ndarray:
     """Edges that move bytes between machines."""
     machines = instance.task_machine
     remote = machines[instance.edge_src] != machines[instance.edge_dst]
-    return np.asarray(
-        remote & (instance.edge_kind != EdgeKind.ORDER) & (instance.edge_bytes > 0)
-    )
+    return np.asarray(remote & (instance.edge_kind != EdgeKind.ORDER) & (instance.edge_bytes > 0))
 
 
 def ring_width(num_trainers: int) -> int:
@@ -133,7 +134,7 @@ def bounds(instance: Instance, shape: Shape, width: int | None = None) -> Bounds
     Args:
         instance: Without variation.
         shape: Of its task graph.
-        width: Chunks of one trainer's ring that count as in transit together, instead of `ring_width`.
+        width: Chunks of one trainer that count as in transit together; `ring_width` by default.
     """
     flows = crossing_flows(instance)
     machines, num_machines = instance.task_machine, instance.num_machines
@@ -194,7 +195,7 @@ def num_chain_elements(instance: Instance, shape: Shape) -> int:
 
 
 def random_small(rng: np.random.Generator) -> tuple[Instance, Shape]:
-    """A small instance with unlimited window and fixed volumes, as flat arrays without further checks."""
+    """A small instance with unlimited window and fixed volumes, built without any checks."""
     num_machines = int(rng.integers(2, 6))
     trainers, samplers, servers = (int(x) for x in rng.integers((1, 1, 0), (5, 4, 3)))
     shape = small_shape(num_machines, trainers, samplers, servers)
@@ -257,8 +258,8 @@ class Campaign:
         delta_violations: T_OES above Delta times the full-rate chain.
         worst_theorem3_ratio: Largest ratio to the critical path.
         worst_delta_ratio: Largest ratio to Delta times the full-rate chain.
-        single_chunk_violations: T_OES above the critical path if only one chunk of every trainer of a
-            ring were counted: why the width of the ring matters.
+        single_chunk_violations: T_OES above the critical path if of every trainer in a ring only
+            one chunk were counted: why the width of the ring matters.
         worst_single_chunk_ratio: The largest such ratio.
     """
 

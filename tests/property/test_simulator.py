@@ -118,7 +118,9 @@ def earliest_starts(instance: Instance, record: Record) -> tuple[np.ndarray, np.
         src, dst, lag = instance.edge_src[e], instance.edge_dst[e], int(instance.edge_lag[e])
         if is_flow(instance, e):
             flow[e] = record.task_end_s[src]  # eq. 8
-            flow[e, 1:] = np.maximum(flow[e, 1:], np.nan_to_num(record.flow_end_s[e, :-1], nan=np.inf))
+            flow[e, 1:] = np.maximum(
+                flow[e, 1:], np.nan_to_num(record.flow_end_s[e, :-1], nan=np.inf)
+            )
             ready = record.flow_end_s[e]  # eq. 9; eq. 12 is the line above
         else:
             ready = record.task_end_s[src]  # eq. 10

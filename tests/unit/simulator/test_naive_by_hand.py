@@ -7,10 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from headrace.core.job import Job, Sync
-from headrace.core.tasks import EdgeKind, build_task_graph
+from headrace.core.tasks import EdgeKind
 from headrace.simulator import Instance, simulate
-from tests.oracle.instances import fixed_instance
+from tests.oracle.instances import fixed_instance, ring_instance
 from tests.oracle.naive import NaiveOutcome, rehearse
 from tests.oracle.policies import POLICIES
 
@@ -125,7 +124,8 @@ def test_parameter_server_cycle(body: Body, policy: str) -> None:
 
 @bodies
 @pytest.mark.parametrize(
-    ("window", "makespan_s", "last_store_s"), [(1, 9.0, 6.0), (2, 6.0, 3.0), (4, 5.0, 2.0), (0, 5.0, 2.0)]
+    ("window", "makespan_s", "last_store_s"),
+    [(1, 9.0, 6.0), (2, 6.0, 3.0), (4, 5.0, 2.0), (0, 5.0, 2.0)],
 )
 def test_window_holds_the_producer_back(
     body: Body, window: int, makespan_s: float, last_store_s: float
@@ -182,44 +182,17 @@ def test_empty_flows_and_local_data_take_no_time_and_are_no_events(body: Body) -
     assert np.isnan(flow_end_s[1:]).all()
 
 
-def ring_instance(
-    trainer_machines: list[int],
-    trainer_times: list[float],
-    nic_out: list[float],
-    chunk_bytes: float,
-    num_iterations: int,
-) -> Instance:
-    """A ring without stores and samplers in the way: their times and volumes are 0."""
-    num_machines, num_trainers = len(nic_out), len(trainer_machines)
-    graph = build_task_graph(
-        Job(trainers=num_trainers, sync=Sync.RING, batch_size=1), num_machines
-    )
-    of_ring = [trainer_machines[w] for w in graph.owner[graph.first_ring :]]
-    times = np.zeros(graph.num_tasks)
-    times[graph.first_trainer : graph.first_server] = trainer_times
-    volume = {EdgeKind.RING: chunk_bytes}
-    return fixed_instance(
-        machines=[*range(num_machines), *trainer_machines, *trainer_machines, *of_ring],
-        times=list(times),
-        edges=[
-            (int(src), int(dst), int(lag), EdgeKind(kind), volume.get(EdgeKind(kind), 0.0))
-            for src, dst, lag, kind in zip(graph.src, graph.dst, graph.lag, graph.kind, strict=True)
-        ],
-        nic_out=nic_out,
-        nic_in=[99.0] * num_machines,
-        num_iterations=num_iterations,
-    )
-
-
 @bodies
 def test_ring_of_two_overlaps_the_chunks_of_a_slow_sender(body: Body) -> None:
-    # All steps are ready at 2. Trainer 0 has sent its chunk at 3, so trainer 1 takes its second step and
-    # sends again while its first chunk is half way: both go at 1 byte/s, and trainer 0 gets the first at 5.
+    # All steps are ready at 2. Trainer 0 has sent its chunk at 3, so trainer 1 takes its second
+    # step and sends again while its first chunk is half way: both go at 1 byte/s, and trainer 0
+    # gets the first at 5.
     one = ring_instance([0, 1], [1.0, 2.0], [4.0, 2.0], 4.0, num_iterations=1)
     assert body(one, "oes")[0] == 5.0
     assert body(one, "maxmin")[0] == 5.0
     assert body(one, "fifo")[0] == 4.0
-    # From 5 on trainer 1's second chunk has 2 bytes left, at 2 bytes/s: both trainers start again at 6.
+    # From 5 on trainer 1's second chunk has 2 bytes left, at 2 bytes/s: both trainers start again
+    # at 6.
     two = ring_instance([0, 1], [1.0, 2.0], [4.0, 2.0], 4.0, num_iterations=2)
     assert body(two, "oes")[0] == 11.0
 
@@ -240,7 +213,8 @@ def test_ring_of_three_equal_machines(body: Body, policy: str) -> None:
 @bodies
 def test_ring_of_three_on_two_machines_passes_locally_for_free(body: Body) -> None:
     # Trainers 0 and 1 share a machine: only 1 -> 2 and 2 -> 0 cross, one chunk at a time, 2 s each.
-    # Trainer 1 has its second chunk at once and sends in 1-3, 3-5, 5-7; trainer 2 waits for each of them.
+    # Trainer 1 has its second chunk at once and sends in 1-3, 3-5, 5-7; trainer 2 waits for each of
+    # them.
     one = ring_instance([0, 0, 1], [1.0] * 3, [2.0, 2.0], 4.0, num_iterations=1)
     _, _, task_start_s, _, flow_end_s = body(one, "fifo")
     first_step = 2 + 3 + 3 + 1
