@@ -103,7 +103,7 @@ def is_flow(instance: Instance, edge: int) -> bool:
     return bool(src != dst and instance.edge_kind[edge] != ORDER)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Edge:
     """One task pair: what was delivered, what is in transit, what waits for its turn (eq. 12)."""
 
@@ -118,7 +118,7 @@ class _Edge:
     waiting: deque[int] = field(default_factory=deque)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Task:
     """One task: how many iterations it started and finished, and when the running one ends."""
 
@@ -129,10 +129,6 @@ class _Task:
     end_s: float = math.nan
     in_edges: list[_Edge] = field(default_factory=list)
     out_edges: list[_Edge] = field(default_factory=list)
-
-    @property
-    def is_running(self) -> bool:
-        return self.num_started > self.num_finished
 
 
 class _Rehearsal:
@@ -155,6 +151,8 @@ class _Rehearsal:
             )
             for e in range(instance.num_edges)
         ]
+        self.idle = list(self.tasks)
+        self.running: list[_Task] = []
         for edge in self.edges:
             self.tasks[edge.src].out_edges.append(edge)
             self.tasks[edge.dst].in_edges.append(edge)
@@ -176,31 +174,35 @@ class _Rehearsal:
 
     def may_start(self, task: _Task) -> bool:
         n = task.num_started
-        if n == self.instance.num_iterations or task.is_running:
-            return False
-        if any(edge.num_delivered < n - edge.lag + 1 for edge in task.in_edges):
-            return False
+        for edge in task.in_edges:
+            if edge.num_delivered < n - edge.lag + 1:
+                return False
         window = self.instance.window
         return window == 0 or all(
             self.tasks[edge.dst].num_finished >= n - window + 1 for edge in task.out_edges
         )
 
     def start_ready_tasks(self) -> bool:
-        ready = [task for task in self.tasks if self.may_start(task)]
+        ready = [task for task in self.idle if self.may_start(task)]
         for task in ready:
             n = task.num_started
             task.num_started += 1
             self.task_start[task.id, n] = self.now
             task.end_s = self.now + float(self.duration[task.id, n])
+            self.idle.remove(task)
+            self.running.append(task)
         return bool(ready)
 
     def finish_due_tasks(self) -> bool:
-        due = [task for task in self.tasks if task.is_running and self.is_now(task.end_s)]
+        due = [task for task in self.running if self.is_now(task.end_s)]
         for task in due:
             n = task.num_finished
             task.num_finished += 1
             self.task_end[task.id, n] = self.now
             self.num_events += 1
+            self.running.remove(task)
+            if task.num_finished < self.instance.num_iterations:
+                self.idle.append(task)
             for edge in task.out_edges:
                 if not edge.is_flow:
                     edge.num_delivered += 1
@@ -253,7 +255,7 @@ class _Rehearsal:
             busy = self.start_ready_tasks() or finished
 
     def is_over(self) -> bool:
-        return all(task.num_finished == self.instance.num_iterations for task in self.tasks)
+        return not self.idle and not self.running
 
     def advance(self) -> None:
         """Move to the next event; flows keep their rates until the set of open flows changes."""
@@ -266,7 +268,7 @@ class _Rehearsal:
         flow_end = {
             f.edge: self.now + f.remaining / rates[f.edge] for f in flows if rates[f.edge] > 0
         }
-        task_ends = [task.end_s for task in self.tasks if task.is_running]
+        task_ends = [task.end_s for task in self.running]
         next_s = min([*flow_end.values(), *task_ends])
         for f in flows:
             f.remaining -= rates[f.edge] * (next_s - self.now)
