@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from headrace.policies.compiled import hot
 
 
-@njit(cache=True, inline="always")
+@hot
 def draw_index(seed, stream, iteration, length):  # type: ignore[no-untyped-def]
     """Index in [0, length) drawn for one edge or task and one iteration (SplitMix64 finaliser)."""
     x = (

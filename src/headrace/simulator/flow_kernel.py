@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from headrace.policies.flow._base import FLOW_DTYPE
+from headrace.policies.compiled import hot
 from headrace.policies.flow.fifo import fifo_rates
 from headrace.policies.flow.maxmin import maxmin_rates
 from headrace.policies.flow.mrtf import mrtf_exclusive_rates, mrtf_rates
@@ -48,7 +48,7 @@ def _rates(code, flows, nic_out, nic_in, pace_s, rates):  # type: ignore[no-unty
         fifo_rates(flows, nic_out, nic_in, pace_s, rates)
 
 
-@njit(cache=True)
+@hot
 def _open_flow(fixed, progress, slots, is_open, edge, now_s):  # type: ignore[no-untyped-def]
     """Open the next flow of an edge; flows without bytes complete at once."""
     while progress.num_sent[edge] < progress.num_done[fixed.edge_src[edge]]:
@@ -76,8 +76,8 @@ def _open_flow(fixed, progress, slots, is_open, edge, now_s):  # type: ignore[no
     return False
 
 
-@njit(cache=True)
-def run_flows(fixed, progress, code, pace_s, nic_bytes, record):  # type: ignore[no-untyped-def]
+@njit(cache=True, error_model="numpy")
+def run_flows(fixed, progress, code, pace_s, slots, flows, is_open, rates, use_time, use_rate):  # type: ignore[no-untyped-def]
     """Rehearse with any policy.
 
     Args:
@@ -85,23 +85,21 @@ def run_flows(fixed, progress, code, pace_s, nic_bytes, record):  # type: ignore
         progress: Counters at time 0; left as they are at the end.
         code: Which policy.
         pace_s: Period of `paced`.
-        nic_bytes: Filled with bytes of completed flows, shape (2, num_machines): in, out.
-        record: Whether to return NIC throughput over time.
+        slots: Scratch, one `FLOW_DTYPE` per edge.
+        flows: Scratch likewise.
+        is_open: Scratch, one flag per edge, all false.
+        rates: Scratch, one float per edge.
+        use_time: Filled with the times at which rates changed; empty if nobody wants to know.
+        use_rate: Filled with NIC throughput from then on: in, then out, per machine.
 
     Returns:
-        Makespan, times and throughput rows (in, then out, per machine); the last two empty without `record`.
+        Makespan, or -1 if nothing could go on; and the number of rows in `use_time`.
     """
     num_edges, num_machines = len(fixed.edge_src), fixed.num_machines
-    slots = np.zeros(num_edges, FLOW_DTYPE)
-    is_open = np.zeros(num_edges, np.bool_)
-    flows = np.zeros(num_edges, FLOW_DTYPE)
-    rates = np.zeros(num_edges)
     num_flows = 0
+    num_use = 0
     changed = False
     now_s = 0.0
-    use_time = np.empty(64 if record else 0)
-    use_rate = np.empty((64 if record else 0, 2 * num_machines))
-    num_use = 0
     while True:
         start_ready(fixed, progress, now_s)
         # Everything that ends at this instant, also what was started at this instant without duration.
@@ -114,7 +112,7 @@ def run_flows(fixed, progress, code, pace_s, nic_bytes, record):  # type: ignore
                     changed |= _open_flow(fixed, progress, slots, is_open, edge, now_s)
             start_ready(fixed, progress, now_s)
         if progress.sizes[UNFINISHED] == 0:
-            break
+            return now_s, num_use
         if changed:
             num_flows = 0
             for edge in range(num_edges):
@@ -123,12 +121,10 @@ def run_flows(fixed, progress, code, pace_s, nic_bytes, record):  # type: ignore
                     num_flows += 1
             _rates(code, flows[:num_flows], fixed.nic_out, fixed.nic_in, pace_s, rates[:num_flows])
             changed = False
-            if record:
-                if num_use == len(use_time):
-                    use_time = np.concatenate((use_time, np.empty(num_use)))
-                    use_rate = np.concatenate((use_rate, np.empty((num_use, 2 * num_machines))))
+            if len(use_time) > 0:
                 use_time[num_use] = now_s
-                use_rate[num_use] = 0.0
+                for p in range(2 * num_machines):
+                    use_rate[num_use, p] = 0.0
                 for i in range(num_flows):
                     use_rate[num_use, flows[i].dst] += rates[i]
                     use_rate[num_use, num_machines + flows[i].src] += rates[i]
@@ -140,7 +136,7 @@ def run_flows(fixed, progress, code, pace_s, nic_bytes, record):  # type: ignore
             if rates[i] > 0.0:
                 next_s = min(next_s, now_s + flows[i].remaining / rates[i])
         if next_s == np.inf:
-            return -1.0, use_time[:num_use], use_rate[:num_use]
+            return -1.0, num_use
         for i in range(num_flows):
             edge = flows[i].edge
             if rates[i] > 0.0 and now_s + flows[i].remaining / rates[i] <= next_s:
@@ -149,8 +145,6 @@ def run_flows(fixed, progress, code, pace_s, nic_bytes, record):  # type: ignore
                     progress.flow_end[edge, n] = next_s
                 progress.num_sent[edge] = n + 1
                 progress.sizes[EVENTS] += 1
-                nic_bytes[0, flows[i].dst] += flows[i].volume
-                nic_bytes[1, flows[i].src] += flows[i].volume
                 is_open[edge] = False
                 deliver(fixed, progress, edge, n)
                 _open_flow(fixed, progress, slots, is_open, edge, next_s)
@@ -159,4 +153,3 @@ def run_flows(fixed, progress, code, pace_s, nic_bytes, record):  # type: ignore
                 flows[i].remaining -= rates[i] * (next_s - now_s)
                 slots[edge].remaining = flows[i].remaining
         now_s = next_s
-    return now_s, use_time[:num_use], use_rate[:num_use]

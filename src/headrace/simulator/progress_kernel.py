@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from headrace.policies.compiled import hot, hot_loop
 from headrace.simulator.draws import draw_index
 from headrace.simulator.instance import Instance
 
@@ -125,7 +125,7 @@ def start(instance: Instance, record: bool) -> Progress:
     )
 
 
-@njit(cache=True, inline="always")
+@hot
 def draw_volume(fixed, edge, iteration):  # type: ignore[no-untyped-def]
     """Bytes of one flow."""
     table = fixed.edge_table[edge]
@@ -137,7 +137,7 @@ def draw_volume(fixed, edge, iteration):  # type: ignore[no-untyped-def]
     return fixed.edge_bytes[edge] * fixed.tables[first + index]
 
 
-@njit(cache=True)
+@hot
 def draw_duration(fixed, task, iteration):  # type: ignore[no-untyped-def]
     """Seconds of one task execution."""
     table = fixed.task_table[task]
@@ -149,7 +149,7 @@ def draw_duration(fixed, task, iteration):  # type: ignore[no-untyped-def]
     return fixed.task_time_s[task] * fixed.tables[first + index]
 
 
-@njit(cache=True)
+@hot
 def push_task(progress, time_s, task):  # type: ignore[no-untyped-def]
     """Add a running task to the heap, ordered by (end, task)."""
     times, tasks = progress.heap_time, progress.heap_task
@@ -166,7 +166,7 @@ def push_task(progress, time_s, task):  # type: ignore[no-untyped-def]
     tasks[i] = task
 
 
-@njit(cache=True)
+@hot
 def pop_task(progress):  # type: ignore[no-untyped-def]
     """Take the task that ends first off the heap."""
     times, tasks = progress.heap_time, progress.heap_task
@@ -195,7 +195,7 @@ def pop_task(progress):  # type: ignore[no-untyped-def]
     return first
 
 
-@njit(cache=True, inline="always")
+@hot
 def look_at(progress, task):  # type: ignore[no-untyped-def]
     """Remember that a task may be able to start now."""
     size = progress.sizes[TODO]
@@ -203,7 +203,7 @@ def look_at(progress, task):  # type: ignore[no-untyped-def]
     progress.sizes[TODO] = size + 1
 
 
-@njit(cache=True, inline="always")
+@hot
 def deliver(fixed, progress, edge, iteration):  # type: ignore[no-untyped-def]
     """Data of a producer's iteration has reached the consumer."""
     needed_in = iteration + fixed.edge_lag[edge]
@@ -214,7 +214,7 @@ def deliver(fixed, progress, edge, iteration):  # type: ignore[no-untyped-def]
             look_at(progress, task)
 
 
-@njit(cache=True)
+@hot
 def start_ready(fixed, progress, now_s):  # type: ignore[no-untyped-def]
     """Start every remembered task that can start."""
     while progress.sizes[TODO] > 0:
@@ -236,7 +236,7 @@ def start_ready(fixed, progress, now_s):  # type: ignore[no-untyped-def]
         push_task(progress, now_s + draw_duration(fixed, task, n), task)
 
 
-@njit(cache=True)
+@hot
 def finish_task(fixed, progress, task, now_s):  # type: ignore[no-untyped-def]
     """Book a finished execution, deliver what stays on the machine, grant window credits.
 
@@ -266,3 +266,24 @@ def finish_task(fixed, progress, task, now_s):  # type: ignore[no-untyped-def]
         if fixed.edge_pair[edge] < 0:
             deliver(fixed, progress, edge, n)
     return n
+
+
+@hot_loop
+def sum_bytes(fixed, num_sent, nic_bytes):  # type: ignore[no-untyped-def]
+    """Bytes of completed flows per machine: in, then out."""
+    for edge in range(len(num_sent)):
+        pair = fixed.edge_pair[edge]
+        if pair >= 0:
+            total = 0.0
+            for n in range(num_sent[edge]):
+                total += draw_volume(fixed, edge, n)
+            nic_bytes[0, pair % fixed.num_machines] += total
+            nic_bytes[1, pair // fixed.num_machines] += total
+
+
+@hot_loop
+def draw_volumes(fixed, volumes):  # type: ignore[no-untyped-def]
+    """Bytes of all flows, shape (num_edges, num_iterations)."""
+    for edge in range(volumes.shape[0]):
+        for n in range(volumes.shape[1]):
+            volumes[edge, n] = draw_volume(fixed, edge, n)

@@ -8,20 +8,24 @@ from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
 from headrace.core.tasks import ROLES, TaskGraph
 from headrace.core.trace import Executions, Flows, NicUse, Trace
-from headrace.policies.flow import FLOW_POLICIES
+from headrace.policies.flow import FLOW_DTYPE, FLOW_POLICIES
 from headrace.simulator.flow_kernel import run_flows
 from headrace.simulator.instance import Instance
 from headrace.simulator.outcome import Outcome, Record
-from headrace.simulator.progress_kernel import EVENTS, draw_volume, fix, start
+from headrace.simulator.pair_kernel import MAXMIN, OES, PRIORITY, idle_network, run_pairs
+from headrace.simulator.progress_kernel import EVENTS, draw_volumes, fix, start, sum_bytes
 
 
-def simulate(instance: Instance, policy: str, *, record: bool = False) -> Outcome:
+def simulate(
+    instance: Instance, policy: str, *, record: bool = False, general: bool = False
+) -> Outcome:
     """Rehearse all iterations in virtual time.
 
     Args:
         instance: The placed job.
         policy: Name of a flow policy.
         record: Whether to keep the times of every task and flow.
+        general: Whether to use the general kernel where a faster one exists; the result is the same.
 
     Raises:
         SpecError: There is no such policy.
@@ -31,24 +35,39 @@ def simulate(instance: Instance, policy: str, *, record: bool = False) -> Outcom
             f"there is no flow policy {policy!r}", f"use one of {', '.join(FLOW_POLICIES)}"
         )
     fixed, progress = fix(instance), start(instance, record)
-    nic_bytes = np.zeros((2, instance.num_machines))
     code = FLOW_POLICIES[policy].code
-    makespan_s, use_time, use_rate = run_flows(
-        fixed, progress, code, instance.pace_s, nic_bytes, record
-    )
+    num = instance.num_machines
+    # Rates change at most once per completed task or flow.
+    num_rows = instance.num_iterations * (instance.num_tasks + instance.num_edges) if record else 0
+    use_time, use_rate = np.empty(num_rows), np.empty((num_rows, 2 * num))
+    if code in (OES, MAXMIN, PRIORITY) and not general:
+        makespan_s, num_use = run_pairs(
+            fixed, progress, idle_network(fixed), code, use_time, use_rate
+        )
+    else:
+        slots, flows = (np.zeros(instance.num_edges, FLOW_DTYPE) for _ in range(2))
+        is_open, rates = np.zeros(instance.num_edges, np.bool_), np.zeros(instance.num_edges)
+        makespan_s, num_use = run_flows(
+            fixed, progress, code, instance.pace_s, slots, flows, is_open, rates, use_time, use_rate
+        )
     if makespan_s < 0:
         raise AssertionError("the rehearsal stopped before all tasks were done; this is a bug")
     kept = None
     if record:
-        num = instance.num_machines
+        volumes = np.empty((instance.num_edges, instance.num_iterations))
+        draw_volumes(fixed, volumes)
         kept = Record(
             task_start_s=progress.task_start,
             task_end_s=progress.task_end,
             flow_start_s=progress.flow_start,
             flow_end_s=progress.flow_end,
-            flow_bytes=_volumes(instance),
-            nic_use=NicUse(use_time, use_rate[:, :num], use_rate[:, num:]),
+            flow_bytes=volumes,
+            nic_use=NicUse(
+                use_time[:num_use].copy(), use_rate[:num_use, :num].copy(), use_rate[:num_use, num:].copy()
+            ),
         )
+    nic_bytes = np.zeros((2, num))
+    sum_bytes(fixed, progress.num_sent, nic_bytes)
     return Outcome(
         makespan_s=float(makespan_s),
         num_events=int(progress.sizes[EVENTS]),
@@ -56,16 +75,6 @@ def simulate(instance: Instance, policy: str, *, record: bool = False) -> Outcom
         in_bytes=nic_bytes[0],
         out_bytes=nic_bytes[1],
         record=kept,
-    )
-
-
-def _volumes(instance: Instance) -> np.ndarray:
-    fixed = fix(instance)
-    return np.array(
-        [
-            [draw_volume(fixed, edge, n) for n in range(instance.num_iterations)]
-            for edge in range(instance.num_edges)
-        ]
     )
 
 

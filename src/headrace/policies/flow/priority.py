@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit
 
 from headrace.core.tasks import EdgeKind
+from headrace.policies.compiled import hot
 from headrace.policies.flow._base import FlowPolicy
 from headrace.policies.flow.filling import fill_flows, port_capacities
 
@@ -18,7 +19,7 @@ _BATCH = int(EdgeKind.BATCH)
 _AFTER_SYNC = 1 << 40
 
 
-@njit(cache=True, inline="always")
+@hot
 def priority_class(kind, iteration):  # type: ignore[no-untyped-def]
     """Smaller is served first."""
     if kind == _GRAPH:
