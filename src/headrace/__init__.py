@@ -1,3 +1,92 @@
-"""headrace: plan, rehearse and run distributed GNN training on the cluster people have."""
+"""headrace: plan, rehearse and run distributed GNN training on the cluster people have.
+
+    import headrace
+
+    cluster = headrace.load_cluster("cluster.yaml")
+    job = headrace.load_job("job.yaml")
+    print(headrace.simulate(cluster, job).makespan_s)
+
+Every name below loads its module when it is first used, so that `import headrace` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.api.defaults import default_profile
+    from headrace.api.files import load_cluster, load_job, load_placement, load_profile
+    from headrace.api.schema import json_schema
+    from headrace.api.simulation import Comparison, Simulation, compare, simulate
+    from headrace.core.cluster import Cluster, Machine
+    from headrace.core.errors import (
+        HeadraceError,
+        InfeasibleError,
+        MissingExtraError,
+        SpecError,
+    )
+    from headrace.core.job import Job
+    from headrace.core.placement import Placement
+    from headrace.core.plan import Plan
+    from headrace.core.profile import Profile
+    from headrace.core.trace import Trace
+    from headrace.planner import PLACEMENT_METHODS
+    from headrace.policies.flow import FLOW_POLICIES
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "FLOW_POLICIES",
+    "PLACEMENT_METHODS",
+    "Cluster",
+    "Comparison",
+    "HeadraceError",
+    "InfeasibleError",
+    "Job",
+    "Machine",
+    "MissingExtraError",
+    "Placement",
+    "Plan",
+    "Profile",
+    "Simulation",
+    "SpecError",
+    "Trace",
+    "__version__",
+    "compare",
+    "default_profile",
+    "json_schema",
+    "load_cluster",
+    "load_job",
+    "load_placement",
+    "load_profile",
+    "simulate",
+]
+
+_HOMES = {
+    "api.defaults": ("default_profile",),
+    "api.files": ("load_cluster", "load_job", "load_placement", "load_profile"),
+    "api.schema": ("json_schema",),
+    "api.simulation": ("Comparison", "Simulation", "compare", "simulate"),
+    "core.cluster": ("Cluster", "Machine"),
+    "core.errors": ("HeadraceError", "InfeasibleError", "MissingExtraError", "SpecError"),
+    "core.job": ("Job",),
+    "core.placement": ("Placement",),
+    "core.plan": ("Plan",),
+    "core.profile": ("Profile",),
+    "core.trace": ("Trace",),
+    "planner": ("PLACEMENT_METHODS",),
+    "policies.flow": ("FLOW_POLICIES",),
+}
+_HOME_OF = {name: f"headrace.{home}" for home, names in _HOMES.items() for name in names}
+
+# Hidden from type checkers, which would otherwise believe that every attribute exists.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOME_OF:
+            raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+        value = getattr(import_module(_HOME_OF[name]), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

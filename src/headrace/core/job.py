@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from headrace.core.errors import SpecError
-from headrace.core.units import Amount, Bytes, Count
+from headrace.core.units import Amount, Bytes, Count, quote
 from headrace.core.values import Value
 
 UNLIMITED_WINDOW = 0
@@ -34,7 +34,11 @@ class Sync(StrEnum):
 
 
 def _parse_window(value: object) -> object:
-    return UNLIMITED_WINDOW if value == "unlimited" else value
+    if value == "unlimited":
+        return UNLIMITED_WINDOW
+    if isinstance(value, str) or (isinstance(value, int | float) and value < 0):
+        raise SpecError(f"{quote(value)} is not a window", "write 1, 2, ... or `unlimited`")
+    return value
 
 
 Window = Annotated[

@@ -1,0 +1,132 @@
+"""Check what of headrace's parts is installed and works, without assuming that any of it does."""
+
+from __future__ import annotations
+
+import io
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any, Literal
+
+OLDEST_PYTHON, FIRST_UNTESTED_PYTHON = (3, 11), (3, 14)
+"""The Python versions headrace supports, as `requires-python` in pyproject.toml says."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One thing headrace stands on.
+
+    Attributes:
+        name: Of the package, as pip knows it, or what is checked.
+        group: `base` must work, `extra` is optional, `later` is not used by this version.
+        status: `works`, `missing`, or `broken`; `installed` where nothing was tried.
+        version: Of the installed package.
+        purpose: What headrace needs it for.
+        detail: What was found, and what to do about it.
+    """
+
+    name: str
+    group: Literal["base", "extra", "later"]
+    status: Literal["works", "installed", "missing", "broken"]
+    version: str
+    purpose: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Checkup:
+    """What `headrace doctor` found."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def base_works(self) -> bool:
+        """Whether everything that must work does."""
+        return all(part.status == "works" for part in self.parts if part.group == "base")
+
+    def summary(self) -> dict[str, Any]:
+        """Plain values with stable names: what `headrace doctor --json` prints."""
+        return {"base_works": self.base_works, "parts": [asdict(part) for part in self.parts]}
+
+
+def check_parts() -> Checkup:
+    """Try every part that this version uses; only look for those it does not use yet."""
+    return Checkup(
+        (
+            _check_python(),
+            _try("numpy", "base", "holds numbers", lambda: import_module("numpy")),
+            _try("pydantic", "base", "checks values", lambda: import_module("pydantic")),
+            _try("PyYAML", "base", "reads files", lambda: import_module("yaml")),
+            _try("typer", "base", "reads commands", lambda: import_module("typer")),
+            _try("rich", "base", "draws tables", lambda: import_module("rich.table")),
+            _try("numba", "base", "compiles loops", _compile_something),
+            _try("numba cache", "base", "keeps them", _write_to_cache, package="numba"),
+            _try("matplotlib", "extra", "draws --gantt", _draw_something),
+            *(_look_for(name) for name in ("torch", "torch_geometric", "ray", "pyarrow")),
+        )
+    )
+
+
+def _check_python() -> Part:
+    found = ".".join(map(str, sys.version_info[:3]))
+    supported = OLDEST_PYTHON <= sys.version_info[:2] < FIRST_UNTESTED_PYTHON
+    detail = "" if supported else "use Python 3.11 to 3.13"
+    return Part(
+        "python", "base", "works" if supported else "broken", found, "runs all of it", detail
+    )
+
+
+def _try(
+    name: str,
+    group: Literal["base", "extra"],
+    purpose: str,
+    attempt: Callable[[], object],
+    package: str | None = None,
+) -> Part:
+    version = _version(package or name)
+    remedy = "pip install 'headrace[report]'" if group == "extra" else f"pip install {name}"
+    if version is None:
+        return Part(name, group, "missing", "", purpose, remedy)
+    try:
+        found = attempt()
+    except Exception as error:  # whatever a broken installation raises is the finding
+        reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
+        return Part(name, group, "broken", version, purpose, reason[0])
+    return Part(name, group, "works", version, purpose, found if isinstance(found, str) else "")
+
+
+def _look_for(name: str) -> Part:
+    version = _version(name)
+    purpose = "not used by this version"
+    return Part(name, "later", "installed" if version else "missing", version or "", purpose)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _compile_something() -> None:
+    numba = import_module("numba")
+    if numba.njit(lambda x: x + 1)(1) != 2:
+        raise RuntimeError("numba compiles a sum that is wrong")
+
+
+def _write_to_cache() -> str:
+    # Numba refuses to even declare a cached function where it finds no place to write.
+    draw_index = import_module("headrace.simulator.draws").draw_index
+    folder = Path(draw_index.stats.cache_path)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        return str(folder)
+
+
+def _draw_something() -> None:
+    figure = import_module("matplotlib.figure").Figure()
+    figure.add_subplot().plot([0, 1])
+    figure.savefig(io.BytesIO(), format="png")

@@ -1,0 +1,89 @@
+"""The JSON schemas of the files people write and headrace writes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+
+from headrace.core.cluster import Cluster
+from headrace.core.errors import SpecError
+from headrace.core.job import Job
+from headrace.core.placement import PlacementFile
+from headrace.core.plan import Plan
+from headrace.core.profile import Profile
+from headrace.core.values import Value
+
+SCHEMA_KINDS: Mapping[str, type[Value]] = {
+    "cluster": Cluster,
+    "job": Job,
+    "profile": Profile,
+    "placement": PlacementFile,
+    "plan": Plan,
+}
+"""The kinds of files, by the name `headrace schema` knows them under."""
+
+_ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n     .*)*)", re.MULTILINE)
+
+
+def json_schema(kind: str) -> dict[str, Any]:
+    """JSON schema of a kind of file, for editors that complete and check while one writes.
+
+    Args:
+        kind: `cluster`, `job`, `profile`, `placement` or `plan`.
+
+    Raises:
+        SpecError: There is no such kind of file.
+    """
+    if kind not in SCHEMA_KINDS:
+        raise SpecError(
+            f"there is no schema called {kind!r}", f"use one of {', '.join(SCHEMA_KINDS)}"
+        )
+    schema = SCHEMA_KINDS[kind].model_json_schema()
+    for part in (schema, *schema.get("$defs", {}).values()):
+        _describe_properties(part)
+    schema["properties"]["version"]["description"] = "Version of the file format."
+    return {"$schema": GenerateJsonSchema.schema_dialect, **schema}
+
+
+def schema_text(kind: str) -> str:
+    """A kind's schema as the text of its file."""
+    return json.dumps(json_schema(kind), indent=2) + "\n"
+
+
+def schema_at(schema: Mapping[str, Any], at: tuple[str | int, ...]) -> JsonSchemaValue:
+    """The part of a schema that a place of a file must follow; empty if there is none."""
+    part: JsonSchemaValue = _resolve(schema, schema)
+    for step in at:
+        found: object = None
+        for choice in (part, *part.get("anyOf", ())):
+            choice = _resolve(schema, choice)
+            if isinstance(step, int):
+                found = found or choice.get("items")
+            else:
+                found = found or choice.get("properties", {}).get(step)
+                found = found or choice.get("additionalProperties")
+        if not isinstance(found, dict):
+            return {}
+        part = _resolve(schema, found)
+    return part
+
+
+def _resolve(schema: Mapping[str, Any], part: Mapping[str, Any]) -> JsonSchemaValue:
+    while "$ref" in part:
+        part = schema["$defs"][part["$ref"].removeprefix("#/$defs/")]
+    return dict(part)
+
+
+def _describe_properties(part: dict[str, Any]) -> None:
+    """Move what the docstring says of each attribute to the property it is about."""
+    for choice in (part, *part.get("anyOf", ())):
+        about, found, attributes = choice.get("description", "").partition("\n\nAttributes:\n")
+        if found:
+            choice["description"] = about
+            for name, text in _ATTRIBUTE.findall(attributes):
+                if name in choice.get("properties", {}):
+                    choice["properties"][name]["description"] = " ".join(text.split())

@@ -1,0 +1,86 @@
+"""The command line: one file per verb, and the only place that prints.
+
+Modules here import heavy ones inside their functions, so that `headrace --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from headrace import __version__
+from headrace.cli import doctor, schema, simulate
+from headrace.core.errors import HeadraceError
+
+BUG_EXIT_CODE = 70
+"""EX_SOFTWARE of sysexits.h: the program itself failed."""
+
+
+class _Verbs(TyperGroup):
+    """Turns the errors headrace raises on purpose into a message and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except HeadraceError as error:
+            _say(error.problem, error.remedy)
+            raise typer.Exit(error.exit_code) from None
+
+
+app = typer.Typer(
+    cls=_Verbs,
+    name="headrace",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: headrace simulate --cluster cluster.yaml --job job.yaml",
+)
+app.command("simulate", epilog=simulate.EXAMPLE)(simulate.simulate)
+app.command("schema", epilog=schema.EXAMPLE)(schema.schema)
+app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"headrace {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _headrace(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Says what a distributed GNN training job will do before it does it."""
+
+
+def main() -> None:
+    """Run the command line; the console script `headrace`."""
+    try:
+        app(prog_name="headrace")
+    except Exception as error:
+        if os.environ.get("HEADRACE_DEBUG"):
+            raise
+        if "no locator available" in str(error):  # how numba says that it may write nowhere
+            _say(
+                "numba finds no directory to keep compiled code in",
+                "set NUMBA_CACHE_DIR to a directory that you may write to",
+            )
+            sys.exit(HeadraceError.exit_code)
+        what = f"{type(error).__name__}: {error}".splitlines()[0]
+        _say(
+            f"this is a bug in headrace ({what})",
+            "set HEADRACE_DEBUG=1 to see where, and report it with what it prints",
+        )
+        sys.exit(BUG_EXIT_CODE)
+
+
+def _say(problem: str, remedy: str) -> None:
+    label = typer.style("error:", fg="red", bold=True)
+    typer.echo(f"{label} {problem}\n  try: {remedy}", err=True)

@@ -1,0 +1,189 @@
+"""`headrace simulate`: rehearse a job, under one flow policy or several."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypedDict
+
+import typer
+
+from headrace.cli.progress import steps
+
+if TYPE_CHECKING:
+    from headrace.api.simulation import AnyWindow, Simulation
+    from headrace.core.cluster import Cluster
+    from headrace.core.job import Job
+    from headrace.core.profile import Profile
+
+EXAMPLE = (
+    "Example: headrace simulate --cluster c.yaml --job j.yaml --trace t.json\n\n"
+    "Example: headrace simulate --cluster c.yaml --job j.yaml --compare all"
+)
+
+
+def simulate(
+    cluster: Annotated[Path, typer.Option(help="Cluster file.", metavar="FILE")],
+    job: Annotated[Path, typer.Option(help="Job file.", metavar="FILE")],
+    profile: Annotated[
+        Path | None, typer.Option(help="Profile; else a synthetic one.", metavar="FILE")
+    ] = None,
+    placement: Annotated[
+        str, typer.Option(help="colocate, ifs or a placement file.", metavar="NAME")
+    ] = "colocate",
+    policy: Annotated[
+        str | None, typer.Option(help="Flow policy; priority if not given.", metavar="NAME")
+    ] = None,
+    compare: Annotated[
+        str | None, typer.Option(help="Policies side by side: a,b,c or all.", metavar="NAMES")
+    ] = None,
+    iterations: Annotated[
+        int | None, typer.Option(help="Instead of the job's.", metavar="N")
+    ] = None,
+    window: Annotated[
+        str | None, typer.Option(help="Run-ahead: 1, 2, ... or unlimited.", metavar="K")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of all draws.", metavar="S", min=0)] = 0,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write a file for ui.perfetto.dev.", metavar="FILE")
+    ] = None,
+    gantt: Annotated[
+        Path | None, typer.Option(help="Draw a Gantt chart (PNG).", metavar="FILE")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Rehearse a training job in virtual time and name its bottleneck."""
+    from headrace.core.errors import SpecError
+
+    if compare is not None and policy is not None:
+        raise SpecError("--policy and --compare exclude each other", "keep one of them")
+    if compare is not None and (trace or gantt):
+        raise SpecError("a trace or chart shows one policy", "use --policy instead of --compare")
+    for path in (trace, gantt):
+        _check_can_write(path)
+
+    from headrace.api.files import load_cluster, load_job
+
+    settings = _Settings(
+        cluster=load_cluster(cluster),
+        job=load_job(job),
+        profile=_find_profile(profile),
+        placement=placement,
+        iterations=iterations,
+        window=_parse_window(window),
+        seed=seed,
+    )
+    if compare is not None:
+        _compare(settings, compare, as_json)
+    else:
+        _simulate(settings, policy or "priority", trace, gantt, as_json)
+
+
+class _Settings(TypedDict):
+    """What a rehearsal and a comparison are both given."""
+
+    cluster: Cluster
+    job: Job
+    profile: Profile
+    placement: str
+    iterations: int | None
+    window: AnyWindow
+    seed: int
+
+
+def _simulate(
+    settings: _Settings, policy: str, trace: Path | None, gantt: Path | None, as_json: bool
+) -> None:
+    num_iterations = settings["iterations"] or settings["job"].iterations
+    with steps(1) as begin:
+        begin(f"rehearsing {num_iterations} iterations under {policy}")
+        from headrace.api.simulation import simulate
+
+        found = simulate(**settings, policy=policy, record=bool(trace or gantt))
+        if trace or gantt:
+            _write_pictures(found, trace, gantt)
+    if as_json:
+        written = {"trace": _text(trace), "gantt": _text(gantt)}
+        typer.echo(json.dumps(found.summary() | written))
+        return
+    from headrace.cli.tables import show_simulation
+
+    show_simulation(found)
+    if trace:
+        typer.echo(f"The trace is in {trace}: open it at https://ui.perfetto.dev.")
+    if gantt:
+        typer.echo(f"The Gantt chart is in {gantt}.")
+
+
+def _compare(settings: _Settings, names: str, as_json: bool) -> None:
+    from headrace.policies.flow import FLOW_POLICIES
+
+    policies = [name.strip() for name in names.split(",") if name.strip()]
+    if policies == ["all"]:
+        policies = list(FLOW_POLICIES)
+    with steps(len(set(policies))) as begin:
+        from headrace.api.simulation import compare
+
+        found = compare(**settings, policies=policies, on_step=begin)
+    if as_json:
+        typer.echo(json.dumps(found.summary()))
+        return
+    from headrace.cli.tables import show_comparison
+
+    show_comparison(found)
+
+
+def _find_profile(path: Path | None) -> Profile:
+    from headrace.api.defaults import default_profile
+    from headrace.api.files import load_profile
+
+    if path is not None:
+        return load_profile(path)
+    profile = default_profile()
+    typer.echo(
+        f"note: no --profile, so all times and volumes are synthetic: {profile.note}", err=True
+    )
+    return profile
+
+
+def _parse_window(text: str | None) -> AnyWindow:
+    from headrace.core.errors import SpecError
+
+    if text is None:
+        return None
+    if text == "unlimited":
+        return "unlimited"
+    if not text.isdecimal() or int(text) < 1:
+        raise SpecError(f"--window {text} is no window", "use 1, 2, ... or unlimited")
+    return int(text)
+
+
+def _check_can_write(path: Path | None) -> None:
+    from headrace.core.errors import SpecError
+
+    if path is not None and path.is_dir():
+        raise SpecError(f"{path} is a directory", "name the file to write")
+    if path is not None and not path.parent.is_dir():
+        raise SpecError(f"{path.parent} is no directory, so {path} cannot be written", "make it")
+
+
+def _write_pictures(simulation: Simulation, trace: Path | None, gantt: Path | None) -> None:
+    from headrace.core.errors import SpecError
+    from headrace.observability.gantt import draw_gantt
+    from headrace.observability.perfetto import write_perfetto
+
+    seen = simulation.trace()
+    try:
+        if gantt:
+            draw_gantt(seen, gantt, f"{simulation.job.name}: {simulation.policy}")
+        if trace:
+            write_perfetto(seen, trace)
+    except OSError as error:
+        raise SpecError(
+            f"{error.filename or 'a file'} cannot be written ({error.strerror})",
+            "choose another path",
+        ) from None
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

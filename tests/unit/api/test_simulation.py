@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import headrace
+from headrace.api.simulation import steady_iteration_time_s
+from headrace.core.errors import SpecError
+
+CLUSTER = headrace.Cluster.model_validate(
+    {"machines": [{"name": "a", "nic": "10Gbps"}, {"name": "b", "nic": "1Gbps"}]}
+)
+JOB = headrace.Job.model_validate(
+    {"trainers": 2, "batch_size": 100, "model_bytes": "1MB", "iterations": 20}
+)
+PROFILE = headrace.Profile.model_validate(
+    {
+        "task_times": {
+            "store": {"default": "1ms"},
+            "sampler": {"default": "2ms"},
+            "trainer": {"default": "3ms"},
+        },
+        "store_traffic": {"bytes_per_seed": "100KB", "variation": {"peak_to_mean": 1.2}},
+        "batch_traffic": {"bytes_per_seed": "50KB"},
+    }
+)
+GIVEN = headrace.Placement(samplers=(0, 1), trainers=(0, 1))
+
+
+def test_steady_state_leaves_the_first_half_out() -> None:
+    ends = np.array([10.0, 12, 14, 15, 16, 17])
+    assert steady_iteration_time_s(ends, 17.0) == pytest.approx((17 - 14) / 3)
+    assert steady_iteration_time_s(ends[:5], 16.0) == pytest.approx((16 - 12) / 3)
+    assert steady_iteration_time_s(ends[:3], 14.0) == pytest.approx(14 / 3)
+
+
+def test_a_simulation_holds_everything() -> None:
+    found = headrace.simulate(CLUSTER, JOB, PROFILE, placement=GIVEN, policy="maxmin")
+    assert (found.placement, found.placement_name, found.policy) == (GIVEN, "given", "maxmin")
+    assert found.makespan_s == found.outcome.iteration_end_s[-1]
+    assert found.mean_iteration_time_s == pytest.approx(found.makespan_s / 20)
+    assert found.bottleneck in ("b in", "b out")
+    assert found.window == 2
+    assert found.num_tasks() == [{"store": 1, "sampler": 1, "trainer": 1}] * 2
+    json.dumps(found.summary(), allow_nan=False)
+
+
+def test_same_seed_same_result() -> None:
+    one, same, other = (
+        headrace.simulate(CLUSTER, JOB, PROFILE, placement=GIVEN, seed=seed) for seed in (1, 1, 2)
+    )
+    assert one.summary() == same.summary()
+    assert one.makespan_s != other.makespan_s
+
+
+def test_trace_with_and_without_a_record() -> None:
+    traces = [
+        headrace.simulate(CLUSTER, JOB, PROFILE, placement=GIVEN, record=record).trace()
+        for record in (True, False)
+    ]
+    np.testing.assert_array_equal(traces[0].executions.end_s, traces[1].executions.end_s)
+    assert traces[0].makespan_s > 0
+    assert traces[0].machine_names == ("a", "b")
+
+
+def test_without_a_profile_the_default_is_used() -> None:
+    found = headrace.simulate(CLUSTER, JOB, placement=GIVEN, iterations=2)
+    assert found.profile == headrace.default_profile()
+
+
+def test_placement_by_path(tmp_path: Path) -> None:
+    path = tmp_path / "placement.yaml"
+    path.write_text("samplers: [b, a]\ntrainers: [a, b]\n")
+    for given in (path, str(path)):
+        found = headrace.simulate(CLUSTER, JOB, PROFILE, placement=given)
+        assert found.placement.samplers == (1, 0)
+        assert found.placement_name == str(path)
+
+
+def test_placement_file_for_another_job(tmp_path: Path) -> None:
+    path = tmp_path / "placement.yaml"
+    path.write_text("samplers: [b, a]\ntrainers: [a]\n")
+    with pytest.raises(
+        SpecError, match=r"line 2: trainers: the placement has 1 trainers, the job 2"
+    ):
+        headrace.simulate(CLUSTER, JOB, PROFILE, placement=path)
+
+
+@pytest.mark.parametrize("window", [0, -1])
+def test_impossible_window(window: int) -> None:
+    with pytest.raises(SpecError, match="unlimited"):
+        headrace.simulate(CLUSTER, JOB, PROFILE, window=window)
+
+
+def test_comparison() -> None:
+    steps: list[str] = []
+    found = headrace.compare(CLUSTER, JOB, PROFILE, placement=GIVEN, on_step=steps.append)
+    assert steps == list(headrace.FLOW_POLICIES)
+    assert [each.policy for each in found.simulations] == steps
+    assert found.relative_makespan(found.best) == 1.0
+    assert min(found.relative_makespan(each) for each in found.simulations) == 1.0
+    # One placement and one set of draws for all.
+    assert len({id(each.instance) for each in found.simulations}) == 1
+    alone = headrace.simulate(CLUSTER, JOB, PROFILE, placement=GIVEN, policy="oes")
+    assert found.simulations[0].makespan_s == alone.makespan_s
+    json.dumps(found.summary(), allow_nan=False)
+
+
+def test_nothing_to_do_takes_no_time() -> None:
+    idle = PROFILE.model_copy(
+        update={
+            "task_times": {
+                role: {"default": time["default"].model_copy(update={"mean": 0.0})}
+                for role, time in PROFILE.task_times.items()
+            },
+            "store_traffic": PROFILE.store_traffic.model_copy(update={"bytes_per_seed": 0.0}),
+            "batch_traffic": PROFILE.batch_traffic.model_copy(update={"bytes_per_seed": 0.0}),
+        }
+    )
+    job = JOB.model_copy(update={"model_bytes": 0.0})
+    found = headrace.compare(CLUSTER, job, idle, ["oes", "maxmin"], placement=GIVEN)
+    assert found.best.makespan_s == 0.0
+    assert found.relative_makespan(found.best) == 1.0
+    assert found.summary()["policies"][0]["bottleneck"]["nic"] is None
+
+
+def test_a_queue_that_drains_is_no_steady_state() -> None:
+    # Everything has arrived at the stores' side at once: late iterations end in quick succession.
+    steady = headrace.simulate(CLUSTER, JOB, PROFILE, placement=GIVEN, window=1)
+    draining = headrace.simulate(
+        CLUSTER, JOB, PROFILE, placement=GIVEN, policy="oes", window="unlimited"
+    )
+    assert steady.is_steady
+    assert not draining.is_steady
