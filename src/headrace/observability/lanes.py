@@ -1,0 +1,93 @@
+"""How executions and flows are kept apart in a picture: kinds of flows, lanes without overlap."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+import numpy as np
+
+from headrace.core.job import Role
+from headrace.core.trace import Trace
+
+FLOW_KINDS = ("graph", "batch", "gradient", "parameter", "ring")
+"""What a flow carries: sampled data from a store, a batch, or one of three ways to synchronise."""
+
+_KIND_OF_ROLES = {
+    (Role.STORE, Role.SAMPLER): "graph",
+    (Role.SAMPLER, Role.TRAINER): "batch",
+    (Role.TRAINER, Role.SERVER): "gradient",
+    (Role.SERVER, Role.TRAINER): "parameter",
+    (Role.RING, Role.RING): "ring",
+    (Role.RING, Role.TRAINER): "ring",
+}
+
+ROLE_ORDER = tuple(role.value for role in Role)
+"""Roles from where data comes from to where it goes."""
+
+
+def flow_kinds(trace: Trace) -> np.ndarray:
+    """Index into `FLOW_KINDS` per flow, from the roles of its two ends."""
+    codes = np.array([ROLE_ORDER.index(role) for role in trace.task_roles], dtype=np.int64)
+    kind_of = np.full((len(ROLE_ORDER), len(ROLE_ORDER)), -1, dtype=np.int64)
+    for (src, dst), kind in _KIND_OF_ROLES.items():
+        kind_of[ROLE_ORDER.index(src), ROLE_ORDER.index(dst)] = FLOW_KINDS.index(kind)
+    kinds: np.ndarray = kind_of[codes[trace.flows.src], codes[trace.flows.dst]]
+    if (kinds < 0).any():
+        flow = int(np.argmax(kinds < 0))
+        sender = trace.task_names[trace.flows.src[flow]]
+        receiver = trace.task_names[trace.flows.dst[flow]]
+        raise ValueError(f"no flow goes from {sender} to {receiver}")
+    return kinds
+
+
+def flow_ends(trace: Trace) -> np.ndarray:
+    """End of every flow in seconds; one that was never finished ends with the trace."""
+    return np.where(np.isnan(trace.flows.end_s), trace.makespan_s, trace.flows.end_s)
+
+
+def task_lanes(trace: Trace) -> tuple[np.ndarray, list[str]]:
+    """One lane per task, except that all ring steps of one trainer share one: they run in a row.
+
+    Returns:
+        Lane per task, and the lanes' names; lanes are numbered by machine, then role, then task.
+    """
+    names = [
+        name.split(".")[0] if role == Role.RING else name
+        for name, role in zip(trace.task_names, trace.task_roles, strict=True)
+    ]
+    keys = [
+        (int(machine), ROLE_ORDER.index(role), task if role != Role.RING else 0, name)
+        for task, (machine, role, name) in enumerate(
+            zip(trace.task_machines, trace.task_roles, names, strict=True)
+        )
+    ]
+    lanes = sorted(set(keys), key=lambda key: (*key[:3], _natural(key[3])))
+    index = {key: lane for lane, key in enumerate(lanes)}
+    return np.array([index[key] for key in keys], dtype=np.int64), [key[3] for key in lanes]
+
+
+def stack(start_s: np.ndarray, end_s: np.ndarray) -> np.ndarray:
+    """Give every interval the first lane that is free, so that none overlap.
+
+    Args:
+        start_s: Starts, ascending.
+        end_s: Ends, none before its start.
+
+    Returns:
+        Lane per interval; as few lanes as intervals are ever open at once.
+    """
+    lanes = np.zeros(len(start_s), dtype=np.int64)
+    busy: list[tuple[float, int]] = []
+    idle: list[int] = []
+    for i, (start, end) in enumerate(zip(start_s.tolist(), end_s.tolist(), strict=True)):
+        while busy and busy[0][0] <= start:
+            heappush(idle, heappop(busy)[1])
+        lane = heappop(idle) if idle else len(busy)
+        heappush(busy, (end, lane))
+        lanes[i] = lane
+    return lanes
+
+
+def _natural(name: str) -> tuple[int, str]:
+    digits = "".join(char for char in name if char.isdigit())
+    return (int(digits) if digits else -1, name)
