@@ -1,0 +1,7 @@
+"""What was seen, made visible: Perfetto files, Gantt charts and a word about the bottleneck."""
+
+from headrace.observability.gantt import draw_gantt
+from headrace.observability.nics import NicSummary, nic_summary
+from headrace.observability.perfetto import write_perfetto
+
+__all__ = ["NicSummary", "draw_gantt", "nic_summary", "write_perfetto"]
