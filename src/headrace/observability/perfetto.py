@@ -103,7 +103,8 @@ def _executions(trace: Trace) -> Iterator[str]:
         for task, iteration, start_s, end_s in zip(
             *(column[part].tolist() for column in columns), strict=True
         ):
-            name = _json(f"{trace.task_names[task]} #{iteration}")
+            # The iteration first: it is still legible where a slice is too narrow for all of it.
+            name = _json(f"#{iteration} {trace.task_names[task]}")
             start, end = _microseconds(start_s), _microseconds(end_s)
             yield (
                 f'{{"ph":"X",{heads[task]},"name":{name},"ts":{start:.3f},"dur":{end - start:.3f},'
@@ -132,7 +133,7 @@ def _flows(trace: Trace) -> Iterator[str]:
                 strict=True,
             ):
                 sender = int(trace.task_machines[src])
-                flow = f"{trace.task_names[src]} → {trace.task_names[dst]} #{iteration}"
+                flow = f"#{iteration} {trace.task_names[src]} → {trace.task_names[dst]}"
                 arguments = {
                     "iteration": iteration,
                     "bytes": round(num_bytes),

@@ -59,14 +59,14 @@ def test_machines_are_processes_and_tasks_threads(tmp_path: Path) -> None:
 def test_an_execution_is_a_slice_in_microseconds(tmp_path: Path) -> None:
     slices = of_phase(written(tiny_trace(), tmp_path), "X")
     assert len(slices) == 8
-    trainer = next(event for event in slices if event["name"] == "trainer0 #0")
+    trainer = next(event for event in slices if event["name"] == "#0 trainer0")
     assert (trainer["ts"], trainer["dur"], trainer["cat"]) == (40000.0, 20000.0, "trainer")
     assert trainer["pid"] == 2
 
 
 def test_a_flow_is_an_asynchronous_slice_where_it_arrives(tmp_path: Path) -> None:
     events = written(tiny_trace(), tmp_path)
-    begin = next(e for e in events if e["ph"] == "b" and e["name"] == "store0 → sampler0.0 #1")
+    begin = next(e for e in events if e["ph"] == "b" and e["name"] == "#1 store0 → sampler0.0")
     assert (begin["pid"], begin["cat"], begin["ts"]) == (2, "graph", 30000.0)
     assert begin["args"] == {"iteration": 1, "bytes": 25000000, "from": "m0", "to": "m1"}
     end = next(e for e in events if e["ph"] == "e" and e["name"] == begin["name"])
