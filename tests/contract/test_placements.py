@@ -154,6 +154,13 @@ def test_fractions_of_a_core_are_counted_without_rounding_errors(method: str) ->
             id="too few in all",
         ),
         pytest.param(
+            cluster_of(*[{"cpu": 10}] * 1000),
+            job_of(2501, 1, 0, trainer={"cpu": 4}),
+            "the job needs 10004 cpu, the cluster has 10000 cpu beside its stores, 4 cpu short",
+            "lower trainers from 2501 to 2000, or add a machine",
+            id="too few in all of many",
+        ),
+        pytest.param(
             cluster_of({"gpu": 2}, {"gpu": 2}),
             job_of(1, 1, 0, trainer={"gpu": 3}),
             "a trainer needs 3 gpu, no machine has more than 2 gpu beside its store, 1 gpu short",

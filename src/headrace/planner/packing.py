@@ -192,12 +192,16 @@ def _add_machine(table: np.ndarray, steps: list[Step], all_samplers: int) -> np.
     """From the first i machines to the first i + 1."""
     most_w, most_p = max(step.trainers for step in steps), max(step.servers for step in steps)
     # A step may bring more trainers than are still asked for: row 0 stands for "fewer than none".
-    padded = np.pad(table, ((most_w, 0), (most_p, 0)), mode="edge")
     rows, columns = table.shape
-    result = np.full_like(table, _NEVER)
+    padded = np.empty((most_w + rows, most_p + columns), dtype=np.int32)
+    padded[most_w:, most_p:] = table
+    padded[:most_w, most_p:] = table[0]
+    padded[:, :most_p] = padded[:, most_p : most_p + 1]
+    result, candidate = np.full_like(table, _NEVER), np.empty_like(table)
     for trainers, servers, samplers in steps:
         before = padded[most_w - trainers :, most_p - servers :][:rows, :columns]
-        np.maximum(result, before + np.int32(samplers), out=result)
+        np.add(before, np.int32(samplers), out=candidate)
+        np.maximum(result, candidate, out=result)
     np.minimum(result, np.int32(all_samplers), out=result)
     return result
 

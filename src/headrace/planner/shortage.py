@@ -44,16 +44,21 @@ def explain(cluster: Cluster, job: Job) -> InfeasibleError:
     Call it for a job that fits no placement; the cases are tried from the plainest to the subtlest.
     """
     room = Room.of(cluster, job)
-    return _task_too_large(room, job) or _total_too_small(room, job) or _pieces_too_small(room, job)
+    # Figures for people leave out the tolerance for rounding that packing works with.
+    free = cluster.capacities(room.names) - demand_vector(job, Role.STORE, room.names)
+    return (
+        _task_too_large(room, job, free.max(axis=0))
+        or _total_too_small(room, job, free.sum(axis=0))
+        or _pieces_too_small(room, job, free.sum(axis=0))
+    )
 
 
-def _task_too_large(room: Room, job: Job) -> InfeasibleError | None:
+def _task_too_large(room: Room, job: Job, largest: np.ndarray) -> InfeasibleError | None:
     for role, num in _numbers(job):
         demand = demand_vector(job, role, room.names)
         if num == 0 or (num_fitting(room.free, demand) >= 1).any():
             continue
-        largest = room.free.max(axis=0)
-        alone = np.flatnonzero(demand > largest)
+        alone = np.flatnonzero(demand > room.free.max(axis=0))
         if len(alone) == 0:
             # Each amount exists somewhere, but no machine has all of them together.
             wants = ", ".join(
@@ -76,11 +81,11 @@ def _task_too_large(room: Room, job: Job) -> InfeasibleError | None:
     return None
 
 
-def _total_too_small(room: Room, job: Job) -> InfeasibleError | None:
-    needs, has = _needs(room, job), room.free.sum(axis=0)
-    short = needs - has
-    if (short <= 0).all():
+def _total_too_small(room: Room, job: Job, has: np.ndarray) -> InfeasibleError | None:
+    needs = _needs(room, job)
+    if (needs <= room.free.sum(axis=0)).all():
         return None
+    short = needs - has
     r = int(np.argmax(short / np.maximum(has, 1e-9)))
     name = room.names[r]
     return InfeasibleError(
@@ -90,7 +95,7 @@ def _total_too_small(room: Room, job: Job) -> InfeasibleError | None:
     )
 
 
-def _pieces_too_small(room: Room, job: Job) -> InfeasibleError:
+def _pieces_too_small(room: Room, job: Job, has: np.ndarray) -> InfeasibleError:
     table, totals = most_samplers(room, totals_of(job)), totals_of(job)
     if table[-1, -1] >= 0:
         role, of, fitting = Role.SAMPLER, totals.samplers, int(table[-1, -1])
@@ -98,10 +103,9 @@ def _pieces_too_small(room: Room, job: Job) -> InfeasibleError:
         role, of, fitting = Role.TRAINER, totals.trainers, _last(table[:, -1] >= 0)
     else:
         role, of, fitting = Role.SERVER, totals.servers, _last(table[0] >= 0)
-    needs, has = _needs(room, job), np.maximum(room.free.sum(axis=0), 1e-9)
-    demand = demand_vector(job, role, room.names)
+    needs, demand = _needs(room, job), demand_vector(job, role, room.names)
     # The culprit is a resource that the task left over wants; among those, the fullest.
-    r = int(np.argmax(np.where(demand > 0, needs / has, -1.0)))
+    r = int(np.argmax(np.where(demand > 0, needs / np.maximum(has, 1e-9), -1.0)))
     name = room.names[r]
     return InfeasibleError(
         f"{fitting} of {of} {_ROLE_NAMES[role]}s fit beside the other tasks, {of - fitting} too "
