@@ -83,7 +83,7 @@ def test_of_very_many_machines_the_busiest_are_shown() -> None:
     [
         tiny_trace(),
         random_trace(3, 4, Sync.RING, iterations=14),
-        random_trace(MAX_MACHINES + 8, 40, Sync.PS),
+        random_trace(MAX_MACHINES + 8, 12, Sync.PS, iterations=2),
     ],
     ids=["tiny", "ring of many iterations", "large"],
 )
