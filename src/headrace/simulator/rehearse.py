@@ -12,7 +12,8 @@ from headrace.policies.flow import FLOW_DTYPE, FLOW_POLICIES
 from headrace.simulator.flow_kernel import run_flows
 from headrace.simulator.instance import Instance
 from headrace.simulator.outcome import Outcome, Record
-from headrace.simulator.pair_kernel import MAXMIN, OES, PRIORITY, idle_network, run_pairs
+from headrace.simulator.network import idle_network
+from headrace.simulator.pair_kernel import MAXMIN, OES, PRIORITY, run_pairs
 from headrace.simulator.progress_kernel import EVENTS, draw_volumes, fix, start, sum_bytes
 
 

@@ -9,7 +9,14 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.policies.compiled import hot, hot_loop
-from headrace.policies.flow.ports import STARVED, _find, _freeze, _note_moves, smallest
+from headrace.policies.flow.ports import (
+    INFINITY_BITS,
+    STARVED,
+    find_bits,
+    freeze,
+    note_moves,
+    smallest_bits,
+)
 
 
 @hot
@@ -23,16 +30,19 @@ def _select(counts, classes, current, row):  # type: ignore[no-untyped-def]
 def fill_classes(  # type: ignore[no-untyped-def]
     order,
     num_pairs,
+    sender,
+    receiver,
     counts,
     counts_t,
     classes,
     classes_t,
     left,
     degree,
-    open_,
     share,
+    share_bits,
     row,
     level,
+    marks,
     bottleneck,
     moves,
 ):
@@ -41,16 +51,19 @@ def fill_classes(  # type: ignore[no-untyped-def]
     Args:
         order: Pairs with flows, sorted by class.
         num_pairs: How many there are.
+        sender: Sending machine per pair.
+        receiver: Receiving machine per pair.
         counts: Flows of the first class per pair, shape (M, M), float.
         counts_t: Its transpose, contiguous.
-        classes: First class per pair, float, smaller first.
+        classes: First class per pair, float, smaller first, shape (M, M).
         classes_t: Its transpose, contiguous.
         left: Capacity per port, 2M; used up.
         degree: Scratch of 2M.
-        open_: Scratch of 2M.
         share: Scratch of 2M.
+        share_bits: The same memory as integers.
         row: Scratch of M.
         level: Filled with the level of every full port, 0 for the others.
+        marks: Which pairs are at which port so far, shape (2M, M).
         bottleneck: Bottleneck per pair so far, shape (M, M).
         moves: Filled with rows (pair, new bottleneck).
 
@@ -59,44 +72,49 @@ def fill_classes(  # type: ignore[no-untyped-def]
     """
     num = len(counts)
     for p in range(2 * num):
-        open_[p] = 1.0
         level[p] = 0.0
         degree[p] = 0.0
         share[p] = np.inf
     num_moves = 0
     i = 0
     while i < num_pairs:
-        current = classes[order[i] // num, order[i] % num]
+        current = classes[sender[order[i]], receiver[order[i]]]
+        num_served = 0
         while i < num_pairs:
-            a, b = order[i] // num, order[i] % num
+            pair = order[i]
+            a, b = sender[pair], receiver[pair]
             if classes[a, b] != current:
                 break
-            if open_[a] * open_[num + b] > 0.0:
+            # A port that an earlier class filled has a level.
+            if level[a] == 0.0 and level[num + b] == 0.0:
                 degree[a] += counts[a, b]
                 degree[num + b] += counts[a, b]
+                num_served += 1
             elif bottleneck[a, b] != STARVED:
-                moves[num_moves, 0] = order[i]
+                moves[num_moves, 0] = pair
                 moves[num_moves, 1] = STARVED
                 num_moves += 1
             i += 1
+        if num_served == 0:
+            continue
         for p in range(2 * num):
             quotient = left[p] / degree[p]
             share[p] = quotient if degree[p] > 0.5 else np.inf
         while True:
-            rate = smallest(share)
-            if rate == np.inf:
+            bits = smallest_bits(share_bits)
+            if bits == INFINITY_BITS:
                 break
-            full = _find(share, rate)
+            full = find_bits(share_bits, bits)
+            rate = share[full]
             level[full] = rate
-            open_[full] = 0.0
             share[full] = np.inf
             degree[full] = 0.0
             if full < num:
                 _select(counts[full], classes[full], current, row)
-                _freeze(rate, row, open_[num:], left[num:], degree[num:], share[num:])
-                num_moves = _note_moves(full, row, open_[num:], bottleneck, moves, num_moves)
+                num_moves = note_moves(full, row, marks[full], degree[num:], moves, num_moves)
+                freeze(rate, row, left[num:], degree[num:], share[num:])
             else:
                 _select(counts_t[full - num], classes_t[full - num], current, row)
-                _freeze(rate, row, open_[:num], left[:num], degree[:num], share[:num])
-                num_moves = _note_moves(full, row, open_[:num], bottleneck, moves, num_moves)
+                num_moves = note_moves(full, row, marks[full], degree[:num], moves, num_moves)
+                freeze(rate, row, left[:num], degree[:num], share[:num])
     return num_moves
