@@ -37,7 +37,8 @@ AnyWindow = int | Literal["unlimited"] | None
 _DRAW_NOISE = 0.02
 """How far drawn volumes and times may fall below their means before `is_steady` says no.
 
-The example `testbed` stays below 0.005 over half of its 85 iterations.
+In the example `testbed`, the volume drawn for the busiest NIC in the second half of the iterations
+is at most 0.0064 below its mean (seeds 0 to 19).
 """
 
 

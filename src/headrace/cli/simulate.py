@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
@@ -168,21 +169,25 @@ def _check_can_write(path: Path | None) -> None:
 
 
 def _write_pictures(simulation: Simulation, trace: Path | None, gantt: Path | None) -> None:
-    from headrace.core.errors import SpecError
     from headrace.observability.gantt import draw_gantt
     from headrace.observability.perfetto import write_perfetto
 
     seen = simulation.trace()
+    if gantt:
+        title = f"{simulation.job.name}: {simulation.policy}"
+        _write(gantt, lambda path: draw_gantt(seen, path, title))
+    if trace:
+        _write(trace, lambda path: write_perfetto(seen, path))
+
+
+def _write(path: Path, write: Callable[[Path], None]) -> None:
+    from headrace.core.errors import SpecError
+
     try:
-        if gantt:
-            draw_gantt(seen, gantt, f"{simulation.job.name}: {simulation.policy}")
-        if trace:
-            write_perfetto(seen, trace)
+        write(path)
     except OSError as error:
-        raise SpecError(
-            f"{error.filename or 'a file'} cannot be written ({error.strerror})",
-            "choose another path",
-        ) from None
+        reason = error.strerror or error
+        raise SpecError(f"{path} cannot be written ({reason})", "choose another path") from None
 
 
 def _text(path: Path | None) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from headrace.api.files import load_cluster, load_job, load_placement, load_profile
 from headrace.core.cluster import Cluster, Machine
@@ -24,6 +25,14 @@ ONE_TRAINER = Job(trainers=1, samplers_per_trainer=2, batch_size=10)
 
 def load_two_machine_placement(path: Path) -> object:
     return load_placement(path, TWO_MACHINES, ONE_TRAINER)
+
+
+@pytest.fixture(params=["CSafeLoader", "SafeLoader"], autouse=True)
+def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run every test with libyaml and without it."""
+    if not hasattr(yaml, request.param):
+        pytest.skip("PyYAML was built without libyaml")
+    monkeypatch.setattr("headrace.api.documents._Loader", getattr(yaml, request.param))
 
 
 LOADERS: dict[str, Callable[[Path], object]] = {

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
+import errno
 import json
-import os
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -209,12 +208,14 @@ class TestPictures:
         assert message in result.stderr
         assert "rehearsing" not in result.stderr
 
-    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-    def test_a_folder_one_may_not_write_to(self) -> None:
-        Path("shut").mkdir(mode=stat.S_IRUSR | stat.S_IXUSR)
-        result = run("--trace", "shut/t.json")
+    def test_a_full_disk(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(trace: object, path: Path) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr("headrace.observability.perfetto.write_perfetto", fail)
+        result = run("--trace", "t.json")
         assert result.exit_code == 2
-        assert "cannot be written" in result.stderr
+        assert "error: t.json cannot be written (No space left on device)" in result.stderr
 
 
 @pytest.mark.usefixtures("folder")
