@@ -56,7 +56,7 @@ class Network(NamedTuple):
     order: Any
     """Pairs with flows by class, for `priority`."""
     sizes: Any
-    """Dirty pairs, touched ports, pairs in `order`."""
+    """Dirty pairs, touched ports, pairs in `order`, pairs with a bottleneck."""
     left: Any
     free: Any
     share: Any
@@ -66,7 +66,7 @@ class Network(NamedTuple):
     moves: Any
 
 
-DIRTY, TOUCHED, ORDERED = 0, 1, 2
+DIRTY, TOUCHED, ORDERED, ATTACHED = 0, 1, 2, 3
 
 
 def idle_network(fixed: Fixed) -> Network:
@@ -109,7 +109,7 @@ def idle_network(fixed: Fixed) -> Network:
         is_touched=np.zeros(ports, dtype=np.bool_),
         touched=np.zeros(ports, dtype=np.int32),
         order=np.zeros(num * num, dtype=np.int32),
-        sizes=np.zeros(3, dtype=np.int64),
+        sizes=np.zeros(4, dtype=np.int64),
         left=np.zeros(ports),
         free=np.zeros(ports),
         share=share,
@@ -184,11 +184,13 @@ def attach(net, a, b, port, now_s):  # type: ignore[no-untyped-def]
     if old != STARVED:
         touch(net, old, now_s)
         set_mark(net, a, b, old, np.inf)
+        net.sizes[ATTACHED] -= 1
     done = served(net, a, b)
     net.bottleneck[a, b] = port
     if port == STARVED:
         net.base[a, b] = done
     else:
+        net.sizes[ATTACHED] += 1
         touch(net, port, now_s)
         net.base[a, b] = net.service[port] - done
         head = net.item_mark[net.item_start[a * len(net.counts) + b]]

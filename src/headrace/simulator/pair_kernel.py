@@ -9,6 +9,7 @@ from headrace.policies.flow.classes import fill_classes
 from headrace.policies.flow.ports import STARVED, fill_pairs, find_bits, smallest_bits
 from headrace.policies.flow.priority import priority_class
 from headrace.simulator.network import (
+    ATTACHED,
     DIRTY,
     ORDERED,
     TOUCHED,
@@ -256,6 +257,7 @@ def _allocate(net, code, now_s):  # type: ignore[no-untyped-def]
                 net.level,
                 net.marks,
                 net.bottleneck,
+                net.sizes[ATTACHED],
                 net.moves,
             )
         for p in range(2 * num):

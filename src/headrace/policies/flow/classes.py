@@ -12,9 +12,8 @@ from headrace.policies.compiled import hot, hot_loop
 from headrace.policies.flow.ports import (
     INFINITY_BITS,
     STARVED,
-    find_bits,
+    divide,
     freeze,
-    note_moves,
     smallest_bits,
 )
 
@@ -44,6 +43,7 @@ def fill_classes(  # type: ignore[no-untyped-def]
     level,
     marks,
     bottleneck,
+    num_attached,
     moves,
 ):
     """Share the ports among classes.
@@ -58,13 +58,14 @@ def fill_classes(  # type: ignore[no-untyped-def]
         classes: First class per pair, float, smaller first, shape (M, M).
         classes_t: Its transpose, contiguous.
         left: Capacity per port, 2M; used up.
-        degree: Scratch of 2M.
+        degree: Flows per port, 2M; used up.
         share: Scratch of 2M.
         share_bits: The same memory as integers.
         row: Scratch of M.
         level: Filled with the level of every full port, 0 for the others.
         marks: Which pairs are at which port so far, shape (2M, M).
         bottleneck: Bottleneck per pair so far, shape (M, M).
+        num_attached: How many pairs have one.
         moves: Filled with rows (pair, new bottleneck).
 
     Returns:
@@ -73,8 +74,12 @@ def fill_classes(  # type: ignore[no-untyped-def]
     num = len(counts)
     for p in range(2 * num):
         level[p] = 0.0
-        degree[p] = 0.0
-        share[p] = np.inf
+    # Ports that still have something to give and somebody to give it to.
+    num_out = num_in = 0
+    for x in range(num):
+        num_out += np.int64(degree[x] > 0.5)
+        num_in += np.int64(degree[num + x] > 0.5)
+        degree[x] = degree[num + x] = 0.0
     num_moves = 0
     i = 0
     while i < num_pairs:
@@ -85,6 +90,7 @@ def fill_classes(  # type: ignore[no-untyped-def]
             a, b = sender[pair], receiver[pair]
             if classes[a, b] != current:
                 break
+            num_attached -= np.int64(bottleneck[a, b] != STARVED)
             # A port that an earlier class filled has a level.
             if level[a] == 0.0 and level[num + b] == 0.0:
                 degree[a] += counts[a, b]
@@ -95,26 +101,37 @@ def fill_classes(  # type: ignore[no-untyped-def]
                 moves[num_moves, 1] = STARVED
                 num_moves += 1
             i += 1
-        if num_served == 0:
-            continue
-        for p in range(2 * num):
-            quotient = left[p] / degree[p]
-            share[p] = quotient if degree[p] > 0.5 else np.inf
-        while True:
-            bits = smallest_bits(share_bits)
-            if bits == INFINITY_BITS:
+        if num_served > 0:
+            divide(left, degree, share)
+        while num_served > 0:
+            out_bits, in_bits = smallest_bits(share_bits[:num]), smallest_bits(share_bits[num:])
+            if out_bits == INFINITY_BITS:
                 break
-            full = find_bits(share_bits, bits)
-            rate = share[full]
-            level[full] = rate
-            share[full] = np.inf
-            degree[full] = 0.0
-            if full < num:
-                _select(counts[full], classes[full], current, row)
-                num_moves = note_moves(full, row, marks[full], degree[num:], moves, num_moves)
-                freeze(rate, row, left[num:], degree[num:], share[num:])
+            if out_bits <= in_bits:
+                for a in range(num):
+                    if share_bits[a] <= in_bits:
+                        level[a] = share[a]
+                        num_out -= 1
+                        _select(counts[a], classes[a], current, row)
+                        num_moves = freeze(
+                            a, share[a], row, marks[a], left[num:], degree[num:], moves, num_moves
+                        )
+                        degree[a] = 0.0
+                        share[a] = np.inf
+                divide(left[num:], degree[num:], share[num:])
             else:
-                _select(counts_t[full - num], classes_t[full - num], current, row)
-                num_moves = note_moves(full, row, marks[full], degree[:num], moves, num_moves)
-                freeze(rate, row, left[:num], degree[:num], share[:num])
+                for b in range(num):
+                    p = num + b
+                    if share_bits[p] <= out_bits:
+                        level[p] = share[p]
+                        num_in -= 1
+                        _select(counts_t[b], classes_t[b], current, row)
+                        num_moves = freeze(
+                            p, share[p], row, marks[p], left[:num], degree[:num], moves, num_moves
+                        )
+                        degree[p] = 0.0
+                        share[p] = np.inf
+                divide(left[:num], degree[:num], share[:num])
+        if (num_out == 0 or num_in == 0) and num_attached == 0:
+            break
     return num_moves

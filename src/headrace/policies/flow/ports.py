@@ -41,23 +41,30 @@ def find_bits(bits, value):  # type: ignore[no-untyped-def]
 
 
 @hot
-def freeze(rate, row, left, degree, share):  # type: ignore[no-untyped-def]
-    """A port is full: take its pairs' rates off the ports at their other ends; a full port has degree 0."""
-    for x in range(len(row)):
-        flows = degree[x]
-        frozen = row[x] if flows > 0.5 else 0.0
-        rest = left[x] - rate * frozen
-        rest = rest if rest > 0.0 else 0.0
-        left[x] = rest
-        flows -= frozen
-        degree[x] = flows
-        quotient = rest / flows
-        share[x] = quotient if flows > 0.5 else np.inf
+def divide(left, degree, share):  # type: ignore[no-untyped-def]
+    """Even shares of what is left; infinite where nobody asks."""
+    for p in range(len(share)):
+        quotient = left[p] / degree[p]
+        share[p] = quotient if degree[p] > 0.5 else np.inf
 
 
 @hot
-def note_moves(full, row, marks, degree, moves, num_moves):  # type: ignore[no-untyped-def]
-    """List the pairs about to be frozen at a full port that had another bottleneck before."""
+def freeze(full, rate, row, marks, left, degree, moves, num_moves):  # type: ignore[no-untyped-def]
+    """A port is full: take its pairs' rates off the ports at their other ends.
+
+    Args:
+        full: The port.
+        rate: Its level.
+        row: Its flows per partner; partners without degree are frozen already.
+        marks: Finite where the port has been the bottleneck so far.
+        left: Capacity left per partner.
+        degree: Flows not yet frozen per partner.
+        moves: Filled with the pairs that had another bottleneck.
+        num_moves: How many there are so far.
+
+    Returns:
+        How many there are now.
+    """
     num = len(row)
     hits = 0
     for x in range(num):
@@ -68,6 +75,12 @@ def note_moves(full, row, marks, degree, moves, num_moves):  # type: ignore[no-u
                 moves[num_moves, 0] = full * num + x if full < num else x * num + full - num
                 moves[num_moves, 1] = full
                 num_moves += 1
+    for x in range(num):
+        flows = degree[x]
+        frozen = row[x] if flows > 0.5 else 0.0
+        rest = left[x] - rate * frozen
+        left[x] = rest if rest > 0.0 else 0.0
+        degree[x] = flows - frozen
     return num_moves
 
 
@@ -76,6 +89,9 @@ def fill_pairs(  # type: ignore[no-untyped-def]
     counts, counts_t, left, degree, share, share_bits, level, marks, moves
 ):
     """Max-min over all pairs by progressive filling.
+
+    Ports of one side do not share pairs, and a port that fills up below the others' shares only raises them. So
+    all ports of one side whose share is within the smallest share of the other side fill up in one go.
 
     Args:
         counts: Flows per pair, shape (M, M), float.
@@ -94,23 +110,30 @@ def fill_pairs(  # type: ignore[no-untyped-def]
     num = len(counts)
     for p in range(2 * num):
         level[p] = 0.0
-        quotient = left[p] / degree[p]
-        share[p] = quotient if degree[p] > 0.5 else np.inf
+    divide(left, degree, share)
     num_moves = 0
     while True:
-        bits = smallest_bits(share_bits)
-        if bits == INFINITY_BITS:
+        out_bits, in_bits = smallest_bits(share_bits[:num]), smallest_bits(share_bits[num:])
+        if out_bits == INFINITY_BITS:
             return num_moves
-        full = find_bits(share_bits, bits)
-        rate = share[full]
-        level[full] = rate
-        share[full] = np.inf
-        degree[full] = 0.0
-        if full < num:
-            row = counts[full]
-            num_moves = note_moves(full, row, marks[full], degree[num:], moves, num_moves)
-            freeze(rate, row, left[num:], degree[num:], share[num:])
+        if out_bits <= in_bits:
+            for a in range(num):
+                if share_bits[a] <= in_bits:
+                    level[a] = share[a]
+                    num_moves = freeze(
+                        a, share[a], counts[a], marks[a], left[num:], degree[num:], moves, num_moves
+                    )
+                    degree[a] = 0.0
+                    share[a] = np.inf
+            divide(left[num:], degree[num:], share[num:])
         else:
-            row = counts_t[full - num]
-            num_moves = note_moves(full, row, marks[full], degree[:num], moves, num_moves)
-            freeze(rate, row, left[:num], degree[:num], share[:num])
+            for b in range(num):
+                p = num + b
+                if share_bits[p] <= out_bits:
+                    level[p] = share[p]
+                    num_moves = freeze(
+                        p, share[p], counts_t[b], marks[p], left[:num], degree[:num], moves, num_moves
+                    )
+                    degree[p] = 0.0
+                    share[p] = np.inf
+            divide(left[:num], degree[:num], share[:num])
