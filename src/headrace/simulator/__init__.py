@@ -3,5 +3,6 @@
 from headrace.simulator.instance import Instance, build_instance
 from headrace.simulator.outcome import Outcome, Record
 from headrace.simulator.rehearse import simulate, trace_of
+from headrace.simulator.rehearser import Rehearser
 
-__all__ = ["Instance", "Outcome", "Record", "build_instance", "simulate", "trace_of"]
+__all__ = ["Instance", "Outcome", "Record", "Rehearser", "build_instance", "simulate", "trace_of"]

@@ -1,0 +1,361 @@
+"""Rehearse one job under many placements, without building again what they have in common."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headrace.core.cluster import Cluster
+from headrace.core.errors import SpecError
+from headrace.core.job import Job
+from headrace.core.placement import Placement, demand_vector, resource_names
+from headrace.core.plan import uniform_seeds
+from headrace.core.profile import Profile
+from headrace.core.tasks import ROLES, EdgeKind
+from headrace.costs import edge_volumes, nic_load_s
+from headrace.policies.flow import FLOW_POLICIES
+from headrace.simulator.instance import Instance, build_instance
+from headrace.simulator.layout_kernel import lay_out
+from headrace.simulator.network import idle_network
+from headrace.simulator.pair_kernel import MAXMIN, OES, PRIORITY, run_pairs
+from headrace.simulator.progress_kernel import Fixed, fix, start
+from headrace.simulator.rehearse import simulate
+
+_CACHE_LINE = 64
+
+_REWRITTEN = frozenset({"edge_pair", "task_time_s", "task_table", "edge_bytes"})
+"""Fields of the kernels' input that follow placement and seed mix, written by `lay_out`."""
+
+_SCRATCH = frozenset({"heap_time", "heap_task"})
+"""Fields of the progress at time 0 that start uninitialised."""
+
+_STARTS = frozenset({"item_start"})
+"""The one field of an idle network that follows placement; `lay_out` writes it too."""
+
+
+class _Block(NamedTuple):
+    """The arrays of a kernel's state in one stretch of memory, so that one copy resets them all."""
+
+    fields: Any
+    live: np.ndarray
+    pristine: np.ndarray
+
+    def reset(self) -> None:
+        """Bring every array back to what it was at first."""
+        np.copyto(self.live, self.pristine)
+
+
+class Rehearser:
+    """Makespans of one job under any placement, the same as `simulate` gives, sooner.
+
+    What differs between placements is rewritten in place; should a kernel's input hold something
+    this class does not know to depend on placement, it is built anew instead.
+
+    Args:
+        cluster: The machines.
+        job: The job.
+        profile: Its times and volumes.
+        seeds: Seeds per iteration, shape (num_samplers, num_parts); uniform if not given.
+        num_iterations: Instead of the job's.
+        window: Instead of the job's; 0 is unlimited.
+        seed: Seed of all draws.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        job: Job,
+        profile: Profile,
+        *,
+        seeds: np.ndarray | None = None,
+        num_iterations: int | None = None,
+        window: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._cluster, self._job, self._profile = cluster, job, profile
+        names = resource_names(cluster, job)
+        self._demands = np.array([demand_vector(job, role, names) for role in ROLES[:4]])
+        capacities = cluster.capacities(names)
+        self._most = capacities + 1e-9 * np.maximum(capacities, 1)
+        self._seeds = uniform_seeds(job, cluster.num_machines) if seeds is None else seeds.copy()
+
+        # Resources are no matter here: all that is wanted is the layout.
+        boundless = job.model_copy(update={"demands": {}})
+        anywhere = Placement(
+            samplers=(0,) * job.num_samplers,
+            trainers=(0,) * job.trainers,
+            servers=(0,) * job.num_servers,
+        )
+        instance, self._graph = build_instance(
+            cluster,
+            boundless,
+            profile,
+            anywhere,
+            seeds=self._seeds,
+            num_iterations=num_iterations,
+            window=window,
+            seed=seed,
+        )
+        graph = self._graph
+        kinds = [machine.kind for machine in cluster.hosts]
+        roles = {code: ROLES[code] for code in np.unique(graph.role).tolist()}
+        self._time_s = np.zeros((len(ROLES), cluster.num_machines))
+        self._table = np.zeros((len(ROLES), cluster.num_machines), dtype=np.int32)
+        known = {
+            instance.tables[first:last].tobytes(): i
+            for i, (first, last) in enumerate(
+                zip(instance.table_start[:-1], instance.table_start[1:], strict=True)
+            )
+        }
+        for code, role in roles.items():
+            by_kind = {kind: profile.task_time(role, kind) for kind in set(kinds)}
+            tables = {
+                kind: known[time.variation.factors().tobytes()] for kind, time in by_kind.items()
+            }
+            self._time_s[code] = [by_kind[kind].mean for kind in kinds]
+            self._table[code] = [tables[kind] for kind in kinds]
+
+        self._is_ring = graph.num_tasks > graph.first_ring
+        self._order = anywhere.ring_order
+        self._movable = np.repeat([1, 2, 3], [job.num_samplers, job.trainers, job.num_servers])
+        self._set_base(instance)
+
+    def makespan_s(
+        self, placement: Placement, policy: str, seeds: np.ndarray | None = None
+    ) -> float:
+        """When the last task of the last iteration ends.
+
+        Args:
+            placement: Where the job's tasks run.
+            policy: Name of a flow policy.
+            seeds: Instead of the seed mix this was made with.
+
+        Raises:
+            SpecError: There is no such policy, or the placement is of another job.
+            InfeasibleError: The placement asks a machine for more than it has.
+        """
+        if len(placement.samplers) + len(placement.trainers) + len(placement.servers) != len(
+            self._movable
+        ):
+            placement.check(self._cluster, self._job)
+        machines = np.array(placement.samplers + placement.trainers + placement.servers, np.int32)
+        if not self._fits(machines):
+            placement.check(self._cluster, self._job)
+        return self.makespan_on_s(machines, policy, seeds)
+
+    def makespan_on_s(
+        self, machines: np.ndarray, policy: str, seeds: np.ndarray | None = None
+    ) -> float:
+        """Like `makespan_s`, for searches that keep to the machines' resources themselves.
+
+        Args:
+            machines: Machine of every sampler, then of every trainer, then of every server.
+            policy: Name of a flow policy.
+            seeds: Instead of the seed mix this was made with.
+
+        Raises:
+            SpecError: There is no such policy.
+        """
+        if policy not in FLOW_POLICIES:
+            raise SpecError(
+                f"there is no flow policy {policy!r}", f"use one of {', '.join(FLOW_POLICIES)}"
+            )
+        self._lay_out(machines, seeds)
+        code = FLOW_POLICIES[policy].code
+        if code not in (OES, MAXMIN, PRIORITY):
+            pace_s = nic_load_s(
+                self._graph, self._instance.edge_bytes, self._instance.task_machine, self._cluster
+            )
+            return simulate(replace(self._instance, pace_s=pace_s), policy).makespan_s
+        if self._fixed is None or self._progress is None or self._network is None:
+            return simulate(self._instance, policy).makespan_s
+        self._progress.reset()
+        self._network.reset()
+        np.copyto(self._network.fields.item_start, self._item_start)
+        makespan_s, _ = run_pairs(
+            self._fixed,
+            self._progress.fields,
+            self._network.fields,
+            code,
+            self._no_time,
+            self._no_rate,
+        )
+        if makespan_s < 0:
+            raise AssertionError("the rehearsal stopped before all tasks were done; this is a bug")
+        return float(makespan_s)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether placements are rewritten in place and not built anew."""
+        return self._network is not None
+
+    def _fits(self, machines: np.ndarray) -> bool:
+        num = self._cluster.num_machines
+        if machines.min() < 0 or machines.max() >= num:
+            return False
+        counts = np.bincount(machines + num * self._movable, minlength=4 * num)[: 4 * num]
+        counts[:num] = 1
+        return bool((counts.reshape(4, num).T @ self._demands <= self._most).all())
+
+    def _lay_out(self, machines: np.ndarray, seeds: np.ndarray | None) -> None:
+        """Bring the instance up to this placement and seed mix."""
+        job, graph = self._job, self._graph
+        first, trainers = graph.num_machines, machines[job.num_samplers :][: job.trainers]
+        if self._is_ring:
+            order = tuple(np.argsort(trainers, kind="stable").tolist())
+            if order != self._order:
+                self._turn_ring(order)
+        here = self._instance.task_machine
+        here[first : graph.first_ring] = machines
+        if self._is_ring:
+            here[graph.first_ring :] = trainers[self._graph.owner[graph.first_ring :]]
+        if seeds is not None or not self._has_own_seeds:
+            self._lay_out_seeds(self._seeds if seeds is None else seeds)
+            self._has_own_seeds = seeds is None
+        lay_out(
+            here,
+            graph.role,
+            self._time_s,
+            self._table,
+            self._scale,
+            self._instance.edge_src,
+            self._instance.edge_dst,
+            self._instance.edge_kind,
+            self._instance.task_time_s,
+            self._instance.task_table,
+            self._edge_pair,
+            self._item_start,
+        )
+
+    def _lay_out_seeds(self, seeds: np.ndarray) -> None:
+        job, profile, graph = self._job, self._profile, self._graph
+        np.copyto(self._instance.edge_bytes, edge_volumes(graph, job, profile, seeds))
+        self._scale[:] = 1.0
+        per_sampler = seeds.sum(axis=1)
+        nominal = profile.seeds_per_sampler or job.batch_size / job.samplers_per_trainer
+        self._scale[graph.first_sampler : graph.first_trainer] = per_sampler / nominal
+        per_trainer = per_sampler.reshape(graph.num_trainers, -1).mean(axis=1)
+        self._scale[graph.first_trainer : graph.first_server] = per_trainer / nominal
+        if self._is_ring:
+            self._scale[graph.first_ring] = 0.0
+
+    def _turn_ring(self, order: tuple[int, ...]) -> None:
+        """Let the ring go round another way; see `build_task_graph`."""
+        graph = self._graph
+        follower = np.empty(graph.num_trainers, dtype=np.int64)
+        follower[list(order)] = np.roll(order, -1)
+        ring = np.flatnonzero(graph.kind == EdgeKind.RING).reshape(-1, graph.num_trainers)
+        dst, owner = graph.dst.copy(), graph.owner.copy()
+        first = np.sort(graph.dst[ring], axis=1)[:, :1]
+        dst[ring] = first + follower
+        owner[graph.first_ring] = order[0]
+        self._graph = replace(graph, dst=dst, owner=owner)
+        self._order = order
+        self._set_base(replace(self._instance, edge_dst=dst))
+
+    def _set_base(self, instance: Instance) -> None:
+        """Lay memory out for placements of this task graph."""
+        self._instance = replace(
+            instance,
+            task_machine=instance.task_machine.copy(),
+            task_time_s=instance.task_time_s.copy(),
+            task_table=instance.task_table.copy(),
+            edge_bytes=instance.edge_bytes.copy(),
+        )
+        num = instance.num_machines
+        self._edge_pair = np.empty(instance.num_edges, dtype=np.int32)
+        self._item_start = np.empty(num * num + 1, dtype=np.int64)
+        self._scale = np.ones(instance.num_tasks)
+        self._has_own_seeds = False
+        self._no_time, self._no_rate = np.empty(0), np.empty((0, 2 * num))
+        self._fixed: Fixed | None = None
+        self._progress: _Block | None = None
+        self._network: _Block | None = None
+        one, other = self._probe(0), self._probe(num - 1)
+        fixed = fix(one)
+        # Room for every edge to be a flow.
+        network = idle_network(fixed._replace(edge_pair=np.zeros_like(fixed.edge_pair)))
+        progress = start(one, False)
+        own = fixed._replace(
+            edge_pair=self._edge_pair,
+            task_time_s=self._instance.task_time_s,
+            task_table=self._instance.task_table,
+            edge_bytes=self._instance.edge_bytes,
+        )
+        if (
+            _types(own) == _types(fixed)
+            and getattr(network, "item_start", np.empty(0)).shape == self._item_start.shape
+            and _same(fixed, fix(other), _REWRITTEN)
+            and _same(progress, start(other, False), _SCRATCH)
+            and _same(network, idle_network(fixed), _STARTS, may_grow=True)
+            and _same(network, idle_network(fix(other)), _STARTS, may_grow=True)
+        ):
+            self._fixed = own
+            self._progress, self._network = _in_one_block(progress), _in_one_block(network)
+
+    def _probe(self, machine: int) -> Instance:
+        """All tasks but the stores on one machine, with its times, and volumes of their own."""
+        instance, graph = self._instance, self._graph
+        machines = np.full_like(instance.task_machine, machine)
+        machines[: graph.num_machines] = np.arange(graph.num_machines)
+        return replace(
+            instance,
+            task_machine=machines,
+            task_time_s=self._time_s[graph.role, machines],
+            task_table=self._table[graph.role, machines],
+            edge_bytes=instance.edge_bytes * (1.0 + machine),
+        )
+
+
+def _arrays(fields: Any) -> dict[str, np.ndarray]:
+    return {
+        name: value for name, value in fields._asdict().items() if isinstance(value, np.ndarray)
+    }
+
+
+def _types(fields: Any) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+    return {name: (array.dtype, array.shape) for name, array in _arrays(fields).items()}
+
+
+def _same(one: Any, other: Any, but: frozenset[str], *, may_grow: bool = False) -> bool:
+    """Whether two kernel inputs agree but for some fields.
+
+    Args:
+        one: A named tuple.
+        other: Another of its type.
+        but: Fields that are no matter.
+        may_grow: Whether arrays of zeros may be longer in `one`.
+    """
+    mine, theirs = _arrays(one), _arrays(other)
+    plain = {name for name in one._fields if name not in mine}
+    if any(getattr(one, name) != getattr(other, name) for name in plain):
+        return False
+    for name in mine.keys() - but:
+        a, b = mine[name], theirs[name]
+        if may_grow and a.ndim == b.ndim == 1 and len(a) > len(b) and not a.any() and not b.any():
+            continue
+        if a.dtype != b.dtype or a.shape != b.shape or a.tobytes() != b.tobytes():
+            return False
+    return True
+
+
+def _in_one_block(fields: Any) -> _Block:
+    """Copy the arrays of a named tuple into one stretch of memory; views of one array stay so."""
+    arrays = {name: array for name, array in _arrays(fields).items() if array.nbytes}
+    address = {name: array.__array_interface__["data"][0] for name, array in arrays.items()}
+    offsets: dict[int, int] = {}
+    size = 0
+    for name, array in arrays.items():
+        if address[name] not in offsets:
+            offsets[address[name]] = size
+            size += -(-array.nbytes // _CACHE_LINE) * _CACHE_LINE
+    live = np.zeros(size + _CACHE_LINE, dtype=np.uint8)
+    live = live[-live.__array_interface__["data"][0] % _CACHE_LINE :][:size]
+    moved = {}
+    for name, array in arrays.items():
+        at = offsets[address[name]]
+        moved[name] = live[at : at + array.nbytes].view(array.dtype).reshape(array.shape)
+        moved[name][...] = array
+    return _Block(fields._replace(**moved), live, live.copy())
