@@ -1,0 +1,121 @@
+"""A lower bound of the largest NIC load over all placements, by forgetting which task is which.
+
+For a load T, a machine that hosts w trainers and p servers can host between some smallest and some
+largest number of samplers without any port above T: fewer samplers mean that its store sends more.
+Whether the machines together can host all tasks is then a small dynamic programme over (trainers,
+servers) that adds up these ranges; a batch counts as local whenever the numbers allow it. What that
+cannot do, no placement can, so bisection gives a bound.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from headrace.core.cluster import Cluster
+from headrace.core.job import Job
+from headrace.core.profile import Profile
+from headrace.planner.loads import LoadModel, build_load_model, load_in, load_out
+
+_MOST_STATES = 20_000_000
+"""With more state transitions a check takes over 0.1 s, and servers are left out."""
+
+
+def lower_bound(cluster: Cluster, job: Job, profile: Profile, *, local_seeds: bool) -> float:
+    """Seconds per iteration that no placement and no schedule can beat, for mean volumes.
+
+    Args:
+        cluster: The machines.
+        job: The job; it must fit.
+        profile: Times and volumes.
+        local_seeds: Whether samplers take the seeds of their own machine first.
+    """
+    return load_bound(build_load_model(cluster, job, profile, local_seeds=local_seeds))
+
+
+def load_bound(model: LoadModel, above: float = 0.0) -> float:
+    """The bound for tabulated loads.
+
+    Args:
+        model: The tables.
+        above: A bound that is known already.
+    """
+    most_trainers = min(model.num_trainers, _most(model, 1))
+    num_servers = model.num_servers
+    most_servers = min(num_servers, _most(model, 2))
+    states = model.num_machines * model.num_trainers * (most_trainers + 1)
+    if states * (num_servers + 1) * (most_servers + 1) > _MOST_STATES:
+        num_servers = most_servers = 0
+    low = above
+    high = float(max(model.graph_in.max(), model.graph_out.max(), 1e-9))
+    while not _fits(model, high, num_servers, most_trainers, most_servers):
+        low, high = high, 2 * high
+        if high > 1e12:
+            return low
+    while high - low > 1e-11 * high:
+        middle = (low + high) / 2
+        if _fits(model, middle, num_servers, most_trainers, most_servers):
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def _most(model: LoadModel, role: int) -> int:
+    demand = model.demand[role]
+    if not (demand > 0).any():
+        return 1 << 30
+    return int(np.floor(model.capacity[:, demand > 0] / demand[demand > 0]).min(axis=1).max())
+
+
+@njit(cache=True)
+def _fits(model, most_load, num_servers, most_trainers, most_servers):  # type: ignore[no-untyped-def]
+    """Whether numbers of tasks per machine exist that keep every port within `most_load`."""
+    num_samplers = model.num_trainers * model.per_trainer
+    num_trainers = model.num_trainers
+    nothing = num_samplers + 1
+    low = np.full((num_trainers + 1, num_servers + 1), nothing, np.int64)
+    high = np.full((num_trainers + 1, num_servers + 1), -1, np.int64)
+    low[0, 0] = high[0, 0] = 0
+    new_low = np.empty_like(low)
+    new_high = np.empty_like(high)
+    limit = most_load * (1 + 1e-12)
+    for m in range(model.num_machines):
+        new_low[:] = nothing
+        new_high[:] = -1
+        possible = False
+        for w in range(most_trainers + 1):
+            for p in range(most_servers + 1):
+                first, last = -1, -1
+                for s in range(model.graph_in.shape[1]):
+                    fits = True
+                    for r in range(model.demand.shape[1]):
+                        need = (
+                            s * model.demand[0, r] + w * model.demand[1, r] + p * model.demand[2, r]
+                        )
+                        fits = fits and need <= model.capacity[m, r] * (1 + 1e-9)
+                    if not fits:
+                        break
+                    local = min(s, w * model.per_trainer)
+                    arriving = w * model.per_trainer - local
+                    if (
+                        load_in(model, m, s, w, p, arriving) <= limit
+                        and load_out(model, m, s, w, p, s - local) <= limit
+                    ):
+                        if first < 0:
+                            first = s
+                        last = s
+                if first < 0:
+                    continue
+                possible = True
+                for i in range(num_trainers + 1 - w):
+                    for j in range(num_servers + 1 - p):
+                        if high[i, j] >= 0:
+                            new_low[i + w, j + p] = min(new_low[i + w, j + p], low[i, j] + first)
+                            new_high[i + w, j + p] = max(new_high[i + w, j + p], high[i, j] + last)
+        if not possible:
+            return False
+        low, new_low = new_low, low
+        high, new_high = new_high, high
+    at = num_servers
+    return low[num_trainers, at] <= num_samplers <= high[num_trainers, at]

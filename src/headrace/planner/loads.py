@@ -1,0 +1,173 @@
+"""Seconds per iteration that every NIC is busy, as sums over what a machine hosts.
+
+Graph data and synchronisation depend only on how many samplers, trainers and servers a machine
+hosts; batches also on which samplers sit beside their trainer. So a moved task changes a few
+counters and the loads of the machines they belong to, in constant time.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headrace.core.cluster import Cluster
+from headrace.core.job import Job, Role, Sync
+from headrace.core.placement import Placement, demand_vector, resource_names
+from headrace.core.profile import Profile
+from headrace.costs import ring_chunk_bytes
+from headrace.policies.compiled import hot
+
+
+class LoadModel(NamedTuple):
+    """Loads and capacities as flat arrays; loads are seconds per iteration.
+
+    Attributes:
+        num_machines: M.
+        num_trainers: W.
+        per_trainer: Samplers per trainer.
+        num_servers: P.
+        graph_in: Incoming graph data by machine and number of samplers on it, shape (M,
+            num_samplers + 1).
+        graph_out: Outgoing likewise.
+        batch_in: Of one batch part that comes from another machine.
+        batch_out: Of one batch part that goes to another machine.
+        sync_in: Of one shard of gradients or parameters.
+        sync_out: Likewise, outgoing.
+        ring_in: Of a whole ring all-reduce, if the ring enters the machine.
+        ring_out: Likewise, outgoing.
+        capacity: Resources without the store's, shape (M, R).
+        demand: Resources of one sampler, trainer, server: shape (3, R).
+    """
+
+    num_machines: int
+    num_trainers: int
+    per_trainer: int
+    num_servers: int
+    graph_in: Any
+    graph_out: Any
+    batch_in: Any
+    batch_out: Any
+    sync_in: Any
+    sync_out: Any
+    ring_in: Any
+    ring_out: Any
+    capacity: Any
+    demand: Any
+
+
+def build_load_model(
+    cluster: Cluster, job: Job, profile: Profile, *, local_seeds: bool
+) -> LoadModel:
+    """Tabulate loads.
+
+    Args:
+        cluster: The machines.
+        job: The job.
+        profile: Volumes.
+        local_seeds: Whether samplers take the seeds of their own machine first. With a measured
+            traffic matrix the origin of the other seeds is then taken to be uniform.
+    """
+    num = cluster.num_machines
+    nic_in, nic_out = cluster.nic_in_bytes_per_s(), cluster.nic_out_bytes_per_s()
+    matrix = profile.store_traffic.bytes_per_seed_matrix(num)
+    wanted = job.batch_size / job.samplers_per_trainer
+    counts = np.arange(_most_samplers(cluster, job) + 1)
+    demand = wanted * counts[None, :]
+    supply = wanted * job.num_samplers / num
+    own = np.minimum(supply, demand) if local_seeds else np.zeros_like(demand)
+    foreign = demand - own
+    # Bytes per seed of another part: from all stores, and from the store beside the sampler.
+    total, beside = matrix.sum(), matrix.diagonal()
+    if local_seeds and num > 1:
+        others_all = (total - matrix.sum(axis=1)) / (num - 1)
+        others_beside = (matrix.sum(axis=0) - beside) / (num - 1)
+    else:
+        others_all, others_beside = np.full(num, total / num), matrix.mean(axis=0)
+    served_beside = own * beside[:, None] + foreign * others_beside[:, None]
+    received = own * matrix.sum(axis=1)[:, None] + foreign * others_all[:, None] - served_beside
+    sent = supply * matrix.sum(axis=0)[:, None] - served_beside
+    batch = wanted * profile.batch_traffic.bytes_per_seed
+    shard = job.model_bytes / job.num_servers if job.num_servers else 0.0
+    is_ring = job.sync is Sync.RING
+    ring = 2 * (job.trainers - 1) * ring_chunk_bytes(job) if is_ring else 0.0
+    names = resource_names(cluster, job)
+    roles = (Role.SAMPLER, Role.TRAINER, Role.SERVER)
+    return LoadModel(
+        num_machines=num,
+        num_trainers=job.trainers,
+        per_trainer=job.samplers_per_trainer,
+        num_servers=job.num_servers,
+        graph_in=np.ascontiguousarray(received / nic_in[:, None]),
+        graph_out=np.ascontiguousarray(sent / nic_out[:, None]),
+        batch_in=batch / nic_in,
+        batch_out=batch / nic_out,
+        sync_in=shard / nic_in,
+        sync_out=shard / nic_out,
+        ring_in=ring / nic_in,
+        ring_out=ring / nic_out,
+        capacity=cluster.capacities(names) - demand_vector(job, Role.STORE, names),
+        demand=np.array([demand_vector(job, role, names) for role in roles]),
+    )
+
+
+def _most_samplers(cluster: Cluster, job: Job) -> int:
+    """The largest number of samplers that any machine can host."""
+    names = resource_names(cluster, job)
+    demand = demand_vector(job, Role.SAMPLER, names)
+    free = cluster.capacities(names) - demand_vector(job, Role.STORE, names)
+    wanted = demand > 0
+    if not wanted.any():
+        return job.num_samplers
+    most = np.floor(free[:, wanted] / demand[wanted] * (1 + 1e-12)).min(axis=1).max()
+    return int(min(job.num_samplers, max(0, most)))
+
+
+@hot
+def load_in(model, m, samplers, trainers, servers, remote):  # type: ignore[no-untyped-def]
+    """Incoming load of machine m.
+
+    Args:
+        model: The tables.
+        m: Machine.
+        samplers: Samplers on it.
+        trainers: Trainers on it.
+        servers: Parameter servers on it.
+        remote: Samplers elsewhere that feed trainers on it.
+    """
+    shards = servers * (model.num_trainers - trainers) + trainers * (model.num_servers - servers)
+    ring = model.ring_in[m] if 0 < trainers < model.num_trainers else 0.0
+    return (
+        model.graph_in[m, samplers] + model.batch_in[m] * remote + model.sync_in[m] * shards + ring
+    )
+
+
+@hot
+def load_out(model, m, samplers, trainers, servers, remote):  # type: ignore[no-untyped-def]
+    """Outgoing load of machine m; `remote` counts its samplers whose trainer is elsewhere."""
+    shards = servers * (model.num_trainers - trainers) + trainers * (model.num_servers - servers)
+    ring = model.ring_out[m] if 0 < trainers < model.num_trainers else 0.0
+    return (
+        model.graph_out[m, samplers]
+        + model.batch_out[m] * remote
+        + model.sync_out[m] * shards
+        + ring
+    )
+
+
+def port_loads(model: LoadModel, placement: Placement) -> tuple[np.ndarray, np.ndarray]:
+    """Incoming and outgoing load of every machine under a placement."""
+    num = model.num_machines
+    samplers = np.array(placement.samplers, dtype=np.int64)
+    trainers = np.array(placement.trainers, dtype=np.int64)
+    on = [
+        np.bincount(np.array(machines, dtype=np.int64), minlength=num)
+        for machines in (placement.samplers, placement.trainers, placement.servers)
+    ]
+    home = np.repeat(trainers, model.per_trainer)
+    apart = samplers != home
+    arriving = np.bincount(home[apart], minlength=num)
+    leaving = np.bincount(samplers[apart], minlength=num)
+    incoming = [load_in(model, m, on[0][m], on[1][m], on[2][m], arriving[m]) for m in range(num)]
+    outgoing = [load_out(model, m, on[0][m], on[1][m], on[2][m], leaving[m]) for m in range(num)]
+    return np.array(incoming), np.array(outgoing)

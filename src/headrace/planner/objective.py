@@ -1,0 +1,140 @@
+"""The objective that predicts: the time of an iteration in steady state, and what limits it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.core.cluster import Cluster
+from headrace.core.job import Job, Sync
+from headrace.core.placement import Placement
+from headrace.core.plan import uniform_seeds
+from headrace.core.profile import Profile
+from headrace.core.tasks import EdgeKind, TaskGraph, build_task_graph
+from headrace.costs import edge_volumes, nic_loads, task_machines, task_times
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Limits of the time per iteration, in seconds, for mean times and volumes.
+
+    Attributes:
+        nic_s: The largest NIC load: bytes through a NIC over its bandwidth.
+        busiest_nic: Which one, e.g. `m2 in`.
+        cycle_s: From one update of the parameters to the next: trainer, gradients, servers,
+            parameters; or the ring.
+        task_s: The longest task.
+        latency_s: What one batch takes between two neighbouring stages, start to end; counts per
+            window.
+        window: Run-ahead window K; 0 is unlimited.
+    """
+
+    nic_s: float
+    busiest_nic: str
+    cycle_s: float
+    task_s: float
+    latency_s: float
+    window: int
+
+    @property
+    def time_s(self) -> float:
+        """T: the largest of the limits."""
+        waiting_s = self.latency_s / self.window if self.window else 0.0
+        return max(self.nic_s, self.cycle_s, self.task_s, waiting_s)
+
+    @property
+    def limit(self) -> str:
+        """Which limit T is: `nic`, `cycle`, `task` or `latency`."""
+        if self.time_s == self.nic_s:
+            return "nic"
+        if self.time_s == self.cycle_s:
+            return "cycle"
+        return "task" if self.time_s == self.task_s else "latency"
+
+
+def evaluate(
+    cluster: Cluster,
+    job: Job,
+    profile: Profile,
+    placement: Placement,
+    seeds: np.ndarray | None = None,
+    window: int | None = None,
+) -> Objective:
+    """Compute all limits of a placement.
+
+    Args:
+        cluster: The machines.
+        job: The job.
+        profile: Times and volumes.
+        placement: Where the tasks run.
+        seeds: Seeds per iteration, shape (num_samplers, num_parts); uniform if not given.
+        window: Instead of the job's; 0 is unlimited.
+    """
+    if seeds is None:
+        seeds = uniform_seeds(job, cluster.num_machines)
+    graph = build_task_graph(job, cluster.num_machines, placement.ring_order)
+    machines = task_machines(graph, placement)
+    volumes = edge_volumes(graph, job, profile, seeds)
+    times = task_times(graph, cluster, job, profile, machines, seeds)
+    load_in, load_out = nic_loads(graph, volumes, machines, cluster)
+    m = int(np.argmax(np.maximum(load_in, load_out)))
+    direction = "in" if load_in[m] >= load_out[m] else "out"
+    transfer = _Transfers(graph, volumes, machines, cluster)
+    stores = times[: graph.first_sampler].max()
+    samplers = times[graph.first_sampler : graph.first_trainer]
+    trainers = times[graph.first_trainer : graph.first_server]
+    cycle_s = float(trainers.max()) + _sync_s(job, graph, times, transfer)
+    fetch_s = stores + transfer.drain_s(EdgeKind.GRAPH) + samplers.max()
+    hand_over_s = samplers.max() + transfer.drain_s(EdgeKind.BATCH) + trainers.max()
+    return Objective(
+        nic_s=float(max(load_in.max(), load_out.max())),
+        busiest_nic=f"{cluster.hosts[m].name} {direction}",
+        cycle_s=cycle_s,
+        task_s=float(times.max()),
+        latency_s=float(max(fetch_s, hand_over_s)),
+        window=job.window if window is None else window,
+    )
+
+
+class _Transfers:
+    """Times to move what edges of one kind carry in one iteration, with all NICs to themselves."""
+
+    def __init__(
+        self, graph: TaskGraph, volumes: np.ndarray, machines: np.ndarray, cluster: Cluster
+    ) -> None:
+        self._kind = graph.kind
+        self._src, self._dst = machines[graph.src], machines[graph.dst]
+        self._volumes = np.where(self._src != self._dst, volumes, 0.0)
+        self._nic_in, self._nic_out = cluster.nic_in_bytes_per_s(), cluster.nic_out_bytes_per_s()
+
+    def drain_s(self, kind: EdgeKind) -> float:
+        """Until the busiest NIC has moved all flows of a kind."""
+        chosen = self._kind == kind
+        num = len(self._nic_in)
+        volumes = self._volumes[chosen]
+        received = np.bincount(self._dst[chosen], weights=volumes, minlength=num)
+        sent = np.bincount(self._src[chosen], weights=volumes, minlength=num)
+        return float(max((received / self._nic_in).max(), (sent / self._nic_out).max()))
+
+    def longest_s(self, kind: EdgeKind) -> float:
+        """The slowest single flow of a kind at full rate."""
+        chosen = (self._kind == kind) & (self._volumes > 0)
+        if not chosen.any():
+            return 0.0
+        rate = np.minimum(self._nic_out[self._src[chosen]], self._nic_in[self._dst[chosen]])
+        return float((self._volumes[chosen] / rate).max())
+
+
+def _sync_s(job: Job, graph: TaskGraph, times: np.ndarray, transfer: _Transfers) -> float:
+    """From the last gradient computed to new parameters everywhere."""
+    if job.sync is Sync.PS:
+        server_s = float(times[graph.first_server : graph.first_ring].max())
+        gradients_s, parameters_s = (
+            transfer.drain_s(kind) for kind in (EdgeKind.GRADIENT, EdgeKind.PARAMETER)
+        )
+        return gradients_s + server_s + parameters_s
+    if job.trainers == 1:
+        return 0.0
+    step_s = float(times[graph.first_ring :].max()) + transfer.longest_s(EdgeKind.RING)
+    return 2 * (job.trainers - 1) * step_s
