@@ -2,9 +2,12 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
+# Compiled code stays beside its source, where .ci/fresh-numba-cache looks for it.
+unexport NUMBA_CACHE_DIR
+
 FAST := not slow and not integration and not e2e and not benchmark
 
-.PHONY: dev check lint types fast test docs bench format clean
+.PHONY: dev check lint types fast test docs bench format clean fresh
 
 dev: ## create the virtual environment and install headrace for editing
 	$(PYTHON) -m venv $(VENV)
@@ -21,16 +24,19 @@ lint:
 types:
 	$(BIN)/mypy
 
-fast:
+fresh: ## numba does not notice that what a cached kernel calls has changed
+	$(BIN)/python .ci/fresh-numba-cache
+
+fast: fresh
 	$(BIN)/pytest -q -m "$(FAST)" -n 2
 
-test: ## every test
+test: fresh ## every test
 	$(BIN)/pytest -n 2
 
 docs: ## build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
-bench: ## measure the simulator; the last line is one JSON object
+bench: fresh ## measure the simulator; the last line is one JSON object
 	$(BIN)/python benchmarks/simulator.py --json
 
 format:

@@ -119,8 +119,8 @@ def _compile_something() -> None:
 
 def _write_to_cache() -> str:
     # Numba refuses to even declare a cached function where it finds no place to write.
-    draw_index = import_module("headrace.simulator.draws").draw_index
-    folder = Path(draw_index.stats.cache_path)
+    kernel = import_module("headrace.policies.flow.oes").oes_rates
+    folder = Path(kernel.stats.cache_path)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
         return str(folder)

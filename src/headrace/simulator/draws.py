@@ -1,4 +1,4 @@
-"""Counter-based draws: the factor of (seed, stream, iteration) does not depend on the order of asking."""
+"""Counter-based draws: they depend on seed, stream and iteration, not on the order of asking."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headrace.policies.compiled import hot
 
 
 @hot
-def draw_index(seed, stream, iteration, length):  # type: ignore[no-untyped-def]
+def draw_index(seed, stream, iteration, length):
     """Index in [0, length) drawn for one edge or task and one iteration (SplitMix64 finaliser)."""
     x = (
         np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15)

@@ -17,7 +17,7 @@ class Record:
         task_start_s: Shape (num_tasks, num_iterations).
         task_end_s: Shape (num_tasks, num_iterations).
         flow_start_s: Shape (num_edges, num_iterations); iteration of the producer.
-        flow_end_s: Shape (num_edges, num_iterations); `nan` also for flows nobody waits for any more.
+        flow_end_s: Shape (num_edges, num_iterations); `nan` also for flows nobody waits for.
         flow_bytes: Drawn volumes, shape (num_edges, num_iterations).
         nic_use: NIC throughput over time.
     """

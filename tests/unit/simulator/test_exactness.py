@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
+from numba import njit
 
 from headrace.core.job import Sync
 from headrace.policies.flow import FLOW_POLICIES
@@ -93,7 +92,10 @@ def test_recording_changes_nothing(policy: str) -> None:
 
 
 def test_draws_agree_with_plain_integers() -> None:
-    compiled: Callable[[int, int, int, int], int] = draw_index
+    @njit(cache=False)
+    def compiled(seed: int, stream: int, iteration: int, length: int) -> int:
+        return int(draw_index(seed, stream, iteration, length))
+
     rng = np.random.default_rng(5)
     drawn = []
     for _ in range(2_000):

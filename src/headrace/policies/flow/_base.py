@@ -1,6 +1,6 @@
 """The contract of a flow policy: given the open flows and the NICs, how fast may each flow send?
 
-A policy is a numba function over a structured array of flows (`FLOW_DTYPE`), so that the simulator's kernel
+A policy is a numba function over a structured array of flows (`FLOW_DTYPE`), so that the simulator
 calls it without leaving compiled code; `FlowPolicy.rates` wraps the same function for live flows.
 """
 
@@ -63,8 +63,8 @@ Kernel = Callable[[np.ndarray, np.ndarray, np.ndarray, float, np.ndarray], None]
 class FlowPolicy:
     """A named rule that shares the network among open flows.
 
-    Every policy keeps each NIC within its capacity, gives some flow a positive rate whenever one is open, and
-    does not depend on the order in which flows are listed.
+    Every policy keeps each NIC within its capacity, gives some flow a positive rate whenever one is
+    open, and does not depend on the order in which flows are listed.
 
     Attributes:
         name: As users write it.

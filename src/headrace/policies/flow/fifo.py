@@ -10,7 +10,7 @@ from headrace.policies.flow.filling import fill_flows, port_capacities
 
 
 @njit(cache=True)
-def fifo_rates(flows, nic_out, nic_in, pace_s, rates):  # type: ignore[no-untyped-def]
+def fifo_rates(flows, nic_out, nic_in, pace_s, rates):
     """The heads of all transmit queues share the receivers by max-min."""
     rates[:] = 0.0
     head = np.full(len(nic_out), -1)

@@ -1,4 +1,4 @@
-"""Progressive filling: raise all rates together, freeze those that meet a full port, go on with the rest.
+"""Progressive filling: raise all rates together, freeze those at a full port, go on with the rest.
 
 Ports 0..M-1 are the senders' NICs, M..2M-1 the receivers'.
 """
@@ -10,7 +10,7 @@ from numba import njit
 
 
 @njit(cache=True)
-def fill_flows(flows, chosen, weight, left, rates):  # type: ignore[no-untyped-def]
+def fill_flows(flows, chosen, weight, left, rates):
     """Weighted max-min among the chosen flows, on top of the rates they have.
 
     Args:
@@ -25,7 +25,7 @@ def fill_flows(flows, chosen, weight, left, rates):  # type: ignore[no-untyped-d
     load = np.empty(num_ports)
     open_ = chosen.copy()
     while True:
-        # Summed anew in every round: weights may differ so much that subtracting would leave only noise.
+        # Summed anew in every round: weights may differ so much that subtracting leaves only noise.
         load[:] = 0.0
         for i in range(len(flows)):
             if open_[i]:
@@ -51,6 +51,6 @@ def fill_flows(flows, chosen, weight, left, rates):  # type: ignore[no-untyped-d
 
 
 @njit(cache=True)
-def port_capacities(nic_out, nic_in):  # type: ignore[no-untyped-def]
+def port_capacities(nic_out, nic_in):
     """Capacities of all ports in one array."""
     return np.concatenate((nic_out, nic_in))

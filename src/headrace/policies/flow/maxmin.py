@@ -10,7 +10,7 @@ from headrace.policies.flow.filling import fill_flows, port_capacities
 
 
 @njit(cache=True)
-def maxmin_rates(flows, nic_out, nic_in, pace_s, rates):  # type: ignore[no-untyped-def]
+def maxmin_rates(flows, nic_out, nic_in, pace_s, rates):
     """Progressive filling with equal weights."""
     rates[:] = 0.0
     everyone = np.ones(len(flows), np.bool_)

@@ -1,4 +1,4 @@
-"""`mrtf` and `mrtf-exclusive`: minimum remaining time first, two readings of the paper's baseline."""
+"""`mrtf`, `mrtf-exclusive`: minimum remaining time first, two readings of the paper's baseline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.policies.flow.filling import port_capacities
 
 
 @njit(cache=True)
-def _by_remaining_time(flows, nic_out, nic_in):  # type: ignore[no-untyped-def]
+def _by_remaining_time(flows, nic_out, nic_in):
     remaining_s = np.empty(len(flows))
     for i in range(len(flows)):
         remaining_s[i] = flows[i].remaining / min(nic_out[flows[i].src], nic_in[flows[i].dst])
@@ -19,7 +19,7 @@ def _by_remaining_time(flows, nic_out, nic_in):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def mrtf_rates(flows, nic_out, nic_in, pace_s, rates):  # type: ignore[no-untyped-def]
+def mrtf_rates(flows, nic_out, nic_in, pace_s, rates):
     """In order of remaining time, each flow takes all that is left at its two NICs."""
     left = port_capacities(nic_out, nic_in)
     for i in _by_remaining_time(flows, nic_out, nic_in):
@@ -30,7 +30,7 @@ def mrtf_rates(flows, nic_out, nic_in, pace_s, rates):  # type: ignore[no-untype
 
 
 @njit(cache=True)
-def mrtf_exclusive_rates(flows, nic_out, nic_in, pace_s, rates):  # type: ignore[no-untyped-def]
+def mrtf_exclusive_rates(flows, nic_out, nic_in, pace_s, rates):
     """In order of remaining time, a flow occupies both its NICs or waits."""
     busy = np.zeros(2 * len(nic_out), np.bool_)
     for i in _by_remaining_time(flows, nic_out, nic_in):

@@ -1,4 +1,7 @@
-"""`oes`: every NIC splits its bandwidth evenly; a flow gets the smaller of its two shares (DGTP, Alg. 1)."""
+"""`oes`: every NIC splits its bandwidth evenly, a flow gets the smaller of its two shares.
+
+DGTP, Alg. 1.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from headrace.policies.flow._base import FlowPolicy
 
 
 @njit(cache=True)
-def oes_rates(flows, nic_out, nic_in, pace_s, rates):  # type: ignore[no-untyped-def]
+def oes_rates(flows, nic_out, nic_in, pace_s, rates):
     """Alg. 1, line 21, with the degrees of eqs 19 and 20."""
     out_degree = np.zeros(len(nic_out))
     in_degree = np.zeros(len(nic_in))

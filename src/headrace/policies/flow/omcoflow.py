@@ -1,4 +1,7 @@
-"""`omcoflow`: flows into one task form a coflow; rates inversely proportional to predicted finish times."""
+"""`omcoflow`: flows into one task form a coflow; the shorter a flow, the faster.
+
+DGTP, section VI-B: rates are inversely proportional to predicted finish times.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from headrace.policies.flow.filling import fill_flows, port_capacities
 
 
 @njit(cache=True)
-def omcoflow_rates(flows, nic_out, nic_in, pace_s, rates):  # type: ignore[no-untyped-def]
-    """Weighted max-min; a flow's weight is 1 / its finish time if its coflow were alone (DGTP, VI-B)."""
+def omcoflow_rates(flows, nic_out, nic_in, pace_s, rates):
+    """Weighted max-min; a flow's weight is 1 / its finish time if its coflow were alone."""
     num_flows, num_machines = len(flows), len(nic_out)
     rates[:] = 0.0
     key = np.empty(num_flows, np.int64)

@@ -10,7 +10,7 @@ from headrace.policies.flow.filling import fill_flows, port_capacities
 
 
 @njit(cache=True)
-def paced_rates(flows, nic_out, nic_in, pace_s, rates):  # type: ignore[no-untyped-def]
+def paced_rates(flows, nic_out, nic_in, pace_s, rates):
     """Base rates, scaled down where an iteration's volumes exceed their mean, then filling."""
     num_machines = len(nic_out)
     asked = np.zeros(2 * num_machines)

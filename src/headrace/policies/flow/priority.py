@@ -1,7 +1,7 @@
 """`priority`: strict classes by when the data is needed, max-min inside a class.
 
-Parameters and gradients go first, then graph data of earlier iterations, and of one iteration what is closer to
-the trainer.
+Parameters and gradients go first, then graph data of earlier iterations, and of one iteration what
+is closer to the trainer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _AFTER_SYNC = 1 << 40
 
 
 @hot
-def priority_class(kind, iteration):  # type: ignore[no-untyped-def]
+def priority_class(kind, iteration):
     """Smaller is served first."""
     if kind == _GRAPH:
         return np.int64(_AFTER_SYNC) + 2 * np.int64(iteration) + 1
@@ -30,7 +30,7 @@ def priority_class(kind, iteration):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def priority_rates(flows, nic_out, nic_in, pace_s, rates):  # type: ignore[no-untyped-def]
+def priority_rates(flows, nic_out, nic_in, pace_s, rates):
     """Fill class after class with what earlier classes left."""
     rates[:] = 0.0
     left = port_capacities(nic_out, nic_in)
