@@ -168,6 +168,11 @@ def port_loads(model: LoadModel, placement: Placement) -> tuple[np.ndarray, np.n
     apart = samplers != home
     arriving = np.bincount(home[apart], minlength=num)
     leaving = np.bincount(samplers[apart], minlength=num)
-    incoming = [load_in(model, m, on[0][m], on[1][m], on[2][m], arriving[m]) for m in range(num)]
-    outgoing = [load_out(model, m, on[0][m], on[1][m], on[2][m], leaving[m]) for m in range(num)]
-    return np.array(incoming), np.array(outgoing)
+    every = np.arange(num)
+    shards = on[2] * (model.num_trainers - on[1]) + on[1] * (model.num_servers - on[2])
+    ring = (on[1] > 0) & (on[1] < model.num_trainers)
+    incoming = model.graph_in[every, on[0]] + model.batch_in * arriving
+    outgoing = model.graph_out[every, on[0]] + model.batch_out * leaving
+    incoming += model.sync_in * shards + model.ring_in * ring
+    outgoing += model.sync_out * shards + model.ring_out * ring
+    return incoming, outgoing

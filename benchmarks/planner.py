@@ -1,0 +1,310 @@
+"""Plan the paper's settings and larger ones; compare with the paper's own planner and baselines.
+
+    python benchmarks/planner.py --json
+    python benchmarks/planner.py --quick --json
+
+The last line is one JSON object. Means are over seeds; a seed draws the cluster (where the setting
+is drawn), the search and the volumes of the search. Makespans are of 200 iterations with volumes
+that no search has seen; the seed mix is uniform, as in the paper. `gap` is ours over the lower
+bound: for makespans over 200 x the bound of T, at 256 and 1,024 machines for T itself. `proven`
+is the share of seeds whose T equals the bound to 1e-9, or whose optimality CP-SAT proved. `saving`
+is (theirs - ours) / theirs against `etp+oes`, the paper's planner with the best beta.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.machine import describe_machine
+from examples.draw_cluster import draw
+from headrace.api.files import load_cluster, load_job, load_profile
+from headrace.core.cluster import Cluster, Machine
+from headrace.core.errors import InfeasibleError
+from headrace.core.job import Job
+from headrace.core.placement import Placement
+from headrace.core.profile import Profile
+from headrace.planner import place
+from headrace.planner.anneal_kernel import anneal, start_search
+from headrace.planner.critical_path import CriticalPath
+from headrace.planner.etp import BETAS, etp_search
+from headrace.planner.loads import build_load_model
+from headrace.planner.objective import evaluate
+from headrace.planner.planning import make_plan
+from headrace.simulator import Rehearser
+
+ITERATIONS = 200
+WINDOWS = {"": 2, "_k4": 4, "_unlimited": 0}
+FRESH = 1_000_003
+"""Added to a seed for volumes that the search has not seen."""
+
+Case = tuple[Cluster, Job, Profile]
+
+
+def example(name: str) -> Case:
+    """A committed example."""
+    folder = ROOT / "examples" / name
+    return (
+        load_cluster(folder / "cluster.yaml"),
+        load_job(folder / "job.yaml"),
+        load_profile(folder / "profile.yaml"),
+    )
+
+
+def drawn(name: str, seed: int) -> Case:
+    """One of the paper's simulation settings, the cluster drawn."""
+    _, job, profile = example(name)
+    return draw(name, seed), job, profile
+
+
+def tight(num_machines: int, seed: int) -> Case:
+    """Machines drawn as in section VI-B and as many trainers with 4 samplers as fit at all."""
+    _, job, profile = example("sim2")
+    rng = np.random.default_rng([num_machines, seed])
+    machines = []
+    for m in range(num_machines):
+        nic = float(rng.choice([10, 20, 50])) * 1e9 / 8
+        resources = {
+            "memory": float(rng.integers(32, 129)) * 1e9,
+            "cpu": float(rng.integers(4, 17)),
+            "gpu": float(rng.integers(1, 5)),
+        }
+        machines.append(Machine(name=f"m{m}", resources=resources, nic_in=nic, nic_out=nic))
+    cluster = Cluster(machines=tuple(machines))
+    per_trainer = 1 + 2 * job.samplers_per_trainer
+    trainers = int(sum(machine.resources["cpu"] for machine in machines)) // per_trainer
+    while True:
+        job = job.model_copy(update={"trainers": trainers})
+        try:
+            place("ifs", cluster, job, profile)
+            return cluster, job, profile
+        except InfeasibleError:
+            trainers -= 1
+
+
+def roomy(num_machines: int, seed: int) -> Case:
+    """Machines drawn as in section VI-B with 1.25 trainers per machine, as at 1,024 machines."""
+    cluster, job, profile = tight(num_machines, seed)
+    return cluster, job.model_copy(update={"trainers": num_machines}), profile
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What to plan, and what is too large to compare."""
+
+    case: Callable[[int], Case]
+    rivals: bool = True
+    makespans: bool = True
+    seeds: int = 10
+
+
+SETTINGS = {
+    "testbed": Setting(lambda seed: example("testbed")),
+    "sim1": Setting(lambda seed: drawn("sim1", seed)),
+    "sim2": Setting(lambda seed: drawn("sim2", seed)),
+    "hetero": Setting(lambda seed: example("hetero")),
+    "tight64": Setting(lambda seed: tight(64, seed), rivals=False),
+    "m256": Setting(lambda seed: roomy(256, seed), rivals=False, makespans=False),
+    "m1024": Setting(lambda seed: example("scale1024"), rivals=False, makespans=False, seeds=1),
+}
+QUICK = ("testbed", "sim1", "sim2", "hetero")
+RIVAL_POLICIES = ("omcoflow", "mrtf", "mrtf-exclusive")
+
+
+def paper_plan(case: Case, seed: int, betas: tuple[float, ...]) -> tuple[Placement, list[float]]:
+    """The paper's DGTP: ETP with the best beta; also the seconds of every search."""
+    seconds, results = [], []
+    for beta in betas:
+        start = time.perf_counter()
+        results.append(etp_search(*case, beta=beta, seed=seed))
+        seconds.append(time.perf_counter() - start)
+    return min(results, key=lambda result: result.makespan_s).placement, seconds
+
+
+def measure(setting: Setting, seed: int, betas: tuple[float, ...]) -> dict[str, Any]:
+    """All figures of one setting and seed."""
+    cluster, job, profile = setting.case(seed)
+    found: dict[str, Any] = {}
+    theirs, colocated = None, None
+    if setting.rivals:
+        theirs, found["etp_10k_s"] = paper_plan((cluster, job, profile), seed, betas)
+        colocated = place("colocate", cluster, job, profile, seed)
+    for suffix, window in WINDOWS.items():
+        job = job.model_copy(update={"window": window, "iterations": ITERATIONS})
+        start = time.perf_counter()
+        plan = make_plan(cluster, job, profile, seed=seed, seed_mix="uniform")
+        if suffix == "":
+            # The prediction over 200 iterations is not part of the search, but of the plan.
+            found["plan_s"] = time.perf_counter() - start
+            found["search_s"] = plan_search_s(cluster, job, profile, seed)
+            found["proven"] = float(plan.proven)
+            found["load_gap"] = plan.terms.time_s / plan.bound_s - 1
+            found["gap"] = found["load_gap"]
+            found["policy"] = plan.policy
+        if not setting.makespans:
+            break
+        rehearser = Rehearser(
+            cluster, job, profile, num_iterations=ITERATIONS, window=window, seed=seed + FRESH
+        )
+        ours = rehearser.makespan_s(plan.placement.resolve(cluster), plan.policy)
+        makespans = {"ours": ours}
+        if theirs is not None and colocated is not None:
+            makespans["etp+oes"] = rehearser.makespan_s(theirs, "oes")
+            makespans["colocate+oes"] = rehearser.makespan_s(colocated, "oes")
+            makespans["colocate+fifo"] = rehearser.makespan_s(colocated, "fifo")
+            for policy in RIVAL_POLICIES:
+                makespans[f"etp+{policy}"] = rehearser.makespan_s(theirs, policy)
+            found[f"saving{suffix}"] = 1 - ours / makespans["etp+oes"]
+        found[f"makespan_s{suffix}"] = makespans
+        found[f"gap{suffix}"] = ours / (ITERATIONS * plan.bound_s) - 1
+    return found
+
+
+def plan_search_s(cluster: Cluster, job: Job, profile: Profile, seed: int) -> float:
+    """Seconds from the inputs to placement and policy, without the long prediction."""
+    steps: list[tuple[str, float]] = []
+    start = time.perf_counter()
+    make_plan(
+        cluster,
+        job,
+        profile,
+        seed=seed,
+        seed_mix="uniform",
+        on_step=lambda name: steps.append((name, time.perf_counter() - start)),
+    )
+    return dict(steps)["predicting"]
+
+
+def rank_correlation(case: Case, num_placements: int) -> dict[str, float]:
+    """Spearman correlation with 20-iteration makespans over placements of a random walk."""
+    cluster, job, profile = case
+    model = build_load_model(cluster, job, profile, local_seeds=False)
+    first = place("ifs", cluster, job, profile)
+    search = start_search(
+        model, np.array(first.samplers + first.trainers + first.servers, dtype=np.int64), 1
+    )
+    path = CriticalPath(cluster, job, profile, seed=0)
+    rehearser = Rehearser(cluster, job, profile, num_iterations=20, window=0, seed=0)
+    rows = []
+    for _ in range(num_placements):
+        anneal(model, search, 200, 1.0, 1e30, 1e30)
+        at = [int(m) for m in search.machine]
+        split = (job.num_samplers, job.num_samplers + job.trainers)
+        placement = Placement(
+            samplers=tuple(at[: split[0]]),
+            trainers=tuple(at[split[0] : split[1]]),
+            servers=tuple(at[split[1] :]),
+        )
+        rows.append(
+            (
+                evaluate(cluster, job, profile, placement, window=0).time_s,
+                path.length_s(placement),
+                rehearser.makespan_s(placement, "oes"),
+                rehearser.makespan_s(placement, "maxmin"),
+            )
+        )
+    ranks = np.argsort(np.argsort(np.array(rows), axis=0), axis=0)
+    table = np.corrcoef(ranks.T)
+    return {
+        "objective_oes": round(float(table[0, 2]), 3),
+        "critical_path_oes": round(float(table[1, 2]), 3),
+        "objective_maxmin": round(float(table[0, 3]), 3),
+        "critical_path_maxmin": round(float(table[1, 3]), 3),
+    }
+
+
+def seed_mix_savings(case: Case) -> dict[str, dict[str, float]]:
+    """What seeds that follow placement save over a uniform mix, by locality."""
+    cluster, job, profile = case
+    savings = {}
+    for locality in (0.0, 0.25, 0.5, 0.75, 0.9):
+        traffic = profile.store_traffic.model_copy(update={"locality": locality})
+        local = profile.model_copy(update={"store_traffic": traffic})
+        plans = {
+            mix: make_plan(cluster, job, local, seed_mix=mix) for mix in ("uniform", "local-first")
+        }
+        mine, uniform = plans["local-first"], plans["uniform"]
+        savings[str(locality)] = {
+            "traffic": round(1 - mine.network_bytes / uniform.network_bytes, 4),
+            "time_per_iteration": round(1 - mine.terms.time_s / uniform.terms.time_s, 4),
+        }
+    return savings
+
+
+def average(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Means over seeds; names are listed, savings also with their worst seed."""
+    result: dict[str, Any] = {}
+    for key, first in rows[0].items():
+        values = [row[key] for row in rows]
+        if isinstance(first, dict):
+            result[key] = average(values)
+        elif isinstance(first, list):
+            result[key] = round(mean(mean(value) for value in values), 4)
+        elif isinstance(first, str):
+            result[key] = sorted(set(values))
+        else:
+            result[key] = round(mean(values), 5)
+            if key.startswith("saving"):
+                result[f"worst_{key}"] = round(min(values), 5)
+    return result
+
+
+def main() -> int:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--quick", action="store_true", help="2 seeds, the paper's settings")
+    parser.add_argument("--json", action="store_true", help="print only the JSON object")
+    parser.add_argument("--settings", help="comma-separated names instead of all")
+    parser.add_argument("--seeds", type=int, help="seeds per setting")
+    parser.add_argument("--output", type=Path, help="also write the JSON object to a file")
+    args = parser.parse_args()
+    names = args.settings.split(",") if args.settings else (QUICK if args.quick else SETTINGS)
+    betas = BETAS[1:4:2] if args.quick else BETAS
+    began = time.perf_counter()
+    results: dict[str, Any] = {}
+    for name in names:
+        setting = SETTINGS[name]
+        num_seeds = min(setting.seeds, args.seeds or (2 if args.quick else setting.seeds))
+        # Compile before the clock runs.
+        make_plan(*setting.case(0), seed_mix="uniform", steps=100) if setting.makespans else None
+        rows = [measure(setting, seed, betas) for seed in range(num_seeds)]
+        results[name] = average(rows) | {"num_seeds": num_seeds}
+        if name in ("testbed", "sim1", "sim2", "hetero"):
+            num_placements = 60 if args.quick else 200
+            results[name]["rank_correlation"] = rank_correlation(setting.case(0), num_placements)
+        if not args.json:
+            print(f"{name}: {json.dumps(results[name])}", flush=True)
+    document = {
+        "settings": results,
+        "seed_mix_saving": {
+            name: seed_mix_savings(SETTINGS[name].case(0)) for name in ("testbed", "sim1")
+        },
+        "iterations": ITERATIONS,
+        "betas": list(betas),
+        "seconds": round(time.perf_counter() - began, 1),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "machine": describe_machine(),
+        "command": "python benchmarks/planner.py " + " ".join(sys.argv[1:]),
+    }
+    if args.output:
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        args.output.write_text(json.dumps(document, indent=1) + "\n")
+    print(json.dumps(document))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
