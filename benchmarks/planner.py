@@ -26,8 +26,7 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.machine import describe_machine
 from examples.draw_cluster import draw
@@ -46,6 +45,7 @@ from headrace.planner.objective import evaluate
 from headrace.planner.planning import make_plan
 from headrace.simulator import Rehearser
 
+ROOT = Path(__file__).resolve().parents[1]
 ITERATIONS = 200
 WINDOWS = {"": 2, "_k4": 4, "_unlimited": 0}
 FRESH = 1_000_003
