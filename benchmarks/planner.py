@@ -217,7 +217,7 @@ def rank_correlation(case: Case, num_placements: int) -> dict[str, float]:
             )
         )
     ranks = np.argsort(np.argsort(np.array(rows), axis=0), axis=0)
-    table = np.corrcoef(ranks.T)
+    table = np.asarray(np.corrcoef(ranks.T)).reshape(4, 4)
     return {
         "objective_oes": round(float(table[0, 2]), 3),
         "critical_path_oes": round(float(table[1, 2]), 3),
