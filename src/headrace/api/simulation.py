@@ -5,12 +5,10 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
-
-import numpy as np
 
 from headrace.api.defaults import default_profile
 from headrace.api.files import load_placement
@@ -34,14 +32,6 @@ AnyWindow = int | Literal["unlimited"] | None
 """A run-ahead window K >= 1, `unlimited`, or none to take the job's."""
 
 
-_DRAW_NOISE = 0.02
-"""How far drawn volumes and times may fall below their means before `is_steady` says no.
-
-In the example `testbed`, the volume drawn for the busiest NIC in the second half of the iterations
-is at most 0.0064 below its mean (seeds 0 to 19).
-"""
-
-
 @dataclass(frozen=True)
 class Simulation:
     """A rehearsed job and what was found.
@@ -56,6 +46,10 @@ class Simulation:
         instance: What the simulator was given.
         graph: The job's tasks and edges.
         outcome: What the simulator found.
+        iteration_time_s: What an iteration adds to a long job: (T(N) - T(H)) / (N - H), where T is
+            the makespan, N the number of iterations and H half of it, rounded down. T(H) comes from
+            a rehearsal of its own; the ends of iterations within one rehearsal would mislead where
+            work queues up and drains at the end.
     """
 
     cluster: Cluster
@@ -67,6 +61,7 @@ class Simulation:
     instance: Instance
     graph: TaskGraph
     outcome: Outcome
+    iteration_time_s: float
 
     @property
     def makespan_s(self) -> float:
@@ -74,25 +69,9 @@ class Simulation:
         return self.outcome.makespan_s
 
     @property
-    def iteration_time_s(self) -> float:
-        """Time per iteration in steady state, see `steady_iteration_time_s`."""
-        return steady_iteration_time_s(self.outcome.iteration_end_s, self.makespan_s)
-
-    @property
     def mean_iteration_time_s(self) -> float:
         """Makespan per iteration, the filling of the pipeline included."""
         return self.makespan_s / self.instance.num_iterations
-
-    @property
-    def is_steady(self) -> bool:
-        """Whether the time per iteration in steady state could last.
-
-        No iteration rate lasts that is above what the busiest NIC or the slowest task allows. The
-        second half of a rehearsal beats it where it drains what queued up in the first: with a
-        large window, or with few iterations. Then only the mean says something about a longer job.
-        """
-        slowest_s = max(self.instance.pace_s, float(self.instance.task_time_s.max()))
-        return self.iteration_time_s >= (1 - _DRAW_NOISE) * slowest_s
 
     @property
     def window(self) -> int | str:
@@ -290,19 +269,6 @@ def compare(
     return Comparison(tuple(simulations))
 
 
-def steady_iteration_time_s(iteration_end_s: np.ndarray, makespan_s: float) -> float:
-    """Time per iteration once the pipeline is full.
-
-    The mean over the second half of the iterations, which leaves the filling of the pipeline out;
-    below four iterations the mean over all of them.
-    """
-    num = len(iteration_end_s)
-    if num < 4:
-        return makespan_s / num
-    half = num // 2
-    return float(iteration_end_s[num - 1] - iteration_end_s[half - 1]) / (num - half)
-
-
 @dataclass(frozen=True)
 class _Placed:
     """A job on its machines, ready to be rehearsed under any policy."""
@@ -316,6 +282,10 @@ class _Placed:
     graph: TaskGraph
 
     def rehearse(self, policy: str, record: bool = False) -> Simulation:
+        outcome = rehearse(self.instance, policy, record=record)
+        num = self.instance.num_iterations
+        half = replace(self.instance, num_iterations=num // 2)
+        half_s = rehearse(half, policy).makespan_s if num > 1 else 0.0
         return Simulation(
             cluster=self.cluster,
             job=self.job,
@@ -325,7 +295,8 @@ class _Placed:
             policy=policy,
             instance=self.instance,
             graph=self.graph,
-            outcome=rehearse(self.instance, policy, record=record),
+            outcome=outcome,
+            iteration_time_s=(outcome.makespan_s - half_s) / (num - num // 2),
         )
 
 

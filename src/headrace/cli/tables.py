@@ -14,10 +14,6 @@ if TYPE_CHECKING:
 MAX_MACHINES = 32
 """Rows of the machine table; beyond that it shows the busiest only."""
 
-_NOT_STEADY = (
-    "No steady state: the second half of the iterations drains what queued up in the first, faster "
-    "than could last. Trust the mean, or try more --iterations or a smaller --window."
-)
 _HEADINGS = {"store": "stores", "sampler": "samplers", "trainer": "trainers", "ps": "servers"}
 
 
@@ -37,8 +33,6 @@ def show_simulation(simulation: Simulation) -> None:
     }
     for name, figure in figures.items():
         console.print(f"{name:<20}{figure}", markup=False, soft_wrap=True)
-    if not simulation.is_steady:
-        console.print(_NOT_STEADY, markup=False, soft_wrap=True)
     console.print()
     table, num_hidden = _machine_table(simulation)
     console.print(table)
@@ -70,22 +64,18 @@ def show_comparison(comparison: Comparison) -> None:
     table.add_column("busy", justify="right", no_wrap=True)
     best = comparison.best
     for each in comparison.simulations:
-        mark = "" if each.is_steady else "*"
         excess = comparison.relative_makespan(each) - 1
         table.add_row(
             each.policy,
             format_seconds(each.makespan_s),
             format_seconds(each.mean_iteration_time_s),
-            f"{format_seconds(each.iteration_time_s)}{mark}",
+            format_seconds(each.iteration_time_s),
             "best" if each is best else f"+{excess:.1%}",
             each.nics.busiest or "none",
             f"{each.nics.busiest_utilisation:.0%}",
             style="bold" if each is best else None,
         )
     console.print(table)
-    if not all(each.is_steady for each in comparison.simulations):
-        console.print()
-        console.print(f"* {_NOT_STEADY}", markup=False, soft_wrap=True)
 
 
 def _machine_table(simulation: Simulation) -> tuple[Table, int]:
