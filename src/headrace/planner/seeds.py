@@ -33,4 +33,5 @@ def local_first_seeds(job: Job, num_parts: int, placement: Placement) -> np.ndar
     missing = wanted * on_machine - local
     shares = spare / spare.sum() if spare.sum() > 0 else spare
     per_machine = np.diag(local) + missing[:, None] * shares[None, :]
-    return per_machine[machines] / on_machine[machines][:, None]
+    seeds: np.ndarray = per_machine[machines] / on_machine[machines][:, None]
+    return seeds
