@@ -117,6 +117,7 @@ class Rehearser:
             self._time_s[code] = [by_kind[kind].mean for kind in kinds]
             self._table[code] = [tables[kind] for kind in kinds]
 
+        self._has_own_seeds = False
         self._is_ring = graph.num_tasks > graph.first_ring
         self._order = anywhere.ring_order
         self._movable = np.repeat([1, 2, 3], [job.num_samplers, job.trainers, job.num_servers])
