@@ -217,7 +217,7 @@ def test_an_error_names_the_short_resource_in_figures(
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(SpecError, match="'best': use one of .*colocate, .*ifs"):
+    with pytest.raises(SpecError, match=r"'best': use one of .*colocate, .*ifs"):
         place("best", cluster_of({}), job_of(1, 1, 0), PROFILE)
 
 
