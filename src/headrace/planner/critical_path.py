@@ -132,12 +132,15 @@ def _model_of(
         store_end_s=np.cumsum(np.tile(time_s[0], (num_iterations, 1)), axis=0),
         graph_bytes=np.ascontiguousarray(by_store.transpose(2, 1, 0)),
         batch_bytes=np.ascontiguousarray(volumes[num_samplers * num_machines :].T),
+        graph_total=by_store.sum(axis=2),
+        batch_total=volumes[num_samplers * num_machines :].sum(axis=1),
         has_graph=has_graph,
         sends_graph=has_graph.sum(axis=0),
         gets_graph=has_graph.sum(axis=1),
         has_batch=has_batch,
         sync_bytes=float(instance.edge_bytes[sync][0]) if sync.any() else 0.0,
         num_servers=job.num_servers,
+        num_steps=2 * (num_trainers - 1) if is_ring else 0,
         ring_width=min(num_trainers, 2 * (num_trainers - 1)) if is_ring else 0,
     )
 
@@ -146,7 +149,6 @@ def _scratch_of(model: PathModel) -> PathScratch:
     num_iterations, num_machines, num_samplers = model.graph_bytes.shape
     num_trainers, num_servers = len(model.trainer_scale), model.num_servers
     rows = max(1, num_servers)
-    num_steps = 2 * (num_trainers - 1) if num_servers == 0 else 0
     return PathScratch(
         deg_out=np.zeros(num_machines),
         deg_in=np.zeros(num_machines),
@@ -168,6 +170,8 @@ def _scratch_of(model: PathModel) -> PathScratch:
         returned=np.zeros((rows, num_trainers)),
         server_end=np.zeros(rows),
         order=np.zeros(num_trainers, dtype=np.int32),
-        step_end=np.zeros((num_steps, num_trainers)),
-        step_sent=np.zeros((num_steps, num_trainers)),
+        step_end=np.zeros((model.num_steps, num_trainers)),
+        step_sent=np.zeros((model.num_steps, num_trainers)),
+        out_bytes=np.zeros(num_machines),
+        in_bytes=np.zeros(num_machines),
     )

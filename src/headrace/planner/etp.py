@@ -14,7 +14,7 @@ from headrace.core.placement import Placement, demand_vector, resource_names
 from headrace.core.profile import Profile
 from headrace.planner._base import PlacementMethod
 from headrace.planner.critical_path import PATH_ITERATIONS, CriticalPath
-from headrace.planner.etp_kernel import FIRST_COST, MIN_COST, Chain, walk
+from headrace.planner.etp_kernel import BEST_S, FIRST_COST, MIN_COST, Chain, walk
 from headrace.planner.ifs import Ifs
 from headrace.simulator import Rehearser
 
@@ -39,12 +39,15 @@ class EtpResult:
         placement: The feasible placement with the smallest rehearsed makespan.
         makespan_s: That makespan, under `oes` with an unlimited window.
         num_simulated: Placements rehearsed.
+        num_hopeless: Placements due for a rehearsal that needed none: their NICs could not carry
+            the bytes of all iterations within the smallest makespan so far.
         min_cost: Smallest critical path of a feasible placement, in seconds.
     """
 
     placement: Placement
     makespan_s: float
     num_simulated: int
+    num_hopeless: int
     min_cost: float
 
 
@@ -76,6 +79,7 @@ def etp_betas(
     steps: int = STEPS,
     seed: int,
     num_iterations: int = PATH_ITERATIONS,
+    rehearse_all: bool = False,
 ) -> dict[float, EtpResult]:
     """One search for every beta; see `etp_search`."""
     first = Ifs().place(cluster, job, profile, seed)
@@ -84,7 +88,13 @@ def etp_betas(
     cost = path.length_s(first)
     return {
         beta: _search(
-            _chain_at(first, cluster, job, cost, seed, steps), path, rehearser, job, beta, steps
+            _chain_at(first, cluster, job, cost, seed, steps),
+            path,
+            rehearser,
+            job,
+            beta,
+            steps,
+            rehearse_all,
         )
         for beta in betas
     }
@@ -99,6 +109,7 @@ def etp_search(
     steps: int = STEPS,
     seed: int,
     num_iterations: int = PATH_ITERATIONS,
+    rehearse_all: bool = False,
 ) -> EtpResult:
     """Search placements by a Markov chain on the critical path (Alg. 3, with our corrections).
 
@@ -116,6 +127,7 @@ def etp_search(
         steps: Transitions to try.
         seed: Seed of the first placement, the chain and all volumes.
         num_iterations: Iterations of the critical path and of rehearsals.
+        rehearse_all: Also rehearse placements that cannot be the best; the result is the same.
 
     Raises:
         InfeasibleError: The job does not fit.
@@ -128,12 +140,19 @@ def etp_search(
         steps=steps,
         seed=seed,
         num_iterations=num_iterations,
+        rehearse_all=rehearse_all,
     )
     return found[beta]
 
 
 def _search(
-    chain: Chain, path: CriticalPath, rehearser: Rehearser, job: Job, beta: float, steps: int
+    chain: Chain,
+    path: CriticalPath,
+    rehearser: Rehearser,
+    job: Job,
+    beta: float,
+    steps: int,
+    rehearse_all: bool,
 ) -> EtpResult:
     best, best_s = chain.machines.copy(), np.inf
     # The first placement is the first that is due.
@@ -142,6 +161,7 @@ def _search(
         if makespan_s < best_s:
             best_s = makespan_s
             np.copyto(best, chain.machines)
+            chain.values[BEST_S] = np.inf if rehearse_all else best_s
     samplers, trainers, servers = np.split(
         best, [job.num_samplers, job.num_samplers + job.trainers]
     )
@@ -152,7 +172,8 @@ def _search(
             servers=tuple(servers.tolist()),
         ),
         makespan_s=float(best_s),
-        num_simulated=int(chain.num_seen[0]),
+        num_simulated=int(chain.num_seen[0] - chain.num_hopeless[0]),
+        num_hopeless=int(chain.num_hopeless[0]),
         min_cost=float(chain.values[MIN_COST]),
     )
 
@@ -163,9 +184,10 @@ def _chain_at(
     names = resource_names(cluster, job)
     num_machines = cluster.num_machines
     by_role = (placement.samplers, placement.trainers, placement.servers)
-    values = np.full(3, cost)
+    values = np.full(4, cost)
     # Without any time or traffic all placements cost nothing, and all are accepted.
     values[FIRST_COST] = cost or 1.0
+    values[BEST_S] = np.inf
     return Chain(
         machines=np.concatenate([np.array(machines, dtype=np.int32) for machines in by_role]),
         role=np.repeat(np.arange(3, dtype=np.int32), [len(machines) for machines in by_role]),
@@ -184,5 +206,6 @@ def _chain_at(
         seen=np.empty((steps + 1, sum(map(len, by_role))), dtype=np.int32),
         seen_at=np.full(2 << int(steps + 1).bit_length(), -1, dtype=np.int32),
         num_seen=np.zeros(1, dtype=np.int64),
+        num_hopeless=np.zeros(1, dtype=np.int64),
         values=values,
     )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headrace.planner.critical_path import ROUNDING
-from headrace.planner.path_kernel import path_length_s
+from headrace.planner.path_kernel import least_makespan_s, path_length_s
 from headrace.policies.compiled import hot, hot_loop
 
 
@@ -35,15 +35,18 @@ class Chain(NamedTuple):
     step: Any
     """Transitions tried so far."""
     seen: Any
-    """Placements that were rehearsed, one row each."""
+    """Placements that were due for a rehearsal, one row each."""
     seen_at: Any
     """Hash table of their rows; -1 where nothing is. Its size is a power of two."""
     num_seen: Any
+    num_hopeless: Any
+    """How many of them could not have a smaller makespan than the best before them."""
     values: Any
-    """Cost of the present placement, of the first one, and the smallest of a feasible one."""
+    """Cost of the present placement, of the first one, the smallest of a feasible one; and the
+    smallest makespan, set by the caller."""
 
 
-COST, FIRST_COST, MIN_COST = 0, 1, 2
+COST, FIRST_COST, MIN_COST, BEST_S = 0, 1, 2, 3
 
 _PATIENCE = 1000
 """Empty sets of machines in a row, for random tasks, before every task is looked at."""
@@ -164,6 +167,9 @@ def _can_move(chain, relaxation):  # type: ignore[no-untyped-def]
 def walk(chain, model, scratch, num_steps, beta, gamma, relaxation):  # type: ignore[no-untyped-def]
     """Go on until a feasible placement is worth a rehearsal and has had none.
 
+    One that could not have a smaller makespan than the best so far, whatever the rehearsal says,
+    needs none.
+
     Args:
         chain: Where the chain is; changed.
         model: What the critical path is made of.
@@ -203,7 +209,11 @@ def walk(chain, model, scratch, num_steps, beta, gamma, relaxation):  # type: ig
             if penalty == 0.0 and cost <= (1.0 + gamma) * values[MIN_COST]:
                 values[MIN_COST] = min(values[MIN_COST], cost)
                 if _note(chain):
-                    return True
+                    # A little below, so that rounding cannot rule out a placement.
+                    least_s = least_makespan_s(model, chain.machines, scratch) * (1.0 - ROUNDING)
+                    if least_s < values[BEST_S]:
+                        return True
+                    chain.num_hopeless[0] += 1
         else:
             _move(chain, task, before)
     return False

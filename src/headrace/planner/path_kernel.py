@@ -41,6 +41,9 @@ class PathModel(NamedTuple):
     """Drawn store to sampler volumes, shape (N, M, S)."""
     batch_bytes: Any
     """Drawn sampler to trainer volumes, shape (N, S)."""
+    graph_total: Any
+    """Of all iterations, shape (S, M)."""
+    batch_total: Any
     has_graph: Any
     """1 where a store sends a sampler anything at all, shape (S, M)."""
     sends_graph: Any
@@ -51,6 +54,8 @@ class PathModel(NamedTuple):
     sync_bytes: float
     """Of one gradient, parameter or ring flow."""
     num_servers: int
+    num_steps: int
+    """Steps of the ring; 0 if there is none."""
     ring_width: int
     """Chunks of one trainer that count as in transit together; 0 if there is no ring."""
 
@@ -80,6 +85,8 @@ class PathScratch(NamedTuple):
     order: Any
     step_end: Any
     step_sent: Any
+    out_bytes: Any
+    in_bytes: Any
 
 
 @hot_loop
@@ -303,3 +310,50 @@ def path_length_s(model, machines, scratch):  # type: ignore[no-untyped-def]
     if model.num_servers > 0:
         return _train_with_servers(model, machines, scratch)
     return _train_in_ring(model, machines, scratch)
+
+
+@hot
+def _carry(scratch, a, b, num_bytes):  # type: ignore[no-untyped-def]
+    if a != b:
+        scratch.out_bytes[a] += num_bytes
+        scratch.in_bytes[b] += num_bytes
+
+
+@hot
+def least_makespan_s(model, machines, scratch):  # type: ignore[no-untyped-def]
+    """No rehearsal ends before every NIC has carried what all iterations need.
+
+    What the last iteration sends for one that does not follow is not needed: parameters, and the
+    last chunk of a ring.
+    """
+    num_samplers, num_trainers = len(model.sampler_scale), len(model.trainer_scale)
+    per_trainer = num_samplers // num_trainers
+    num_iterations = len(model.batch_bytes)
+    out_bytes, in_bytes = scratch.out_bytes, scratch.in_bytes
+    for m in range(len(out_bytes)):
+        out_bytes[m] = 0.0
+        in_bytes[m] = 0.0
+    for s in range(num_samplers):
+        b = machines[s]
+        for m in range(len(out_bytes)):
+            _carry(scratch, m, b, model.graph_total[s, m])
+        _carry(scratch, b, machines[num_samplers + s // per_trainer], model.batch_total[s])
+    for w in range(num_trainers):
+        a = machines[num_samplers + w]
+        for p in range(model.num_servers):
+            b = machines[num_samplers + num_trainers + p]
+            _carry(scratch, a, b, model.sync_bytes * num_iterations)
+            _carry(scratch, b, a, model.sync_bytes * (num_iterations - 1))
+        if model.num_steps > 0:
+            i, j = scratch.order[w], scratch.order[(w + 1) % num_trainers]
+            num_chunks = model.num_steps * num_iterations - 1
+            _carry(
+                scratch,
+                machines[num_samplers + i],
+                machines[num_samplers + j],
+                model.sync_bytes * num_chunks,
+            )
+    least_s = 0.0
+    for m in range(len(out_bytes)):
+        least_s = max(least_s, out_bytes[m] / model.nic_out[m], in_bytes[m] / model.nic_in[m])
+    return least_s

@@ -167,7 +167,7 @@ def naive_etp(
                 seen.add(tuple(now))
                 if makespan_s(now) < best_s:
                     best, best_s = now, makespan_s(now)
-    return EtpResult(placed(best), best_s, len(seen), min_cost)
+    return EtpResult(placed(best), best_s, len(seen), 0, min_cost)
 
 
 @pytest.mark.parametrize("sync", list(Sync))
@@ -178,8 +178,25 @@ def test_follows_the_algorithm_line_by_line(sync: Sync, beta: float) -> None:
     expected = naive_etp(cluster, job, beta, 400, 1, 3)
     assert found.placement == expected.placement
     assert found.makespan_s == expected.makespan_s
-    assert found.num_simulated == expected.num_simulated
+    assert found.num_simulated + found.num_hopeless == expected.num_simulated
     assert found.min_cost == pytest.approx(expected.min_cost, rel=1e-12)
+
+
+@pytest.mark.parametrize("sync", list(Sync))
+@pytest.mark.parametrize("beta", BETAS)
+def test_rehearsals_left_out_change_nothing(sync: Sync, beta: float) -> None:
+    cluster, job = cluster_of(4, cores=8), job_of(5, 2, sync)
+    heavy = PROFILE.model_copy(update={"batch_traffic": BatchTraffic(bytes_per_seed=1e6)})
+    left_out = 0
+    for seed in range(5):
+        some = etp_search(cluster, job, heavy, beta=beta, steps=1000, seed=seed)
+        every = etp_search(cluster, job, heavy, beta=beta, steps=1000, seed=seed, rehearse_all=True)
+        assert every.num_hopeless == 0
+        assert some.num_simulated + some.num_hopeless == every.num_simulated
+        assert (some.placement, some.makespan_s) == (every.placement, every.makespan_s)
+        assert some.min_cost == every.min_cost
+        left_out += some.num_hopeless
+    assert left_out > 0
 
 
 def test_a_single_machine_leaves_nothing_to_move() -> None:
