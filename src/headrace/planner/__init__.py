@@ -6,11 +6,14 @@ from headrace.core.job import Job
 from headrace.core.placement import Placement
 from headrace.core.profile import Profile
 from headrace.planner._base import PlacementMethod
+from headrace.planner.anneal import Anneal
 from headrace.planner.colocate import Colocate
+from headrace.planner.etp import Etp
+from headrace.planner.exact import Exact
 from headrace.planner.ifs import Ifs
 
 PLACEMENT_METHODS: dict[str, PlacementMethod] = {
-    method.name: method for method in (Colocate(), Ifs())
+    method.name: method for method in (Anneal(), Colocate(), Etp(), Exact(), Ifs())
 }
 """Every placement method by name."""
 
