@@ -1,10 +1,10 @@
-"""Try the paper's bounds on T_OES on many small random instances.
+"""Try the bounds on `oes` (the paper's) and on `paced` on many small random instances.
 
     python benchmarks/theory.py --instances 100000 --json
 
-The last line is one JSON object. `tests/oracle/theory.py` states the bounds; violations of either
-make the exit code 1. `single_chunk_*` shows what happens if a ring's degree counted one chunk per
-trainer.
+The last line is one JSON object. `tests/oracle/theory.py` and `tests/oracle/pacing.py` state the
+bounds; a violation of any makes the exit code 1. `single_chunk_*` shows what happens if a ring's
+degree counted one chunk per trainer.
 """
 
 from __future__ import annotations
@@ -19,33 +19,41 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from headrace.simulator import Instance, simulate
+from tests.oracle.pacing import run_paced_campaign
 from tests.oracle.theory import run_campaign
 
 NUM_INSTANCES = 100_000
-NUM_QUICK = 20_000
+NUM_QUICK = 10_000
 
 
 def oes_makespan_s(instance: Instance) -> float:
     return simulate(instance, "oes").makespan_s
 
 
+def paced_makespan_s(instance: Instance) -> float:
+    return simulate(instance, "paced").makespan_s
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Try the paper's bounds on random instances.")
-    parser.add_argument("--instances", type=int, help=f"how many (default {NUM_INSTANCES:,})")
+    parser = argparse.ArgumentParser(description="Try the bounds on random instances.")
+    parser.add_argument("--instances", type=int, help=f"of each (default {NUM_INSTANCES:,})")
     parser.add_argument("--seed", type=int, default=0, help="seed of the instances")
-    parser.add_argument("--quick", action="store_true", help=f"{NUM_QUICK:,} instances, under 50 s")
+    parser.add_argument("--quick", action="store_true", help=f"{NUM_QUICK:,} of each, under 50 s")
     parser.add_argument("--json", action="store_true", help="print only the JSON object")
     args = parser.parse_args()
     num_instances = args.instances or (NUM_QUICK if args.quick else NUM_INSTANCES)
 
     start = time.perf_counter()
     campaign = run_campaign(num_instances, args.seed, oes_makespan_s)
-    found = asdict(campaign) | {"seconds": round(time.perf_counter() - start, 2)}
+    paced = run_paced_campaign(num_instances, args.seed, paced_makespan_s)
+    seconds = round(time.perf_counter() - start, 2)
+    found = asdict(campaign) | asdict(paced) | {"seconds": seconds}
     if not args.json:
         for name, figure in found.items():
             print(f"{name:28} {figure}")
     print(json.dumps(found))
-    return int(campaign.theorem3_violations + campaign.delta_violations > 0)
+    violations = campaign.theorem3_violations + campaign.delta_violations + paced.paced_violations
+    return int(violations > 0)
 
 
 if __name__ == "__main__":
