@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headrace.api.defaults import default_profile
-    from headrace.api.files import load_cluster, load_job, load_placement, load_profile
+    from headrace.api.files import (
+        load_cluster,
+        load_job,
+        load_placement,
+        load_plan,
+        load_profile,
+        save_plan,
+    )
+    from headrace.api.planning import Explanation, PlanDiff, diff_plans, explain, plan
     from headrace.api.schema import json_schema
     from headrace.api.simulation import Comparison, Simulation, compare, simulate
     from headrace.core.cluster import Cluster, Machine
@@ -39,6 +47,7 @@ __all__ = [
     "PLACEMENT_METHODS",
     "Cluster",
     "Comparison",
+    "Explanation",
     "HeadraceError",
     "InfeasibleError",
     "Job",
@@ -46,6 +55,7 @@ __all__ = [
     "MissingExtraError",
     "Placement",
     "Plan",
+    "PlanDiff",
     "Profile",
     "Simulation",
     "SpecError",
@@ -53,17 +63,30 @@ __all__ = [
     "__version__",
     "compare",
     "default_profile",
+    "diff_plans",
+    "explain",
     "json_schema",
     "load_cluster",
     "load_job",
     "load_placement",
+    "load_plan",
     "load_profile",
+    "plan",
+    "save_plan",
     "simulate",
 ]
 
 _HOMES = {
     "api.defaults": ("default_profile",),
-    "api.files": ("load_cluster", "load_job", "load_placement", "load_profile"),
+    "api.files": (
+        "load_cluster",
+        "load_job",
+        "load_placement",
+        "load_plan",
+        "load_profile",
+        "save_plan",
+    ),
+    "api.planning": ("Explanation", "PlanDiff", "diff_plans", "explain", "plan"),
     "api.schema": ("json_schema",),
     "api.simulation": ("Comparison", "Simulation", "compare", "simulate"),
     "core.cluster": ("Cluster", "Machine"),

@@ -6,6 +6,7 @@ import difflib
 import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -17,6 +18,7 @@ from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
 from headrace.core.job import UNLIMITED_WINDOW, Job
 from headrace.core.placement import Placement, PlacementFile
+from headrace.core.plan import Plan
 from headrace.core.profile import Profile
 from headrace.core.units import quote
 from headrace.core.values import Value
@@ -85,7 +87,7 @@ def load_profile(path: AnyPath) -> Profile:
 
 
 def load_placement(path: AnyPath, cluster: Cluster, job: Job | None = None) -> Placement:
-    """Read a placement file and find its machines in the cluster.
+    """Read a placement file, or the placement of a plan, and find its machines in the cluster.
 
     Args:
         path: The file.
@@ -97,14 +99,53 @@ def load_placement(path: AnyPath, cluster: Cluster, job: Job | None = None) -> P
         InfeasibleError: It asks a machine for more than it has.
     """
     document = read_document(path, "placement")
-    file = _validate(PlacementFile, document)
+    is_plan = _is_plan(document)
+    file = load_plan(path).placement if is_plan else _validate(PlacementFile, document)
     try:
         placement = file.resolve(cluster)
         if job is not None:
             placement.check(cluster, job)
     except SpecError as error:
-        raise document.error(error.problem, error.remedy, error.at) from None
+        at = ("placement", *error.at) if is_plan else error.at
+        raise document.error(error.problem, error.remedy, at) from None
     return placement
+
+
+def load_plan(path: AnyPath) -> Plan:
+    """Read a plan; it holds everything it was made for.
+
+    Raises:
+        SpecError: It cannot be understood, or was changed; the message names file and line.
+        InfeasibleError: It asks a machine for more than it has.
+    """
+    return _validate(Plan, read_document(path, "plan"))
+
+
+def find_plan(path: AnyPath) -> Plan | None:
+    """Read a plan, if it is one and not a placement file.
+
+    Raises:
+        SpecError: It is one and cannot be understood.
+        InfeasibleError: It asks a machine for more than it has.
+    """
+    return load_plan(path) if _is_plan(read_document(path, "placement")) else None
+
+
+def save_plan(plan: Plan, path: AnyPath) -> None:
+    """Write a plan as JSON that people can read and compare line by line.
+
+    Raises:
+        SpecError: The file cannot be written.
+    """
+    try:
+        Path(path).write_text(plan.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror or error
+        raise SpecError(f"{path} cannot be written ({reason})", "choose another path") from None
+
+
+def _is_plan(document: Document) -> bool:
+    return "fingerprints" in document.data
 
 
 @dataclass(frozen=True)

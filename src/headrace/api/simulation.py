@@ -10,12 +10,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from headrace.api.defaults import default_profile
-from headrace.api.files import load_placement
+from headrace.api.files import find_plan, load_placement
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
 from headrace.core.job import UNLIMITED_WINDOW, Job
 from headrace.core.placement import Placement, PlacementFile
+from headrace.core.plan import Plan
 from headrace.core.profile import Profile
 from headrace.core.tasks import ROLES, TaskGraph
 from headrace.core.trace import Trace
@@ -25,8 +28,11 @@ from headrace.policies.flow import FLOW_POLICIES
 from headrace.simulator import Instance, Outcome, build_instance, trace_of
 from headrace.simulator import simulate as rehearse
 
-AnyPlacement = Placement | str | os.PathLike[str]
-"""A placement, the name of a placement method, or the path of a placement file."""
+AnyPlacement = Placement | Plan | str | os.PathLike[str]
+"""A placement, a plan, the name of a placement method, or the path of a placement or plan file."""
+
+DEFAULT_POLICY = "priority"
+"""The flow policy where neither the user nor a plan names one."""
 
 AnyWindow = int | Literal["unlimited"] | None
 """A run-ahead window K >= 1, `unlimited`, or none to take the job's."""
@@ -199,7 +205,7 @@ def simulate(
     job: Job,
     profile: Profile | None = None,
     placement: AnyPlacement = "colocate",
-    policy: str = "priority",
+    policy: str | None = None,
     iterations: int | None = None,
     window: AnyWindow = None,
     seed: int = 0,
@@ -211,8 +217,8 @@ def simulate(
         cluster: The machines.
         job: The job.
         profile: Its times and volumes; without one, the synthetic `default_profile`.
-        placement: A placement, the name of a placement method, or a placement file.
-        policy: Name of a flow policy.
+        placement: A placement, a plan, the name of a placement method, or a placement or plan file.
+        policy: Name of a flow policy; the plan's, or `priority`, if not given.
         iterations: Instead of the job's.
         window: Run-ahead window instead of the job's: an integer >= 1 or `unlimited`.
         seed: Seed of all draws; the same seed gives the same result bit for bit.
@@ -222,9 +228,25 @@ def simulate(
         SpecError: A name is unknown, a file cannot be read, or the values do not belong together.
         InfeasibleError: The job does not fit the cluster.
     """
+    if policy is None:
+        policy = default_policy(placement)
     _check_policy(policy)
     placed = _place(cluster, job, profile, placement, iterations, window, seed)
     return placed.rehearse(policy, record)
+
+
+def default_policy(placement: AnyPlacement) -> str:
+    """The flow policy of a plan or plan file, else `priority`.
+
+    Raises:
+        SpecError: There is no such file, or it cannot be understood.
+    """
+    if isinstance(placement, Plan):
+        return placement.policy
+    if isinstance(placement, Placement) or not Path(placement).is_file():
+        return DEFAULT_POLICY
+    plan = None if placement in PLACEMENT_METHODS else find_plan(placement)
+    return DEFAULT_POLICY if plan is None else plan.policy
 
 
 def compare(
@@ -245,7 +267,7 @@ def compare(
         job: The job.
         profile: Its times and volumes; without one, the synthetic `default_profile`.
         policies: Names of flow policies; all of them if not given.
-        placement: A placement, the name of a placement method, or a placement file.
+        placement: A placement, a plan, the name of a placement method, or a placement or plan file.
         iterations: Instead of the job's.
         window: Run-ahead window instead of the job's: an integer >= 1 or `unlimited`.
         seed: Seed of all draws.
@@ -319,20 +341,30 @@ def _place(
         raise SpecError(f"the window is {window}", "use 1 for no overlap, more, or `unlimited`")
     if profile is None:
         profile = default_profile()
-    found, name = _find_placement(placement, cluster, job, profile, seed)
+    found, seeds, name = _find_placement(placement, cluster, job, profile, seed)
     instance, graph = build_instance(
-        cluster, job, profile, found, num_iterations=iterations, window=num_ahead, seed=seed
+        cluster,
+        job,
+        profile,
+        found,
+        seeds=seeds,
+        num_iterations=iterations,
+        window=num_ahead,
+        seed=seed,
     )
     return _Placed(cluster, job, profile, found, name, instance, graph)
 
 
 def _find_placement(
     placement: AnyPlacement, cluster: Cluster, job: Job, profile: Profile, seed: int
-) -> tuple[Placement, str]:
+) -> tuple[Placement, np.ndarray | None, str]:
+    """The placement, the seeds that samplers take (uniform if none), and where both come from."""
     if isinstance(placement, Placement):
-        return placement, "given"
+        return placement, None, "given"
+    if isinstance(placement, Plan):
+        return placement.placement.resolve(cluster), _seeds_of(placement, cluster), "given"
     if isinstance(placement, str) and placement in PLACEMENT_METHODS:
-        return place(placement, cluster, job, profile, seed), placement
+        return place(placement, cluster, job, profile, seed), None, placement
     path = Path(placement)
     is_a_bare_word = path.name == str(placement) and not path.suffix
     if is_a_bare_word and not path.exists():
@@ -342,7 +374,12 @@ def _find_placement(
             f"there is no placement method and no file called {path.name!r}",
             f"did you mean {likely[0]}?" if likely else f"use {known} or a placement file",
         )
-    return load_placement(path, cluster, job), str(path)
+    found, plan = load_placement(path, cluster, job), find_plan(path)
+    return found, None if plan is None else _seeds_of(plan, cluster), str(path)
+
+
+def _seeds_of(plan: Plan, cluster: Cluster) -> np.ndarray | None:
+    return None if plan.seed_mix is None else plan.seed_mix.array(cluster)
 
 
 def _policy_names() -> str:

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from headrace import __version__
-from headrace.cli import doctor, schema, simulate
+from headrace.cli import doctor, explain, plan, schema, simulate
 from headrace.core.errors import HeadraceError
 
 BUG_EXIT_CODE = 70
@@ -40,6 +40,8 @@ app = typer.Typer(
     epilog="Example: headrace simulate --cluster cluster.yaml --job job.yaml",
 )
 app.command("simulate", epilog=simulate.EXAMPLE)(simulate.simulate)
+app.command("plan", epilog=plan.EXAMPLE)(plan.plan)
+app.command("explain", epilog=explain.EXAMPLE)(explain.explain)
 app.command("schema", epilog=schema.EXAMPLE)(schema.schema)
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
 

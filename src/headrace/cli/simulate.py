@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
+from headrace.cli.files import check_can_write, find_profile
 from headrace.cli.progress import steps
 
 if TYPE_CHECKING:
@@ -30,10 +31,10 @@ def simulate(
         Path | None, typer.Option(help="Profile; else a synthetic one.", metavar="FILE")
     ] = None,
     placement: Annotated[
-        str, typer.Option(help="colocate, ifs or a placement file.", metavar="NAME")
+        str, typer.Option(help="Method, placement file or plan.", metavar="NAME")
     ] = "colocate",
     policy: Annotated[
-        str | None, typer.Option(help="Flow policy; priority if not given.", metavar="NAME")
+        str | None, typer.Option(help="Else the plan's, or priority.", metavar="NAME")
     ] = None,
     compare: Annotated[
         str | None, typer.Option(help="Policies side by side: a,b,c or all.", metavar="NAMES")
@@ -61,14 +62,14 @@ def simulate(
     if compare is not None and (trace or gantt):
         raise SpecError("a trace or chart shows one policy", "use --policy instead of --compare")
     for path in (trace, gantt):
-        _check_can_write(path)
+        check_can_write(path)
 
     from headrace.api.files import load_cluster, load_job
 
     settings = _Settings(
         cluster=load_cluster(cluster),
         job=load_job(job),
-        profile=_find_profile(profile),
+        profile=find_profile(profile),
         placement=placement,
         iterations=iterations,
         window=_parse_window(window),
@@ -77,7 +78,7 @@ def simulate(
     if compare is not None:
         _compare(settings, compare, as_json)
     else:
-        _simulate(settings, policy or "priority", trace, gantt, as_json)
+        _simulate(settings, policy, trace, gantt, as_json)
 
 
 class _Settings(TypedDict):
@@ -93,13 +94,14 @@ class _Settings(TypedDict):
 
 
 def _simulate(
-    settings: _Settings, policy: str, trace: Path | None, gantt: Path | None, as_json: bool
+    settings: _Settings, policy: str | None, trace: Path | None, gantt: Path | None, as_json: bool
 ) -> None:
+    from headrace.api.simulation import default_policy, simulate
+
+    policy = policy or default_policy(settings["placement"])
     num_iterations = settings["iterations"] or settings["job"].iterations
     with steps(1) as begin:
         begin(f"rehearsing {num_iterations} iterations under {policy}")
-        from headrace.api.simulation import simulate
-
         found = simulate(**settings, policy=policy, record=bool(trace or gantt))
         if trace or gantt:
             _write_pictures(found, trace, gantt)
@@ -134,19 +136,6 @@ def _compare(settings: _Settings, names: str, as_json: bool) -> None:
     show_comparison(found)
 
 
-def _find_profile(path: Path | None) -> Profile:
-    from headrace.api.defaults import default_profile
-    from headrace.api.files import load_profile
-
-    if path is not None:
-        return load_profile(path)
-    profile = default_profile()
-    typer.echo(
-        f"note: no --profile, so all times and volumes are synthetic: {profile.note}", err=True
-    )
-    return profile
-
-
 def _parse_window(text: str | None) -> AnyWindow:
     from headrace.core.errors import SpecError
 
@@ -157,15 +146,6 @@ def _parse_window(text: str | None) -> AnyWindow:
     if not text.isdecimal() or int(text) < 1:
         raise SpecError(f"--window {text} is no window", "use 1, 2, ... or unlimited")
     return int(text)
-
-
-def _check_can_write(path: Path | None) -> None:
-    from headrace.core.errors import SpecError
-
-    if path is not None and path.is_dir():
-        raise SpecError(f"{path} is a directory", "name the file to write")
-    if path is not None and not path.parent.is_dir():
-        raise SpecError(f"{path.parent} is no directory, so {path} cannot be written", "make it")
 
 
 def _write_pictures(simulation: Simulation, trace: Path | None, gantt: Path | None) -> None:

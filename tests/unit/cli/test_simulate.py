@@ -230,7 +230,7 @@ class TestMistakes:
             (["--compare", "oes", "--policy", "oes"], 2, "exclude each other", "keep one"),
             (["--compare", "oes", "--trace", "t.json"], 2, "shows one policy", "--policy"),
             (["--placement", "colocat"], 2, "'colocat'", "did you mean colocate?"),
-            (["--placement", "zzz"], 2, "'zzz'", "use colocate, ifs or a placement file"),
+            (["--placement", "zzz"], 2, "'zzz'", "ifs or a placement file"),
             (["--placement", "no.yaml"], 2, "no.yaml does not exist", "check the path"),
             (["--window", "0"], 2, "--window 0", "unlimited"),
             (["--window", "many"], 2, "--window many", "unlimited"),

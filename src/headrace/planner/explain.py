@@ -1,0 +1,217 @@
+"""Why a plan takes as long as it does, and what would help, found by planning again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.core.cluster import Cluster, Machine
+from headrace.core.job import UNLIMITED_WINDOW, Job
+from headrace.core.plan import Plan
+from headrace.core.units import format_seconds
+from headrace.planner.planning import make_plan
+from headrace.planner.traffic import traffic_of
+
+MOST_CLASSES = 4
+"""Classes of machines whose change is tried, those with the busiest network cards first."""
+
+WORTH_NAMING = 0.005
+"""A smaller change is not told from the noise of a search."""
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A change of the inputs and what a new plan makes of it.
+
+    Attributes:
+        change: What is changed, e.g. `doubling the NIC of m2`.
+        time_s: Time per iteration of the new plan.
+        saving: Share of the time per iteration that it saves; negative if it costs.
+    """
+
+    change: str
+    time_s: float
+    saving: float
+
+    def sentence(self) -> str:
+        """E.g. `doubling the NIC of m2 saves 31 %`."""
+        if abs(self.saving) < WORTH_NAMING:
+            return f"{self.change} changes nothing"
+        verb = "saves" if self.saving > 0 else "costs"
+        return f"{self.change} {verb} {100 * abs(self.saving):.2g} %"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What bounds a plan, and what would help.
+
+    Attributes:
+        plan: The plan.
+        limit: The largest term of its objective: `nic`, `cycle`, `task` or `latency`.
+        bottleneck: The same in a sentence.
+        time_s: Time per iteration that the remedies are measured against.
+        is_rehearsed: Whether times per iteration are rehearsed; else they are objectives.
+        remedies: Largest saving first.
+    """
+
+    plan: Plan
+    limit: str
+    bottleneck: str
+    time_s: float
+    is_rehearsed: bool
+    remedies: tuple[Remedy, ...]
+
+
+@dataclass(frozen=True)
+class _Change:
+    name: str
+    cluster: Cluster
+    job: Job
+
+
+def explain(plan: Plan, on_step: Callable[[str], None] = lambda name: None) -> Explanation:
+    """Name the bottleneck of a plan and plan again for a handful of changes.
+
+    A new plan is made by the method of the old one, with its seed and as many rounds, and may fall
+    back on its placement; where the old plan chose its policy or seed mix itself, so does the new.
+
+    Args:
+        plan: The plan; nothing else is needed.
+        on_step: Called with the name of every change before it is planned.
+
+    Raises:
+        MissingExtraError: The plan's method needs a package that is not installed.
+    """
+    changes = list(_changes(plan))
+    is_rehearsed = plan.predicted is not None
+    remedies = []
+    for change in changes:
+        on_step(change.name)
+        changed = make_plan(
+            change.cluster,
+            change.job,
+            plan.profile,
+            method=plan.method,
+            policy=plan.asked.policy,
+            seed_mix=plan.asked.seed_mix,
+            seed=plan.seed,
+            rounds=plan.rounds,
+            also=(plan.placed,),
+        )
+        time_s = _time_s(changed)
+        saving = 1 - time_s / _time_s(plan) if _time_s(plan) > 0 else 0.0
+        remedies.append(Remedy(change.name, time_s, saving))
+    return Explanation(
+        plan=plan,
+        limit=limit_of(plan),
+        bottleneck=_bottleneck(plan),
+        time_s=_time_s(plan),
+        is_rehearsed=is_rehearsed,
+        remedies=tuple(sorted(remedies, key=lambda remedy: -remedy.saving)),
+    )
+
+
+def num_changes(plan: Plan) -> int:
+    """How many changes `explain` will try."""
+    return len(list(_changes(plan)))
+
+
+def limit_of(plan: Plan) -> str:
+    """The largest term of a plan's objective: `nic`, `cycle`, `task` or `latency`."""
+    terms = plan.terms
+    by_name = {"nic": terms.nic_s, "cycle": terms.cycle_s, "task": terms.task_s}
+    largest = max(by_name, key=lambda name: by_name[name])
+    return largest if by_name[largest] >= terms.time_s else "latency"
+
+
+def _bottleneck(plan: Plan) -> str:
+    terms, limit = plan.terms, limit_of(plan)
+    if limit == "nic":
+        name, _, way = terms.busiest_nic.rpartition(" ")
+        verb = "receives" if way == "in" else "sends"
+        return f"the network: {name} {verb} for {format_seconds(terms.nic_s)} per iteration"
+    if limit == "cycle":
+        around = f"{format_seconds(terms.cycle_s)} from one update of the parameters to the next"
+        return f"the parameter cycle: {around}"
+    if limit == "task":
+        return f"computing: the longest task takes {format_seconds(terms.task_s)} per iteration"
+    return (
+        f"waiting: {format_seconds(terms.latency_s)} between neighbouring stages, with a window of "
+        f"{plan.job.window}"
+    )
+
+
+def _time_s(plan: Plan) -> float:
+    return plan.terms.time_s if plan.predicted is None else plan.predicted.iteration_time_s
+
+
+def _changes(plan: Plan) -> Iterator[_Change]:
+    hosts, job = plan.cluster.hosts, plan.job
+    classes = _busiest_classes(plan)
+    for members in classes:
+        yield _Change(f"doubling {_nics_of(hosts, members)}", _doubled(hosts, members), job)
+    busiest = classes[0]
+    if len(busiest) > 1:
+        alone = busiest[:1]
+        yield _Change(f"doubling {_nics_of(hosts, alone)} alone", _doubled(hosts, alone), job)
+    if not plan.profile.store_traffic.matrix:  # a measured matrix is of one number of parts
+        for members in _distinct_resources(hosts, classes):
+            model = hosts[members[0]]
+            yield _Change(f"one more machine like {model.name}", _grown(hosts, model), job)
+    if job.window != UNLIMITED_WINDOW:
+        wider = job.model_copy(update={"window": 2 * job.window})
+        yield _Change(f"a window of {wider.window} instead of {job.window}", plan.cluster, wider)
+
+
+def _busiest_classes(plan: Plan) -> list[list[int]]:
+    """Equal machines together, the busiest machine of a class and the busiest class first."""
+    load_in, load_out = traffic_of(
+        plan.cluster, plan.job, plan.profile, plan.placed, plan.seeds
+    ).loads_s(plan.cluster)
+    loads = np.maximum(load_in, load_out)
+    classes: dict[tuple[object, ...], list[int]] = {}
+    for m in np.argsort(-loads, kind="stable").tolist():
+        host = plan.cluster.hosts[m]
+        resources = tuple(sorted(host.resources.items()))
+        classes.setdefault((host.kind, resources, host.nic_in, host.nic_out), []).append(m)
+    return list(classes.values())[:MOST_CLASSES]
+
+
+def _distinct_resources(hosts: tuple[Machine, ...], classes: list[list[int]]) -> list[list[int]]:
+    """One class for each kind and NIC: a new machine's exact resources seldom matter."""
+    seen: dict[tuple[object, ...], list[int]] = {}
+    for members in classes:
+        host = hosts[members[0]]
+        seen.setdefault((host.kind, host.nic_in, host.nic_out), members)
+    return list(seen.values())
+
+
+def _nics_of(hosts: tuple[Machine, ...], members: list[int]) -> str:
+    names = [hosts[m].name for m in sorted(members)]
+    if len(names) == 1:
+        return f"the NIC of {names[0]}"
+    if len(names) <= 4:
+        return f"the NICs of {', '.join(names[:-1])} and {names[-1]}"
+    return f"the NICs of {names[0]} and the {len(names) - 1} machines like it"
+
+
+def _doubled(hosts: tuple[Machine, ...], members: list[int]) -> Cluster:
+    chosen = set(members)
+    return Cluster(
+        machines=tuple(
+            host.model_copy(update={"nic_in": 2 * host.nic_in, "nic_out": 2 * host.nic_out})
+            if m in chosen
+            else host
+            for m, host in enumerate(hosts)
+        )
+    )
+
+
+def _grown(hosts: tuple[Machine, ...], model: Machine) -> Cluster:
+    names = {host.name for host in hosts}
+    name = f"{model.name}-more"
+    while name in names:
+        name += "-more"
+    return Cluster(machines=(*hosts, model.model_copy(update={"name": name})))
