@@ -11,7 +11,14 @@ from headrace.planner.bound import load_bound
 from headrace.planner.loads import LoadModel, build_load_model
 
 
-def time_bound_s(cluster: Cluster, job: Job, profile: Profile, *, local_seeds: bool) -> float:
+def time_bound_s(
+    cluster: Cluster,
+    job: Job,
+    profile: Profile,
+    *,
+    local_seeds: bool,
+    load_bound_s: float | None = None,
+) -> float:
     """Seconds per iteration below which no placement's objective is.
 
     The network's part is the count relaxation of `bound`. The others forget the network: a task is
@@ -22,11 +29,16 @@ def time_bound_s(cluster: Cluster, job: Job, profile: Profile, *, local_seeds: b
         job: The job; it must fit.
         profile: Its times and volumes.
         local_seeds: Whether samplers take the seeds of their own machine first.
+        load_bound_s: What `bound.load_bound` gave, if that is known.
     """
+    compute_s = compute_bound_s(cluster, job, profile)
+    is_measured = local_seeds and bool(profile.store_traffic.matrix)
+    if load_bound_s is not None and not is_measured:
+        return max(load_bound_s, compute_s)
     model = build_load_model(cluster, job, profile, local_seeds=local_seeds)
-    if local_seeds and profile.store_traffic.matrix:
+    if is_measured:
         model = _at_best(model, cluster, job, profile)
-    return load_bound(model, above=compute_bound_s(cluster, job, profile))
+    return load_bound(model, above=compute_s)
 
 
 def compute_bound_s(cluster: Cluster, job: Job, profile: Profile) -> float:

@@ -145,7 +145,8 @@ def test_a_long_job_is_predicted_by_its_first_iterations() -> None:
 
 
 def test_a_huge_job_is_not_rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "_MOST_EDGE_ITERATIONS", 50)
+    monkeypatch.setattr(planning, "_SHORTLIST_WORK", 50)
+    monkeypatch.setattr(planning, "_PREDICTION_WORK", 50)
     plan = make_plan(CLUSTER, JOB, profile_of(0.5))
     assert (plan.predicted, plan.shortlist) == (None, None)
     assert plan.seed_mix_name == "local-first"
