@@ -46,6 +46,10 @@ def load_bound(model: LoadModel, above: float = 0.0) -> float:
     states = model.num_machines * model.num_trainers * (most_trainers + 1)
     if states * (num_servers + 1) * (most_servers + 1) > _MOST_STATES:
         num_servers = most_servers = 0
+        if 2 * most_trainers > model.num_trainers:
+            # Beside more than half of all trainers a server saves traffic: count none at all.
+            nothing = np.zeros(model.num_machines)
+            model = model._replace(sync_in=nothing, sync_out=nothing)
     low = above
     high = float(max(model.graph_in.max(), model.graph_out.max(), 1e-9))
     while not _fits(model, high, num_servers, most_trainers, most_servers):
