@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headrace.policies.compiled import hot
-from headrace.policies.flow.ports import INFINITY_BITS, STARVED, find_bits, smallest_bits
+from headrace.policies.flow.ports import INFINITY_BITS, NEVER, STARVED, find_bits, smallest_bits
 from headrace.simulator.progress_kernel import Fixed
 
 
@@ -56,8 +56,16 @@ class Network(NamedTuple):
     order: Any
     """Pairs with flows by class, for `priority`."""
     sizes: Any
-    """Dirty pairs, touched ports, pairs in `order`, pairs with a bottleneck."""
-    left: Any
+    """Dirty pairs, touched ports, pairs in `order`, pairs with a bottleneck, whether rates must be found from scratch."""
+    rest: Any
+    """What a full port has for its members, or what another port has left."""
+    members: Any
+    full_class: Any
+    """Class in which a port filled up; infinity if it did not."""
+    filled_at: Any
+    """When ports filled up, as increasing numbers."""
+    pending: Any
+    """`filled_at` for ports whose level must be looked at, else `NEVER`."""
     free: Any
     share: Any
     share_bits: Any
@@ -66,7 +74,7 @@ class Network(NamedTuple):
     moves: Any
 
 
-DIRTY, TOUCHED, ORDERED, ATTACHED = 0, 1, 2, 3
+DIRTY, TOUCHED, ORDERED, ATTACHED, BROKEN = 0, 1, 2, 3, 4
 
 
 def idle_network(fixed: Fixed) -> Network:
@@ -109,8 +117,12 @@ def idle_network(fixed: Fixed) -> Network:
         is_touched=np.zeros(ports, dtype=np.bool_),
         touched=np.zeros(ports, dtype=np.int32),
         order=np.zeros(num * num, dtype=np.int32),
-        sizes=np.zeros(4, dtype=np.int64),
-        left=np.zeros(ports),
+        sizes=np.array([0, 0, 0, 0, 1], dtype=np.int64),
+        rest=np.zeros(ports),
+        members=np.zeros(ports),
+        full_class=np.full(ports, np.inf),
+        filled_at=np.full(ports, NEVER),
+        pending=np.full(ports, NEVER),
         free=np.zeros(ports),
         share=share,
         share_bits=share.view(np.int64),

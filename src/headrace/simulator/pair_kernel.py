@@ -10,6 +10,7 @@ from headrace.policies.flow.ports import STARVED, fill_pairs, find_bits, smalles
 from headrace.policies.flow.priority import priority_class
 from headrace.simulator.network import (
     ATTACHED,
+    BROKEN,
     DIRTY,
     ORDERED,
     TOUCHED,
@@ -33,6 +34,8 @@ from headrace.simulator.progress_kernel import (
     pop_task,
     start_ready,
 )
+
+from headrace.simulator.repair import MOST_PAIRS, change, settle
 
 OES, MAXMIN, PRIORITY = 0, 1, 2
 
@@ -183,6 +186,8 @@ def _count(net, code, now_s):  # type: ignore[no-untyped-def]
     """Bring counts, classes and degrees up to date for the pairs that changed; drop those that did not."""
     num = len(net.counts)
     kept = 0
+    if net.sizes[DIRTY] > MOST_PAIRS:
+        net.sizes[BROKEN] = 1
     for i in range(net.sizes[DIRTY]):
         pair = net.dirty[i]
         net.is_dirty[pair] = False
@@ -196,15 +201,15 @@ def _count(net, code, now_s):  # type: ignore[no-untyped-def]
         kept += 1
         if code == PRIORITY and key != net.classes[a, b]:
             _reorder(net, pair, net.classes[a, b], key)
-        net.counts[a, b] = front
-        net.counts_t[b, a] = front
-        net.classes[a, b] = key
-        net.classes_t[b, a] = key
         net.degree[a] += grown
         net.degree[num + b] += grown
         if code == OES:
+            net.counts[a, b] = net.counts_t[b, a] = front
+            net.classes[a, b] = net.classes_t[b, a] = key
             touch(net, a, now_s)
             touch(net, num + b, now_s)
+        else:
+            change(net, a, b, front, key, now_s)
         if front == 0:
             attach(net, a, b, STARVED, now_s)
             net.base[a, b] = 0.0
@@ -224,42 +229,10 @@ def _allocate(net, code, now_s):  # type: ignore[no-untyped-def]
     if changed and code == OES:
         _share_evenly(net, net.sizes[TOUCHED], now_s)
     elif changed:
-        for p in range(2 * num):
-            net.left[p] = net.capacity[p]
-            net.free[p] = net.degree[p]
-        if code == MAXMIN:
-            num_moves = fill_pairs(
-                net.counts,
-                net.counts_t,
-                net.left,
-                net.free,
-                net.share,
-                net.share_bits,
-                net.level,
-                net.marks,
-                net.moves,
-            )
-        else:
-            num_moves = fill_classes(
-                net.order,
-                net.sizes[ORDERED],
-                net.sender,
-                net.receiver,
-                net.counts,
-                net.counts_t,
-                net.classes,
-                net.classes_t,
-                net.left,
-                net.free,
-                net.share,
-                net.share_bits,
-                net.row,
-                net.level,
-                net.marks,
-                net.bottleneck,
-                net.sizes[ATTACHED],
-                net.moves,
-            )
+        num_moves = 0
+        if net.sizes[BROKEN] == 1 or not settle(net):
+            num_moves = fill_pairs(net) if code == MAXMIN else fill_classes(net, net.sizes[ORDERED], net.sizes[ATTACHED])
+            net.sizes[BROKEN] = 0
         for p in range(2 * num):
             if net.level[p] != net.rate[p]:
                 touch(net, p, now_s)

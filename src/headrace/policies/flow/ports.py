@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.policies.compiled import hot, hot_loop
+from headrace.policies.compiled import hot
 
 STARVED = -1
 INFINITY_BITS = 0x7FF0000000000000
+NEVER = INFINITY_BITS
 
 
 @hot
@@ -84,56 +85,67 @@ def freeze(full, rate, row, marks, left, degree, moves, num_moves):  # type: ign
     return num_moves
 
 
-@hot_loop
-def fill_pairs(  # type: ignore[no-untyped-def]
-    counts, counts_t, left, degree, share, share_bits, level, marks, moves
-):
+@hot
+def begin(net):  # type: ignore[no-untyped-def]
+    """Empty all ports."""
+    for p in range(len(net.level)):
+        net.level[p] = 0.0
+        net.rest[p] = net.capacity[p]
+        net.free[p] = net.degree[p]
+        net.full_class[p] = np.inf
+        net.filled_at[p] = NEVER
+        net.pending[p] = NEVER
+
+
+@hot
+def fill_up(net, port, current, step):  # type: ignore[no-untyped-def]
+    """Book that a port is full."""
+    net.level[port] = net.share[port]
+    net.members[port] = net.free[port]
+    net.full_class[port] = current
+    net.filled_at[port] = step
+    net.free[port] = 0.0
+    net.share[port] = np.inf
+
+
+@hot
+def fill_pairs(net):  # type: ignore[no-untyped-def]
     """Max-min over all pairs by progressive filling.
 
     Ports of one side do not share pairs, and a port that fills up below the others' shares only raises them. So
     all ports of one side whose share is within the smallest share of the other side fill up in one go.
 
     Args:
-        counts: Flows per pair, shape (M, M), float.
-        counts_t: Its transpose, contiguous.
-        left: Capacity per port, 2M; used up.
-        degree: Flows per port, 2M; used up.
-        share: Scratch of 2M.
-        share_bits: The same memory as integers.
-        level: Filled with the level of every full port, 0 for the others.
-        marks: Which pairs are at which port so far, shape (2M, M).
-        moves: Filled with rows (pair, new bottleneck).
+        net: The network; levels and what belongs to them are set, `moves` is filled with rows (pair, new bottleneck).
 
     Returns:
         Number of moves.
     """
-    num = len(counts)
-    for p in range(2 * num):
-        level[p] = 0.0
-    divide(left, degree, share)
+    num = len(net.counts)
+    rest, free, share, bits = net.rest, net.free, net.share, net.share_bits
+    begin(net)
+    divide(rest, free, share)
     num_moves = 0
+    step = 0
     while True:
-        out_bits, in_bits = smallest_bits(share_bits[:num]), smallest_bits(share_bits[num:])
+        step += 1
+        out_bits, in_bits = smallest_bits(bits[:num]), smallest_bits(bits[num:])
         if out_bits == INFINITY_BITS:
             return num_moves
         if out_bits <= in_bits:
             for a in range(num):
-                if share_bits[a] <= in_bits:
-                    level[a] = share[a]
+                if bits[a] <= in_bits:
                     num_moves = freeze(
-                        a, share[a], counts[a], marks[a], left[num:], degree[num:], moves, num_moves
+                        a, share[a], net.counts[a], net.marks[a], rest[num:], free[num:], net.moves, num_moves
                     )
-                    degree[a] = 0.0
-                    share[a] = np.inf
-            divide(left[num:], degree[num:], share[num:])
+                    fill_up(net, a, 0.0, step)
+            divide(rest[num:], free[num:], share[num:])
         else:
             for b in range(num):
                 p = num + b
-                if share_bits[p] <= out_bits:
-                    level[p] = share[p]
+                if bits[p] <= out_bits:
                     num_moves = freeze(
-                        p, share[p], counts_t[b], marks[p], left[:num], degree[:num], moves, num_moves
+                        p, share[p], net.counts_t[b], net.marks[p], rest[:num], free[:num], net.moves, num_moves
                     )
-                    degree[p] = 0.0
-                    share[p] = np.inf
-            divide(left[:num], degree[:num], share[:num])
+                    fill_up(net, p, 0.0, step)
+            divide(rest[:num], free[:num], share[:num])
