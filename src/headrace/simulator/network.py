@@ -27,6 +27,7 @@ class Network(NamedTuple):
     counts_t: Any
     classes: Any
     classes_t: Any
+    class_bits: Any
     bottleneck: Any
     base: Any
     num_front: Any
@@ -53,10 +54,8 @@ class Network(NamedTuple):
     dirty: Any
     is_touched: Any
     touched: Any
-    order: Any
-    """Pairs with flows by class, for `priority`."""
     sizes: Any
-    """Dirty pairs, touched ports, pairs in `order`, pairs with a bottleneck, whether rates must be found from scratch."""
+    """Dirty pairs, touched ports, whether rates must be found from scratch."""
     rest: Any
     """What a full port has for its members, or what another port has left."""
     members: Any
@@ -70,11 +69,12 @@ class Network(NamedTuple):
     share: Any
     share_bits: Any
     row: Any
+    row_bits: Any
     level: Any
     moves: Any
 
 
-DIRTY, TOUCHED, ORDERED, ATTACHED, BROKEN = 0, 1, 2, 3, 4
+DIRTY, TOUCHED, BROKEN = 0, 1, 2
 
 
 def idle_network(fixed: Fixed) -> Network:
@@ -85,12 +85,14 @@ def idle_network(fixed: Fixed) -> Network:
     ports = 2 * num
     pairs = np.arange(num * num, dtype=np.int32)
     marks, next_s, share = np.full((ports, num), np.inf), np.full(ports, np.inf), np.zeros(ports)
+    classes, row = np.full((num, num), np.inf), np.zeros(1)
     return Network(
         sender=pairs // num,
         receiver=pairs % num,
         counts=np.zeros((num, num)),
         counts_t=np.zeros((num, num)),
-        classes=np.full((num, num), np.inf),
+        classes=classes,
+        class_bits=classes.view(np.int64),
         classes_t=np.full((num, num), np.inf),
         bottleneck=np.full((num, num), STARVED, dtype=np.int32),
         base=np.zeros((num, num)),
@@ -116,8 +118,7 @@ def idle_network(fixed: Fixed) -> Network:
         dirty=np.zeros(num * num, dtype=np.int32),
         is_touched=np.zeros(ports, dtype=np.bool_),
         touched=np.zeros(ports, dtype=np.int32),
-        order=np.zeros(num * num, dtype=np.int32),
-        sizes=np.array([0, 0, 0, 0, 1], dtype=np.int64),
+        sizes=np.array([0, 0, 1], dtype=np.int64),
         rest=np.zeros(ports),
         members=np.zeros(ports),
         full_class=np.full(ports, np.inf),
@@ -126,7 +127,8 @@ def idle_network(fixed: Fixed) -> Network:
         free=np.zeros(ports),
         share=share,
         share_bits=share.view(np.int64),
-        row=np.zeros(num),
+        row=row,
+        row_bits=row.view(np.int64),
         level=np.zeros(ports),
         moves=np.zeros((2 * num * num, 2), dtype=np.int32),
     )
@@ -196,13 +198,11 @@ def attach(net, a, b, port, now_s):  # type: ignore[no-untyped-def]
     if old != STARVED:
         touch(net, old, now_s)
         set_mark(net, a, b, old, np.inf)
-        net.sizes[ATTACHED] -= 1
     done = served(net, a, b)
     net.bottleneck[a, b] = port
     if port == STARVED:
         net.base[a, b] = done
     else:
-        net.sizes[ATTACHED] += 1
         touch(net, port, now_s)
         net.base[a, b] = net.service[port] - done
         head = net.item_mark[net.item_start[a * len(net.counts) + b]]

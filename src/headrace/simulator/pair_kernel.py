@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.policies.compiled import hot, hot_loop
-from headrace.policies.flow.classes import fill_classes
-from headrace.policies.flow.ports import STARVED, fill_pairs, find_bits, smallest_bits
+from headrace.policies.flow.ports import STARVED, fill_ports, find_bits, smallest_bits
 from headrace.policies.flow.priority import priority_class
 from headrace.simulator.network import (
-    ATTACHED,
     BROKEN,
     DIRTY,
-    ORDERED,
     TOUCHED,
     aim,
     attach,
@@ -150,38 +147,6 @@ def _share_evenly(net, num_changed, now_s):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _reorder(net, pair, old, new):  # type: ignore[no-untyped-def]
-    """Keep pairs sorted by class; infinity means that the pair has no flows."""
-    size = net.sizes[ORDERED]
-    at = size
-    if old == np.inf:
-        size += 1
-    else:
-        at = 0
-        while net.order[at] != pair:
-            at += 1
-    if new == np.inf:
-        size -= 1
-        for i in range(at, size):
-            net.order[i] = net.order[i + 1]
-    else:
-        while at > 0:
-            before = net.order[at - 1]
-            if net.classes[net.sender[before], net.receiver[before]] <= new:
-                break
-            net.order[at] = before
-            at -= 1
-        while at < size - 1:
-            after = net.order[at + 1]
-            if net.classes[net.sender[after], net.receiver[after]] >= new:
-                break
-            net.order[at] = after
-            at += 1
-        net.order[at] = pair
-    net.sizes[ORDERED] = size
-
-
-@hot
 def _count(net, code, now_s):  # type: ignore[no-untyped-def]
     """Bring counts, classes and degrees up to date for the pairs that changed; drop those that did not."""
     num = len(net.counts)
@@ -199,8 +164,6 @@ def _count(net, code, now_s):  # type: ignore[no-untyped-def]
             continue
         net.dirty[kept] = pair
         kept += 1
-        if code == PRIORITY and key != net.classes[a, b]:
-            _reorder(net, pair, net.classes[a, b], key)
         net.degree[a] += grown
         net.degree[num + b] += grown
         if code == OES:
@@ -230,13 +193,15 @@ def _allocate(net, code, now_s):  # type: ignore[no-untyped-def]
         _share_evenly(net, net.sizes[TOUCHED], now_s)
     elif changed:
         num_moves = 0
-        if net.sizes[BROKEN] == 1 or not settle(net):
-            num_moves = fill_pairs(net) if code == MAXMIN else fill_classes(net, net.sizes[ORDERED], net.sizes[ATTACHED])
+        if net.sizes[BROKEN] == 1 or not settle(net, now_s):
+            num_moves = fill_ports(net)
             net.sizes[BROKEN] = 0
-        for p in range(2 * num):
-            if net.level[p] != net.rate[p]:
-                touch(net, p, now_s)
-                net.rate[p] = net.level[p]
+            for p in range(2 * num):
+                if net.level[p] != net.rate[p]:
+                    touch(net, p, now_s)
+        for i in range(net.sizes[TOUCHED]):
+            p = net.touched[i]
+            net.rate[p] = net.level[p]
         for i in range(num_moves):
             pair = net.moves[i, 0]
             attach(net, net.sender[pair], net.receiver[pair], net.moves[i, 1], now_s)
