@@ -16,10 +16,11 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.policies.compiled import hot
-from headrace.policies.flow.ports import NEVER, STARVED, smallest_bits
+from headrace.policies.flow.ports import NEVER, PORT_MASK, STARVED, smallest_bits
 from headrace.simulator.network import BROKEN, TOUCHED, attach, touch
 
-LAST = 1 << 40
+LAST = 1 << 60
+"""Later than what `fill_ports` gives; the port is in the lower half."""
 MOST_PAIRS = 4
 """Pairs that may change at once; beyond, filling anew is not slower (measured at 8 and 16 machines)."""
 
@@ -43,6 +44,29 @@ def _has_later(classes, current):  # type: ignore[no-untyped-def]
 
 
 @hot
+def _serve_next(net, port, row, classes, full_class, now_s):  # type: ignore[no-untyped-def]
+    """A port has no members any more: the next class that waits for it alone gets it."""
+    num = len(row)
+    done = net.full_class[port]
+    current = np.inf
+    for x in range(num):
+        if done < classes[x] < current and full_class[x] >= classes[x]:
+            current = classes[x]
+    net.full_class[port] = current
+    net.level[port] = 0.0
+    net.members[port] = 0.0
+    net.filled_at[port] = NEVER
+    if current < np.inf:
+        net.filled_at[port] = LAST + port
+        for x in range(num):
+            if classes[x] == current and full_class[x] >= current:
+                a, b = (port, x) if port < num else (x, port - num)
+                net.members[port] += row[x]
+                attach(net, a, b, port, now_s)
+    net.pending[port] = net.filled_at[port]
+
+
+@hot
 def _leave(net, a, b, now_s):  # type: ignore[no-untyped-def]
     """A pair's class has no flows any more; counts and classes are still the old ones."""
     num = len(net.counts)
@@ -52,12 +76,10 @@ def _leave(net, a, b, now_s):  # type: ignore[no-untyped-def]
     _book(net, port, -flows, other, -flows * net.level[port])
     attach(net, a, b, STARVED, now_s)
     if net.members[port] < 0.5:
-        classes = net.classes[a] if port == a else net.classes_t[b]
-        if _has_later(classes, net.full_class[port]):
-            net.sizes[BROKEN] = 1
-        net.full_class[port] = np.inf
-        net.filled_at[port] = net.pending[port] = NEVER
-        net.level[port] = 0.0
+        if port == a:
+            _serve_next(net, port, net.counts[a], net.classes[a], net.full_class[num:], now_s)
+        else:
+            _serve_next(net, port, net.counts_t[b], net.classes_t[b], net.full_class[:num], now_s)
 
 
 @hot
@@ -76,8 +98,7 @@ def _join(net, a, b, now_s):  # type: ignore[no-untyped-def]
             return
         net.full_class[port] = current
         net.members[port] = 0.0
-        # Later than all others; the remainder by the number of ports is the port.
-        net.filled_at[port] = LAST * 2 * num + port
+        net.filled_at[port] = LAST + port
     elif net.full_class[a] != current:
         port = num + b
     elif net.full_class[num + b] != current:
@@ -152,7 +173,7 @@ def settle(net, now_s):  # type: ignore[no-untyped-def]
         smallest = smallest_bits(net.pending)
         if smallest >= NEVER:
             break
-        port = smallest % (2 * num)
+        port = smallest & PORT_MASK
         net.pending[port] = NEVER
         level = net.rest[port] / net.members[port]
         step = level - net.level[port]

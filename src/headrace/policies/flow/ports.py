@@ -23,6 +23,7 @@ from headrace.policies.compiled import hot
 STARVED = -1
 INFINITY_BITS = 0x7FF0000000000000
 NEVER = INFINITY_BITS
+PORT_MASK = 0xFFFFFFFF
 
 
 @hot
@@ -199,7 +200,7 @@ def fill_ports(net):  # type: ignore[no-untyped-def]
             if out_bits <= in_bits:
                 for a in range(num):
                     if bits[a] <= in_bits:
-                        net.filled_at[a] = 2 * num * num_full + a
+                        net.filled_at[a] = (num_full << 32) + a
                         num_full += 1
                         num_moves = _freeze(
                             net, a, net.counts[a], net.classes[a], current, net.marks[a], rest[num:], free[num:], num_moves
@@ -209,7 +210,7 @@ def fill_ports(net):  # type: ignore[no-untyped-def]
                 for b in range(num):
                     p = num + b
                     if bits[p] <= out_bits:
-                        net.filled_at[p] = 2 * num * num_full + p
+                        net.filled_at[p] = (num_full << 32) + p
                         num_full += 1
                         num_moves = _freeze(
                             net, p, net.counts_t[b], net.classes_t[b], current, net.marks[p], rest[:num], free[:num], num_moves
