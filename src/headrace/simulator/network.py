@@ -41,6 +41,8 @@ class Network(NamedTuple):
     marks: Any
     """Next mark per port and partner on the port's clock; infinity for pairs that are not members."""
     mark_bits: Any
+    block_bits: Any
+    """Smallest mark per port and block of partners; empty in small networks."""
     best: Any
     best_at: Any
     is_stale: Any
@@ -50,6 +52,12 @@ class Network(NamedTuple):
     clock_s: Any
     next_s: Any
     next_bits: Any
+    next_block_bits: Any
+    """Smallest `next_s` per block of ports; empty in small networks."""
+    sorted_rate: Any
+    """Rates of each side in rising order, for `oes` in large networks."""
+    sorted_port: Any
+    rank: Any
     is_dirty: Any
     dirty: Any
     is_touched: Any
@@ -75,6 +83,9 @@ class Network(NamedTuple):
 
 
 DIRTY, TOUCHED, BROKEN = 0, 1, 2
+BLOCK = 32
+LARGE = 64
+"""Machines beyond which minima are kept per block and `oes` sorts ports; below, scanning a row is faster."""
 
 
 def idle_network(fixed: Fixed) -> Network:
@@ -83,6 +94,7 @@ def idle_network(fixed: Fixed) -> Network:
     per_pair = np.bincount(fixed.edge_pair[fixed.edge_pair >= 0], minlength=num * num)
     num_items = int(per_pair.sum())
     ports = 2 * num
+    has_blocks, num_blocks = num > LARGE, -(-num // BLOCK)
     pairs = np.arange(num * num, dtype=np.int32)
     marks, next_s, share = np.full((ports, num), np.inf), np.full(ports, np.inf), np.zeros(ports)
     classes, row = np.full((num, num), np.inf), np.zeros(1)
@@ -106,6 +118,7 @@ def idle_network(fixed: Fixed) -> Network:
         degree=np.zeros(ports),
         marks=marks,
         mark_bits=marks.view(np.int64),
+        block_bits=np.full((ports, num_blocks if has_blocks else 0), INFINITY_BITS),
         best=np.full(ports, np.inf),
         best_at=np.zeros(ports, dtype=np.int32),
         is_stale=np.zeros(ports, dtype=np.bool_),
@@ -114,6 +127,10 @@ def idle_network(fixed: Fixed) -> Network:
         clock_s=np.zeros(ports),
         next_s=next_s,
         next_bits=next_s.view(np.int64),
+        next_block_bits=np.full(2 * num_blocks if has_blocks else 0, INFINITY_BITS),
+        sorted_rate=np.zeros((2, num if has_blocks else 0)),
+        sorted_port=np.arange(ports, dtype=np.int32).reshape(2, num),
+        rank=np.arange(ports, dtype=np.int32) % num,
         is_dirty=np.zeros(num * num, dtype=np.bool_),
         dirty=np.zeros(num * num, dtype=np.int32),
         is_touched=np.zeros(ports, dtype=np.bool_),
@@ -155,27 +172,66 @@ def touch(net, port, now_s):  # type: ignore[no-untyped-def]
 
 
 @hot
+def is_large(net):  # type: ignore[no-untyped-def]
+    """Whether minima are kept per block."""
+    return len(net.next_block_bits) > 0
+
+
+@hot
+def _find_smallest(bits, block_bits):  # type: ignore[no-untyped-def]
+    """Index of the smallest of many non-negative floats; 0 if all are infinite."""
+    if len(block_bits) == 0:
+        smallest = smallest_bits(bits)
+        return find_bits(bits, smallest)
+    smallest = smallest_bits(block_bits)
+    if smallest == INFINITY_BITS:
+        return 0
+    first = find_bits(block_bits, smallest) * BLOCK
+    return first + find_bits(bits[first : first + BLOCK], smallest)
+
+
+@hot
+def _set_block(net, port, x, mark):  # type: ignore[no-untyped-def]
+    """Keep the smallest mark of a block, before the mark is set."""
+    block = x // BLOCK
+    bits, old = net.mark_bits[port], net.mark_bits[port, x]
+    net.marks[port, x] = mark
+    if bits[x] < net.block_bits[port, block]:
+        net.block_bits[port, block] = bits[x]
+    elif old == net.block_bits[port, block]:
+        first = block * BLOCK
+        net.block_bits[port, block] = smallest_bits(bits[first : first + BLOCK])
+
+
+@hot
 def aim(net, port):  # type: ignore[no-untyped-def]
     """Find a port's next completion; its clock must be up to date."""
     if net.is_stale[port]:
         net.is_stale[port] = False
-        bits = net.mark_bits[port]
-        smallest = smallest_bits(bits)
-        at = 0
-        if smallest != INFINITY_BITS:
-            at = find_bits(bits, smallest)
+        at = _find_smallest(net.mark_bits[port], net.block_bits[port])
         net.best_at[port] = at
         net.best[port] = net.marks[port, at]
     ahead = net.best[port] - net.service[port]
     ahead = ahead if ahead > 0.0 else 0.0
     in_s = ahead / net.rate[port]
     net.next_s[port] = net.clock_s[port] + in_s if net.rate[port] > 0.0 else np.inf
+    if is_large(net):
+        first = port // BLOCK * BLOCK
+        net.next_block_bits[port // BLOCK] = smallest_bits(net.next_bits[first : first + BLOCK])
+
+
+@hot
+def first_port(net):  # type: ignore[no-untyped-def]
+    """The port with the next completion."""
+    return _find_smallest(net.next_bits, net.next_block_bits)
 
 
 @hot
 def set_mark(net, a, b, port, mark):  # type: ignore[no-untyped-def]
     """The next completion of a pair on its port's clock."""
     x = b if port == a else a
+    if is_large(net):
+        _set_block(net, port, x, mark)
     net.marks[port, x] = mark
     if mark <= net.best[port]:
         net.best[port] = mark
