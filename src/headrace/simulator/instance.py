@@ -124,7 +124,8 @@ def build_instance(
         for kind in set(kinds)
     }
     task_table = np.array(
-        [by_class[graph.role[j], kinds[machines[j]]] for j in range(graph.num_tasks)], dtype=np.int32
+        [by_class[graph.role[j], kinds[machines[j]]] for j in range(graph.num_tasks)],
+        dtype=np.int32,
     )
     instance = Instance(
         num_machines=cluster.num_machines,

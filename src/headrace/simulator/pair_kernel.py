@@ -7,6 +7,7 @@ import numpy as np
 from headrace.policies.compiled import hot, hot_loop
 from headrace.policies.flow.ports import STARVED, fill_ports
 from headrace.policies.flow.priority import priority_class
+from headrace.simulator.even import share_evenly
 from headrace.simulator.network import (
     BROKEN,
     DIRTY,
@@ -32,8 +33,6 @@ from headrace.simulator.progress_kernel import (
     pop_task,
     start_ready,
 )
-
-from headrace.simulator.even import share_evenly
 from headrace.simulator.repair import MOST_PAIRS, change, settle
 
 OES, MAXMIN, PRIORITY = 0, 1, 2

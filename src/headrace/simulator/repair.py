@@ -186,11 +186,21 @@ def settle(net, now_s):  # type: ignore[no-untyped-def]
             net.level[port] = level
             if port < num:
                 _pass_on(
-                    net.counts[port], net.marks[port], step, net.rest[num:], net.pending[num:], net.filled_at[num:]
+                    net.counts[port],
+                    net.marks[port],
+                    step,
+                    net.rest[num:],
+                    net.pending[num:],
+                    net.filled_at[num:],
                 )
             else:
                 _pass_on(
-                    net.counts_t[port - num], net.marks[port], step, net.rest[:num], net.pending[:num], net.filled_at[:num]
+                    net.counts_t[port - num],
+                    net.marks[port],
+                    step,
+                    net.rest[:num],
+                    net.pending[:num],
+                    net.filled_at[:num],
                 )
     overdrawn = 0
     for p in range(2 * num):
@@ -203,11 +213,21 @@ def settle(net, now_s):  # type: ignore[no-untyped-def]
             continue
         if p < num:
             is_wrong = _is_out_of_order(
-                net.level[p], net.full_class[p], net.marks[p], net.classes[p], net.level[num:], net.full_class[num:]
+                net.level[p],
+                net.full_class[p],
+                net.marks[p],
+                net.classes[p],
+                net.level[num:],
+                net.full_class[num:],
             )
         else:
             is_wrong = _is_out_of_order(
-                net.level[p], net.full_class[p], net.marks[p], net.classes_t[p - num], net.level[:num], net.full_class[:num]
+                net.level[p],
+                net.full_class[p],
+                net.marks[p],
+                net.classes_t[p - num],
+                net.level[:num],
+                net.full_class[:num],
             )
         if is_wrong:
             return False

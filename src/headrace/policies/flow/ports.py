@@ -139,9 +139,13 @@ def _demand(net, current):  # type: ignore[no-untyped-def]
         net.free[p] = 0.0
     for x in range(num):
         if net.full_class[x] == np.inf:
-            _add_demand(net.counts[x], net.classes[x], current, net.full_class[num:], net.free[num:])
+            _add_demand(
+                net.counts[x], net.classes[x], current, net.full_class[num:], net.free[num:]
+            )
         if net.full_class[num + x] == np.inf:
-            _add_demand(net.counts_t[x], net.classes_t[x], current, net.full_class[:num], net.free[:num])
+            _add_demand(
+                net.counts_t[x], net.classes_t[x], current, net.full_class[:num], net.free[:num]
+            )
 
 
 @hot
@@ -203,7 +207,15 @@ def fill_ports(net):  # type: ignore[no-untyped-def]
                         net.filled_at[a] = (num_full << 32) + a
                         num_full += 1
                         num_moves = _freeze(
-                            net, a, net.counts[a], net.classes[a], current, net.marks[a], rest[num:], free[num:], num_moves
+                            net,
+                            a,
+                            net.counts[a],
+                            net.classes[a],
+                            current,
+                            net.marks[a],
+                            rest[num:],
+                            free[num:],
+                            num_moves,
                         )
                 divide(rest[num:], free[num:], share[num:])
             else:
@@ -213,6 +225,14 @@ def fill_ports(net):  # type: ignore[no-untyped-def]
                         net.filled_at[p] = (num_full << 32) + p
                         num_full += 1
                         num_moves = _freeze(
-                            net, p, net.counts_t[b], net.classes_t[b], current, net.marks[p], rest[:num], free[:num], num_moves
+                            net,
+                            p,
+                            net.counts_t[b],
+                            net.classes_t[b],
+                            current,
+                            net.marks[p],
+                            rest[:num],
+                            free[:num],
+                            num_moves,
                         )
                 divide(rest[:num], free[:num], share[:num])
