@@ -85,7 +85,7 @@ class Network(NamedTuple):
 DIRTY, TOUCHED, BROKEN = 0, 1, 2
 BLOCK = 32
 LARGE = 64
-"""Machines beyond which minima are kept per block and `oes` sorts ports; below, scanning a row is faster."""
+"""Machines beyond which minima are kept per block and `oes` sorts ports. A guess, not tuned."""
 
 
 def idle_network(fixed: Fixed) -> Network:

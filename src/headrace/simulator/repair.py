@@ -22,7 +22,7 @@ from headrace.simulator.network import BROKEN, TOUCHED, attach, touch
 LAST = 1 << 60
 """Later than what `fill_ports` gives; the port is in the lower half."""
 MOST_PAIRS = 4
-"""Pairs that may change at once; beyond, filling anew is not slower (measured at 8 and 16 machines)."""
+"""Pairs that may change at once; beyond, all ports are filled anew. A guess, not tuned."""
 
 
 @hot
