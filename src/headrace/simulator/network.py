@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headrace.policies.compiled import hot
-from headrace.policies.flow.ports import INFINITY_BITS, STARVED, find_bits, smallest_bits
+from headrace.policies.flow.ports import INFINITY_BITS, NEVER, STARVED, find_bits, smallest_bits
 from headrace.simulator.progress_kernel import Fixed
 
 
@@ -27,6 +27,7 @@ class Network(NamedTuple):
     counts_t: Any
     classes: Any
     classes_t: Any
+    class_bits: Any
     bottleneck: Any
     base: Any
     num_front: Any
@@ -40,6 +41,8 @@ class Network(NamedTuple):
     marks: Any
     """Next mark per port and partner on the port's clock; infinity for pairs that are not members."""
     mark_bits: Any
+    block_bits: Any
+    """Smallest mark per port and block of partners; empty in small networks."""
     best: Any
     best_at: Any
     is_stale: Any
@@ -49,24 +52,40 @@ class Network(NamedTuple):
     clock_s: Any
     next_s: Any
     next_bits: Any
+    next_block_bits: Any
+    """Smallest `next_s` per block of ports; empty in small networks."""
+    sorted_rate: Any
+    """Rates of each side in rising order, for `oes` in large networks."""
+    sorted_port: Any
+    rank: Any
     is_dirty: Any
     dirty: Any
     is_touched: Any
     touched: Any
-    order: Any
-    """Pairs with flows by class, for `priority`."""
     sizes: Any
-    """Dirty pairs, touched ports, pairs in `order`, pairs with a bottleneck."""
-    left: Any
+    """Dirty pairs, touched ports, whether rates must be found from scratch."""
+    rest: Any
+    """What a full port has for its members, or what another port has left."""
+    members: Any
+    full_class: Any
+    """Class in which a port filled up; infinity if it did not."""
+    filled_at: Any
+    """When ports filled up, as increasing numbers."""
+    pending: Any
+    """`filled_at` for ports whose level must be looked at, else `NEVER`."""
     free: Any
     share: Any
     share_bits: Any
     row: Any
+    row_bits: Any
     level: Any
     moves: Any
 
 
-DIRTY, TOUCHED, ORDERED, ATTACHED = 0, 1, 2, 3
+DIRTY, TOUCHED, BROKEN = 0, 1, 2
+BLOCK = 32
+LARGE = 64
+"""Machines beyond which minima are kept per block and `oes` sorts ports. A guess, not tuned."""
 
 
 def idle_network(fixed: Fixed) -> Network:
@@ -75,14 +94,17 @@ def idle_network(fixed: Fixed) -> Network:
     per_pair = np.bincount(fixed.edge_pair[fixed.edge_pair >= 0], minlength=num * num)
     num_items = int(per_pair.sum())
     ports = 2 * num
+    has_blocks, num_blocks = num > LARGE, -(-num // BLOCK)
     pairs = np.arange(num * num, dtype=np.int32)
     marks, next_s, share = np.full((ports, num), np.inf), np.full(ports, np.inf), np.zeros(ports)
+    classes, row = np.full((num, num), np.inf), np.zeros(1)
     return Network(
         sender=pairs // num,
         receiver=pairs % num,
         counts=np.zeros((num, num)),
         counts_t=np.zeros((num, num)),
-        classes=np.full((num, num), np.inf),
+        classes=classes,
+        class_bits=classes.view(np.int64),
         classes_t=np.full((num, num), np.inf),
         bottleneck=np.full((num, num), STARVED, dtype=np.int32),
         base=np.zeros((num, num)),
@@ -96,6 +118,7 @@ def idle_network(fixed: Fixed) -> Network:
         degree=np.zeros(ports),
         marks=marks,
         mark_bits=marks.view(np.int64),
+        block_bits=np.full((ports, num_blocks if has_blocks else 0), INFINITY_BITS),
         best=np.full(ports, np.inf),
         best_at=np.zeros(ports, dtype=np.int32),
         is_stale=np.zeros(ports, dtype=np.bool_),
@@ -104,17 +127,25 @@ def idle_network(fixed: Fixed) -> Network:
         clock_s=np.zeros(ports),
         next_s=next_s,
         next_bits=next_s.view(np.int64),
+        next_block_bits=np.full(2 * num_blocks if has_blocks else 0, INFINITY_BITS),
+        sorted_rate=np.zeros((2, num if has_blocks else 0)),
+        sorted_port=np.arange(ports, dtype=np.int32).reshape(2, num),
+        rank=np.arange(ports, dtype=np.int32) % num,
         is_dirty=np.zeros(num * num, dtype=np.bool_),
         dirty=np.zeros(num * num, dtype=np.int32),
         is_touched=np.zeros(ports, dtype=np.bool_),
         touched=np.zeros(ports, dtype=np.int32),
-        order=np.zeros(num * num, dtype=np.int32),
-        sizes=np.zeros(4, dtype=np.int64),
-        left=np.zeros(ports),
+        sizes=np.array([0, 0, 1], dtype=np.int64),
+        rest=np.zeros(ports),
+        members=np.zeros(ports),
+        full_class=np.full(ports, np.inf),
+        filled_at=np.full(ports, NEVER),
+        pending=np.full(ports, NEVER),
         free=np.zeros(ports),
         share=share,
         share_bits=share.view(np.int64),
-        row=np.zeros(num),
+        row=row,
+        row_bits=row.view(np.int64),
         level=np.zeros(ports),
         moves=np.zeros((2 * num * num, 2), dtype=np.int32),
     )
@@ -141,27 +172,66 @@ def touch(net, port, now_s):  # type: ignore[no-untyped-def]
 
 
 @hot
+def is_large(net):  # type: ignore[no-untyped-def]
+    """Whether minima are kept per block."""
+    return len(net.next_block_bits) > 0
+
+
+@hot
+def _find_smallest(bits, block_bits):  # type: ignore[no-untyped-def]
+    """Index of the smallest of many non-negative floats; 0 if all are infinite."""
+    if len(block_bits) == 0:
+        smallest = smallest_bits(bits)
+        return find_bits(bits, smallest)
+    smallest = smallest_bits(block_bits)
+    if smallest == INFINITY_BITS:
+        return 0
+    first = find_bits(block_bits, smallest) * BLOCK
+    return first + find_bits(bits[first : first + BLOCK], smallest)
+
+
+@hot
+def _set_block(net, port, x, mark):  # type: ignore[no-untyped-def]
+    """Keep the smallest mark of a block, before the mark is set."""
+    block = x // BLOCK
+    bits, old = net.mark_bits[port], net.mark_bits[port, x]
+    net.marks[port, x] = mark
+    if bits[x] < net.block_bits[port, block]:
+        net.block_bits[port, block] = bits[x]
+    elif old == net.block_bits[port, block]:
+        first = block * BLOCK
+        net.block_bits[port, block] = smallest_bits(bits[first : first + BLOCK])
+
+
+@hot
 def aim(net, port):  # type: ignore[no-untyped-def]
     """Find a port's next completion; its clock must be up to date."""
     if net.is_stale[port]:
         net.is_stale[port] = False
-        bits = net.mark_bits[port]
-        smallest = smallest_bits(bits)
-        at = 0
-        if smallest != INFINITY_BITS:
-            at = find_bits(bits, smallest)
+        at = _find_smallest(net.mark_bits[port], net.block_bits[port])
         net.best_at[port] = at
         net.best[port] = net.marks[port, at]
     ahead = net.best[port] - net.service[port]
     ahead = ahead if ahead > 0.0 else 0.0
     in_s = ahead / net.rate[port]
     net.next_s[port] = net.clock_s[port] + in_s if net.rate[port] > 0.0 else np.inf
+    if is_large(net):
+        first = port // BLOCK * BLOCK
+        net.next_block_bits[port // BLOCK] = smallest_bits(net.next_bits[first : first + BLOCK])
+
+
+@hot
+def first_port(net):  # type: ignore[no-untyped-def]
+    """The port with the next completion."""
+    return _find_smallest(net.next_bits, net.next_block_bits)
 
 
 @hot
 def set_mark(net, a, b, port, mark):  # type: ignore[no-untyped-def]
     """The next completion of a pair on its port's clock."""
     x = b if port == a else a
+    if is_large(net):
+        _set_block(net, port, x, mark)
     net.marks[port, x] = mark
     if mark <= net.best[port]:
         net.best[port] = mark
@@ -184,13 +254,11 @@ def attach(net, a, b, port, now_s):  # type: ignore[no-untyped-def]
     if old != STARVED:
         touch(net, old, now_s)
         set_mark(net, a, b, old, np.inf)
-        net.sizes[ATTACHED] -= 1
     done = served(net, a, b)
     net.bottleneck[a, b] = port
     if port == STARVED:
         net.base[a, b] = done
     else:
-        net.sizes[ATTACHED] += 1
         touch(net, port, now_s)
         net.base[a, b] = net.service[port] - done
         head = net.item_mark[net.item_start[a * len(net.counts) + b]]

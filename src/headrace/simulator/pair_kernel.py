@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.policies.compiled import hot, hot_loop
-from headrace.policies.flow.classes import fill_classes
-from headrace.policies.flow.ports import STARVED, fill_pairs, find_bits, smallest_bits
+from headrace.policies.flow.ports import STARVED, fill_ports
 from headrace.policies.flow.priority import priority_class
+from headrace.simulator.even import share_evenly
 from headrace.simulator.network import (
-    ATTACHED,
+    BROKEN,
     DIRTY,
-    ORDERED,
     TOUCHED,
     aim,
     attach,
+    first_port,
     insert,
     mark_dirty,
     move_item,
@@ -33,6 +33,7 @@ from headrace.simulator.progress_kernel import (
     pop_task,
     start_ready,
 )
+from headrace.simulator.repair import MOST_PAIRS, change, settle
 
 OES, MAXMIN, PRIORITY = 0, 1, 2
 
@@ -101,88 +102,12 @@ def _complete(fixed, progress, net, code, port, now_s):  # type: ignore[no-untyp
 
 
 @hot
-def _smaller_share(net, a, b):  # type: ignore[no-untyped-def]
-    """Bottleneck under `oes`; a tie leaves a pair where it is."""
-    out_share, in_share = net.rate[a], net.rate[len(net.counts) + b]
-    if out_share < in_share or (out_share == in_share and net.bottleneck[a, b] == STARVED):
-        return a
-    if in_share < out_share:
-        return len(net.counts) + b
-    return net.bottleneck[a, b]
-
-
-@hot
-def _share_evenly(net, num_changed, now_s):  # type: ignore[no-untyped-def]
-    """`oes`: levels of the first `num_changed` touched ports, and pairs whose smaller share changed sides."""
-    num = len(net.counts)
-    for i in range(num_changed):
-        p = net.touched[i]
-        share = net.capacity[p] / net.degree[p]
-        net.rate[p] = share if net.degree[p] > 0.5 else 0.0
-    for i in range(net.sizes[DIRTY]):
-        pair = net.dirty[i]
-        a, b = net.sender[pair], net.receiver[pair]
-        if net.counts[a, b] > 0.0 and net.bottleneck[a, b] == STARVED:
-            attach(net, a, b, _smaller_share(net, a, b), now_s)
-    for i in range(num_changed):
-        p = net.touched[i]
-        counts = net.counts[p] if p < num else net.counts_t[p - num]
-        others = net.rate[num:] if p < num else net.rate[:num]
-        marks = net.marks[p]
-        mine = net.rate[p]
-        hits = 0
-        for x in range(num):
-            is_member = np.int64(marks[x] < np.inf)
-            hits += np.int64(counts[x] > 0.0) & (
-                (np.int64(others[x] < mine) & is_member)
-                | (np.int64(mine < others[x]) & (1 - is_member))
-            )
-        if hits > 0:
-            for x in range(num):
-                if counts[x] > 0.0:
-                    a, b = (p, x) if p < num else (x, p - num)
-                    port = _smaller_share(net, a, b)
-                    if port != net.bottleneck[a, b]:
-                        attach(net, a, b, port, now_s)
-
-
-@hot
-def _reorder(net, pair, old, new):  # type: ignore[no-untyped-def]
-    """Keep pairs sorted by class; infinity means that the pair has no flows."""
-    size = net.sizes[ORDERED]
-    at = size
-    if old == np.inf:
-        size += 1
-    else:
-        at = 0
-        while net.order[at] != pair:
-            at += 1
-    if new == np.inf:
-        size -= 1
-        for i in range(at, size):
-            net.order[i] = net.order[i + 1]
-    else:
-        while at > 0:
-            before = net.order[at - 1]
-            if net.classes[net.sender[before], net.receiver[before]] <= new:
-                break
-            net.order[at] = before
-            at -= 1
-        while at < size - 1:
-            after = net.order[at + 1]
-            if net.classes[net.sender[after], net.receiver[after]] >= new:
-                break
-            net.order[at] = after
-            at += 1
-        net.order[at] = pair
-    net.sizes[ORDERED] = size
-
-
-@hot
 def _count(net, code, now_s):  # type: ignore[no-untyped-def]
     """Bring counts, classes and degrees up to date for the pairs that changed; drop those that did not."""
     num = len(net.counts)
     kept = 0
+    if net.sizes[DIRTY] > MOST_PAIRS:
+        net.sizes[BROKEN] = 1
     for i in range(net.sizes[DIRTY]):
         pair = net.dirty[i]
         net.is_dirty[pair] = False
@@ -194,17 +119,15 @@ def _count(net, code, now_s):  # type: ignore[no-untyped-def]
             continue
         net.dirty[kept] = pair
         kept += 1
-        if code == PRIORITY and key != net.classes[a, b]:
-            _reorder(net, pair, net.classes[a, b], key)
-        net.counts[a, b] = front
-        net.counts_t[b, a] = front
-        net.classes[a, b] = key
-        net.classes_t[b, a] = key
         net.degree[a] += grown
         net.degree[num + b] += grown
         if code == OES:
+            net.counts[a, b] = net.counts_t[b, a] = front
+            net.classes[a, b] = net.classes_t[b, a] = key
             touch(net, a, now_s)
             touch(net, num + b, now_s)
+        else:
+            change(net, a, b, front, key, now_s)
         if front == 0:
             attach(net, a, b, STARVED, now_s)
             net.base[a, b] = 0.0
@@ -222,48 +145,18 @@ def _allocate(net, code, now_s):  # type: ignore[no-untyped-def]
     _count(net, code, now_s)
     changed = net.sizes[DIRTY] > 0
     if changed and code == OES:
-        _share_evenly(net, net.sizes[TOUCHED], now_s)
+        share_evenly(net, now_s)
     elif changed:
-        for p in range(2 * num):
-            net.left[p] = net.capacity[p]
-            net.free[p] = net.degree[p]
-        if code == MAXMIN:
-            num_moves = fill_pairs(
-                net.counts,
-                net.counts_t,
-                net.left,
-                net.free,
-                net.share,
-                net.share_bits,
-                net.level,
-                net.marks,
-                net.moves,
-            )
-        else:
-            num_moves = fill_classes(
-                net.order,
-                net.sizes[ORDERED],
-                net.sender,
-                net.receiver,
-                net.counts,
-                net.counts_t,
-                net.classes,
-                net.classes_t,
-                net.left,
-                net.free,
-                net.share,
-                net.share_bits,
-                net.row,
-                net.level,
-                net.marks,
-                net.bottleneck,
-                net.sizes[ATTACHED],
-                net.moves,
-            )
-        for p in range(2 * num):
-            if net.level[p] != net.rate[p]:
-                touch(net, p, now_s)
-                net.rate[p] = net.level[p]
+        num_moves = 0
+        if net.sizes[BROKEN] == 1 or not settle(net, now_s):
+            num_moves = fill_ports(net)
+            net.sizes[BROKEN] = 0
+            for p in range(2 * num):
+                if net.level[p] != net.rate[p]:
+                    touch(net, p, now_s)
+        for i in range(net.sizes[TOUCHED]):
+            p = net.touched[i]
+            net.rate[p] = net.level[p]
         for i in range(num_moves):
             pair = net.moves[i, 0]
             attach(net, net.sender[pair], net.receiver[pair], net.moves[i, 1], now_s)
@@ -309,8 +202,7 @@ def run_pairs(fixed, progress, net, code, use_time, use_rate):  # type: ignore[n
             use_time[num_use] = now_s
             _note_use(net, use_rate[num_use])
             num_use += 1
-        bits = smallest_bits(net.next_bits)
-        port = find_bits(net.next_bits, bits)
+        port = first_port(net)
         next_s = net.next_s[port]
         if progress.sizes[HEAP] > 0:
             next_s = min(next_s, progress.heap_time[0])
@@ -319,4 +211,4 @@ def run_pairs(fixed, progress, net, code, use_time, use_rate):  # type: ignore[n
         now_s = next_s
         while net.next_s[port] <= now_s:
             _complete(fixed, progress, net, code, port, now_s)
-            port = find_bits(net.next_bits, smallest_bits(net.next_bits))
+            port = first_port(net)

@@ -99,7 +99,11 @@ def fix(instance: Instance) -> Fixed:
 
 def start(instance: Instance, record: bool) -> Progress:
     """Counters at time 0: parameters for iteration 0 are there, every task waits to be looked at."""
-    num_tasks, num_edges, num_iterations = instance.num_tasks, instance.num_edges, instance.num_iterations
+    num_tasks, num_edges, num_iterations = (
+        instance.num_tasks,
+        instance.num_edges,
+        instance.num_iterations,
+    )
     arrived = np.zeros((num_tasks, num_iterations), dtype=np.int32)
     np.add.at(arrived[:, 0], instance.edge_dst[instance.edge_lag == 1], 1)
     has_window = instance.window > 0

@@ -11,8 +11,8 @@ from headrace.core.trace import Executions, Flows, NicUse, Trace
 from headrace.policies.flow import FLOW_DTYPE, FLOW_POLICIES
 from headrace.simulator.flow_kernel import run_flows
 from headrace.simulator.instance import Instance
-from headrace.simulator.outcome import Outcome, Record
 from headrace.simulator.network import idle_network
+from headrace.simulator.outcome import Outcome, Record
 from headrace.simulator.pair_kernel import MAXMIN, OES, PRIORITY, run_pairs
 from headrace.simulator.progress_kernel import EVENTS, draw_volumes, fix, start, sum_bytes
 
@@ -64,7 +64,9 @@ def simulate(
             flow_end_s=progress.flow_end,
             flow_bytes=volumes,
             nic_use=NicUse(
-                use_time[:num_use].copy(), use_rate[:num_use, :num].copy(), use_rate[:num_use, num:].copy()
+                use_time[:num_use].copy(),
+                use_rate[:num_use, :num].copy(),
+                use_rate[:num_use, num:].copy(),
             ),
         )
     nic_bytes = np.zeros((2, num))

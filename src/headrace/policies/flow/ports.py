@@ -1,8 +1,10 @@
-"""`maxmin` at the grain of machine pairs, and what `priority` shares with it, for the fast kernel.
+"""`maxmin` and `priority` at the grain of machine pairs, for the fast kernel.
 
 All flows of one machine pair (for `priority`: of the pair's first class) have one rate under these rules, and that
 rate is the level of one port, the pair's bottleneck. So a decision is a level per port and a bottleneck per pair.
-Port a is machine a's outgoing NIC, port M + b machine b's incoming one. `STARVED` pairs get nothing.
+Port a is machine a's outgoing NIC, port M + b machine b's incoming one. `STARVED` pairs get nothing. A flow without
+a limit of its own fills one of its ports, so of all classes of a pair only the first ever gets anything: `counts`
+and `classes` describe that class alone. `maxmin` is the case of a single class.
 
 `counts[a, b]` is the number of flows from a to b that take part; `counts_t` is its transpose, kept beside it so that
 a port's pairs are contiguous on both sides. `marks[p, x]` is finite if port p is the bottleneck of its pair with
@@ -16,10 +18,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.policies.compiled import hot, hot_loop
+from headrace.policies.compiled import hot
 
 STARVED = -1
 INFINITY_BITS = 0x7FF0000000000000
+NEVER = INFINITY_BITS
+PORT_MASK = 0xFFFFFFFF
 
 
 @hot
@@ -49,18 +53,19 @@ def divide(left, degree, share):  # type: ignore[no-untyped-def]
 
 
 @hot
-def freeze(full, rate, row, marks, left, degree, moves, num_moves):  # type: ignore[no-untyped-def]
+def _freeze(net, full, row, classes, current, marks, rest, free, num_moves):  # type: ignore[no-untyped-def]
     """A port is full: take its pairs' rates off the ports at their other ends.
 
     Args:
+        net: The network; `moves` gets the pairs that had another bottleneck.
         full: The port.
-        rate: Its level.
-        row: Its flows per partner; partners without degree are frozen already.
+        row: Its flows per partner; partners without free flows are frozen already.
+        classes: Their classes.
+        current: The class that takes part.
         marks: Finite where the port has been the bottleneck so far.
-        left: Capacity left per partner.
-        degree: Flows not yet frozen per partner.
-        moves: Filled with the pairs that had another bottleneck.
-        num_moves: How many there are so far.
+        rest: Capacity left per partner.
+        free: Flows not yet frozen per partner.
+        num_moves: How many moves there are so far.
 
     Returns:
         How many there are now.
@@ -68,72 +73,166 @@ def freeze(full, rate, row, marks, left, degree, moves, num_moves):  # type: ign
     num = len(row)
     hits = 0
     for x in range(num):
-        hits += np.int64(row[x] > 0.0) & np.int64(degree[x] > 0.5) & np.int64(marks[x] == np.inf)
+        hits += (
+            np.int64(classes[x] == current) & np.int64(free[x] > 0.5) & np.int64(marks[x] == np.inf)
+        )
     if hits > 0:
         for x in range(num):
-            if row[x] > 0.0 and degree[x] > 0.5 and marks[x] == np.inf:
-                moves[num_moves, 0] = full * num + x if full < num else x * num + full - num
-                moves[num_moves, 1] = full
+            if classes[x] == current and free[x] > 0.5 and marks[x] == np.inf:
+                net.moves[num_moves, 0] = full * num + x if full < num else x * num + full - num
+                net.moves[num_moves, 1] = full
                 num_moves += 1
+    rate = net.share[full]
     for x in range(num):
-        flows = degree[x]
-        frozen = row[x] if flows > 0.5 else 0.0
-        rest = left[x] - rate * frozen
-        left[x] = rest if rest > 0.0 else 0.0
-        degree[x] = flows - frozen
+        flows = free[x]
+        frozen = row[x] if flows > 0.5 and classes[x] == current else 0.0
+        left = rest[x] - rate * frozen
+        rest[x] = left if left > 0.0 else 0.0
+        free[x] = flows - frozen
+    net.level[full] = rate
+    net.members[full] = net.free[full]
+    net.full_class[full] = current
+    net.free[full] = 0.0
+    net.share[full] = np.inf
     return num_moves
 
 
-@hot_loop
-def fill_pairs(  # type: ignore[no-untyped-def]
-    counts, counts_t, left, degree, share, share_bits, level, marks, moves
-):
-    """Max-min over all pairs by progressive filling.
+@hot
+def _begin(net):  # type: ignore[no-untyped-def]
+    """Empty all ports."""
+    for p in range(len(net.level)):
+        net.level[p] = 0.0
+        net.rest[p] = net.capacity[p]
+        net.full_class[p] = np.inf
+        net.filled_at[p] = NEVER
+        net.pending[p] = NEVER
+
+
+@hot
+def _next_class(net, done):  # type: ignore[no-untyped-def]
+    """Bits of the first class after `done` between ports that are not full."""
+    num = len(net.counts)
+    in_class = net.full_class[num:]
+    best = np.int64(INFINITY_BITS)
+    for a in range(num):
+        if net.full_class[a] == np.inf:
+            bits = net.class_bits[a]
+            for b in range(num):
+                is_open = bits[b] > done and in_class[b] == np.inf
+                best = min(best, bits[b] if is_open else np.int64(INFINITY_BITS))
+    return best
+
+
+@hot
+def _add_demand(row, classes, current, full_class, free):  # type: ignore[no-untyped-def]
+    """A port's flows of one class, added up at the ports of the other side that are not full."""
+    for x in range(len(row)):
+        takes_part = classes[x] == current and full_class[x] == np.inf
+        free[x] += row[x] if takes_part else 0.0
+
+
+@hot
+def _demand(net, current):  # type: ignore[no-untyped-def]
+    """Flows of one class per port, between ports that are not full."""
+    num = len(net.counts)
+    for p in range(2 * num):
+        net.free[p] = 0.0
+    for x in range(num):
+        if net.full_class[x] == np.inf:
+            _add_demand(
+                net.counts[x], net.classes[x], current, net.full_class[num:], net.free[num:]
+            )
+        if net.full_class[num + x] == np.inf:
+            _add_demand(
+                net.counts_t[x], net.classes_t[x], current, net.full_class[:num], net.free[:num]
+            )
+
+
+@hot
+def _starve(net, num_moves):  # type: ignore[no-untyped-def]
+    """List the pairs with a bottleneck that have a port which an earlier class filled."""
+    num = len(net.counts)
+    for p in range(2 * num):
+        marks = net.marks[p]
+        classes = net.classes[p] if p < num else net.classes_t[p - num]
+        others = net.full_class[num:] if p < num else net.full_class[:num]
+        mine = net.full_class[p]
+        hits = 0
+        for x in range(num):
+            hits += np.int64(marks[x] < np.inf) & (
+                np.int64(mine < classes[x]) | np.int64(others[x] < classes[x])
+            )
+        if hits > 0:
+            for x in range(num):
+                if marks[x] < np.inf and (mine < classes[x] or others[x] < classes[x]):
+                    net.moves[num_moves, 0] = p * num + x if p < num else x * num + p - num
+                    net.moves[num_moves, 1] = STARVED
+                    num_moves += 1
+    return num_moves
+
+
+@hot
+def fill_ports(net):  # type: ignore[no-untyped-def]
+    """Class after class, max-min by progressive filling on what earlier classes left.
 
     Ports of one side do not share pairs, and a port that fills up below the others' shares only raises them. So
     all ports of one side whose share is within the smallest share of the other side fill up in one go.
 
     Args:
-        counts: Flows per pair, shape (M, M), float.
-        counts_t: Its transpose, contiguous.
-        left: Capacity per port, 2M; used up.
-        degree: Flows per port, 2M; used up.
-        share: Scratch of 2M.
-        share_bits: The same memory as integers.
-        level: Filled with the level of every full port, 0 for the others.
-        marks: Which pairs are at which port so far, shape (2M, M).
-        moves: Filled with rows (pair, new bottleneck).
+        net: The network; sets levels and what belongs to them, fills `moves` with rows (pair, new bottleneck).
 
     Returns:
         Number of moves.
     """
-    num = len(counts)
-    for p in range(2 * num):
-        level[p] = 0.0
-    divide(left, degree, share)
-    num_moves = 0
+    num = len(net.counts)
+    rest, free, share, bits = net.rest, net.free, net.share, net.share_bits
+    _begin(net)
+    num_moves = num_full = 0
+    class_bits = np.int64(-1)
     while True:
-        out_bits, in_bits = smallest_bits(share_bits[:num]), smallest_bits(share_bits[num:])
-        if out_bits == INFINITY_BITS:
-            return num_moves
-        if out_bits <= in_bits:
-            for a in range(num):
-                if share_bits[a] <= in_bits:
-                    level[a] = share[a]
-                    num_moves = freeze(
-                        a, share[a], counts[a], marks[a], left[num:], degree[num:], moves, num_moves
-                    )
-                    degree[a] = 0.0
-                    share[a] = np.inf
-            divide(left[num:], degree[num:], share[num:])
-        else:
-            for b in range(num):
-                p = num + b
-                if share_bits[p] <= out_bits:
-                    level[p] = share[p]
-                    num_moves = freeze(
-                        p, share[p], counts_t[b], marks[p], left[:num], degree[:num], moves, num_moves
-                    )
-                    degree[p] = 0.0
-                    share[p] = np.inf
-            divide(left[:num], degree[:num], share[:num])
+        class_bits = _next_class(net, class_bits)
+        if class_bits == INFINITY_BITS:
+            return _starve(net, num_moves)
+        net.row_bits[0] = class_bits
+        current = net.row[0]
+        _demand(net, current)
+        divide(rest, free, share)
+        while True:
+            out_bits, in_bits = smallest_bits(bits[:num]), smallest_bits(bits[num:])
+            if out_bits == INFINITY_BITS:
+                break
+            if out_bits <= in_bits:
+                for a in range(num):
+                    if bits[a] <= in_bits:
+                        net.filled_at[a] = (num_full << 32) + a
+                        num_full += 1
+                        num_moves = _freeze(
+                            net,
+                            a,
+                            net.counts[a],
+                            net.classes[a],
+                            current,
+                            net.marks[a],
+                            rest[num:],
+                            free[num:],
+                            num_moves,
+                        )
+                divide(rest[num:], free[num:], share[num:])
+            else:
+                for b in range(num):
+                    p = num + b
+                    if bits[p] <= out_bits:
+                        net.filled_at[p] = (num_full << 32) + p
+                        num_full += 1
+                        num_moves = _freeze(
+                            net,
+                            p,
+                            net.counts_t[b],
+                            net.classes_t[b],
+                            current,
+                            net.marks[p],
+                            rest[:num],
+                            free[:num],
+                            num_moves,
+                        )
+                divide(rest[:num], free[:num], share[:num])

@@ -1,0 +1,146 @@
+"""`oes` at the grain of machine pairs: a port's level is its even share, a pair's bottleneck the port with the smaller one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headrace.policies.compiled import hot
+from headrace.policies.flow.ports import STARVED
+from headrace.simulator.network import DIRTY, LARGE, TOUCHED, attach, is_large
+
+
+@hot
+def _smaller_share(net, a, b):  # type: ignore[no-untyped-def]
+    """Bottleneck under `oes`; a tie leaves a pair where it is."""
+    out_share, in_share = net.rate[a], net.rate[len(net.counts) + b]
+    if out_share < in_share or (out_share == in_share and net.bottleneck[a, b] == STARVED):
+        return a
+    if in_share < out_share:
+        return len(net.counts) + b
+    return net.bottleneck[a, b]
+
+
+@hot
+def _scan_rows(net, num_changed, now_s):  # type: ignore[no-untyped-def]
+    """Set the shares of the first `num_changed` touched ports, look at all their pairs."""
+    num = len(net.counts)
+    for i in range(num_changed):
+        p = net.touched[i]
+        share = net.capacity[p] / net.degree[p]
+        net.rate[p] = share if net.degree[p] > 0.5 else 0.0
+    for i in range(net.sizes[DIRTY]):
+        pair = net.dirty[i]
+        a, b = net.sender[pair], net.receiver[pair]
+        if net.counts[a, b] > 0.0 and net.bottleneck[a, b] == STARVED:
+            attach(net, a, b, _smaller_share(net, a, b), now_s)
+    for i in range(num_changed):
+        p = net.touched[i]
+        counts = net.counts[p] if p < num else net.counts_t[p - num]
+        others = net.rate[num:] if p < num else net.rate[:num]
+        marks = net.marks[p]
+        mine = net.rate[p]
+        hits = 0
+        for x in range(num):
+            is_member = np.int64(marks[x] < np.inf)
+            hits += np.int64(counts[x] > 0.0) & (
+                (np.int64(others[x] < mine) & is_member)
+                | (np.int64(mine < others[x]) & (1 - is_member))
+            )
+        if hits > 0:
+            for x in range(num):
+                if counts[x] > 0.0:
+                    a, b = (p, x) if p < num else (x, p - num)
+                    port = _smaller_share(net, a, b)
+                    if port != net.bottleneck[a, b]:
+                        attach(net, a, b, port, now_s)
+
+
+@hot
+def _resort(net, p, old):  # type: ignore[no-untyped-def]
+    """Put a port in its place among the ports of its side, which are sorted by share."""
+    num = len(net.counts)
+    side = 0 if p < num else 1
+    rates, ports = net.sorted_rate[side], net.sorted_port[side]
+    new = net.rate[p]
+    i = net.rank[p]
+    if new > old:
+        while i + 1 < num and rates[i + 1] < new:
+            rates[i], ports[i] = rates[i + 1], ports[i + 1]
+            net.rank[ports[i]] = i
+            i += 1
+    else:
+        while i > 0 and rates[i - 1] > new:
+            rates[i], ports[i] = rates[i - 1], ports[i - 1]
+            net.rank[ports[i]] = i
+            i -= 1
+    rates[i], ports[i], net.rank[p] = new, p, i
+
+
+@hot
+def _sort_all(net):  # type: ignore[no-untyped-def]
+    """Sort both sides by share; they are nearly sorted or this is rare."""
+    num = len(net.counts)
+    for side in range(2):
+        rates, ports = net.sorted_rate[side], net.sorted_port[side]
+        for k in range(num):
+            p = ports[k]
+            rate = net.rate[p]
+            i = k
+            while i > 0 and rates[i - 1] > rate:
+                rates[i], ports[i] = rates[i - 1], ports[i - 1]
+                i -= 1
+            rates[i], ports[i] = rate, p
+        for k in range(num):
+            net.rank[ports[k]] = k
+
+
+@hot
+def _visit_between(net, p, low, high, now_s):  # type: ignore[no-untyped-def]
+    """Look at the pairs of a port whose other port has a share in a range."""
+    num = len(net.counts)
+    side = 1 if p < num else 0
+    rates, ports = net.sorted_rate[side], net.sorted_port[side]
+    i, end = 0, num
+    while i < end:
+        middle = (i + end) >> 1
+        if rates[middle] < low:
+            i = middle + 1
+        else:
+            end = middle
+    while i < num and rates[i] <= high:
+        x = ports[i]
+        a, b = (p, x - num) if p < num else (x, p - num)
+        if net.bottleneck[a, b] != STARVED:
+            port = _smaller_share(net, a, b)
+            if port != net.bottleneck[a, b]:
+                attach(net, a, b, port, now_s)
+        i += 1
+
+
+@hot
+def share_evenly(net, now_s):  # type: ignore[no-untyped-def]
+    """Give the touched ports their shares, and pairs whose smaller share changed sides their bottleneck.
+
+    A pair changes sides only if the share of one port passes the other's. In a large network ports are kept sorted
+    by share, and shares change one after the other, so that each visits only the ports that it passes.
+    """
+    num_changed = net.sizes[TOUCHED]
+    if not is_large(net):
+        _scan_rows(net, num_changed, now_s)
+    elif num_changed > LARGE:
+        _scan_rows(net, num_changed, now_s)
+        _sort_all(net)
+    else:
+        for i in range(num_changed):
+            p = net.touched[i]
+            old = net.rate[p]
+            new = net.capacity[p] / net.degree[p] if net.degree[p] > 0.5 else 0.0
+            if new != old:
+                net.rate[p] = new
+                _resort(net, p, old)
+                _visit_between(net, p, min(old, new), max(old, new), now_s)
+        for i in range(net.sizes[DIRTY]):
+            pair = net.dirty[i]
+            a, b = net.sender[pair], net.receiver[pair]
+            if net.counts[a, b] > 0.0 and net.bottleneck[a, b] == STARVED:
+                attach(net, a, b, _smaller_share(net, a, b), now_s)
