@@ -31,6 +31,12 @@ def hot(function: F) -> F:
     return compiled
 
 
+def warm(function: F) -> F:
+    """Compile a function that is called too rarely, or from too many places, to be inlined."""
+    compiled: F = njit(**_OPTIONS, no_cpython_wrapper=True)(function)
+    return compiled
+
+
 def hot_loop(function: F) -> F:
     """Compile the outermost function, which Python calls, or one too large to be inlined."""
     compiled: F = njit(**_OPTIONS, cache=True)(function)

@@ -5,40 +5,56 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.policies.compiled import hot
+from headrace.policies.flow.layout import (
+    CAPACITY,
+    COUNTS,
+    COUNTS_T,
+    DEGREE,
+    DIRTY,
+    NUM_DIRTY,
+    NUM_TOUCHED,
+    RANK,
+    RATE,
+    RECEIVER,
+    SENDER,
+    SORTED_PORT,
+    SORTED_RATE,
+    TOUCHED,
+)
 from headrace.policies.flow.ports import STARVED
-from headrace.simulator.network import DIRTY, LARGE, TOUCHED, attach, is_large
+from headrace.simulator.network import LARGE, attach, is_large
 
 
 @hot
 def _smaller_share(net, a, b):  # type: ignore[no-untyped-def]
     """Bottleneck under `oes`; a tie leaves a pair where it is."""
-    out_share, in_share = net.rate[a], net.rate[len(net.counts) + b]
+    out_share, in_share = net.ports[RATE, a], net.ports[RATE, net.planes.shape[1] + b]
     if out_share < in_share or (out_share == in_share and net.bottleneck[a, b] == STARVED):
         return a
     if in_share < out_share:
-        return len(net.counts) + b
+        return net.planes.shape[1] + b
     return net.bottleneck[a, b]
 
 
 @hot
 def _scan_rows(net, num_changed, now_s):  # type: ignore[no-untyped-def]
     """Set the shares of the first `num_changed` touched ports, look at all their pairs."""
-    num = len(net.counts)
+    num = net.planes.shape[1]
     for i in range(num_changed):
-        p = net.touched[i]
-        share = net.capacity[p] / net.degree[p]
-        net.rate[p] = share if net.degree[p] > 0.5 else 0.0
-    for i in range(net.sizes[DIRTY]):
-        pair = net.dirty[i]
-        a, b = net.sender[pair], net.receiver[pair]
-        if net.counts[a, b] > 0.0 and net.bottleneck[a, b] == STARVED:
+        p = net.port_ids[TOUCHED, i]
+        share = net.ports[CAPACITY, p] / net.ports[DEGREE, p]
+        net.ports[RATE, p] = share if net.ports[DEGREE, p] > 0.5 else 0.0
+    for i in range(net.sizes[NUM_DIRTY]):
+        pair = net.pairs[DIRTY, i]
+        a, b = net.pairs[SENDER, pair], net.pairs[RECEIVER, pair]
+        if net.planes[COUNTS, a, b] > 0.0 and net.bottleneck[a, b] == STARVED:
             attach(net, a, b, _smaller_share(net, a, b), now_s)
     for i in range(num_changed):
-        p = net.touched[i]
-        counts = net.counts[p] if p < num else net.counts_t[p - num]
-        others = net.rate[num:] if p < num else net.rate[:num]
+        p = net.port_ids[TOUCHED, i]
+        counts = net.planes[COUNTS, p] if p < num else net.planes[COUNTS_T, p - num]
+        others = net.ports[RATE, num:] if p < num else net.ports[RATE, :num]
         marks = net.marks[p]
-        mine = net.rate[p]
+        mine = net.ports[RATE, p]
         hits = 0
         for x in range(num):
             is_member = np.int64(marks[x] < np.inf)
@@ -58,48 +74,54 @@ def _scan_rows(net, num_changed, now_s):  # type: ignore[no-untyped-def]
 @hot
 def _resort(net, p, old):  # type: ignore[no-untyped-def]
     """Put a port in its place among the ports of its side, which are sorted by share."""
-    num = len(net.counts)
+    num = net.planes.shape[1]
     side = 0 if p < num else 1
-    rates, ports = net.sorted_rate[side], net.sorted_port[side]
-    new = net.rate[p]
-    i = net.rank[p]
+    first = side * num
+    rates = net.ports[SORTED_RATE, first : first + num]
+    ports = net.port_ids[SORTED_PORT, first : first + num]
+    new = net.ports[RATE, p]
+    i = net.port_ids[RANK, p]
     if new > old:
         while i + 1 < num and rates[i + 1] < new:
             rates[i], ports[i] = rates[i + 1], ports[i + 1]
-            net.rank[ports[i]] = i
+            net.port_ids[RANK, ports[i]] = i
             i += 1
     else:
         while i > 0 and rates[i - 1] > new:
             rates[i], ports[i] = rates[i - 1], ports[i - 1]
-            net.rank[ports[i]] = i
+            net.port_ids[RANK, ports[i]] = i
             i -= 1
-    rates[i], ports[i], net.rank[p] = new, p, i
+    rates[i], ports[i], net.port_ids[RANK, p] = new, p, i
 
 
 @hot
 def _sort_all(net):  # type: ignore[no-untyped-def]
     """Sort both sides by share; they are nearly sorted or this is rare."""
-    num = len(net.counts)
+    num = net.planes.shape[1]
     for side in range(2):
-        rates, ports = net.sorted_rate[side], net.sorted_port[side]
+        first = side * num
+        rates = net.ports[SORTED_RATE, first : first + num]
+        ports = net.port_ids[SORTED_PORT, first : first + num]
         for k in range(num):
             p = ports[k]
-            rate = net.rate[p]
+            rate = net.ports[RATE, p]
             i = k
             while i > 0 and rates[i - 1] > rate:
                 rates[i], ports[i] = rates[i - 1], ports[i - 1]
                 i -= 1
             rates[i], ports[i] = rate, p
         for k in range(num):
-            net.rank[ports[k]] = k
+            net.port_ids[RANK, ports[k]] = k
 
 
 @hot
 def _visit_between(net, p, low, high, now_s):  # type: ignore[no-untyped-def]
     """Look at the pairs of a port whose other port has a share in a range."""
-    num = len(net.counts)
+    num = net.planes.shape[1]
     side = 1 if p < num else 0
-    rates, ports = net.sorted_rate[side], net.sorted_port[side]
+    first = side * num
+    rates = net.ports[SORTED_RATE, first : first + num]
+    ports = net.port_ids[SORTED_PORT, first : first + num]
     i, end = 0, num
     while i < end:
         middle = (i + end) >> 1
@@ -124,7 +146,7 @@ def share_evenly(net, now_s):  # type: ignore[no-untyped-def]
     A pair changes sides only if the share of one port passes the other's. In a large network ports are kept sorted
     by share, and shares change one after the other, so that each visits only the ports that it passes.
     """
-    num_changed = net.sizes[TOUCHED]
+    num_changed = net.sizes[NUM_TOUCHED]
     if not is_large(net):
         _scan_rows(net, num_changed, now_s)
     elif num_changed > LARGE:
@@ -132,15 +154,17 @@ def share_evenly(net, now_s):  # type: ignore[no-untyped-def]
         _sort_all(net)
     else:
         for i in range(num_changed):
-            p = net.touched[i]
-            old = net.rate[p]
-            new = net.capacity[p] / net.degree[p] if net.degree[p] > 0.5 else 0.0
+            p = net.port_ids[TOUCHED, i]
+            old = net.ports[RATE, p]
+            new = (
+                net.ports[CAPACITY, p] / net.ports[DEGREE, p] if net.ports[DEGREE, p] > 0.5 else 0.0
+            )
             if new != old:
-                net.rate[p] = new
+                net.ports[RATE, p] = new
                 _resort(net, p, old)
                 _visit_between(net, p, min(old, new), max(old, new), now_s)
-        for i in range(net.sizes[DIRTY]):
-            pair = net.dirty[i]
-            a, b = net.sender[pair], net.receiver[pair]
-            if net.counts[a, b] > 0.0 and net.bottleneck[a, b] == STARVED:
+        for i in range(net.sizes[NUM_DIRTY]):
+            pair = net.pairs[DIRTY, i]
+            a, b = net.pairs[SENDER, pair], net.pairs[RECEIVER, pair]
+            if net.planes[COUNTS, a, b] > 0.0 and net.bottleneck[a, b] == STARVED:
                 attach(net, a, b, _smaller_share(net, a, b), now_s)

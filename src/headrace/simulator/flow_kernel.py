@@ -17,8 +17,15 @@ from headrace.policies.flow.omcoflow import omcoflow_rates
 from headrace.policies.flow.paced import paced_rates
 from headrace.policies.flow.priority import priority_rates
 from headrace.simulator.progress_kernel import (
+    EDGE_DST,
+    EDGE_KIND,
+    EDGE_SRC,
+    END,
     EVENTS,
     HEAP,
+    IN,
+    OUT,
+    START,
     UNFINISHED,
     deliver,
     draw_volume,
@@ -51,26 +58,26 @@ def _rates(code, flows, nic_out, nic_in, pace_s, rates):  # type: ignore[no-unty
 @hot
 def _open_flow(fixed, progress, slots, is_open, edge, now_s):  # type: ignore[no-untyped-def]
     """Open the next flow of an edge; flows without bytes complete at once."""
-    while progress.num_sent[edge] < progress.num_done[fixed.edge_src[edge]]:
+    while progress.num_sent[edge] < progress.num_done[fixed.edges[EDGE_SRC, edge]]:
         n = progress.num_sent[edge]
         volume = draw_volume(fixed, edge, n)
-        if len(progress.flow_start) > 0:
-            progress.flow_start[edge, n] = now_s
+        if progress.flow_times.shape[1] > 0:
+            progress.flow_times[START, edge, n] = now_s
         if volume > 0.0:
             pair = fixed.edge_pair[edge]
             slots[edge].src = pair // fixed.num_machines
             slots[edge].dst = pair % fixed.num_machines
-            slots[edge].task = fixed.edge_dst[edge]
+            slots[edge].task = fixed.edges[EDGE_DST, edge]
             slots[edge].edge = edge
-            slots[edge].kind = fixed.edge_kind[edge]
+            slots[edge].kind = fixed.edges[EDGE_KIND, edge]
             slots[edge].iteration = n
             slots[edge].volume = volume
             slots[edge].remaining = volume
             slots[edge].opened = now_s
             is_open[edge] = True
             return True
-        if len(progress.flow_end) > 0:
-            progress.flow_end[edge, n] = now_s
+        if progress.flow_times.shape[1] > 0:
+            progress.flow_times[END, edge, n] = now_s
         progress.num_sent[edge] = n + 1
         deliver(fixed, progress, edge, n)
     return False
@@ -95,7 +102,7 @@ def run_flows(fixed, progress, code, pace_s, slots, flows, is_open, rates, use_t
     Returns:
         Makespan, or -1 if nothing could go on; and the number of rows in `use_time`.
     """
-    num_edges, num_machines = len(fixed.edge_src), fixed.num_machines
+    num_edges, num_machines = fixed.edges.shape[1], fixed.num_machines
     num_flows = 0
     num_use = 0
     changed = False
@@ -106,8 +113,8 @@ def run_flows(fixed, progress, code, pace_s, slots, flows, is_open, rates, use_t
         while progress.sizes[HEAP] > 0 and progress.heap_time[0] <= now_s:
             task = pop_task(progress)
             n = finish_task(fixed, progress, task, now_s)
-            for k in range(fixed.out_start[task], fixed.out_start[task + 1]):
-                edge = fixed.out_edges[k]
+            for k in range(fixed.starts[OUT, task], fixed.starts[OUT, task + 1]):
+                edge = fixed.lists[OUT, k]
                 if fixed.edge_pair[edge] >= 0 and progress.num_sent[edge] == n:
                     changed |= _open_flow(fixed, progress, slots, is_open, edge, now_s)
             start_ready(fixed, progress, now_s)
@@ -119,7 +126,9 @@ def run_flows(fixed, progress, code, pace_s, slots, flows, is_open, rates, use_t
                 if is_open[edge]:
                     flows[num_flows] = slots[edge]
                     num_flows += 1
-            _rates(code, flows[:num_flows], fixed.nic_out, fixed.nic_in, pace_s, rates[:num_flows])
+            _rates(
+                code, flows[:num_flows], fixed.nics[OUT], fixed.nics[IN], pace_s, rates[:num_flows]
+            )
             changed = False
             if len(use_time) > 0:
                 use_time[num_use] = now_s
@@ -141,8 +150,8 @@ def run_flows(fixed, progress, code, pace_s, slots, flows, is_open, rates, use_t
             edge = flows[i].edge
             if rates[i] > 0.0 and now_s + flows[i].remaining / rates[i] <= next_s:
                 n = flows[i].iteration
-                if len(progress.flow_end) > 0:
-                    progress.flow_end[edge, n] = next_s
+                if progress.flow_times.shape[1] > 0:
+                    progress.flow_times[END, edge, n] = next_s
                 progress.num_sent[edge] = n + 1
                 progress.sizes[EVENTS] += 1
                 is_open[edge] = False

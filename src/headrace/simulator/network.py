@@ -13,76 +13,71 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace.policies.compiled import hot
+from headrace.policies.compiled import hot, warm
+from headrace.policies.flow.layout import (
+    BASE,
+    BEST,
+    BEST_AT,
+    CAPACITY,
+    CLASSES,
+    CLASSES_T,
+    CLOCK_S,
+    DIRTY,
+    FILLED_AT,
+    FULL_CLASS,
+    IS_DIRTY,
+    IS_STALE,
+    IS_TOUCHED,
+    ITEM_CLASS,
+    ITEM_MARK,
+    NEXT_S,
+    NUM_DIRTY,
+    NUM_FRONT,
+    NUM_ITEM_ROWS,
+    NUM_OPEN,
+    NUM_PAIR_ROWS,
+    NUM_PLANES,
+    NUM_PORT_ID_ROWS,
+    NUM_PORT_ROWS,
+    NUM_TOUCHED,
+    PENDING,
+    RANK,
+    RATE,
+    RECEIVER,
+    SENDER,
+    SERVICE,
+    SORTED_PORT,
+    TOUCHED,
+)
 from headrace.policies.flow.ports import INFINITY_BITS, NEVER, STARVED, find_bits, smallest_bits
 from headrace.simulator.progress_kernel import Fixed
 
 
 class Network(NamedTuple):
-    """Port a is machine a's outgoing NIC, port M + b machine b's incoming one; pair = a * M + b."""
+    """Port a is machine a's outgoing NIC, port M + b machine b's incoming one; pair = a * M + b.
 
-    sender: Any
-    receiver: Any
-    counts: Any
-    counts_t: Any
-    classes: Any
-    classes_t: Any
-    class_bits: Any
+    Rows are named in `layout`.
+    """
+
+    ports: Any
+    port_ids: Any
+    planes: Any
+    pairs: Any
     bottleneck: Any
-    base: Any
-    num_front: Any
-    num_open: Any
-    item_start: Any
-    item_mark: Any
-    item_edge: Any
-    item_class: Any
-    capacity: Any
-    degree: Any
+    """Per pair the port that limits it, or `STARVED`."""
     marks: Any
     """Next mark per port and partner on the port's clock; infinity for pairs that are not members."""
-    mark_bits: Any
     block_bits: Any
     """Smallest mark per port and block of partners; empty in small networks."""
-    best: Any
-    best_at: Any
-    is_stale: Any
-    """Whether `best` must be looked for again."""
-    rate: Any
-    service: Any
-    clock_s: Any
-    next_s: Any
-    next_bits: Any
     next_block_bits: Any
-    """Smallest `next_s` per block of ports; empty in small networks."""
-    sorted_rate: Any
-    """Rates of each side in rising order, for `oes` in large networks."""
-    sorted_port: Any
-    rank: Any
-    is_dirty: Any
-    dirty: Any
-    is_touched: Any
-    touched: Any
+    """Smallest next completion per block of ports; empty in small networks."""
+    item_start: Any
+    items: Any
+    item_edge: Any
     sizes: Any
-    """Dirty pairs, touched ports, whether rates must be found from scratch."""
-    rest: Any
-    """What a full port has for its members, or what another port has left."""
-    members: Any
-    full_class: Any
-    """Class in which a port filled up; infinity if it did not."""
-    filled_at: Any
-    """When ports filled up, as increasing numbers."""
-    pending: Any
-    """`filled_at` for ports whose level must be looked at, else `NEVER`."""
-    free: Any
-    share: Any
-    share_bits: Any
-    row: Any
-    row_bits: Any
-    level: Any
     moves: Any
 
 
-DIRTY, TOUCHED, BROKEN = 0, 1, 2
 BLOCK = 32
 LARGE = 64
 """Machines beyond which minima are kept per block and `oes` sorts ports. A guess, not tuned."""
@@ -93,60 +88,32 @@ def idle_network(fixed: Fixed) -> Network:
     num = fixed.num_machines
     per_pair = np.bincount(fixed.edge_pair[fixed.edge_pair >= 0], minlength=num * num)
     num_items = int(per_pair.sum())
-    ports = 2 * num
+    num_ports = 2 * num
     has_blocks, num_blocks = num > LARGE, -(-num // BLOCK)
-    pairs = np.arange(num * num, dtype=np.int32)
-    marks, next_s, share = np.full((ports, num), np.inf), np.full(ports, np.inf), np.zeros(ports)
-    classes, row = np.full((num, num), np.inf), np.zeros(1)
+    ports = np.zeros((NUM_PORT_ROWS, num_ports))
+    ports[CAPACITY] = fixed.nics.ravel()
+    ports[[BEST, NEXT_S, FULL_CLASS]] = np.inf
+    port_ids = np.zeros((NUM_PORT_ID_ROWS, num_ports), dtype=np.int64)
+    port_ids[RANK] = np.arange(num_ports) % num
+    port_ids[SORTED_PORT] = np.arange(num_ports)
+    port_ids[[FILLED_AT, PENDING]] = NEVER
+    planes = np.zeros((NUM_PLANES, num, num))
+    planes[[CLASSES, CLASSES_T]] = np.inf
+    pairs = np.zeros((NUM_PAIR_ROWS, num * num), dtype=np.int32)
+    pairs[SENDER], pairs[RECEIVER] = np.divmod(np.arange(num * num), num)
     return Network(
-        sender=pairs // num,
-        receiver=pairs % num,
-        counts=np.zeros((num, num)),
-        counts_t=np.zeros((num, num)),
-        classes=classes,
-        class_bits=classes.view(np.int64),
-        classes_t=np.full((num, num), np.inf),
+        ports=ports,
+        port_ids=port_ids,
+        planes=planes,
+        pairs=pairs,
         bottleneck=np.full((num, num), STARVED, dtype=np.int32),
-        base=np.zeros((num, num)),
-        num_front=np.zeros(num * num, dtype=np.int32),
-        num_open=np.zeros(num * num, dtype=np.int32),
-        item_start=np.concatenate([[0], np.cumsum(per_pair)]).astype(np.int64),
-        item_mark=np.zeros(num_items),
-        item_edge=np.zeros(num_items, dtype=np.int32),
-        item_class=np.zeros(num_items),
-        capacity=np.concatenate([fixed.nic_out, fixed.nic_in]),
-        degree=np.zeros(ports),
-        marks=marks,
-        mark_bits=marks.view(np.int64),
-        block_bits=np.full((ports, num_blocks if has_blocks else 0), INFINITY_BITS),
-        best=np.full(ports, np.inf),
-        best_at=np.zeros(ports, dtype=np.int32),
-        is_stale=np.zeros(ports, dtype=np.bool_),
-        rate=np.zeros(ports),
-        service=np.zeros(ports),
-        clock_s=np.zeros(ports),
-        next_s=next_s,
-        next_bits=next_s.view(np.int64),
+        marks=np.full((num_ports, num), np.inf),
+        block_bits=np.full((num_ports, num_blocks if has_blocks else 0), INFINITY_BITS),
         next_block_bits=np.full(2 * num_blocks if has_blocks else 0, INFINITY_BITS),
-        sorted_rate=np.zeros((2, num if has_blocks else 0)),
-        sorted_port=np.arange(ports, dtype=np.int32).reshape(2, num),
-        rank=np.arange(ports, dtype=np.int32) % num,
-        is_dirty=np.zeros(num * num, dtype=np.bool_),
-        dirty=np.zeros(num * num, dtype=np.int32),
-        is_touched=np.zeros(ports, dtype=np.bool_),
-        touched=np.zeros(ports, dtype=np.int32),
+        item_start=np.concatenate([[0], np.cumsum(per_pair)]).astype(np.int64),
+        items=np.zeros((NUM_ITEM_ROWS, num_items)),
+        item_edge=np.zeros(num_items, dtype=np.int32),
         sizes=np.array([0, 0, 1], dtype=np.int64),
-        rest=np.zeros(ports),
-        members=np.zeros(ports),
-        full_class=np.full(ports, np.inf),
-        filled_at=np.full(ports, NEVER),
-        pending=np.full(ports, NEVER),
-        free=np.zeros(ports),
-        share=share,
-        share_bits=share.view(np.int64),
-        row=row,
-        row_bits=row.view(np.int64),
-        level=np.zeros(ports),
         moves=np.zeros((2 * num * num, 2), dtype=np.int32),
     )
 
@@ -154,21 +121,21 @@ def idle_network(fixed: Fixed) -> Network:
 @hot
 def mark_dirty(net, pair):  # type: ignore[no-untyped-def]
     """Remember that a pair's flows changed."""
-    if not net.is_dirty[pair]:
-        net.is_dirty[pair] = True
-        net.dirty[net.sizes[DIRTY]] = pair
-        net.sizes[DIRTY] += 1
+    if not net.pairs[IS_DIRTY, pair]:
+        net.pairs[IS_DIRTY, pair] = True
+        net.pairs[DIRTY, net.sizes[NUM_DIRTY]] = pair
+        net.sizes[NUM_DIRTY] += 1
 
 
 @hot
 def touch(net, port, now_s):  # type: ignore[no-untyped-def]
     """Bring a port's clock up to now and remember to look for its next completion."""
-    if not net.is_touched[port]:
-        net.is_touched[port] = True
-        net.touched[net.sizes[TOUCHED]] = port
-        net.sizes[TOUCHED] += 1
-        net.service[port] += net.rate[port] * (now_s - net.clock_s[port])
-        net.clock_s[port] = now_s
+    if not net.port_ids[IS_TOUCHED, port]:
+        net.port_ids[IS_TOUCHED, port] = True
+        net.port_ids[TOUCHED, net.sizes[NUM_TOUCHED]] = port
+        net.sizes[NUM_TOUCHED] += 1
+        net.ports[SERVICE, port] += net.ports[RATE, port] * (now_s - net.ports[CLOCK_S, port])
+        net.ports[CLOCK_S, port] = now_s
 
 
 @hot
@@ -190,11 +157,12 @@ def _find_smallest(bits, block_bits):  # type: ignore[no-untyped-def]
     return first + find_bits(bits[first : first + BLOCK], smallest)
 
 
-@hot
+@warm
 def _set_block(net, port, x, mark):  # type: ignore[no-untyped-def]
     """Keep the smallest mark of a block, before the mark is set."""
     block = x // BLOCK
-    bits, old = net.mark_bits[port], net.mark_bits[port, x]
+    bits = net.marks[port].view(np.int64)
+    old = bits[x]
     net.marks[port, x] = mark
     if bits[x] < net.block_bits[port, block]:
         net.block_bits[port, block] = bits[x]
@@ -206,24 +174,28 @@ def _set_block(net, port, x, mark):  # type: ignore[no-untyped-def]
 @hot
 def aim(net, port):  # type: ignore[no-untyped-def]
     """Find a port's next completion; its clock must be up to date."""
-    if net.is_stale[port]:
-        net.is_stale[port] = False
-        at = _find_smallest(net.mark_bits[port], net.block_bits[port])
-        net.best_at[port] = at
-        net.best[port] = net.marks[port, at]
-    ahead = net.best[port] - net.service[port]
+    if net.port_ids[IS_STALE, port]:
+        net.port_ids[IS_STALE, port] = False
+        at = _find_smallest(net.marks[port].view(np.int64), net.block_bits[port])
+        net.port_ids[BEST_AT, port] = at
+        net.ports[BEST, port] = net.marks[port, at]
+    ahead = net.ports[BEST, port] - net.ports[SERVICE, port]
     ahead = ahead if ahead > 0.0 else 0.0
-    in_s = ahead / net.rate[port]
-    net.next_s[port] = net.clock_s[port] + in_s if net.rate[port] > 0.0 else np.inf
+    in_s = ahead / net.ports[RATE, port]
+    net.ports[NEXT_S, port] = (
+        net.ports[CLOCK_S, port] + in_s if net.ports[RATE, port] > 0.0 else np.inf
+    )
     if is_large(net):
         first = port // BLOCK * BLOCK
-        net.next_block_bits[port // BLOCK] = smallest_bits(net.next_bits[first : first + BLOCK])
+        net.next_block_bits[port // BLOCK] = smallest_bits(
+            net.ports[NEXT_S, first : first + BLOCK].view(np.int64)
+        )
 
 
 @hot
 def first_port(net):  # type: ignore[no-untyped-def]
     """The port with the next completion."""
-    return _find_smallest(net.next_bits, net.next_block_bits)
+    return _find_smallest(net.ports[NEXT_S].view(np.int64), net.next_block_bits)
 
 
 @hot
@@ -233,21 +205,25 @@ def set_mark(net, a, b, port, mark):  # type: ignore[no-untyped-def]
     if is_large(net):
         _set_block(net, port, x, mark)
     net.marks[port, x] = mark
-    if mark <= net.best[port]:
-        net.best[port] = mark
-        net.best_at[port] = x
-    elif x == net.best_at[port]:
-        net.is_stale[port] = True
+    if mark <= net.ports[BEST, port]:
+        net.ports[BEST, port] = mark
+        net.port_ids[BEST_AT, port] = x
+    elif x == net.port_ids[BEST_AT, port]:
+        net.port_ids[IS_STALE, port] = True
 
 
 @hot
 def served(net, a, b):  # type: ignore[no-untyped-def]
     """The pair's own clock; its port's clock must be up to date."""
     port = net.bottleneck[a, b]
-    return net.base[a, b] if port == STARVED else net.service[port] - net.base[a, b]
+    return (
+        net.planes[BASE, a, b]
+        if port == STARVED
+        else net.ports[SERVICE, port] - net.planes[BASE, a, b]
+    )
 
 
-@hot
+@warm
 def attach(net, a, b, port, now_s):  # type: ignore[no-untyped-def]
     """Move a pair to another bottleneck, or to none."""
     old = net.bottleneck[a, b]
@@ -257,18 +233,18 @@ def attach(net, a, b, port, now_s):  # type: ignore[no-untyped-def]
     done = served(net, a, b)
     net.bottleneck[a, b] = port
     if port == STARVED:
-        net.base[a, b] = done
+        net.planes[BASE, a, b] = done
     else:
         touch(net, port, now_s)
-        net.base[a, b] = net.service[port] - done
-        head = net.item_mark[net.item_start[a * len(net.counts) + b]]
-        set_mark(net, a, b, port, head + net.base[a, b])
+        net.planes[BASE, a, b] = net.ports[SERVICE, port] - done
+        head = net.items[ITEM_MARK, net.item_start[a * net.planes.shape[1] + b]]
+        set_mark(net, a, b, port, head + net.planes[BASE, a, b])
 
 
 @hot
 def push_item(net, first, i, mark, edge):  # type: ignore[no-untyped-def]
     """Let a mark rise from position i of the heap at `first`."""
-    marks, edges = net.item_mark, net.item_edge
+    marks, edges = net.items[ITEM_MARK], net.item_edge
     while i > 0:
         parent = (i - 1) >> 1
         if marks[first + parent] <= mark:
@@ -287,7 +263,7 @@ def pop_item(net, first, size):  # type: ignore[no-untyped-def]
     Returns:
         The edge whose flow ends.
     """
-    marks, edges = net.item_mark, net.item_edge
+    marks, edges = net.items[ITEM_MARK], net.item_edge
     edge = edges[first]
     last = size - 1
     mark, moved = marks[first + last], edges[first + last]
@@ -311,53 +287,57 @@ def pop_item(net, first, size):  # type: ignore[no-untyped-def]
 @hot
 def move_item(net, source, target):  # type: ignore[no-untyped-def]
     """Copy a flow from one place to another."""
-    net.item_mark[target] = net.item_mark[source]
+    net.items[ITEM_MARK, target] = net.items[ITEM_MARK, source]
     net.item_edge[target] = net.item_edge[source]
-    net.item_class[target] = net.item_class[source]
+    net.items[ITEM_CLASS, target] = net.items[ITEM_CLASS, source]
 
 
-@hot
+@warm
 def promote(net, pair, done):  # type: ignore[no-untyped-def]
     """The front is empty: the first class among the waiting flows becomes the front."""
-    first, num_open = net.item_start[pair], net.num_open[pair]
+    first, num_open = net.item_start[pair], net.pairs[NUM_OPEN, pair]
     current = np.inf
     for i in range(first, first + num_open):
-        current = min(current, net.item_class[i])
+        current = min(current, net.items[ITEM_CLASS, i])
     front = 0
     for i in range(first, first + num_open):
-        if net.item_class[i] == current:
-            mark, edge = net.item_mark[i] + done, net.item_edge[i]
+        if net.items[ITEM_CLASS, i] == current:
+            mark, edge = net.items[ITEM_MARK, i] + done, net.item_edge[i]
             move_item(net, first + front, i)
-            net.item_class[first + front] = current
+            net.items[ITEM_CLASS, first + front] = current
             push_item(net, first, front, mark, edge)
             front += 1
-    net.num_front[pair] = front
+    net.pairs[NUM_FRONT, pair] = front
 
 
 @hot
 def insert(net, pair, edge, volume, key):  # type: ignore[no-untyped-def]
     """Add a flow of class `key` to its pair; the clock of the pair's port must be up to date."""
-    a, b = net.sender[pair], net.receiver[pair]
-    first, front, num_open = net.item_start[pair], net.num_front[pair], net.num_open[pair]
+    a, b = net.pairs[SENDER, pair], net.pairs[RECEIVER, pair]
+    first, front, num_open = (
+        net.item_start[pair],
+        net.pairs[NUM_FRONT, pair],
+        net.pairs[NUM_OPEN, pair],
+    )
     done = served(net, a, b)
-    net.num_open[pair] = num_open + 1
+    net.pairs[NUM_OPEN, pair] = num_open + 1
     if num_open > 0:
-        current = net.item_class[first]
+        current = net.items[ITEM_CLASS, first]
         if key > current:
-            net.item_mark[first + num_open] = volume
+            net.items[ITEM_MARK, first + num_open] = volume
             net.item_edge[first + num_open] = edge
-            net.item_class[first + num_open] = key
+            net.items[ITEM_CLASS, first + num_open] = key
             return
         if key < current:
             for i in range(first, first + front):
-                net.item_mark[i] -= done
+                net.items[ITEM_MARK, i] -= done
             front = 0
         if front < num_open:
             move_item(net, first + front, first + num_open)
-    net.item_class[first + front] = key
+    net.items[ITEM_CLASS, first + front] = key
     push_item(net, first, front, done + volume, edge)
-    net.num_front[pair] = front + 1
+    net.pairs[NUM_FRONT, pair] = front + 1
     port = net.bottleneck[a, b]
     if port != STARVED:
-        set_mark(net, a, b, port, net.item_mark[first] + net.base[a, b])
+        set_mark(net, a, b, port, net.items[ITEM_MARK, first] + net.planes[BASE, a, b])
     mark_dirty(net, pair)

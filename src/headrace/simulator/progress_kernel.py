@@ -25,21 +25,17 @@ class Fixed(NamedTuple):
     seed: int
     task_time_s: Any
     task_table: Any
-    edge_src: Any
-    edge_dst: Any
-    edge_lag: Any
-    edge_kind: Any
+    edges: Any
+    """Source, target, lag, kind and table per edge, a row each."""
     edge_bytes: Any
-    edge_table: Any
     edge_pair: Any
     tables: Any
     table_start: Any
-    out_start: Any
-    out_edges: Any
-    in_start: Any
-    in_edges: Any
-    nic_out: Any
-    nic_in: Any
+    starts: Any
+    lists: Any
+    """Edges by task, outgoing and incoming, and where each task's begin."""
+    nics: Any
+    """Bandwidths, outgoing and incoming."""
 
 
 class Progress(NamedTuple):
@@ -56,12 +52,14 @@ class Progress(NamedTuple):
     sizes: Any
     """heap size, todo size, unfinished tasks, events"""
     iteration_end: Any
-    task_start: Any
-    task_end: Any
-    flow_start: Any
-    flow_end: Any
+    task_times: Any
+    flow_times: Any
+    """Starts and ends by task or edge and iteration; empty if nobody wants to know."""
 
 
+EDGE_SRC, EDGE_DST, EDGE_LAG, EDGE_KIND, EDGE_TABLE = range(5)
+OUT, IN = range(2)
+START, END = range(2)
 HEAP, TODO, UNFINISHED, EVENTS = 0, 1, 2, 3
 
 
@@ -79,21 +77,31 @@ def fix(instance: Instance) -> Fixed:
         seed=instance.seed,
         task_time_s=instance.task_time_s,
         task_table=instance.task_table,
-        edge_src=instance.edge_src,
-        edge_dst=instance.edge_dst,
-        edge_lag=instance.edge_lag,
-        edge_kind=instance.edge_kind,
+        edges=np.array(
+            [
+                instance.edge_src,
+                instance.edge_dst,
+                instance.edge_lag,
+                instance.edge_kind,
+                instance.edge_table,
+            ],
+            dtype=np.int32,
+        ),
         edge_bytes=instance.edge_bytes,
-        edge_table=instance.edge_table,
         edge_pair=np.where(is_flow, src * instance.num_machines + dst, -1).astype(np.int32),
         tables=instance.tables,
         table_start=instance.table_start,
-        out_start=np.searchsorted(instance.edge_src[by_src], tasks).astype(np.int64),
-        out_edges=by_src,
-        in_start=np.searchsorted(instance.edge_dst[by_dst], tasks).astype(np.int64),
-        in_edges=by_dst,
-        nic_out=np.ascontiguousarray(instance.nic_out_bytes_per_s, dtype=np.float64),
-        nic_in=np.ascontiguousarray(instance.nic_in_bytes_per_s, dtype=np.float64),
+        starts=np.array(
+            [
+                np.searchsorted(instance.edge_src[by_src], tasks),
+                np.searchsorted(instance.edge_dst[by_dst], tasks),
+            ],
+            dtype=np.int64,
+        ),
+        lists=np.array([by_src, by_dst], dtype=np.int32),
+        nics=np.array(
+            [instance.nic_out_bytes_per_s, instance.nic_in_bytes_per_s], dtype=np.float64
+        ),
     )
 
 
@@ -107,8 +115,8 @@ def start(instance: Instance, record: bool) -> Progress:
     arrived = np.zeros((num_tasks, num_iterations), dtype=np.int32)
     np.add.at(arrived[:, 0], instance.edge_dst[instance.edge_lag == 1], 1)
     has_window = instance.window > 0
-    tasks_shape = (num_tasks, num_iterations) if record else (0, 0)
-    edges_shape = (num_edges, num_iterations) if record else (0, 0)
+    tasks_shape = (2, num_tasks, num_iterations) if record else (2, 0, 0)
+    edges_shape = (2, num_edges, num_iterations) if record else (2, 0, 0)
     todo = np.zeros(2 * num_tasks + num_edges + 1, dtype=np.int32)
     todo[:num_tasks] = np.arange(num_tasks)[::-1]
     return Progress(
@@ -122,17 +130,15 @@ def start(instance: Instance, record: bool) -> Progress:
         todo=todo,
         sizes=np.array([0, num_tasks, num_tasks, 0], dtype=np.int64),
         iteration_end=np.zeros(num_iterations),
-        task_start=np.full(tasks_shape, np.nan),
-        task_end=np.full(tasks_shape, np.nan),
-        flow_start=np.full(edges_shape, np.nan),
-        flow_end=np.full(edges_shape, np.nan),
+        task_times=np.full(tasks_shape, np.nan),
+        flow_times=np.full(edges_shape, np.nan),
     )
 
 
 @hot
 def draw_volume(fixed, edge, iteration):  # type: ignore[no-untyped-def]
     """Bytes of one flow."""
-    table = fixed.edge_table[edge]
+    table = fixed.edges[EDGE_TABLE, edge]
     first = fixed.table_start[table]
     length = fixed.table_start[table + 1] - first
     if length == 1:
@@ -149,7 +155,7 @@ def draw_duration(fixed, task, iteration):  # type: ignore[no-untyped-def]
     length = fixed.table_start[table + 1] - first
     if length == 1:
         return fixed.task_time_s[task]
-    index = draw_index(fixed.seed, len(fixed.edge_src) + task, iteration, length)
+    index = draw_index(fixed.seed, fixed.edges.shape[1] + task, iteration, length)
     return fixed.task_time_s[task] * fixed.tables[first + index]
 
 
@@ -210,11 +216,11 @@ def look_at(progress, task):  # type: ignore[no-untyped-def]
 @hot
 def deliver(fixed, progress, edge, iteration):  # type: ignore[no-untyped-def]
     """Data of a producer's iteration has reached the consumer."""
-    needed_in = iteration + fixed.edge_lag[edge]
+    needed_in = iteration + fixed.edges[EDGE_LAG, edge]
     if needed_in < fixed.num_iterations:
-        task = fixed.edge_dst[edge]
+        task = fixed.edges[EDGE_DST, edge]
         progress.arrived[task, needed_in] += 1
-        if progress.arrived[task, needed_in] == fixed.in_start[task + 1] - fixed.in_start[task]:
+        if progress.arrived[task, needed_in] == fixed.starts[IN, task + 1] - fixed.starts[IN, task]:
             look_at(progress, task)
 
 
@@ -227,16 +233,16 @@ def start_ready(fixed, progress, now_s):  # type: ignore[no-untyped-def]
         n = progress.num_done[task]
         if progress.running[task] or n >= fixed.num_iterations:
             continue
-        if progress.arrived[task, n] < fixed.in_start[task + 1] - fixed.in_start[task]:
+        if progress.arrived[task, n] < fixed.starts[IN, task + 1] - fixed.starts[IN, task]:
             continue
         if 0 < fixed.window <= n and (
             progress.released[task, n - fixed.window]
-            < fixed.out_start[task + 1] - fixed.out_start[task]
+            < fixed.starts[OUT, task + 1] - fixed.starts[OUT, task]
         ):
             continue
         progress.running[task] = True
-        if len(progress.task_start) > 0:
-            progress.task_start[task, n] = now_s
+        if progress.task_times.shape[1] > 0:
+            progress.task_times[START, task, n] = now_s
         push_task(progress, now_s + draw_duration(fixed, task, n), task)
 
 
@@ -252,21 +258,21 @@ def finish_task(fixed, progress, task, now_s):  # type: ignore[no-untyped-def]
     progress.running[task] = False
     progress.sizes[EVENTS] += 1
     progress.iteration_end[n] = max(progress.iteration_end[n], now_s)
-    if len(progress.task_end) > 0:
-        progress.task_end[task, n] = now_s
+    if progress.task_times.shape[1] > 0:
+        progress.task_times[END, task, n] = now_s
     if n + 1 == fixed.num_iterations:
         progress.sizes[UNFINISHED] -= 1
     look_at(progress, task)
     if fixed.window > 0:
-        for k in range(fixed.in_start[task], fixed.in_start[task + 1]):
-            producer = fixed.edge_src[fixed.in_edges[k]]
+        for k in range(fixed.starts[IN, task], fixed.starts[IN, task + 1]):
+            producer = fixed.edges[EDGE_SRC, fixed.lists[IN, k]]
             progress.released[producer, n] += 1
             if progress.released[producer, n] == (
-                fixed.out_start[producer + 1] - fixed.out_start[producer]
+                fixed.starts[OUT, producer + 1] - fixed.starts[OUT, producer]
             ):
                 look_at(progress, producer)
-    for k in range(fixed.out_start[task], fixed.out_start[task + 1]):
-        edge = fixed.out_edges[k]
+    for k in range(fixed.starts[OUT, task], fixed.starts[OUT, task + 1]):
+        edge = fixed.lists[OUT, k]
         if fixed.edge_pair[edge] < 0:
             deliver(fixed, progress, edge, n)
     return n

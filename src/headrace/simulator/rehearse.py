@@ -14,7 +14,15 @@ from headrace.simulator.instance import Instance
 from headrace.simulator.network import idle_network
 from headrace.simulator.outcome import Outcome, Record
 from headrace.simulator.pair_kernel import MAXMIN, OES, PRIORITY, run_pairs
-from headrace.simulator.progress_kernel import EVENTS, draw_volumes, fix, start, sum_bytes
+from headrace.simulator.progress_kernel import (
+    END,
+    EVENTS,
+    START,
+    draw_volumes,
+    fix,
+    start,
+    sum_bytes,
+)
 
 
 def simulate(
@@ -43,7 +51,13 @@ def simulate(
     use_time, use_rate = np.empty(num_rows), np.empty((num_rows, 2 * num))
     if code in (OES, MAXMIN, PRIORITY) and not general:
         makespan_s, num_use = run_pairs(
-            fixed, progress, idle_network(fixed), code, use_time, use_rate
+            fixed,
+            progress,
+            idle_network(fixed),
+            code,
+            True if code == OES else None,
+            use_time,
+            use_rate,
         )
     else:
         slots, flows = (np.zeros(instance.num_edges, FLOW_DTYPE) for _ in range(2))
@@ -58,10 +72,10 @@ def simulate(
         volumes = np.empty((instance.num_edges, instance.num_iterations))
         draw_volumes(fixed, volumes)
         kept = Record(
-            task_start_s=progress.task_start,
-            task_end_s=progress.task_end,
-            flow_start_s=progress.flow_start,
-            flow_end_s=progress.flow_end,
+            task_start_s=progress.task_times[START],
+            task_end_s=progress.task_times[END],
+            flow_start_s=progress.flow_times[START],
+            flow_end_s=progress.flow_times[END],
             flow_bytes=volumes,
             nic_use=NicUse(
                 use_time[:num_use].copy(),

@@ -180,6 +180,7 @@ class Rehearser:
             self._progress.fields,
             self._network.fields,
             code,
+            True if code == OES else None,
             self._no_time,
             self._no_rate,
         )
@@ -335,7 +336,7 @@ def _same(one: Any, other: Any, but: frozenset[str], *, may_grow: bool = False) 
         return False
     for name in mine.keys() - but:
         a, b = mine[name], theirs[name]
-        if may_grow and a.ndim == b.ndim == 1 and len(a) > len(b) and not a.any() and not b.any():
+        if may_grow and a.size > b.size and not a.any() and not b.any():
             continue
         if a.dtype != b.dtype or a.shape != b.shape or a.tobytes() != b.tobytes():
             return False

@@ -16,8 +16,23 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.policies.compiled import hot
+from headrace.policies.flow.layout import (
+    BROKEN,
+    CLASSES,
+    CLASSES_T,
+    COUNTS,
+    COUNTS_T,
+    FILLED_AT,
+    FULL_CLASS,
+    LEVEL,
+    MEMBERS,
+    NUM_TOUCHED,
+    PENDING,
+    REST,
+    TOUCHED,
+)
 from headrace.policies.flow.ports import NEVER, PORT_MASK, STARVED, smallest_bits
-from headrace.simulator.network import BROKEN, TOUCHED, attach, touch
+from headrace.simulator.network import attach, touch
 
 LAST = 1 << 60
 """Later than what `fill_ports` gives; the port is in the lower half."""
@@ -28,10 +43,10 @@ MOST_PAIRS = 4
 @hot
 def _book(net, port, num_members, other, taken):  # type: ignore[no-untyped-def]
     """A port gets members, its partner has less left for its own; both levels must be looked at."""
-    net.members[port] += num_members
-    net.pending[port] = net.filled_at[port]
-    net.rest[other] -= taken
-    net.pending[other] = net.filled_at[other]
+    net.ports[MEMBERS, port] += num_members
+    net.port_ids[PENDING, port] = net.port_ids[FILLED_AT, port]
+    net.ports[REST, other] -= taken
+    net.port_ids[PENDING, other] = net.port_ids[FILLED_AT, other]
 
 
 @hot
@@ -47,66 +62,80 @@ def _has_later(classes, current):  # type: ignore[no-untyped-def]
 def _serve_next(net, port, row, classes, full_class, now_s):  # type: ignore[no-untyped-def]
     """A port has no members any more: the next class that waits for it alone gets it."""
     num = len(row)
-    done = net.full_class[port]
+    done = net.ports[FULL_CLASS, port]
     current = np.inf
     for x in range(num):
         if done < classes[x] < current and full_class[x] >= classes[x]:
             current = classes[x]
-    net.full_class[port] = current
-    net.level[port] = 0.0
-    net.members[port] = 0.0
-    net.filled_at[port] = NEVER
+    net.ports[FULL_CLASS, port] = current
+    net.ports[LEVEL, port] = 0.0
+    net.ports[MEMBERS, port] = 0.0
+    net.port_ids[FILLED_AT, port] = NEVER
     if current < np.inf:
-        net.filled_at[port] = LAST + port
+        net.port_ids[FILLED_AT, port] = LAST + port
         for x in range(num):
             if classes[x] == current and full_class[x] >= current:
                 a, b = (port, x) if port < num else (x, port - num)
-                net.members[port] += row[x]
+                net.ports[MEMBERS, port] += row[x]
                 attach(net, a, b, port, now_s)
-    net.pending[port] = net.filled_at[port]
+    net.port_ids[PENDING, port] = net.port_ids[FILLED_AT, port]
 
 
 @hot
 def _leave(net, a, b, now_s):  # type: ignore[no-untyped-def]
     """A pair's class has no flows any more; counts and classes are still the old ones."""
-    num = len(net.counts)
+    num = net.planes.shape[1]
     port = net.bottleneck[a, b]
     other = num + b if port == a else a
-    flows = net.counts[a, b]
-    _book(net, port, -flows, other, -flows * net.level[port])
+    flows = net.planes[COUNTS, a, b]
+    _book(net, port, -flows, other, -flows * net.ports[LEVEL, port])
     attach(net, a, b, STARVED, now_s)
-    if net.members[port] < 0.5:
+    if net.ports[MEMBERS, port] < 0.5:
         if port == a:
-            _serve_next(net, port, net.counts[a], net.classes[a], net.full_class[num:], now_s)
+            _serve_next(
+                net,
+                port,
+                net.planes[COUNTS, a],
+                net.planes[CLASSES, a],
+                net.ports[FULL_CLASS, num:],
+                now_s,
+            )
         else:
-            _serve_next(net, port, net.counts_t[b], net.classes_t[b], net.full_class[:num], now_s)
+            _serve_next(
+                net,
+                port,
+                net.planes[COUNTS_T, b],
+                net.planes[CLASSES_T, b],
+                net.ports[FULL_CLASS, :num],
+                now_s,
+            )
 
 
 @hot
 def _join(net, a, b, now_s):  # type: ignore[no-untyped-def]
     """A pair has flows of another class than before; counts and classes are already the new ones."""
-    num = len(net.counts)
-    flows, current = net.counts[a, b], net.classes[a, b]
-    first = min(net.full_class[a], net.full_class[num + b])
+    num = net.planes.shape[1]
+    flows, current = net.planes[COUNTS, a, b], net.planes[CLASSES, a, b]
+    first = min(net.ports[FULL_CLASS, a], net.ports[FULL_CLASS, num + b])
     if first < current:
         return
     if first > current:
-        port = a if net.rest[a] < net.rest[num + b] else num + b
-        classes = net.classes[a] if port == a else net.classes_t[b]
+        port = a if net.ports[REST, a] < net.ports[REST, num + b] else num + b
+        classes = net.planes[CLASSES, a] if port == a else net.planes[CLASSES_T, b]
         if first < np.inf or _has_later(classes, current):
             net.sizes[BROKEN] = 1
             return
-        net.full_class[port] = current
-        net.members[port] = 0.0
-        net.filled_at[port] = LAST + port
-    elif net.full_class[a] != current:
+        net.ports[FULL_CLASS, port] = current
+        net.ports[MEMBERS, port] = 0.0
+        net.port_ids[FILLED_AT, port] = LAST + port
+    elif net.ports[FULL_CLASS, a] != current:
         port = num + b
-    elif net.full_class[num + b] != current:
+    elif net.ports[FULL_CLASS, num + b] != current:
         port = a
     else:
-        port = a if net.level[a] < net.level[num + b] else num + b
+        port = a if net.ports[LEVEL, a] < net.ports[LEVEL, num + b] else num + b
     other = num + b if port == a else a
-    _book(net, port, flows, other, flows * net.level[port])
+    _book(net, port, flows, other, flows * net.ports[LEVEL, port])
     attach(net, a, b, port, now_s)
 
 
@@ -122,18 +151,18 @@ def change(net, a, b, flows, current, now_s):  # type: ignore[no-untyped-def]
         current: The class; infinity if there are no flows.
         now_s: Present time.
     """
-    num = len(net.counts)
+    num = net.planes.shape[1]
     port = net.bottleneck[a, b]
-    is_same = current == net.classes[a, b]
+    is_same = current == net.planes[CLASSES, a, b]
     if net.sizes[BROKEN] == 0 and port != STARVED:
         if is_same:
-            grown = flows - net.counts[a, b]
+            grown = flows - net.planes[COUNTS, a, b]
             other = num + b if port == a else a
-            _book(net, port, grown, other, grown * net.level[port])
+            _book(net, port, grown, other, grown * net.ports[LEVEL, port])
         else:
             _leave(net, a, b, now_s)
-    net.counts[a, b] = net.counts_t[b, a] = flows
-    net.classes[a, b] = net.classes_t[b, a] = current
+    net.planes[COUNTS, a, b] = net.planes[COUNTS_T, b, a] = flows
+    net.planes[CLASSES, a, b] = net.planes[CLASSES_T, b, a] = current
     if net.sizes[BROKEN] == 0 and not is_same and flows > 0:
         _join(net, a, b, now_s)
 
@@ -167,67 +196,67 @@ def settle(net, now_s):  # type: ignore[no-untyped-def]
     Returns:
         Whether `level` holds the solution; otherwise all ports must be filled anew.
     """
-    num = len(net.counts)
+    num = net.planes.shape[1]
     steps = 0
     while True:
-        smallest = smallest_bits(net.pending)
+        smallest = smallest_bits(net.port_ids[PENDING])
         if smallest >= NEVER:
             break
         port = smallest & PORT_MASK
-        net.pending[port] = NEVER
-        level = net.rest[port] / net.members[port]
-        step = level - net.level[port]
+        net.port_ids[PENDING, port] = NEVER
+        level = net.ports[REST, port] / net.ports[MEMBERS, port]
+        step = level - net.ports[LEVEL, port]
         # Equal levels may depend on each other in a circle.
         steps += 1
         if not level > 0.0 or steps > 2 * num:
             return False
         if step != 0.0:
             touch(net, port, now_s)
-            net.level[port] = level
+            net.ports[LEVEL, port] = level
             if port < num:
                 _pass_on(
-                    net.counts[port],
+                    net.planes[COUNTS, port],
                     net.marks[port],
                     step,
-                    net.rest[num:],
-                    net.pending[num:],
-                    net.filled_at[num:],
+                    net.ports[REST, num:],
+                    net.port_ids[PENDING, num:],
+                    net.port_ids[FILLED_AT, num:],
                 )
             else:
                 _pass_on(
-                    net.counts_t[port - num],
+                    net.planes[COUNTS_T, port - num],
                     net.marks[port],
                     step,
-                    net.rest[:num],
-                    net.pending[:num],
-                    net.filled_at[:num],
+                    net.ports[REST, :num],
+                    net.port_ids[PENDING, :num],
+                    net.port_ids[FILLED_AT, :num],
                 )
     overdrawn = 0
     for p in range(2 * num):
-        overdrawn += np.int64(net.rest[p] < 0.0)
+        overdrawn += np.int64(net.ports[REST, p] < 0.0)
     if overdrawn > 0:
         return False
-    for i in range(net.sizes[TOUCHED]):
-        p = net.touched[i]
-        if net.full_class[p] == np.inf:
+    for i in range(net.sizes[NUM_TOUCHED]):
+        p = net.port_ids[TOUCHED, i]
+        if net.ports[FULL_CLASS, p] == np.inf:
             continue
         if p < num:
             is_wrong = _is_out_of_order(
-                net.level[p],
-                net.full_class[p],
+                net.ports[LEVEL, p],
+                net.ports[FULL_CLASS, p],
                 net.marks[p],
-                net.classes[p],
-                net.level[num:],
-                net.full_class[num:],
+                net.planes[CLASSES, p],
+                net.ports[LEVEL, num:],
+                net.ports[FULL_CLASS, num:],
             )
         else:
             is_wrong = _is_out_of_order(
-                net.level[p],
-                net.full_class[p],
+                net.ports[LEVEL, p],
+                net.ports[FULL_CLASS, p],
                 net.marks[p],
-                net.classes_t[p - num],
-                net.level[:num],
-                net.full_class[:num],
+                net.planes[CLASSES_T, p - num],
+                net.ports[LEVEL, :num],
+                net.ports[FULL_CLASS, :num],
             )
         if is_wrong:
             return False

@@ -19,6 +19,22 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.policies.compiled import hot
+from headrace.policies.flow.layout import (
+    CAPACITY,
+    CLASSES,
+    CLASSES_T,
+    COUNTS,
+    COUNTS_T,
+    FILLED_AT,
+    FREE,
+    FULL_CLASS,
+    LEVEL,
+    MEMBERS,
+    PENDING,
+    REST,
+    SCRATCH,
+    SHARE,
+)
 
 STARVED = -1
 INFINITY_BITS = 0x7FF0000000000000
@@ -82,41 +98,41 @@ def _freeze(net, full, row, classes, current, marks, rest, free, num_moves):  # 
                 net.moves[num_moves, 0] = full * num + x if full < num else x * num + full - num
                 net.moves[num_moves, 1] = full
                 num_moves += 1
-    rate = net.share[full]
+    rate = net.ports[SHARE, full]
     for x in range(num):
         flows = free[x]
         frozen = row[x] if flows > 0.5 and classes[x] == current else 0.0
         left = rest[x] - rate * frozen
         rest[x] = left if left > 0.0 else 0.0
         free[x] = flows - frozen
-    net.level[full] = rate
-    net.members[full] = net.free[full]
-    net.full_class[full] = current
-    net.free[full] = 0.0
-    net.share[full] = np.inf
+    net.ports[LEVEL, full] = rate
+    net.ports[MEMBERS, full] = net.ports[FREE, full]
+    net.ports[FULL_CLASS, full] = current
+    net.ports[FREE, full] = 0.0
+    net.ports[SHARE, full] = np.inf
     return num_moves
 
 
 @hot
 def _begin(net):  # type: ignore[no-untyped-def]
     """Empty all ports."""
-    for p in range(len(net.level)):
-        net.level[p] = 0.0
-        net.rest[p] = net.capacity[p]
-        net.full_class[p] = np.inf
-        net.filled_at[p] = NEVER
-        net.pending[p] = NEVER
+    for p in range(net.ports.shape[1]):
+        net.ports[LEVEL, p] = 0.0
+        net.ports[REST, p] = net.ports[CAPACITY, p]
+        net.ports[FULL_CLASS, p] = np.inf
+        net.port_ids[FILLED_AT, p] = NEVER
+        net.port_ids[PENDING, p] = NEVER
 
 
 @hot
 def _next_class(net, done):  # type: ignore[no-untyped-def]
     """Bits of the first class after `done` between ports that are not full."""
-    num = len(net.counts)
-    in_class = net.full_class[num:]
+    num = net.planes.shape[1]
+    in_class = net.ports[FULL_CLASS, num:]
     best = np.int64(INFINITY_BITS)
     for a in range(num):
-        if net.full_class[a] == np.inf:
-            bits = net.class_bits[a]
+        if net.ports[FULL_CLASS, a] == np.inf:
+            bits = net.planes[CLASSES, a].view(np.int64)
             for b in range(num):
                 is_open = bits[b] > done and in_class[b] == np.inf
                 best = min(best, bits[b] if is_open else np.int64(INFINITY_BITS))
@@ -134,29 +150,37 @@ def _add_demand(row, classes, current, full_class, free):  # type: ignore[no-unt
 @hot
 def _demand(net, current):  # type: ignore[no-untyped-def]
     """Flows of one class per port, between ports that are not full."""
-    num = len(net.counts)
+    num = net.planes.shape[1]
     for p in range(2 * num):
-        net.free[p] = 0.0
+        net.ports[FREE, p] = 0.0
     for x in range(num):
-        if net.full_class[x] == np.inf:
+        if net.ports[FULL_CLASS, x] == np.inf:
             _add_demand(
-                net.counts[x], net.classes[x], current, net.full_class[num:], net.free[num:]
+                net.planes[COUNTS, x],
+                net.planes[CLASSES, x],
+                current,
+                net.ports[FULL_CLASS, num:],
+                net.ports[FREE, num:],
             )
-        if net.full_class[num + x] == np.inf:
+        if net.ports[FULL_CLASS, num + x] == np.inf:
             _add_demand(
-                net.counts_t[x], net.classes_t[x], current, net.full_class[:num], net.free[:num]
+                net.planes[COUNTS_T, x],
+                net.planes[CLASSES_T, x],
+                current,
+                net.ports[FULL_CLASS, :num],
+                net.ports[FREE, :num],
             )
 
 
 @hot
 def _starve(net, num_moves):  # type: ignore[no-untyped-def]
     """List the pairs with a bottleneck that have a port which an earlier class filled."""
-    num = len(net.counts)
+    num = net.planes.shape[1]
     for p in range(2 * num):
         marks = net.marks[p]
-        classes = net.classes[p] if p < num else net.classes_t[p - num]
-        others = net.full_class[num:] if p < num else net.full_class[:num]
-        mine = net.full_class[p]
+        classes = net.planes[CLASSES, p] if p < num else net.planes[CLASSES_T, p - num]
+        others = net.ports[FULL_CLASS, num:] if p < num else net.ports[FULL_CLASS, :num]
+        mine = net.ports[FULL_CLASS, p]
         hits = 0
         for x in range(num):
             hits += np.int64(marks[x] < np.inf) & (
@@ -184,8 +208,13 @@ def fill_ports(net):  # type: ignore[no-untyped-def]
     Returns:
         Number of moves.
     """
-    num = len(net.counts)
-    rest, free, share, bits = net.rest, net.free, net.share, net.share_bits
+    num = net.planes.shape[1]
+    rest, free, share, bits = (
+        net.ports[REST],
+        net.ports[FREE],
+        net.ports[SHARE],
+        net.ports[SHARE].view(np.int64),
+    )
     _begin(net)
     num_moves = num_full = 0
     class_bits = np.int64(-1)
@@ -193,8 +222,8 @@ def fill_ports(net):  # type: ignore[no-untyped-def]
         class_bits = _next_class(net, class_bits)
         if class_bits == INFINITY_BITS:
             return _starve(net, num_moves)
-        net.row_bits[0] = class_bits
-        current = net.row[0]
+        net.ports[SCRATCH].view(np.int64)[0] = class_bits
+        current = net.ports[SCRATCH, 0]
         _demand(net, current)
         divide(rest, free, share)
         while True:
@@ -204,13 +233,13 @@ def fill_ports(net):  # type: ignore[no-untyped-def]
             if out_bits <= in_bits:
                 for a in range(num):
                     if bits[a] <= in_bits:
-                        net.filled_at[a] = (num_full << 32) + a
+                        net.port_ids[FILLED_AT, a] = (num_full << 32) + a
                         num_full += 1
                         num_moves = _freeze(
                             net,
                             a,
-                            net.counts[a],
-                            net.classes[a],
+                            net.planes[COUNTS, a],
+                            net.planes[CLASSES, a],
                             current,
                             net.marks[a],
                             rest[num:],
@@ -222,13 +251,13 @@ def fill_ports(net):  # type: ignore[no-untyped-def]
                 for b in range(num):
                     p = num + b
                     if bits[p] <= out_bits:
-                        net.filled_at[p] = (num_full << 32) + p
+                        net.port_ids[FILLED_AT, p] = (num_full << 32) + p
                         num_full += 1
                         num_moves = _freeze(
                             net,
                             p,
-                            net.counts_t[b],
-                            net.classes_t[b],
+                            net.planes[COUNTS_T, b],
+                            net.planes[CLASSES_T, b],
                             current,
                             net.marks[p],
                             rest[:num],
