@@ -279,7 +279,10 @@ def main() -> int:
         setting = SETTINGS[name]
         num_seeds = min(setting.seeds, args.seeds or (2 if args.quick else setting.seeds))
         # Compile before the clock runs.
-        make_plan(*setting.case(0), seed_mix="uniform", steps=100) if setting.makespans else None
+        if setting.makespans:
+            make_plan(*setting.case(0), seed_mix="uniform", steps=100)
+        if setting.rivals:
+            etp_search(*setting.case(0), beta=1000.0, seed=0, steps=100)
         rows = [measure(setting, seed, betas) for seed in range(num_seeds)]
         results[name] = average(rows) | {"num_seeds": num_seeds}
         if name in ("testbed", "sim1", "sim2", "hetero"):
