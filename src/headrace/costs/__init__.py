@@ -9,4 +9,11 @@ from headrace.costs.estimates import (
     task_times,
 )
 
-__all__ = ["edge_volumes", "nic_load_s", "nic_loads", "ring_chunk_bytes", "task_machines", "task_times"]
+__all__ = [
+    "edge_volumes",
+    "nic_load_s",
+    "nic_loads",
+    "ring_chunk_bytes",
+    "task_machines",
+    "task_times",
+]

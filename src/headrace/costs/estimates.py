@@ -32,7 +32,7 @@ def edge_volumes(graph: TaskGraph, job: Job, profile: Profile, seeds: np.ndarray
 
 
 def ring_chunk_bytes(job: Job) -> float:
-    """Bytes a trainer sends in one step of the ring: the model is cut into one chunk per trainer."""
+    """Bytes a trainer sends in one step of the ring: the model has one chunk per trainer."""
     return job.model_bytes / job.trainers
 
 
@@ -51,12 +51,17 @@ def task_machines(graph: TaskGraph, placement: Placement) -> np.ndarray:
 
 
 def task_times(
-    graph: TaskGraph, cluster: Cluster, job: Job, profile: Profile, machines: np.ndarray, seeds: np.ndarray
+    graph: TaskGraph,
+    cluster: Cluster,
+    job: Job,
+    profile: Profile,
+    machines: np.ndarray,
+    seeds: np.ndarray,
 ) -> np.ndarray:
     """Mean seconds per task and iteration on the machine it is placed on.
 
-    Sampler and trainer times are proportional to their seeds; store and server times do not depend on
-    who asks. The ring's barrier takes no time.
+    Sampler and trainer times are proportional to their seeds; store and server times do not depend
+    on who asks. The ring's barrier takes no time.
     """
     kinds = [machine.kind for machine in cluster.hosts]
     cache = {
@@ -64,7 +69,9 @@ def task_times(
         for role in {ROLES[code] for code in np.unique(graph.role)}
         for kind in set(kinds)
     }
-    times = np.array([cache[ROLES[graph.role[j]], kinds[machines[j]]] for j in range(graph.num_tasks)])
+    times = np.array(
+        [cache[ROLES[graph.role[j]], kinds[machines[j]]] for j in range(graph.num_tasks)]
+    )
     per_sampler = seeds.sum(axis=1)
     nominal = profile.seeds_per_sampler or job.batch_size / job.samplers_per_trainer
     times[graph.first_sampler : graph.first_trainer] *= per_sampler / nominal
@@ -91,7 +98,9 @@ def nic_loads(
     return received / cluster.nic_in_bytes_per_s(), sent / cluster.nic_out_bytes_per_s()
 
 
-def nic_load_s(graph: TaskGraph, volumes: np.ndarray, machines: np.ndarray, cluster: Cluster) -> float:
+def nic_load_s(
+    graph: TaskGraph, volumes: np.ndarray, machines: np.ndarray, cluster: Cluster
+) -> float:
     """The largest NIC load: no schedule is faster per iteration than this."""
     load_in, load_out = nic_loads(graph, volumes, machines, cluster)
     return float(max(load_in.max(), load_out.max()))

@@ -84,7 +84,7 @@ def start_search(model: LoadModel, machines: np.ndarray, seed: int) -> Search:
 
 
 @hot
-def _next(random):  # type: ignore[no-untyped-def]
+def _next(random):
     """SplitMix64."""
     random[0] += np.uint64(0x9E3779B97F4A7C15)
     x = random[0]
@@ -94,17 +94,17 @@ def _next(random):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _below(random, limit):  # type: ignore[no-untyped-def]
+def _below(random, limit):
     return np.int64((_next(random) >> np.uint64(32)) * np.uint64(limit) >> np.uint64(32))
 
 
 @hot
-def _unit(random):  # type: ignore[no-untyped-def]
+def _unit(random):
     return np.float64(_next(random) >> np.uint64(11)) * 2.0**-53
 
 
 @hot
-def _role(model, task):  # type: ignore[no-untyped-def]
+def _role(model, task):
     num_samplers = model.num_trainers * model.per_trainer
     if task < num_samplers:
         return SAMPLER
@@ -112,7 +112,7 @@ def _role(model, task):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _touch(search, m):  # type: ignore[no-untyped-def]
+def _touch(search, m):
     if not search.is_touched[m]:
         search.is_touched[m] = True
         search.touched[search.sizes[0]] = m
@@ -120,7 +120,7 @@ def _touch(search, m):  # type: ignore[no-untyped-def]
 
 
 @hot
-def machine_energy(model, search, m, scale):  # type: ignore[no-untyped-def]
+def machine_energy(model, search, m, scale):
     """Sixteenth powers of a machine's two relative loads."""
     samplers, trainers, servers = search.counts[m, 0], search.counts[m, 1], search.counts[m, 2]
     x = load_in(model, m, samplers, trainers, servers, search.arriving[m]) * scale
@@ -132,7 +132,7 @@ def machine_energy(model, search, m, scale):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _fits(model, search, role, m, gone):  # type: ignore[no-untyped-def]
+def _fits(model, search, role, m, gone):
     """Whether a task fits machine m once a task of role `gone` (or none, -1) has left it."""
     for r in range(model.demand.shape[1]):
         room = search.free[m, r]
@@ -149,7 +149,7 @@ def _fits(model, search, role, m, gone):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _shift_batches(model, search, sampler, machine, home, by):  # type: ignore[no-untyped-def]
+def _shift_batches(model, search, sampler, machine, home, by):
     """Count a sampler on `machine` whose trainer is on `home` in or out."""
     if machine != home:
         search.leaving[machine] += by
@@ -159,7 +159,7 @@ def _shift_batches(model, search, sampler, machine, home, by):  # type: ignore[n
 
 
 @hot
-def _relocate(model, search, task, target):  # type: ignore[no-untyped-def]
+def _relocate(model, search, task, target):
     """Move a task and bring all counters up to date."""
     role = _role(model, task)
     source = search.machine[task]
@@ -192,7 +192,7 @@ def _relocate(model, search, task, target):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _pick(model, search):  # type: ignore[no-untyped-def]
+def _pick(model, search):
     """A task and where to: anywhere, or beside the task it exchanges batches with."""
     num_samplers = model.num_trainers * model.per_trainer
     task = _below(search.random, len(search.machine))
@@ -211,7 +211,7 @@ def _pick(model, search):  # type: ignore[no-untyped-def]
 
 
 @hot_loop
-def anneal(model, search, steps, scale, hot_temperature, cold_temperature):  # type: ignore[no-untyped-def]
+def anneal(model, search, steps, scale, hot_temperature, cold_temperature):
     """Anneal with geometric cooling; the best placement is left in `search.best`.
 
     Args:

@@ -73,7 +73,7 @@ def _most(model: LoadModel, role: int) -> int:
 
 
 @njit(cache=True)
-def _fits(model, most_load, num_servers, most_trainers, most_servers):  # type: ignore[no-untyped-def]
+def _fits(model, most_load, num_servers, most_trainers, most_servers):
     """Whether numbers of tasks per machine exist that keep every port within `most_load`."""
     num_samplers = model.num_trainers * model.per_trainer
     num_trainers = model.num_trainers

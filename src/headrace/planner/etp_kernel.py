@@ -53,7 +53,7 @@ _PATIENCE = 1000
 
 
 @hot
-def _next(draws):  # type: ignore[no-untyped-def]
+def _next(draws):
     """Next 64 random bits (SplitMix64)."""
     draws[0] += np.uint64(0x9E3779B97F4A7C15)
     x = draws[0]
@@ -63,19 +63,19 @@ def _next(draws):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _below(draws, num):  # type: ignore[no-untyped-def]
+def _below(draws, num):
     """A number in [0, num)."""
     return np.int64((_next(draws) >> np.uint64(32)) * np.uint64(num) >> np.uint64(32))
 
 
 @hot
-def _uniform(draws):  # type: ignore[no-untyped-def]
+def _uniform(draws):
     """A number in [0, 1)."""
     return np.float64(_next(draws) >> np.uint64(11)) * 2.0**-53
 
 
 @hot
-def _used(chain, machine, resource):  # type: ignore[no-untyped-def]
+def _used(chain, machine, resource):
     used = chain.store[resource]
     for role in range(3):
         used += chain.counts[role, machine] * chain.demands[role, resource]
@@ -83,12 +83,12 @@ def _used(chain, machine, resource):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _exceeds(used, capacity):  # type: ignore[no-untyped-def]
+def _exceeds(used, capacity):
     return used - capacity > ROUNDING * max(capacity, 1.0)
 
 
 @hot
-def _find_available(chain, task, relaxation):  # type: ignore[no-untyped-def]
+def _find_available(chain, task, relaxation):
     """List the other machines that can host a task under relaxed capacities (eq. 28)."""
     role, num = chain.role[task], 0
     num_machines, num_resources = chain.capacities.shape
@@ -106,7 +106,7 @@ def _find_available(chain, task, relaxation):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _measure(chain, machine):  # type: ignore[no-untyped-def]
+def _measure(chain, machine):
     """Bring a machine's violation up to date (eq. 27)."""
     total = 0.0
     for r in range(chain.capacities.shape[1]):
@@ -117,7 +117,7 @@ def _measure(chain, machine):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _move(chain, task, machine):  # type: ignore[no-untyped-def]
+def _move(chain, task, machine):
     role, before = chain.role[task], chain.machines[task]
     chain.counts[role, before] -= 1
     chain.counts[role, machine] += 1
@@ -127,7 +127,7 @@ def _move(chain, task, machine):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _note(chain):  # type: ignore[no-untyped-def]
+def _note(chain):
     """Remember the present placement.
 
     Returns:
@@ -156,7 +156,7 @@ def _note(chain):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _can_move(chain, relaxation):  # type: ignore[no-untyped-def]
+def _can_move(chain, relaxation):
     num = 0
     for task in range(len(chain.machines)):
         num += _find_available(chain, task, relaxation)
@@ -164,7 +164,7 @@ def _can_move(chain, relaxation):  # type: ignore[no-untyped-def]
 
 
 @hot_loop
-def walk(chain, model, scratch, num_steps, beta, gamma, relaxation):  # type: ignore[no-untyped-def]
+def walk(chain, model, scratch, num_steps, beta, gamma, relaxation):
     """Go on until a feasible placement is worth a rehearsal and has had none.
 
     One that could not have a smaller makespan than the best so far, whatever the rehearsal says,

@@ -124,7 +124,7 @@ def _most_samplers(cluster: Cluster, job: Job) -> int:
 
 
 @hot
-def load_in(model, m, samplers, trainers, servers, remote):  # type: ignore[no-untyped-def]
+def load_in(model, m, samplers, trainers, servers, remote):
     """Incoming load of machine m.
 
     Args:
@@ -143,7 +143,7 @@ def load_in(model, m, samplers, trainers, servers, remote):  # type: ignore[no-u
 
 
 @hot
-def load_out(model, m, samplers, trainers, servers, remote):  # type: ignore[no-untyped-def]
+def load_out(model, m, samplers, trainers, servers, remote):
     """Outgoing load of machine m; `remote` counts its samplers whose trainer is elsewhere."""
     shards = servers * (model.num_trainers - trainers) + trainers * (model.num_servers - servers)
     ring = model.ring_out[m] if 0 < trainers < model.num_trainers else 0.0

@@ -90,9 +90,7 @@ class PathScratch(NamedTuple):
 
 
 @hot_loop
-def draw_path_volumes(  # type: ignore[no-untyped-def]
-    seed, edge_bytes, edge_table, tables, table_start, volumes
-):
+def draw_path_volumes(seed, edge_bytes, edge_table, tables, table_start, volumes):
     """Volumes of the first edges as a rehearsal with this seed draws them, shape (edges, N)."""
     for edge in range(volumes.shape[0]):
         first = table_start[edge_table[edge]]
@@ -105,7 +103,7 @@ def draw_path_volumes(  # type: ignore[no-untyped-def]
 
 
 @hot
-def _order_ring(model, trainers, order):  # type: ignore[no-untyped-def]
+def _order_ring(model, trainers, order):
     """Trainers by machine, then number, as `Placement.ring_order`."""
     num = 0
     for m in range(len(model.nic_out)):
@@ -116,7 +114,7 @@ def _order_ring(model, trainers, order):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _count_degrees(model, machines, scratch):  # type: ignore[no-untyped-def]
+def _count_degrees(model, machines, scratch):
     """Flows of one iteration per port (eqs 21, 22); of a ring those in transit together."""
     deg_out, deg_in = scratch.deg_out, scratch.deg_in
     num_samplers, num_trainers = len(model.sampler_scale), len(model.trainer_scale)
@@ -153,7 +151,7 @@ def _count_degrees(model, machines, scratch):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _weight(scratch, a, b):  # type: ignore[no-untyped-def]
+def _weight(scratch, a, b):
     """Seconds per byte from machine a to machine b (eq. 26)."""
     if a == b:
         return 0.0
@@ -161,7 +159,7 @@ def _weight(scratch, a, b):  # type: ignore[no-untyped-def]
 
 
 @njit(**_OPTIONS)
-def _fill_inboxes(model, machines, scratch):  # type: ignore[no-untyped-def]
+def _fill_inboxes(model, machines, scratch):
     """When the batches of every iteration are there, per trainer."""
     num_iterations, num_machines, num_samplers = model.graph_bytes.shape
     num_trainers = len(model.trainer_scale)
@@ -212,7 +210,7 @@ def _fill_inboxes(model, machines, scratch):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _train_with_servers(model, machines, scratch):  # type: ignore[no-untyped-def]
+def _train_with_servers(model, machines, scratch):
     num_samplers, num_trainers = len(model.sampler_scale), len(model.trainer_scale)
     num_servers = model.num_servers
     trainers = machines[num_samplers : num_samplers + num_trainers]
@@ -247,7 +245,7 @@ def _train_with_servers(model, machines, scratch):  # type: ignore[no-untyped-de
 
 
 @hot
-def _train_in_ring(model, machines, scratch):  # type: ignore[no-untyped-def]
+def _train_in_ring(model, machines, scratch):
     """As with servers; arrays of the ring are by place in the ring, not by trainer."""
     num_samplers, num_trainers = len(model.sampler_scale), len(model.trainer_scale)
     trainers, order = machines[num_samplers:], scratch.order
@@ -287,7 +285,7 @@ def _train_in_ring(model, machines, scratch):  # type: ignore[no-untyped-def]
 
 
 @hot_loop
-def path_length_s(model, machines, scratch):  # type: ignore[no-untyped-def]
+def path_length_s(model, machines, scratch):
     """Length of the critical path.
 
     Args:
@@ -313,14 +311,14 @@ def path_length_s(model, machines, scratch):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _carry(scratch, a, b, num_bytes):  # type: ignore[no-untyped-def]
+def _carry(scratch, a, b, num_bytes):
     if a != b:
         scratch.out_bytes[a] += num_bytes
         scratch.in_bytes[b] += num_bytes
 
 
 @hot
-def least_makespan_s(model, machines, scratch):  # type: ignore[no-untyped-def]
+def least_makespan_s(model, machines, scratch):
     """No rehearsal ends before every NIC has carried what all iterations need.
 
     What the last iteration sends for one that does not follow is not needed: parameters, and the

@@ -1,4 +1,4 @@
-"""`oes` at the grain of machine pairs: a port's level is its even share, a pair's bottleneck the port with the smaller one."""
+"""`oes` at the grain of machine pairs: the port with the smaller share is the bottleneck."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headrace.simulator.network import LARGE, attach, is_large
 
 
 @hot
-def _smaller_share(net, a, b):  # type: ignore[no-untyped-def]
+def _smaller_share(net, a, b):
     """Bottleneck under `oes`; a tie leaves a pair where it is."""
     out_share, in_share = net.ports[RATE, a], net.ports[RATE, net.planes.shape[1] + b]
     if out_share < in_share or (out_share == in_share and net.bottleneck[a, b] == STARVED):
@@ -37,7 +37,7 @@ def _smaller_share(net, a, b):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _scan_rows(net, num_changed, now_s):  # type: ignore[no-untyped-def]
+def _scan_rows(net, num_changed, now_s):
     """Set the shares of the first `num_changed` touched ports, look at all their pairs."""
     num = net.planes.shape[1]
     for i in range(num_changed):
@@ -72,7 +72,7 @@ def _scan_rows(net, num_changed, now_s):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _resort(net, p, old):  # type: ignore[no-untyped-def]
+def _resort(net, p, old):
     """Put a port in its place among the ports of its side, which are sorted by share."""
     num = net.planes.shape[1]
     side = 0 if p < num else 1
@@ -95,7 +95,7 @@ def _resort(net, p, old):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _sort_all(net):  # type: ignore[no-untyped-def]
+def _sort_all(net):
     """Sort both sides by share; they are nearly sorted or this is rare."""
     num = net.planes.shape[1]
     for side in range(2):
@@ -115,7 +115,7 @@ def _sort_all(net):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _visit_between(net, p, low, high, now_s):  # type: ignore[no-untyped-def]
+def _visit_between(net, p, low, high, now_s):
     """Look at the pairs of a port whose other port has a share in a range."""
     num = net.planes.shape[1]
     side = 1 if p < num else 0
@@ -140,11 +140,12 @@ def _visit_between(net, p, low, high, now_s):  # type: ignore[no-untyped-def]
 
 
 @hot
-def share_evenly(net, now_s):  # type: ignore[no-untyped-def]
-    """Give the touched ports their shares, and pairs whose smaller share changed sides their bottleneck.
+def share_evenly(net, now_s):
+    """Give the touched ports their shares, and move pairs whose smaller share changed sides.
 
-    A pair changes sides only if the share of one port passes the other's. In a large network ports are kept sorted
-    by share, and shares change one after the other, so that each visits only the ports that it passes.
+    A pair changes sides only if the share of one port passes the other's. In a large network ports
+    are kept sorted by share, and shares change one after the other, so that each visits only the
+    ports that it passes.
     """
     num_changed = net.sizes[NUM_TOUCHED]
     if not is_large(net):

@@ -1,4 +1,4 @@
-"""The general kernel: any flow policy, rates recomputed for all open flows whenever that set changes.
+"""The general kernel: any flow policy, rates recomputed whenever the open flows change.
 
 It is the reference among the compiled kernels; `oes`, `maxmin` and `priority` have a faster one.
 """
@@ -36,7 +36,7 @@ from headrace.simulator.progress_kernel import (
 
 
 @njit(cache=True)
-def _rates(code, flows, nic_out, nic_in, pace_s, rates):  # type: ignore[no-untyped-def]
+def _rates(code, flows, nic_out, nic_in, pace_s, rates):
     if code == 0:
         oes_rates(flows, nic_out, nic_in, pace_s, rates)
     elif code == 1:
@@ -56,7 +56,7 @@ def _rates(code, flows, nic_out, nic_in, pace_s, rates):  # type: ignore[no-unty
 
 
 @hot
-def _open_flow(fixed, progress, slots, is_open, edge, now_s):  # type: ignore[no-untyped-def]
+def _open_flow(fixed, progress, slots, is_open, edge, now_s):
     """Open the next flow of an edge; flows without bytes complete at once."""
     while progress.num_sent[edge] < progress.num_done[fixed.edges[EDGE_SRC, edge]]:
         n = progress.num_sent[edge]
@@ -84,7 +84,7 @@ def _open_flow(fixed, progress, slots, is_open, edge, now_s):  # type: ignore[no
 
 
 @njit(cache=True, error_model="numpy")
-def run_flows(fixed, progress, code, pace_s, slots, flows, is_open, rates, use_time, use_rate):  # type: ignore[no-untyped-def]
+def run_flows(fixed, progress, code, pace_s, slots, flows, is_open, rates, use_time, use_rate):
     """Rehearse with any policy.
 
     Args:
@@ -109,7 +109,8 @@ def run_flows(fixed, progress, code, pace_s, slots, flows, is_open, rates, use_t
     now_s = 0.0
     while True:
         start_ready(fixed, progress, now_s)
-        # Everything that ends at this instant, also what was started at this instant without duration.
+        # Everything that ends at this instant, also what was started at this instant without
+        # duration.
         while progress.sizes[HEAP] > 0 and progress.heap_time[0] <= now_s:
             task = pop_task(progress)
             n = finish_task(fixed, progress, task, now_s)

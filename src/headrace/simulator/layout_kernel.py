@@ -9,7 +9,7 @@ _ORDER = int(EdgeKind.ORDER)
 
 
 @hot_loop
-def lay_out(  # type: ignore[no-untyped-def]
+def lay_out(
     task_machine,
     role,
     time_s,

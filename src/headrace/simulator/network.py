@@ -1,10 +1,11 @@
 """Open flows between machine pairs, and the service clocks of the ports that limit them.
 
-A port has a service clock: bytes it has given each of its member flows so far. A pair belongs to the port that is
-its bottleneck, so a flow's completion is a fixed mark on that clock and a change of rate touches ports, not flows.
-Marks live in one small heap per pair, on the pair's own clock: `base` is the difference between the two, so a pair
-moves from port to port in constant time. Under `priority` a pair's heap holds its first class only; flows of later
-classes wait behind it in the same stretch of memory, with the bytes they have left instead of a mark.
+A port has a service clock: bytes it has given each of its member flows so far. A pair belongs to
+the port that is its bottleneck, so a flow's completion is a fixed mark on that clock and a change
+of rate touches ports, not flows. Marks live in one small heap per pair, on the pair's own clock:
+`base` is the difference between the two, so a pair moves from port to port in constant time. Under
+`priority` a pair's heap holds its first class only; flows of later classes wait behind it in the
+same stretch of memory, with the bytes they have left instead of a mark.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Network(NamedTuple):
     bottleneck: Any
     """Per pair the port that limits it, or `STARVED`."""
     marks: Any
-    """Next mark per port and partner on the port's clock; infinity for pairs that are not members."""
+    """Next mark per port and partner on the port's clock; infinity for non-members."""
     block_bits: Any
     """Smallest mark per port and block of partners; empty in small networks."""
     next_block_bits: Any
@@ -119,7 +120,7 @@ def idle_network(fixed: Fixed) -> Network:
 
 
 @hot
-def mark_dirty(net, pair):  # type: ignore[no-untyped-def]
+def mark_dirty(net, pair):
     """Remember that a pair's flows changed."""
     if not net.pairs[IS_DIRTY, pair]:
         net.pairs[IS_DIRTY, pair] = True
@@ -128,7 +129,7 @@ def mark_dirty(net, pair):  # type: ignore[no-untyped-def]
 
 
 @hot
-def touch(net, port, now_s):  # type: ignore[no-untyped-def]
+def touch(net, port, now_s):
     """Bring a port's clock up to now and remember to look for its next completion."""
     if not net.port_ids[IS_TOUCHED, port]:
         net.port_ids[IS_TOUCHED, port] = True
@@ -139,13 +140,13 @@ def touch(net, port, now_s):  # type: ignore[no-untyped-def]
 
 
 @hot
-def is_large(net):  # type: ignore[no-untyped-def]
+def is_large(net):
     """Whether minima are kept per block."""
     return len(net.next_block_bits) > 0
 
 
 @hot
-def _find_smallest(bits, block_bits):  # type: ignore[no-untyped-def]
+def _find_smallest(bits, block_bits):
     """Index of the smallest of many non-negative floats; 0 if all are infinite."""
     if len(block_bits) == 0:
         smallest = smallest_bits(bits)
@@ -158,7 +159,7 @@ def _find_smallest(bits, block_bits):  # type: ignore[no-untyped-def]
 
 
 @warm
-def _set_block(net, port, x, mark):  # type: ignore[no-untyped-def]
+def _set_block(net, port, x, mark):
     """Keep the smallest mark of a block, before the mark is set."""
     block = x // BLOCK
     bits = net.marks[port].view(np.int64)
@@ -172,7 +173,7 @@ def _set_block(net, port, x, mark):  # type: ignore[no-untyped-def]
 
 
 @hot
-def aim(net, port):  # type: ignore[no-untyped-def]
+def aim(net, port):
     """Find a port's next completion; its clock must be up to date."""
     if net.port_ids[IS_STALE, port]:
         net.port_ids[IS_STALE, port] = False
@@ -193,13 +194,13 @@ def aim(net, port):  # type: ignore[no-untyped-def]
 
 
 @hot
-def first_port(net):  # type: ignore[no-untyped-def]
+def first_port(net):
     """The port with the next completion."""
     return _find_smallest(net.ports[NEXT_S].view(np.int64), net.next_block_bits)
 
 
 @hot
-def set_mark(net, a, b, port, mark):  # type: ignore[no-untyped-def]
+def set_mark(net, a, b, port, mark):
     """The next completion of a pair on its port's clock."""
     x = b if port == a else a
     if is_large(net):
@@ -213,7 +214,7 @@ def set_mark(net, a, b, port, mark):  # type: ignore[no-untyped-def]
 
 
 @hot
-def served(net, a, b):  # type: ignore[no-untyped-def]
+def served(net, a, b):
     """The pair's own clock; its port's clock must be up to date."""
     port = net.bottleneck[a, b]
     return (
@@ -224,7 +225,7 @@ def served(net, a, b):  # type: ignore[no-untyped-def]
 
 
 @warm
-def attach(net, a, b, port, now_s):  # type: ignore[no-untyped-def]
+def attach(net, a, b, port, now_s):
     """Move a pair to another bottleneck, or to none."""
     old = net.bottleneck[a, b]
     if old != STARVED:
@@ -242,7 +243,7 @@ def attach(net, a, b, port, now_s):  # type: ignore[no-untyped-def]
 
 
 @hot
-def push_item(net, first, i, mark, edge):  # type: ignore[no-untyped-def]
+def push_item(net, first, i, mark, edge):
     """Let a mark rise from position i of the heap at `first`."""
     marks, edges = net.items[ITEM_MARK], net.item_edge
     while i > 0:
@@ -257,7 +258,7 @@ def push_item(net, first, i, mark, edge):  # type: ignore[no-untyped-def]
 
 
 @hot
-def pop_item(net, first, size):  # type: ignore[no-untyped-def]
+def pop_item(net, first, size):
     """Take the smallest mark off a heap; leaves a hole at its end.
 
     Returns:
@@ -285,7 +286,7 @@ def pop_item(net, first, size):  # type: ignore[no-untyped-def]
 
 
 @hot
-def move_item(net, source, target):  # type: ignore[no-untyped-def]
+def move_item(net, source, target):
     """Copy a flow from one place to another."""
     net.items[ITEM_MARK, target] = net.items[ITEM_MARK, source]
     net.item_edge[target] = net.item_edge[source]
@@ -293,7 +294,7 @@ def move_item(net, source, target):  # type: ignore[no-untyped-def]
 
 
 @warm
-def promote(net, pair, done):  # type: ignore[no-untyped-def]
+def promote(net, pair, done):
     """The front is empty: the first class among the waiting flows becomes the front."""
     first, num_open = net.item_start[pair], net.pairs[NUM_OPEN, pair]
     current = np.inf
@@ -311,7 +312,7 @@ def promote(net, pair, done):  # type: ignore[no-untyped-def]
 
 
 @hot
-def insert(net, pair, edge, volume, key):  # type: ignore[no-untyped-def]
+def insert(net, pair, edge, volume, key):
     """Add a flow of class `key` to its pair; the clock of the pair's port must be up to date."""
     a, b = net.pairs[SENDER, pair], net.pairs[RECEIVER, pair]
     first, front, num_open = (

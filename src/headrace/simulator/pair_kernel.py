@@ -1,4 +1,4 @@
-"""The fast kernel, for policies under which all flows of a machine pair share a rate; see `network`."""
+"""The fast kernel: policies under which all flows of a machine pair share a rate."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ OES, MAXMIN, PRIORITY = 0, 1, 2
 
 
 @warm
-def _open_flow(fixed, progress, net, code, edge, now_s):  # type: ignore[no-untyped-def]
+def _open_flow(fixed, progress, net, code, edge, now_s):
     """Open the next flow of an edge; flows without bytes complete at once."""
     while progress.num_sent[edge] < progress.num_done[fixed.edges[EDGE_SRC, edge]]:
         n = progress.num_sent[edge]
@@ -89,7 +89,7 @@ def _open_flow(fixed, progress, net, code, edge, now_s):  # type: ignore[no-unty
 
 
 @hot
-def _open_flows(fixed, progress, net, code, task, n, now_s):  # type: ignore[no-untyped-def]
+def _open_flows(fixed, progress, net, code, task, n, now_s):
     """Open the flows of a finished task whose predecessors are through (eq. 12)."""
     for k in range(fixed.starts[OUT, task], fixed.starts[OUT, task + 1]):
         edge = fixed.lists[OUT, k]
@@ -102,7 +102,7 @@ def _open_flows(fixed, progress, net, code, task, n, now_s):  # type: ignore[no-
 
 
 @hot
-def _complete(fixed, progress, net, code, port, now_s):  # type: ignore[no-untyped-def]
+def _complete(fixed, progress, net, code, port, now_s):
     """The port's next mark is reached: a flow ends and the next of its edge opens."""
     num = fixed.num_machines
     x = net.port_ids[BEST_AT, port]
@@ -136,8 +136,8 @@ def _complete(fixed, progress, net, code, port, now_s):  # type: ignore[no-untyp
 
 
 @hot
-def _count(net, even, now_s):  # type: ignore[no-untyped-def]
-    """Bring counts, classes and degrees up to date for the pairs that changed; drop those that did not."""
+def _count(net, even, now_s):
+    """Bring counts, classes and degrees of changed pairs up to date; forget the others."""
     num = net.planes.shape[1]
     kept = 0
     if net.sizes[NUM_DIRTY] > MOST_PAIRS:
@@ -169,7 +169,7 @@ def _count(net, even, now_s):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _allocate(net, even, now_s):  # type: ignore[no-untyped-def]
+def _allocate(net, even, now_s):
     """Recompute rates if the open flows changed.
 
     Returns:
@@ -207,7 +207,7 @@ def _allocate(net, even, now_s):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _note_use(net, use_rate):  # type: ignore[no-untyped-def]
+def _note_use(net, use_rate):
     """Throughput of every NIC at the present rates: in, then out."""
     num = net.planes.shape[1]
     for p in range(2 * num):
@@ -221,7 +221,7 @@ def _note_use(net, use_rate):  # type: ignore[no-untyped-def]
 
 
 @hot_loop
-def run_pairs(fixed, progress, net, code, even, use_time, use_rate):  # type: ignore[no-untyped-def]
+def run_pairs(fixed, progress, net, code, even, use_time, use_rate):
     """Rehearse with `oes`, `maxmin` or `priority`; see `run_flows` for arguments and results.
 
     `even` is None unless the policy is `oes`: numba leaves out what the type of an argument rules

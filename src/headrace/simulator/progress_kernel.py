@@ -1,8 +1,8 @@
-"""Who may start and what a finished task sets free: the task side of a rehearsal, shared by both kernels.
+"""Who may start and what a finished task sets free: the task side of both kernels.
 
-Deliveries and window credits are counted per task and iteration, so that every dependency costs one increment:
-`arrived[j, n]` counts in-edges that delivered what (j, n) needs, `released[j, n]` counts consumers of j that have
-finished iteration n.
+Deliveries and window credits are counted per task and iteration, so that every dependency costs one
+increment: `arrived[j, n]` counts in-edges that delivered what (j, n) needs, `released[j, n]` counts
+consumers of j that have finished iteration n.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Fixed(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What changes: counters per task and edge, the heap of running tasks, and the list of tasks to look at."""
+    """What changes: counters, the heap of running tasks and the tasks to look at."""
 
     num_done: Any
     running: Any
@@ -106,7 +106,7 @@ def fix(instance: Instance) -> Fixed:
 
 
 def start(instance: Instance, record: bool) -> Progress:
-    """Counters at time 0: parameters for iteration 0 are there, every task waits to be looked at."""
+    """Counters at time 0: the first parameters are there, every task is to be looked at."""
     num_tasks, num_edges, num_iterations = (
         instance.num_tasks,
         instance.num_edges,
@@ -136,7 +136,7 @@ def start(instance: Instance, record: bool) -> Progress:
 
 
 @hot
-def draw_volume(fixed, edge, iteration):  # type: ignore[no-untyped-def]
+def draw_volume(fixed, edge, iteration):
     """Bytes of one flow."""
     table = fixed.edges[EDGE_TABLE, edge]
     first = fixed.table_start[table]
@@ -148,7 +148,7 @@ def draw_volume(fixed, edge, iteration):  # type: ignore[no-untyped-def]
 
 
 @hot
-def draw_duration(fixed, task, iteration):  # type: ignore[no-untyped-def]
+def draw_duration(fixed, task, iteration):
     """Seconds of one task execution."""
     table = fixed.task_table[task]
     first = fixed.table_start[table]
@@ -160,7 +160,7 @@ def draw_duration(fixed, task, iteration):  # type: ignore[no-untyped-def]
 
 
 @hot
-def push_task(progress, time_s, task):  # type: ignore[no-untyped-def]
+def push_task(progress, time_s, task):
     """Add a running task to the heap, ordered by (end, task)."""
     times, tasks = progress.heap_time, progress.heap_task
     i = progress.sizes[HEAP]
@@ -177,7 +177,7 @@ def push_task(progress, time_s, task):  # type: ignore[no-untyped-def]
 
 
 @hot
-def pop_task(progress):  # type: ignore[no-untyped-def]
+def pop_task(progress):
     """Take the task that ends first off the heap."""
     times, tasks = progress.heap_time, progress.heap_task
     first = tasks[0]
@@ -206,7 +206,7 @@ def pop_task(progress):  # type: ignore[no-untyped-def]
 
 
 @hot
-def look_at(progress, task):  # type: ignore[no-untyped-def]
+def look_at(progress, task):
     """Remember that a task may be able to start now."""
     size = progress.sizes[TODO]
     progress.todo[size] = task
@@ -214,7 +214,7 @@ def look_at(progress, task):  # type: ignore[no-untyped-def]
 
 
 @hot
-def deliver(fixed, progress, edge, iteration):  # type: ignore[no-untyped-def]
+def deliver(fixed, progress, edge, iteration):
     """Data of a producer's iteration has reached the consumer."""
     needed_in = iteration + fixed.edges[EDGE_LAG, edge]
     if needed_in < fixed.num_iterations:
@@ -225,7 +225,7 @@ def deliver(fixed, progress, edge, iteration):  # type: ignore[no-untyped-def]
 
 
 @hot
-def start_ready(fixed, progress, now_s):  # type: ignore[no-untyped-def]
+def start_ready(fixed, progress, now_s):
     """Start every remembered task that can start."""
     while progress.sizes[TODO] > 0:
         progress.sizes[TODO] -= 1
@@ -247,7 +247,7 @@ def start_ready(fixed, progress, now_s):  # type: ignore[no-untyped-def]
 
 
 @hot
-def finish_task(fixed, progress, task, now_s):  # type: ignore[no-untyped-def]
+def finish_task(fixed, progress, task, now_s):
     """Book a finished execution, deliver what stays on the machine, grant window credits.
 
     Returns:
@@ -279,7 +279,7 @@ def finish_task(fixed, progress, task, now_s):  # type: ignore[no-untyped-def]
 
 
 @hot_loop
-def sum_bytes(fixed, num_sent, nic_bytes):  # type: ignore[no-untyped-def]
+def sum_bytes(fixed, num_sent, nic_bytes):
     """Bytes of completed flows per machine: in, then out."""
     for edge in range(len(num_sent)):
         pair = fixed.edge_pair[edge]
@@ -292,7 +292,7 @@ def sum_bytes(fixed, num_sent, nic_bytes):  # type: ignore[no-untyped-def]
 
 
 @hot_loop
-def draw_volumes(fixed, volumes):  # type: ignore[no-untyped-def]
+def draw_volumes(fixed, volumes):
     """Bytes of all flows, shape (num_edges, num_iterations)."""
     for edge in range(volumes.shape[0]):
         for n in range(volumes.shape[1]):

@@ -34,7 +34,8 @@ def simulate(
         instance: The placed job.
         policy: Name of a flow policy.
         record: Whether to keep the times of every task and flow.
-        general: Whether to use the general kernel where a faster one exists; the result is the same.
+        general: Whether to use the general kernel where a faster one exists; the result is the
+            same.
 
     Raises:
         SpecError: There is no such policy.

@@ -4,11 +4,12 @@ A port that is full has a level and serves the flows of one class, its members, 
 
     level = (capacity - what flows limited elsewhere take) / members = rest / members
 
-Most events leave every pair at its bottleneck, and only some levels move. So the change is booked at the two ports
-of its pair, new levels run through the ports in the order in which they filled up, and the result is accepted if it
-has the property that makes it the only solution: every flow has a full port where nobody of its class gets more and
-nobody of a later class gets anything, and no port gives more than it has. If not, the ports are filled anew, which
-also ends the drift of the sums kept here.
+Most events leave every pair at its bottleneck, and only some levels move. So the change is booked
+at the two ports of its pair, new levels run through the ports in the order in which they filled up,
+and the result is accepted if it has the property that makes it the only solution: every flow has a
+full port where nobody of its class gets more and nobody of a later class gets anything, and no port
+gives more than it has. If not, the ports are filled anew, which also ends the drift of the sums
+kept here.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ MOST_PAIRS = 4
 
 
 @hot
-def _book(net, port, num_members, other, taken):  # type: ignore[no-untyped-def]
+def _book(net, port, num_members, other, taken):
     """A port gets members, its partner has less left for its own; both levels must be looked at."""
     net.ports[MEMBERS, port] += num_members
     net.port_ids[PENDING, port] = net.port_ids[FILLED_AT, port]
@@ -50,7 +51,7 @@ def _book(net, port, num_members, other, taken):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _has_later(classes, current):  # type: ignore[no-untyped-def]
+def _has_later(classes, current):
     """Whether a port has flows of a later class."""
     hits = 0
     for x in range(len(classes)):
@@ -59,7 +60,7 @@ def _has_later(classes, current):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _serve_next(net, port, row, classes, full_class, now_s):  # type: ignore[no-untyped-def]
+def _serve_next(net, port, row, classes, full_class, now_s):
     """A port has no members any more: the next class that waits for it alone gets it."""
     num = len(row)
     done = net.ports[FULL_CLASS, port]
@@ -82,7 +83,7 @@ def _serve_next(net, port, row, classes, full_class, now_s):  # type: ignore[no-
 
 
 @hot
-def _leave(net, a, b, now_s):  # type: ignore[no-untyped-def]
+def _leave(net, a, b, now_s):
     """A pair's class has no flows any more; counts and classes are still the old ones."""
     num = net.planes.shape[1]
     port = net.bottleneck[a, b]
@@ -112,8 +113,8 @@ def _leave(net, a, b, now_s):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _join(net, a, b, now_s):  # type: ignore[no-untyped-def]
-    """A pair has flows of another class than before; counts and classes are already the new ones."""
+def _join(net, a, b, now_s):
+    """A pair has flows of another class than before; counts and classes are the new ones."""
     num = net.planes.shape[1]
     flows, current = net.planes[COUNTS, a, b], net.planes[CLASSES, a, b]
     first = min(net.ports[FULL_CLASS, a], net.ports[FULL_CLASS, num + b])
@@ -140,7 +141,7 @@ def _join(net, a, b, now_s):  # type: ignore[no-untyped-def]
 
 
 @hot
-def change(net, a, b, flows, current, now_s):  # type: ignore[no-untyped-def]
+def change(net, a, b, flows, current, now_s):
     """Book a change of a pair's first class or of its number of flows.
 
     Args:
@@ -168,7 +169,7 @@ def change(net, a, b, flows, current, now_s):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _pass_on(row, marks, step, rest, pending, filled_at):  # type: ignore[no-untyped-def]
+def _pass_on(row, marks, step, rest, pending, filled_at):
     """A port's level moved by `step`: its members leave less at their other ends."""
     for x in range(len(row)):
         is_member = marks[x] < np.inf
@@ -177,8 +178,8 @@ def _pass_on(row, marks, step, rest, pending, filled_at):  # type: ignore[no-unt
 
 
 @hot
-def _is_out_of_order(mine, current, marks, classes, level, full_class):  # type: ignore[no-untyped-def]
-    """Whether one of a port's pairs gets less than the port's members, or a member less than elsewhere."""
+def _is_out_of_order(mine, current, marks, classes, level, full_class):
+    """Whether a pair gets less than the port's members, or a member less than elsewhere."""
     hits = 0
     for x in range(len(marks)):
         is_member = np.int64(marks[x] < np.inf)
@@ -190,7 +191,7 @@ def _is_out_of_order(mine, current, marks, classes, level, full_class):  # type:
 
 
 @hot
-def settle(net, now_s):  # type: ignore[no-untyped-def]
+def settle(net, now_s):
     """Move levels after the booked changes.
 
     Returns:

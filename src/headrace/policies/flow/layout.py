@@ -6,7 +6,8 @@ takes several times as long to compile as one that is handed twenty.
 
 from __future__ import annotations
 
-# Per port, floats. Times are seconds, rates and capacities bytes per second, clocks and marks bytes.
+# Per port, floats. Times are seconds, rates and capacities bytes per second, clocks and marks
+# bytes.
 (
     CAPACITY,
     DEGREE,

@@ -1,17 +1,20 @@
 """`maxmin` and `priority` at the grain of machine pairs, for the fast kernel.
 
-All flows of one machine pair (for `priority`: of the pair's first class) have one rate under these rules, and that
-rate is the level of one port, the pair's bottleneck. So a decision is a level per port and a bottleneck per pair.
-Port a is machine a's outgoing NIC, port M + b machine b's incoming one. `STARVED` pairs get nothing. A flow without
-a limit of its own fills one of its ports, so of all classes of a pair only the first ever gets anything: `counts`
-and `classes` describe that class alone. `maxmin` is the case of a single class.
+All flows of one machine pair (for `priority`: of the pair's first class) have one rate under these
+rules, and that rate is the level of one port, the pair's bottleneck. So a decision is a level per
+port and a bottleneck per pair. Port a is machine a's outgoing NIC, port M + b machine b's incoming
+one. `STARVED` pairs get nothing. A flow without a limit of its own fills one of its ports, so of
+all classes of a pair only the first ever gets anything: `counts` and `classes` describe that class
+alone. `maxmin` is the case of a single class.
 
-`counts[a, b]` is the number of flows from a to b that take part; `counts_t` is its transpose, kept beside it so that
-a port's pairs are contiguous on both sides. `marks[p, x]` is finite if port p is the bottleneck of its pair with
-machine x so far. A pass only lists the pairs whose bottleneck is another one now: in most passes there are few.
+`counts[a, b]` is the number of flows from a to b that take part; `counts_t` is its transpose, kept
+beside it so that a port's pairs are contiguous on both sides. `marks[p, x]` is finite if port p is
+the bottleneck of its pair with machine x so far. A pass only lists the pairs whose bottleneck is
+another one now: in most passes there are few.
 
-Rates and times are never negative, and the bits of such floats sort like integers. Minima are taken over integer
-views of the same memory (`..._bits`) because LLVM vectorises those and not the minimum of floats.
+Rates and times are never negative, and the bits of such floats sort like integers. Minima are taken
+over integer views of the same memory (`..._bits`) because LLVM vectorises those and not the minimum
+of floats.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ PORT_MASK = 0xFFFFFFFF
 
 
 @hot
-def smallest_bits(bits):  # type: ignore[no-untyped-def]
+def smallest_bits(bits):
     """The smallest of non-negative floats, as bits."""
     best = np.int64(INFINITY_BITS)
     for i in range(len(bits)):
@@ -52,7 +55,7 @@ def smallest_bits(bits):  # type: ignore[no-untyped-def]
 
 
 @hot
-def find_bits(bits, value):  # type: ignore[no-untyped-def]
+def find_bits(bits, value):
     """Index of the first value with these bits; there must be one."""
     at = 0
     while bits[at] != value:
@@ -61,7 +64,7 @@ def find_bits(bits, value):  # type: ignore[no-untyped-def]
 
 
 @hot
-def divide(left, degree, share):  # type: ignore[no-untyped-def]
+def divide(left, degree, share):
     """Even shares of what is left; infinite where nobody asks."""
     for p in range(len(share)):
         quotient = left[p] / degree[p]
@@ -69,7 +72,7 @@ def divide(left, degree, share):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _freeze(net, full, row, classes, current, marks, rest, free, num_moves):  # type: ignore[no-untyped-def]
+def _freeze(net, full, row, classes, current, marks, rest, free, num_moves):
     """A port is full: take its pairs' rates off the ports at their other ends.
 
     Args:
@@ -114,7 +117,7 @@ def _freeze(net, full, row, classes, current, marks, rest, free, num_moves):  # 
 
 
 @hot
-def _begin(net):  # type: ignore[no-untyped-def]
+def _begin(net):
     """Empty all ports."""
     for p in range(net.ports.shape[1]):
         net.ports[LEVEL, p] = 0.0
@@ -125,7 +128,7 @@ def _begin(net):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _next_class(net, done):  # type: ignore[no-untyped-def]
+def _next_class(net, done):
     """Bits of the first class after `done` between ports that are not full."""
     num = net.planes.shape[1]
     in_class = net.ports[FULL_CLASS, num:]
@@ -140,7 +143,7 @@ def _next_class(net, done):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _add_demand(row, classes, current, full_class, free):  # type: ignore[no-untyped-def]
+def _add_demand(row, classes, current, full_class, free):
     """A port's flows of one class, added up at the ports of the other side that are not full."""
     for x in range(len(row)):
         takes_part = classes[x] == current and full_class[x] == np.inf
@@ -148,7 +151,7 @@ def _add_demand(row, classes, current, full_class, free):  # type: ignore[no-unt
 
 
 @hot
-def _demand(net, current):  # type: ignore[no-untyped-def]
+def _demand(net, current):
     """Flows of one class per port, between ports that are not full."""
     num = net.planes.shape[1]
     for p in range(2 * num):
@@ -173,7 +176,7 @@ def _demand(net, current):  # type: ignore[no-untyped-def]
 
 
 @hot
-def _starve(net, num_moves):  # type: ignore[no-untyped-def]
+def _starve(net, num_moves):
     """List the pairs with a bottleneck that have a port which an earlier class filled."""
     num = net.planes.shape[1]
     for p in range(2 * num):
@@ -196,14 +199,16 @@ def _starve(net, num_moves):  # type: ignore[no-untyped-def]
 
 
 @hot
-def fill_ports(net):  # type: ignore[no-untyped-def]
+def fill_ports(net):
     """Class after class, max-min by progressive filling on what earlier classes left.
 
-    Ports of one side do not share pairs, and a port that fills up below the others' shares only raises them. So
-    all ports of one side whose share is within the smallest share of the other side fill up in one go.
+    Ports of one side do not share pairs, and a port that fills up below the others' shares only
+    raises them. So all ports of one side whose share is within the smallest share of the other side
+    fill up in one go.
 
     Args:
-        net: The network; sets levels and what belongs to them, fills `moves` with rows (pair, new bottleneck).
+        net: The network; sets levels and what belongs to them, fills `moves` with rows (pair, new
+            bottleneck).
 
     Returns:
         Number of moves.
