@@ -22,7 +22,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # `Any`, because numba's types do not know all of them.
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
-_INLINED: dict[str, Any] = {**_OPTIONS, "forceinline": True, "no_cpython_wrapper": True}
+_INNER: dict[str, Any] = {**_OPTIONS, "no_cpython_wrapper": True}
+_INLINED: dict[str, Any] = {**_INNER, "forceinline": True}
 
 
 def hot(function: F) -> F:
@@ -33,7 +34,7 @@ def hot(function: F) -> F:
 
 def warm(function: F) -> F:
     """Compile a function that is called too rarely, or from too many places, to be inlined."""
-    compiled: F = njit(**_OPTIONS, no_cpython_wrapper=True)(function)
+    compiled: F = njit(**_INNER)(function)
     return compiled
 
 
