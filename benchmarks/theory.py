@@ -14,10 +14,12 @@ import json
 import sys
 import time
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.machine import describe_machine
 from headrace.simulator import Instance, simulate
 from tests.oracle.pacing import run_paced_campaign
 from tests.oracle.theory import run_campaign
@@ -40,6 +42,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of the instances")
     parser.add_argument("--quick", action="store_true", help=f"{NUM_QUICK:,} of each, under 50 s")
     parser.add_argument("--json", action="store_true", help="print only the JSON object")
+    parser.add_argument("--output", type=Path, help="also write the JSON object to a file")
     args = parser.parse_args()
     num_instances = args.instances or (NUM_QUICK if args.quick else NUM_INSTANCES)
 
@@ -48,6 +51,13 @@ def main() -> int:
     paced = run_paced_campaign(num_instances, args.seed, paced_makespan_s)
     seconds = round(time.perf_counter() - start, 2)
     found = asdict(campaign) | asdict(paced) | {"seconds": seconds}
+    if args.output:
+        origin = {
+            "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+            "machine": describe_machine(),
+            "command": "python benchmarks/theory.py " + " ".join(sys.argv[1:]),
+        }
+        args.output.write_text(json.dumps(found | origin, indent=1) + "\n")
     if not args.json:
         for name, figure in found.items():
             print(f"{name:28} {figure}")
