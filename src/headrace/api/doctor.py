@@ -15,6 +15,9 @@ OLDEST_PYTHON, FIRST_UNTESTED_PYTHON = (3, 11), (3, 14)
 """The Python versions headrace supports, as `requires-python` in pyproject.toml says."""
 
 
+_EXTRA = {"matplotlib": "headrace[report]", "ortools": "headrace[exact]"}
+
+
 @dataclass(frozen=True)
 class Part:
     """One thing headrace stands on.
@@ -65,6 +68,7 @@ def check_parts() -> Checkup:
             _try("numba", "base", "compiles loops", _compile_something),
             _try("numba cache", "base", "keeps them", _write_to_cache, package="numba"),
             _try("matplotlib", "extra", "draws --gantt", _draw_something),
+            _try("ortools", "extra", "proves --method exact", _prove_something),
             *(_look_for(name) for name in ("torch", "torch_geometric", "ray", "pyarrow")),
         )
     )
@@ -87,7 +91,7 @@ def _try(
     package: str | None = None,
 ) -> Part:
     version = _version(package or name)
-    remedy = "pip install 'headrace[report]'" if group == "extra" else f"pip install {name}"
+    remedy = f"pip install '{_EXTRA[name]}'" if group == "extra" else f"pip install {name}"
     if version is None:
         return Part(name, group, "missing", "", purpose, remedy)
     try:
@@ -130,3 +134,12 @@ def _draw_something() -> None:
     figure = import_module("matplotlib.figure").Figure()
     figure.add_subplot().plot([0, 1])
     figure.savefig(io.BytesIO(), format="png")
+
+
+def _prove_something() -> None:
+    cp_model = import_module("ortools.sat.python.cp_model")
+    model, solver = cp_model.CpModel(), cp_model.CpSolver()
+    number = model.new_int_var(0, 3, "number")
+    model.maximize(number)
+    if solver.solve(model) != cp_model.OPTIMAL or solver.value(number) != 3:
+        raise RuntimeError("CP-SAT finds a largest number that is not")

@@ -162,7 +162,7 @@ def test_doctor_with_a_broken_base(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_doctor_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(package: str) -> str:
-        if package == "matplotlib":
+        if package in ("matplotlib", "ortools"):
             raise metadata.PackageNotFoundError(package)
         return "1.0"
 
@@ -170,6 +170,7 @@ def test_doctor_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(cli.app, ["doctor"])
     assert result.exit_code == 0, result.output
     assert "matplotlib: pip install 'headrace[report]'" in result.stdout
+    assert "ortools: pip install 'headrace[exact]'" in result.stdout
 
 
 def test_doctor_on_an_old_python(monkeypatch: pytest.MonkeyPatch) -> None:
