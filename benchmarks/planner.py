@@ -269,44 +269,76 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print only the JSON object")
     parser.add_argument("--settings", help="comma-separated names instead of all")
     parser.add_argument("--seeds", type=int, help="seeds per setting")
+    parser.add_argument("--first-seed", type=int, default=0, help="to share the work")
+    parser.add_argument("--merge", type=Path, nargs="+", help="results to merge instead of running")
     parser.add_argument("--output", type=Path, help="also write the JSON object to a file")
     args = parser.parse_args()
     names = args.settings.split(",") if args.settings else (QUICK if args.quick else SETTINGS)
     betas = BETAS[1:4:2] if args.quick else BETAS
     began = time.perf_counter()
-    results: dict[str, Any] = {}
-    for name in names:
-        setting = SETTINGS[name]
-        num_seeds = min(setting.seeds, args.seeds or (2 if args.quick else setting.seeds))
-        # Compile before the clock runs.
-        if setting.makespans:
-            make_plan(*setting.case(0), seed_mix="uniform", steps=100)
-        if setting.rivals:
-            etp_search(*setting.case(0), beta=1000.0, seed=0, steps=100)
-        rows = [measure(setting, seed, betas) for seed in range(num_seeds)]
-        results[name] = average(rows) | {"num_seeds": num_seeds}
-        if name in ("testbed", "sim1", "sim2", "hetero"):
-            num_placements = 60 if args.quick else 200
-            results[name]["rank_correlation"] = rank_correlation(setting.case(0), num_placements)
-        if not args.json:
-            print(f"{name}: {json.dumps(results[name])}", flush=True)
-    document = {
-        "settings": results,
-        "seed_mix_saving": {
-            name: seed_mix_savings(SETTINGS[name].case(0)) for name in ("testbed", "sim1")
-        },
-        "iterations": ITERATIONS,
-        "betas": list(betas),
-        "seconds": round(time.perf_counter() - began, 1),
+    if args.merge:
+        document = merge([json.loads(path.read_text()) for path in args.merge])
+    else:
+        rows: dict[str, list[dict[str, Any]]] = {}
+        correlations: dict[str, Any] = {}
+        for name in names:
+            setting = SETTINGS[name]
+            num_seeds = args.seeds or (2 if args.quick else setting.seeds)
+            last = min(setting.seeds, args.first_seed + num_seeds)
+            # Compile before the clock runs.
+            if setting.makespans:
+                make_plan(*setting.case(0), seed_mix="uniform", steps=100)
+            if setting.rivals:
+                etp_search(*setting.case(0), beta=1000.0, seed=0, steps=100)
+            rows[name] = [measure(setting, seed, betas) for seed in range(args.first_seed, last)]
+            if setting.rivals and args.first_seed == 0:
+                num_placements = 60 if args.quick else 200
+                correlations[name] = rank_correlation(setting.case(0), num_placements)
+            if not args.json:
+                print(f"{name}: {json.dumps(average(rows[name]))}", flush=True)
+        document = {
+            "settings": summary(rows),
+            "rank_correlation": correlations,
+            "seed_mix_saving": {
+                name: seed_mix_savings(SETTINGS[name].case(0))
+                for name in ("testbed", "sim1")
+                if name in names and args.first_seed == 0
+            },
+            "iterations": ITERATIONS,
+            "betas": list(betas),
+            "rows": rows,
+            "commands": ["python benchmarks/planner.py " + " ".join(sys.argv[1:])],
+        }
+    document |= {
+        "seconds": round(document.get("seconds", 0.0) + time.perf_counter() - began, 1),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "machine": describe_machine(),
-        "command": "python benchmarks/planner.py " + " ".join(sys.argv[1:]),
     }
     if args.output:
         args.output.parent.mkdir(parents=True, exist_ok=True)
         args.output.write_text(json.dumps(document, indent=1) + "\n")
-    print(json.dumps(document))
+    print(json.dumps({key: value for key, value in document.items() if key != "rows"}))
     return 0
+
+
+def summary(rows: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Means per setting."""
+    return {name: average(found) | {"num_seeds": len(found)} for name, found in rows.items()}
+
+
+def merge(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    """One document of several runs that shared the settings or the seeds."""
+    merged: dict[str, Any] = {"settings": {}}
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for document in documents:
+        for name, found in document["rows"].items():
+            rows.setdefault(name, []).extend(found)
+        for key in ("rank_correlation", "seed_mix_saving"):
+            merged[key] = merged.get(key, {}) | document[key]
+        merged["commands"] = merged.get("commands", []) + document["commands"]
+        merged["seconds"] = merged.get("seconds", 0.0) + document["seconds"]
+        merged |= {key: document[key] for key in ("iterations", "betas")}
+    return merged | {"settings": summary(rows), "rows": rows}
 
 
 if __name__ == "__main__":

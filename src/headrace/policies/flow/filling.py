@@ -22,32 +22,55 @@ def fill_flows(flows, chosen, weight, left, rates):
     """
     num_ports = len(left)
     num_machines = num_ports // 2
-    load = np.empty(num_ports)
+    first = np.zeros(num_ports + 1, np.int64)
+    for i in range(len(flows)):
+        if chosen[i]:
+            first[flows[i].src + 1] += 1
+            first[num_machines + flows[i].dst + 1] += 1
+    for p in range(num_ports):
+        first[p + 1] += first[p]
+    count = np.zeros(num_ports, np.int64)
+    load = np.zeros(num_ports)
+    members = np.empty(first[num_ports], np.int64)
     open_ = chosen.copy()
+    for i in range(len(flows)):
+        if chosen[i]:
+            for p in (np.int64(flows[i].src), np.int64(num_machines + flows[i].dst)):
+                members[first[p] + count[p]] = i
+                count[p] += 1
+                load[p] += weight[i]
     while True:
-        # Summed anew in every round: weights may differ so much that subtracting leaves only noise.
-        load[:] = 0.0
-        for i in range(len(flows)):
-            if open_[i]:
-                load[flows[i].src] += weight[i]
-                load[num_machines + flows[i].dst] += weight[i]
         level = np.inf
         full = -1
         for p in range(num_ports):
-            if load[p] > 0.0 and left[p] < level * load[p]:
+            if count[p] > 0 and left[p] < level * load[p]:
                 level = left[p] / load[p]
                 full = p
         if full < 0:
             break
-        for i in range(len(flows)):
-            a, b = flows[i].src, num_machines + flows[i].dst
-            if open_[i] and (a == full or b == full):
+        # Weights may differ so much that subtracting leaves only noise: sum what is chosen anew.
+        exact = 0.0
+        for k in range(first[full], first[full + 1]):
+            if open_[members[k]]:
+                exact += weight[members[k]]
+        if exact < load[full]:
+            load[full] = exact
+            continue
+        level = left[full] / exact
+        for k in range(first[full], first[full + 1]):
+            i = members[k]
+            if open_[i]:
                 open_[i] = False
                 given = level * weight[i]
                 rates[i] += given
+                a, b = flows[i].src, num_machines + flows[i].dst
                 other = b if a == full else a
                 left[other] = max(0.0, left[other] - given)
+                # Rounded up, so that a port is looked at too early rather than too late.
+                load[other] += 4e-16 * load[other] - weight[i]
+                count[other] -= 1
         left[full] = 0.0
+        count[full] = 0
 
 
 @njit(cache=True)
