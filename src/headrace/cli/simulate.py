@@ -40,7 +40,7 @@ def simulate(
         str | None, typer.Option(help="Policies side by side: a,b,c or all.", metavar="NAMES")
     ] = None,
     iterations: Annotated[
-        int | None, typer.Option(help="Instead of the job's.", metavar="N")
+        int | None, typer.Option(help="Instead of the job's.", metavar="N", min=1)
     ] = None,
     window: Annotated[
         str | None, typer.Option(help="Run-ahead: 1, 2, ... or unlimited.", metavar="K")
@@ -63,6 +63,10 @@ def simulate(
         raise SpecError("a trace or chart shows one policy", "use --policy instead of --compare")
     for path in (trace, gantt):
         check_can_write(path)
+    if gantt:
+        from headrace.observability.gantt import check_can_draw
+
+        check_can_draw()
 
     from headrace.api.files import load_cluster, load_job
 

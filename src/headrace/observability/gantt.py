@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,21 @@ class _Scale:
     name: str
 
 
+def check_can_draw() -> None:
+    """Find out before a long rehearsal whether its chart can be drawn.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    try:
+        import_module("matplotlib.backends.backend_agg")
+    except ImportError as error:
+        raise MissingExtraError(
+            "a Gantt chart needs matplotlib, which is not installed",
+            "pip install 'headrace[report]'",
+        ) from error
+
+
 def draw_gantt(trace: Trace, path: Path, title: str = "") -> None:
     """Draw a trace as PNG: a band per machine, a lane per task, flows in and out, by iteration.
 
@@ -68,14 +84,9 @@ def draw_gantt(trace: Trace, path: Path, title: str = "") -> None:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure as NewFigure
-    except ImportError as error:
-        raise MissingExtraError(
-            "a Gantt chart needs matplotlib, which is not installed",
-            "pip install 'headrace[report]'",
-        ) from error
+    check_can_draw()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure as NewFigure
 
     drawn = layout(trace)
     height = min(_MAX_INCHES, 1.3 + _INCHES_PER_UNIT * drawn.height)

@@ -82,6 +82,12 @@ def test_placement_file_for_another_job(tmp_path: Path) -> None:
         headrace.simulate(CLUSTER, JOB, PROFILE, placement=path)
 
 
+@pytest.mark.parametrize("iterations", [0, -1])
+def test_impossible_number_of_iterations(iterations: int) -> None:
+    with pytest.raises(SpecError, match=f"{iterations} iterations were asked for"):
+        headrace.simulate(CLUSTER, JOB, PROFILE, iterations=iterations)
+
+
 @pytest.mark.parametrize("window", [0, -1])
 def test_impossible_window(window: int) -> None:
     with pytest.raises(SpecError, match="unlimited"):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -234,7 +235,6 @@ class TestMistakes:
             (["--placement", "no.yaml"], 2, "no.yaml does not exist", "check the path"),
             (["--window", "0"], 2, "--window 0", "unlimited"),
             (["--window", "many"], 2, "--window many", "unlimited"),
-            (["--iterations", "0"], 2, "0 iterations", "at least 1"),
             (
                 ["--cluster", "j.yaml"],
                 2,
@@ -269,6 +269,24 @@ class TestMistakes:
         result = run()
         assert result.exit_code == 2
         assert "try: add task_times.sampler.default" in result.stderr
+
+    def test_a_missing_extra_is_named_before_anything_is_rehearsed(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
+        result = run("--gantt", "g.png")
+        assert result.exit_code == 4
+        assert result.stderr == (
+            "error: a Gantt chart needs matplotlib, which is not installed\n"
+            "  try: pip install 'headrace[report]'\n"
+        )
+
+    def test_numbers_out_of_range_are_named(self) -> None:
+        for option, number in (("--iterations", "0"), ("--seed", "-1")):
+            result = run(option, number)
+            assert result.exit_code == 2
+            assert option in result.stderr
+            assert "rehearsing" not in result.stderr
 
     def test_missing_options_are_named(self) -> None:
         result = CliRunner().invoke(app, ["simulate", "--cluster", "c.yaml"])
