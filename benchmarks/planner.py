@@ -4,11 +4,12 @@
     python benchmarks/planner.py --quick --json
 
 The last line is one JSON object. Means are over seeds; a seed draws the cluster (where the setting
-is drawn), the search and the volumes of the search. Makespans are of 200 iterations with volumes
-that no search has seen; the seed mix is uniform, as in the paper. `gap` is ours over the lower
-bound: for makespans over 200 x the bound of T, at 256 and 1,024 machines for T itself. `proven`
-is the share of seeds whose T equals the bound to 1e-9, or whose optimality CP-SAT proved. `saving`
-is (theirs - ours) / theirs against `etp+oes`, the paper's planner with the best beta.
+is drawn), the search and the volumes of the search. Makespans are of 200 iterations (20 with
+`--quick`) with volumes that no search has seen; the seed mix is uniform, as in the paper. `gap` is
+ours over the lower bound: for makespans over 200 x the bound of T, at 256 and 1,024 machines for T
+itself. `proven` is the share of seeds whose T equals the bound to 1e-9, or whose optimality CP-SAT
+proved. `saving` is (theirs - ours) / theirs against `etp+oes`, the paper's planner with the best
+beta.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from headrace.simulator import Rehearser
 
 ROOT = Path(__file__).resolve().parents[1]
 ITERATIONS = 200
+QUICK_ITERATIONS = 20
 WINDOWS = {"": 2, "_k4": 4, "_unlimited": 0}
 FRESH = 1_000_003
 """Added to a seed for volumes that the search has not seen."""
@@ -134,7 +136,9 @@ def paper_plan(case: Case, seed: int, betas: tuple[float, ...]) -> tuple[Placeme
     return min(results, key=lambda result: result.makespan_s).placement, seconds
 
 
-def measure(setting: Setting, seed: int, betas: tuple[float, ...]) -> dict[str, Any]:
+def measure(
+    setting: Setting, seed: int, betas: tuple[float, ...], iterations: int
+) -> dict[str, Any]:
     """All figures of one setting and seed."""
     cluster, job, profile = setting.case(seed)
     found: dict[str, Any] = {}
@@ -143,7 +147,7 @@ def measure(setting: Setting, seed: int, betas: tuple[float, ...]) -> dict[str, 
         theirs, found["etp_10k_s"] = paper_plan((cluster, job, profile), seed, betas)
         colocated = place("colocate", cluster, job, profile, seed)
     for suffix, window in WINDOWS.items():
-        job = job.model_copy(update={"window": window, "iterations": ITERATIONS})
+        job = job.model_copy(update={"window": window, "iterations": iterations})
         start = time.perf_counter()
         plan = make_plan(cluster, job, profile, seed=seed, seed_mix="uniform")
         if suffix == "":
@@ -157,7 +161,7 @@ def measure(setting: Setting, seed: int, betas: tuple[float, ...]) -> dict[str, 
         if not setting.makespans:
             break
         rehearser = Rehearser(
-            cluster, job, profile, num_iterations=ITERATIONS, window=window, seed=seed + FRESH
+            cluster, job, profile, num_iterations=iterations, window=window, seed=seed + FRESH
         )
         ours = rehearser.makespan_s(plan.placement.resolve(cluster), plan.policy)
         makespans = {"ours": ours}
@@ -169,7 +173,7 @@ def measure(setting: Setting, seed: int, betas: tuple[float, ...]) -> dict[str, 
                 makespans[f"etp+{policy}"] = rehearser.makespan_s(theirs, policy)
             found[f"saving{suffix}"] = 1 - ours / makespans["etp+oes"]
         found[f"makespan_s{suffix}"] = makespans
-        found[f"gap{suffix}"] = ours / (ITERATIONS * plan.bound_s) - 1
+        found[f"gap{suffix}"] = ours / (iterations * plan.bound_s) - 1
     return found
 
 
@@ -275,6 +279,7 @@ def main() -> int:
     args = parser.parse_args()
     names = args.settings.split(",") if args.settings else (QUICK if args.quick else SETTINGS)
     betas = BETAS[1:4:2] if args.quick else BETAS
+    iterations = QUICK_ITERATIONS if args.quick else ITERATIONS
     began = time.perf_counter()
     if args.merge:
         document = merge([json.loads(path.read_text()) for path in args.merge])
@@ -290,9 +295,11 @@ def main() -> int:
                 make_plan(*setting.case(0), seed_mix="uniform", steps=100)
             if setting.rivals:
                 etp_search(*setting.case(0), beta=1000.0, seed=0, steps=100)
-            rows[name] = [measure(setting, seed, betas) for seed in range(args.first_seed, last)]
+            rows[name] = [
+                measure(setting, seed, betas, iterations) for seed in range(args.first_seed, last)
+            ]
             if setting.rivals and args.first_seed == 0:
-                num_placements = 60 if args.quick else 200
+                num_placements = 30 if args.quick else 200
                 correlations[name] = rank_correlation(setting.case(0), num_placements)
             if not args.json:
                 print(f"{name}: {json.dumps(average(rows[name]))}", flush=True)
@@ -304,7 +311,7 @@ def main() -> int:
                 for name in ("testbed", "sim1")
                 if name in names and args.first_seed == 0
             },
-            "iterations": ITERATIONS,
+            "iterations": iterations,
             "betas": list(betas),
             "rows": rows,
             "commands": ["python benchmarks/planner.py " + " ".join(sys.argv[1:])],
