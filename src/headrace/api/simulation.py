@@ -10,8 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from headrace.api.defaults import default_profile
 from headrace.api.files import find_plan, load_placement
 from headrace.core.cluster import Cluster
@@ -36,6 +34,9 @@ DEFAULT_POLICY = "priority"
 
 AnyWindow = int | Literal["unlimited"] | None
 """A run-ahead window K >= 1, `unlimited`, or none to take the job's."""
+
+_SMALL = 10_000_000
+"""Completions x task pairs that the general kernel, quick to compile, settles in half a second."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ class Simulation:
     policy: str
     instance: Instance
     graph: TaskGraph
+    planned: bool
+    """Whether this rehearses a plan."""
     outcome: Outcome
     iteration_time_s: float
 
@@ -105,7 +108,7 @@ class Simulation:
         """Every task execution and flow; rehearses once more if the times were not recorded."""
         outcome = self.outcome
         if outcome.record is None:
-            outcome = rehearse(self.instance, self.policy, record=True)
+            outcome = _rehearse(self.instance, self.policy, self.planned, record=True)
         return trace_of(self.instance, self.graph, outcome, self.cluster)
 
     def num_tasks(self) -> list[dict[str, int]]:
@@ -182,12 +185,8 @@ class Comparison:
         summaries = [each.summary() for each in self.simulations]
         same = ("placement", "iterations", "window", "seed", "tasks", "profile")
         differing = (
-            "policy",
-            "makespan_s",
-            "iteration_time_s",
-            "mean_iteration_time_s",
-            "num_events",
-            "bottleneck",
+            *("policy", "makespan_s", "iteration_time_s", "mean_iteration_time_s"),
+            *("num_events", "bottleneck"),
         )
         return {
             **{key: summaries[0][key] for key in same},
@@ -291,6 +290,12 @@ def compare(
     return Comparison(tuple(simulations))
 
 
+def _rehearse(instance: Instance, policy: str, planned: bool, record: bool = False) -> Outcome:
+    # A plan is held to its prediction to the last bit, so it keeps the kernel that predicted it.
+    work = instance.num_iterations * (instance.num_tasks + instance.num_edges) * instance.num_edges
+    return rehearse(instance, policy, record=record, general=work <= _SMALL and not planned)
+
+
 @dataclass(frozen=True)
 class _Placed:
     """A job on its machines, ready to be rehearsed under any policy."""
@@ -302,12 +307,13 @@ class _Placed:
     placement_name: str
     instance: Instance
     graph: TaskGraph
+    planned: bool
 
     def rehearse(self, policy: str, record: bool = False) -> Simulation:
-        outcome = rehearse(self.instance, policy, record=record)
+        outcome = _rehearse(self.instance, policy, self.planned, record)
         num = self.instance.num_iterations
         half = replace(self.instance, num_iterations=num // 2)
-        half_s = rehearse(half, policy).makespan_s if num > 1 else 0.0
+        half_s = _rehearse(half, policy, self.planned).makespan_s if num > 1 else 0.0
         return Simulation(
             cluster=self.cluster,
             job=self.job,
@@ -317,6 +323,7 @@ class _Placed:
             policy=policy,
             instance=self.instance,
             graph=self.graph,
+            planned=self.planned,
             outcome=outcome,
             iteration_time_s=(outcome.makespan_s - half_s) / (num - num // 2),
         )
@@ -341,28 +348,28 @@ def _place(
         raise SpecError(f"the window is {window}", "use 1 for no overlap, more, or `unlimited`")
     if profile is None:
         profile = default_profile()
-    found, seeds, name = _find_placement(placement, cluster, job, profile, seed)
+    found, plan, name = _find_placement(placement, cluster, job, profile, seed)
     instance, graph = build_instance(
         cluster,
         job,
         profile,
         found,
-        seeds=seeds,
+        seeds=None if plan is None or plan.seed_mix is None else plan.seed_mix.array(cluster),
         num_iterations=iterations,
         window=num_ahead,
         seed=seed,
     )
-    return _Placed(cluster, job, profile, found, name, instance, graph)
+    return _Placed(cluster, job, profile, found, name, instance, graph, plan is not None)
 
 
 def _find_placement(
     placement: AnyPlacement, cluster: Cluster, job: Job, profile: Profile, seed: int
-) -> tuple[Placement, np.ndarray | None, str]:
-    """The placement, the seeds that samplers take (uniform if none), and where both come from."""
+) -> tuple[Placement, Plan | None, str]:
+    """The placement, the plan that it is part of, if any, and where they come from."""
     if isinstance(placement, Placement):
         return placement, None, "given"
     if isinstance(placement, Plan):
-        return placement.placement.resolve(cluster), _seeds_of(placement, cluster), "given"
+        return placement.placement.resolve(cluster), placement, "given"
     if isinstance(placement, str) and placement in PLACEMENT_METHODS:
         return place(placement, cluster, job, profile, seed), None, placement
     path = Path(placement)
@@ -374,12 +381,7 @@ def _find_placement(
             f"there is no placement method and no file called {path.name!r}",
             f"did you mean {likely[0]}?" if likely else f"use {known} or a placement file",
         )
-    found, plan = load_placement(path, cluster, job), find_plan(path)
-    return found, None if plan is None else _seeds_of(plan, cluster), str(path)
-
-
-def _seeds_of(plan: Plan, cluster: Cluster) -> np.ndarray | None:
-    return None if plan.seed_mix is None else plan.seed_mix.array(cluster)
+    return load_placement(path, cluster, job), find_plan(path), str(path)
 
 
 def _policy_names() -> str:

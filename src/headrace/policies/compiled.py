@@ -24,6 +24,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
 _INNER: dict[str, Any] = {**_OPTIONS, "no_cpython_wrapper": True}
 _INLINED: dict[str, Any] = {**_INNER, "forceinline": True}
+_RULE: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True}
+_PART_OF_RULE: dict[str, Any] = {**_RULE, "no_cpython_wrapper": True}
 
 
 def hot(function: F) -> F:
@@ -41,4 +43,16 @@ def warm(function: F) -> F:
 def hot_loop(function: F) -> F:
     """Compile the outermost function, which Python calls, or one too large to be inlined."""
     compiled: F = njit(**_OPTIONS, cache=True)(function)
+    return compiled
+
+
+def rule(function: F) -> F:
+    """Compile a policy's rule; Python calls it, with flows of a rehearsal or with live ones."""
+    compiled: F = njit(**_RULE, cache=True)(function)
+    return compiled
+
+
+def part_of_rule(function: F) -> F:
+    """Compile what rules call; a call from Python crashes the process."""
+    compiled: F = njit(**_PART_OF_RULE)(function)
     return compiled

@@ -1,21 +1,19 @@
-"""The general kernel: any flow policy, rates recomputed whenever the open flows change.
+"""The general kernel: any flow policy, rates computed for all open flows whenever that set changes.
 
-It is the reference among the compiled kernels; `oes`, `maxmin` and `priority` have a faster one.
+It is the reference among the compiled kernels; `oes`, `maxmin` and `priority` have a faster one,
+which takes far longer to compile, and a first rehearsal waits for the compiler. The outermost loop
+is plain Python, so that one compiled kernel serves all rules and each is compiled by itself; that
+costs some ten microseconds whenever rates change.
 """
 
 from __future__ import annotations
 
-import numpy as np
-from numba import njit
+from typing import Any, NamedTuple
 
-from headrace.policies.compiled import hot
-from headrace.policies.flow.fifo import fifo_rates
-from headrace.policies.flow.maxmin import maxmin_rates
-from headrace.policies.flow.mrtf import mrtf_exclusive_rates, mrtf_rates
-from headrace.policies.flow.oes import oes_rates
-from headrace.policies.flow.omcoflow import omcoflow_rates
-from headrace.policies.flow.paced import paced_rates
-from headrace.policies.flow.priority import priority_rates
+import numpy as np
+
+from headrace.policies.compiled import hot, hot_loop
+from headrace.policies.flow import FLOW_DTYPE, FLOW_POLICIES
 from headrace.simulator.progress_kernel import (
     EDGE_DST,
     EDGE_KIND,
@@ -27,6 +25,8 @@ from headrace.simulator.progress_kernel import (
     OUT,
     START,
     UNFINISHED,
+    Fixed,
+    Progress,
     deliver,
     draw_volume,
     finish_task,
@@ -35,29 +35,23 @@ from headrace.simulator.progress_kernel import (
 )
 
 
-@njit(cache=True)
-def _rates(code, flows, nic_out, nic_in, pace_s, rates):
-    if code == 0:
-        oes_rates(flows, nic_out, nic_in, pace_s, rates)
-    elif code == 1:
-        maxmin_rates(flows, nic_out, nic_in, pace_s, rates)
-    elif code == 2:
-        priority_rates(flows, nic_out, nic_in, pace_s, rates)
-    elif code == 3:
-        paced_rates(flows, nic_out, nic_in, pace_s, rates)
-    elif code == 4:
-        mrtf_rates(flows, nic_out, nic_in, pace_s, rates)
-    elif code == 5:
-        mrtf_exclusive_rates(flows, nic_out, nic_in, pace_s, rates)
-    elif code == 6:
-        omcoflow_rates(flows, nic_out, nic_in, pace_s, rates)
-    else:
-        fifo_rates(flows, nic_out, nic_in, pace_s, rates)
+class Live(NamedTuple):
+    """Flows and the clock; `slots` and `is_open` per edge, `flows` and `rates` per open flow."""
+
+    slots: Any
+    is_open: Any
+    flows: Any
+    rates: Any
+    clock_s: Any
+    """Now, in an array of one."""
+    num_open: Any
+    """Open flows, in an array of one."""
 
 
 @hot
-def _open_flow(fixed, progress, slots, is_open, edge, now_s):
+def _open_flow(fixed, progress, live, edge, now_s):
     """Open the next flow of an edge; flows without bytes complete at once."""
+    slots = live.slots
     while progress.num_sent[edge] < progress.num_done[fixed.edges[EDGE_SRC, edge]]:
         n = progress.num_sent[edge]
         volume = draw_volume(fixed, edge, n)
@@ -74,7 +68,7 @@ def _open_flow(fixed, progress, slots, is_open, edge, now_s):
             slots[edge].volume = volume
             slots[edge].remaining = volume
             slots[edge].opened = now_s
-            is_open[edge] = True
+            live.is_open[edge] = True
             return True
         if progress.flow_times.shape[1] > 0:
             progress.flow_times[END, edge, n] = now_s
@@ -83,19 +77,89 @@ def _open_flow(fixed, progress, slots, is_open, edge, now_s):
     return False
 
 
-@njit(cache=True, error_model="numpy")
-def run_flows(fixed, progress, code, pace_s, slots, flows, is_open, rates, use_time, use_rate):
+@hot
+def _move_on(fixed, progress, live):
+    """Go to the next completion and complete the flows that end then.
+
+    Returns:
+        Whether the open flows are others now.
+    """
+    flows, rates, num_flows = live.flows, live.rates, live.num_open[0]
+    now_s = live.clock_s[0]
+    next_s = np.inf
+    if progress.sizes[HEAP] > 0:
+        next_s = progress.heap_time[0]
+    for i in range(num_flows):
+        if rates[i] > 0.0:
+            next_s = min(next_s, now_s + flows[i].remaining / rates[i])
+    changed = False
+    for i in range(num_flows):
+        edge = flows[i].edge
+        if rates[i] > 0.0 and now_s + flows[i].remaining / rates[i] <= next_s:
+            n = flows[i].iteration
+            if progress.flow_times.shape[1] > 0:
+                progress.flow_times[END, edge, n] = next_s
+            progress.num_sent[edge] = n + 1
+            progress.sizes[EVENTS] += 1
+            live.is_open[edge] = False
+            deliver(fixed, progress, edge, n)
+            _open_flow(fixed, progress, live, edge, next_s)
+            changed = True
+        else:
+            flows[i].remaining -= rates[i] * (next_s - now_s)
+            live.slots[edge].remaining = flows[i].remaining
+    live.clock_s[0] = next_s
+    return changed
+
+
+@hot_loop
+def needs_rates(fixed, progress, live):
+    """Go on until the open flows are others, which then need rates.
+
+    Returns:
+        False at the end: all tasks are done, or nothing can go on and the clock is infinite.
+    """
+    changed = False
+    while True:
+        now_s = live.clock_s[0]
+        start_ready(fixed, progress, now_s)
+        if progress.sizes[HEAP] > 0 and progress.heap_time[0] <= now_s:
+            task = pop_task(progress)
+            n = finish_task(fixed, progress, task, now_s)
+            for k in range(fixed.starts[OUT, task], fixed.starts[OUT, task + 1]):
+                edge = fixed.lists[OUT, k]
+                if fixed.edge_pair[edge] >= 0 and progress.num_sent[edge] == n:
+                    changed |= _open_flow(fixed, progress, live, edge, now_s)
+            # All that ends now comes first, also what was started now and takes no time.
+            continue
+        if progress.sizes[UNFINISHED] == 0 or now_s == np.inf:
+            return False
+        if changed:
+            num_flows = 0
+            for edge in range(len(live.is_open)):
+                if live.is_open[edge]:
+                    live.flows[num_flows] = live.slots[edge]
+                    num_flows += 1
+            live.num_open[0] = num_flows
+            return True
+        changed = _move_on(fixed, progress, live)
+
+
+def run_flows(
+    fixed: Fixed,
+    progress: Progress,
+    policy: str,
+    pace_s: float,
+    use_time: np.ndarray,
+    use_rate: np.ndarray,
+) -> tuple[float, int]:
     """Rehearse with any policy.
 
     Args:
         fixed: The instance.
         progress: Counters at time 0; left as they are at the end.
-        code: Which policy.
+        policy: Which policy.
         pace_s: Period of `paced`.
-        slots: Scratch, one `FLOW_DTYPE` per edge.
-        flows: Scratch likewise.
-        is_open: Scratch, one flag per edge, all false.
-        rates: Scratch, one float per edge.
         use_time: Filled with the times at which rates changed; empty if nobody wants to know.
         use_rate: Filled with NIC throughput from then on: in, then out, per machine.
 
@@ -103,63 +167,25 @@ def run_flows(fixed, progress, code, pace_s, slots, flows, is_open, rates, use_t
         Makespan, or -1 if nothing could go on; and the number of rows in `use_time`.
     """
     num_edges, num_machines = fixed.edges.shape[1], fixed.num_machines
-    num_flows = 0
+    live = Live(
+        slots=np.zeros(num_edges, FLOW_DTYPE),
+        is_open=np.zeros(num_edges, np.bool_),
+        flows=np.zeros(num_edges, FLOW_DTYPE),
+        rates=np.zeros(num_edges),
+        clock_s=np.zeros(1),
+        num_open=np.zeros(1, np.int64),
+    )
+    compute_rates = FLOW_POLICIES[policy].kernel
+    nic_out, nic_in = fixed.nics[OUT], fixed.nics[IN]
     num_use = 0
-    changed = False
-    now_s = 0.0
-    while True:
-        start_ready(fixed, progress, now_s)
-        # Everything that ends at this instant, also what was started at this instant without
-        # duration.
-        while progress.sizes[HEAP] > 0 and progress.heap_time[0] <= now_s:
-            task = pop_task(progress)
-            n = finish_task(fixed, progress, task, now_s)
-            for k in range(fixed.starts[OUT, task], fixed.starts[OUT, task + 1]):
-                edge = fixed.lists[OUT, k]
-                if fixed.edge_pair[edge] >= 0 and progress.num_sent[edge] == n:
-                    changed |= _open_flow(fixed, progress, slots, is_open, edge, now_s)
-            start_ready(fixed, progress, now_s)
-        if progress.sizes[UNFINISHED] == 0:
-            return now_s, num_use
-        if changed:
-            num_flows = 0
-            for edge in range(num_edges):
-                if is_open[edge]:
-                    flows[num_flows] = slots[edge]
-                    num_flows += 1
-            _rates(
-                code, flows[:num_flows], fixed.nics[OUT], fixed.nics[IN], pace_s, rates[:num_flows]
-            )
-            changed = False
-            if len(use_time) > 0:
-                use_time[num_use] = now_s
-                for p in range(2 * num_machines):
-                    use_rate[num_use, p] = 0.0
-                for i in range(num_flows):
-                    use_rate[num_use, flows[i].dst] += rates[i]
-                    use_rate[num_use, num_machines + flows[i].src] += rates[i]
-                num_use += 1
-        next_s = np.inf
-        if progress.sizes[HEAP] > 0:
-            next_s = progress.heap_time[0]
-        for i in range(num_flows):
-            if rates[i] > 0.0:
-                next_s = min(next_s, now_s + flows[i].remaining / rates[i])
-        if next_s == np.inf:
-            return -1.0, num_use
-        for i in range(num_flows):
-            edge = flows[i].edge
-            if rates[i] > 0.0 and now_s + flows[i].remaining / rates[i] <= next_s:
-                n = flows[i].iteration
-                if progress.flow_times.shape[1] > 0:
-                    progress.flow_times[END, edge, n] = next_s
-                progress.num_sent[edge] = n + 1
-                progress.sizes[EVENTS] += 1
-                is_open[edge] = False
-                deliver(fixed, progress, edge, n)
-                _open_flow(fixed, progress, slots, is_open, edge, next_s)
-                changed = True
-            else:
-                flows[i].remaining -= rates[i] * (next_s - now_s)
-                slots[edge].remaining = flows[i].remaining
-        now_s = next_s
+    while needs_rates(fixed, progress, live):
+        num_open = live.num_open[0]
+        flows, rates = live.flows[:num_open], live.rates[:num_open]
+        compute_rates(flows, nic_out, nic_in, pace_s, rates)
+        if len(use_time) > 0:
+            use_time[num_use] = live.clock_s[0]
+            use_rate[num_use, :num_machines] = np.bincount(flows["dst"], rates, num_machines)
+            use_rate[num_use, num_machines:] = np.bincount(flows["src"], rates, num_machines)
+            num_use += 1
+    makespan_s = float(live.clock_s[0])
+    return makespan_s if makespan_s < np.inf else -1.0, num_use

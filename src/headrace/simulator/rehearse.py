@@ -8,7 +8,7 @@ from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
 from headrace.core.tasks import ROLES, TaskGraph
 from headrace.core.trace import Executions, Flows, NicUse, Trace
-from headrace.policies.flow import FLOW_DTYPE, FLOW_POLICIES
+from headrace.policies.flow import FLOW_POLICIES
 from headrace.simulator.flow_kernel import run_flows
 from headrace.simulator.instance import Instance
 from headrace.simulator.network import idle_network
@@ -61,10 +61,8 @@ def simulate(
             use_rate,
         )
     else:
-        slots, flows = (np.zeros(instance.num_edges, FLOW_DTYPE) for _ in range(2))
-        is_open, rates = np.zeros(instance.num_edges, np.bool_), np.zeros(instance.num_edges)
         makespan_s, num_use = run_flows(
-            fixed, progress, code, instance.pace_s, slots, flows, is_open, rates, use_time, use_rate
+            fixed, progress, policy, instance.pace_s, use_time, use_rate
         )
     if makespan_s < 0:
         raise AssertionError("the rehearsal stopped before all tasks were done; this is a bug")

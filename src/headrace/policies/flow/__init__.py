@@ -1,7 +1,7 @@
 """Flow policies: how the network is shared among open flows.
 
-Adding one is a file with a numba function and a `FlowPolicy`, a line here and a line in the
-simulator's dispatch; the contract suite then runs on it.
+Adding one is a file with a compiled rule and a `FlowPolicy`, and a line here; the contract suite
+then runs on it.
 """
 
 from headrace.policies.flow._base import FLOW_DTYPE, Flow, FlowPolicy

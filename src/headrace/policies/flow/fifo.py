@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from headrace.policies.compiled import rule
 from headrace.policies.flow._base import FlowPolicy
 from headrace.policies.flow.filling import fill_flows, port_capacities
 
 
-@njit(cache=True)
+@rule
 def fifo_rates(flows, nic_out, nic_in, pace_s, rates):
     """The heads of all transmit queues share the receivers by max-min."""
     rates[:] = 0.0

@@ -6,10 +6,11 @@ Ports 0..M-1 are the senders' NICs, M..2M-1 the receivers'.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from headrace.policies.compiled import part_of_rule
 
 
-@njit(cache=True)
+@part_of_rule
 def fill_flows(flows, chosen, weight, left, rates):
     """Weighted max-min among the chosen flows, on top of the rates they have.
 
@@ -73,7 +74,12 @@ def fill_flows(flows, chosen, weight, left, rates):
         count[full] = 0
 
 
-@njit(cache=True)
+@part_of_rule
 def port_capacities(nic_out, nic_in):
     """Capacities of all ports in one array."""
-    return np.concatenate((nic_out, nic_in))
+    num_machines = len(nic_out)
+    capacities = np.empty(2 * num_machines)
+    for m in range(num_machines):
+        capacities[m] = nic_out[m]
+        capacities[num_machines + m] = nic_in[m]
+    return capacities

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from headrace.policies.compiled import rule
 from headrace.policies.flow._base import FlowPolicy
 from headrace.policies.flow.filling import fill_flows, port_capacities
 
 
-@njit(cache=True)
+@rule
 def maxmin_rates(flows, nic_out, nic_in, pace_s, rates):
     """Progressive filling with equal weights."""
     rates[:] = 0.0

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from headrace.policies.compiled import rule
 from headrace.policies.flow._base import FlowPolicy
 from headrace.policies.flow.filling import port_capacities
 
 
-@njit(cache=True)
+@rule
 def _by_remaining_time(flows, nic_out, nic_in):
     remaining_s = np.empty(len(flows))
     for i in range(len(flows)):
@@ -18,7 +18,7 @@ def _by_remaining_time(flows, nic_out, nic_in):
     return np.argsort(remaining_s, kind="mergesort")
 
 
-@njit(cache=True)
+@rule
 def mrtf_rates(flows, nic_out, nic_in, pace_s, rates):
     """In order of remaining time, each flow takes all that is left at its two NICs."""
     left = port_capacities(nic_out, nic_in)
@@ -29,7 +29,7 @@ def mrtf_rates(flows, nic_out, nic_in, pace_s, rates):
         left[b] -= rates[i]
 
 
-@njit(cache=True)
+@rule
 def mrtf_exclusive_rates(flows, nic_out, nic_in, pace_s, rates):
     """In order of remaining time, a flow occupies both its NICs or waits."""
     busy = np.zeros(2 * len(nic_out), np.bool_)

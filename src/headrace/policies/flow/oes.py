@@ -6,12 +6,12 @@ DGTP, Alg. 1.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from headrace.policies.compiled import rule
 from headrace.policies.flow._base import FlowPolicy
 
 
-@njit(cache=True)
+@rule
 def oes_rates(flows, nic_out, nic_in, pace_s, rates):
     """Alg. 1, line 21, with the degrees of eqs 19 and 20."""
     out_degree = np.zeros(len(nic_out))

@@ -6,13 +6,13 @@ DGTP, section VI-B: rates are inversely proportional to predicted finish times.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from headrace.policies.compiled import rule
 from headrace.policies.flow._base import FlowPolicy
 from headrace.policies.flow.filling import fill_flows, port_capacities
 
 
-@njit(cache=True)
+@rule
 def omcoflow_rates(flows, nic_out, nic_in, pace_s, rates):
     """Weighted max-min; a flow's weight is 1 / its finish time if its coflow were alone."""
     num_flows, num_machines = len(flows), len(nic_out)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from headrace.policies.compiled import rule
 from headrace.policies.flow._base import FlowPolicy
 from headrace.policies.flow.filling import fill_flows, port_capacities
 
 
-@njit(cache=True)
+@rule
 def paced_rates(flows, nic_out, nic_in, pace_s, rates):
     """Base rates, scaled down where an iteration's volumes exceed their mean, then filling."""
     num_machines = len(nic_out)

@@ -7,16 +7,16 @@ is closer to the trainer.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from headrace.core.tasks import EdgeKind
-from headrace.policies.compiled import hot
+from headrace.policies.compiled import hot, rule
 from headrace.policies.flow._base import FlowPolicy
 from headrace.policies.flow.filling import fill_flows, port_capacities
 
 _GRAPH = int(EdgeKind.GRAPH)
 _BATCH = int(EdgeKind.BATCH)
 _AFTER_SYNC = 1 << 40
+_NONE = 1 << 62
 
 
 @hot
@@ -29,17 +29,30 @@ def priority_class(kind, iteration):
     return np.int64(iteration)
 
 
-@njit(cache=True)
+@rule
 def priority_rates(flows, nic_out, nic_in, pace_s, rates):
     """Fill class after class with what earlier classes left."""
     rates[:] = 0.0
     left = port_capacities(nic_out, nic_in)
     classes = np.empty(len(flows), np.int64)
+    weight = np.empty(len(flows))
     for i in range(len(flows)):
+        weight[i] = 1.0
         classes[i] = priority_class(flows[i].kind, flows[i].iteration)
-    weight = np.ones(len(flows))
-    for current in np.unique(classes):
-        fill_flows(flows, classes == current, weight, left, rates)
+    chosen = np.empty(len(flows), np.bool_)
+    last = np.int64(-1)
+    while True:
+        # np.unique would do, but takes longer to compile than everything else here together.
+        current = np.int64(_NONE)
+        for i in range(len(flows)):
+            if last < classes[i] < current:
+                current = classes[i]
+        if current == _NONE:
+            break
+        for i in range(len(flows)):
+            chosen[i] = classes[i] == current
+        fill_flows(flows, chosen, weight, left, rates)
+        last = current
 
 
 PRIORITY = FlowPolicy(
