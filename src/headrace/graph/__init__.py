@@ -1,0 +1,1 @@
+"""Graphs on disk: from any source to memory-mapped parts."""

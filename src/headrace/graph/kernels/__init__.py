@@ -1,0 +1,1 @@
+"""Loops over flat arrays, compiled by numba."""

@@ -1,0 +1,1 @@
+"""Where graphs come from; every module here makes a `GraphSource`."""
