@@ -1,0 +1,204 @@
+"""METIS with several constraints, through the library that pymetis brings along.
+
+pymetis itself passes one constraint on. Its extension module exports METIS' own functions, so they
+are called directly: no compiler and no system package are needed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from headrace.core.errors import MissingExtraError, SpecError
+from headrace.graph.partitioners._base import OnStep, Question
+
+_OK = 1
+_NUM_OPTIONS = 40  # METIS_NOPTIONS in metis.h
+_MOST_SEED = 2**31
+
+
+@dataclass(frozen=True)
+class Metis:
+    """Multilevel k-way partitioning that keeps all constraints at once.
+
+    Attributes:
+        tightness: Share of the question's tolerance that METIS itself may use. The rest is left for
+            the stages that come after it.
+        num_iterations: Refinement passes per level.
+        num_cuts: How many partitions to compute; the one with the smallest cut is kept.
+    """
+
+    tightness: float = 0.6
+    num_iterations: int = 10
+    num_cuts: int = 1
+
+    name = "metis"
+
+    def assign(self, question: Question, on_step: OnStep) -> np.ndarray:
+        """Cut the graph; see `Partitioner`."""
+        num_nodes, num_parts = question.adjacency.num_nodes, question.num_parts
+        if num_parts > num_nodes:
+            raise SpecError(
+                f"{num_parts} parts were asked for, but the graph has {num_nodes} nodes",
+                f"ask for at most {num_nodes} parts",
+            )
+        if num_parts == 1:
+            return np.zeros(num_nodes, np.int32)
+        library = _library()
+        on_step("read")
+        weights = _constraints(question)
+        shares = np.repeat(question.shares, weights.shape[1])
+        tolerances = np.full(weights.shape[1], 1 + self.tightness * question.tolerance)
+        edge_weights = question.adjacency.weights
+        on_step("cut")
+        return library.part(
+            indptr=np.ascontiguousarray(question.adjacency.indptr, library.index_dtype),
+            indices=np.ascontiguousarray(question.adjacency.indices, library.index_dtype),
+            weights=np.ascontiguousarray(weights, library.index_dtype),
+            edge_weights=None
+            if edge_weights is None
+            else np.ascontiguousarray(edge_weights, library.index_dtype),
+            num_parts=num_parts,
+            shares=np.ascontiguousarray(shares, library.real_dtype),
+            tolerances=np.ascontiguousarray(tolerances, library.real_dtype),
+            options={
+                "SEED": question.seed % _MOST_SEED,
+                "NITER": self.num_iterations,
+                "NCUTS": self.num_cuts,
+                "CONTIG": 0,
+                "NUMBERING": 0,
+            },
+        )
+
+
+@dataclass(frozen=True)
+class _Library:
+    """METIS as this machine has it.
+
+    Attributes:
+        functions: The loaded extension module.
+        keys: Position of every option in METIS' array of options.
+        index_dtype: METIS' `idx_t`.
+        real_dtype: METIS' `real_t`.
+    """
+
+    functions: Any
+    keys: dict[str, int]
+    index_dtype: np.dtype
+    real_dtype: np.dtype
+
+    def part(
+        self,
+        *,
+        indptr: np.ndarray,
+        indices: np.ndarray,
+        weights: np.ndarray,
+        edge_weights: np.ndarray | None,
+        num_parts: int,
+        shares: np.ndarray,
+        tolerances: np.ndarray,
+        options: dict[str, int],
+    ) -> np.ndarray:
+        """Call `METIS_PartGraphKway`; arrays are of this library's types already."""
+        values = np.zeros(_NUM_OPTIONS, self.index_dtype)
+        self.functions.METIS_SetDefaultOptions(_address(values))
+        for key, value in options.items():
+            values[self.keys[key]] = value
+        num_nodes, num_constraints = weights.shape
+        parts = np.zeros(num_nodes, self.index_dtype)
+        counts = np.array([num_nodes, num_constraints, num_parts, 0], self.index_dtype)
+        pointers = [counts[i : i + 1] for i in range(4)]
+        # METIS rejects a null pointer to the neighbours, which is what numpy has for no neighbours.
+        indices = indices if len(indices) else np.zeros(1, self.index_dtype)
+        code = self.functions.METIS_PartGraphKway(
+            _address(pointers[0]),
+            _address(pointers[1]),
+            _address(indptr),
+            _address(indices),
+            _address(weights),
+            None,
+            None if edge_weights is None else _address(edge_weights),
+            _address(pointers[2]),
+            _address(shares),
+            _address(tolerances),
+            _address(values),
+            _address(pointers[3]),
+            _address(parts),
+        )
+        if code != _OK:
+            raise SpecError(
+                f"METIS gave up on {num_nodes} nodes and {num_parts} parts with code {code}",
+                "use another method, e.g. kaminpar, or a machine with more memory",
+            )
+        return parts.astype(np.int32)
+
+
+@cache
+def _library() -> _Library:
+    """Load METIS and find out the widths of its numbers on a graph of eight nodes."""
+    try:
+        from pymetis import OptionKey, _internal
+    except ImportError:
+        raise MissingExtraError(
+            "pymetis is not installed", "pip install 'headrace[partition]'"
+        ) from None
+    unfit = MissingExtraError(
+        "the installed pymetis does not carry METIS in a form that can be called",
+        "pip install 'pymetis>=2025.1', or use another method, e.g. kaminpar",
+    )
+    functions = ctypes.CDLL(_internal.__file__)
+    if not hasattr(functions, "METIS_PartGraphKway") or not hasattr(
+        functions, "METIS_SetDefaultOptions"
+    ):
+        raise unfit
+    keys = {name: int(getattr(OptionKey, name)) for name in _KEYS}
+    index_dtype = np.dtype(f"int{_internal._idx_type_width()}")
+    for real_dtype in (np.dtype(np.float32), np.dtype(np.float64)):
+        library = _Library(functions, keys, index_dtype, real_dtype)
+        if _answers_well(library):
+            return library
+    raise unfit
+
+
+_KEYS = ("SEED", "NITER", "NCUTS", "CONTIG", "NUMBERING")
+
+
+def _answers_well(library: _Library) -> bool:
+    """Whether two cliques, of six and of two nodes, are told apart."""
+    large, small = np.arange(6), np.arange(6, 8)
+    lists = [np.setdiff1d(clique, node) for clique in (large, small) for node in clique]
+    # METIS checks that the shares sum to one, which numbers of the wrong width do not. Room behind
+    # them keeps it from reading beyond the array where it takes them for wider than they are.
+    room = np.zeros(8, library.real_dtype)
+    shares, tolerances = room.copy(), room.copy()
+    shares[:2], tolerances[:1] = (0.75, 0.25), 1.05
+    try:
+        parts = library.part(
+            indptr=np.cumsum([0, *map(len, lists)]).astype(library.index_dtype),
+            indices=np.concatenate(lists).astype(library.index_dtype),
+            weights=np.ones((8, 1), library.index_dtype),
+            edge_weights=None,
+            num_parts=2,
+            shares=shares,
+            tolerances=tolerances,
+            options={"SEED": 1, "CONTIG": 0, "NUMBERING": 0},
+        )
+    except SpecError:
+        return False
+    return bool(parts.tolist() == [0] * 6 + [1] * 2)
+
+
+def _constraints(question: Question) -> np.ndarray:
+    """Weights as METIS wants them: all constraints of a node side by side, none all zero."""
+    columns = [question.weights(c) for c in range(len(question.constraints))]
+    # METIS divides by the total of a constraint.
+    columns = [column for column in columns if column.any()]
+    return np.stack(columns, axis=1).astype(np.int64)
+
+
+def _address(values: np.ndarray) -> ctypes.c_void_p:
+    return ctypes.c_void_p(values.ctypes.data)

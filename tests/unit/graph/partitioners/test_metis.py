@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headrace.core.errors import SpecError
+from headrace.graph.partitioners._base import Constraint, Question
+from headrace.graph.partitioners.metis import Metis
+from headrace.graph.topology import Adjacency
+from tests.unit.graph.cut_graphs import adjacency_of, community_graph, cut_of, loads_of, question_of
+
+pytest.importorskip("pymetis")
+
+
+def assign(question: Question, **settings: float) -> np.ndarray:
+    return Metis(**settings).assign(question, lambda step: None)  # type: ignore[arg-type]
+
+
+def test_keeps_every_constraint() -> None:
+    adjacency, train = community_graph(4000, 20_000, community_size=100)
+    question = question_of(adjacency, train, 4)
+
+    parts = assign(question)
+
+    assert parts.dtype == np.int32
+    assert (loads_of(question, parts) <= question.caps()).all()
+    assert cut_of(adjacency, parts) < 0.3 * adjacency.num_arcs
+
+
+def test_gives_unequal_shares() -> None:
+    adjacency, train = community_graph(4000, 20_000, community_size=100)
+    question = question_of(adjacency, train, [0.5, 0.3, 0.2])
+
+    loads = loads_of(question, assign(question))
+
+    assert (loads <= question.caps()).all()
+    assert loads[0] / 4000 == pytest.approx([0.5, 0.3, 0.2], rel=0.1)
+
+
+def test_same_seed_same_answer() -> None:
+    adjacency, train = community_graph(1000, 5000, community_size=50)
+    first, again, other = (assign(question_of(adjacency, train, 4, seed)) for seed in (7, 7, 8))
+
+    assert (first == again).all()
+    assert (first != other).any()
+
+
+def test_cuts_light_edges() -> None:
+    ring = adjacency_of(np.arange(8), np.roll(np.arange(8), -1), 8)
+    heavy = np.repeat(np.arange(8), 2) // 4 == ring.indices // 4
+    weighted = Adjacency(ring.indptr, ring.indices, np.where(heavy, 100, 1).astype(np.int32))
+
+    parts = assign(Question(weighted, np.array([0.5, 0.5])))
+
+    assert cut_of(weighted, parts) == 4
+
+
+def test_does_without_edges_and_training_nodes() -> None:
+    empty = Adjacency(np.zeros(11, np.int64), np.zeros(0, np.int32))
+    constraints = (Constraint("nodes"), Constraint("train", np.zeros(10, np.uint8)))
+
+    parts = assign(Question(empty, np.array([0.5, 0.5]), constraints))
+
+    assert np.bincount(parts).tolist() == [5, 5]
+
+
+def test_one_part_is_all() -> None:
+    adjacency, _ = community_graph(100, 300, community_size=10)
+
+    assert not assign(Question(adjacency, np.array([1.0]))).any()
+
+
+def test_refuses_more_parts_than_nodes() -> None:
+    adjacency = adjacency_of(np.array([0]), np.array([1]), 2)
+
+    with pytest.raises(SpecError, match=r"3 parts were asked for, but the graph has 2 nodes"):
+        assign(Question(adjacency, np.full(3, 1 / 3)))
