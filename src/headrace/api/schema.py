@@ -16,6 +16,7 @@ from headrace.core.placement import PlacementFile
 from headrace.core.plan import Plan
 from headrace.core.profile import Profile
 from headrace.core.values import Value
+from headrace.graph.manifest import Manifest
 
 SCHEMA_KINDS: Mapping[str, type[Value]] = {
     "cluster": Cluster,
@@ -23,6 +24,7 @@ SCHEMA_KINDS: Mapping[str, type[Value]] = {
     "profile": Profile,
     "placement": PlacementFile,
     "plan": Plan,
+    "graph": Manifest,
 }
 """The kinds of files, by the name `headrace schema` knows them under."""
 
@@ -33,7 +35,7 @@ def json_schema(kind: str) -> dict[str, Any]:
     """JSON schema of a kind of file, for editors that complete and check while one writes.
 
     Args:
-        kind: `cluster`, `job`, `profile`, `placement` or `plan`.
+        kind: `cluster`, `job`, `profile`, `placement`, `plan` or `graph`.
 
     Raises:
         SpecError: There is no such kind of file.
