@@ -1,0 +1,217 @@
+"""A seeded generator: power-law communities, features that need the graph, at any size.
+
+A degree-corrected block model. Communities have about 1,000 nodes; nodes have degrees that follow a
+power law; one edge in eight leaves its community. Topology, features, labels and splits are
+functions of the seed, computed when they are read, so a graph of any size takes no memory. The
+graph is undirected: both directions of every edge are there, none twice, and there are no loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from headrace.core.errors import SpecError
+from headrace.graph.kernels import generating as kernels
+from headrace.graph.source import Column, EdgeTable, GraphSource, NodeTable
+
+PREFIX = "generated:"
+_EXAMPLE = "for example generated:nodes=1e6,edges=25e6,features=128,seed=0"
+
+_COMMUNITY = 1000
+_CROSSING = 8  # one edge in so many leaves its community; METIS then cuts 10-12 % at 16 parts
+_SPREAD = 6.0  # makes a signal of 0.30 a hard task for features alone, at 16 classes
+_CHUNK = 1 << 22
+# A community in eight has five times its share of training nodes, so that parts made of whole
+# communities have unequal numbers of them.
+_HOT_FACTOR, _COLD_FACTOR = 5.0, 3.0 / 7.0
+_MOST_SPLIT = 0.85
+
+
+def generated(
+    num_nodes: int,
+    num_edges: int,
+    num_features: int = 128,
+    num_classes: int = 16,
+    seed: int = 0,
+    *,
+    feature_signal: float = 0.30,
+    label_noise: float = 0.05,
+    train: float = 0.10,
+    val: float = 0.05,
+    test: float = 0.10,
+    feature_dtype: str = "float32",
+) -> GraphSource:
+    """Generate a community graph with a task for which its edges matter.
+
+    Args:
+        num_nodes: How many nodes.
+        num_edges: Directed edges, both directions counted; even.
+        num_features: Width of `x`; 0 for none.
+        num_classes: How many classes communities are dealt to.
+        seed: Of everything.
+        feature_signal: How far features tell classes apart. At 0.30 with 20,000 nodes, 500,000
+            edges and 16 classes an MLP gets 33 % of the test nodes and GraphSAGE 94 %; at 0.20 it
+            is 20 % and 89 %, at 0.40 48 % and 95 %.
+        label_noise: Share of labels that are drawn at random.
+        train: Share of training nodes, skewed between communities.
+        val: Share of validation nodes.
+        test: Share of test nodes.
+        feature_dtype: `float32` or `float16`.
+
+    Raises:
+        SpecError: There can be no such graph.
+    """
+    num_communities = 2 * (num_nodes // (2 * _COMMUNITY)) + 1
+    _check(num_nodes, num_edges, num_features, num_classes, seed, num_communities)
+    for what, value in (("noise", label_noise), ("train", train), ("val", val), ("test", test)):
+        if not 0 <= value <= 1:
+            raise SpecError(f"a generated graph was asked for {what}={value}", "a share is 0 to 1")
+    if feature_dtype not in ("float32", "float16"):
+        raise SpecError(f"features were asked for as {feature_dtype}", "float32 or float16")
+
+    def chunks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        num_pairs = num_edges // 2
+        dtype = np.int32 if num_nodes < 2**31 else np.int64
+        step = max(1, _CHUNK * num_communities // max(1, num_edges))
+        for first in range(0, num_communities, step):
+            last = min(first + step, num_communities)
+            rows = 2 * (num_pairs * last // num_communities - num_pairs * first // num_communities)
+            src, dst = np.empty(rows, dtype), np.empty(rows, dtype)
+            kernels.generate_pairs(
+                seed, num_nodes, num_communities, num_pairs, _CROSSING, first, last, src, dst
+            )
+            yield src, dst
+
+    def labels(start: int, stop: int) -> np.ndarray:
+        out = np.empty(stop - start, np.int64)
+        kernels.generate_labels(
+            seed, start, stop, num_nodes, num_communities, num_classes, label_noise, out
+        )
+        return out
+
+    columns = [Column("y", np.dtype(np.int64), (), labels)]
+    if num_features:
+        centroids = _centroids(seed, num_classes, num_features, feature_signal)
+        normal = _normal_values()
+
+        def features(start: int, stop: int) -> np.ndarray:
+            out = np.empty((stop - start, num_features), np.float32)
+            kernels.generate_features(
+                seed, start, stop, num_nodes, num_communities, centroids, normal, out
+            )
+            return out.astype(feature_dtype, copy=False)
+
+        columns.insert(0, Column("x", np.dtype(feature_dtype), (num_features,), features))
+
+    split_of = np.empty(num_nodes, np.uint8)
+    hot, cold = min(train * _HOT_FACTOR, _MOST_SPLIT), train * _COLD_FACTOR
+    kernels.generate_splits(seed, num_nodes, num_communities, hot, cold, val, test, split_of)
+    splits = {
+        name: np.flatnonzero(split_of == code)
+        for code, name in enumerate(("train", "val", "test"), start=1)
+    }
+    return GraphSource(
+        f"generated-{num_nodes}-{num_edges}-{seed}",
+        (NodeTable("node", num_nodes, tuple(columns), splits),),
+        (EdgeTable(("node", "to", "node"), num_edges, chunks, keep_ids=False),),
+    )
+
+
+def parse(text: str) -> GraphSource:
+    """Understand `generated:nodes=1e6,edges=25e6,features=128,seed=0`.
+
+    Keys are `nodes` and `edges`, and if wanted `features`, `classes`, `seed`, `signal`, `noise`,
+    `train`, `val`, `test` and `dtype`, as the arguments of `generated`.
+
+    Raises:
+        SpecError: It cannot be understood, or there can be no such graph.
+    """
+    names = {
+        "nodes": "num_nodes",
+        "edges": "num_edges",
+        "features": "num_features",
+        "classes": "num_classes",
+        "seed": "seed",
+        "signal": "feature_signal",
+        "noise": "label_noise",
+        "train": "train",
+        "val": "val",
+        "test": "test",
+        "dtype": "feature_dtype",
+    }
+    values: dict[str, Any] = {}
+    for item in text.removeprefix(PREFIX).split(","):
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if key not in names or not equals:
+            raise SpecError(
+                f"a generated graph has no {item.strip()!r}; it has {', '.join(names)}", _EXAMPLE
+            )
+        if names[key] in values:
+            raise SpecError(f"a generated graph was given {key} twice", _EXAMPLE)
+        values[names[key]] = value if key == "dtype" else _number(key, value)
+    for key in ("nodes", "edges"):
+        if names[key] not in values:
+            raise SpecError(f"a generated graph was asked for without {key}", _EXAMPLE)
+    return generated(**values)
+
+
+def _number(key: str, value: str) -> int | float:
+    try:
+        number = float(value)
+    except ValueError:
+        raise SpecError(f"{key}={value} is not a number", _EXAMPLE) from None
+    if key in ("signal", "noise", "train", "val", "test"):
+        return number
+    if not number.is_integer():  # neither are infinity and nan
+        raise SpecError(f"{key}={value} is not a whole number", _EXAMPLE)
+    return int(number)
+
+
+def _check(
+    num_nodes: int,
+    num_edges: int,
+    num_features: int,
+    num_classes: int,
+    seed: int,
+    num_communities: int,
+) -> None:
+    least = {"nodes": (num_nodes, 1), "edges": (num_edges, 0), "features": (num_features, 0)}
+    least |= {"classes": (num_classes, 1), "seed": (seed, 0)}
+    for what, (value, limit) in least.items():
+        if not limit <= value < 2**53:
+            raise SpecError(
+                f"a generated graph was asked for {what}={value}",
+                f"at least {limit}, below 2**53; {_EXAMPLE}",
+            )
+    if num_edges % 2:
+        raise SpecError(
+            f"{num_edges} edges were asked for, but a generated graph has both directions of each",
+            f"an even number, such as {num_edges + 1}",
+        )
+    size = num_nodes // num_communities
+    # Up to a quarter of all pairs of a community, drawing new ones again and again ends quickly.
+    most = num_communities * (size * (size - 1) // 8)
+    if num_edges // 2 > most:
+        raise SpecError(
+            f"{num_edges} edges were asked for, but {num_nodes} nodes in communities of {size} "
+            f"have room for {2 * most}",
+            "ask for more nodes or fewer edges",
+        )
+
+
+def _centroids(seed: int, num_classes: int, width: int, signal: float) -> np.ndarray:
+    """A direction per class, all of one length; the noise around it has one in every column."""
+    directions = np.random.default_rng(seed).standard_normal((num_classes, width))
+    lengths = np.linalg.norm(directions, axis=1, keepdims=True)
+    centroids: np.ndarray = (directions / lengths * signal * _SPREAD).astype(np.float32)
+    return centroids
+
+
+def _normal_values() -> np.ndarray:
+    """4,096 equally likely values that are distributed as a standard normal."""
+    normal = NormalDist()
+    return np.array([normal.inv_cdf((i + 0.5) / 4096) for i in range(4096)], np.float32)
