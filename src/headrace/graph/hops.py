@@ -1,0 +1,286 @@
+"""One hop of neighbour sampling: asked for many nodes at once, answered by those who own them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from headrace.core.errors import SpecError
+from headrace.graph.kernels import relabelling, sampling
+from headrace.graph.source import EdgeType
+
+_NONE = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How neighbours are chosen.
+
+    Attributes:
+        replace: Whether a neighbour may be drawn again.
+        disjoint: Whether every seed has its own nodes, as PyG wants it when there are times.
+        last: Whether the latest neighbours are taken instead of drawing among all that are not
+            later than the seed; PyG's `temporal_strategy="last"`.
+        edge_ids: Whether to say which edges were taken.
+    """
+
+    replace: bool = False
+    disjoint: bool = False
+    last: bool = False
+    edge_ids: bool = True
+
+
+@dataclass(frozen=True)
+class HopRequest:
+    """Nodes whose neighbours are wanted.
+
+    Attributes:
+        edge_type: Along which edges; the nodes are of its destination type.
+        nodes: New ids, `int64`; a node may appear twice.
+        fanout: How many neighbours of each; -1 for all.
+        key: Of all draws; see `hop_key`.
+        rule: How neighbours are chosen.
+        trees: With disjoint sampling the number of the seed each node was met from; else none.
+        bounds: The latest time of a neighbour, per node; none if time does not matter.
+    """
+
+    edge_type: EdgeType
+    nodes: np.ndarray
+    fanout: int
+    key: int
+    rule: Rule = field(default_factory=Rule)
+    trees: np.ndarray | None = None
+    bounds: np.ndarray | None = None
+
+    def at(self, positions: np.ndarray) -> HopRequest:
+        """The same for some of the nodes."""
+        return HopRequest(
+            self.edge_type,
+            self.nodes[positions],
+            self.fanout,
+            self.key,
+            self.rule,
+            None if self.trees is None else self.trees[positions],
+            None if self.bounds is None else self.bounds[positions],
+        )
+
+
+@dataclass(frozen=True)
+class Hop:
+    """Neighbours of the nodes asked for, in their order.
+
+    Attributes:
+        counts: How many there are of each node, `int64`.
+        neighbours: New ids, one node's after the other's.
+        edges: Ids of the edges, likewise; empty unless asked for. An id counts the edges of all
+            parts in the order in which they are stored.
+    """
+
+    counts: np.ndarray
+    neighbours: np.ndarray
+    edges: np.ndarray
+
+
+class HopSource(Protocol):
+    """Whoever knows all neighbours: the parts themselves, or a way to ask their owners."""
+
+    def hop(self, request: HopRequest) -> Hop:
+        """Choose neighbours."""
+        ...
+
+
+@dataclass(frozen=True)
+class EdgePart:
+    """What one part has of one edge type; arrays may be mapped files.
+
+    Attributes:
+        first_node: New id of the first owned destination.
+        first_edge: Id of the first edge.
+        indptr: Owned destinations + 1.
+        indices: New ids of the sources, per destination in the order of original ids.
+        originals: Original ids of the owned destinations.
+        weights: Per edge; none if all neighbours are equally likely. What weighs nothing is never
+            chosen.
+        times: Per edge, `int64`: of the edge or of its source; none if time does not matter.
+    """
+
+    first_node: int
+    first_edge: int
+    indptr: np.ndarray
+    indices: np.ndarray
+    originals: np.ndarray
+    weights: np.ndarray | None = None
+    times: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("indptr", "indices", "originals", "weights", "times"):
+            values = getattr(self, name)
+            if values is not None:  # numba is slow to recognise a memmap
+                object.__setattr__(self, name, np.asarray(values))
+
+
+def hop_key(seed: int, epoch: int, batch: int, hop: int, edge_type: EdgeType) -> int:
+    """Number from which all draws of a hop follow, together with the node's original id."""
+    key = 0
+    for part in (seed, epoch, batch, hop, zlib.crc32("/".join(edge_type).encode())):
+        key = int(_mix((key * 0x9E3779B97F4A7C15 + part + 1) % 2**64))
+    return key
+
+
+def _mix(x: int) -> int:
+    """Spread 64 bits; what the kernels do, without the time to compile."""
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
+    return x ^ (x >> 31)
+
+
+class LocalSource:
+    """All parts, mapped by this process.
+
+    Args:
+        parts: Per edge type what each part has of it, in order of parts.
+    """
+
+    def __init__(self, parts: Mapping[EdgeType, Sequence[EdgePart]]) -> None:
+        self._parts = {edge_type: tuple(owners) for edge_type, owners in parts.items()}
+
+    def hop(self, request: HopRequest) -> Hop:
+        """Choose neighbours."""
+        return hop_over(self._parts[request.edge_type], request)
+
+
+def hop_over(parts: Sequence[EdgePart], request: HopRequest) -> Hop:
+    """Choose neighbours of nodes that these parts own.
+
+    A node of another part has no neighbours.
+
+    Raises:
+        SpecError: The request needs times that the parts do not have, or the other way round.
+    """
+    _check(parts, request)
+    num_nodes = len(request.nodes)
+    trees = _NONE if request.trees is None else request.trees
+    bounds = _NONE if request.bounds is None else request.bounds
+    replace, last = request.rule.replace, request.rule.last
+    begins = np.empty(num_nodes, np.int64)
+    degrees = np.zeros(num_nodes, np.int64)
+    counts = np.zeros(num_nodes, np.int64)
+    for part in parts:
+        if part.weights is None and part.times is None:
+            sampling.count_uniform(
+                request.nodes, part.first_node, part.indptr, request.fanout, replace,
+                begins, degrees, counts,
+            )  # fmt: skip
+        else:
+            sampling.count_eligible(
+                request.nodes, bounds, part.first_node, part.indptr, _or_none(part.times),
+                _or_none(part.weights), request.fanout, replace, begins, degrees, counts,
+            )  # fmt: skip
+    slots = np.empty(num_nodes + 1, np.int64)
+    relabelling.add_up(counts, slots)
+    neighbours = np.empty(slots[-1], parts[0].indices.dtype)
+    edges = np.empty(slots[-1] if request.rule.edge_ids else 0, np.int64)
+    bitmap = np.zeros((degrees.max(initial=0) + 63) // 64, np.uint64)
+    replace = replace and request.fanout >= 0
+    for part in parts:
+        if part.weights is None and part.times is None:
+            sampling.choose_uniform(
+                request.nodes, trees, part.first_node, part.first_edge, part.originals,
+                part.indices, np.uint64(request.key), replace, begins, degrees, slots, bitmap,
+                neighbours, edges,
+            )  # fmt: skip
+        else:
+            sampling.choose_eligible(
+                request.nodes, trees, bounds, part.first_node, part.first_edge, part.originals,
+                part.indices, _or_none(part.times), _or_none(part.weights),
+                np.uint64(request.key), replace, last, begins, degrees, slots, bitmap, neighbours,
+                edges,
+            )  # fmt: skip
+    return Hop(counts, neighbours, edges)
+
+
+def _or_none(values: np.ndarray | None) -> np.ndarray:
+    return _NONE if values is None else values
+
+
+def _check(parts: Sequence[EdgePart], request: HopRequest) -> None:
+    has_times = any(part.times is not None for part in parts)
+    if has_times and request.bounds is None:
+        raise SpecError(
+            f"edges of {request.edge_type} have times, but the seeds have none",
+            "give a time per seed, or open the graph without times",
+        )
+    if request.rule.last and not has_times:
+        raise SpecError(
+            f"the latest neighbours along {request.edge_type} are wanted, but there are no times",
+            "name the column of times, or draw uniformly",
+        )
+
+
+def split_by_owner(nodes: np.ndarray, offsets: np.ndarray) -> list[tuple[int, np.ndarray]]:
+    """Group nodes by the part that owns them.
+
+    Args:
+        nodes: New ids.
+        offsets: Where the new ids of each part begin; one more than parts.
+
+    Returns:
+        Parts that own any, and the positions of their nodes, ascending.
+    """
+    owners = np.searchsorted(offsets, nodes, side="right") - 1
+    order = np.argsort(owners, kind="stable")
+    ends = np.cumsum(np.bincount(owners, minlength=len(offsets) - 1))
+    return [
+        (part, order[begin:end])
+        for part, (begin, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True))
+        if end > begin
+    ]
+
+
+def stitch(num_nodes: int, answers: Sequence[tuple[np.ndarray, Hop]]) -> Hop:
+    """Put together what several owners answered.
+
+    Args:
+        num_nodes: How many nodes were asked for in all.
+        answers: Positions of the nodes that an owner was asked for, and its answer.
+    """
+    counts = np.zeros(num_nodes, np.int64)
+    for positions, hop in answers:
+        counts[positions] = hop.counts
+    slots = np.empty(num_nodes + 1, np.int64)
+    relabelling.add_up(counts, slots)
+    has_edges = any(len(hop.edges) for _, hop in answers)
+    dtype = np.result_type(np.int32, *(hop.neighbours.dtype for _, hop in answers))
+    neighbours = np.empty(slots[-1], dtype)
+    edges = np.empty(slots[-1] if has_edges else 0, np.int64)
+    for positions, hop in answers:
+        relabelling.place_runs(positions, hop.counts, hop.neighbours, slots, neighbours)
+        if has_edges:
+            relabelling.place_runs(positions, hop.counts, hop.edges, slots, edges)
+    return Hop(counts, neighbours, edges)
+
+
+class StitchedSource:
+    """Owners asked one by one.
+
+    It gives the same as `LocalSource`; stores on other machines are asked in the same way, at the
+    same time.
+
+    Args:
+        owners: Who knows the neighbours of each part's nodes.
+        offsets: Per node type, where the new ids of each part begin; one more than parts.
+    """
+
+    def __init__(self, owners: Sequence[HopSource], offsets: Mapping[str, np.ndarray]) -> None:
+        self._owners = tuple(owners)
+        self._offsets = dict(offsets)
+
+    def hop(self, request: HopRequest) -> Hop:
+        """Choose neighbours."""
+        split = split_by_owner(request.nodes, self._offsets[request.edge_type[2]])
+        answers = [(at, self._owners[part].hop(request.at(at))) for part, at in split]
+        return stitch(len(request.nodes), answers)
