@@ -10,10 +10,10 @@ from pydantic import JsonValue
 
 
 class Progress:
-    """Finished steps in a small file.
+    """Finished steps in a small file, one JSON value per line.
 
-    The file is replaced as a whole and reaches the disk before `finish` returns, so it never says
-    more than was done.
+    A step reaches the disk before `finish` returns, so the file never says more than was done, and
+    a line that a power cut tore apart counts for nothing.
 
     Args:
         path: The file; its folder must exist.
@@ -24,13 +24,9 @@ class Progress:
         self._path = path
         self._fingerprint = fingerprint
         self._results: dict[str, JsonValue] = {}
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            if found["fingerprint"] == fingerprint:
-                self._results = dict(found["steps"])
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            # No file or a damaged one only means that nothing can be skipped.
-            pass
+        self._is_written = False
+        if path.exists():
+            self._read(path.read_text(encoding="utf-8", errors="replace").splitlines())
 
     @property
     def has_begun(self) -> bool:
@@ -48,10 +44,30 @@ class Progress:
     def finish(self, step: str, result: JsonValue = None) -> None:
         """Record that a step is done, and what must be known of it later."""
         self._results[step] = result
-        text = json.dumps({"fingerprint": self._fingerprint, "steps": self._results})
-        fresh = self._path.with_suffix(".new")
+        if self._is_written:
+            with self._path.open("a", encoding="utf-8") as file:
+                _write_lines(file.fileno(), [[step, result]])
+            return
+        # The old file may be another work's or end in a torn line.
+        fresh = self._path.with_name(self._path.name + ".new")
         with fresh.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+            steps: list[JsonValue] = [[name, left] for name, left in self._results.items()]
+            _write_lines(file.fileno(), [self._fingerprint, *steps])
         fresh.replace(self._path)
+        self._is_written = True
+
+    def _read(self, lines: list[str]) -> None:
+        try:
+            if not lines or json.loads(lines[0]) != self._fingerprint:
+                return
+            for line in lines[1:]:
+                step, result = json.loads(line)
+                self._results[step] = result
+        except (ValueError, TypeError):
+            # What comes after a damaged line is done again.
+            return
+
+
+def _write_lines(fd: int, values: list[JsonValue]) -> None:
+    os.write(fd, "".join(json.dumps(value) + "\n" for value in values).encode())
+    os.fsync(fd)
