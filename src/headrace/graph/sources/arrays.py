@@ -1,0 +1,169 @@
+"""Graphs that are numpy arrays already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from headrace.core.errors import SpecError
+from headrace.graph.source import SPLITS, Column, EdgeTable, EdgeType, GraphSource, NodeTable
+from headrace.graph.sources.checking import check, written
+
+NODE = "node"
+EDGE = (NODE, "to", NODE)
+CHUNK_EDGES = 1 << 20
+
+
+def from_arrays(
+    edge_index: np.ndarray,
+    *,
+    x: np.ndarray | None = None,
+    y: np.ndarray | None = None,
+    masks: Mapping[str, np.ndarray] | None = None,
+    node_columns: Mapping[str, np.ndarray] | None = None,
+    edge_columns: Mapping[str, np.ndarray] | None = None,
+    num_nodes: int | None = None,
+    name: str = "graph",
+) -> GraphSource:
+    """A graph with one type of nodes and one of edges.
+
+    Args:
+        edge_index: Sources and destinations, shape `(2, edges)`.
+        x: Features, a row per node.
+        y: Labels, one per node.
+        masks: Which nodes are `train`, `val` and `test`.
+        node_columns: What else there is per node.
+        edge_columns: What there is per edge.
+        num_nodes: May be left out if there is a value per node.
+        name: What to call it.
+
+    Raises:
+        SpecError: Something is wrong with it; see `check`.
+    """
+    if edge_index.ndim != 2 or edge_index.shape[0] != 2:
+        raise SpecError(f"edge_index has shape {edge_index.shape}", "give shape (2, edges)")
+    given = {"x": x, "y": y} | dict(node_columns or {})
+    columns = {key: value for key, value in given.items() if value is not None}
+    if num_nodes is None:
+        if not columns:
+            raise SpecError(f"{name} says nowhere how many nodes it has", "give num_nodes")
+        num_nodes = len(next(iter(columns.values())))
+    nodes = node_table(NODE, num_nodes, columns, masks)
+    edges = edge_table(EDGE, edge_index[0], edge_index[1], edge_columns)
+    source = GraphSource(name, (nodes,), (edges,))
+    check(source)
+    return source
+
+
+def node_table(
+    name: str,
+    num_nodes: int,
+    columns: Mapping[str, np.ndarray] | None = None,
+    masks: Mapping[str, np.ndarray] | None = None,
+) -> NodeTable:
+    """Nodes of one type from arrays.
+
+    Raises:
+        SpecError: An array or mask has another length than there are nodes.
+    """
+    for key, values in (columns or {}).items():
+        _check_length(f"{key} of {name} nodes", values, num_nodes)
+    splits = {
+        split: split_of_mask(f"{split} mask of {name} nodes", mask, num_nodes)
+        for split, mask in (masks or {}).items()
+    }
+    return NodeTable(name, num_nodes, columns_of(columns), splits)
+
+
+def edge_table(
+    edge_type: EdgeType,
+    src: np.ndarray,
+    dst: np.ndarray,
+    columns: Mapping[str, np.ndarray] | None = None,
+    keep_ids: bool = True,
+) -> EdgeTable:
+    """Edges of one type from arrays.
+
+    Raises:
+        SpecError: An array has another length than there are edges.
+    """
+    what = f"{written(edge_type)} edges"
+    _check_length(f"destination of {what}", dst, len(src))
+    for key, values in (columns or {}).items():
+        _check_length(f"{key} of {what}", values, len(src))
+    return EdgeTable(edge_type, len(src), chunks_of(src, dst), columns_of(columns), keep_ids)
+
+
+def columns_of(arrays: Mapping[str, np.ndarray] | None) -> tuple[Column, ...]:
+    """A column per array."""
+    return tuple(Column.of(key, values) for key, values in (arrays or {}).items())
+
+
+def chunks_of(
+    src: np.ndarray, dst: np.ndarray
+) -> Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]:
+    """Both arrays piece by piece, as views."""
+
+    def chunks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for start in range(0, len(src), CHUNK_EDGES):
+            yield src[start : start + CHUNK_EDGES], dst[start : start + CHUNK_EDGES]
+
+    return chunks
+
+
+def split_of_mask(what: str, mask: np.ndarray, num_nodes: int) -> np.ndarray:
+    """Ascending ids of the nodes that a mask names.
+
+    Raises:
+        SpecError: It is no mask of that many nodes.
+    """
+    if mask.dtype != np.bool_ or mask.ndim != 1:
+        raise SpecError(
+            f"{what} is {mask.dtype} of shape {mask.shape}",
+            "give one bool per node; of several splits choose one column",
+        )
+    _check_length(what, mask, num_nodes)
+    return np.flatnonzero(mask)
+
+
+def random_splits(
+    ids: np.ndarray, shares: tuple[float, float, float], seed: int
+) -> dict[str, np.ndarray]:
+    """Deal ids out to `train`, `val` and `test`.
+
+    Args:
+        ids: Who takes part.
+        shares: Of the three splits; sum to one.
+        seed: Equal seeds give equal splits.
+    """
+    dealt = np.random.default_rng(seed).permutation(ids)
+    ends = np.round(np.cumsum(shares) * len(ids)).astype(np.int64)
+    starts = np.concatenate([[0], ends[:-1]])
+    return {
+        split: np.sort(dealt[start:end]).astype(np.int64)
+        for split, start, end in zip(SPLITS, starts, ends, strict=True)
+    }
+
+
+def reversed_table(table: EdgeTable) -> EdgeTable:
+    """The same edges the other way round, as relation `rev_...`; columns come along."""
+    src_type, relation, dst_type = table.edge_type
+
+    def chunks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for src, dst in table.chunks():
+            yield dst, src
+
+    return replace(table, edge_type=(dst_type, f"rev_{relation}", src_type), chunks=chunks)
+
+
+def both_ways(tables: tuple[EdgeTable, ...]) -> tuple[EdgeTable, ...]:
+    """Every table followed by its reverse, so that messages pass in both directions."""
+    return tuple(each for table in tables for each in (table, reversed_table(table)))
+
+
+def _check_length(what: str, values: np.ndarray, length: int) -> None:
+    if values.ndim == 0 or len(values) != length:
+        found = "is a single number" if values.ndim == 0 else f"has {len(values):,} rows"
+        raise SpecError(f"{what} {found}, not {length:,}", "give one row for each")
