@@ -122,6 +122,11 @@ class EdgePart:
             if values is not None:  # numba is slow to recognise a memmap
                 object.__setattr__(self, name, np.asarray(values))
 
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all neighbours of a node are equally likely."""
+        return self.weights is None and self.times is None
+
 
 def hop_key(seed: int, epoch: int, batch: int, hop: int, edge_type: EdgeType) -> int:
     """Number from which all draws of a hop follow, together with the node's original id."""
@@ -166,40 +171,47 @@ def hop_over(parts: Sequence[EdgePart], request: HopRequest) -> Hop:
     trees = _NONE if request.trees is None else request.trees
     bounds = _NONE if request.bounds is None else request.bounds
     replace, last = request.rule.replace, request.rule.last
+    key = np.uint64(request.key)
     begins = np.empty(num_nodes, np.int64)
     degrees = np.zeros(num_nodes, np.int64)
+    streams = np.empty(num_nodes, np.uint64)
     counts = np.zeros(num_nodes, np.int64)
     for part in parts:
-        if part.weights is None and part.times is None:
+        if part.is_uniform:
             sampling.count_uniform(
-                request.nodes, part.first_node, part.indptr, request.fanout, replace,
-                begins, degrees, counts,
+                request.nodes, trees, part.first_node, part.indptr, part.originals, key,
+                request.fanout, replace, begins, degrees, streams, counts,
             )  # fmt: skip
         else:
             sampling.count_eligible(
-                request.nodes, bounds, part.first_node, part.indptr, _or_none(part.times),
-                _or_none(part.weights), request.fanout, replace, begins, degrees, counts,
+                request.nodes, trees, bounds, part.first_node, part.indptr, part.originals,
+                _or_none(part.times), _or_none(part.weights), key, request.fanout, replace,
+                begins, degrees, streams, counts,
             )  # fmt: skip
     slots = np.empty(num_nodes + 1, np.int64)
     relabelling.add_up(counts, slots)
+    edges = np.empty(slots[-1], np.int64)
     neighbours = np.empty(slots[-1], parts[0].indices.dtype)
-    edges = np.empty(slots[-1] if request.rule.edge_ids else 0, np.int64)
     bitmap = np.zeros((degrees.max(initial=0) + 63) // 64, np.uint64)
     replace = replace and request.fanout >= 0
     for part in parts:
-        if part.weights is None and part.times is None:
+        num_owned = len(part.originals)
+        if part.is_uniform:
             sampling.choose_uniform(
-                request.nodes, trees, part.first_node, part.first_edge, part.originals,
-                part.indices, np.uint64(request.key), replace, begins, degrees, slots, bitmap,
-                neighbours, edges,
+                request.nodes, part.first_node, num_owned, part.first_edge, replace,
+                begins, degrees, streams, slots, bitmap, edges,
             )  # fmt: skip
         else:
             sampling.choose_eligible(
-                request.nodes, trees, bounds, part.first_node, part.first_edge, part.originals,
-                part.indices, _or_none(part.times), _or_none(part.weights),
-                np.uint64(request.key), replace, last, begins, degrees, slots, bitmap, neighbours,
-                edges,
+                request.nodes, bounds, part.first_node, num_owned, part.first_edge,
+                _or_none(part.times), _or_none(part.weights), replace, last,
+                begins, degrees, streams, slots, bitmap, edges,
             )  # fmt: skip
+        sampling.read_sources(
+            request.nodes, part.first_node, num_owned, part.first_edge, part.indices,
+            slots, edges, neighbours,
+        )  # fmt: skip
+    edges = edges if request.rule.edge_ids else _NONE
     return Hop(counts, neighbours, edges)
 
 

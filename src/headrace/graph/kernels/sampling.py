@@ -1,8 +1,9 @@
 """One hop of neighbour sampling over the in-edges that one part owns.
 
-A hop is two passes, so that random reads of one array follow each other without a branch between
-them: the first looks up every node's list and says how many neighbours it gives, the second draws
-and copies them. Nodes of other parts are passed over; several parts fill the same output.
+A hop is three passes: look up every node, draw edges, read their sources. Random reads stay apart
+from branches: a wrong guess that waits for one costs more than all the rest (measured: drawing and
+reading in one pass takes three times as long). Nodes of other parts are passed over; several parts
+fill the same output.
 
 What is drawn is a place in a node's list. Lists are ordered by original ids and draws are keyed by
 the original id of the node, so the choice does not depend on the partitioning.
@@ -17,17 +18,34 @@ from headrace.graph.kernels.draws import draw_below, draw_unit, stream_of
 
 
 @njit(nogil=True, cache=True)
-def count_uniform(nodes, first_node, indptr, fanout, replace, begins, degrees, counts):
+def count_uniform(
+    nodes,
+    trees,
+    first_node,
+    indptr,
+    originals,
+    key,
+    fanout,
+    replace,
+    begins,
+    degrees,
+    streams,
+    counts,
+):
     """Look up the lists of a part's nodes and say how many neighbours each gives.
 
     Args:
         nodes: New ids, of this and other parts.
+        trees: Which seed each node belongs to; of length zero unless sampling is disjoint.
         first_node: New id of the part's first node.
         indptr: Of the part.
+        originals: Original ids of the part's nodes.
+        key: Of all draws of this hop.
         fanout: Neighbours per node; negative for all.
         replace: Whether a neighbour may be drawn again.
         begins: Out: where the list of each node begins in the part.
         degrees: Out: how long it is.
+        streams: Out: of the draws of each node.
         counts: Out: how many of it are drawn.
     """
     num_owned = np.uint64(len(indptr) - 1)
@@ -38,6 +56,8 @@ def count_uniform(nodes, first_node, indptr, fanout, replace, begins, degrees, c
             degree = indptr[local + np.uint64(1)] - begin
             begins[i] = begin
             degrees[i] = degree
+            tree = trees[i] if len(trees) else 0
+            streams[i] = stream_of(key, originals[local], tree)
             if fanout < 0 or (degree <= fanout and not replace) or degree == 0:
                 counts[i] = degree
             else:
@@ -50,11 +70,10 @@ def _floyd(stream, length, count, bitmap, chosen):
     for j in range(count):
         last = length - count + j
         place = draw_below(stream, j, last + 1)
-        bit = np.uint64(1) << np.uint64(place & 63)
-        if bitmap[place >> 6] & bit:
-            place = last
-            bit = np.uint64(1) << np.uint64(place & 63)
-        bitmap[place >> 6] |= bit
+        # Not a branch, because nothing could predict it.
+        is_taken = np.int64((bitmap[place >> 6] >> np.uint64(place & 63)) & np.uint64(1))
+        place += is_taken * (last - place)
+        bitmap[place >> 6] |= np.uint64(1) << np.uint64(place & 63)
         chosen[j] = place
     for j in range(count):
         bitmap[chosen[j] >> 6] = np.uint64(0)
@@ -63,44 +82,35 @@ def _floyd(stream, length, count, bitmap, chosen):
 @njit(nogil=True, cache=True)
 def choose_uniform(
     nodes,
-    trees,
     first_node,
+    num_owned,
     first_edge,
-    originals,
-    indices,
-    key,
     replace,
     begins,
     degrees,
+    streams,
     slots,
     bitmap,
-    neighbours,
     edges,
 ):
-    """Draw neighbours of a part's nodes, all equally likely.
+    """Draw in-edges of a part's nodes, all equally likely.
 
     Args:
         nodes: New ids, of this and other parts.
-        trees: Which seed each node belongs to; of length zero unless sampling is disjoint.
         first_node: New id of the part's first node.
+        num_owned: How many nodes the part has.
         first_edge: Id of the part's first edge.
-        originals: Original ids of the part's nodes.
-        indices: Of the part: new ids of the sources.
-        key: Of all draws of this hop.
         replace: Whether a neighbour may be drawn again.
         begins: Where the list of each node begins.
         degrees: How long it is.
-        slots: Where the neighbours of each node go; one more than nodes.
+        streams: Of the draws of each node.
+        slots: Where the edges of each node go; one more than nodes.
         bitmap: Zeros, a bit per neighbour of the longest list; zeros again afterwards.
-        neighbours: Out: new ids.
-        edges: Out: ids of the edges; of length zero if nobody asks.
+        edges: Out: ids of the edges.
     """
-    num_owned = np.uint64(len(originals))
-    with_edges = len(edges) > 0
     chosen = np.empty(_longest(slots), np.int64)
     for i in range(len(nodes)):
-        local = np.uint64(nodes[i] - first_node)
-        if local >= num_owned:
+        if np.uint64(nodes[i] - first_node) >= np.uint64(num_owned):
             continue
         slot = slots[i]
         count = slots[i + 1] - slot
@@ -108,23 +118,35 @@ def choose_uniform(
         degree = degrees[i]
         if count == degree and not replace:
             for j in range(count):
-                neighbours[slot + j] = indices[begin + j]
-            if with_edges:
-                for j in range(count):
-                    edges[slot + j] = first_edge + begin + j
+                edges[slot + j] = first_edge + begin + j
             continue
-        tree = trees[i] if len(trees) else 0
-        stream = stream_of(key, originals[local], tree)
         if replace:
             for j in range(count):
-                chosen[j] = draw_below(stream, j, degree)
+                chosen[j] = draw_below(streams[i], j, degree)
         else:
-            _floyd(stream, degree, count, bitmap, chosen)
+            _floyd(streams[i], degree, count, bitmap, chosen)
         for j in range(count):
-            neighbours[slot + j] = indices[begin + chosen[j]]
-        if with_edges:
-            for j in range(count):
-                edges[slot + j] = first_edge + begin + chosen[j]
+            edges[slot + j] = first_edge + begin + chosen[j]
+
+
+@njit(nogil=True, cache=True)
+def read_sources(nodes, first_node, num_owned, first_edge, indices, slots, edges, neighbours):
+    """Read the sources of the edges drawn for a part's nodes.
+
+    Args:
+        nodes: New ids, of this and other parts.
+        first_node: New id of the part's first node.
+        num_owned: How many nodes the part has.
+        first_edge: Id of the part's first edge.
+        indices: Of the part: new ids of the sources.
+        slots: Where the edges of each node are; one more than nodes.
+        edges: Ids of the edges.
+        neighbours: Out: new ids.
+    """
+    for i in range(len(nodes)):
+        if np.uint64(nodes[i] - first_node) < np.uint64(num_owned):
+            for j in range(slots[i], slots[i + 1]):
+                neighbours[j] = indices[edges[j] - first_edge]
 
 
 @njit(forceinline=True)
@@ -142,22 +164,40 @@ def _may(edge, times, bound, weights):
 
 @njit(nogil=True, cache=True)
 def count_eligible(
-    nodes, bounds, first_node, indptr, times, weights, fanout, replace, begins, degrees, counts
+    nodes,
+    trees,
+    bounds,
+    first_node,
+    indptr,
+    originals,
+    times,
+    weights,
+    key,
+    fanout,
+    replace,
+    begins,
+    degrees,
+    streams,
+    counts,
 ):
     """Do as `count_uniform` where times or weights forbid some neighbours.
 
     Args:
         nodes: New ids, of this and other parts.
+        trees: Which seed each node belongs to; of length zero unless sampling is disjoint.
         bounds: Latest time of a neighbour of each node; ignored without `times`.
         first_node: New id of the part's first node.
         indptr: Of the part.
+        originals: Original ids of the part's nodes.
         times: Of the part's edges; of length zero if there are none.
         weights: Of the part's edges; of length zero if there are none. Only edges that weigh more
             than zero are drawn.
+        key: Of all draws of this hop.
         fanout: Neighbours per node; negative for all.
         replace: Whether a neighbour may be drawn again.
         begins: Out: where the list of each node begins in the part.
         degrees: Out: how long it is, with forbidden ones.
+        streams: Out: of the draws of each node.
         counts: Out: how many of it are drawn.
     """
     num_owned = np.uint64(len(indptr) - 1)
@@ -174,6 +214,8 @@ def count_eligible(
                 num_eligible += 1
         begins[i] = begin
         degrees[i] = end - begin
+        tree = trees[i] if len(trees) else 0
+        streams[i] = stream_of(key, originals[local], tree)
         if fanout < 0 or (num_eligible <= fanout and not replace) or num_eligible == 0:
             counts[i] = num_eligible
         else:
@@ -198,22 +240,19 @@ def _keep_smallest(keys, chosen, num_kept, count, key, place):
 @njit(nogil=True, cache=True)
 def choose_eligible(
     nodes,
-    trees,
     bounds,
     first_node,
+    num_owned,
     first_edge,
-    originals,
-    indices,
     times,
     weights,
-    key,
     replace,
     last,
     begins,
     degrees,
+    streams,
     slots,
     bitmap,
-    neighbours,
     edges,
 ):
     """Do as `choose_uniform` where times or weights matter.
@@ -223,25 +262,21 @@ def choose_eligible(
 
     Args:
         nodes: New ids, of this and other parts.
-        trees: Which seed each node belongs to; of length zero unless sampling is disjoint.
         bounds: Latest time of a neighbour of each node; ignored without `times`.
         first_node: New id of the part's first node.
+        num_owned: How many nodes the part has.
         first_edge: Id of the part's first edge.
-        originals: Original ids of the part's nodes.
-        indices: Of the part: new ids of the sources.
         times: Of the part's edges, or of length zero.
         weights: Of the part's edges, or of length zero.
-        key: Of all draws of this hop.
         replace: Whether a neighbour may be drawn again.
         last: Whether the latest neighbours are taken instead of drawing.
         begins: Where the list of each node begins.
         degrees: How long it is.
-        slots: Where the neighbours of each node go; one more than nodes.
+        streams: Of the draws of each node.
+        slots: Where the edges of each node go; one more than nodes.
         bitmap: Zeros, a bit per neighbour of the longest list; zeros again afterwards.
-        neighbours: Out: new ids.
-        edges: Out: ids of the edges; of length zero if nobody asks.
+        edges: Out: ids of the edges.
     """
-    num_owned = np.uint64(len(originals))
     longest_list = np.int64(len(bitmap)) * 64
     longest = _longest(slots)
     places = np.empty(longest_list, np.int64)
@@ -250,8 +285,7 @@ def choose_eligible(
     ages = np.empty(longest, np.int64)
     waits = np.empty(longest, np.float64)
     for i in range(len(nodes)):
-        local = np.uint64(nodes[i] - first_node)
-        if local >= num_owned or slots[i] == slots[i + 1]:
+        if np.uint64(nodes[i] - first_node) >= np.uint64(num_owned) or slots[i] == slots[i + 1]:
             continue
         slot = slots[i]
         count = slots[i + 1] - slot
@@ -262,8 +296,7 @@ def choose_eligible(
             if _may(begin + place, times, bound, weights):
                 places[num_eligible] = place
                 num_eligible += 1
-        tree = trees[i] if len(trees) else 0
-        stream = stream_of(key, originals[local], tree)
+        stream = streams[i]
         if count == num_eligible and not replace:
             for j in range(count):
                 chosen[j] = places[j]
@@ -294,6 +327,4 @@ def choose_eligible(
                 wait = -np.log(draw_unit(stream, places[j])) / weights[begin + places[j]]
                 num_kept = _keep_smallest(waits, chosen, num_kept, count, wait, places[j])
         for j in range(count):
-            neighbours[slot + j] = indices[begin + chosen[j]]
-            if len(edges):
-                edges[slot + j] = first_edge + begin + chosen[j]
+            edges[slot + j] = first_edge + begin + chosen[j]
