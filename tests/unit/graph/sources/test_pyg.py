@@ -6,16 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headrace.core.errors import SpecError
+from headrace.graph.source import Column
+from headrace.graph.sources.checking import check
+from headrace.graph.sources.pyg import from_pyg
+
 torch = pytest.importorskip("torch")
-pytest.importorskip("torch_geometric")
-
-from torch_geometric import EdgeIndex  # noqa: E402
-from torch_geometric.data import Data, HeteroData  # noqa: E402
-
-from headrace.core.errors import SpecError  # noqa: E402
-from headrace.graph.source import Column  # noqa: E402
-from headrace.graph.sources.checking import check  # noqa: E402
-from headrace.graph.sources.pyg import from_pyg  # noqa: E402
+pyg = pytest.importorskip("torch_geometric")
+Data, HeteroData = pyg.data.Data, pyg.data.HeteroData
 
 
 def data(**fields: Any) -> Any:
@@ -71,7 +69,7 @@ def test_sparse_features_are_filled() -> None:
 
 
 def test_an_edge_index_object_is_an_edge_index() -> None:
-    index = EdgeIndex([[0, 1, 2], [1, 2, 3]], sparse_size=(4, 4))
+    index = pyg.EdgeIndex([[0, 1, 2], [1, 2, 3]], sparse_size=(4, 4))
     (src, _), *_ = from_pyg(data(edge_index=index)).edges[0].chunks()
     assert type(src) is np.ndarray
     assert src.tolist() == [0, 1, 2]
