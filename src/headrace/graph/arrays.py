@@ -125,7 +125,7 @@ def map_array(path: Path, info: FileInfo) -> np.ndarray:
 def crc32_of(path: Path) -> int:
     """Checksum of a file, read in small pieces."""
     crc = 0
-    buffer = memoryview(bytearray(_READ_BYTES))
+    buffer = memoryview(bytearray(min(_READ_BYTES, path.stat().st_size)))
     with path.open("rb", buffering=0) as file:
         while num_bytes := file.readinto(buffer):
             crc = zlib.crc32(buffer[:num_bytes], crc)

@@ -13,7 +13,8 @@ from headrace.core.errors import SpecError
 from headrace.graph.building import id_dtype
 from headrace.graph.converting import stored_as
 from headrace.graph.manifest import ColumnInfo, check_column_names, numpy_dtype
-from headrace.graph.source import SPLITS, GraphSource, LinkTable, NodeTable
+from headrace.graph.source import GraphSource
+from headrace.graph.sources.checking import check_links, check_splits, written
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,12 @@ class Layout:
         """
         for nodes in source.nodes:
             check_column_names([column.name for column in nodes.columns])
-            _check_splits(nodes)
+            check_splits(nodes)
         for edges in source.edges:
             check_column_names([column.name for column in edges.columns])
+        _check_link_types(source)
         for links in source.links:
-            _check_links(links, source)
+            check_links(links, {table.name: table.num_nodes for table in source.nodes})
         return cls(
             source,
             tuple(tuple(stored_as(c, feature_dtype) for c in n.columns) for n in source.nodes),
@@ -73,45 +75,21 @@ class Layout:
         return num + spool + sum(16 * len(links.src) for links in self.source.links)
 
 
-def _check_splits(table: NodeTable) -> None:
-    for split, ids in table.splits.items():
-        if split not in SPLITS:
-            raise SpecError(
-                f"nodes {table.name!r} have a split {split!r}", f"use {', '.join(SPLITS)}"
-            )
-        _check_ids(f"{split} nodes of {table.name!r}", ids, table.num_nodes)
-
-
-def _check_links(links: LinkTable, source: GraphSource) -> None:
+def _check_link_types(source: GraphSource) -> None:
     types = [table.edge_type for table in source.edges]
-    if links.edge_type not in types:
-        raise SpecError(
-            f"{links.split} links are of type {links.edge_type}, which no edges are",
-            f"use one of {', '.join(' '.join(each) for each in types[:8])}",
-        )
-    if len(links.src) != len(links.dst):
-        raise SpecError(
-            f"{links.split} links have {len(links.src)} sources and {len(links.dst)} destinations",
-            "give both ends of every link",
-        )
-    same = [each for each in source.links if each.edge_type == links.edge_type]
-    if sum(each.split == links.split for each in same) > 1:
-        raise SpecError(
-            f"{links.split} links of {links.edge_type} are given twice", "join the tables"
-        )
-    for ids, name in ((links.src, links.edge_type[0]), (links.dst, links.edge_type[2])):
-        num_nodes = source.nodes[source.type_index(name)].num_nodes
-        _check_ids(f"{links.split} links of {links.edge_type}", ids, num_nodes)
-
-
-def _check_ids(what: str, ids: np.ndarray, num_nodes: int) -> None:
-    if ids.ndim != 1 or ids.dtype.kind not in "iu":
-        raise SpecError(f"{what} are {ids.dtype} {ids.shape}", "give one row of whole numbers")
-    if len(ids) > 0 and not 0 <= ids.min() <= ids.max() < num_nodes:
-        raise SpecError(
-            f"{what} go from {ids.min()} to {ids.max()}, there are {num_nodes} nodes",
-            f"use 0 to {num_nodes - 1}",
-        )
+    seen = set()
+    for links in source.links:
+        if links.edge_type not in types:
+            raise SpecError(
+                f"{links.split} links are of type {written(links.edge_type)}, which no edges are",
+                f"use one of {', '.join(written(each) for each in types[:8])}",
+            )
+        if (links.split, links.edge_type) in seen:
+            raise SpecError(
+                f"{links.split} links of {written(links.edge_type)} are given twice",
+                "join both tables",
+            )
+        seen.add((links.split, links.edge_type))
 
 
 def _row_bytes(columns: Sequence[ColumnInfo]) -> int:
