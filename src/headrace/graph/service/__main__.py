@@ -1,0 +1,89 @@
+"""Run a store as a process: `python -m headrace.graph.service --config FILE`.
+
+It serves until its standard input closes, which happens when its parent ends, however it ends; or
+until SIGTERM. The file names the credentials: no secret is an argument or in the environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+from headrace.core.errors import HeadraceError
+from headrace.graph.service.config import StoreConfig, load_config, shard_of
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serve one part; the ready file says on which port."""
+    parser = argparse.ArgumentParser("headrace.graph.service", description=main.__doc__)
+    parser.add_argument("--config", required=True, type=Path, help="JSON file; see StoreConfig")
+    path = parser.parse_args(arguments).config
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    _end_with_parent()
+    try:
+        return _serve(load_config(path))
+    except HeadraceError as error:
+        logging.error("%s", error)
+        return error.exit_code
+
+
+def _serve(config: StoreConfig) -> int:
+    from headrace.core.errors import MissingExtraError
+    from headrace.graph.service.security import Credentials
+
+    try:
+        from headrace.graph.service.store import StoreServer
+    except ImportError:
+        raise MissingExtraError(
+            "pyarrow is not installed", "pip install 'headrace[train]'"
+        ) from None
+
+    credentials = config.admitting(Credentials.load(config.credentials))
+    server = StoreServer(
+        shard_of(config), credentials, config.host, config.port, config.limits, config.warm
+    )
+    ended = threading.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        ended.set()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    threading.Thread(target=_wait_for_parent, args=(ended,), daemon=True).start()
+    _write_whole(config.ready, json.dumps({"port": server.port, "pid": os.getpid()}))
+    logging.info("serving part %d on %s:%d", config.part, config.host, server.port)
+    ended.wait()
+    server.close()
+    return 0
+
+
+def _wait_for_parent(ended: threading.Event) -> None:
+    while os.read(sys.stdin.fileno(), 1 << 16):
+        pass
+    ended.set()
+
+
+def _end_with_parent() -> None:
+    # Linux only; elsewhere the closed input alone ends the store.
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="ascii")
+    partial.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,233 @@
+"""Watch a server's connections and cut those that ask for more than they may have.
+
+gRPC reads a whole message before anyone can judge it, keeps silent connections for hours, and waits
+for slow readers for ever; its settings cannot be reached through Flight. But the sockets belong to
+this process: they are found in `/proc/self/fd`, the kernel counts what each has received, and a
+socket that is shut down ends everything that waits for it.
+
+Time is counted in rounds of the watch, so nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import unquote
+
+from headrace.core.errors import SpecError
+from headrace.graph.service.limits import Limits
+
+ROUND_S = 0.25
+
+# Bytes received lie here in Linux's `struct tcp_info`, since version 4.1.
+_RECEIVED_AT = 128
+_TCP_INFO_BYTES = 136
+
+Peer = tuple[str, int]
+Phase = Literal["reading", "working", "writing"]
+
+
+@dataclass(eq=False)
+class Stream:
+    """One client's stream and what it does at the moment.
+
+    Attributes:
+        peer: Address of the client.
+        phase: What the store waits for: a request, its own answer, or the client to take it.
+        moved: Set whenever the phase changes; the watch clears it.
+        greeted: Whether the client has begun as it should.
+        rounds: Since the phase changed.
+        age: Rounds since the stream was opened.
+    """
+
+    peer: Peer
+    phase: Phase = "reading"
+    moved: bool = True
+    greeted: bool = False
+    rounds: int = 0
+    age: int = 0
+
+    def enter(self, phase: Phase) -> None:
+        """Note what is waited for from now on."""
+        self.phase = phase
+        self.moved = True
+
+
+@dataclass(eq=False)
+class _Connection:
+    """What the watch remembers of a socket."""
+
+    rounds: int = 0
+    received_bytes: int = 0
+    silent_rounds: int = 0
+    streams: list[Stream] = field(default_factory=list)
+
+
+class Guard:
+    """Bounds what connections to one port may cost.
+
+    Args:
+        limits: The bounds.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._streams: set[Stream] = set()
+        self._connections: dict[Peer, _Connection] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.num_cut = 0
+
+    def start(self, port: int) -> None:
+        """Watch the connections that others made to a port of this process."""
+        self._thread = threading.Thread(target=self._run, args=(port,), name="guard", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    @contextmanager
+    def admit(self, peer: str) -> Iterator[Stream]:
+        """Let a client in, for as long as the block lasts.
+
+        Args:
+            peer: As Flight names it: `ipv4:10.0.0.1:4711`.
+
+        Raises:
+            SpecError: There are too many streams.
+        """
+        stream = Stream(parse_peer(peer))
+        with self._lock:
+            if len(self._streams) >= self._limits.max_streams:
+                raise SpecError(
+                    f"the store has {len(self._streams)} clients already",
+                    "close some, or raise the store's max_streams",
+                )
+            self._streams.add(stream)
+        try:
+            yield stream
+        finally:
+            with self._lock:
+                self._streams.discard(stream)
+
+    def cut_all(self, port: int) -> None:
+        """Cut every connection to a port."""
+        for _, sock in _accepted(port):
+            with sock:
+                _cut(sock)
+
+    def _run(self, port: int) -> None:
+        while not self._stop.wait(ROUND_S):
+            self.inspect(port)
+
+    def inspect(self, port: int) -> None:
+        """Look at all connections once."""
+        with self._lock:
+            streams = list(self._streams)
+        before, self._connections = self._connections, {}
+        for peer, sock in _accepted(port):
+            with sock:
+                connection = before.get(peer) or _Connection()
+                self._connections[peer] = connection
+                connection.streams = [stream for stream in streams if stream.peer == peer]
+                if self._breaks_limits(connection, _received_bytes(sock)):
+                    self.num_cut += 1
+                    _cut(sock)
+        for stream in streams:
+            stream.age += 1
+            stream.rounds += 1
+
+    def _breaks_limits(self, connection: _Connection, received_bytes: int) -> bool:
+        limits, streams = self._limits, connection.streams
+        connection.rounds += 1
+        for stream in streams:
+            if stream.moved:
+                stream.moved = False
+                stream.rounds = 0
+                # A whole request was read, so the count of its bytes starts again.
+                connection.received_bytes = received_bytes
+        since_request = received_bytes - connection.received_bytes
+        if not any(stream.greeted for stream in streams):
+            late = connection.rounds * ROUND_S > limits.greeting_s
+            return late or since_request > limits.greeting_bytes
+        connection.rounds = 0
+        # Room for one request that is read and one that waits.
+        if since_request > 2 * limits.max_request_bytes:
+            return True
+        return any(self._is_late(stream) for stream in streams)
+
+    def _is_late(self, stream: Stream) -> bool:
+        if self._limits.stream_s is not None and stream.age * ROUND_S > self._limits.stream_s:
+            return True
+        waited_s = stream.rounds * ROUND_S
+        if stream.phase == "writing":
+            return waited_s > self._limits.stall_s
+        return stream.phase == "reading" and waited_s > self._limits.idle_s
+
+
+def parse_peer(peer: str) -> Peer:
+    """Address and port from Flight's name of a peer."""
+    host, _, port = unquote(peer).partition(":")[2].rpartition(":")
+    return _plain(host.strip("[]")), int(port) if port.isdigit() else 0
+
+
+def _plain(host: str) -> str:
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
+
+
+def _accepted(port: int) -> Iterator[tuple[Peer, socket.socket]]:
+    """Connections to a port of this process, as sockets that may be closed without harm."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            # A descriptor of our own stays what it is, whatever gRPC closes meanwhile.
+            own = os.dup(int(name))
+        except OSError:
+            continue
+        try:
+            sock = socket.socket(fileno=own)
+        except OSError:
+            os.close(own)
+            continue
+        try:
+            host, remote_port = sock.getpeername()[:2]
+            ours = sock.getsockname()[1] == port
+        except (OSError, ValueError, TypeError):
+            sock.close()
+            continue
+        if ours:
+            yield (_plain(host), remote_port), sock
+        else:
+            sock.close()
+
+
+def _received_bytes(sock: socket.socket) -> int:
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    except OSError:
+        return 0
+    if len(info) < _TCP_INFO_BYTES:
+        return 0
+    (received,) = struct.unpack_from("<Q", info, _RECEIVED_AT)
+    return int(received)
+
+
+def _cut(sock: socket.socket) -> None:
+    # It may have ended by itself.
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,202 @@
+"""The server: Flight's side of a graph store.
+
+One operation of Flight is used, `DoExchange`; all others refuse. A client first sends an empty
+schema, so that Arrow never unpacks a client's data; each request then is one piece of metadata
+(`messages.py`), answered by a record batch whose columns hold the reply's arrays.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import flight
+
+from headrace.core.errors import HeadraceError, SpecError
+from headrace.graph.service.guard import Guard, Stream
+from headrace.graph.service.limits import Limits
+from headrace.graph.service.messages import (
+    MAX_ARRAYS,
+    Message,
+    decode_request,
+    encode_frame,
+    number_of,
+)
+from headrace.graph.service.operations import Operations
+from headrace.graph.service.residency import Warmer
+from headrace.graph.service.security import Credentials, Secret
+from headrace.graph.service.shard import Shard
+
+_LOG = logging.getLogger(__name__)
+
+TOKEN_HEADER = "x-headrace-token"
+REQUEST_SCHEMA = pa.schema([])
+REPLY_SCHEMA = pa.schema([(f"array{i}", pa.binary()) for i in range(MAX_ARRAYS)])
+
+
+class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
+    """Serves one part of a graph until it is closed.
+
+    Args:
+        shard: The part.
+        credentials: Who may ask. With an identity everything is encrypted, and clients must show
+            a certificate of the run before they can say anything.
+        host: Address to listen on.
+        port: 0 for any that is free; see `port`.
+        limits: What clients may ask for.
+        warm: Whether to read the part's files into memory, in the background.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        credentials: Credentials,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        limits: Limits | None = None,
+        warm: bool = True,
+    ) -> None:
+        self._limits = limits or Limits()
+        files = [rows.file for rows in shard.rows.values() if rows.file is not None]
+        self._warmer = Warmer(files if warm else [])
+        self._operations = Operations(shard, self._limits, self._warmer)
+        self._guard = Guard(self._limits)
+        identity = credentials.identity
+        options: dict[str, Any] = {}
+        if identity is not None:
+            options = {
+                "tls_certificates": [(identity.certificate, identity.key.reveal())],
+                "verify_client": True,
+                "root_certificates": identity.authority,
+            }
+        scheme = "grpc+tcp" if identity is None else "grpc+tls"
+        bracketed = f"[{host}]" if ":" in host else host
+        super().__init__(
+            f"{scheme}://{bracketed}:{port}",
+            middleware={"token": _TokenCheck(credentials.token)},
+            **options,
+        )
+        self._guard.start(self.port)
+        self._warmer.start()
+
+    def close(self) -> None:
+        """Stop serving; streams that are open end with an error."""
+        self._warmer.close()
+        self._guard.close()
+        self._guard.cut_all(self.port)
+        self.shutdown()
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Answer a client's requests, one after the other, until it has no more."""
+        try:
+            with self._guard.admit(context.peer()) as stream:
+                if reader.schema != REQUEST_SCHEMA:
+                    raise SpecError("a stream begins with an empty schema", "use StoreClient")
+                stream.greeted = True
+                writer.begin(REPLY_SCHEMA)
+                self._serve(stream, reader, writer)
+        except HeadraceError as error:
+            raise flight.FlightServerError(str(error)) from None
+
+    def _serve(self, stream: Stream, reader: Any, writer: Any) -> None:
+        while True:
+            stream.enter("reading")
+            try:
+                chunk = reader.read_chunk()
+            except StopIteration:
+                return
+            stream.enter("working")
+            reply = self._answer(chunk)
+            frame = encode_frame(reply.number, reply.fields, reply.arrays)
+            stream.enter("writing")
+            # Waits until the client has room, so a slow one holds one reply and no more.
+            writer.write_with_metadata(to_batch(reply), frame)
+
+    def _answer(self, chunk: Any) -> Message:
+        number = 0
+        try:
+            if chunk.data is not None or chunk.app_metadata is None:
+                raise SpecError("a request is one piece of metadata", "use StoreClient")
+            data = memoryview(chunk.app_metadata)
+            number = number_of(data)
+            if len(data) > self._limits.max_request_bytes:
+                raise SpecError(
+                    f"the request has {len(data)} bytes, at most "
+                    f"{self._limits.max_request_bytes} are allowed",
+                    "send less at once",
+                )
+            return self._operations.answer(decode_request(data))
+        except HeadraceError as error:
+            self._operations.count("refused")
+            return _refusal(number, error.problem, error.remedy)
+        except Exception:
+            # A mistake of ours must not end the store; the client learns no more than this.
+            _LOG.exception("a request failed")
+            self._operations.count("failed")
+            return _refusal(number, "the store failed to answer", "see the store's log")
+
+    def list_flights(self, context: Any, criteria: Any) -> NoReturn:
+        """Refuse."""
+        raise _unused()
+
+    def get_flight_info(self, context: Any, descriptor: Any) -> NoReturn:
+        """Refuse."""
+        raise _unused()
+
+    def get_schema(self, context: Any, descriptor: Any) -> NoReturn:
+        """Refuse."""
+        raise _unused()
+
+    def do_get(self, context: Any, ticket: Any) -> NoReturn:
+        """Refuse."""
+        raise _unused()
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> NoReturn:
+        """Refuse."""
+        raise _unused()
+
+    def do_action(self, context: Any, action: Any) -> NoReturn:
+        """Refuse."""
+        raise _unused()
+
+    def list_actions(self, context: Any) -> NoReturn:
+        """Refuse."""
+        raise _unused()
+
+
+class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Lets a call begin only with the run's token."""
+
+    def __init__(self, token: Secret) -> None:
+        super().__init__()
+        self._token = token
+
+    def start_call(self, info: Any, headers: Any) -> None:
+        given = headers.get(TOKEN_HEADER, [])
+        given = [value.encode() if isinstance(value, str) else value for value in given]
+        if len(given) != 1 or not self._token.matches(given[0]):
+            raise flight.FlightUnauthenticatedError("this store needs the token of its run")
+
+
+def to_batch(reply: Message) -> pa.RecordBatch:
+    """Show a reply's arrays to Arrow without a copy: one row, a column per array."""
+    columns = []
+    for i in range(MAX_ARRAYS):
+        array = np.ascontiguousarray(reply.arrays[i]) if i < len(reply.arrays) else _NOTHING
+        ends = pa.py_buffer(np.array([0, array.nbytes], np.int32))
+        columns.append(pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(array)]))
+    return pa.RecordBatch.from_arrays(columns, schema=REPLY_SCHEMA)
+
+
+_NOTHING = np.empty(0, np.uint8)
+
+
+def _refusal(number: int, problem: str, remedy: str) -> Message:
+    return Message(number, {"problem": problem, "remedy": remedy})
+
+
+def _unused() -> Exception:
+    error: Exception = flight.FlightServerError("a graph store answers DoExchange only")
+    return error
