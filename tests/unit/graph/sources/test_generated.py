@@ -167,7 +167,8 @@ def unit(bits: int) -> float:
 
 
 def zipf(u: float, num: int) -> int:
-    t = float(1.0 + u * (np.sqrt(np.sqrt(num + 1.0)) - 1.0)) ** 2
+    t = float(1.0 + u * (np.sqrt(np.sqrt(num + 1.0)) - 1.0))
+    t *= t
     return min(int(t * t) - 1, num - 1)
 
 
@@ -176,13 +177,13 @@ def id_of_rank(seed: int, rank: int, num_nodes: int) -> int:
     low = bits - bits // 2
     x = rank
     while True:
-        left, right = x >> low, x & (2**low - 1)
+        left, right = x >> low, x & ((1 << low) - 1)
         for turn in range(4):
             key = draw(seed, 1, turn)
             if turn % 2 == 0:
-                left ^= mix((right + key) & MASK) & (2 ** (bits - low) - 1)
+                left ^= mix((right + key) & MASK) & ((1 << bits - low) - 1)
             else:
-                right ^= mix((left + key) & MASK) & (2**low - 1)
+                right ^= mix((left + key) & MASK) & ((1 << low) - 1)
         x = left << low | right
         if x < num_nodes:
             return x
