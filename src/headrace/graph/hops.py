@@ -105,7 +105,10 @@ class EdgePart:
         originals: Original ids of the owned destinations.
         weights: Per edge; none if all neighbours are equally likely. What weighs nothing is never
             chosen.
-        times: Per edge, `int64`: of the edge or of its source; none if time does not matter.
+        times: Per edge, integers: of the edge or of its source; none if time does not matter.
+
+    Raises:
+        SpecError: Weights or times are something else than a number per edge.
     """
 
     first_node: int
@@ -121,6 +124,21 @@ class EdgePart:
             values = getattr(self, name)
             if values is not None:  # numba is slow to recognise a memmap
                 object.__setattr__(self, name, np.asarray(values))
+        self._check("weights", self.weights, "iuf")
+        self._check("times", self.times, "iu")
+
+    def _check(self, name: str, values: np.ndarray | None, kinds: str) -> None:
+        if values is None:
+            return
+        if values.shape != self.indices.shape or values.dtype.kind not in kinds:
+            raise SpecError(
+                f"{name} of {len(self.indices)} edges are {values.dtype} of shape {values.shape}",
+                f"name a column with one {'number' if 'f' in kinds else 'integer'} per edge",
+            )
+        # Types that compiled code cannot compare or compute with.
+        plain = {"float16": np.float32, "uint64": np.int64}.get(values.dtype.name)
+        if plain is not None:
+            object.__setattr__(self, name, values.astype(plain))
 
     @property
     def is_uniform(self) -> bool:
@@ -220,6 +238,12 @@ def _or_none(values: np.ndarray | None) -> np.ndarray:
 
 
 def _check(parts: Sequence[EdgePart], request: HopRequest) -> None:
+    for name, values in (("trees", request.trees), ("bounds", request.bounds)):
+        if values is not None and len(values) != len(request.nodes):
+            raise SpecError(
+                f"a hop has {len(request.nodes)} nodes and {len(values)} {name}",
+                "give one of them per node",
+            )
     has_times = any(part.times is not None for part in parts)
     if has_times and request.bounds is None:
         raise SpecError(
@@ -244,7 +268,8 @@ def split_by_owner(nodes: np.ndarray, offsets: np.ndarray) -> list[tuple[int, np
         Parts that own any, and the positions of their nodes, ascending.
     """
     owners = np.searchsorted(offsets, nodes, side="right") - 1
-    order = np.argsort(owners, kind="stable")
+    # 16 bits are sorted by counting, which is several times as fast.
+    order = np.argsort(owners.astype(np.uint16) if len(offsets) < 2**16 else owners, kind="stable")
     ends = np.cumsum(np.bincount(owners, minlength=len(offsets) - 1))
     return [
         (part, order[begin:end])

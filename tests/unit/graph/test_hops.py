@@ -222,3 +222,20 @@ def test_the_latest_neighbours_are_taken() -> None:
     hop = hop_over([part], ask(np.zeros(1, np.int64), 2, rule=Rule(last=True), bounds=bounds))
     assert hop.neighbours.tolist() == [3, 0]
     assert all(times[a] >= times[b] for a, b in pairwise(hop.neighbours))
+
+
+def test_weights_and_times_are_numbers_per_edge() -> None:
+    with pytest.raises(SpecError, match="one number per edge"):
+        star(5, np.zeros(4))
+    with pytest.raises(SpecError, match="one number per edge"):
+        star(5, np.zeros(5, bool))
+    with pytest.raises(SpecError, match="one integer per edge"):
+        dataclasses.replace(star(5), times=np.zeros(5))
+    half = star(5, np.array([0, 0, 1, 0, 0], np.float16))
+    assert drawn_from(half, 2, Rule(), 3).tolist() == [[2], [2], [2]]
+
+
+def test_a_tree_and_a_bound_per_node() -> None:
+    for name in ("trees", "bounds"):
+        with pytest.raises(SpecError, match=f"3 nodes and 2 {name}"):
+            hop_over([star(5)], ask(np.zeros(3, np.int64), 2, **{name: np.zeros(2, np.int64)}))

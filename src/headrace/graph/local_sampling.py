@@ -1,0 +1,111 @@
+"""Sampling in one process that maps all parts of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from headrace.core.errors import SpecError
+from headrace.graph.hops import EdgePart, LocalSource, Rule
+from headrace.graph.opening import PartitionedGraph
+from headrace.graph.relabelling import DENSE_LIMIT
+from headrace.graph.sampling import Sampler
+from headrace.graph.source import EdgeType
+
+
+class LocalSampler(Sampler):
+    """A sampler over a graph on this machine.
+
+    Give every thread its own; mapped files are shared.
+
+    Args:
+        graph: All parts.
+        rule: How neighbours are chosen.
+        weight: Edge column by which neighbours are drawn, where edges have it.
+        time: Edge or node column that says since when an edge or its source is there.
+        dense_limit: As for `Sampler`.
+
+    Raises:
+        SpecError: There is no such column, or it holds something else than a number per row.
+    """
+
+    def __init__(
+        self,
+        graph: PartitionedGraph,
+        rule: Rule | None = None,
+        *,
+        weight: str | None = None,
+        time: str | None = None,
+        dense_limit: int = DENSE_LIMIT,
+    ) -> None:
+        super().__init__(
+            LocalSource(open_edge_parts(graph, weight=weight, time=time)),
+            {name: graph.num_nodes(name) for name in graph.node_types},
+            graph.edge_types,
+            rule,
+            dense_limit,
+        )
+
+
+def open_edge_parts(
+    graph: PartitionedGraph, *, weight: str | None = None, time: str | None = None
+) -> dict[EdgeType, list[EdgePart]]:
+    """Map what all parts have of every edge type.
+
+    Args:
+        graph: All parts.
+        weight: Edge column by which neighbours are drawn, where edges have it.
+        time: Edge or node column that says since when an edge or its source is there. Times of
+            nodes are copied to their out-edges: 8 bytes per edge.
+
+    Raises:
+        SpecError: There is no such column, or it holds something else than a number per row.
+    """
+    edge_columns = {
+        edge.edge_type: {column.name for column in edge.columns} for edge in graph.manifest.edges
+    }
+    _check_found("an edge", weight, any(weight in names for names in edge_columns.values()))
+    edges_have_time = any(time in names for names in edge_columns.values())
+    node_times = {} if time is None or edges_have_time else node_column(graph, time)
+    _check_found("an edge or node", time, edges_have_time or bool(node_times))
+    parts: dict[EdgeType, list[EdgePart]] = {}
+    for edge in graph.manifest.edges:
+        edge_type, names = edge.edge_type, edge_columns[edge.edge_type]
+        parts[edge_type] = []
+        for number in range(graph.num_parts):
+            part = graph.part(number)
+            weights, times = (
+                None if name is None or name not in names else part.edge_column(edge_type, name)
+                for name in (weight, time)
+            )
+            if edge.src in node_times:
+                times = node_times[edge.src][part.indices(edge_type)]
+            parts[edge_type].append(
+                EdgePart(
+                    part.start(edge.dst),
+                    edge.offsets[number],
+                    part.indptr(edge_type),
+                    part.indices(edge_type),
+                    part.original_ids(edge.dst),
+                    weights,
+                    times,
+                )
+            )
+    return parts
+
+
+def node_column(graph: PartitionedGraph, name: str) -> Mapping[str, np.ndarray]:
+    """A column of all nodes by new id, for every node type that has it; copied."""
+    return {
+        node.name: np.concatenate(
+            [graph.part(number).column(node.name, name) for number in range(graph.num_parts)]
+        )
+        for node in graph.manifest.nodes
+        if any(column.name == name for column in node.columns)
+    }
+
+
+def _check_found(owner: str, column: str | None, found: bool) -> None:
+    if column is not None and not found:
+        raise SpecError(f"the graph has no column {column!r}", f"name {owner} column that it has")
