@@ -15,6 +15,10 @@ from headrace.graph.source import EdgeType
 
 _NONE = np.empty(0, np.int64)
 
+# Up to so many parts it is faster to let each look at all nodes than to sort nodes by owner
+# (measured with 3 hops of 15, 10 and 5: equal at 4 parts, 1.2 times as long at 16).
+_FEW_PARTS = 4
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -173,7 +177,13 @@ class LocalSource:
 
     def hop(self, request: HopRequest) -> Hop:
         """Choose neighbours."""
-        return hop_over(self._parts[request.edge_type], request)
+        parts = self._parts[request.edge_type]
+        if len(parts) <= _FEW_PARTS:
+            return hop_over(parts, request)
+        offsets = np.array([0, *(part.first_node + len(part.originals) for part in parts)])
+        split = split_by_owner(request.nodes, offsets)
+        answers = [(at, hop_over([parts[p]], request.at(at))) for p, at in split]
+        return stitch(len(request.nodes), answers)
 
 
 def hop_over(parts: Sequence[EdgePart], request: HopRequest) -> Hop:

@@ -86,7 +86,7 @@ def test_a_batch_is_the_same_whatever_the_number_of_parts(
 ) -> None:
     seeds = np.random.default_rng(0).choice(NUM_NODES, 20, replace=False)
     batches = []
-    for num_parts in (1, 2, 4):
+    for num_parts in (1, 2, 4, 7):
         whole = homogeneous(edges, num_parts)
         for stitched in (False, True):
             for dense_limit in (0, NUM_NODES):
