@@ -1,0 +1,29 @@
+"""Products of sparse rows and a dense matrix."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True)
+def multiply_rows(indptr, indices, values, matrix, start, stop):
+    """Rows `start` to `stop` of a sparse matrix (CSR) times a dense one, `float32`.
+
+    Args:
+        indptr: Where each row's entries begin; one more.
+        indices: Columns of the entries.
+        values: The entries, `float32`.
+        matrix: What to multiply with, `float32`.
+        start: The first row.
+        stop: One after the last row.
+    """
+    width = matrix.shape[1]
+    result = np.zeros((stop - start, width), np.float32)
+    for row in range(start, stop):
+        for entry in range(indptr[row], indptr[row + 1]):
+            factors = matrix[indices[entry]]
+            value = values[entry]
+            for k in range(width):
+                result[row - start, k] += value * factors[k]
+    return result
