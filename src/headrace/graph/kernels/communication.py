@@ -1,0 +1,312 @@
+"""Moves that keep count of every part's remote neighbours.
+
+A table holds, for every node, how many neighbours it has in each part near it. With it a move is
+known to add a remote neighbour (a count leaves zero) or to remove one (a count returns to zero) in
+time linear in the node's degree; G3's fast neighbour tracking keeps the same counts for remote
+neighbours alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from headrace.graph.kernels.repair import fits, shift
+
+
+@njit(cache=True)
+def count_neighbours(indptr, indices, parts, num_parts):
+    """Build the table: where a node's entries begin, how many it has, their parts and counts."""
+    num_nodes = len(parts)
+    begins = np.zeros(num_nodes + 1, np.int64)
+    for node in range(num_nodes):
+        begins[node + 1] = begins[node] + min(num_parts, indptr[node + 1] - indptr[node])
+    sizes = np.zeros(num_nodes, np.int32)
+    names = np.empty(begins[-1], np.int32)
+    counts = np.empty(begins[-1], np.int32)
+    for node in range(num_nodes):
+        for arc in range(indptr[node], indptr[node + 1]):
+            count_one(node, parts[indices[arc]], begins, sizes, names, counts)
+    return begins, sizes, names, counts
+
+
+@njit(cache=True)
+def count_one(node, part, begins, sizes, names, counts):
+    """One more neighbour in a part; returns how many there are now."""
+    end = begins[node] + sizes[node]
+    for slot in range(begins[node], end):
+        if names[slot] == part:
+            counts[slot] += 1
+            return counts[slot]
+    names[end] = part
+    counts[end] = 1
+    sizes[node] += 1
+    return 1
+
+
+@njit(cache=True)
+def discount_one(node, part, begins, sizes, names, counts):
+    """One neighbour less in a part; returns how many there are now."""
+    last = begins[node] + sizes[node] - 1
+    slot = begins[node]
+    while names[slot] != part:
+        slot += 1
+    counts[slot] -= 1
+    if counts[slot] > 0:
+        return counts[slot]
+    names[slot], counts[slot] = names[last], counts[last]
+    sizes[node] -= 1
+    return 0
+
+
+@njit(cache=True)
+def count_remote(parts, num_parts, begins, sizes, names):
+    """Distinct remote neighbours of every part."""
+    remote = np.zeros(num_parts, np.int64)
+    for node in range(len(parts)):
+        for slot in range(begins[node], begins[node] + sizes[node]):
+            if names[slot] != parts[node]:
+                remote[names[slot]] += 1
+    return remote
+
+
+@njit(cache=True)
+def look(node, indptr, indices, arc_weights, parts, begins, sizes, names, counts, known, strength):
+    """What a move of a node would do.
+
+    Fills, for every part, `known` with how many neighbours of the node it owns or has as remote
+    neighbours already, and `strength` with the weight of the node's arcs to it.
+
+    Returns:
+        How many remote neighbours the node's part would no longer need.
+    """
+    source = parts[node]
+    known[:] = 0
+    strength[:] = 0
+    freed = 0
+    for arc in range(indptr[node], indptr[node + 1]):
+        other = indices[arc]
+        home = parts[other]
+        strength[home] += 1 if arc_weights is None else arc_weights[arc]
+        at_home = False
+        for slot in range(begins[other], begins[other] + sizes[other]):
+            part = names[slot]
+            known[part] += 1
+            if part == home:
+                at_home = True
+            elif part == source and counts[slot] == 1:
+                freed += 1
+        if not at_home:
+            known[home] += 1
+    return freed
+
+
+@njit(cache=True)
+def move(
+    node, target, indptr, indices, node_weights, parts, loads, begins, sizes, names, counts, remote
+):
+    """Move a node; changes `parts`, `loads`, the table and `remote`."""
+    source = parts[node]
+    for slot in range(begins[node], begins[node] + sizes[node]):
+        if names[slot] == source:
+            remote[source] += 1
+        elif names[slot] == target:
+            remote[target] -= 1
+    parts[node] = target
+    shift(node, source, target, node_weights, loads)
+    for arc in range(indptr[node], indptr[node + 1]):
+        other = indices[arc]
+        left = discount_one(other, source, begins, sizes, names, counts)
+        if left == 0 and parts[other] != source:
+            remote[source] -= 1
+        now = count_one(other, target, begins, sizes, names, counts)
+        if now == 1 and parts[other] != target:
+            remote[target] += 1
+
+
+@njit(cache=True)
+def draw(state):
+    """The next number in [0, 1) of a xorshift generator; changes its state, an array of one."""
+    bits = state[0]
+    bits ^= bits << np.uint64(13)
+    bits ^= bits >> np.uint64(7)
+    bits ^= bits << np.uint64(17)
+    state[0] = bits
+    return np.float64(bits >> np.uint64(11)) / 9007199254740992.0
+
+
+@njit(cache=True)
+def excess(remote, limit):
+    """Half the square of what is above the limit, so that its slope is the share above it."""
+    above = max(0.0, remote - limit)
+    return 0.5 * above * above / limit
+
+
+@njit(cache=True)
+def fits_swap(node, other, part, node_weights, loads, caps):
+    """Whether a part stays within all caps with one node more and another one less."""
+    for c in range(len(loads)):
+        change = node_weights[c, node] - node_weights[c, other]
+        if change > 0 and loads[c, part] + change > caps[c, part]:
+            return False
+    return True
+
+
+@njit(cache=True)
+def forget(node, part, waiting):
+    """A node that leaves its part waits no longer."""
+    for target in range(len(waiting)):
+        if waiting[part, target] == node:
+            waiting[part, target] = -1
+
+
+@njit(cache=True)
+def sweep(
+    indptr,
+    indices,
+    arc_weights,
+    node_weights,
+    parts,
+    loads,
+    caps,
+    begins,
+    sizes,
+    names,
+    counts,
+    remote,
+    limits,
+    penalty,
+    cut_price,
+    heat,
+    everywhere,
+    state,
+):
+    """Offer every node another part, alone or in exchange for a node of that part.
+
+    A move's price is the change of total communication, plus `penalty` times the change of what is
+    above `limits`, plus `cut_price` times the change of the cut. It is made if the price is below
+    zero, or by chance if `heat` allows, and never above a cap. A node that a cap keeps out waits
+    for one that comes the other way. Unless `everywhere`, only moves out of and into parts above
+    their limits are looked at.
+
+    Returns:
+        How many nodes moved, and by how much the cut grew.
+    """
+    num_parts = len(remote)
+    known, strength = np.zeros(num_parts, np.int64), np.zeros(num_parts, np.int64)
+    waiting = np.full((num_parts, num_parts), -1, np.int64)
+    waiting_price = np.zeros((num_parts, num_parts))
+    waiting_cut = np.zeros((num_parts, num_parts), np.int64)
+    num_moved, cut_growth = 0, 0
+    for node in range(len(parts)):
+        source = parts[node]
+        wanted = False
+        for slot in range(begins[node], begins[node] + sizes[node]):
+            part = names[slot]
+            if part != source and (
+                everywhere or remote[source] > limits[source] or remote[part] > limits[part]
+            ):
+                wanted = True
+        if not wanted and everywhere:
+            for part in range(num_parts):
+                wanted = wanted or waiting[part, source] >= 0
+        if not wanted or loads[0, source] <= node_weights[0, node]:
+            continue
+        freed = look(
+            node,
+            indptr,
+            indices,
+            arc_weights,
+            parts,
+            begins,
+            sizes,
+            names,
+            counts,
+            known,
+            strength,
+        )
+        degree = indptr[node + 1] - indptr[node]
+        source_change = (1 if strength[source] > 0 else 0) - freed
+        source_over = excess(remote[source] + source_change, limits[source]) - excess(
+            remote[source], limits[source]
+        )
+        best, best_price, best_cut, best_partner = -1, np.inf, 0, -1
+        for target in range(num_parts):
+            if target == source:
+                continue
+            target_change = degree - known[target] - (1 if strength[target] > 0 else 0)
+            target_over = excess(remote[target] + target_change, limits[target]) - excess(
+                remote[target], limits[target]
+            )
+            cut_change = strength[source] - strength[target]
+            price = (
+                source_change
+                + target_change
+                + penalty * (source_over + target_over)
+                + cut_price * cut_change
+            )
+            if price < best_price:
+                if fits(node, target, node_weights, loads, caps):
+                    best, best_price, best_cut, best_partner = target, price, cut_change, -1
+                elif price < 0 and (
+                    waiting[source, target] < 0 or price < waiting_price[source, target]
+                ):
+                    waiting[source, target] = node
+                    waiting_price[source, target] = price
+                    waiting_cut[source, target] = cut_change
+            partner = waiting[target, source]
+            if partner >= 0:
+                price += waiting_price[target, source]
+                if (
+                    price < best_price
+                    and fits_swap(node, partner, target, node_weights, loads, caps)
+                    and fits_swap(partner, node, source, node_weights, loads, caps)
+                ):
+                    best, best_price, best_partner = target, price, partner
+                    best_cut = cut_change + waiting_cut[target, source]
+        if best < 0:
+            continue
+        if best_price >= 0 and heat > 0:
+            accepted = best_price < -heat * np.log(1.0 - draw(state))
+        else:
+            accepted = best_price < 0
+        if accepted:
+            if best_partner >= 0:
+                # Their arcs to each other stay cut, which neither of the two prices knows.
+                for arc in range(indptr[node], indptr[node + 1]):
+                    if indices[arc] == best_partner:
+                        best_cut += 2 * (1 if arc_weights is None else arc_weights[arc])
+                forget(best_partner, best, waiting)
+                move(
+                    best_partner,
+                    source,
+                    indptr,
+                    indices,
+                    node_weights,
+                    parts,
+                    loads,
+                    begins,
+                    sizes,
+                    names,
+                    counts,
+                    remote,
+                )
+                num_moved += 1
+            forget(node, source, waiting)
+            move(
+                node,
+                best,
+                indptr,
+                indices,
+                node_weights,
+                parts,
+                loads,
+                begins,
+                sizes,
+                names,
+                counts,
+                remote,
+            )
+            cut_growth += best_cut
+            num_moved += 1
+    return num_moved, cut_growth
