@@ -6,14 +6,15 @@ import pytest
 from headrace.core.errors import SpecError
 from headrace.graph.partitioners._base import Constraint, Question
 from headrace.graph.partitioners.metis import Metis
+from headrace.graph.partitioners.repair import repair
 from headrace.graph.topology import Adjacency
 from tests.unit.graph.cut_graphs import adjacency_of, community_graph, cut_of, loads_of, question_of
 
 pytest.importorskip("pymetis")
 
 
-def assign(question: Question, **settings: float) -> np.ndarray:
-    return Metis(**settings).assign(question, lambda step: None)  # type: ignore[arg-type]
+def assign(question: Question, num_tries: int | None = 1) -> np.ndarray:
+    return Metis(num_tries=num_tries).assign(question, lambda step: None)
 
 
 def test_keeps_every_constraint() -> None:
@@ -25,6 +26,16 @@ def test_keeps_every_constraint() -> None:
     assert parts.dtype == np.int32
     assert (loads_of(question, parts) <= question.caps()).all()
     assert cut_of(adjacency, parts) < 0.3 * adjacency.num_arcs
+
+
+def test_more_tries_cut_less() -> None:
+    adjacency, train = community_graph(1000, 5000, community_size=50)
+    question = question_of(adjacency, train, 8)
+
+    once, often = assign(question, 1), assign(question, None)
+
+    assert cut_of(adjacency, often) <= cut_of(adjacency, repair(question, once))
+    assert (loads_of(question, often) <= question.caps()).all()
 
 
 def test_gives_unequal_shares() -> None:
