@@ -103,9 +103,21 @@ def look(node, indptr, indices, arc_weights, parts, begins, sizes, names, counts
 
 @njit(cache=True)
 def move(
-    node, target, indptr, indices, node_weights, parts, loads, begins, sizes, names, counts, remote
+    node,
+    target,
+    indptr,
+    indices,
+    arc_weights,
+    node_weights,
+    parts,
+    loads,
+    begins,
+    sizes,
+    names,
+    counts,
+    remote,
 ):
-    """Move a node; changes `parts`, `loads`, the table and `remote`."""
+    """Move a node; changes `parts`, `loads`, the table and `remote`; returns the cut's growth."""
     source = parts[node]
     for slot in range(begins[node], begins[node] + sizes[node]):
         if names[slot] == source:
@@ -114,14 +126,21 @@ def move(
             remote[target] -= 1
     parts[node] = target
     shift(node, source, target, node_weights, loads)
+    growth = 0
     for arc in range(indptr[node], indptr[node + 1]):
         other = indices[arc]
+        weight = 1 if arc_weights is None else arc_weights[arc]
+        if parts[other] == source:
+            growth += weight
+        elif parts[other] == target:
+            growth -= weight
         left = discount_one(other, source, begins, sizes, names, counts)
         if left == 0 and parts[other] != source:
             remote[source] -= 1
         now = count_one(other, target, begins, sizes, names, counts)
         if now == 1 and parts[other] != target:
             remote[target] += 1
+    return growth
 
 
 @njit(cache=True)
@@ -196,7 +215,6 @@ def sweep(
     known, strength = np.zeros(num_parts, np.int64), np.zeros(num_parts, np.int64)
     waiting = np.full((num_parts, num_parts), -1, np.int64)
     waiting_price = np.zeros((num_parts, num_parts))
-    waiting_cut = np.zeros((num_parts, num_parts), np.int64)
     num_moved, cut_growth = 0, 0
     for node in range(len(parts)):
         source = parts[node]
@@ -230,7 +248,7 @@ def sweep(
         source_over = excess(remote[source] + source_change, limits[source]) - excess(
             remote[source], limits[source]
         )
-        best, best_price, best_cut, best_partner = -1, np.inf, 0, -1
+        best, best_price, best_partner = -1, np.inf, -1
         for target in range(num_parts):
             if target == source:
                 continue
@@ -247,13 +265,12 @@ def sweep(
             )
             if price < best_price:
                 if fits(node, target, node_weights, loads, caps):
-                    best, best_price, best_cut, best_partner = target, price, cut_change, -1
+                    best, best_price, best_partner = target, price, -1
                 elif price < 0 and (
                     waiting[source, target] < 0 or price < waiting_price[source, target]
                 ):
                     waiting[source, target] = node
                     waiting_price[source, target] = price
-                    waiting_cut[source, target] = cut_change
             partner = waiting[target, source]
             if partner >= 0:
                 price += waiting_price[target, source]
@@ -263,7 +280,6 @@ def sweep(
                     and fits_swap(partner, node, source, node_weights, loads, caps)
                 ):
                     best, best_price, best_partner = target, price, partner
-                    best_cut = cut_change + waiting_cut[target, source]
         if best < 0:
             continue
         if best_price >= 0 and heat > 0:
@@ -272,16 +288,13 @@ def sweep(
             accepted = best_price < 0
         if accepted:
             if best_partner >= 0:
-                # Their arcs to each other stay cut, which neither of the two prices knows.
-                for arc in range(indptr[node], indptr[node + 1]):
-                    if indices[arc] == best_partner:
-                        best_cut += 2 * (1 if arc_weights is None else arc_weights[arc])
                 forget(best_partner, best, waiting)
-                move(
+                cut_growth += move(
                     best_partner,
                     source,
                     indptr,
                     indices,
+                    arc_weights,
                     node_weights,
                     parts,
                     loads,
@@ -293,11 +306,12 @@ def sweep(
                 )
                 num_moved += 1
             forget(node, source, waiting)
-            move(
+            cut_growth += move(
                 node,
                 best,
                 indptr,
                 indices,
+                arc_weights,
                 node_weights,
                 parts,
                 loads,
@@ -307,6 +321,5 @@ def sweep(
                 counts,
                 remote,
             )
-            cut_growth += best_cut
             num_moved += 1
     return num_moved, cut_growth

@@ -83,8 +83,21 @@ def test_moves_keep_count_of_remote_neighbours() -> None:
         expected[source] += (strength[source] > 0) - freed
         expected[target] += degree - known[target] - (strength[target] > 0)
 
-        moved: tuple[Any, ...] = (node, target, *graph, weights, parts, loads, *table, remote)
-        move(*moved)
+        moved: tuple[Any, ...] = (
+            node,
+            target,
+            *graph,
+            None,
+            weights,
+            parts,
+            loads,
+            *table,
+            remote,
+        )
+        before = cut_of(adjacency, parts) // 2
+        growth = move(*moved)
+
+        assert cut_of(adjacency, parts) // 2 == before + growth
 
         assert (remote == expected).all()
         assert (remote == remote_of(adjacency, parts, 5)).all()
