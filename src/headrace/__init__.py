@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         load_profile,
         save_plan,
     )
+    from headrace.api.graph import PartitionedGraph, open_graph, partition
     from headrace.api.planning import Explanation, PlanDiff, diff_plans, explain, plan
     from headrace.api.schema import json_schema
     from headrace.api.simulation import Comparison, Simulation, compare, simulate
@@ -53,6 +54,7 @@ __all__ = [
     "Job",
     "Machine",
     "MissingExtraError",
+    "PartitionedGraph",
     "Placement",
     "Plan",
     "PlanDiff",
@@ -71,6 +73,8 @@ __all__ = [
     "load_placement",
     "load_plan",
     "load_profile",
+    "open_graph",
+    "partition",
     "plan",
     "save_plan",
     "simulate",
@@ -86,6 +90,7 @@ _HOMES = {
         "load_profile",
         "save_plan",
     ),
+    "api.graph": ("PartitionedGraph", "open_graph", "partition"),
     "api.planning": ("Explanation", "PlanDiff", "diff_plans", "explain", "plan"),
     "api.schema": ("json_schema",),
     "api.simulation": ("Comparison", "Simulation", "compare", "simulate"),

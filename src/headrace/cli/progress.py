@@ -5,8 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Self
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 
 @contextmanager
@@ -49,3 +53,48 @@ def _line_writer(num_steps: int) -> Callable[[str], None]:
         typer.echo(f"{counter}{name}", err=True)
 
     return begin
+
+
+class Stages:
+    """Tells people of the stages of long work: a bar for each on a terminal, else a line."""
+
+    def __init__(self) -> None:
+        self._bars: Progress | None = None
+        self._current: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+            self._bars = Progress(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                TimeElapsedColumn(),
+                console=Console(stderr=True),
+            )
+            self._bars.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end_stage()
+        if self._bars is not None:
+            self._bars.stop()
+
+    def begin(self, stage: str, total: int | None = None) -> None:
+        """A stage begins; the one before has ended."""
+        self._end_stage()
+        if self._bars is None:
+            typer.echo(stage, err=True)
+        else:
+            self._current = self._bars.add_task(stage, total=total)
+
+    def advance(self, amount: int) -> None:
+        """Some more of the stage is done."""
+        if self._bars is not None and self._current is not None:
+            self._bars.advance(self._current, amount)
+
+    def _end_stage(self) -> None:
+        if self._bars is not None and self._current is not None:
+            self._bars.update(self._current, total=1, completed=1)
+            self._bars.stop_task(self._current)

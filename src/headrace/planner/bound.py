@@ -16,6 +16,7 @@ from headrace.core.cluster import Cluster
 from headrace.core.job import Job
 from headrace.core.profile import Profile
 from headrace.planner.loads import LoadModel, build_load_model, load_in, load_out
+from headrace.policies.compiled import hot
 
 _MOST_STATES = 20_000_000
 """With more state transitions a check takes over 0.1 s, and servers are left out."""
@@ -33,6 +34,16 @@ def lower_bound(cluster: Cluster, job: Job, profile: Profile, *, local_seeds: bo
     return load_bound(build_load_model(cluster, job, profile, local_seeds=local_seeds))
 
 
+def state_space(model: LoadModel) -> tuple[int, int, int]:
+    """Servers counted, most trainers and most servers of one machine; no servers if too many."""
+    most_trainers = min(model.num_trainers, _most(model, 1))
+    most_servers = min(model.num_servers, _most(model, 2))
+    states = model.num_machines * model.num_trainers * (most_trainers + 1)
+    if states * (model.num_servers + 1) * (most_servers + 1) > _MOST_STATES:
+        return 0, most_trainers, 0
+    return model.num_servers, most_trainers, most_servers
+
+
 def load_bound(model: LoadModel, above: float = 0.0) -> float:
     """The bound for tabulated loads.
 
@@ -40,16 +51,11 @@ def load_bound(model: LoadModel, above: float = 0.0) -> float:
         model: The tables.
         above: A bound that is known already.
     """
-    most_trainers = min(model.num_trainers, _most(model, 1))
-    num_servers = model.num_servers
-    most_servers = min(num_servers, _most(model, 2))
-    states = model.num_machines * model.num_trainers * (most_trainers + 1)
-    if states * (num_servers + 1) * (most_servers + 1) > _MOST_STATES:
-        num_servers = most_servers = 0
-        if 2 * most_trainers > model.num_trainers:
-            # Beside more than half of all trainers a server saves traffic: count none at all.
-            nothing = np.zeros(model.num_machines)
-            model = model._replace(sync_in=nothing, sync_out=nothing)
+    num_servers, most_trainers, most_servers = state_space(model)
+    if num_servers < model.num_servers and 2 * most_trainers > model.num_trainers:
+        # Beside more than half of all trainers a server saves traffic: count none at all.
+        nothing = np.zeros(model.num_machines)
+        model = model._replace(sync_in=nothing, sync_out=nothing)
     low = above
     high = float(max(model.graph_in.max(), model.graph_out.max(), 1e-9))
     while not _fits(model, high, num_servers, most_trainers, most_servers):
@@ -72,6 +78,29 @@ def _most(model: LoadModel, role: int) -> int:
     return int(np.floor(model.capacity[:, demand > 0] / demand[demand > 0]).min(axis=1).max())
 
 
+@hot
+def sampler_range(model, m, w, p, limit):
+    """Fewest and most samplers beside w trainers and p servers without a port above the limit."""
+    first, last = -1, -1
+    for s in range(model.graph_in.shape[1]):
+        fits = True
+        for r in range(model.demand.shape[1]):
+            need = s * model.demand[0, r] + w * model.demand[1, r] + p * model.demand[2, r]
+            fits = fits and need <= model.capacity[m, r] * (1 + 1e-9)
+        if not fits:
+            break
+        local = min(s, w * model.per_trainer)
+        arriving = w * model.per_trainer - local
+        if (
+            load_in(model, m, s, w, p, arriving) <= limit
+            and load_out(model, m, s, w, p, s - local) <= limit
+        ):
+            if first < 0:
+                first = s
+            last = s
+    return first, last
+
+
 @njit(cache=True)
 def _fits(model, most_load, num_servers, most_trainers, most_servers):
     """Whether numbers of tasks per machine exist that keep every port within `most_load`."""
@@ -90,25 +119,7 @@ def _fits(model, most_load, num_servers, most_trainers, most_servers):
         possible = False
         for w in range(most_trainers + 1):
             for p in range(most_servers + 1):
-                first, last = -1, -1
-                for s in range(model.graph_in.shape[1]):
-                    fits = True
-                    for r in range(model.demand.shape[1]):
-                        need = (
-                            s * model.demand[0, r] + w * model.demand[1, r] + p * model.demand[2, r]
-                        )
-                        fits = fits and need <= model.capacity[m, r] * (1 + 1e-9)
-                    if not fits:
-                        break
-                    local = min(s, w * model.per_trainer)
-                    arriving = w * model.per_trainer - local
-                    if (
-                        load_in(model, m, s, w, p, arriving) <= limit
-                        and load_out(model, m, s, w, p, s - local) <= limit
-                    ):
-                        if first < 0:
-                            first = s
-                        last = s
+                first, last = sampler_range(model, m, w, p, limit)
                 if first < 0:
                     continue
                 possible = True

@@ -19,6 +19,7 @@ from headrace.costs import edge_volumes, nic_loads, task_machines
 from headrace.planner.anneal import shortlist
 from headrace.planner.bound import load_bound, lower_bound
 from headrace.planner.loads import build_load_model, port_loads
+from headrace.planner.relaxed import relaxed_placement
 from headrace.planner.seeds import local_first_seeds
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -153,3 +154,17 @@ def test_more_bandwidth_never_raises_the_bound(seed: int) -> None:
         load_bound(build_load_model(c, job, profile, local_seeds=False)) for c in (cluster, wider)
     )
     assert after <= before * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("setting", ["testbed", "sim1", "sim2", "hetero"])
+def test_the_relaxation_reaches_the_bound(setting: str) -> None:
+    """What the counts promise, a placement keeps."""
+    folder = EXAMPLES / setting
+    cluster, job = load_cluster(folder / "cluster.yaml"), load_job(folder / "job.yaml")
+    model = build_load_model(cluster, job, load_profile(folder / "profile.yaml"), local_seeds=False)
+    bound_s = load_bound(model)
+    placement = relaxed_placement(model, job, bound_s)
+    assert placement is not None
+    placement.check(cluster, job)
+    loads = port_loads(model, placement)
+    assert max(loads[0].max(), loads[1].max()) == pytest.approx(bound_s, rel=1e-8)

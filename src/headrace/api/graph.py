@@ -1,0 +1,80 @@
+"""Partition a graph, open what came of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.core.cluster import Cluster
+from headrace.core.errors import SpecError
+from headrace.graph.capacity import shares_of
+from headrace.graph.opening import PartitionedGraph, open_graph
+from headrace.graph.partitioning import BALANCED, Wanted
+from headrace.graph.partitioning import partition as make_parts
+from headrace.graph.source import GraphSource
+from headrace.graph.sources.finding import open_source
+from headrace.graph.sources.pyg import from_pyg
+from headrace.graph.verifying import verify
+from headrace.graph.watching import Watcher
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data, HeteroData
+
+__all__ = ["PartitionedGraph", "open_graph", "partition", "verify"]
+
+
+def partition(
+    source: str | Path | GraphSource | Data | HeteroData,
+    folder: str | Path,
+    parts: int | Cluster,
+    method: str = "auto",
+    balance: tuple[str, ...] = BALANCED,
+    tolerance: float = 0.05,
+    clusters: int = 1,
+    features: str | None = None,
+    seed: int = 0,
+    watcher: Watcher | None = None,
+) -> PartitionedGraph:
+    """Cut a graph into parts that open in a moment.
+
+    Args:
+        source: A PyG `Data` or `HeteroData`, or what `headrace partition` takes: an OGB directory,
+            a `graph.yaml` of Parquet tables, `generated:nodes=1e6,edges=25e6`, and others.
+        folder: Where to put the parts; must not exist yet.
+        parts: How many of equal size, or the machines to cut for: one part each, as large as its
+            memory and network card allow.
+        method: `auto`, `metis`, `kaminpar`, `fennel`, `hash` or `range`.
+        balance: What every part gets its share of: `nodes`, `edges`, `train`, `val`, `test`.
+        tolerance: How far a part may be above its share.
+        clusters: Second-level clusters per part, one per trainer of a machine.
+        features: `float32`, `float16` or `bfloat16`; as they are if not given.
+        seed: Of all choices.
+        watcher: Is told of the stages.
+
+    Raises:
+        SpecError: The source is broken, or what is asked for cannot be had.
+        MissingExtraError: The partitioner is not installed.
+    """
+    if isinstance(parts, Cluster):
+        shares = shares_of(parts)
+    elif parts >= 1:
+        shares = np.full(parts, 1 / parts)
+    else:
+        raise SpecError(f"{parts} parts were asked for", "ask for at least 1")
+    if isinstance(source, str | Path):
+        source = open_source(str(source), seed)
+    elif not isinstance(source, GraphSource):
+        source = from_pyg(source)
+    wanted = Wanted(
+        shares=tuple(float(share) for share in shares),
+        method=method,
+        balance=balance,
+        tolerance=tolerance,
+        num_clusters=clusters,
+        feature_dtype=features,
+        seed=seed,
+    )
+    make_parts(source, wanted, Path(folder), watcher)
+    return open_graph(Path(folder))

@@ -1,0 +1,47 @@
+"""`headrace graph`: look at a partitioned graph."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.cli.progress import Stages
+
+app = typer.Typer(no_args_is_help=True, help="Look at a partitioned graph.")
+
+_Folder = Annotated[Path, typer.Argument(help="Made by headrace partition.", metavar="DIR")]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.command(epilog="Example: headrace graph info parts")
+def info(folder: _Folder, as_json: _Json = False) -> None:
+    """Show what a partitioned graph holds and how good its cut is."""
+    from headrace.api.graph import open_graph
+    from headrace.cli.graph_tables import show_graph, summary_of
+
+    summary = summary_of(open_graph(folder))
+    if as_json:
+        typer.echo(json.dumps(summary))
+        return
+    show_graph(summary)
+
+
+@app.command(epilog="Example: headrace graph verify parts")
+def verify(folder: _Folder, as_json: _Json = False) -> None:
+    """Read every byte: checksums, sizes, ids. Exits with 1 if something is wrong."""
+    from headrace.api.graph import verify as find_problems
+
+    with Stages() as stages:
+        problems = find_problems(folder, stages)
+    if as_json:
+        typer.echo(json.dumps({"folder": str(folder), "problems": problems}))
+    elif problems:
+        for problem in problems:
+            typer.echo(problem)
+    else:
+        typer.echo(f"{folder} is as it was written.")
+    if problems:
+        raise typer.Exit(1)
