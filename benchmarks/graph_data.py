@@ -1,0 +1,490 @@
+"""Partition graphs, generated and real; compare the cut with bare METIS and the time with KaMinPar.
+
+    python benchmarks/graph_data.py --json
+    python benchmarks/graph_data.py --quick --json
+
+The last line is one JSON object:
+
+- `scale`: 10 M nodes, 160 M edges, 128 features into 8 parts: read, cut, write, verify;
+- `stream`: topology alone of 100 M nodes and 1.6 B edges through the partitioner that streams;
+- `start`: a new process opens the parts and answers its first sample; what a second one needs;
+- `quality`: our cuts beside bare METIS with the same constraints, before and after the stage that
+  balances communication;
+- `kaminpar`: CPU seconds of our whole way over KaMinPar alone;
+- `real`: every dataset: ids round-trip, GraphSAGE's logits, features stored in fewer bits.
+
+Every measurement runs in a process of its own; peak memory is what that process had of its own
+(RssAnon + RssShmem), sampled every 20 ms. `--quick` does the 1 M-node graph only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.machine import describe_machine
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT.parent / "shared" / "data"
+GIB = 2.0**30
+SMALL = "generated:nodes=1e6,edges=25e6,features=128"
+LARGE = "generated:nodes=1e7,edges=1.6e8,features=128"
+HUGE = "generated:nodes=1e8,edges=1.6e9,features=0"
+PARTS = (4, 16)
+
+
+def own_bytes() -> int:
+    """Memory of this process that no file backs."""
+    wanted = ("RssAnon:", "RssShmem:")
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(wanted))
+
+
+class Stages:
+    """Seconds by stage, and the most memory at any time."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.cpu_seconds: dict[str, float] = {}
+        self.peak_bytes = 0
+        self._name = ""
+        self._began = (0.0, 0.0)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.02):
+            self.peak_bytes = max(self.peak_bytes, own_bytes())
+
+    def begin(self, stage: str, total: int | None = None) -> None:
+        self.end()
+        self._name, self._began = stage, (time.perf_counter(), time.process_time())
+
+    def advance(self, amount: int) -> None:
+        pass
+
+    def end(self) -> None:
+        if self._name:
+            seconds = time.perf_counter() - self._began[0]
+            cpu = time.process_time() - self._began[1]
+            self.seconds[self._name] = round(self.seconds.get(self._name, 0.0) + seconds, 2)
+            self.cpu_seconds[self._name] = round(self.cpu_seconds.get(self._name, 0.0) + cpu, 2)
+            self._name = ""
+
+    def close(self) -> None:
+        self.end()
+        self._stop.set()
+        self._thread.join()
+
+
+def apart(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function in a fresh process."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(sender, function, arguments))
+    process.start()
+    sender.close()
+    try:
+        answer = receiver.recv()
+    finally:
+        process.join()
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _answer(sender: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    try:
+        sender.send(function(*arguments))
+    except Exception as error:
+        sender.send(RuntimeError(f"{type(error).__name__}: {error}"))
+
+
+def disk_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def scale(source: str, num_parts: int, method: str, folder: Path) -> dict[str, Any]:
+    """Read, partition, write and verify."""
+    from headrace.api.graph import partition, verify
+
+    stages = Stages()
+    began = time.perf_counter()
+    graph = partition(source, folder, num_parts, method=method, watcher=stages)
+    stages.begin("verifying")
+    problems = verify(folder)
+    stages.close()
+    return {
+        "source": source,
+        "parts": num_parts,
+        "method": graph.manifest.method,
+        "wall_s": round(time.perf_counter() - began, 1),
+        "peak_own_gib": round(stages.peak_bytes / GIB, 2),
+        "disk_gib": round(disk_bytes(folder) / GIB, 2),
+        "stages_s": stages.seconds,
+        "stages_cpu_s": stages.cpu_seconds,
+        "problems": problems,
+        "quality": dict(graph.manifest.quality),
+    }
+
+
+def prepare(source: str, num_parts: int, folder: Path) -> Any:
+    """The question that partitioners are asked, as the pipeline asks it."""
+    from headrace.graph.building import build_adjacency, build_csc
+    from headrace.graph.partitioners._base import Question
+    from headrace.graph.partitioning import BALANCED, constraints
+    from headrace.graph.sources.finding import open_source
+
+    graph = open_source(source, 0)
+    sizes = {table.name: table.num_nodes for table in graph.nodes}
+    cscs = []
+    for e, table in enumerate(graph.edges):
+        src, _, dst = table.edge_type
+        cscs.append(build_csc(table, sizes[src], sizes[dst], folder / f"edges-{e}"))
+    adjacency = build_adjacency(graph, cscs, folder / "adjacency")
+    shares = np.full(num_parts, 1 / num_parts)
+    return Question(adjacency, shares, constraints(graph, cscs, BALANCED))
+
+
+def quality(source: str, num_parts: int) -> dict[str, Any]:
+    """Our cut beside METIS alone."""
+    from headrace.graph.partitioners.communication import balance_communication
+    from headrace.graph.partitioners.metis import Metis
+    from headrace.graph.partitioners.repair import repair
+    from headrace.graph.quality import measure
+
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as scratch:
+        question = prepare(source, num_parts, Path(scratch))
+        began = time.process_time()
+        cut = Metis().assign(question, lambda name: None)
+        metis_s = time.process_time() - began
+        bare = measure(question, bare_metis(question))
+        began = time.process_time()
+        repaired = repair(question, cut)
+        before = measure(question, repaired)
+        after = measure(question, balance_communication(question, repaired))
+        ours_s = time.process_time() - began
+    train = [c.weights for c in question.constraints if c.name.startswith("train")]
+    per_part = min((int(weights.sum()) // num_parts for weights in train), default=0)
+    return {
+        "nodes": question.adjacency.num_nodes,
+        "arcs": question.adjacency.num_arcs,
+        "metis_cut": round(bare.edge_cut, 5),
+        "cut": round(after.edge_cut, 5),
+        "cut_ratio": round(after.edge_cut / bare.edge_cut, 4),
+        "metis_balance": rounded(bare.balance),
+        "balance": rounded(after.balance),
+        "train_per_part": per_part,
+        "metis_imbalance": round(bare.imbalance, 4),
+        "imbalance": round(after.imbalance, 4),
+        "extra_volume": round(after.volume / before.volume - 1, 4),
+        "remote_fraction": round(after.remote_fraction, 4),
+        "metis_cpu_s": round(metis_s, 2),
+        "more_cpu_s": round(ours_s, 2),
+    }
+
+
+def bare_metis(question: Any) -> np.ndarray:
+    """METIS with its own defaults and the question's tolerance for every constraint."""
+    from headrace.graph.partitioners.metis import Metis
+
+    return np.asarray(Metis(tightness=1.0, num_tries=1).assign(question, lambda name: None))
+
+
+def rounded(values: dict[str, float]) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in values.items()}
+
+
+def bare_kaminpar(source: str, num_parts: int) -> dict[str, float]:
+    """CPU seconds of KaMinPar alone, reading its own file format."""
+    import kaminpar
+
+    from headrace.graph.partitioners.kaminpar_ import write_parhip
+
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as scratch:
+        question = prepare(source, num_parts, Path(scratch))
+        path = Path(scratch) / "graph.parhip"
+        began = time.process_time()
+        write_parhip(question.adjacency, path)
+        convert_s = time.process_time() - began
+        began = time.process_time()
+        graph = kaminpar.load_graph(str(path), kaminpar.GraphFileFormat.PARHIP, compress=True)
+        kaminpar.reseed(0)
+        solver = kaminpar.KaMinPar(1, kaminpar.terapart_context())
+        solver.compute_partition(graph, num_parts, 0.03)
+        return {
+            "convert_cpu_s": round(convert_s, 1),
+            "bare_cpu_s": round(time.process_time() - began, 1),
+        }
+
+
+def stream(source: str, num_parts: int) -> dict[str, Any]:
+    """Topology alone, larger than memory allows otherwise: read, cut by Fennel, count the cut."""
+    from headrace.graph.partitioners.fennel import Fennel
+    from headrace.graph.quality import measure
+
+    stages = Stages()
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as scratch:
+        stages.begin("reading and building")
+        question = prepare(source, num_parts, Path(scratch))
+        stages.begin("cutting by fennel")
+        parts = Fennel().assign(question, lambda name: None)
+        stages.begin("measuring the cut")
+        found = measure(question, parts)
+        disk = disk_bytes(Path(scratch))
+    stages.close()
+    return {
+        "source": source,
+        "parts": num_parts,
+        "wall_s": round(time.perf_counter() - began, 1),
+        "peak_own_gib": round(stages.peak_bytes / GIB, 2),
+        "disk_gib": round(disk / GIB, 2),
+        "stages_s": stages.seconds,
+        "stages_cpu_s": stages.cpu_seconds,
+        "cut": round(found.edge_cut, 4),
+        "balance": rounded(found.balance),
+    }
+
+
+FIRST_SAMPLE = """
+import sys, time
+began = time.perf_counter()
+from pathlib import Path
+import numpy as np
+from headrace.graph.local_sampling import LocalSampler
+from headrace.graph.opening import open_graph
+from headrace.graph.sampling import BatchKey
+def own():
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return sum(int(l.split()[1]) for l in lines if l.startswith("Private_")) / 1024
+imported = time.perf_counter()
+before = own()
+graph = open_graph(sys.argv[1])
+opened = time.perf_counter()
+train = graph.part(0).split("node", "train")[:1000]
+sampler = LocalSampler(graph)
+sampled = sampler.sample(train, [15, 10], BatchKey(0, 0, 0))
+seconds = (imported - began, opened - imported, time.perf_counter() - imported)
+print(*seconds, own() - before, len(sampled.node))
+sys.stdout.flush()
+sys.stdin.read()
+"""
+
+
+def start(folder: Path) -> dict[str, float]:
+    """Two processes open the same parts, one after the other."""
+    import os
+    import subprocess
+
+    def launch() -> tuple[subprocess.Popen[str], list[float]]:
+        began = time.perf_counter()
+        process = subprocess.Popen(
+            [sys.executable, "-c", FIRST_SAMPLE, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        )
+        assert process.stdout is not None
+        figures = [float(word) for word in process.stdout.readline().split()]
+        return process, [time.perf_counter() - began, *figures]
+
+    warm, _ = launch()  # compiles, if nothing has before
+    warm.communicate("")
+    first, figures = launch()
+    second, more = launch()
+    for process in (first, second):
+        process.communicate("")
+    return {
+        "first_sample_s": round(figures[0], 3),
+        "imports_s": round(figures[1], 3),
+        "open_s": round(figures[2], 4),
+        "open_and_sample_s": round(figures[3], 3),
+        "second_process_own_mib": round(more[4], 1),
+        "sampled_nodes": int(figures[5]),
+    }
+
+
+def datasets() -> list[str]:
+    """What `headrace partition` takes of the folder of real graphs."""
+    names = [f"planetoid/{name}.npz" for name in ("cora", "citeseer", "pubmed")]
+    names += ["amazon_computers", "amazon_photo", "coauthor_cs", "coauthor_physics"]
+    names += ["debian_bookworm", "wordnet30", "fb15k-237", "wn18rr"]
+    names += ["gds_hetero/imdb", "gds_hetero/lastfm"]
+    return [
+        name for name in names if (DATA / name.replace("/imdb", "").replace("/lastfm", "")).exists()
+    ]
+
+
+def real(name: str) -> dict[str, Any]:
+    """Partition a dataset; what comes back is what went in."""
+    from headrace.api.graph import partition, verify
+
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as scratch:
+        folder = Path(scratch) / "parts"
+        began = time.perf_counter()
+        graph = partition(str(DATA / name), folder, 4)
+        seconds = time.perf_counter() - began
+        problems = verify(folder)
+        same = all(
+            np.array_equal(
+                graph.to_original(kind, graph.to_new(kind, np.arange(graph.num_nodes(kind)))),
+                np.arange(graph.num_nodes(kind)),
+            )
+            for kind in graph.node_types
+        )
+        return {
+            "nodes": sum(graph.num_nodes(kind) for kind in graph.node_types),
+            "edges": sum(graph.num_edges(kind) for kind in graph.edge_types),
+            "seconds": round(seconds, 2),
+            "verified": not problems,
+            "ids_round_trip": same,
+        }
+
+
+def feature_types(name: str, num_seeds: int) -> dict[str, float]:
+    """Test accuracy of a 2-layer GraphSAGE by the type that features are stored in."""
+    import torch
+    from torch_geometric.nn import SAGEConv
+
+    from headrace.graph.sources.finding import open_source
+
+    source = open_source(str(DATA / name), 0)
+    table = source.nodes[0]
+    columns = {column.name: column.read(0, table.num_nodes) for column in table.columns}
+    src, dst = (np.concatenate(ends) for ends in zip(*source.edges[0].chunks(), strict=True))
+    edges = torch.from_numpy(np.stack([src, dst]).astype(np.int64))
+    labels = torch.from_numpy(columns["y"].astype(np.int64))
+    train, test = (torch.from_numpy(table.splits[split]) for split in ("train", "test"))
+    stored = torch.from_numpy(np.array(columns["x"], np.float32))
+    found = {}
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        x = stored.to(dtype).float()
+        scores = []
+        for seed in range(num_seeds):
+            torch.manual_seed(seed)
+            first = SAGEConv(x.shape[1], 64)
+            last = SAGEConv(64, int(labels.max()) + 1)
+            optimizer = torch.optim.Adam([*first.parameters(), *last.parameters()], lr=0.01)
+            for _ in range(60):
+                optimizer.zero_grad()
+                out = last(first(x, edges).relu(), edges)
+                torch.nn.functional.cross_entropy(out[train], labels[train]).backward()
+                optimizer.step()
+            with torch.no_grad():
+                out = last(first(x, edges).relu(), edges)
+            scores.append(float((out[test].argmax(1) == labels[test]).float().mean()))
+        found[str(dtype).removeprefix("torch.")] = round(float(np.mean(scores)), 4)
+    return found
+
+
+SCRATCH: str | None = None
+
+
+def run(
+    quick: bool, scratch: Path, only: set[str], say: Callable[[str, Any], None]
+) -> dict[str, Any]:
+    """All measurements that are asked for."""
+    found: dict[str, Any] = {}
+
+    def measure(name: str, value: Callable[[], Any]) -> None:
+        if not only or name in only:
+            found[name] = value()
+            say(name, found[name])
+
+    source = SMALL if quick else LARGE
+    folder = scratch / "parts"
+    if not only or only & {"scale", "start", "kaminpar"}:
+        method = "fennel" if quick else "auto"
+        found["scale"] = apart(scale, source, 8, method, folder)
+        say("scale", found["scale"])
+        measure("start", lambda: start(folder))
+        shutil.rmtree(folder)
+    if not quick:
+        measure("kaminpar", lambda: kaminpar_ratio(found["scale"]))
+    graphs = {} if quick else {name: str(DATA / name) for name in datasets()}
+    parts = PARTS[:1] if quick else PARTS
+    measure(
+        "quality",
+        lambda: {
+            name: {str(k): apart(quality, text, k) for k in parts}
+            for name, text in ({"generated-1m": SMALL} | graphs).items()
+        },
+    )
+    if not quick:
+        measure("real", lambda: {name: apart(real, name) for name in datasets()})
+        measure("feature_types", lambda: apart(feature_types, "planetoid/pubmed.npz", 5))
+        measure("stream", lambda: apart(stream, HUGE, 8))
+    return found
+
+
+def kaminpar_ratio(found: dict[str, Any]) -> dict[str, Any]:
+    """Our whole way after reading, over KaMinPar alone."""
+    bare = apart(bare_kaminpar, LARGE, 8)
+    ours = {
+        name: seconds
+        for name, seconds in found["stages_cpu_s"].items()
+        if not name.startswith(("reading", "verifying", "checking"))
+    }
+    return bare | {
+        "ours_cpu_s": round(sum(ours.values()), 1),
+        "ratio": round(sum(ours.values()) / bare["bare_cpu_s"], 3),
+        "breakdown_cpu_s": ours,
+    }
+
+
+def main() -> int:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--quick", action="store_true", help="the 1 M-node graph only")
+    parser.add_argument("--json", action="store_true", help="print only the JSON object")
+    parser.add_argument("--only", help="comma-separated keys instead of all")
+    parser.add_argument("--scratch", type=Path, help="folder for some 20 GB of files")
+    parser.add_argument("--output", type=Path, help="also write the JSON object to a file")
+    parser.add_argument("--into", action="store_true", help="keep what the output file has already")
+    args = parser.parse_args()
+    began = time.perf_counter()
+
+    def say(name: str, value: Any) -> None:
+        if not args.json:
+            print(f"{name}: {json.dumps(value)}", flush=True)
+
+    with tempfile.TemporaryDirectory(dir=args.scratch) as scratch:
+        only = set(args.only.split(",")) if args.only else set()
+        document = run(args.quick, Path(scratch), only, say)
+    command = "python benchmarks/graph_data.py " + " ".join(sys.argv[1:])
+    document |= {"commands": [command], "seconds": round(time.perf_counter() - began, 1)}
+    if args.into and args.output and args.output.exists():
+        older = json.loads(args.output.read_text())
+        document["commands"] = older["commands"] + document["commands"]
+        document["seconds"] = round(older["seconds"] + document["seconds"], 1)
+        document = older | document
+    document |= {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "machine": describe_machine(),
+    }
+    if args.output:
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        args.output.write_text(json.dumps(document, indent=1) + "\n")
+    print(json.dumps(document))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
