@@ -19,6 +19,7 @@ from headrace.core.errors import HeadraceError, MissingExtraError
 from headrace.graph.service.errors import StoreError
 from headrace.graph.service.messages import Fields, Message, decode_reply, encode_request
 from headrace.graph.service.security import Credentials
+from headrace.graph.service.sockets import Peer, addresses_of, connections, cut
 
 TICK_S = 0.1
 
@@ -117,6 +118,7 @@ class FlightChannel:
         self._failure: StoreError | None = None
         self._stop = threading.Event()
         self._opened = threading.Event()
+        self._peers: frozenset[Peer] = frozenset()
         self._client: Any = None
         self._reader: Any = None
         self._writer: Any = None
@@ -197,6 +199,7 @@ class FlightChannel:
     def _open(self, credentials: Credentials) -> None:
         from headrace.graph.service.store import REQUEST_SCHEMA, TOKEN_HEADER
 
+        self._peers = addresses_of(self._address.host, self._address.port)
         flight, identity = self._flight, credentials.identity
         host = f"[{self._address.host}]" if ":" in self._address.host else self._address.host
         scheme = "grpc+tcp" if identity is None else "grpc+tls"
@@ -248,6 +251,7 @@ class FlightChannel:
             if late is not None:
                 problem = f"{self._address} did not answer {late.operation} in {late.timeout_s:g} s"
                 self._fail(problem, _SEE_LOG)
+                self._cut()
             elif idle_s >= self._ping_s:
                 idle_s = 0.0
                 self._ping()
@@ -257,6 +261,16 @@ class FlightChannel:
         if self._writing.acquire(blocking=False):
             self._writing.release()
             self.ask({"op": "ping"}, (), self._ping_timeout_s)
+
+    def _cut(self) -> None:
+        """Close the connection under a write that waits for a stuck store.
+
+        To cancel the stream does not end such a write. All connections to the store are closed,
+        also those of other channels: it is dead for them too.
+        """
+        for _, peer, sock in connections():
+            if peer in self._peers:
+                cut(sock)
 
     def _fail(self, problem: str, remedy: str) -> None:
         """End the stream, once, and fail everything that waits."""

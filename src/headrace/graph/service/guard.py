@@ -10,27 +10,19 @@ Time is counted in rounds of the watch, so nothing here reads a clock.
 
 from __future__ import annotations
 
-import ipaddress
-import os
-import socket
-import struct
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import unquote
 
 from headrace.core.errors import SpecError
 from headrace.graph.service.limits import Limits
+from headrace.graph.service.sockets import Peer, connections, cut, plain_host, received_bytes
 
 ROUND_S = 0.25
 
-# Bytes received lie here in Linux's `struct tcp_info`, since version 4.1.
-_RECEIVED_AT = 128
-_TCP_INFO_BYTES = 136
-
-Peer = tuple[str, int]
 Phase = Literal["reading", "working", "writing"]
 
 
@@ -123,9 +115,9 @@ class Guard:
 
     def cut_all(self, port: int) -> None:
         """Cut every connection to a port."""
-        for _, sock in _accepted(port):
-            with sock:
-                _cut(sock)
+        for local, _, sock in connections():
+            if local[1] == port:
+                cut(sock)
 
     def _run(self, port: int) -> None:
         while not self._stop.wait(ROUND_S):
@@ -136,14 +128,15 @@ class Guard:
         with self._lock:
             streams = list(self._streams)
         before, self._connections = self._connections, {}
-        for peer, sock in _accepted(port):
-            with sock:
-                connection = before.get(peer) or _Connection()
-                self._connections[peer] = connection
-                connection.streams = [stream for stream in streams if stream.peer == peer]
-                if self._breaks_limits(connection, _received_bytes(sock)):
-                    self.num_cut += 1
-                    _cut(sock)
+        for local, peer, sock in connections():
+            if local[1] != port:
+                continue
+            connection = before.get(peer) or _Connection()
+            self._connections[peer] = connection
+            connection.streams = [stream for stream in streams if stream.peer == peer]
+            if self._breaks_limits(connection, received_bytes(sock)):
+                self.num_cut += 1
+                cut(sock)
         for stream in streams:
             stream.age += 1
             stream.rounds += 1
@@ -179,55 +172,4 @@ class Guard:
 def parse_peer(peer: str) -> Peer:
     """Address and port from Flight's name of a peer."""
     host, _, port = unquote(peer).partition(":")[2].rpartition(":")
-    return _plain(host.strip("[]")), int(port) if port.isdigit() else 0
-
-
-def _plain(host: str) -> str:
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return str(mapped or address)
-
-
-def _accepted(port: int) -> Iterator[tuple[Peer, socket.socket]]:
-    """Connections to a port of this process, as sockets that may be closed without harm."""
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            # A descriptor of our own stays what it is, whatever gRPC closes meanwhile.
-            own = os.dup(int(name))
-        except OSError:
-            continue
-        try:
-            sock = socket.socket(fileno=own)
-        except OSError:
-            os.close(own)
-            continue
-        try:
-            host, remote_port = sock.getpeername()[:2]
-            ours = sock.getsockname()[1] == port
-        except (OSError, ValueError, TypeError):
-            sock.close()
-            continue
-        if ours:
-            yield (_plain(host), remote_port), sock
-        else:
-            sock.close()
-
-
-def _received_bytes(sock: socket.socket) -> int:
-    try:
-        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-    except OSError:
-        return 0
-    if len(info) < _TCP_INFO_BYTES:
-        return 0
-    (received,) = struct.unpack_from("<Q", info, _RECEIVED_AT)
-    return int(received)
-
-
-def _cut(sock: socket.socket) -> None:
-    # It may have ended by itself.
-    with suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)
+    return plain_host(host.strip("[]")), int(port) if port.isdigit() else 0

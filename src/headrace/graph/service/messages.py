@@ -82,8 +82,6 @@ def number_of(data: memoryview) -> int:
 def decode_request(data: memoryview) -> Message:
     """Read a request.
 
-    Arrays are views of the data if they are aligned there, else copies.
-
     Raises:
         SpecError: It is no request, or not a whole one.
     """
@@ -95,9 +93,11 @@ def decode_request(data: memoryview) -> Message:
         num_bytes = count * dtype.itemsize
         if num_bytes > len(data) - at:
             raise _broken(f"an array needs {num_bytes} bytes, {max(len(data) - at, 0)} are left")
-        array = np.frombuffer(data, dtype, count, at) if count else np.empty(0, dtype)
-        # Kernels are compiled for aligned arrays only.
-        arrays.append(np.require(array, requirements="A").reshape(shape))
+        array = np.empty(shape, dtype)
+        if count:
+            # A copy, since kernels are compiled for aligned arrays that can be written to.
+            array.reshape(-1)[:] = np.frombuffer(data, dtype, count, at)
+        arrays.append(array)
         at += num_bytes
     if at != len(data):
         raise _broken(f"{len(data) - at} bytes follow the last array")

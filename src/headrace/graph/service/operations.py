@@ -44,6 +44,13 @@ class Operations:
             "ping": self._ping,
         }
 
+    def prepare(self) -> None:
+        """Compile the kernels now: that takes longer than a client waits for an answer."""
+        for edge_type, part in self._shard.edges.items():
+            nodes = np.arange(part.first_node, part.first_node + min(len(part.indptr) - 1, 1))
+            bounds = None if part.times is None else np.zeros(len(nodes), np.int64)
+            hop_over([part], HopRequest(edge_type, nodes, 1, 0, bounds=bounds))
+
     def answer(self, request: Message) -> Message:
         """Do what is asked.
 

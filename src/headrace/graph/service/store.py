@@ -62,6 +62,7 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
         files = [rows.file for rows in shard.rows.values() if rows.file is not None]
         self._warmer = Warmer(files if warm else [])
         self._operations = Operations(shard, self._limits, self._warmer)
+        self._operations.prepare()
         self._guard = Guard(self._limits)
         identity = credentials.identity
         options: dict[str, Any] = {}

@@ -1,0 +1,107 @@
+"""Requests that no client of ours would send, made from those that one would."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from headrace.graph.service.messages import encode_request
+
+NUMBER = 77
+
+DTYPES = ("bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", "uint64", "float16")
+VALUES: Mapping[str, Any] = {
+    "null": None,
+    "a number": 3,
+    "a fraction": 0.5,
+    "not finite": float("nan"),
+    "negative": -7,
+    "huge": 10**300,
+    "a text": "x",
+    "a long text": "y" * 5000,
+    "a list": [1, 2],
+    "a deep list": [[[[[[[[]]]]]]]],
+    "a mapping": {"a": 1},
+    "true": True,
+}
+
+
+def _frame(header: bytes, body: bytes = b"", length: int | None = None) -> bytes:
+    return struct.pack("<4sIQ", b"HRS1", len(header) if length is None else length, NUMBER) + (
+        header + body
+    )
+
+
+def hostile_requests(
+    fields: Mapping[str, Any], arrays: list[np.ndarray], valid: Mapping[str, set[str]]
+) -> Iterator[tuple[str, bytes]]:
+    """Wrong variants of a right request.
+
+    Args:
+        fields: Of the right one.
+        arrays: Of the right one.
+        valid: Per field, values of `VALUES` that happen to be right.
+    """
+    good = encode_request(NUMBER, fields, arrays)
+    yield from _broken_frames(good)
+    for name in fields:
+        rest = {key: value for key, value in fields.items() if key != name}
+        yield f"without {name}", encode_request(NUMBER, rest, arrays)
+        for what, value in VALUES.items():
+            if what not in valid.get(name, ()):
+                yield f"{name} is {what}", encode_request(NUMBER, {**fields, name: value}, arrays)
+    for what, value in VALUES.items():
+        yield f"more: {what}", encode_request(NUMBER, {**fields, "more": value}, arrays)
+    more: list[np.ndarray] = [*arrays, np.arange(3)]
+    yield "one array too many", encode_request(NUMBER, fields, more)
+    for i, array in enumerate(arrays):
+        yield f"array {i} missing", encode_request(NUMBER, fields, arrays[:i] + arrays[i + 1 :])
+        for dtype in DTYPES:
+            changed = [*arrays[:i], array.astype(dtype), *arrays[i + 1 :]]
+            yield f"array {i} is {dtype}", encode_request(NUMBER, fields, changed)
+        for what, other in (("deeper", array[None]), ("a row short", array[:-1])):
+            if what == "a row short" and array.ndim == 1:
+                continue
+            changed = [*arrays[:i], other, *arrays[i + 1 :]]
+            yield f"array {i} is {what}", encode_request(NUMBER, fields, changed)
+    if arrays:
+        yield from _wrong_ids(fields, arrays)
+
+
+def _wrong_ids(fields: Mapping[str, Any], arrays: list[np.ndarray]) -> Iterator[tuple[str, bytes]]:
+    for wrong in (-1, -(2**63), 2**63 - 1, 2**31, 10**6, 2**62):
+        for at in (0, len(arrays[0]) - 1):
+            ids = arrays[0].copy()
+            ids[at] = wrong
+            data = encode_request(NUMBER, fields, [ids, *arrays[1:]])
+            yield f"id {wrong} at {at}", data
+    many = np.full(5000, arrays[0][0])
+    yield "too many ids", encode_request(NUMBER, fields, [many, *arrays[1:]])
+
+
+def _broken_frames(good: bytes) -> Iterator[tuple[str, bytes]]:
+    for length in sorted({1, 3, 4, 8, 15, 16, 17, len(good) // 2, len(good) - 1}):
+        yield f"cut at {length}", good[:length]
+    for extra in (1, 8, 4096):
+        yield f"{extra} bytes more", good + bytes(extra)
+    for at in (0, 3, 4, 7, 16, 17, 20, 30):
+        yield f"byte {at} flipped", good[:at] + bytes([good[at] ^ 0x80]) + good[at + 1 :]
+    for length in (0, 1, 2**16, 2**31, 2**32 - 1):
+        yield f"header of {length} bytes", _frame(good[16:], length=length)
+    for what, header in (
+        ("a list", b"[]"), ("nested", b"[" * 60000), ("digits", b"9" * 60000),
+        ("no text", b"\xff" * 9), ("nothing", b"{}"), ("fields only", b'{"fields":{}}'),
+        ("null", b'{"fields":null,"arrays":null}'),
+    ):  # fmt: skip
+        yield f"header is {what}", _frame(header)
+    for count in (-1, 2**31, 2**39, 2**63, 10**30):
+        described = {"fields": {}, "arrays": [["float64", [count]]]}
+        yield f"an array of {count}", _frame(json.dumps(described).encode(), bytes(64))
+    rng = np.random.default_rng(0)
+    for i in range(5):
+        yield f"noise {i}", rng.bytes(1 + 100 * i)
+        yield f"framed noise {i}", _frame(rng.bytes(1 + 100 * i))

@@ -1,0 +1,170 @@
+"""Stores as processes of their own, and people who talk to them in the wrong way."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from headrace.graph.service.channel import Address
+from headrace.graph.service.client import StoreClient
+from headrace.graph.service.messages import Message, decode_reply
+from headrace.graph.service.security import Authority, Credentials, Secret
+from headrace.graph.service.store import REQUEST_SCHEMA, TOKEN_HEADER
+
+START_TIMEOUT_S = 120.0
+
+
+def patient(condition: Any, timeout_s: float) -> bool:
+    """Wait until something is true."""
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return bool(condition())
+
+
+class StoreProcess:
+    """One store and the run it belongs to."""
+
+    def __init__(self, folder: Path, graph: Path, part: int = 0, **config: Any) -> None:
+        folder.mkdir(parents=True)
+        self.folder = folder
+        self.tls = config.get("tls", True)
+        self.token = Secret.random()
+        self.authority = Authority(datetime.now(UTC), timedelta(hours=1))
+        self._log = (folder / "log").open("wb")
+        hosts = ["127.0.0.1", "localhost"]
+        Credentials(self.token, self.authority.issue(f"store {part}", hosts)).save(folder / "keys")
+        files = {name: str(folder / name) for name in ("ready", "embeddings")}
+        settings = {
+            "graph": str(graph),
+            "part": part,
+            "credentials": str(folder / "keys"),
+            "ready": files["ready"],
+            "embedding_folder": files["embeddings"],
+            **config,
+        }
+        (folder / "config.json").write_text(json.dumps(settings))
+        command = [sys.executable, "-m", "headrace.graph.service"]
+        self.process = subprocess.Popen(
+            [*command, "--config", str(folder / "config.json")],
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=self._log,
+        )
+        ready = folder / "ready"
+        patient(lambda: ready.exists() or self.process.poll() is not None, START_TIMEOUT_S)
+        assert ready.exists(), self.log
+        self.port = json.loads(ready.read_text())["port"]
+        self.address = Address(f"store {part}", "m7", "127.0.0.1", self.port)
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")
+
+    @property
+    def client_credentials(self) -> Credentials:
+        identity = self.authority.issue("sampler 0") if self.tls else None
+        return Credentials(self.token, identity)
+
+    @property
+    def memory_bytes(self) -> int:
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+
+    def connect(self, timeout_s: float = 10.0) -> StoreClient:
+        return StoreClient.connect(self.address, self.client_credentials, timeout_s)
+
+    def flight_client(self, identity: Any = "own", scheme: str | None = None) -> Any:
+        own = self.client_credentials.identity
+        identity = own if identity == "own" else identity
+        scheme = scheme or ("grpc+tls" if self.tls else "grpc+tcp")
+        options: dict[str, Any] = {}
+        if scheme == "grpc+tls":
+            options["tls_root_certs"] = self.authority.issue("anyone").authority
+        if identity is not None:
+            options["cert_chain"] = identity.certificate
+            options["private_key"] = identity.key.reveal()
+        # Else a client tries again what the store has cut.
+        pool = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
+        return flight.FlightClient(
+            f"{scheme}://127.0.0.1:{self.port}", generic_options=pool, **options
+        )
+
+    def call_options(self, *tokens: bytes) -> Any:
+        headers = [(TOKEN_HEADER.encode(), token) for token in tokens]
+        return flight.FlightCallOptions(timeout=10, headers=headers)
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                raise
+        elif self.process.stdin is not None:
+            self.process.stdin.close()
+        self._log.close()
+
+
+@contextmanager
+def running(folder: Path, graph: Path, part: int = 0, **config: Any) -> Iterator[StoreProcess]:
+    """A store that is stopped at the end."""
+    store = StoreProcess(folder, graph, part, **config)
+    try:
+        yield store
+    finally:
+        store.stop()
+
+
+class RawStream:
+    """A stream of someone who has the token and bad manners."""
+
+    def __init__(self, store: StoreProcess, schema: pa.Schema | None = REQUEST_SCHEMA) -> None:
+        self._client = store.flight_client()
+        self.writer, self.reader = self._client.do_exchange(
+            flight.FlightDescriptor.for_command(b""),
+            flight.FlightCallOptions(headers=[(TOKEN_HEADER.encode(), store.token.reveal())]),
+        )
+        if schema is not None:
+            self.begin(schema)
+
+    # What a write says depends on how soon the store objects; what a read says does not.
+    def begin(self, schema: pa.Schema, options: Any = None) -> None:
+        with suppress(flight.FlightError, pa.ArrowException):
+            self.writer.begin(schema, options)
+
+    def send(self, data: bytes) -> bool:
+        with suppress(flight.FlightError, pa.ArrowException):
+            self.writer.write_metadata(data)
+            return True
+        return False
+
+    def send_batch(self, batch: pa.RecordBatch) -> None:
+        with suppress(flight.FlightError, pa.ArrowException):
+            self.writer.write_batch(batch)
+
+    def receive(self) -> Message:
+        chunk = self.reader.read_chunk()
+        return decode_reply(memoryview(chunk.app_metadata), [c.buffers()[2] for c in chunk.data])
+
+    def close(self) -> None:
+        self.reader.cancel()
+        for end in (self.writer, self._client):
+            with suppress(pa.ArrowException, OSError):
+                end.close()
