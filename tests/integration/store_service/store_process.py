@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +24,7 @@ from headrace.graph.service.security import Authority, Credentials, Secret
 from headrace.graph.service.store import REQUEST_SCHEMA, TOKEN_HEADER
 
 START_TIMEOUT_S = 120.0
+MEBIBYTE = 1 << 20
 
 
 def patient(condition: Any, timeout_s: float) -> bool:
@@ -168,3 +170,24 @@ class RawStream:
         for end in (self.writer, self._client):
             with suppress(pa.ArrowException, OSError):
                 end.close()
+
+
+class Peak:
+    """The most memory a store had during a block."""
+
+    def __init__(self, store: StoreProcess) -> None:
+        self._store = store
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self.bytes = 0
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.005):
+            self.bytes = max(self.bytes, self._store.memory_bytes)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()

@@ -1,0 +1,61 @@
+"""Two stores, one with TLS and one without, for all tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.graph.opening import PartitionedGraph, open_graph
+from headrace.graph.service.client import StoreClient
+from tests.integration.store_service.store_process import (
+    MEBIBYTE,
+    StoreProcess,
+    running,
+)
+from tests.unit.graph import small_graphs
+
+LIMITS = {
+    "max_rows": 4000,
+    "max_request_bytes": 8 * MEBIBYTE,
+    "max_reply_bytes": 8 * MEBIBYTE,
+    "max_streams": 40,
+    "greeting_s": 2.0,
+    "idle_s": 30.0,
+    "stall_s": 2.0,
+}
+EMBEDDING = {"node_type": "node", "column": "emb", "dim": 6, "optimizer": "sgd", "lr": 0.5}
+
+
+@pytest.fixture(scope="package")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("graph") / "parts"
+    small_graphs.write(small_graphs.homogeneous(2000, 20_000), path, num_parts=2)
+    return path
+
+
+@pytest.fixture(scope="package")
+def graph(folder: Path) -> PartitionedGraph:
+    return open_graph(folder)
+
+
+@pytest.fixture(scope="package")
+def stores(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[StoreProcess]]:
+    """Two stores, one with TLS and one without."""
+    base = tmp_path_factory.mktemp("stores")
+    config: dict[str, Any] = {"limits": LIMITS, "embeddings": [EMBEDDING]}
+    with (
+        running(base / "a", folder, 0, **config) as first,
+        running(base / "b", folder, 1, tls=False, **config) as second,
+    ):
+        yield [first, second]
+
+
+@pytest.fixture(scope="package")
+def clients(stores: list[StoreProcess]) -> Iterator[list[StoreClient]]:
+    opened = [store.connect() for store in stores]
+    yield opened
+    for client in opened:
+        client.close()

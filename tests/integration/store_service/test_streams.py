@@ -1,0 +1,214 @@
+"""Streams and connections that nobody should open."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from headrace.graph.opening import PartitionedGraph
+from headrace.graph.service.client import StoreClient
+from headrace.graph.service.errors import StoreError
+from headrace.graph.service.messages import encode_request
+from tests.integration.store_service.store_process import (
+    MEBIBYTE,
+    Peak,
+    RawStream,
+    StoreProcess,
+    patient,
+)
+
+pytestmark = pytest.mark.integration
+
+
+def _ends(stream: RawStream) -> bool:
+    """Whether a stream ends with an error instead of an answer."""
+    try:
+        while True:
+            stream.receive()
+    except (flight.FlightError, pa.ArrowException, StopIteration):
+        return True
+    finally:
+        stream.close()
+
+
+def _batch(num_bytes: int) -> Any:
+    return pa.record_batch({"a": pa.array([bytes(num_bytes)])})
+
+
+def _send_batch(store: StoreProcess) -> RawStream:
+    stream = RawStream(store, schema=None)
+    stream.begin(_batch(1).schema)
+    stream.send_batch(_batch(1000))
+    return stream
+
+
+def _send_bomb(store: StoreProcess) -> RawStream:
+    stream = RawStream(store, schema=None)
+    bomb = _batch(512 * MEBIBYTE)
+    stream.begin(bomb.schema, pa.ipc.IpcWriteOptions(compression="zstd"))
+    stream.send_batch(bomb)
+    return stream
+
+
+def _send_wide_schema(store: StoreProcess) -> RawStream:
+    return RawStream(store, schema=pa.schema([(f"c{i}", pa.int8()) for i in range(2000)]))
+
+
+def _send_no_schema(store: StoreProcess) -> RawStream:
+    stream = RawStream(store, schema=None)
+    stream.send(b"x")
+    return stream
+
+
+def _send_empty(store: StoreProcess) -> RawStream:
+    stream = RawStream(store)
+    stream.send(b"")
+    return stream
+
+
+def _send_nothing(store: StoreProcess) -> RawStream:
+    return RawStream(store, schema=None)
+
+
+def _send_giant(store: StoreProcess) -> RawStream:
+    stream = RawStream(store)
+    stream.send(bytes(200 * MEBIBYTE))
+    return stream
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["tls", "plain"])
+@pytest.mark.parametrize(
+    "begin",
+    [
+        _send_batch,
+        _send_bomb,
+        _send_wide_schema,
+        _send_no_schema,
+        _send_empty,
+        _send_nothing,
+        _send_giant,
+    ],
+)
+def test_a_wrong_stream_ends_and_costs_little(
+    stores: list[StoreProcess],
+    clients: list[StoreClient],
+    which: int,
+    begin: Callable[[StoreProcess], RawStream],
+) -> None:
+    store = stores[which]
+    before = store.memory_bytes
+    peak = Peak(store)
+    with peak:
+        assert _ends(begin(store))
+    clients[which].status()
+    assert peak.bytes - before < 300 * MEBIBYTE
+    # The allocator keeps some, once.
+    assert patient(lambda: store.memory_bytes - before < 128 * MEBIBYTE, 10)
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["tls", "plain"])
+def test_slow_readers_are_cut_and_cost_little(
+    graph: PartitionedGraph, stores: list[StoreProcess], clients: list[StoreClient], which: int
+) -> None:
+    store, client = stores[which], clients[which]
+    start = graph.part(which).start("node")
+    fields = {"op": "gather", "of": "node", "column": "x", "has_dims": False}
+    ids = np.full(4000, start)
+    before = store.memory_bytes
+    slow = [RawStream(store) for _ in range(5)]
+
+    def ask(stream: RawStream) -> None:
+        while stream.send(encode_request(1, fields, [ids])):
+            pass
+
+    threads = [threading.Thread(target=ask, args=(stream,)) for stream in slow]
+    for thread in threads:
+        thread.start()
+    # Nobody reads; the store cuts them after two seconds, which ends the threads.
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+        client.gather("node", "x", ids[:10])
+    assert store.memory_bytes - before < 64 * MEBIBYTE
+    for stream in slow:
+        assert _ends(stream)
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["tls", "plain"])
+@pytest.mark.parametrize(
+    "greeting",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\x16\x03\x01",
+        b"\0" * 99,
+    ],
+    ids=["silence", "http/1", "http/2", "tls", "zeros"],
+)
+def test_half_open_connections_are_cut(
+    stores: list[StoreProcess], clients: list[StoreClient], which: int, greeting: bytes
+) -> None:
+    sockets = [socket.create_connection(("127.0.0.1", stores[which].port)) for _ in range(20)]
+    for sock in sockets:
+        sock.sendall(greeting)
+    clients[which].status()
+    for sock in sockets:
+        sock.settimeout(20)
+        assert _is_ended(sock)
+        sock.close()
+
+
+def test_a_flood_of_bytes_is_cut(stores: list[StoreProcess], clients: list[StoreClient]) -> None:
+    before = stores[1].memory_bytes
+    with socket.create_connection(("127.0.0.1", stores[1].port), timeout=20) as sock:
+        with suppress(ConnectionError):
+            for _ in range(2000):
+                sock.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(MEBIBYTE))
+        assert _is_ended(sock)
+    clients[1].status()
+    assert stores[1].memory_bytes - before < 64 * MEBIBYTE
+
+
+def _is_ended(sock: socket.socket) -> bool:
+    try:
+        while sock.recv(1 << 16):
+            pass
+    except ConnectionError:
+        pass
+    return True
+
+
+def test_there_is_room_for_so_many_clients(stores: list[StoreProcess]) -> None:
+    crowd = [RawStream(stores[1]) for _ in range(60)]
+    for stream in crowd:
+        stream.send(encode_request(1, {"op": "ping"}, []))
+    answers = [_first_word(stream) for stream in crowd]
+    assert 30 <= sum(answer == "1" for answer in answers) < 60
+    assert all(answer == "1" or "clients already" in answer for answer in answers)
+    assert patient(lambda: _lets_in(stores[1]), 10)
+
+
+def _first_word(stream: RawStream) -> str:
+    try:
+        return str(stream.receive().number)
+    except flight.FlightServerError as error:
+        return str(error)
+    finally:
+        stream.close()
+
+
+def _lets_in(store: StoreProcess) -> bool:
+    try:
+        store.connect().close()
+    except StoreError:
+        return False
+    return True
