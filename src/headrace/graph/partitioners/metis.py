@@ -7,7 +7,9 @@ are called directly: no compiler and no system package are needed.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -159,27 +161,41 @@ class _Library:
         pointers = [counts[i : i + 1] for i in range(4)]
         # METIS rejects a null pointer to the neighbours, which is what numpy has for no neighbours.
         indices = indices if len(indices) else np.zeros(1, self.index_dtype)
-        code = self.functions.METIS_PartGraphKway(
-            _address(pointers[0]),
-            _address(pointers[1]),
-            _address(indptr),
-            _address(indices),
-            _address(weights),
-            None,
-            None if edge_weights is None else _address(edge_weights),
-            _address(pointers[2]),
-            _address(shares),
-            _address(tolerances),
-            _address(values),
-            _address(pointers[3]),
-            _address(parts),
-        )
+        with termination_waits():
+            code = self.functions.METIS_PartGraphKway(
+                _address(pointers[0]),
+                _address(pointers[1]),
+                _address(indptr),
+                _address(indices),
+                _address(weights),
+                None,
+                None if edge_weights is None else _address(edge_weights),
+                _address(pointers[2]),
+                _address(shares),
+                _address(tolerances),
+                _address(values),
+                _address(pointers[3]),
+                _address(parts),
+            )
         if code != _OK:
             raise SpecError(
                 f"METIS gave up on {num_nodes} nodes and {num_parts} parts with code {code}",
                 "use another method, e.g. kaminpar, or a machine with more memory",
             )
         return parts.astype(np.int32)
+
+
+@contextmanager
+def termination_waits() -> Iterator[None]:
+    """Hold SIGTERM back until the end of the block.
+
+    METIS takes the signal for one of its own errors and goes on with a broken partition.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @cache

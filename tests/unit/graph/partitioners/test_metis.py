@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import os
+import signal
+
 import numpy as np
 import pytest
 
 from headrace.core.errors import SpecError
 from headrace.graph.partitioners._base import Constraint, Question
-from headrace.graph.partitioners.metis import Metis
+from headrace.graph.partitioners.metis import Metis, termination_waits
 from headrace.graph.partitioners.repair import repair
 from headrace.graph.topology import Adjacency
 from tests.unit.graph.cut_graphs import adjacency_of, community_graph, cut_of, loads_of, question_of
@@ -86,3 +89,15 @@ def test_refuses_more_parts_than_nodes() -> None:
 
     with pytest.raises(SpecError, match=r"3 parts were asked for, but the graph has 2 nodes"):
         assign(Question(adjacency, np.full(3, 1 / 3)))
+
+
+def test_termination_comes_after_the_call() -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    try:
+        with termination_waits():
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert not seen
+        assert seen == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
