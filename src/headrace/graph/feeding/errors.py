@@ -1,0 +1,11 @@
+"""What goes wrong between a sampler and its trainer."""
+
+from __future__ import annotations
+
+from headrace.core.errors import HeadraceError
+
+
+class FeedError(HeadraceError):
+    """A sampler failed or is gone; the message names it, its machine and what it met."""
+
+    exit_code = 6

@@ -1,0 +1,266 @@
+"""From a sampler to the trainer on the same machine: memory is shared, a socket says what is in it.
+
+Two things are counted. A *credit* is a batch that may wait for the trainer; there are as many as
+the run-ahead window, and a sampler without credit waits, so nothing grows. A *slot* is memory of a
+batch; it is given back when the trainer has let go of the batch's last array. A trainer that keeps
+batches gets new slots instead of a sampler that waits for ever: kept batches are its own memory.
+
+Messages are JSON in packets of a Unix socket, descriptors of new slots travel beside them.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Protocol
+
+import numpy as np
+
+from headrace.graph.feeding.errors import FeedError
+from headrace.graph.feeding.parts import Part, Placed, from_fields, to_fields
+from headrace.graph.feeding.segments import Segment
+
+# The kernel's default for what a socket holds; a graph with 1,000 edge types stays below.
+_MAX_PACKET_BYTES = 200_000
+
+QUIET_S = 10.0
+"""A sampler that says nothing for so long is taken for dead; it says something every second."""
+
+
+class PartSender(Protocol):
+    """The sampler's side of a hand-over."""
+
+    def reserve(self, num_bytes: int) -> tuple[int, np.ndarray]:
+        """Wait for a credit; then a slot's number, and its memory."""
+        ...
+
+    def send(self, slot: int, part: Part, placed: list[Placed]) -> None:
+        """Hand over what was written to a slot."""
+        ...
+
+    def fail(self, problem: str, remedy: str) -> None:
+        """Say what went wrong, as the last message."""
+        ...
+
+    def close(self) -> None:
+        """End the connection; whoever waits for a credit is told."""
+        ...
+
+
+class PartReceiver(Protocol):
+    """The trainer's side of a hand-over."""
+
+    def receive(self) -> Part:
+        """Wait for the next part.
+
+        Raises:
+            FeedError: The sampler failed or is gone.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the connection; whoever waits in `receive` is told."""
+        ...
+
+
+class TrainerGoneError(Exception):
+    """The other side has closed; there is nobody to hand anything to."""
+
+
+class LocalSender:
+    """Hands parts to a trainer on this machine.
+
+    Args:
+        sock: A connected Unix socket of packets.
+        window: How many parts may wait for the trainer.
+        on_gone: Called when the trainer has closed or died.
+    """
+
+    def __init__(
+        self, sock: socket.socket, window: int, on_gone: Callable[[], None] | None = None
+    ) -> None:
+        self._socket = sock
+        self._credits = window
+        self._changed = threading.Condition()
+        self._segments: list[Segment] = []
+        self._known: set[int] = set()
+        self._free: list[int] = []
+        self._is_gone = False
+        self._on_gone = on_gone
+        self._reader = threading.Thread(target=self._read, name="credits", daemon=True)
+        self._reader.start()
+
+    def reserve(self, num_bytes: int) -> tuple[int, np.ndarray]:
+        """Wait for a credit; then a slot's number, and its memory.
+
+        Raises:
+            TrainerGoneError: There will be no credit any more.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._credits > 0 or self._is_gone)
+            if self._is_gone:
+                raise TrainerGoneError
+            self._credits -= 1
+            if not self._free:
+                self._segments.append(Segment())
+                self._free.append(len(self._segments) - 1)
+            # The last one that was given back is the likeliest to be in the processor's cache.
+            slot = self._free.pop()
+        segment = self._segments[slot]
+        segment.reserve(num_bytes)
+        return slot, segment.map(num_bytes)
+
+    def send(self, slot: int, part: Part, placed: list[Placed]) -> None:
+        """Hand over what was written to a slot.
+
+        Raises:
+            TrainerGoneError: Nobody is there.
+        """
+        segment = self._segments[slot]
+        fds = [] if slot in self._known else [segment.fd]
+        self._known.add(slot)
+        room = {"slot": slot, "num_bytes": segment.num_bytes}
+        self._send({"part": to_fields(part, placed), **room}, fds)
+
+    def beat(self) -> None:
+        """Say that this process lives, unless nobody listens."""
+        # A trainer that does not listen now needs no beat: it has unread messages.
+        with suppress(OSError):
+            self._socket.send(b"{}", socket.MSG_DONTWAIT)
+
+    def fail(self, problem: str, remedy: str) -> None:
+        """Say what went wrong, as the last message."""
+        with suppress(TrainerGoneError):
+            self._send({"problem": problem, "remedy": remedy}, [])
+
+    def close(self) -> None:
+        """End the connection; whoever waits for a credit is told."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._reader.join()
+        self._socket.close()
+
+    def _send(self, fields: Mapping[str, Any], fds: list[int]) -> None:
+        try:
+            socket.send_fds(self._socket, [json.dumps(fields).encode()], fds)
+        except OSError:
+            raise TrainerGoneError from None
+
+    def _read(self) -> None:
+        while message := _receive(self._socket):
+            fields = json.loads(message)
+            with self._changed:
+                self._credits += fields.get("credits", 0)
+                self._free += fields.get("free", [])
+                self._changed.notify_all()
+        with self._changed:
+            self._is_gone = True
+            self._changed.notify_all()
+        if self._on_gone is not None:
+            self._on_gone()
+
+
+class LocalReceiver:
+    """Takes parts from a sampler on this machine, without a copy.
+
+    Args:
+        sock: The other end of the sender's socket.
+        sampler: Task and machine, for messages.
+        quiet_s: When a sampler that says nothing is dead.
+        why_gone: Says more about a sampler that has closed.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        sampler: str,
+        quiet_s: float = QUIET_S,
+        why_gone: Callable[[], str] = lambda: "it closed the connection",
+    ) -> None:
+        self._socket = sock
+        self._socket.settimeout(quiet_s)
+        self._sampler = sampler
+        self._quiet_s = quiet_s
+        self._why_gone = why_gone
+        self._segments: dict[int, Segment] = {}
+
+    def __del__(self) -> None:
+        # Not sooner: a thread that still waits would else read whatever gets the same number.
+        self._socket.close()
+
+    def receive(self) -> Part:
+        """Wait for the next part.
+
+        Raises:
+            FeedError: The sampler failed or is gone.
+        """
+        while True:
+            fields = self._next()
+            if "problem" in fields:
+                raise FeedError(f"{self._sampler}: {fields['problem']}", fields["remedy"])
+            if "part" in fields:
+                segment = self._segments[fields["slot"]]
+                segment.map(fields["num_bytes"])
+                part = self._show(segment, fields)
+                _tell(self._socket, {"credits": 1})
+                return part
+
+    def close(self) -> None:
+        """End the connection; whoever waits in `receive` is told.
+
+        Batches that were received stay as they are.
+        """
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _next(self) -> dict[str, Any]:
+        try:
+            message, fds, _, _ = socket.recv_fds(self._socket, _MAX_PACKET_BYTES, 1)
+        except TimeoutError:
+            problem = f"{self._sampler} has said nothing for {self._quiet_s:g} s"
+            raise FeedError(problem, "see whether its machine still works") from None
+        except OSError:
+            message, fds = b"", []
+        if not message:
+            problem = f"{self._sampler} is gone: {self._why_gone()}"
+            raise FeedError(problem, "see its log, and start the run again")
+        fields: dict[str, Any] = json.loads(message)
+        for fd in fds:
+            self._segments[fields["slot"]] = Segment(fd)
+        return fields
+
+    def _show(self, segment: Segment, fields: Mapping[str, Any]) -> Part:
+        held = _Held(segment.map(segment.num_bytes))
+        freed = {"free": [fields["slot"]]}
+        weakref.finalize(held, _tell, self._socket, freed).atexit = False
+        return from_fields(fields["part"], np.asarray(held))
+
+
+class _Held:
+    """Memory of one batch: lives as long as any array of it."""
+
+    def __init__(self, memory: np.ndarray) -> None:
+        self._memory = memory
+        self.__array_interface__ = memory.__array_interface__
+
+
+def _tell(sock: socket.socket, fields: Mapping[str, Any]) -> None:
+    # Called wherever the last array of a batch goes away: it must neither wait nor fail.
+    with suppress(OSError):
+        sock.send(json.dumps(fields).encode(), socket.MSG_DONTWAIT)
+
+
+def _receive(sock: socket.socket) -> bytes:
+    try:
+        return sock.recv(_MAX_PACKET_BYTES)
+    except OSError:
+        return b""
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Both ends of a hand-over: the trainer's, and the sampler's."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -1,0 +1,124 @@
+"""Put the parts of several samplers together: one batch, all seeds first.
+
+As in DistDGL, parts stay apart: a node that two samplers met has two rows. Finding such nodes would
+cost the trainer more than it saves, since samplers work on different clusters of the graph. Nodes
+and edges are grouped by hop, then by part, so that PyG's `trim_to_layer` cuts a merged batch as it
+cuts any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from headrace.core.errors import SpecError
+from headrace.graph.feeding.parts import Key, Part
+from headrace.graph.kernels.merging import shift_rows
+
+
+def merge(parts: Sequence[Part]) -> Part:
+    """One batch of all parts; of a single one, the part itself without a copy.
+
+    Raises:
+        SpecError: The parts belong to different batches or graphs.
+    """
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    for part in parts:
+        _check(first, part)
+    nodes = {
+        name: np.array([part.num_sampled_nodes[name] for part in parts], np.int64)
+        for name in first.num_sampled_nodes
+    }
+    edges = {
+        edge_type: np.array([part.num_sampled_edges[edge_type] for part in parts], np.int64)
+        for edge_type in first.num_sampled_edges
+    }
+    figures: dict[str, float] = {}
+    for part in parts:
+        for name, value in part.figures.items():
+            figures[name] = figures.get(name, 0.0) + value
+    return Part(
+        first.epoch,
+        first.batch,
+        {name: counts.sum(0).tolist() for name, counts in nodes.items()},
+        {edge_type: counts.sum(0).tolist() for edge_type, counts in edges.items()},
+        {
+            key: _join(key, [part.arrays[key] for part in parts], nodes, edges)
+            for key in first.arrays
+        },
+        figures,
+    )
+
+
+def _join(
+    key: Key,
+    arrays: list[np.ndarray],
+    nodes: dict[str, np.ndarray],
+    edges: dict[tuple[str, str, str], np.ndarray],
+) -> np.ndarray:
+    if key.kind == "ends":
+        assert not isinstance(key.of, str)
+        source, _, destination = key.of
+        return _join_ends(arrays, edges[key.of], nodes[source], nodes[destination])
+    if key.kind == "seed":
+        return np.concatenate(arrays)
+    if key.kind == "tree":
+        # Only one type has seeds: its first counts say how many trees come before a part's.
+        seeds = np.max([counts[:, 0] for counts in nodes.values()], axis=0)
+        arrays = [a + b for a, b in zip(arrays, _before(seeds), strict=True)]
+    counts = nodes[key.of] if isinstance(key.of, str) else edges[key.of]
+    return _by_hop(arrays, counts)
+
+
+def _by_hop(arrays: list[np.ndarray], counts: np.ndarray) -> np.ndarray:
+    """Rows of all parts, grouped by hop and then by part."""
+    out = np.empty((int(counts.sum()), *arrays[0].shape[1:]), arrays[0].dtype)
+    for p, begins, targets in _runs(counts):
+        for begin, target, num in zip(begins, targets, counts[p], strict=True):
+            out[target : target + num] = arrays[p][begin : begin + num]
+    return out
+
+
+def _join_ends(
+    arrays: list[np.ndarray], counts: np.ndarray, sources: np.ndarray, destinations: np.ndarray
+) -> np.ndarray:
+    out = np.empty((2, int(counts.sum())), np.int64)
+    moves = [list(_runs(sources)), list(_runs(destinations))]
+    for p, begins, targets in _runs(counts):
+        for begin, target, num in zip(begins, targets, counts[p], strict=True):
+            for end in range(2):
+                _, first_rows, target_rows = moves[end][p]
+                ends = first_rows + (sources, destinations)[end][p]
+                shift_rows(
+                    arrays[p][end, begin : begin + num], ends, target_rows - first_rows,
+                    out[end, target : target + num],
+                )  # fmt: skip
+    return out
+
+
+def _runs(counts: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
+    """Per part, where the rows of each hop begin in the part and in the whole."""
+    whole = _before(counts.sum(0))
+    return [(p, _before(counts[p]), whole + counts[:p].sum(0)) for p in range(len(counts))]
+
+
+def _before(counts: np.ndarray) -> np.ndarray:
+    sums: np.ndarray = np.cumsum(counts) - counts
+    return sums
+
+
+def _check(first: Part, other: Part) -> None:
+    if (first.epoch, first.batch) != (other.epoch, other.batch):
+        raise SpecError(
+            f"batch {first.batch} of epoch {first.epoch} has a part of batch {other.batch} of "
+            f"epoch {other.epoch}",
+            "give all samplers the same number of batches",
+        )
+    if first.arrays.keys() != other.arrays.keys():
+        raise SpecError(
+            f"samplers hand over different arrays of batch {first.batch}",
+            "give all samplers the same graph and columns",
+        )
