@@ -1,0 +1,106 @@
+"""Rows of values of a batch's nodes or edges, wherever they are, straight into one array."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.graph.hops import split_by_owner
+from headrace.graph.kernels import gathering
+from headrace.graph.loading.owners import Of, Owners
+
+# As for hops: so many parts look at all ids before it pays to sort ids by owner.
+_FEW_PARTS = 4
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A column in parts.
+
+    Attributes:
+        of: Node type or edge type.
+        name: Of the column.
+        offsets: Where the ids of each part begin; one more than parts.
+        parts: Values of each part; none where a store has them.
+    """
+
+    of: Of
+    name: str
+    offsets: np.ndarray
+    parts: Sequence[np.ndarray | None]
+
+
+class Gathering:
+    """A gather that is under way: stores are asked at once, and waited for at the end.
+
+    Args:
+        rows: The column.
+        ids: Of the wanted rows, in any order, `int64`.
+        owners: Stores of parts that are not here.
+        may_repeat: Whether an id may appear twice; stores are then asked for it once.
+    """
+
+    def __init__(
+        self, rows: Rows, ids: np.ndarray, owners: Owners, may_repeat: bool = False
+    ) -> None:
+        self._rows = rows
+        self._ids = ids
+        self._local: list[tuple[int, np.ndarray | None]]
+        self._asked: list[tuple[np.ndarray, np.ndarray, Future[np.ndarray]]] = []
+        num_parts = len(rows.parts)
+        if not owners and num_parts <= _FEW_PARTS:
+            self._local = [(part, None) for part in range(num_parts)]
+            return
+        split = split_by_owner(ids, rows.offsets)
+        self._local = [(part, at) for part, at in split if part not in owners]
+        for part, at in split:
+            if part in owners:
+                wanted, order = _unique(ids[at], may_repeat)
+                future = owners.owner(part).gather_soon(rows.of, rows.name, wanted)
+                self._asked.append((at, order, future))
+
+    def into(self, out: np.ndarray) -> None:
+        """Fill an array that has a row per id.
+
+        Raises:
+            StoreError: A store did not answer.
+        """
+        if out.size == 0:
+            return
+        for part, at in self._local:
+            values, first = self._rows.parts[part], int(self._rows.offsets[part])
+            assert values is not None
+            source, target = _words(values, out)
+            if at is None:
+                gathering.copy_owned(self._ids, first, source, target)
+            else:
+                gathering.copy_at(at, self._ids, first, source, target)
+        for at, order, future in self._asked:
+            source, target = _words(future.result(), out)
+            gathering.place_rows(at, order, source, target)
+
+
+def _unique(ids: np.ndarray, may_repeat: bool) -> tuple[np.ndarray, np.ndarray]:
+    if not may_repeat:
+        return ids, np.arange(len(ids))
+    wanted, order = np.unique(ids, return_inverse=True)
+    return wanted, order
+
+
+def _words(source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """See rows as words, the longest that fit: one compiled loop serves all types of a size."""
+    flat = [
+        np.asarray(array).reshape(len(array), math.prod(array.shape[1:]))
+        for array in (source, target)
+    ]
+    if source.dtype != target.dtype:
+        # Ids, which are stored in few bytes, become longer on the way.
+        return flat[0], flat[1]
+    row_bytes = flat[1].shape[1] * target.itemsize
+    fits = (row_bytes, source.ctypes.data, target.ctypes.data)
+    size = next(size for size in (8, 4, 2, 1) if all(n % size == 0 for n in fits))
+    return flat[0].view(f"u{size}"), flat[1].view(f"u{size}")

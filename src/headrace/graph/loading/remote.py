@@ -1,0 +1,52 @@
+"""Hops over parts some of which others have: all owners are asked at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from headrace.graph.hops import EdgePart, Hop, HopRequest, hop_over, split_by_owner, stitch
+from headrace.graph.loading.owners import Owners
+from headrace.graph.source import EdgeType
+
+
+class OwnedSource:
+    """A `HopSource` that asks stores for their nodes, and looks at its own meanwhile.
+
+    Args:
+        parts: Per edge type what each part has of it; none where a store has it.
+        offsets: Per node type, where the new ids of each part begin; one more than parts.
+        owners: Stores of parts that are not here.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[EdgeType, Sequence[EdgePart | None]],
+        offsets: Mapping[str, np.ndarray],
+        owners: Owners,
+    ) -> None:
+        self._parts = {edge_type: tuple(each) for edge_type, each in parts.items()}
+        self._offsets = dict(offsets)
+        self._owners = owners
+
+    def hop(self, request: HopRequest) -> Hop:
+        """Choose neighbours.
+
+        Raises:
+            StoreError: A store did not answer.
+        """
+        parts = self._parts[request.edge_type]
+        split = split_by_owner(request.nodes, self._offsets[request.edge_type[2]])
+        asked = [
+            (at, self._owners.owner(part).sample_soon(request.at(at)))
+            for part, at in split
+            if part in self._owners
+        ]
+        answers = []
+        for part, at in split:
+            own = parts[part]
+            if own is not None:
+                answers.append((at, hop_over([own], request.at(at))))
+        answers += [(at, future.result()) for at, future in asked]
+        return stitch(len(request.nodes), answers)
