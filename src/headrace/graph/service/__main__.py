@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from headrace.core.errors import HeadraceError
+from headrace.graph.service.allocator import keep_freed_memory
 from headrace.graph.service.config import StoreConfig, load_config, shard_of
 
 _PR_SET_PDEATHSIG = 1
@@ -30,6 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     path = parser.parse_args(arguments).config
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     _end_with_parent()
+    keep_freed_memory()
     try:
         return _serve(load_config(path))
     except HeadraceError as error:
