@@ -89,7 +89,7 @@ class LocalSender:
         self._segments: list[Segment] = []
         self._known: set[int] = set()
         self._free: list[int] = []
-        self._is_gone = False
+        self._is_gone = self._is_closed = False
         self._on_gone = on_gone
         self._reader = threading.Thread(target=self._read, name="credits", daemon=True)
         self._reader.start()
@@ -139,6 +139,7 @@ class LocalSender:
 
     def close(self) -> None:
         """End the connection; whoever waits for a credit is told."""
+        self._is_closed = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._reader.join()
@@ -160,7 +161,7 @@ class LocalSender:
         with self._changed:
             self._is_gone = True
             self._changed.notify_all()
-        if self._on_gone is not None:
+        if self._on_gone is not None and not self._is_closed:
             self._on_gone()
 
 
@@ -187,10 +188,7 @@ class LocalReceiver:
         self._quiet_s = quiet_s
         self._why_gone = why_gone
         self._segments: dict[int, Segment] = {}
-
-    def __del__(self) -> None:
-        # Not sooner: a thread that still waits would else read whatever gets the same number.
-        self._socket.close()
+        self._receiving = threading.Lock()
 
     def receive(self) -> Part:
         """Wait for the next part.
@@ -198,16 +196,15 @@ class LocalReceiver:
         Raises:
             FeedError: The sampler failed or is gone.
         """
-        while True:
-            fields = self._next()
-            if "problem" in fields:
-                raise FeedError(f"{self._sampler}: {fields['problem']}", fields["remedy"])
-            if "part" in fields:
-                segment = self._segments[fields["slot"]]
-                segment.map(fields["num_bytes"])
-                part = self._show(segment, fields)
-                _tell(self._socket, {"credits": 1})
-                return part
+        with self._receiving:
+            while True:
+                fields = self._next()
+                if "problem" in fields:
+                    raise FeedError(f"{self._sampler}: {fields['problem']}", fields["remedy"])
+                if "part" in fields:
+                    part = self._show(fields)
+                    _tell(self._socket, {"credits": 1})
+                    return part
 
     def close(self) -> None:
         """End the connection; whoever waits in `receive` is told.
@@ -216,6 +213,9 @@ class LocalReceiver:
         """
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+        # Not sooner: a thread that still waits would else read whatever gets the same number.
+        with self._receiving:
+            self._socket.close()
 
     def _next(self) -> dict[str, Any]:
         try:
@@ -233,8 +233,8 @@ class LocalReceiver:
             self._segments[fields["slot"]] = Segment(fd)
         return fields
 
-    def _show(self, segment: Segment, fields: Mapping[str, Any]) -> Part:
-        held = _Held(segment.map(segment.num_bytes))
+    def _show(self, fields: Mapping[str, Any]) -> Part:
+        held = _Held(self._segments[fields["slot"]].map(fields["num_bytes"]))
         freed = {"free": [fields["slot"]]}
         weakref.finalize(held, _tell, self._socket, freed).atexit = False
         return from_fields(fields["part"], np.asarray(held))

@@ -45,6 +45,7 @@ def test_parts_arrive_in_shared_memory_and_slots_come_back() -> None:
         assert part.arrays[X].flags.writeable
         del part
     sender.close()
+    receiver.close()
     assert len(slots) <= 4  # the window, and one that the trainer holds
 
 
@@ -95,6 +96,7 @@ def test_a_sampler_without_credit_waits() -> None:
         assert receiver.receive().batch == batch
     thread.join()
     sender.close()
+    receiver.close()
 
 
 def test_a_sampler_whose_trainer_is_gone_stops_waiting() -> None:
@@ -115,6 +117,7 @@ def test_errors_name_the_sampler() -> None:
     sender.close()
     with pytest.raises(FeedError, match="sampler 3 on m5 is gone: it closed the connection"):
         receiver.receive()
+    receiver.close()
 
 
 def test_a_silent_sampler_is_taken_for_dead() -> None:
@@ -123,6 +126,7 @@ def test_a_silent_sampler_is_taken_for_dead() -> None:
     with pytest.raises(FeedError, match=r"sampler 3 on m5 has said nothing for 0.05 s"):
         receiver.receive()
     sender.close()
+    receiver.close()
 
 
 def test_nothing_is_left() -> None:

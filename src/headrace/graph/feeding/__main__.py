@@ -1,0 +1,102 @@
+"""Run a sampler as a process: `python -m headrace.graph.feeding --config FILE`.
+
+Its standard input is the Unix socket of its trainer. It ends when that closes, which happens when
+the trainer ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import socket
+import sys
+import threading
+import time  # noqa: TID251 - where the process begins, its clock comes in
+from pathlib import Path
+
+import numpy as np
+
+from headrace.core.errors import HeadraceError
+from headrace.graph.feeding.config import SamplerConfig, load_config
+from headrace.graph.feeding.handover import LocalSender
+from headrace.graph.feeding.making import PartMaker
+from headrace.graph.feeding.reaching import Caches, open_access, report
+from headrace.graph.feeding.scheduling import schedule
+from headrace.graph.feeding.worker import Pipeline
+
+_BEAT_S = 1.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Sample until the trainer has enough."""
+    parser = argparse.ArgumentParser("headrace.graph.feeding", description=main.__doc__)
+    parser.add_argument("--config", required=True, type=Path, help="JSON file; see SamplerConfig")
+    path = parser.parse_args(arguments).config
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    config = load_config(path)
+    # There is nothing to save, and threads may wait for a store: the shortest end is the best.
+    sender = LocalSender(socket.socket(fileno=0), config.window, on_gone=lambda: os._exit(0))
+    threading.Thread(target=_beat, args=(sender,), daemon=True).start()
+    try:
+        _work(config, sender)
+    except HeadraceError as error:
+        logging.error("%s: %s", config.name, error)
+        return error.exit_code
+    return 0
+
+
+def _work(config: SamplerConfig, sender: LocalSender) -> None:
+    try:
+        access, caches = open_access(config)
+        maker = PartMaker(access, config, time.perf_counter)
+        seeds = np.load(config.seeds)
+    except HeadraceError as error:
+        sender.fail(error.problem, error.remedy)
+        raise
+    jobs = schedule(
+        seeds,
+        config.share,
+        config.batches_per_epoch,
+        config.seed,
+        shuffle=config.shuffle,
+        first_epoch=config.first_epoch,
+        num_epochs=config.num_epochs,
+    )
+    threads = config.sampling_threads or (config.sampled_ahead if config.stores else 1)
+    figures = _Figures(caches)
+    Pipeline(maker, sender, config, threads, time.perf_counter, figures).run(jobs)
+
+
+class _Figures:
+    """What the caches did since the last part."""
+
+    def __init__(self, caches: Caches) -> None:
+        self._caches = caches
+        self._said: dict[str, float] = {}
+
+    def __call__(self) -> dict[str, float]:
+        if not self._caches:
+            return {}
+        whole = report(self._caches)
+        now: dict[str, float] = {
+            "cache_hits": whole.hits,
+            "cache_misses": whole.misses,
+            "saved_bytes": whole.saved_bytes,
+            "fetched_bytes": whole.fetched_bytes,
+        }
+        new = {name: value - self._said.get(name, 0) for name, value in now.items()}
+        self._said = now
+        return new
+
+
+def _beat(sender: LocalSender) -> None:
+    while True:
+        sender.beat()
+        time.sleep(_BEAT_S)
+
+
+if __name__ == "__main__":
+    code = main()
+    logging.shutdown()
+    os._exit(code) if code else sys.exit(0)

@@ -1,0 +1,143 @@
+"""What a sampler's process is told: a file, written by whoever starts it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError
+
+from headrace.core.errors import SpecError
+from headrace.core.values import Value
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class StoreAt(Value):
+    """A store that has a part which is not on the sampler's machine.
+
+    Attributes:
+        part: Which part.
+        task: Name of the store, for messages.
+        machine: Name of its machine, for messages.
+        host: Name or address it listens on.
+        port: Port it listens on.
+    """
+
+    part: Annotated[int, Field(ge=0)]
+    task: str
+    machine: str
+    host: str
+    port: Annotated[int, Field(ge=1, le=65535)]
+
+
+class Wanted(Value):
+    """A column of nodes that batches have.
+
+    Attributes:
+        node_type: Whose.
+        name: Of the column.
+        seeds_only: Whether only rows of seeds are handed over, as for labels.
+    """
+
+    node_type: str
+    name: str
+    seeds_only: bool = False
+
+
+class CacheConfig(Value):
+    """Rows of other machines that a sampler keeps.
+
+    Attributes:
+        num_bytes: Memory for rows of all columns, and for finding them.
+        policy: `degree` keeps the rows that the sampler's own part is expected to ask for most,
+            `frequency` those that were asked for most.
+        home: The part whose edges say what is asked for; needed for `degree`.
+    """
+
+    num_bytes: Count
+    policy: Literal["degree", "frequency"] = "frequency"
+    home: Annotated[int, Field(ge=0)] | None = None
+
+
+class SamplerConfig(Value):
+    """A sampler.
+
+    Attributes:
+        task: Name of the sampler, for messages.
+        machine: Name of its machine, for messages.
+        graph: Directory of the partitioned graph.
+        stores: Where the parts are that this machine has not.
+        credentials: File written by `Credentials.save`; needed to ask stores.
+        tls: Whether stores are asked over encrypted connections.
+        node_type: What seeds are.
+        seeds: File of `numpy.save`: original ids.
+        share: Seeds that this sampler adds to every batch.
+        batches_per_epoch: The same for all samplers of a trainer.
+        seed: Of orders and draws.
+        shuffle: Whether every epoch has its own order.
+        first_epoch: Where to begin.
+        num_epochs: How many; none to go on until the trainer has enough.
+        fanouts: Neighbours per hop, for each edge type.
+        replace: Whether a neighbour may be drawn again.
+        disjoint: Whether every seed has its own nodes.
+        weight: Edge column by which neighbours are drawn.
+        columns: Values that batches have; none for all columns, scalars for seeds only.
+        edge_ids: Whether batches have the original ids of their edges.
+        keep_dtype: Whether features of 16 bits are handed over as they are, not as `float32`.
+        window: How many parts may wait for the trainer.
+        sampled_ahead: How many parts may be sampled before their values are fetched.
+        sampling_threads: How many parts are sampled at the same time; none for one if the graph
+            is on this machine, else for as many as may be sampled ahead.
+        fetching_threads: How many parts' values are fetched at the same time.
+        cache: None to ask for every row anew.
+    """
+
+    task: str = "sampler 0"
+    machine: str = "this machine"
+    graph: Path
+    stores: tuple[StoreAt, ...] = ()
+    credentials: Path | None = None
+    tls: bool = True
+    node_type: str
+    seeds: Path
+    share: Count
+    batches_per_epoch: Count
+    seed: int = 0
+    shuffle: bool = True
+    first_epoch: Annotated[int, Field(ge=0)] = 0
+    num_epochs: Count | None = None
+    fanouts: tuple[tuple[tuple[str, str, str], tuple[int, ...]], ...]
+    replace: bool = False
+    disjoint: bool = False
+    weight: str | None = None
+    columns: tuple[Wanted, ...] | None = None
+    edge_ids: bool = False
+    keep_dtype: bool = False
+    window: Count = 4
+    sampled_ahead: Count = 8
+    sampling_threads: Count | None = None
+    fetching_threads: Count = 2
+    cache: CacheConfig | None = None
+
+    @property
+    def name(self) -> str:
+        """Task and machine, as messages have it."""
+        return f"{self.task} on {self.machine}"
+
+
+def load_config(path: str | os.PathLike[str]) -> SamplerConfig:
+    """Read the file.
+
+    Raises:
+        SpecError: It cannot be read, or something in it is wrong.
+    """
+    try:
+        return SamplerConfig.model_validate_json(Path(path).read_bytes())
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror}", "give a file") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise SpecError(f"{path}: {where}: {first['msg']}", "see SamplerConfig") from None

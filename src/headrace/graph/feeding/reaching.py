@@ -1,0 +1,96 @@
+"""The graph as a sampler's process reaches it: own parts mapped, others asked, hot rows kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from headrace.core.errors import SpecError
+from headrace.graph.feeding.cache import CachedOwner, CacheReport, HotRows, divide, hot_by_degree
+from headrace.graph.feeding.config import CacheConfig, SamplerConfig, StoreAt
+from headrace.graph.loading.access import PartedAccess
+from headrace.graph.loading.owners import Of, Owner
+from headrace.graph.opening import PartitionedGraph, open_graph
+from headrace.graph.service.channel import Address
+from headrace.graph.service.client import StoreClient
+from headrace.graph.service.security import Credentials
+
+Caches = Mapping[tuple[Of, str], HotRows]
+
+
+def open_access(config: SamplerConfig) -> tuple[PartedAccess, Caches]:
+    """Open a graph and connect to the stores of parts that are elsewhere.
+
+    Raises:
+        SpecError: The graph or the credentials cannot be read.
+        StoreError: A store cannot be reached, or does not let this process in.
+    """
+    graph = open_graph(config.graph)
+    if not config.stores:
+        return PartedAccess(graph), {}
+    caches = {} if config.cache is None else make_caches(graph, config, config.cache)
+    credentials = _credentials(config)
+    connect = {store.part: partial(_connect, store, credentials, caches) for store in config.stores}
+    access = PartedAccess(graph, connect)
+    # Now, by one thread: several would open several connections to the same store.
+    for part in access.owners.parts:
+        access.owners.owner(part)
+    return access, caches
+
+
+def make_caches(graph: PartitionedGraph, config: SamplerConfig, cache: CacheConfig) -> Caches:
+    """Empty caches of all columns that nodes have in several numbers.
+
+    Raises:
+        SpecError: Rows are to be chosen by degree, and nobody says from where.
+    """
+    fanouts: dict[Of, int] = {edge_type: hops[0] for edge_type, hops in config.fanouts if hops}
+    hot: dict[str, np.ndarray] = {}
+    if cache.policy == "degree":
+        if cache.home is None:
+            raise SpecError("rows are to be cached by degree", "say which part is `home`")
+        for name in graph.node_types:
+            hot[name] = hot_by_degree(graph, cache.home, name, fanouts)
+    columns = {
+        (node.name, column.name): (column, node.num_nodes)
+        for node in graph.manifest.nodes
+        for column in node.columns
+        if column.shape and _is_wanted(config, node.name, column.name)
+    }
+    sizes = [
+        num * int(np.prod(column.shape)) * (2 if "16" in column.dtype else 4)
+        for column, num in columns.values()
+    ]
+    budgets = divide(cache.num_bytes, sizes)
+    return {
+        (name, column): HotRows(info, num, budget, hot.get(name))
+        for ((name, column), (info, num)), budget in zip(columns.items(), budgets, strict=True)
+    }
+
+
+def report(caches: Caches) -> CacheReport:
+    """What all caches of a process did."""
+    return sum((cache.report() for cache in caches.values()), CacheReport())
+
+
+def _is_wanted(config: SamplerConfig, node_type: str, name: str) -> bool:
+    return config.columns is None or any(
+        (wanted.node_type, wanted.name, wanted.seeds_only) == (node_type, name, False)
+        for wanted in config.columns
+    )
+
+
+def _credentials(config: SamplerConfig) -> Credentials:
+    if config.credentials is None:
+        raise SpecError("stores are to be asked without credentials", "name their file")
+    credentials = Credentials.load(config.credentials)
+    return credentials if config.tls else replace(credentials, identity=None)
+
+
+def _connect(store: StoreAt, credentials: Credentials, caches: Caches) -> Owner:
+    address = Address(store.task, store.machine, store.host, store.port)
+    client = StoreClient.connect(address, credentials)
+    return CachedOwner(client, caches) if caches else client

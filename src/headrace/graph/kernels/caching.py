@@ -1,0 +1,117 @@
+"""A table of rows by id, with free slots in between (open addressing)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from headrace.graph.kernels.draws import GOLDEN
+
+FREE = np.int64(-1)
+
+
+@njit(forceinline=True)
+def _probe(node, keys):
+    """Position of an id in the table, or of the free place where it belongs."""
+    mask = np.uint64(len(keys) - 1)
+    spread = np.uint64(node) * GOLDEN
+    at = (spread ^ (spread >> np.uint64(32))) & mask
+    while keys[at] != FREE and keys[at] != node:
+        at = (at + np.uint64(1)) & mask
+    return at
+
+
+@njit(nogil=True, cache=True)
+def enter_slots(ids, keys, slots):
+    """Fill an empty table: `ids[slot]` is at `slot`, unless it is free."""
+    for slot in range(len(ids)):
+        if ids[slot] != FREE:
+            at = _probe(ids[slot], keys)
+            keys[at] = ids[slot]
+            slots[at] = slot
+
+
+@njit(nogil=True, cache=True)
+def take_rows(ids, keys, slots, is_filled, rows, counters, out, misses):
+    """Copy the rows that are there, and list the others.
+
+    Args:
+        ids: Wanted.
+        keys: Ids in the table; a power of two of places, at least twice the slots.
+        slots: Slot of each.
+        is_filled: Whether a slot has its row yet.
+        rows: By slot.
+        counters: How often ids were wanted, by id modulo their number; none to count nothing.
+        out: Out: a row per id.
+        misses: Out: positions of ids whose rows are not there.
+
+    Returns:
+        How many misses there are.
+    """
+    num_misses, num_words = 0, out.shape[1]
+    for i in range(len(ids)):
+        if len(counters) > 0:
+            counters[ids[i] % len(counters)] += np.uint32(1)
+        at = _probe(ids[i], keys)
+        slot = slots[at]
+        if keys[at] == FREE or not is_filled[slot]:
+            misses[num_misses] = i
+            num_misses += 1
+        else:
+            for j in range(num_words):
+                out[i, j] = rows[slot, j]
+    return num_misses
+
+
+@njit(nogil=True, cache=True)
+def admit_rows(ids, values, num_used, slot_ids, keys, slots, is_filled, rows):
+    """Keep rows of ids that have a slot, and of others as long as slots are unused.
+
+    Args:
+        ids: Of the rows.
+        values: The rows.
+        num_used: Slots from here on were never used.
+        slot_ids: Id of each slot.
+        keys: As for `take_rows`.
+        slots: As for `take_rows`.
+        is_filled: As for `take_rows`.
+        rows: By slot.
+
+    Returns:
+        How many slots are used now.
+    """
+    for i in range(len(ids)):
+        at = _probe(ids[i], keys)
+        if keys[at] == FREE:
+            if num_used == len(rows):
+                continue
+            keys[at] = ids[i]
+            slots[at] = num_used
+            slot_ids[num_used] = ids[i]
+            num_used += 1
+        slot = slots[at]
+        if not is_filled[slot]:
+            is_filled[slot] = True
+            for j in range(rows.shape[1]):
+                rows[slot, j] = values[i, j]
+    return num_used
+
+
+@njit(nogil=True, cache=True)
+def expect_draws(indptr, indices, fanout, halo, expected):
+    """Add up how likely each source of another part is drawn from each of a part's nodes.
+
+    Args:
+        indptr: Of the part's in-edges.
+        indices: Their sources.
+        fanout: Neighbours drawn of a node; -1 for all.
+        halo: Sources that other parts own, ascending.
+        expected: Per source of `halo`; added to.
+    """
+    for node in range(len(indptr) - 1):
+        degree = indptr[node + 1] - indptr[node]
+        share = 1.0 if fanout < 0 or degree <= fanout else fanout / degree
+        for e in range(indptr[node], indptr[node + 1]):
+            at = np.searchsorted(halo, indices[e])
+            if at < len(halo) and halo[at] == indices[e]:
+                expected[at] += share
