@@ -23,14 +23,8 @@ from headrace.graph.service.sockets import Peer, addresses_of, connections, cut
 
 TICK_S = 0.1
 
-GRPC_OPTIONS = (
-    # Clients of one process would else share a connection, and flows could not be told apart.
-    ("grpc.use_local_subchannel_pool", 1),
-    # Of what a raw socket gathers (10,000 x 128 float32), these make 0.65 out of 0.55; larger
-    # frames and windows made nothing.
-    ("grpc.experimental.tcp_read_chunk_size", 1 << 20),
-    ("grpc.experimental.tcp_max_read_chunk_size", 8 << 20),
-)
+# Clients of one process would else share a connection, and flows could not be told apart.
+GRPC_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 
 _SEE_LOG = "see its log, or whether its machine is up, and start the run again"
 
