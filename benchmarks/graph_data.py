@@ -436,7 +436,7 @@ def run(
 
 def kaminpar_ratio(found: dict[str, Any]) -> dict[str, Any]:
     """Our whole way after reading, over KaMinPar alone."""
-    bare = apart(bare_kaminpar, LARGE, 8)
+    bare: dict[str, Any] = apart(bare_kaminpar, LARGE, 8)
     ours = {
         name: seconds
         for name, seconds in found["stages_cpu_s"].items()

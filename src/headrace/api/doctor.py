@@ -15,7 +15,15 @@ OLDEST_PYTHON, FIRST_UNTESTED_PYTHON = (3, 11), (3, 14)
 """The Python versions headrace supports, as `requires-python` in pyproject.toml says."""
 
 
-_EXTRA = {"matplotlib": "headrace[report]", "ortools": "headrace[exact]"}
+_EXTRA = {
+    "matplotlib": "headrace[report]",
+    "ortools": "headrace[exact]",
+    "pymetis": "headrace[partition]",
+    "kaminpar": "headrace[partition]",
+    "pyarrow": "headrace[partition]",
+    "torch": "headrace[train]",
+    "torch_geometric": "headrace[train]",
+}
 
 
 @dataclass(frozen=True)
@@ -69,7 +77,12 @@ def check_parts() -> Checkup:
             _try("numba cache", "base", "keeps them", _write_to_cache, package="numba"),
             _try("matplotlib", "extra", "draws --gantt", _draw_something),
             _try("ortools", "extra", "proves --method exact", _prove_something),
-            *(_look_for(name) for name in ("torch", "torch_geometric", "ray", "pyarrow")),
+            _try("pymetis", "extra", "cuts graphs", _cut_something),
+            _try("kaminpar", "extra", "cuts large ones", lambda: import_module("kaminpar")),
+            _try("pyarrow", "extra", "reads tables", lambda: import_module("pyarrow.parquet")),
+            _try("torch", "extra", "holds tensors", lambda: import_module("torch")),
+            _try("torch_geometric", "extra", "models", lambda: import_module("torch_geometric")),
+            _look_for("ray"),
         )
     )
 
@@ -143,3 +156,16 @@ def _prove_something() -> None:
     model.maximize(number)
     if solver.solve(model) != cp_model.OPTIMAL or solver.value(number) != 3:
         raise RuntimeError("CP-SAT finds a largest number that is not")
+
+
+def _cut_something() -> None:
+    import numpy as np
+
+    from headrace.graph.partitioners._base import Question
+    from headrace.graph.partitioners.metis import Metis
+    from headrace.graph.topology import Adjacency
+
+    path = Adjacency(np.array([0, 1, 3, 5, 6]), np.array([1, 0, 2, 1, 3, 2], np.int32))
+    parts = Metis().assign(Question(path, np.array([0.5, 0.5])), lambda name: None)
+    if parts[0] != parts[1] or parts[2] != parts[3]:
+        raise RuntimeError("METIS cuts a path of four nodes where it should not")

@@ -65,6 +65,8 @@ def balance_communication(
     most_volume, most_cut = (1 + extra) * remote.sum(), (1 + extra_cut) * cut
     num_sweeps = int(np.clip(_WORK_ARCS // arcs, _FEWEST_SWEEPS, _MOST_SWEEPS))
     anneal = arcs <= _ANNEALED_ARCS
+    # Greedy moves touch only parts above the aim: nearer the mean, nearly all nodes would be.
+    aim = 1.0 if anneal else (1 + most) / 2
     cut_price = _FIRST_CUT_PRICE
     state = np.array([2 * question.seed + 1], np.uint64)
     best, best_score = parts.copy(), _score(question, remote, most)
@@ -73,7 +75,7 @@ def balance_communication(
             break
         time = step / (num_sweeps - 1)
         penalty = _FIRST_PENALTY * (_LAST_PENALTY / _FIRST_PENALTY) ** time
-        limits = np.maximum(remote.sum() * question.shares, 1.0)
+        limits = np.maximum(aim * remote.sum() * question.shares, 1.0)
         heat = (1 - time) ** 2 if anneal else 0.0
         prices = (limits, penalty, cut_price, heat, anneal, state)
         arguments: tuple[Any, ...] = (*graph, weights, parts, loads, caps, *table, remote, *prices)
