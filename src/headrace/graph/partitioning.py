@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from headrace.core.errors import SpecError
+from headrace.graph.arrays import reporting_full_disk
 from headrace.graph.building import build_adjacency, build_csc, open_adjacency, open_csc
 from headrace.graph.manifest import Manifest
 from headrace.graph.partitioners._base import Constraint, Question
@@ -79,9 +80,11 @@ def partition(
     partial = folder.with_name(folder.name + ".partial")
     work = folder.with_name(folder.name + ".work")
     try:
-        made = _Making(source, wanted, partial, work, watcher or Nobody()).run()
+        # Neighbour lists beside the source's own size are what takes room before parts are written.
+        with reporting_full_disk(folder.parent, 8 * source.num_edges + 16 * source.num_nodes):
+            made = _Making(source, wanted, partial, work, watcher or Nobody()).run()
     except SpecError:
-        # A broken input stays broken: nothing is worth keeping.
+        # A broken input stays broken, and a full disk is full of what was written.
         shutil.rmtree(partial, ignore_errors=True)
         shutil.rmtree(work, ignore_errors=True)
         raise

@@ -17,6 +17,7 @@ import pytest
 
 from headrace.core.errors import SpecError
 from headrace.graph.opening import open_graph
+from headrace.graph.partitioning import Wanted, partition
 from headrace.graph.source import Column, GraphSource, LinkTable
 from headrace.graph.sources.checking import checked
 from headrace.graph.topology import Csc
@@ -201,6 +202,31 @@ def test_broken_source(case: str, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=re.escape(message)) as caught:
         make(source, tmp_path / "parts", **options)
     assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "case",
+    [name for name, (_, options, _) in SOURCES.items() if not {*options} - {"feature_dtype"}],
+)
+def test_broken_source_in_the_whole_pipeline(case: str, tmp_path: Path) -> None:
+    source, options, _ = SOURCES[case]
+    wanted = Wanted(shares=(0.5, 0.5), method="hash", **options)
+    with pytest.raises(SpecError):
+        partition(source, wanted, tmp_path / "parts")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("function", ["pwrite", "write", "fsync"])
+def test_disk_gets_full_in_the_whole_pipeline(
+    function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, function, full)
+    with pytest.raises(SpecError, match="the disk is full"):
+        partition(homogeneous(), Wanted(shares=(0.5, 0.5), method="hash"), tmp_path / "parts")
     assert list(tmp_path.iterdir()) == []
 
 
