@@ -109,6 +109,17 @@ class StoreProcess:
         headers = [(TOKEN_HEADER.encode(), token) for token in tokens]
         return flight.FlightCallOptions(timeout=10, headers=headers)
 
+    def freeze(self) -> None:
+        """Stop all threads, and wait until they are: a signal takes effect a little later."""
+        self.process.send_signal(signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.process.pid}/task")
+
+        def is_stopped() -> bool:
+            stats = [(task / "stat").read_text() for task in tasks.iterdir()]
+            return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
+
+        assert patient(is_stopped, 10)
+
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)

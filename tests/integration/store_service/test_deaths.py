@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -49,7 +48,7 @@ def _ask_for_ever(client: StoreClient, futures: list[Any], ids: np.ndarray) -> N
 
 def test_a_stuck_store_is_named_in_time(folder: Path, tmp_path: Path) -> None:
     with running(tmp_path / "s", folder) as store, store.connect(timeout_s=1.0) as client:
-        store.process.send_signal(signal.SIGSTOP)
+        store.freeze()
         begun = time.monotonic()
         with pytest.raises(StoreError, match="store 0 on m7 did not answer status in 1 s"):
             client.status()
@@ -63,7 +62,7 @@ def test_a_stuck_store_is_named_in_time(folder: Path, tmp_path: Path) -> None:
 
 def test_a_large_request_to_a_stuck_store_does_not_hang(folder: Path, tmp_path: Path) -> None:
     with running(tmp_path / "s", folder) as store, store.connect(timeout_s=1.0) as client:
-        store.process.send_signal(signal.SIGSTOP)
+        store.freeze()
         begun = time.monotonic()
         with pytest.raises(StoreError, match="did not answer push in 1 s"):
             client.push("node", "x", np.zeros(10**6, np.int64), np.zeros((10**6, 6)))
