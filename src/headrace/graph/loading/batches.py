@@ -12,6 +12,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from headrace.graph.loading.access import GraphAccess
+from headrace.graph.loading.buffers import BufferPool
 from headrace.graph.loading.gathering import Gathering
 from headrace.graph.loading.owners import Of
 from headrace.graph.manifest import ColumnInfo
@@ -31,6 +32,7 @@ class BatchMaker:
     def __init__(self, access: GraphAccess, keep_dtype: bool = False) -> None:
         self._access = access
         self._keep_dtype = keep_dtype
+        self._pool = BufferPool()
 
     def make(self, out: SamplerOutput | HeteroSamplerOutput, new_ids: Any = None) -> Any:
         """A batch without what the loader knows of its seeds.
@@ -118,25 +120,43 @@ class BatchMaker:
 
     def _fill(self, store: Any, started: dict[str, tuple[Gathering, ColumnInfo, int]]) -> None:
         for name, (gathering, column, num_rows) in started.items():
-            store[name] = finish(gathering, column, num_rows, self._keep_dtype)
+            store[name] = finish(gathering, column, num_rows, self._keep_dtype, self._pool)
 
     def _original_edges(self, edge_type: Any, edge: Tensor) -> Tensor:
         return torch.from_numpy(self._access.edge_ids(edge_type, edge.numpy()))
 
 
-def finish(gathering: Gathering, column: ColumnInfo, num_rows: int, keep_dtype: bool) -> Tensor:
+def finish(
+    gathering: Gathering,
+    column: ColumnInfo,
+    num_rows: int,
+    keep_dtype: bool,
+    pool: BufferPool | None = None,
+) -> Tensor:
     """Wait for a gather, and see its rows as a tensor."""
-    dtype: torch.dtype = getattr(torch, column.dtype)
-    is_cast = dtype in _HALVES and not keep_dtype
-    values = _allocate((num_rows, *column.shape), dtype, may_share=not is_cast)
-    bits = values.view(torch.uint16) if dtype == torch.bfloat16 else values
-    gathering.into(bits.numpy())
-    return values.to(torch.float32) if is_cast else values
+    pool = pool or BufferPool()
+    shape, dtype = (num_rows, *column.shape), getattr(torch, column.dtype)
+    if dtype not in _HALVES or keep_dtype:
+        values = _allocate(gathering.purpose, shape, dtype, pool)
+        gathering.into(_bits(values))
+        return values
+    short = pool.empty((*gathering.purpose, dtype), shape, dtype)
+    gathering.into(_bits(short))
+    return _allocate(gathering.purpose, shape, torch.float32, pool).copy_(short)
 
 
-def _allocate(shape: tuple[int, ...], dtype: torch.dtype, may_share: bool) -> Tensor:
-    if not may_share or torch.utils.data.get_worker_info() is None:
-        return torch.empty(shape, dtype=dtype)
+def _bits(values: Tensor) -> np.ndarray:
+    array: np.ndarray = (
+        values.view(torch.uint16) if values.dtype == torch.bfloat16 else values
+    ).numpy()
+    return array
+
+
+def _allocate(
+    purpose: object, shape: tuple[int, ...], dtype: torch.dtype, pool: BufferPool
+) -> Tensor:
+    if torch.utils.data.get_worker_info() is None:
+        return pool.empty(purpose, shape, dtype)
     # What a worker makes in shared memory is not copied again on its way to the trainer.
     num_bytes = max(math.prod(shape), 1) * dtype.itemsize
     storage = torch.UntypedStorage._new_shared(num_bytes)

@@ -39,9 +39,12 @@ class Gathering:
 
     Args:
         rows: The column.
-        ids: Of the wanted rows, in any order, `int64`.
+        ids: Of the wanted rows, in any order, `int64`; all are in range.
         owners: Stores of parts that are not here.
         may_repeat: Whether an id may appear twice; stores are then asked for it once.
+
+    Attributes:
+        purpose: What is gathered.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Gathering:
     ) -> None:
         self._rows = rows
         self._ids = ids
+        self.purpose = rows.of, rows.name
         self._local: list[tuple[int, np.ndarray | None]]
         self._asked: list[tuple[np.ndarray, np.ndarray, Future[np.ndarray]]] = []
         num_parts = len(rows.parts)
@@ -74,6 +78,10 @@ class Gathering:
         for part, at in self._local:
             values, first = self._rows.parts[part], int(self._rows.offsets[part])
             assert values is not None
+            if len(self._rows.parts) == 1 and values.dtype == out.dtype:
+                # numpy copies whole rows at once; `clip` spares it a second look at the ids.
+                np.take(values, self._ids, axis=0, out=out, mode="clip")
+                continue
             source, target = _words(values, out)
             if at is None:
                 gathering.copy_owned(self._ids, first, source, target)
