@@ -139,6 +139,10 @@ class Feed:
         self._thread.join()
         for process in self.processes:
             process.close()
+        # Nobody will take the batch that was ready: give its memory back.
+        with suppress(Empty):
+            self._ready.get_nowait()
+        self._ready.put(FeedError("the feed was closed", "start another one"))
 
     def _next(self) -> tuple[int, Any]:
         if self._failure is not None:
@@ -181,10 +185,6 @@ class Feed:
                 return True
             except Full:
                 continue
-        # Whoever waits for a batch in another thread must not wait for ever.
-        with suppress(Empty):
-            self._ready.get_nowait()
-        self._ready.put(FeedError("the feed was closed", "start another one"))
         return False
 
 

@@ -216,6 +216,7 @@ class LocalReceiver:
         # Not sooner: a thread that still waits would else read whatever gets the same number.
         with self._receiving:
             self._socket.close()
+            self._segments.clear()
 
     def _next(self) -> dict[str, Any]:
         try:

@@ -1,0 +1,288 @@
+"""Sampler processes, with and without stores: same batches, bounded memory, no hang, no rest."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.graph.feeding.config import SamplerConfig
+from headrace.graph.feeding.errors import FeedError
+from headrace.graph.feeding.feed import Feed, start_feed
+from headrace.graph.feeding.scheduling import batches_per_epoch, schedule, share_of
+from headrace.graph.local_sampling import LocalSampler
+from headrace.graph.opening import PartitionedGraph, open_graph
+from headrace.graph.sampling import BatchKey
+from headrace.graph.service.security import Credentials, Secret
+from headrace.graph.service.shard import open_shard
+from headrace.graph.service.store import StoreServer
+from tests.integration.store_service.store_process import patient, running
+from tests.unit.graph.small_graphs import homogeneous, write
+
+pytestmark = pytest.mark.integration
+pytest.importorskip("torch_geometric")
+
+NUM_NODES = 400
+SEEDS = np.arange(0, NUM_NODES, 3)
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, PartitionedGraph]:
+    folder = tmp_path_factory.mktemp("graphs")
+    source = homogeneous(NUM_NODES, 6000)
+    for num_parts in (1, 2, 4):
+        write(source, folder / str(num_parts), num_parts)
+    return {num_parts: open_graph(folder / str(num_parts)) for num_parts in (1, 2, 4)}
+
+
+def configs_of(
+    graph: PartitionedGraph, num_samplers: int = 1, batch_size: int = 16, **changes: Any
+) -> tuple[list[SamplerConfig], list[np.ndarray]]:
+    """Samplers of one trainer, and their seeds: ranges of original ids."""
+    seeds = np.array_split(SEEDS, num_samplers)
+    num_batches = batches_per_epoch([len(own) for own in seeds], batch_size)
+    settings: dict[str, Any] = {
+        "graph": graph.folder,
+        "machine": "m1",
+        "node_type": "node",
+        "seeds": "given",
+        "batches_per_epoch": num_batches,
+        "seed": 3,
+        "fanouts": [[edge_type, [5, 4]] for edge_type in graph.edge_types],
+    }
+    configs = [
+        SamplerConfig(
+            **{
+                **settings,
+                "task": f"sampler {s}",
+                "share": share_of(batch_size, num_samplers, s),
+                **changes,
+            }
+        )
+        for s in range(num_samplers)
+    ]
+    return configs, seeds
+
+
+@contextmanager
+def with_stores(graph: PartitionedGraph, folder: Path) -> Iterator[dict[str, Any]]:
+    """Stores of all parts but the first, and what samplers must know of them."""
+    folder.mkdir()
+    credentials = Credentials(Secret.random())
+    credentials.save(folder / "keys")
+    servers = [
+        StoreServer(open_shard(graph, part), credentials) for part in range(1, graph.num_parts)
+    ]
+    try:
+        yield reaching([server.port for server in servers], folder / "keys")
+    finally:
+        for server in servers:
+            server.close()
+
+
+def reaching(ports: list[int], keys: Path) -> dict[str, Any]:
+    at = [
+        {"part": p, "task": f"store {p}", "machine": "m7", "host": "127.0.0.1", "port": port}
+        for p, port in enumerate(ports, 1)
+    ]
+    return {"stores": at, "credentials": keys, "tls": False}
+
+
+def as_lists(batch: Any) -> tuple[Any, ...]:
+    return (
+        batch.n_id.tolist(),
+        batch.edge_index.tolist(),
+        batch.x.tolist(),
+        batch.y.tolist(),
+        batch.num_sampled_nodes,
+        batch.num_sampled_edges,
+    )
+
+
+def epochs_of(feed: Feed, num_epochs: int) -> list[Any]:
+    return [[as_lists(batch) for batch in feed] for _ in range(num_epochs)]
+
+
+def drain(feed: Feed) -> None:
+    while True:
+        for batch in feed:
+            assert batch.num_nodes > 0
+
+
+def mapped_segments(pid: int) -> int:
+    return Path(f"/proc/{pid}/maps").read_text().count("memfd:headrace")
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def test_batches_are_the_same_for_any_number_of_stores(
+    graphs: dict[int, PartitionedGraph], tmp_path: Path
+) -> None:
+    seen = []
+    for num_parts in (1, 2, 4):
+        with start_feed(*configs_of(graphs[num_parts]), time.perf_counter) as feed:
+            seen.append(epochs_of(feed, 2))
+    by_frequency = {"num_bytes": 6000}
+    by_degree = {"num_bytes": 6000, "policy": "degree", "home": 0}
+    for num_parts, cache in ((2, None), (2, by_degree), (4, None), (4, by_frequency)):
+        graph = graphs[num_parts]
+        with (
+            with_stores(graph, tmp_path / str(len(seen))) as settings,
+            start_feed(*configs_of(graph, cache=cache, **settings), time.perf_counter) as feed,
+        ):
+            seen.append(epochs_of(feed, 2))
+            if cache is not None:
+                assert feed.report().cache_hit_rate > 0
+                assert feed.report().figures["saved_bytes"] > 0
+    assert all(batches == seen[0] for batches in seen[1:])
+
+
+def test_parts_of_two_samplers_are_what_one_process_draws(
+    graphs: dict[int, PartitionedGraph],
+) -> None:
+    graph = graphs[4]
+    configs, seeds = configs_of(graph, num_samplers=2)
+    sampler = LocalSampler(graph)
+    jobs = [
+        list(schedule(own, config.share, len(SEEDS), config.seed, num_epochs=1))
+        for config, own in zip(configs, seeds, strict=True)
+    ]
+    with start_feed(configs, seeds, time.perf_counter) as feed:
+        for number, batch in enumerate(feed):
+            counts = []
+            for own in jobs:
+                new = graph.to_new("node", own[number].seeds)
+                plain = sampler.sample(new, [5, 4], BatchKey(3, 0, number))
+                counts.append(plain.num_sampled_nodes)
+            assert batch.num_sampled_nodes == np.sum(counts, axis=0).tolist()
+            expected = np.concatenate([own[number].seeds for own in jobs])
+            assert batch.n_id[: batch.batch_size].tolist() == expected.tolist()
+    assert number == len(feed) - 1
+
+
+def test_memory_does_not_grow(graphs: dict[int, PartitionedGraph]) -> None:
+    configs, seeds = configs_of(graphs[2], num_samplers=2)
+
+    def used_bytes(feed: Feed) -> int:
+        total = 0
+        for pid in (os.getpid(), *(process.pid for process in feed.processes)):
+            for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+                if line.startswith(("RssAnon", "RssShmem")):
+                    total += int(line.split()[1]) << 10
+        return total
+
+    with start_feed(configs, seeds, time.perf_counter) as feed:
+        early_bytes = num = 0
+        while num < 2000:
+            for _ in feed:
+                num += 1
+                if num == 200:
+                    early_bytes = used_bytes(feed)
+        assert used_bytes(feed) <= 1.05 * early_bytes
+        # The window, the one in the sampler's hands, and two in the trainer's.
+        assert mapped_segments(feed.processes[0].pid) <= configs[0].window + 3
+
+
+@pytest.mark.parametrize("trial", range(5))
+def test_a_sampler_that_is_killed_is_named(graphs: dict[int, PartitionedGraph], trial: int) -> None:
+    rng = np.random.default_rng(trial)
+    shared = sorted(os.listdir("/dev/shm"))
+    descriptors = len(os.listdir("/proc/self/fd"))
+    configs, seeds = configs_of(graphs[2], num_samplers=2)
+    victim, after = int(rng.integers(2)), int(rng.integers(0, 40))
+    with start_feed(configs, seeds, time.perf_counter) as feed:
+        pids = [process.pid for process in feed.processes]
+        for _ in range(after):
+            next(iter(feed))
+        time.sleep(float(rng.random()) * 0.3)
+        os.kill(pids[victim], signal.SIGKILL)
+        begin = time.monotonic()
+        with pytest.raises(FeedError, match=f"sampler {victim} on m1 is gone: .* SIGKILL"):
+            drain(feed)
+        assert time.monotonic() - begin < 15
+    del feed
+    gc.collect()
+    assert not any(is_alive(pid) for pid in pids)
+    assert sorted(os.listdir("/dev/shm")) == shared
+    assert patient(lambda: len(os.listdir("/proc/self/fd")) <= descriptors, 5)
+    assert mapped_segments(os.getpid()) == 0
+
+
+def test_a_sampler_that_hangs_is_named(graphs: dict[int, PartitionedGraph]) -> None:
+    with start_feed(*configs_of(graphs[1]), time.perf_counter) as feed:
+        next(iter(feed))
+        os.kill(feed.processes[0].pid, signal.SIGSTOP)
+        begin = time.monotonic()
+        with pytest.raises(FeedError, match="sampler 0 on m1 has said nothing for 10 s"):
+            drain(feed)
+        assert time.monotonic() - begin < 15
+
+
+def test_a_store_that_is_killed_is_named(
+    graphs: dict[int, PartitionedGraph], tmp_path: Path
+) -> None:
+    with running(tmp_path / "store", graphs[2].folder, 1, tls=False) as store:
+        store.client_credentials.save(tmp_path / "keys")
+        settings = reaching([store.port], tmp_path / "keys")
+        with start_feed(*configs_of(graphs[2], **settings), time.perf_counter) as feed:
+            list(feed)
+            store.process.kill()
+            begin = time.monotonic()
+            with pytest.raises(FeedError, match="sampler 0 on m1: store 1 on m7"):
+                drain(feed)
+            assert time.monotonic() - begin < 15
+
+
+def test_samplers_end_with_a_trainer_that_is_killed(
+    graphs: dict[int, PartitionedGraph], tmp_path: Path
+) -> None:
+    shared = sorted(os.listdir("/dev/shm"))
+    (config,), (seeds,) = configs_of(graphs[1])
+    (tmp_path / "config").write_text(config.model_dump_json())
+    np.save(tmp_path / "seeds.npy", seeds)
+    program = f"""
+import time, numpy as np
+from pathlib import Path
+from headrace.graph.feeding.config import load_config
+from headrace.graph.feeding.feed import start_feed
+feed = start_feed([load_config({str(tmp_path / "config")!r})],
+                  [np.load({str(tmp_path / "seeds.npy")!r})], time.perf_counter)
+next(iter(feed))
+print(feed.processes[0].pid, flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as trainer:
+        assert trainer.stdout is not None
+        pid = int(trainer.stdout.readline())
+        assert is_alive(pid)
+        trainer.kill()
+    assert patient(lambda: not is_alive(pid), 10)
+    assert sorted(os.listdir("/dev/shm")) == shared
+
+
+def test_a_sampler_that_cannot_start_says_why(
+    graphs: dict[int, PartitionedGraph], tmp_path: Path
+) -> None:
+    configs, seeds = configs_of(graphs[1])
+    nowhere = configs[0].model_copy(update={"graph": tmp_path / "nowhere"})
+    with (
+        start_feed([nowhere], seeds, time.perf_counter) as feed,
+        pytest.raises(FeedError, match=r"sampler 0 on m1: .*nowhere"),
+    ):
+        next(iter(feed))
