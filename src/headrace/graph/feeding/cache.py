@@ -20,14 +20,13 @@ from headrace.graph.loading.owners import Of, Owner
 from headrace.graph.manifest import ColumnInfo
 from headrace.graph.opening import PartitionedGraph
 
-# Places of the table per slot, and bytes of what a slot has besides its row: id, flag, places.
-_PLACES = 2
-_BOOKKEEPING_BYTES = 8 + 1 + _PLACES * 2 * (8 + 4)
+# Bytes of what a slot has besides its row: id, flag, and up to three places of the table.
+_BOOKKEEPING_BYTES = 8 + 1 + 3 * 4
 
-# After so many wanted rows per slot the hot set is chosen anew, and counts are halved: on a graph
-# of 200,000 nodes and a tenth of its rows, 1 to 8 differ by less than a point of the hit rate.
-_WANTED_PER_SLOT = 4
-_MAX_COUNTERS = 1 << 24
+# After so many wanted rows per slot the hot set is chosen anew; 2 to 32 differ by less than a point
+# of the hit rate, and choosing should cost little.
+_WANTED_PER_SLOT = 8
+_MAX_COUNTERS = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -80,16 +79,16 @@ class HotRows:
         self._shape, self._dtype = info.shape, dtype
         width = int(np.prod(info.shape, dtype=np.int64))
         self._row_bytes = max(width * dtype.itemsize, 1)
-        num_counters = 0 if hot is not None else min(num_ids, _MAX_COUNTERS, num_bytes // 16)
-        self._counters = np.zeros(num_counters, np.uint32)
+        num_counters = 0 if hot is not None else min(num_ids, _MAX_COUNTERS, num_bytes // 8)
+        self._counters = np.zeros(num_counters, np.uint8)
         left_bytes = num_bytes - self._counters.nbytes
         num_slots = max(min(num_ids, left_bytes // (self._row_bytes + _BOOKKEEPING_BYTES)), 0)
         self._rows = np.empty((num_slots, width), f"u{dtype.itemsize}")
         self._is_filled = np.zeros(num_slots, np.bool_)
         self._slot_ids = np.full(num_slots, caching.FREE, np.int64)
-        num_places = 1 << max(_PLACES * num_slots - 1, 1).bit_length()
-        self._keys = np.full(num_places, caching.FREE, np.int64)
-        self._slots = np.zeros(num_places, np.int32)
+        # The next power of two, which is up to three times the slots.
+        num_places = 1 << (3 * num_slots // 2 + 1).bit_length()
+        self._places = np.full(num_places, caching.FREE, np.int32)
         self._num_used = 0
         self._wanted = 0
         self._missed: list[np.ndarray] = []
@@ -109,7 +108,7 @@ class HotRows:
         misses = np.empty(len(ids), np.int64)
         with self._lock:
             num_misses = caching.take_rows(
-                ids, self._keys, self._slots, self._is_filled, self._rows, self._counters,
+                ids, self._places, self._slot_ids, self._is_filled, self._rows, self._counters,
                 self._words(out), misses,
             )  # fmt: skip
             misses = misses[:num_misses]
@@ -126,15 +125,13 @@ class HotRows:
         """Keep those of these rows that are hot."""
         with self._lock:
             self._num_used = caching.admit_rows(
-                ids, self._words(values), self._num_used, self._slot_ids, self._keys, self._slots,
+                ids, self._words(values), self._num_used, self._places, self._slot_ids,
                 self._is_filled, self._rows,
             )  # fmt: skip
 
     def report(self) -> CacheReport:
         """What the cache did so far."""
-        arrays = (
-            self._rows, self._is_filled, self._slot_ids, self._keys, self._slots, self._counters,
-        )  # fmt: skip
+        arrays = (self._rows, self._is_filled, self._slot_ids, self._places, self._counters)
         return CacheReport(
             self._hits,
             self._misses,
@@ -151,11 +148,18 @@ class HotRows:
         known = self._slot_ids[self._slot_ids != caching.FREE]
         found = np.unique(np.concatenate([known, *self._missed]))
         if len(found) > self.num_slots:
-            counts = self._counters[found % len(self._counters)]
-            top = np.argpartition(counts, len(found) - self.num_slots)[-self.num_slots :]
-            self._choose(found[top] if self.num_slots else found[:0])
-        self._counters >>= np.uint32(1)
+            self._choose(self._most_wanted(found))
         self._missed, self._wanted = [], 0
+
+    def _most_wanted(self, ids: np.ndarray) -> np.ndarray:
+        """As many of the ids as there are slots; of equals, those that are there."""
+        # Counts are doubled to tell equals apart, and have few values: no need to sort.
+        scores = 2 * self._counters[ids % len(self._counters)].astype(np.int64)
+        scores += np.isin(ids, self._slot_ids)
+        at_least = np.cumsum(np.bincount(scores)[::-1])[::-1]
+        bound = np.flatnonzero(at_least >= self.num_slots)[-1]
+        above = ids[scores > bound]
+        return np.append(above, ids[scores == bound][: self.num_slots - len(above)])
 
     def _choose(self, hot: np.ndarray) -> None:
         """Change the hot set of a full or empty cache; rows that stay in it stay where they are."""
@@ -166,8 +170,8 @@ class HotRows:
         self._slot_ids[np.flatnonzero(leave)[: len(new)]] = new
         # What is left of an empty cache goes to whatever comes first.
         self._num_used = len(hot)
-        self._keys.fill(caching.FREE)
-        caching.enter_slots(self._slot_ids, self._keys, self._slots)
+        self._places.fill(caching.FREE)
+        caching.enter_slots(self._slot_ids, self._places)
 
 
 class CachedOwner:

@@ -1,4 +1,4 @@
-"""A table of rows by id, with free slots in between (open addressing)."""
+"""A table of rows by id, with free places in between (open addressing)."""
 
 from __future__ import annotations
 
@@ -7,41 +7,40 @@ from numba import njit
 
 from headrace.graph.kernels.draws import GOLDEN
 
-FREE = np.int64(-1)
+FREE = -1
 
 
 @njit(forceinline=True)
-def _probe(node, keys):
-    """Position of an id in the table, or of the free place where it belongs."""
-    mask = np.uint64(len(keys) - 1)
+def _probe(node, places, slot_ids):
+    """Place of an id in the table, or the free one where it belongs."""
+    mask = np.uint64(len(places) - 1)
     spread = np.uint64(node) * GOLDEN
     at = (spread ^ (spread >> np.uint64(32))) & mask
-    while keys[at] != FREE and keys[at] != node:
+    while places[at] != FREE and slot_ids[places[at]] != node:
         at = (at + np.uint64(1)) & mask
     return at
 
 
 @njit(nogil=True, cache=True)
-def enter_slots(ids, keys, slots):
-    """Fill an empty table: `ids[slot]` is at `slot`, unless it is free."""
-    for slot in range(len(ids)):
-        if ids[slot] != FREE:
-            at = _probe(ids[slot], keys)
-            keys[at] = ids[slot]
-            slots[at] = slot
+def enter_slots(slot_ids, places):
+    """Fill an empty table with the slots that have an id."""
+    for slot in range(len(slot_ids)):
+        if slot_ids[slot] != FREE:
+            places[_probe(slot_ids[slot], places, slot_ids)] = slot
 
 
 @njit(nogil=True, cache=True)
-def take_rows(ids, keys, slots, is_filled, rows, counters, out, misses):
+def take_rows(ids, places, slot_ids, is_filled, rows, counters, out, misses):
     """Copy the rows that are there, and list the others.
 
     Args:
         ids: Wanted.
-        keys: Ids in the table; a power of two of places, at least twice the slots.
-        slots: Slot of each.
+        places: Slots, or `FREE`; a power of two, at least one and a half times the slots.
+        slot_ids: Id of each slot, or `FREE`.
         is_filled: Whether a slot has its row yet.
         rows: By slot.
-        counters: How often ids were wanted, by id modulo their number; none to count nothing.
+        counters: How often ids were wanted, by id modulo their number; all are halved when one
+            would not fit its byte. None to count nothing.
         out: Out: a row per id.
         misses: Out: positions of ids whose rows are not there.
 
@@ -51,10 +50,13 @@ def take_rows(ids, keys, slots, is_filled, rows, counters, out, misses):
     num_misses, num_words = 0, out.shape[1]
     for i in range(len(ids)):
         if len(counters) > 0:
-            counters[ids[i] % len(counters)] += np.uint32(1)
-        at = _probe(ids[i], keys)
-        slot = slots[at]
-        if keys[at] == FREE or not is_filled[slot]:
+            counter = ids[i] % len(counters)
+            if counters[counter] == 255:
+                for j in range(len(counters)):
+                    counters[j] >>= 1
+            counters[counter] += 1
+        slot = places[_probe(ids[i], places, slot_ids)]
+        if slot == FREE or not is_filled[slot]:
             misses[num_misses] = i
             num_misses += 1
         else:
@@ -64,16 +66,15 @@ def take_rows(ids, keys, slots, is_filled, rows, counters, out, misses):
 
 
 @njit(nogil=True, cache=True)
-def admit_rows(ids, values, num_used, slot_ids, keys, slots, is_filled, rows):
+def admit_rows(ids, values, num_used, places, slot_ids, is_filled, rows):
     """Keep rows of ids that have a slot, and of others as long as slots are unused.
 
     Args:
         ids: Of the rows.
         values: The rows.
         num_used: Slots from here on were never used.
-        slot_ids: Id of each slot.
-        keys: As for `take_rows`.
-        slots: As for `take_rows`.
+        places: As for `take_rows`.
+        slot_ids: As for `take_rows`.
         is_filled: As for `take_rows`.
         rows: By slot.
 
@@ -81,15 +82,14 @@ def admit_rows(ids, values, num_used, slot_ids, keys, slots, is_filled, rows):
         How many slots are used now.
     """
     for i in range(len(ids)):
-        at = _probe(ids[i], keys)
-        if keys[at] == FREE:
+        at = _probe(ids[i], places, slot_ids)
+        if places[at] == FREE:
             if num_used == len(rows):
                 continue
-            keys[at] = ids[i]
-            slots[at] = num_used
+            places[at] = num_used
             slot_ids[num_used] = ids[i]
             num_used += 1
-        slot = slots[at]
+        slot = places[at]
         if not is_filled[slot]:
             is_filled[slot] = True
             for j in range(rows.shape[1]):

@@ -71,9 +71,9 @@ def test_rows_are_right_and_repeated_ones_are_not_asked_for() -> None:
 def test_a_tenth_of_the_rows_saves_a_third_of_a_power_law(policy: str) -> None:
     rng = np.random.default_rng(2)
     hot = np.random.default_rng(5).permutation(1000) if policy == "degree" else None
-    row_bytes = 16 + 8 + 1 + 48
-    cache = HotRows(INFO, 1000, 100 * row_bytes + (4000 if hot is None else 0), hot)
-    assert cache.num_slots == 100 if hot is not None else 90 <= cache.num_slots <= 130
+    row_bytes = 16 + 8 + 1 + 12
+    cache = HotRows(INFO, 1000, 100 * row_bytes + (500 if hot is None else 0), hot)
+    assert 95 <= cache.num_slots <= 105
     owner = CachedOwner(Store(), {("node", "x"): cache})
     for _ in range(400):
         ids = wanted_of_power_law(50, rng)
@@ -150,19 +150,29 @@ def test_tables_and_plain_twin_agree() -> None:
     rng = np.random.default_rng(3)
     slot_ids = rng.choice(500, 60, replace=False)
     slot_ids[::7] = caching.FREE
-    keys, slots = np.full(128, caching.FREE), np.zeros(128, np.int32)
-    caching.enter_slots(slot_ids, keys, slots)
+    places = np.full(128, caching.FREE, np.int32)
+    caching.enter_slots(slot_ids, places)
     rows, is_filled = rng.integers(0, 99, (60, 2)).astype(np.uint32), rng.random(60) < 0.5
     ids = rng.integers(0, 500, 300)
     out, misses = np.zeros((300, 2), np.uint32), np.empty(300, np.int64)
-    counters = np.zeros(100, np.uint32)
-    num = caching.take_rows(ids, keys, slots, is_filled, rows, counters, out, misses)
+    counters = np.zeros(100, np.uint8)
+    num = caching.take_rows(ids, places, slot_ids, is_filled, rows, counters, out, misses)
     twin = {int(i): s for s, i in enumerate(slot_ids) if i != caching.FREE and is_filled[s]}
     assert misses[:num].tolist() == [i for i, node in enumerate(ids.tolist()) if node not in twin]
     for i, node in enumerate(ids.tolist()):
         if node in twin:
             assert np.array_equal(out[i], rows[twin[node]])
     assert np.array_equal(counters, np.bincount(ids % 100, minlength=100))
+
+
+def test_counters_are_halved_before_they_overflow() -> None:
+    places, slot_ids = np.full(2, caching.FREE, np.int32), np.empty(0, np.int64)
+    rows, is_filled = np.empty((0, 1), np.uint32), np.empty(0, np.bool_)
+    counters = np.array([255, 7, 0], np.uint8)
+    ids, out = np.array([0, 1, 1]), np.empty((3, 1), np.uint32)
+    misses = np.empty(3, np.int64)
+    assert caching.take_rows(ids, places, slot_ids, is_filled, rows, counters, out, misses) == 3
+    assert counters.tolist() == [128, 5, 0]
 
 
 def test_memory_is_divided_by_size() -> None:
