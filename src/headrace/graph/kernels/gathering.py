@@ -6,21 +6,26 @@ from numba import njit
 
 
 @njit(nogil=True, cache=True)
-def copy_owned(ids, first, values, out):
-    """Copy the rows of all ids that one part owns; others are left alone.
+def copy_rows(ids, offsets, parts, out):
+    """Copy rows from a few parts.
+
+    Looking for the owner of each id is faster than a pass over all ids per part: rows are then
+    written in order.
 
     Args:
         ids: Of the wanted rows.
-        first: Id of the part's first row.
-        values: Rows of the part, as words.
+        offsets: Where the ids of each part begin; one more than parts.
+        parts: Rows of every part, as words; a tuple.
         out: A row per id, as words.
     """
-    num_rows, num_words = values.shape
+    num_words = out.shape[1]
     for i in range(len(ids)):
-        row = ids[i] - first
-        if 0 <= row < num_rows:
-            for j in range(num_words):
-                out[i, j] = values[row, j]
+        part = 0
+        while ids[i] >= offsets[part + 1]:
+            part += 1
+        values, row = parts[part], ids[i] - offsets[part]
+        for j in range(num_words):
+            out[i, j] = values[row, j]
 
 
 @njit(nogil=True, cache=True)

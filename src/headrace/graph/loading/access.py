@@ -117,6 +117,20 @@ class GraphAccess(ABC):
             raise SpecError(f"{of!r} has no column {name!r}", f"it has {', '.join(named)}")
         return named[name]
 
+    def check_edges(self, edge_type: EdgeType, edges: np.ndarray) -> None:
+        """Refuse ids of edges that somebody else made up.
+
+        Raises:
+            SpecError: There are no such edges.
+        """
+        num_edges = int(self.offsets[edge_type][-1])
+        if len(edges) and not 0 <= edges.min() <= edges.max() < num_edges:
+            raise SpecError(
+                f"edges {edges.min()} to {edges.max()} of {edge_type} were asked for, there are "
+                f"{num_edges}",
+                f"use 0 to {num_edges - 1}",
+            )
+
     def edge_ids(self, edge_type: EdgeType, edges: np.ndarray) -> np.ndarray:
         """Original ids of edges, `int64`."""
         original = np.empty(len(edges), np.int64)

@@ -41,6 +41,8 @@ class BatchMaker:
             out: Nodes by original ids, edges as they are stored.
             new_ids: Of the nodes by type, if they are known.
         """
+        if new_ids is None:
+            self._check_edges(out)
         if isinstance(out, HeteroSamplerOutput):
             return self._hetero(out, new_ids)
         return self._homogeneous(out, new_ids)
@@ -117,6 +119,14 @@ class BatchMaker:
             name: (self._access.gather(of, name, ids, may_repeat), column, len(ids))
             for name, column in self._access.columns[of].items()
         }
+
+    def _check_edges(self, out: SamplerOutput | HeteroSamplerOutput) -> None:
+        named = (
+            {self._access.edge_types[0]: out.edge} if isinstance(out, SamplerOutput) else out.edge
+        )
+        for edge_type, edge in (named or {}).items():
+            if edge is not None:
+                self._access.check_edges(edge_type, edge.numpy())
 
     def _fill(self, store: Any, started: dict[str, tuple[Gathering, ColumnInfo, int]]) -> None:
         for name, (gathering, column, num_rows) in started.items():

@@ -53,11 +53,10 @@ class Gathering:
         self._rows = rows
         self._ids = ids
         self.purpose = rows.of, rows.name
-        self._local: list[tuple[int, np.ndarray | None]]
+        self._local: list[tuple[int, np.ndarray]] = []
         self._asked: list[tuple[np.ndarray, np.ndarray, Future[np.ndarray]]] = []
-        num_parts = len(rows.parts)
-        if not owners and num_parts <= _FEW_PARTS:
-            self._local = [(part, None) for part in range(num_parts)]
+        self._is_split = bool(owners) or len(rows.parts) > _FEW_PARTS
+        if not self._is_split:
             return
         split = split_by_owner(ids, rows.offsets)
         self._local = [(part, at) for part, at in split if part not in owners]
@@ -75,21 +74,28 @@ class Gathering:
         """
         if out.size == 0:
             return
+        if not self._is_split:
+            self._copy_all(out)
         for part, at in self._local:
             values, first = self._rows.parts[part], int(self._rows.offsets[part])
             assert values is not None
-            if len(self._rows.parts) == 1 and values.dtype == out.dtype:
-                # numpy copies whole rows at once; `clip` spares it a second look at the ids.
-                np.take(values, self._ids, axis=0, out=out, mode="clip")
-                continue
-            source, target = _words(values, out)
-            if at is None:
-                gathering.copy_owned(self._ids, first, source, target)
-            else:
-                gathering.copy_at(at, self._ids, first, source, target)
+            (source,), target = _words([values], out)
+            gathering.copy_at(at, self._ids, first, source, target)
         for at, order, future in self._asked:
-            source, target = _words(future.result(), out)
+            (source,), target = _words([future.result()], out)
             gathering.place_rows(at, order, source, target)
+
+    def _copy_all(self, out: np.ndarray) -> None:
+        offsets = self._rows.offsets
+        # Compiled code wants parts of one type, and empty ones are no mapped files.
+        used = np.flatnonzero(np.diff(offsets))
+        parts = [values for p in used if (values := self._rows.parts[int(p)]) is not None]
+        if len(offsets) == 2 and parts[0].dtype == out.dtype:
+            # numpy copies whole rows at once; `clip` spares it a second look at the ids.
+            np.take(parts[0], self._ids, axis=0, out=out, mode="clip")
+            return
+        sources, target = _words(parts, out)
+        gathering.copy_rows(self._ids, np.append(offsets[used], offsets[-1]), sources, target)
 
 
 def _unique(ids: np.ndarray, may_repeat: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -99,16 +105,17 @@ def _unique(ids: np.ndarray, may_repeat: bool) -> tuple[np.ndarray, np.ndarray]:
     return wanted, order
 
 
-def _words(source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _words(
+    sources: Sequence[np.ndarray], target: np.ndarray
+) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
     """See rows as words, the longest that fit: one compiled loop serves all types of a size."""
     flat = [
         np.asarray(array).reshape(len(array), math.prod(array.shape[1:]))
-        for array in (source, target)
+        for array in (*sources, target)
     ]
-    if source.dtype != target.dtype:
-        # Ids, which are stored in few bytes, become longer on the way.
-        return flat[0], flat[1]
-    row_bytes = flat[1].shape[1] * target.itemsize
-    fits = (row_bytes, source.ctypes.data, target.ctypes.data)
-    size = next(size for size in (8, 4, 2, 1) if all(n % size == 0 for n in fits))
-    return flat[0].view(f"u{size}"), flat[1].view(f"u{size}")
+    # Ids, which are stored in few bytes, become longer on the way.
+    if all(array.dtype == target.dtype for array in sources):
+        fits = [flat[-1].shape[1] * target.itemsize, *(array.ctypes.data for array in flat)]
+        size = next(size for size in (8, 4, 2, 1) if all(n % size == 0 for n in fits))
+        flat = [array.view(f"u{size}") for array in flat]
+    return tuple(flat[:-1]), flat[-1]

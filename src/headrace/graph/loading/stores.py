@@ -51,6 +51,8 @@ class PartedFeatureStore(FeatureStore):  # type: ignore[misc]
         ids = _ids(attr.index, int(self.access.offsets[of][-1]))
         if isinstance(of, str):
             ids = self.access.to_new(of, ids)
+        else:
+            self.access.check_edges(of, ids)
         gathering = self.access.gather(of, attr.attr_name, ids, may_repeat=True)
         rows = finish(gathering, column, len(ids), self.keep_dtype)
         return rows[0] if isinstance(attr.index, int) else rows

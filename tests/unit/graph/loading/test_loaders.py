@@ -299,6 +299,13 @@ def test_transforms_see_original_ids(tmp_path: Path) -> None:
     loader = NeighborLoader(graph, [3], transform=count, transform_sampler_output=drop_edges)
     batch = next(iter(loader))
     assert batch.count == len(batch.n_id)
+
+    def make_up(out: Any) -> Any:
+        out.edge = out.edge + 500
+        return out
+
+    with pytest.raises(SpecError):
+        next(iter(NeighborLoader(graph, [3], transform_sampler_output=make_up)))
     assert batch.edge_index.shape == (2, 1)
     assert torch.equal(batch.x, data.x[batch.n_id])
     assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])

@@ -45,8 +45,9 @@ def test_columns_by_original_ids(tmp_path: Path) -> None:
     for bad in (TensorAttr("paper", "x", None), TensorAttr(None, "z", None)):
         with pytest.raises(SpecError):
             features.get_tensor(bad)
-    with pytest.raises(SpecError):
-        features.get_tensor(None, "x", torch.tensor([80]))
+    for of, name, row in ((None, "x", 80), (("node", "to", "node"), "edge_attr", 500)):
+        with pytest.raises(SpecError):
+            features.get_tensor(of, name, torch.tensor([row]))
     with pytest.raises(SpecError):
         features.put_tensor(data.x, None, "x", None)
     with pytest.raises(SpecError):
