@@ -1,12 +1,14 @@
 """Run a sampler as a process: `python -m headrace.graph.feeding --config FILE`.
 
-Its standard input is the Unix socket of its trainer. It ends when that closes, which happens when
-the trainer ends, however it ends.
+Its standard input is the Unix socket of its trainer; or, if it listens for one on another machine,
+anything. It ends when that closes, which happens when who started it ends, however that ends; and
+when its trainer has enough.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import socket
@@ -19,9 +21,9 @@ import numpy as np
 
 from headrace.core.errors import HeadraceError
 from headrace.graph.feeding.config import SamplerConfig, load_config
-from headrace.graph.feeding.handover import LocalSender
+from headrace.graph.feeding.handover import LocalSender, PartSender
 from headrace.graph.feeding.making import PartMaker
-from headrace.graph.feeding.reaching import Caches, open_access, report
+from headrace.graph.feeding.reaching import Caches, load_credentials, open_access, report
 from headrace.graph.feeding.scheduling import schedule
 from headrace.graph.feeding.worker import Pipeline
 
@@ -35,18 +37,53 @@ def main(arguments: list[str] | None = None) -> int:
     path = parser.parse_args(arguments).config
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     config = load_config(path)
-    # There is nothing to save, and threads may wait for a store: the shortest end is the best.
-    sender = LocalSender(socket.socket(fileno=0), config.window, on_gone=lambda: os._exit(0))
-    threading.Thread(target=_beat, args=(sender,), daemon=True).start()
     try:
-        _work(config, sender)
+        _work(config, _listen(config) if config.listen else _join(config))
     except HeadraceError as error:
         logging.error("%s: %s", config.name, error)
+        if config.listen:
+            # The trainer asks when it likes, and must learn why.
+            threading.Event().wait()
         return error.exit_code
+    if config.listen:
+        threading.Event().wait()
     return 0
 
 
-def _work(config: SamplerConfig, sender: LocalSender) -> None:
+def _join(config: SamplerConfig) -> PartSender:
+    """Reach the trainer that started this process."""
+    sender = LocalSender(socket.socket(fileno=0), config.window, on_gone=_end)
+    threading.Thread(target=_beat, args=(sender,), daemon=True).start()
+    return sender
+
+
+def _listen(config: SamplerConfig) -> PartSender:
+    """Wait for a trainer on another machine."""
+    from headrace.graph.feeding.remote import RemoteSender
+
+    threading.Thread(target=_wait_for_parent, daemon=True).start()
+    at = config.listen
+    assert at is not None
+    credentials = load_credentials(config)
+    sender = RemoteSender(credentials, config.window, at.host, at.port, on_gone=_end)
+    partial = at.ready.with_name(at.ready.name + ".partial")
+    partial.write_text(json.dumps({"port": sender.port, "pid": os.getpid()}), encoding="ascii")
+    partial.replace(at.ready)
+    return sender
+
+
+def _end() -> None:
+    # There is nothing to save, and threads may wait for a store: the shortest end is the best.
+    os._exit(0)
+
+
+def _wait_for_parent() -> None:
+    while os.read(sys.stdin.fileno(), 1 << 16):
+        pass
+    _end()
+
+
+def _work(config: SamplerConfig, sender: PartSender) -> None:
     try:
         access, caches = open_access(config)
         maker = PartMaker(access, config, time.perf_counter)

@@ -61,6 +61,20 @@ class CacheConfig(Value):
     home: Annotated[int, Field(ge=0)] | None = None
 
 
+class ListenAt(Value):
+    """How a sampler is reached by a trainer on another machine.
+
+    Attributes:
+        host: Address to listen on.
+        port: 0 for any that is free.
+        ready: File to write, with port and process number, when the sampler listens.
+    """
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    ready: Path
+
+
 class SamplerConfig(Value):
     """A sampler.
 
@@ -69,8 +83,8 @@ class SamplerConfig(Value):
         machine: Name of its machine, for messages.
         graph: Directory of the partitioned graph.
         stores: Where the parts are that this machine has not.
-        credentials: File written by `Credentials.save`; needed to ask stores.
-        tls: Whether stores are asked over encrypted connections.
+        credentials: File written by `Credentials.save`; needed to ask stores and to be asked.
+        tls: Whether connections to other machines are encrypted.
         node_type: What seeds are.
         seeds: File of `numpy.save`: original ids.
         share: Seeds that this sampler adds to every batch.
@@ -92,6 +106,8 @@ class SamplerConfig(Value):
             is on this machine, else for as many as may be sampled ahead.
         fetching_threads: How many parts' values are fetched at the same time.
         cache: None to ask for every row anew.
+        listen: For a trainer on another machine, which asks with the same credentials; none if
+            standard input is the socket of a trainer on this one.
     """
 
     task: str = "sampler 0"
@@ -120,6 +136,7 @@ class SamplerConfig(Value):
     sampling_threads: Count | None = None
     fetching_threads: Count = 2
     cache: CacheConfig | None = None
+    listen: ListenAt | None = None
 
     @property
     def name(self) -> str:

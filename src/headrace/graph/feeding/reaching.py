@@ -32,7 +32,7 @@ def open_access(config: SamplerConfig) -> tuple[PartedAccess, Caches]:
     if not config.stores:
         return PartedAccess(graph), {}
     caches = {} if config.cache is None else make_caches(graph, config, config.cache)
-    credentials = _credentials(config)
+    credentials = load_credentials(config)
     connect = {store.part: partial(_connect, store, credentials, caches) for store in config.stores}
     access = PartedAccess(graph, connect)
     # Now, by one thread: several would open several connections to the same store.
@@ -76,18 +76,23 @@ def report(caches: Caches) -> CacheReport:
     return sum((cache.report() for cache in caches.values()), CacheReport())
 
 
+def load_credentials(config: SamplerConfig) -> Credentials:
+    """What the sampler shows others, and checks them by.
+
+    Raises:
+        SpecError: There is no such file.
+    """
+    if config.credentials is None:
+        raise SpecError("another machine is to be reached without credentials", "name their file")
+    credentials = Credentials.load(config.credentials)
+    return credentials if config.tls else replace(credentials, identity=None)
+
+
 def _is_wanted(config: SamplerConfig, node_type: str, name: str) -> bool:
     return config.columns is None or any(
         (wanted.node_type, wanted.name, wanted.seeds_only) == (node_type, name, False)
         for wanted in config.columns
     )
-
-
-def _credentials(config: SamplerConfig) -> Credentials:
-    if config.credentials is None:
-        raise SpecError("stores are to be asked without credentials", "name their file")
-    credentials = Credentials.load(config.credentials)
-    return credentials if config.tls else replace(credentials, identity=None)
 
 
 def _connect(store: StoreAt, credentials: Credentials, caches: Caches) -> Owner:

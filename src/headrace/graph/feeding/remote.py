@@ -1,0 +1,201 @@
+"""From a sampler to a trainer on another machine: the trainer asks, as it would ask a store.
+
+A part travels as one array, laid out as in shared memory. The trainer always has requests for the
+next parts on their way, so that one travels while another is used. The run-ahead window bounds what
+waits at the sampler. Tokens, TLS and all checks of streams are those of stores.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import Empty, Queue
+from typing import Any
+
+import numpy as np
+
+from headrace.core.errors import SpecError
+from headrace.graph.feeding.errors import FeedError
+from headrace.graph.feeding.handover import TrainerGoneError
+from headrace.graph.feeding.parts import Part, Placed, from_fields, to_fields
+from headrace.graph.service.channel import Channel
+from headrace.graph.service.errors import StoreError
+from headrace.graph.service.limits import Limits
+from headrace.graph.service.messages import Fields, Message
+from headrace.graph.service.operations import Operations
+from headrace.graph.service.security import Credentials
+from headrace.graph.service.shard import Shard
+from headrace.graph.service.store import StoreServer
+
+# An answer comes within this time even if there is no part yet: silence means death.
+_ANSWER_S = 2.0
+_TIMEOUT_S = 10.0
+_ON_THEIR_WAY = 2
+_ALIGN = 16
+
+# A trainer has one stream; the rest is for one that connects again.
+_LIMITS = Limits(max_rows=1, max_request_bytes=1 << 16, max_streams=8)
+
+_Waiting = tuple[dict[str, Any], np.ndarray] | SpecError
+
+
+class RemoteSender:
+    """Offers parts to a trainer that asks for them.
+
+    Args:
+        credentials: Who may ask.
+        window: How many parts may wait for the trainer.
+        host: Address to listen on.
+        port: 0 for any that is free.
+        on_gone: Called when a trainer that took parts has closed or died.
+
+    Attributes:
+        port: On which it listens.
+    """
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        window: int,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        on_gone: Callable[[], None] | None = None,
+    ) -> None:
+        self._credits = threading.Semaphore(window)
+        self._is_gone = False
+        self._on_gone = on_gone
+        self._next_slot = 0
+        self._memory: dict[int, np.ndarray] = {}
+        self._waiting: Queue[_Waiting] = Queue()
+        operations = _Parts(self._waiting, self._credits)
+        self._server = _PartServer(operations, credentials, host, port, self._end)
+        self.port: int = self._server.port
+
+    def reserve(self, num_bytes: int) -> tuple[int, np.ndarray]:
+        """Wait for a credit; then a slot's number, and its memory.
+
+        Raises:
+            TrainerGoneError: There will be no credit any more.
+        """
+        self._credits.acquire()
+        if self._is_gone:
+            self._credits.release()
+            raise TrainerGoneError
+        slot, self._next_slot = self._next_slot, self._next_slot + 1
+        # Always new: what was sent may still be read by the network.
+        self._memory[slot] = np.empty(num_bytes, np.uint8)
+        return slot, self._memory[slot]
+
+    def send(self, slot: int, part: Part, placed: list[Placed]) -> None:
+        """Offer what was written to a slot."""
+        self._waiting.put(({"part": to_fields(part, placed)}, self._memory.pop(slot)))
+
+    def fail(self, problem: str, remedy: str) -> None:
+        """Say what went wrong, after all parts that wait."""
+        self._waiting.put(SpecError(problem, remedy))
+
+    def close(self) -> None:
+        """Let whoever waits for a credit go; what waits can still be taken."""
+        self._is_gone = True
+        self._credits.release()
+
+    def shut_down(self) -> None:
+        """Stop listening."""
+        self.close()
+        self._server.close()
+
+    def _end(self) -> None:
+        was_gone = self._is_gone
+        self.close()
+        if self._on_gone is not None and not was_gone:
+            self._on_gone()
+
+
+class RemoteReceiver:
+    """Takes parts from a sampler on another machine.
+
+    Args:
+        channel: How to reach it; a `FlightChannel` whose address names task and machine.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._asked: deque[Future[Message]] = deque()
+
+    def receive(self) -> Part:
+        """Wait for the next part.
+
+        Raises:
+            FeedError: The sampler failed or is gone.
+        """
+        while True:
+            while len(self._asked) <= _ON_THEIR_WAY:
+                self._asked.append(self._channel.ask({"op": "next"}, (), _TIMEOUT_S))
+            try:
+                reply = self._asked.popleft().result()
+            except StoreError as error:
+                raise FeedError(error.problem, error.remedy) from None
+            if "part" in reply.fields:
+                return from_fields(reply.fields["part"], _aligned(reply.arrays[0]))
+
+    def close(self) -> None:
+        """End the connection; whoever waits in `receive` is told."""
+        self._channel.close()
+
+
+class _Parts(Operations):
+    """Answers a trainer."""
+
+    def __init__(self, waiting: Queue[_Waiting], credits: threading.Semaphore) -> None:
+        super().__init__(Shard(0), _LIMITS)
+        self._operations = {"next": self._next, "ping": self._ping}
+        self._waiting = waiting
+        self._credits = credits
+        self.was_asked = False
+
+    def _next(self, asked: Any) -> tuple[Fields, tuple[np.ndarray, ...]]:
+        asked.end(0)
+        self.was_asked = True
+        try:
+            found = self._waiting.get(timeout=_ANSWER_S)
+        except Empty:
+            return {"wait": True}, ()
+        if isinstance(found, SpecError):
+            # For requests that are already on their way, too.
+            self._waiting.put(found)
+            raise found
+        self._credits.release()
+        fields, memory = found
+        return fields, (memory,)
+
+
+class _PartServer(StoreServer):
+    """A store's server with a trainer's questions."""
+
+    def __init__(
+        self,
+        operations: _Parts,
+        credentials: Credentials,
+        host: str,
+        port: int,
+        on_end: Callable[[], None],
+    ) -> None:
+        super().__init__(Shard(0), credentials, host, port, _LIMITS, warm=False)
+        self._operations = operations
+        self._parts = operations
+        self._on_end = on_end
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Answer a trainer until it has enough."""
+        try:
+            super().do_exchange(context, descriptor, reader, writer)
+        finally:
+            if self._parts.was_asked:
+                self._on_end()
+
+
+def _aligned(memory: np.ndarray) -> np.ndarray:
+    """The same bytes where arrays of numbers may begin."""
+    return memory if memory.ctypes.data % _ALIGN == 0 else memory.copy()

@@ -1,0 +1,167 @@
+"""Parts that travel to a trainer on another machine, over a real connection."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace.graph.feeding.config import ListenAt, SamplerConfig
+from headrace.graph.feeding.errors import FeedError
+from headrace.graph.feeding.feed import Feed, start_feed
+from headrace.graph.feeding.handover import TrainerGoneError
+from headrace.graph.feeding.parts import Key, Part, arrays_in, place
+from headrace.graph.feeding.remote import RemoteReceiver, RemoteSender
+from headrace.graph.opening import open_graph
+from headrace.graph.service.channel import Address, FlightChannel
+from headrace.graph.service.errors import StoreError
+from headrace.graph.service.security import Credentials, Secret
+from tests.integration.store_service.store_process import patient
+from tests.unit.graph.small_graphs import homogeneous, write
+
+pytestmark = pytest.mark.integration
+pytest.importorskip("torch_geometric")
+
+X, Y = Key("node", "x", "node", "float32"), Key("node", "y", "seed", "int64")
+OWN = Credentials(Secret.random())
+
+
+def send(sender: RemoteSender, batch: int) -> None:
+    placed, num_bytes = place({X: (10 + batch, 3), Y: (batch,)})
+    slot, memory = sender.reserve(num_bytes)
+    for array in arrays_in(memory, placed).values():
+        array[...] = batch
+    sender.send(slot, Part(1, batch, {"node": [batch]}, {}), placed)
+
+
+def connect(sender: RemoteSender, credentials: Credentials = OWN) -> RemoteReceiver:
+    address = Address("sampler 2", "m9", "127.0.0.1", sender.port)
+    return RemoteReceiver(FlightChannel(address, credentials))
+
+
+def test_parts_travel_in_order_within_the_window() -> None:
+    gone = threading.Event()
+    sender = RemoteSender(OWN, window=2, on_gone=gone.set)
+    sent: list[int] = []
+
+    def work() -> None:
+        try:
+            for batch in range(1000):
+                send(sender, batch)
+                sent.append(batch)
+        except TrainerGoneError:
+            pass
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    receiver = connect(sender)
+    thread.join(0.2)
+    assert sent == [0, 1]
+    for batch in range(20):
+        part = receiver.receive()
+        assert (part.epoch, part.batch) == (1, batch)
+        assert np.array_equal(part.arrays[X], np.full((10 + batch, 3), batch, np.float32))
+        assert part.arrays[Y].tolist() == [batch] * batch
+    # The window, and what is on its way.
+    assert len(sent) <= 20 + 2 + 3
+    receiver.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert gone.wait(5)
+    sender.shut_down()
+
+
+def test_a_failure_follows_what_was_made() -> None:
+    sender = RemoteSender(OWN, window=2)
+    send(sender, 1)
+    sender.fail("store 1 on m2 is gone", "start it")
+    receiver = connect(sender)
+    assert receiver.receive().batch == 1
+    for _ in range(2):
+        with pytest.raises(FeedError, match=r"sampler 2 on m9.*store 1 on m2 is gone"):
+            receiver.receive()
+    receiver.close()
+    sender.shut_down()
+
+
+def test_a_sampler_that_ends_is_named() -> None:
+    sender = RemoteSender(OWN, window=2)
+    receiver = connect(sender)
+    sender.shut_down()
+    with pytest.raises(FeedError, match="sampler 2 on m9"):
+        receiver.receive()
+    receiver.close()
+
+
+def test_strangers_get_nothing() -> None:
+    sender = RemoteSender(OWN, window=2)
+    with pytest.raises(StoreError, match="sampler 2 on m9 refuses us"):
+        connect(sender, Credentials(Secret.random()))
+    address = Address("sampler 2", "m9", "127.0.0.1", sender.port)
+    channel = FlightChannel(address, OWN)
+    for op in ("gather", "sample", "push", "status"):
+        with pytest.raises(StoreError, match=op):
+            channel.ask({"op": op}, (), 5.0).result()
+    with pytest.raises(StoreError):
+        channel.ask({"op": "next"}, [np.zeros(3)], 5.0).result()
+    channel.close()
+    sender.shut_down()
+
+
+def test_a_sampler_process_feeds_another_machine(tmp_path: Path) -> None:
+    write(homogeneous(200, 2000), tmp_path / "graph", 2)
+    graph, seeds = open_graph(tmp_path / "graph"), np.arange(0, 200, 2)
+    OWN.save(tmp_path / "keys")
+    np.save(tmp_path / "seeds.npy", seeds)
+    config = SamplerConfig(
+        task="sampler 2",
+        machine="m9",
+        graph=graph.folder,
+        credentials=tmp_path / "keys",
+        tls=False,
+        node_type="node",
+        seeds=tmp_path / "seeds.npy",
+        share=16,
+        batches_per_epoch=7,
+        fanouts=tuple((edge_type, (4, 3)) for edge_type in graph.edge_types),
+        listen=ListenAt(ready=tmp_path / "ready"),
+    )
+    with start_feed(
+        [config.model_copy(update={"listen": None})], [seeds], time.perf_counter
+    ) as feed:
+        expected = [(batch.n_id.tolist(), batch.x.tolist()) for batch in feed]
+    (tmp_path / "config").write_text(config.model_dump_json())
+    command = [sys.executable, "-m", "headrace.graph.feeding", "--config", str(tmp_path / "config")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        assert patient((tmp_path / "ready").exists, 60)
+        port = json.loads((tmp_path / "ready").read_text())["port"]
+        channel = FlightChannel(Address("sampler 2", "m9", "127.0.0.1", port), OWN)
+        with Feed([RemoteReceiver(channel)], 7, time.perf_counter) as feed:
+            for _ in range(2):
+                assert len(list(feed)) == 7
+        assert process.wait(10) == 0
+    (tmp_path / "ready").unlink()
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        assert patient((tmp_path / "ready").exists, 60)
+        port = json.loads((tmp_path / "ready").read_text())["port"]
+        channel = FlightChannel(Address("sampler 2", "m9", "127.0.0.1", port), OWN)
+        with Feed([RemoteReceiver(channel)], 7, time.perf_counter) as feed:
+            seen = [(batch.n_id.tolist(), batch.x.tolist()) for batch in feed]
+            process.kill()
+            begin = time.monotonic()
+            with pytest.raises(FeedError, match="sampler 2 on m9"):
+                drain(feed)
+            assert time.monotonic() - begin < 15
+    assert seen == expected
+
+
+def drain(feed: Feed) -> None:
+    while True:
+        for batch in feed:
+            assert batch.num_nodes > 0
