@@ -1,0 +1,1 @@
+"""What learns: reference models and the loops that train them on batches."""

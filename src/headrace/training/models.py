@@ -1,0 +1,145 @@
+"""Reference models, all PyG's own layers, made by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import GAT, GCN, GraphSAGE, RGCNConv
+
+from headrace.core.errors import SpecError
+
+EdgeType = tuple[str, str, str]
+
+_HOMOGENEOUS: dict[str, Callable[..., nn.Module]] = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT}
+
+MODELS = (*_HOMOGENEOUS, "rgcn")
+"""Names that `make_model` knows."""
+
+
+def make_model(
+    name: str,
+    in_channels: int | Mapping[str, int],
+    hidden_channels: int,
+    out_channels: int,
+    num_layers: int = 2,
+    dropout: float = 0.5,
+    edge_types: Sequence[EdgeType] = (),
+    num_nodes: Mapping[str, int] | None = None,
+) -> nn.Module:
+    """A model by its name.
+
+    Args:
+        name: One of `MODELS`.
+        in_channels: Features of a node; for `rgcn` of each node type that has any.
+        hidden_channels: Numbers between layers.
+        out_channels: Classes, or numbers of an embedding.
+        num_layers: As many as a loader has hops.
+        dropout: Between layers.
+        edge_types: Only for `rgcn`: all relations.
+        num_nodes: Only for `rgcn`: of node types without features, whose rows are learnt.
+
+    Raises:
+        SpecError: There is no such model, or it lacks what it needs.
+    """
+    if name == "rgcn":
+        if isinstance(in_channels, int) or not edge_types:
+            raise SpecError(
+                "rgcn was asked for without the types of the graph",
+                "give edge_types, and in_channels by node type",
+            )
+        return RGCN(
+            in_channels, hidden_channels, out_channels, num_layers, dropout, edge_types, num_nodes
+        )
+    if name not in _HOMOGENEOUS:
+        raise SpecError(f"there is no model {name!r}", f"use one of {', '.join(MODELS)}")
+    if not isinstance(in_channels, int):
+        raise SpecError(f"{name} knows one type of nodes", "use rgcn for a graph with types")
+    made = _HOMOGENEOUS[name](
+        in_channels, hidden_channels, num_layers, out_channels, dropout=dropout
+    )
+    return made
+
+
+class RGCN(nn.Module):
+    """Relational graph convolutions (`RGCNConv`) over all node types at once.
+
+    Features of each type are first brought to the same length; nodes that have none get a row
+    that is learnt. Takes and gives dictionaries by node type, as PyG's heterogeneous models do.
+
+    Args:
+        in_channels: Features by node type, of types that have any.
+        hidden_channels: Numbers between layers.
+        out_channels: Classes, or numbers of an embedding.
+        num_layers: How many.
+        dropout: Between layers.
+        edge_types: All relations.
+        num_nodes: Of types without features.
+    """
+
+    def __init__(
+        self,
+        in_channels: Mapping[str, int],
+        hidden_channels: int,
+        out_channels: int,
+        num_layers: int,
+        dropout: float,
+        edge_types: Sequence[EdgeType],
+        num_nodes: Mapping[str, int] | None = None,
+    ) -> None:
+        super().__init__()
+        self._edge_types = tuple(edge_types)
+        self.inputs = nn.ModuleDict(
+            {name: nn.Linear(width, hidden_channels) for name, width in in_channels.items()}
+        )
+        self.rows = nn.ModuleDict(
+            {name: nn.Embedding(num, hidden_channels) for name, num in (num_nodes or {}).items()}
+        )
+        widths = [hidden_channels] * num_layers + [out_channels]
+        self.layers = nn.ModuleList(
+            RGCNConv(before, after, len(self._edge_types)) for before, after in pairwise(widths)
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        x_dict: Mapping[str, Tensor],
+        edge_index_dict: Mapping[EdgeType, Tensor],
+        n_id_dict: Mapping[str, Tensor] | None = None,
+    ) -> dict[str, Tensor]:
+        """Embed all nodes of a batch.
+
+        Args:
+            x_dict: Features by node type.
+            edge_index_dict: Edges by type.
+            n_id_dict: Original ids; for types without features.
+        """
+        first = {name: self.inputs[name](x) for name, x in x_dict.items() if name in self.inputs}
+        for name, ids in (n_id_dict or {}).items():
+            if name in self.rows and name not in first:
+                first[name] = self.rows[name](ids)
+        counts = [len(rows) for rows in first.values()]
+        starts = dict(zip(first, [0, *torch.tensor(counts).cumsum(0).tolist()], strict=False))
+        x = torch.cat(list(first.values()))
+        ends, kinds = self._join(edge_index_dict, starts, x.device)
+        for number, layer in enumerate(self.layers):
+            x = layer(x, ends, kinds)
+            if number < len(self.layers) - 1:
+                x = self.dropout(x.relu())
+        return dict(zip(first, x.split(counts), strict=True))
+
+    def _join(
+        self, edge_index_dict: Mapping[EdgeType, Tensor], starts: Mapping[str, int], device: Any
+    ) -> tuple[Tensor, Tensor]:
+        ends = [torch.empty(2, 0, dtype=torch.int64, device=device)]
+        kinds = [torch.empty(0, dtype=torch.int64, device=device)]
+        for number, (src, relation, dst) in enumerate(self._edge_types):
+            own = edge_index_dict.get((src, relation, dst))
+            if own is not None and src in starts and dst in starts:
+                shift = torch.tensor([[starts[src]], [starts[dst]]], device=device)
+                ends.append(own + shift)
+                kinds.append(torch.full((own.shape[1],), number, device=device))
+        return torch.cat(ends, 1), torch.cat(kinds)
