@@ -18,7 +18,7 @@ from headrace.graph.arrays import reporting_full_disk
 from headrace.graph.building import build_adjacency, build_csc, open_adjacency, open_csc
 from headrace.graph.manifest import Manifest
 from headrace.graph.partitioners._base import Constraint, Question
-from headrace.graph.partitioners.choosing import choose_method, find_partitioner
+from headrace.graph.partitioners.choosing import check_method, choose_method, find_partitioner
 from headrace.graph.partitioners.clusters import second_level
 from headrace.graph.partitioners.communication import balance_communication
 from headrace.graph.partitioners.repair import repair
@@ -94,6 +94,7 @@ def partition(
 
 
 def _check(source: GraphSource, wanted: Wanted, folder: Path) -> None:
+    check_method(wanted.method)
     if folder.exists():
         raise SpecError(f"{folder} exists already", "choose another name or remove it")
     num_parts = len(wanted.shares)

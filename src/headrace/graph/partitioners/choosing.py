@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-from headrace.core.errors import SpecError
+from headrace.core.errors import MissingExtraError, SpecError
 from headrace.graph.partitioners._base import Partitioner
 from headrace.graph.partitioners.fennel import Fennel
 from headrace.graph.partitioners.kaminpar_ import KaMinPar
@@ -13,6 +13,7 @@ from headrace.graph.partitioners.metis import Metis
 from headrace.graph.partitioners.simple import Hash, Range
 
 METHODS = ("metis", "kaminpar", "fennel", "hash", "range")
+_PACKAGES = {"metis": "pymetis", "kaminpar": "kaminpar"}
 
 _METIS_ARCS = 100_000_000
 """Up to here METIS: 22 s and 2.2 GiB at 48 M arcs, 213 s and 9.5 GiB at 163 M, where KaMinPar needs
@@ -32,15 +33,31 @@ def choose_method(num_arcs: int) -> str:
     return "fennel"
 
 
+def check_method(method: str) -> None:
+    """Find out before long work whether a method can be used.
+
+    Raises:
+        SpecError: There is none of that name.
+        MissingExtraError: What it needs is not installed.
+    """
+    if method not in ("auto", *METHODS):
+        raise SpecError(
+            f"there is no partitioner {method!r}", f"use auto or one of {', '.join(METHODS)}"
+        )
+    package = _PACKAGES.get(method)
+    if package is not None and find_spec(package) is None:
+        raise MissingExtraError(
+            f"{package} is not installed",
+            "pip install 'headrace[partition]', or use the method fennel",
+        )
+
+
 def find_partitioner(method: str, scratch: Path) -> Partitioner:
     """A partitioner by name.
 
     Args:
         method: One of `METHODS`.
         scratch: Folder for large temporary files.
-
-    Raises:
-        SpecError: There is none of that name.
     """
     if method == "metis":
         return Metis()
@@ -50,8 +67,4 @@ def find_partitioner(method: str, scratch: Path) -> Partitioner:
         return Fennel()
     if method == "hash":
         return Hash()
-    if method == "range":
-        return Range()
-    raise SpecError(
-        f"there is no partitioner {method!r}", f"use auto or one of {', '.join(METHODS)}"
-    )
+    return Range()
