@@ -72,6 +72,10 @@ def open_shard(
     edges: dict[EdgeType, EdgePart] = {}
     rows: dict[tuple[Owner, str], Rows] = {}
     for t, node in enumerate(manifest.nodes):
+        originals, path = own.original_ids(node.name), node_path(part, t, "ids")
+        rows[node.name, "ids"] = Rows(
+            own.start(node.name), originals, manifest.files[path].dtype, graph.folder / path
+        )
         for column in node.columns:
             rows[node.name, column.name] = Rows(
                 own.start(node.name),
@@ -92,6 +96,11 @@ def open_shard(
             own.edge_column(edge.edge_type, weights) if weights in names else None,
             own.edge_column(edge.edge_type, times) if times in names else None,
         )
+        edge_ids, path = own.edge_ids(edge.edge_type), edge_path(part, e, "ids")
+        if edge_ids is not None:
+            rows[edge.edge_type, "ids"] = Rows(
+                edge.offsets[part], edge_ids, manifest.files[path].dtype, graph.folder / path
+            )
         for column in edge.columns:
             rows[edge.edge_type, column.name] = Rows(
                 edge.offsets[part],
