@@ -24,7 +24,7 @@ from headrace.graph.opening import PartitionedGraph
 _BOOKKEEPING_BYTES = 8 + 1 + 3 * 4
 
 # After so many wanted rows per slot the hot set is chosen anew. On a graph of 200,000 nodes, with
-# room for a tenth, 2, 8 and 32 end at the same hit rate; 8 gets there as soon as 2, in half the time.
+# room for a tenth, 2, 8 and 32 end at the same hit rate; 8 learns as fast as 2 in half the time.
 _WANTED_PER_SLOT = 8
 _MAX_COUNTERS = 1 << 26
 

@@ -17,7 +17,7 @@ from headrace.graph.feeding.config import SamplerConfig
 from headrace.graph.feeding.errors import FeedError
 from headrace.graph.feeding.handover import PartReceiver
 from headrace.graph.feeding.making import Clock
-from headrace.graph.feeding.merging import merge
+from headrace.graph.feeding.merging import Blocks, merge
 from headrace.graph.feeding.parts import Key, Part
 from headrace.graph.feeding.processes import SamplerProcess
 from headrace.graph.opening import as_tensor
@@ -164,11 +164,11 @@ class Feed:
         return part.batch, batch
 
     def _merge(self) -> None:
-        left = self._left
+        left, blocks = self._left, Blocks()
         try:
             while left is None or left > 0:
                 left = None if left is None else left - 1
-                whole = merge([receiver.receive() for receiver in self._receivers])
+                whole = merge([receiver.receive() for receiver in self._receivers], blocks)
                 batch = to_pyg(whole)
                 described = Part(whole.epoch, whole.batch, {}, {}, {}, whole.figures)
                 del whole

@@ -22,7 +22,7 @@ import numpy as np
 
 from headrace.graph.feeding.errors import FeedError
 from headrace.graph.feeding.parts import Part, Placed, from_fields, to_fields
-from headrace.graph.feeding.segments import Segment
+from headrace.graph.feeding.segments import Held, Segment
 
 # The kernel's default for what a socket holds; a graph with 1,000 edge types stays below.
 _MAX_PACKET_BYTES = 200_000
@@ -235,18 +235,10 @@ class LocalReceiver:
         return fields
 
     def _show(self, fields: Mapping[str, Any]) -> Part:
-        held = _Held(self._segments[fields["slot"]].map(fields["num_bytes"]))
+        held = Held(self._segments[fields["slot"]].map(fields["num_bytes"]))
         freed = {"free": [fields["slot"]]}
         weakref.finalize(held, _tell, self._socket, freed).atexit = False
         return from_fields(fields["part"], np.asarray(held))
-
-
-class _Held:
-    """Memory of one batch: lives as long as any array of it."""
-
-    def __init__(self, memory: np.ndarray) -> None:
-        self._memory = memory
-        self.__array_interface__ = memory.__array_interface__
 
 
 def _tell(sock: socket.socket, fields: Mapping[str, Any]) -> None:

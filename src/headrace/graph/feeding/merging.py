@@ -8,17 +8,48 @@ cuts any other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from headrace.core.errors import SpecError
-from headrace.graph.feeding.parts import Key, Part
+from headrace.graph.feeding.parts import Key, Part, arrays_in, place
+from headrace.graph.feeding.segments import Held
 from headrace.graph.kernels.merging import shift_rows
 
+Allocate = Callable[[int], np.ndarray]
 
-def merge(parts: Sequence[Part]) -> Part:
+
+class Blocks:
+    """Memory of merged batches, used again when the last array of a batch is gone.
+
+    New memory would cost a page fault per 4 KB of every batch.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[np.ndarray] = []
+
+    def __call__(self, num_bytes: int) -> np.ndarray:
+        """A piece of memory, `uint8`."""
+        block = self._free.pop() if self._free else np.empty(0, np.uint8)
+        if len(block) < num_bytes:
+            block = np.empty(num_bytes + num_bytes // 8, np.uint8)
+        held = Held(block)
+        weakref.finalize(held, self._free.append, block).atexit = False
+        return np.asarray(held)[:num_bytes]
+
+
+def _new(num_bytes: int) -> np.ndarray:
+    return np.empty(num_bytes, np.uint8)
+
+
+def merge(parts: Sequence[Part], allocate: Allocate = _new) -> Part:
     """One batch of all parts; of a single one, the part itself without a copy.
+
+    Args:
+        parts: Of all samplers, in order.
+        allocate: Gives memory for the whole.
 
     Raises:
         SpecError: The parts belong to different batches or graphs.
@@ -40,17 +71,20 @@ def merge(parts: Sequence[Part]) -> Part:
     for part in parts:
         for name, value in part.figures.items():
             figures[name] = figures.get(name, 0.0) + value
-    return Part(
-        first.epoch,
-        first.batch,
-        {name: counts.sum(0).tolist() for name, counts in nodes.items()},
-        {edge_type: counts.sum(0).tolist() for edge_type, counts in edges.items()},
-        {
-            key: _join(key, [part.arrays[key] for part in parts], nodes, edges)
-            for key in first.arrays
-        },
-        figures,
-    )
+    num_nodes = {name: counts.sum(0).tolist() for name, counts in nodes.items()}
+    num_edges = {edge_type: counts.sum(0).tolist() for edge_type, counts in edges.items()}
+    placed, num_bytes = place({key: _shape(key, parts) for key in first.arrays})
+    arrays = arrays_in(allocate(num_bytes), placed)
+    for key, out in arrays.items():
+        _join(key, [part.arrays[key] for part in parts], nodes, edges, out)
+    return Part(first.epoch, first.batch, num_nodes, num_edges, arrays, figures)
+
+
+def _shape(key: Key, parts: Sequence[Part]) -> tuple[int, ...]:
+    axis = 1 if key.kind == "ends" else 0
+    shape = list(parts[0].arrays[key].shape)
+    shape[axis] = sum(part.arrays[key].shape[axis] for part in parts)
+    return tuple(shape)
 
 
 def _join(
@@ -58,34 +92,33 @@ def _join(
     arrays: list[np.ndarray],
     nodes: dict[str, np.ndarray],
     edges: dict[tuple[str, str, str], np.ndarray],
-) -> np.ndarray:
+    out: np.ndarray,
+) -> None:
     if key.kind == "ends":
         assert not isinstance(key.of, str)
         source, _, destination = key.of
-        return _join_ends(arrays, edges[key.of], nodes[source], nodes[destination])
+        _join_ends(arrays, edges[key.of], nodes[source], nodes[destination], out)
+        return
     if key.kind == "seed":
-        return np.concatenate(arrays)
+        np.concatenate(arrays, out=out)
+        return
     if key.kind == "tree":
         # Only one type has seeds: its first counts say how many trees come before a part's.
         seeds = np.max([counts[:, 0] for counts in nodes.values()], axis=0)
         arrays = [a + b for a, b in zip(arrays, _before(seeds), strict=True)]
     counts = nodes[key.of] if isinstance(key.of, str) else edges[key.of]
-    return _by_hop(arrays, counts)
-
-
-def _by_hop(arrays: list[np.ndarray], counts: np.ndarray) -> np.ndarray:
-    """Rows of all parts, grouped by hop and then by part."""
-    out = np.empty((int(counts.sum()), *arrays[0].shape[1:]), arrays[0].dtype)
     for p, begins, targets in _runs(counts):
         for begin, target, num in zip(begins, targets, counts[p], strict=True):
             out[target : target + num] = arrays[p][begin : begin + num]
-    return out
 
 
 def _join_ends(
-    arrays: list[np.ndarray], counts: np.ndarray, sources: np.ndarray, destinations: np.ndarray
-) -> np.ndarray:
-    out = np.empty((2, int(counts.sum())), np.int64)
+    arrays: list[np.ndarray],
+    counts: np.ndarray,
+    sources: np.ndarray,
+    destinations: np.ndarray,
+    out: np.ndarray,
+) -> None:
     moves = [list(_runs(sources)), list(_runs(destinations))]
     for p, begins, targets in _runs(counts):
         for begin, target, num in zip(begins, targets, counts[p], strict=True):
@@ -96,7 +129,6 @@ def _join_ends(
                     arrays[p][end, begin : begin + num], ends, target_rows - first_rows,
                     out[end, target : target + num],
                 )  # fmt: skip
-    return out
 
 
 def _runs(counts: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:

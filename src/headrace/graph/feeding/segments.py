@@ -53,6 +53,18 @@ class Segment:
         return self._memory[:num_bytes]
 
 
+class Held:
+    """Memory of one batch as numpy sees it: lives as long as any array of it.
+
+    Args:
+        memory: The memory, which stays as long.
+    """
+
+    def __init__(self, memory: np.ndarray) -> None:
+        self._memory = memory
+        self.__array_interface__ = memory.__array_interface__
+
+
 def _create() -> int:
     if not hasattr(os, "memfd_create"):
         raise MissingExtraError(

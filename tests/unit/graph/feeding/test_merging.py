@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import SpecError
-from headrace.graph.feeding.merging import merge
+from headrace.graph.feeding.merging import Blocks, merge
 from headrace.graph.feeding.parts import Key, Part, arrays_in, from_fields, place, to_fields
 from headrace.graph.kernels.merging import shift_rows
 
@@ -94,6 +94,19 @@ def test_a_merged_batch_is_what_a_plain_listing_gives(num_parts: int, seed: int)
         sum(part.num_sampled_nodes[PAPERS][hop] for part in parts) for hop in range(3)
     ]
     assert whole.figures == {"sample_s": float(num_parts)}
+
+
+def test_memory_of_a_merged_batch_is_used_again() -> None:
+    parts, blocks = [random_part(p, 3) for p in range(2)], Blocks()
+    first = merge(parts, blocks)
+    kept = first.arrays[X]
+    address, values = first.arrays[N_ID].ctypes.data, kept.copy()
+    del first
+    second = merge(parts[::-1], blocks)
+    assert second.arrays[N_ID].ctypes.data != address
+    assert np.array_equal(kept, values)
+    del kept
+    assert merge(parts, blocks).arrays[N_ID].ctypes.data == address
 
 
 def test_a_single_part_is_not_copied() -> None:
