@@ -23,7 +23,9 @@ if TYPE_CHECKING:
         save_plan,
     )
     from headrace.api.graph import PartitionedGraph, open_graph, partition
+    from headrace.api.loading import LinkNeighborLoader, NeighborLoader
     from headrace.api.planning import Explanation, PlanDiff, diff_plans, explain, plan
+    from headrace.api.running import report
     from headrace.api.schema import json_schema
     from headrace.api.simulation import Comparison, Simulation, compare, simulate
     from headrace.core.cluster import Cluster, Machine
@@ -52,8 +54,10 @@ __all__ = [
     "HeadraceError",
     "InfeasibleError",
     "Job",
+    "LinkNeighborLoader",
     "Machine",
     "MissingExtraError",
+    "NeighborLoader",
     "PartitionedGraph",
     "Placement",
     "Plan",
@@ -76,6 +80,7 @@ __all__ = [
     "open_graph",
     "partition",
     "plan",
+    "report",
     "save_plan",
     "simulate",
 ]
@@ -91,7 +96,9 @@ _HOMES = {
         "save_plan",
     ),
     "api.graph": ("PartitionedGraph", "open_graph", "partition"),
+    "api.loading": ("LinkNeighborLoader", "NeighborLoader"),
     "api.planning": ("Explanation", "PlanDiff", "diff_plans", "explain", "plan"),
+    "api.running": ("report",),
     "api.schema": ("json_schema",),
     "api.simulation": ("Comparison", "Simulation", "compare", "simulate"),
     "core.cluster": ("Cluster", "Machine"),

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from headrace import __version__
-from headrace.cli import doctor, explain, graph, partition, plan, schema, simulate
+from headrace.cli import doctor, explain, graph, partition, plan, run, schema, simulate
 from headrace.core.errors import HeadraceError
 
 BUG_EXIT_CODE = 70
@@ -44,6 +44,7 @@ app.command("plan", epilog=plan.EXAMPLE)(plan.plan)
 app.command("explain", epilog=explain.EXAMPLE)(explain.explain)
 app.command("partition", epilog=partition.EXAMPLE)(partition.partition)
 app.add_typer(graph.app, name="graph")
+app.command("run", epilog=run.EXAMPLE)(run.run)
 app.command("schema", epilog=schema.EXAMPLE)(schema.schema)
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
 

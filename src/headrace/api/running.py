@@ -1,0 +1,9 @@
+"""Run a training script with its stores and samplers; figures that it reports."""
+
+from __future__ import annotations
+
+from headrace.runtime.local import LocalRun, RunWatcher, run_local
+from headrace.runtime.messages import line_of, report
+from headrace.runtime.progress import Progress
+
+__all__ = ["LocalRun", "Progress", "RunWatcher", "line_of", "report", "run_local"]

@@ -1,0 +1,261 @@
+"""A run on one machine, without a cluster and without a plan: stores, samplers and one trainer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any, Protocol
+
+from headrace.core.errors import SpecError
+from headrace.graph.opening import open_graph
+from headrace.graph.service.config import StoreConfig
+from headrace.graph.service.security import Authority, Credentials, Secret
+from headrace.runtime.context import CONTEXT_VARIABLE, RunContext
+from headrace.runtime.folders import run_folder
+from headrace.runtime.messages import Inbox
+from headrace.runtime.stores import StoreProcess, how_ended
+
+_HOST = "127.0.0.1"
+_LOOK_S = 0.1
+_PATIENCE_S = 5.0
+_CERTIFICATE_LIFETIME = timedelta(days=30)
+
+
+@dataclass(frozen=True)
+class LocalRun:
+    """What to run.
+
+    Attributes:
+        script: A Python script that trains.
+        arguments: Of the script.
+        parts: Directory of a partitioned graph, for stores.
+        num_stores: Parts that a store serves, as if on another machine; the rest is mapped. None
+            for all parts.
+        num_samplers: Processes that make batches for each loader that trains; 0 for none.
+        tls: Whether stores encrypt, which nobody needs on one machine.
+    """
+
+    script: Path
+    arguments: tuple[str, ...] = ()
+    parts: Path | None = None
+    num_stores: int | None = None
+    num_samplers: int = 1
+    tls: bool = False
+
+
+class RunWatcher(Protocol):
+    """Whoever shows a run.
+
+    Attributes:
+        output: File descriptor for what the script prints; none for a pipe, whose lines `show`
+            gets.
+    """
+
+    output: int | None
+
+    def say(self, line: str) -> None:
+        """Something began."""
+        ...
+
+    def show(self, line: str) -> None:
+        """The script printed a line."""
+        ...
+
+    def tell(self, message: Mapping[str, Any]) -> None:
+        """The trainer has sent figures; see `Progress.after`."""
+        ...
+
+
+def run_local(wanted: LocalRun, watcher: RunWatcher) -> int:
+    """Run a script with its stores and samplers; all of them end with this call.
+
+    Must be called by the main thread, which takes care of signals.
+
+    Returns:
+        The exit code of the script, 128 and the signal's number if one ended it.
+
+    Raises:
+        SpecError: The script or the parts cannot be used.
+        RunError: A store did not start or is gone.
+        KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP, after everything has ended.
+    """
+    num_stores = _check(wanted)
+    machine = socket.gethostname()
+    with ExitStack() as stack:
+        stack.enter_context(_signals_interrupt())
+        folder = stack.enter_context(run_folder())
+        inbox = Inbox(folder / "messages")
+        stack.callback(inbox.close)
+        credentials = _write_credentials(folder, wanted.tls)
+        stores: list[StoreProcess] = []
+        for part in range(num_stores):
+            assert wanted.parts is not None
+            config = StoreConfig(
+                graph=wanted.parts.resolve(),
+                part=part,
+                credentials=credentials / "stores",
+                ready=folder / f"store-{part}.ready",
+                host=_HOST,
+                tls=wanted.tls,
+            )
+            stores.append(StoreProcess(config, machine, folder))
+            stack.callback(stores[-1].close)
+        places = tuple(store.wait_until_ready() for store in stores)
+        for store, place in zip(stores, places, strict=True):
+            watcher.say(f"{store.name} serves part {place.part} (process {store.pid})")
+        context = RunContext(
+            machine=machine,
+            messages=folder / "messages",
+            parts=None if wanted.parts is None else wanted.parts.resolve(),
+            stores=places,
+            credentials=credentials / "trainer",
+            tls=wanted.tls,
+            num_samplers=wanted.num_samplers,
+            log=folder / "samplers.log",
+        )
+        path = folder / "context.json"
+        path.write_text(context.model_dump_json(), encoding="utf-8")
+        trainer = _start_trainer(wanted, path, machine, watcher.output)
+        stack.callback(_end, trainer)
+        watcher.say(f"trainer on {machine} runs {wanted.script} (process {trainer.pid})")
+        reader = _read_lines(trainer.stdout, watcher)
+        while not _has_ended(trainer):
+            for message in inbox.receive(_LOOK_S):
+                watcher.tell(message)
+            for store in stores:
+                store.check()
+        code = _end(trainer)
+        if reader is not None:
+            reader.join(_PATIENCE_S)
+        for message in inbox.receive(0):
+            watcher.tell(message)
+    if code < 0:
+        watcher.say(f"trainer on {machine} {how_ended(code)}")
+        return 128 - code
+    if code > 0:
+        watcher.say(f"trainer on {machine} {how_ended(code)}")
+    return code
+
+
+def _check(wanted: LocalRun) -> int:
+    """See that everything is there; how many stores to start."""
+    if not wanted.script.is_file():
+        raise SpecError(f"there is no script {wanted.script}", "give a Python file")
+    if wanted.num_samplers < 0:
+        raise SpecError(f"{wanted.num_samplers} samplers were asked for", "ask for 0 or more")
+    if wanted.parts is None:
+        if wanted.num_stores:
+            raise SpecError(
+                f"{wanted.num_stores} stores were asked for, without parts to serve",
+                "give --parts, a directory that `headrace partition` made",
+            )
+        return 0
+    num_parts = open_graph(wanted.parts).num_parts
+    num_stores = num_parts if wanted.num_stores is None else wanted.num_stores
+    if not 0 <= num_stores <= num_parts:
+        raise SpecError(
+            f"{num_stores} stores were asked for, the graph has {num_parts} parts",
+            f"ask for 0 to {num_parts}, or partition it again",
+        )
+    return num_stores
+
+
+def _write_credentials(folder: Path, tls: bool) -> Path:
+    """A file for stores and one for the trainer with its samplers."""
+    token = Secret.random()
+    own: dict[str, Credentials] = {name: Credentials(token) for name in ("stores", "trainer")}
+    if tls:
+        authority = Authority(datetime.now(UTC), _CERTIFICATE_LIFETIME)
+        own["stores"] = Credentials(token, authority.issue("stores", [_HOST]))
+        own["trainer"] = Credentials(token, authority.issue("trainer"))
+    keys = folder / "keys"
+    keys.mkdir(mode=0o700)
+    for name, credentials in own.items():
+        credentials.save(keys / name)
+    return keys
+
+
+def _start_trainer(
+    wanted: LocalRun, context: Path, machine: str, output: int | None
+) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "headrace.runtime.trainer", str(os.getpid()), machine]
+    # Its own session, so that Ctrl-C reaches it once, and what it started can be ended with it.
+    return subprocess.Popen(
+        [*command, str(wanted.script), *wanted.arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if output is None else output,
+        stderr=subprocess.STDOUT if output is None else None,
+        env={**os.environ, CONTEXT_VARIABLE: str(context), "PYTHONUNBUFFERED": "1"},
+        start_new_session=True,
+        text=True,
+        errors="replace",
+    )
+
+
+def _has_ended(process: subprocess.Popen[str]) -> bool:
+    """Whether it has, without forgetting its number, which its group still has."""
+    if process.returncode is not None:
+        return True
+    options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    return os.waitid(os.P_PID, process.pid, options) is not None
+
+
+def _end(trainer: subprocess.Popen[str]) -> int:
+    """End the trainer, if it has not ended, and all that it started; its exit code."""
+    if trainer.returncode is not None:
+        return trainer.returncode
+    if not _has_ended(trainer):
+        # As Ctrl-C would: a script may want to save what it has.
+        os.kill(trainer.pid, signal.SIGINT)
+        waiting = threading.Event()
+        for _ in range(int(_PATIENCE_S / _LOOK_S)):
+            if _has_ended(trainer):
+                break
+            waiting.wait(_LOOK_S)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(trainer.pid, signal.SIGKILL)
+    return trainer.wait()
+
+
+def _read_lines(pipe: IO[str] | None, watcher: RunWatcher) -> threading.Thread | None:
+    if pipe is None:
+        return None
+
+    def read() -> None:
+        with pipe:
+            for line in pipe:
+                watcher.show(line.rstrip("\n"))
+
+    thread = threading.Thread(target=read, name="output of the script", daemon=True)
+    thread.start()
+    return thread
+
+
+@contextmanager
+def _signals_interrupt() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end a run as Ctrl-C does; while it ends, more of them are ignored."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

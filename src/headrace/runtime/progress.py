@@ -1,0 +1,67 @@
+"""How far a run is, made from the messages of its trainer; shown by the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+BUSY_SHARE = 0.1
+"""Up to which share of waiting a trainer counts as busy; the target of `idle_share`."""
+
+_STAGES = {"sample_s": "sampling", "fetch_s": "features", "here_s": "sampling in the trainer"}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is known of a run.
+
+    Attributes:
+        figures: What the script reported last.
+        reports: All that it reported.
+        batch: Batches of this epoch that the trainer took ...
+        num_batches: ... and how many there are.
+        samples_per_s: Seeds per second, of the newest epoch.
+        idle_share: Share of that time in which the trainer waited for a batch.
+        waits_for: The stage that takes longest, if the trainer waits; else `nothing`.
+    """
+
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    reports: tuple[Mapping[str, Any], ...] = ()
+    batch: int = 0
+    num_batches: int = 0
+    samples_per_s: float = 0.0
+    idle_share: float = 0.0
+    waits_for: str = "nothing"
+
+    def after(self, message: Mapping[str, Any]) -> Progress:
+        """What is known with one more message."""
+        if message.get("kind") == "report":
+            figures = message["figures"]
+            return replace(self, figures=figures, reports=(*self.reports, figures))
+        # A loader that does not shuffle is there to evaluate: it says nothing of the training.
+        if message.get("kind") == "batches" and message["trains"]:
+            elapsed_s = max(message["elapsed_s"], 1e-9)
+            idle_share = min(message["waited_s"] / elapsed_s, 1.0)
+            return replace(
+                self,
+                batch=message["batch"],
+                num_batches=message["num_batches"],
+                samples_per_s=message["num_samples"] / elapsed_s,
+                idle_share=idle_share,
+                waits_for=_slowest(message["stages"]) if idle_share > BUSY_SHARE else "nothing",
+            )
+        return self
+
+    @property
+    def speed(self) -> str:
+        """Speed and what the trainer waits for, as people read it; empty if not known."""
+        if not self.num_batches:
+            return ""
+        waits = f", {self.waits_for}" if self.waits_for != "nothing" else ""
+        return f"{self.samples_per_s:,.0f} samples/s  waits {self.idle_share:.0%}{waits}"
+
+
+def _slowest(stages: Mapping[str, float]) -> str:
+    known = {name: seconds for name, seconds in stages.items() if name in _STAGES}
+    return _STAGES[max(known, key=lambda name: known[name])] if known else "batches"
