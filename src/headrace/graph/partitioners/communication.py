@@ -66,7 +66,7 @@ def balance_communication(
     num_sweeps = int(np.clip(_WORK_ARCS // arcs, _FEWEST_SWEEPS, _MOST_SWEEPS))
     anneal = arcs <= _ANNEALED_ARCS
     # Greedy moves touch only parts above the aim: nearer the mean, nearly all nodes would be.
-    aim = 1.0 if anneal else (1 + most) / 2
+    aim = 1.0 if anneal else 1 + 0.9 * (most - 1)
     cut_price = _FIRST_CUT_PRICE
     state = np.array([2 * question.seed + 1], np.uint64)
     best, best_score = parts.copy(), _score(question, remote, most)
