@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from queue import Empty, Full, Queue
 from types import TracebackType
 from typing import IO, Any, Self
@@ -20,7 +21,9 @@ from headrace.graph.feeding.making import Clock
 from headrace.graph.feeding.merging import Blocks, merge
 from headrace.graph.feeding.parts import Key, Part
 from headrace.graph.feeding.processes import SamplerProcess
-from headrace.graph.opening import as_tensor
+from headrace.graph.feeding.scheduling import batches_per_epoch, share_of
+from headrace.graph.opening import PartitionedGraph, as_tensor
+from headrace.graph.sampling import FanOuts
 from headrace.graph.sources.arrays import EDGE, NODE
 
 _LOOK_S = 0.2
@@ -225,6 +228,47 @@ def start_feed(
         raise
     receivers = [process.receiver for process in processes]
     return Feed(receivers, first.batches_per_epoch, clock, first.num_epochs, processes)
+
+
+def configs_for(
+    graph: PartitionedGraph,
+    node_type: str,
+    counts: Sequence[int],
+    num_neighbors: FanOuts,
+    batch_size: int,
+    *,
+    drop_last: bool = False,
+    **settings: Any,
+) -> list[SamplerConfig]:
+    """What the samplers of one trainer are told.
+
+    Args:
+        graph: All parts.
+        node_type: What seeds are.
+        counts: How many seeds each sampler has.
+        num_neighbors: Per hop; by edge type, or the same for all.
+        batch_size: Seeds of all samplers in a batch.
+        drop_last: Whether to leave out batches that lack seeds.
+        settings: More of `SamplerConfig`; `batches_per_epoch` where several trainers must agree.
+
+    Raises:
+        SpecError: There would be no batch at all.
+    """
+    fanouts = num_neighbors
+    if not isinstance(fanouts, Mapping):
+        fanouts = dict.fromkeys(graph.edge_types, fanouts)
+    common: dict[str, Any] = {
+        "graph": graph.folder,
+        "node_type": node_type,
+        "seeds": Path("given by the trainer"),
+        "batches_per_epoch": batches_per_epoch(counts, batch_size, drop_last),
+        "fanouts": tuple((edge_type, tuple(hops)) for edge_type, hops in fanouts.items()),
+        **settings,
+    }
+    return [
+        SamplerConfig(task=f"sampler {s}", share=share_of(batch_size, len(counts), s), **common)
+        for s in range(len(counts))
+    ]
 
 
 def to_pyg(part: Part) -> Any:
