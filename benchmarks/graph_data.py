@@ -21,11 +21,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
+import os
 import shutil
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -36,87 +35,14 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.apart import GIB, Stages, apart, disk_bytes
+from benchmarks.graph_checks import DATA, datasets, feature_types, real, start
 from benchmarks.machine import describe_machine
 
-ROOT = Path(__file__).resolve().parents[1]
-DATA = ROOT.parent / "shared" / "data"
-GIB = 2.0**30
 SMALL = "generated:nodes=1e6,edges=25e6,features=128"
 LARGE = "generated:nodes=1e7,edges=1.6e8,features=128"
 HUGE = "generated:nodes=1e8,edges=1.6e9,features=0"
 PARTS = (4, 16)
-
-
-def own_bytes() -> int:
-    """Memory of this process that no file backs."""
-    wanted = ("RssAnon:", "RssShmem:")
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(wanted))
-
-
-class Stages:
-    """Seconds by stage, and the most memory at any time."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self.cpu_seconds: dict[str, float] = {}
-        self.peak_bytes = 0
-        self._name = ""
-        self._began = (0.0, 0.0)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def _watch(self) -> None:
-        while not self._stop.wait(0.02):
-            self.peak_bytes = max(self.peak_bytes, own_bytes())
-
-    def begin(self, stage: str, total: int | None = None) -> None:
-        self.end()
-        self._name, self._began = stage, (time.perf_counter(), time.process_time())
-
-    def advance(self, amount: int) -> None:
-        pass
-
-    def end(self) -> None:
-        if self._name:
-            seconds = time.perf_counter() - self._began[0]
-            cpu = time.process_time() - self._began[1]
-            self.seconds[self._name] = round(self.seconds.get(self._name, 0.0) + seconds, 2)
-            self.cpu_seconds[self._name] = round(self.cpu_seconds.get(self._name, 0.0) + cpu, 2)
-            self._name = ""
-
-    def close(self) -> None:
-        self.end()
-        self._stop.set()
-        self._thread.join()
-
-
-def apart(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function in a fresh process."""
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_answer, args=(sender, function, arguments))
-    process.start()
-    sender.close()
-    try:
-        answer = receiver.recv()
-    finally:
-        process.join()
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
-
-
-def _answer(sender: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    try:
-        sender.send(function(*arguments))
-    except Exception as error:
-        sender.send(RuntimeError(f"{type(error).__name__}: {error}"))
-
-
-def disk_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def scale(source: str, num_parts: int, method: str, folder: Path) -> dict[str, Any]:
@@ -168,7 +94,7 @@ def quality(source: str, num_parts: int) -> dict[str, Any]:
     from headrace.graph.partitioners.repair import repair
     from headrace.graph.quality import measure
 
-    with tempfile.TemporaryDirectory(dir=SCRATCH) as scratch:
+    with tempfile.TemporaryDirectory() as scratch:
         question = prepare(source, num_parts, Path(scratch))
         began = time.process_time()
         cut = Metis().assign(question, lambda name: None)
@@ -216,7 +142,7 @@ def bare_kaminpar(source: str, num_parts: int) -> dict[str, float]:
 
     from headrace.graph.partitioners.kaminpar_ import write_parhip
 
-    with tempfile.TemporaryDirectory(dir=SCRATCH) as scratch:
+    with tempfile.TemporaryDirectory() as scratch:
         question = prepare(source, num_parts, Path(scratch))
         path = Path(scratch) / "graph.parhip"
         began = time.process_time()
@@ -240,7 +166,7 @@ def stream(source: str, num_parts: int) -> dict[str, Any]:
 
     stages = Stages()
     began = time.perf_counter()
-    with tempfile.TemporaryDirectory(dir=SCRATCH) as scratch:
+    with tempfile.TemporaryDirectory() as scratch:
         stages.begin("reading and building")
         question = prepare(source, num_parts, Path(scratch))
         stages.begin("cutting by fennel")
@@ -260,141 +186,6 @@ def stream(source: str, num_parts: int) -> dict[str, Any]:
         "cut": round(found.edge_cut, 4),
         "balance": rounded(found.balance),
     }
-
-
-FIRST_SAMPLE = """
-import sys, time
-began = time.perf_counter()
-from pathlib import Path
-import numpy as np
-from headrace.graph.local_sampling import LocalSampler
-from headrace.graph.opening import open_graph
-from headrace.graph.sampling import BatchKey
-def own():
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return sum(int(l.split()[1]) for l in lines if l.startswith("Private_")) / 1024
-imported = time.perf_counter()
-before = own()
-graph = open_graph(sys.argv[1])
-opened = time.perf_counter()
-train = graph.part(0).split("node", "train")[:1000]
-sampler = LocalSampler(graph)
-sampled = sampler.sample(train, [15, 10], BatchKey(0, 0, 0))
-seconds = (imported - began, opened - imported, time.perf_counter() - imported)
-print(*seconds, own() - before, len(sampled.node))
-sys.stdout.flush()
-sys.stdin.read()
-"""
-
-
-def start(folder: Path) -> dict[str, float]:
-    """Two processes open the same parts, one after the other."""
-    import os
-    import subprocess
-
-    def launch() -> tuple[subprocess.Popen[str], list[float]]:
-        began = time.perf_counter()
-        process = subprocess.Popen(
-            [sys.executable, "-c", FIRST_SAMPLE, str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
-        )
-        assert process.stdout is not None
-        figures = [float(word) for word in process.stdout.readline().split()]
-        return process, [time.perf_counter() - began, *figures]
-
-    warm, _ = launch()  # compiles, if nothing has before
-    warm.communicate("")
-    first, figures = launch()
-    second, more = launch()
-    for process in (first, second):
-        process.communicate("")
-    return {
-        "first_sample_s": round(figures[0], 3),
-        "imports_s": round(figures[1], 3),
-        "open_s": round(figures[2], 4),
-        "open_and_sample_s": round(figures[3], 3),
-        "second_process_own_mib": round(more[4], 1),
-        "sampled_nodes": int(figures[5]),
-    }
-
-
-def datasets() -> list[str]:
-    """What `headrace partition` takes of the folder of real graphs."""
-    names = [f"planetoid/{name}.npz" for name in ("cora", "citeseer", "pubmed")]
-    names += ["amazon_computers", "amazon_photo", "coauthor_cs", "coauthor_physics"]
-    names += ["debian_bookworm", "wordnet30", "fb15k-237", "wn18rr"]
-    names += ["gds_hetero/imdb", "gds_hetero/lastfm"]
-    return [
-        name for name in names if (DATA / name.replace("/imdb", "").replace("/lastfm", "")).exists()
-    ]
-
-
-def real(name: str) -> dict[str, Any]:
-    """Partition a dataset; what comes back is what went in."""
-    from headrace.api.graph import partition, verify
-
-    with tempfile.TemporaryDirectory(dir=SCRATCH) as scratch:
-        folder = Path(scratch) / "parts"
-        began = time.perf_counter()
-        graph = partition(str(DATA / name), folder, 4)
-        seconds = time.perf_counter() - began
-        problems = verify(folder)
-        same = all(
-            np.array_equal(
-                graph.to_original(kind, graph.to_new(kind, np.arange(graph.num_nodes(kind)))),
-                np.arange(graph.num_nodes(kind)),
-            )
-            for kind in graph.node_types
-        )
-        return {
-            "nodes": sum(graph.num_nodes(kind) for kind in graph.node_types),
-            "edges": sum(graph.num_edges(kind) for kind in graph.edge_types),
-            "seconds": round(seconds, 2),
-            "verified": not problems,
-            "ids_round_trip": same,
-        }
-
-
-def feature_types(name: str, num_seeds: int) -> dict[str, float]:
-    """Test accuracy of a 2-layer GraphSAGE by the type that features are stored in."""
-    import torch
-    from torch_geometric.nn import SAGEConv
-
-    from headrace.graph.sources.finding import open_source
-
-    source = open_source(str(DATA / name), 0)
-    table = source.nodes[0]
-    columns = {column.name: column.read(0, table.num_nodes) for column in table.columns}
-    src, dst = (np.concatenate(ends) for ends in zip(*source.edges[0].chunks(), strict=True))
-    edges = torch.from_numpy(np.stack([src, dst]).astype(np.int64))
-    labels = torch.from_numpy(columns["y"].astype(np.int64))
-    train, test = (torch.from_numpy(table.splits[split]) for split in ("train", "test"))
-    stored = torch.from_numpy(np.array(columns["x"], np.float32))
-    found = {}
-    for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        x = stored.to(dtype).float()
-        scores = []
-        for seed in range(num_seeds):
-            torch.manual_seed(seed)
-            first = SAGEConv(x.shape[1], 64)
-            last = SAGEConv(64, int(labels.max()) + 1)
-            optimizer = torch.optim.Adam([*first.parameters(), *last.parameters()], lr=0.01)
-            for _ in range(60):
-                optimizer.zero_grad()
-                out = last(first(x, edges).relu(), edges)
-                torch.nn.functional.cross_entropy(out[train], labels[train]).backward()
-                optimizer.step()
-            with torch.no_grad():
-                out = last(first(x, edges).relu(), edges)
-            scores.append(float((out[test].argmax(1) == labels[test]).float().mean()))
-        found[str(dtype).removeprefix("torch.")] = round(float(np.mean(scores)), 4)
-    return found
-
-
-SCRATCH: str | None = None
 
 
 def run(
@@ -464,6 +255,8 @@ def main() -> int:
         if not args.json:
             print(f"{name}: {json.dumps(value)}", flush=True)
 
+    if args.scratch:
+        os.environ["TMPDIR"] = str(args.scratch)
     with tempfile.TemporaryDirectory(dir=args.scratch) as scratch:
         only = set(args.only.split(",")) if args.only else set()
         document = run(args.quick, Path(scratch), only, say)

@@ -8,7 +8,7 @@ import numpy as np
 
 from headrace.graph.kernels import relabelling
 
-# 64 MB in every sampler process; a batch of a larger graph is worth less memory than that.
+# 32 MB in every sampler process; a batch of a larger graph is worth less memory than that.
 DENSE_LIMIT = 1 << 23
 _LAST_BASE = np.iinfo(np.int32).max
 
