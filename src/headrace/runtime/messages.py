@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsFloat
 
 from headrace.core.errors import SpecError
 from headrace.runtime.context import current_run
@@ -65,7 +65,7 @@ def send(path: Path, message: Mapping[str, Any]) -> None:
         outbox.sendto(data, os.fspath(path))
 
 
-def report(**figures: float | str) -> None:
+def report(**figures: SupportsFloat | str) -> None:
     """Show figures of a training script: under `headrace run` in its display, else as a line.
 
     Args:

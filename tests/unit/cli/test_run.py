@@ -1,0 +1,164 @@
+"""`headrace run` with scripts that need no graph."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.cli import app
+from tests.unit.graph.small_graphs import homogeneous, write
+
+REPORTS = """
+import sys, headrace
+print("script says", *sys.argv[1:])
+for epoch in (1, 2):
+    headrace.report(epoch=epoch, loss=1 / epoch)
+"""
+
+
+def invoke(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, ["run", *map(str, arguments)])
+
+
+def start(*arguments: str | Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "headrace", "run", "--local", *map(str, arguments)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+
+
+def script(folder: Path, text: str) -> Path:
+    path = folder / "train.py"
+    path.write_text(text)
+    return path
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state == "Z"
+
+
+def read_numbers(path: Path, count: int) -> list[int]:
+    end_s = time.monotonic() + 60
+    while time.monotonic() < end_s:
+        if path.exists() and len(path.read_text().split()) == count:
+            return [int(word) for word in path.read_text().split()]
+        time.sleep(0.05)
+    raise AssertionError(f"{path} did not appear")
+
+
+def test_reports_are_lines_and_output_is_the_scripts(tmp_path: Path) -> None:
+    process = start(script(tmp_path, REPORTS), "--", "--epochs", "2")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert out == "script says --epochs 2\n"
+    assert err.splitlines()[1:] == ["epoch 1  loss 1", "epoch 2  loss 0.5"]
+
+
+def test_json_is_alone_on_standard_output(tmp_path: Path) -> None:
+    process = start(script(tmp_path, REPORTS), "--json")
+    out, err = process.communicate(timeout=60)
+    summary = json.loads(out)
+    assert summary["exit_code"] == process.returncode == 0
+    assert [report["loss"] for report in summary["reports"]] == [1.0, 0.5]
+    assert "script says" in err
+
+
+def test_a_terminal_shows_a_bar_and_what_the_script_prints(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "headrace", "run", "--local"]
+    path = script(tmp_path, REPORTS)
+    process = subprocess.Popen([*command, str(path)], stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(ours, 4096)
+        except OSError:  # how Linux says that nobody writes any more
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(ours)
+    assert process.wait(60) == 0
+    assert b"script says" in shown
+    assert b"epoch 2  loss 0.5" in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("import sys; sys.exit(3)", 3, "ended with code 3"),
+        ("raise ValueError('no such luck')", 1, "ValueError: no such luck"),
+        ("import os; os.kill(os.getpid(), 9)", 137, "was ended by SIGKILL"),
+        ("import headrace; headrace.open_graph('none')", 2, "error: trainer on "),
+    ],
+)
+def test_failures_have_the_code_of_the_script(
+    tmp_path: Path, text: str, code: int, said: str
+) -> None:
+    process = start(script(tmp_path, text))
+    err = process.communicate(timeout=60)[1]
+    assert process.returncode == code
+    assert said in err
+    assert "runpy" not in err
+
+
+def test_what_cannot_run_is_said(tmp_path: Path) -> None:
+    path = script(tmp_path, "")
+    write(homogeneous(), tmp_path / "parts", 2)
+    for arguments, problem in (
+        ((path,), "say --local"),
+        (("--local", tmp_path / "none.py"), "there is no script"),
+        (("--local", path, "--stores", "1"), "without parts"),
+        (("--local", path, "--parts", tmp_path), "manifest"),
+        (("--local", path, "--parts", tmp_path / "parts", "--stores", "3"), "has 2 parts"),
+    ):
+        result = invoke(*arguments)
+        assert result.exit_code == 2, result.output
+        assert problem in result.output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_all_processes_end_with_the_run(tmp_path: Path, number: signal.Signals) -> None:
+    pids = tmp_path / "pids"
+    path = script(
+        tmp_path,
+        f"""
+import os, subprocess, sys, time
+code = "import sys; sys.stdin.read()"
+child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+open({str(pids)!r}, "w").write(f"{{os.getpid()}} {{child.pid}}")
+time.sleep(100)
+""",
+    )
+    process = start(path)
+    numbers = read_numbers(pids, 2)
+    process.send_signal(number)
+    err = process.communicate(timeout=30)[1]
+    end_s = time.monotonic() + 10
+    while not all(map(has_ended, numbers)) and time.monotonic() < end_s:
+        time.sleep(0.05)
+    assert all(map(has_ended, numbers))
+    if number != signal.SIGKILL:
+        assert process.returncode == 130
+        assert "Traceback" not in err
+
+
+def test_help_has_examples_and_fits_a_screen() -> None:
+    result = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "80"})
+    assert result.exit_code == 0
+    assert "Example: headrace run" in result.stdout
+    assert len(result.stdout.splitlines()) <= 32
