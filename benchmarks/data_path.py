@@ -47,7 +47,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import rivals
-from benchmarks.graph_data import apart
+from benchmarks.apart import apart
 from benchmarks.machine import describe_machine
 from benchmarks.stores import running_stores
 
