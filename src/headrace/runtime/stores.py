@@ -18,7 +18,7 @@ START_TIMEOUT_S = 120.0
 """A store maps files and is there in a second or two; compiling kernels once takes longer."""
 
 _LOOK_S = 0.02
-_PATIENCE_S = 5.0
+_PATIENCE_S = 2.0
 _LOG_BYTES = 4096
 
 

@@ -64,7 +64,7 @@ def test_only_numbers_and_texts_are_reported() -> None:
     with pytest.raises(SpecError, match="loss was reported as list"):
         report(loss=[1.0])  # type: ignore[arg-type]
     with pytest.raises(SpecError, match="ndarray"):
-        report(loss=np.zeros(3))  # type: ignore[arg-type]
+        report(loss=np.zeros(3))
 
 
 def test_too_much_is_said(folder: Path) -> None:

@@ -1,0 +1,179 @@
+"""`headrace run --local` with stores and samplers on Pubmed: it learns, it ends, it says why."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torch_geometric")
+pytest.importorskip("pyarrow")
+
+from headrace.graph.opening import open_graph  # noqa: E402
+from headrace.graph.partitioning import Wanted, partition  # noqa: E402
+from headrace.graph.sources.finding import open_source  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT.parent / "shared" / "data"
+needs_data = pytest.mark.skipif(
+    not DATA.exists() and "CI" not in os.environ, reason="the datasets are not here"
+)
+pytestmark = [pytest.mark.integration, needs_data]
+
+SCRIPT = ROOT / "examples" / "headrace_sage.py"
+NUM_EPOCHS = 12
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pubmed") / "parts"
+    source = open_source(str(DATA / "planetoid" / "pubmed.npz"), seed=0)
+    partition(source, Wanted((0.5, 0.5), "metis"), folder)
+    return folder
+
+
+def start(parts: Path, *options: str, epochs: int, script: Path = SCRIPT) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "headrace", "run", "--local", str(script)]
+    settings = ["--parts", str(parts), "--samplers", "2", *options]
+    rest = ["--", str(parts), "--epochs", str(epochs)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen([*command, *settings, *rest], stdout=pipe, stderr=pipe, text=True)
+
+
+def full_batch_accuracy(parts: Path) -> float:
+    """What PyG learns of the whole graph, with the model and the steps of the example."""
+    from torch.nn.functional import cross_entropy
+    from torch_geometric.nn import GraphSAGE
+
+    import headrace
+
+    (data,) = headrace.NeighborLoader(parts, [-1], batch_size=19_717)
+    graph = open_graph(parts)
+    train, test = (
+        headrace.NeighborLoader(parts, [1], s).input_data.node for s in ("train", "test")
+    )
+    assert graph.num_parts == 2
+    torch.manual_seed(0)
+    model = GraphSAGE(500, 64, num_layers=2, out_channels=3, dropout=0.5)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
+    for _ in range(2 * NUM_EPOCHS):
+        optimizer.zero_grad()
+        cross_entropy(model(data.x, data.edge_index)[train], data.y[train]).backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        out = model(data.x, data.edge_index).argmax(-1)
+    return float((out[test] == data.y[test]).float().mean())
+
+
+class Watched:
+    """A run whose messages are read until something is said."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.lines: list[str] = []
+
+    def until(self, text: str) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if text in line:
+                return
+        raise AssertionError("".join(self.lines))
+
+    def pid_of(self, task: str) -> int:
+        said = next(line for line in self.lines if line.startswith(task))
+        found = re.search(r"process (\d+)", said)
+        assert found is not None
+        return int(found[1])
+
+
+def tasks_of(trainer: int) -> set[int]:
+    """The trainer and all that it started: one session."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _parent, _group, session = stat.read_text().rpartition(")")[2].split()[:4]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(session) == trainer and state != "Z":
+            found.add(int(stat.parent.name))
+    return found
+
+
+def wait_until_gone(find: Any, timeout_s: float = 10.0) -> None:
+    end_s = time.monotonic() + timeout_s
+    while find() and time.monotonic() < end_s:
+        time.sleep(0.05)
+    assert not find()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_learns_pubmed_as_pyg_does(parts: Path) -> None:
+    out, err = start(parts, "--json", epochs=NUM_EPOCHS).communicate(timeout=280)
+    summary = json.loads(out)
+    assert summary["exit_code"] == 0, err
+    assert len(summary["reports"]) == NUM_EPOCHS
+    assert summary["samples_per_s"] > 0
+    learnt = max(report["accuracy"] for report in summary["reports"][-3:])
+    assert learnt >= full_batch_accuracy(parts) - 0.03
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_when_the_run_ends(parts: Path, number: signal.Signals) -> None:
+    run = Watched(start(parts, epochs=1000))
+    run.until("epoch 1 ")
+    trainer = run.pid_of("trainer")
+    stores = [run.pid_of(f"store {part}") for part in range(2)]
+    assert len(tasks_of(trainer)) == 3  # with two samplers
+    run.process.send_signal(number)
+    run.process.communicate(timeout=30)
+    wait_until_gone(lambda: tasks_of(trainer))
+    wait_until_gone(lambda: [pid for pid in stores if is_alive(pid)])
+    if number == signal.SIGINT:
+        assert run.process.returncode == 130
+
+
+def test_a_store_that_is_gone_ends_the_run(parts: Path) -> None:
+    run = Watched(start(parts, epochs=1000))
+    run.until("epoch 1 ")
+    trainer = run.pid_of("trainer")
+    os.kill(run.pid_of("store 1"), signal.SIGKILL)
+    begin_s = time.monotonic()
+    err = run.process.communicate(timeout=60)[1]
+    assert time.monotonic() - begin_s < 15
+    assert re.search(r"store 1 on \S+ (was ended by SIGKILL|\S+)", err), err
+    assert run.process.returncode not in (0, 70)
+    wait_until_gone(lambda: tasks_of(trainer))
+
+
+def test_a_sampler_that_is_gone_is_an_error_of_the_script(parts: Path) -> None:
+    run = Watched(start(parts, epochs=1000))
+    run.until("epoch 1 ")
+    trainer = run.pid_of("trainer")
+    os.kill(max(tasks_of(trainer) - {trainer}), signal.SIGKILL)
+    err = run.process.communicate(timeout=30)[1]
+    assert re.search(r"sampler \d on \S+", err), err
+    assert run.process.returncode == 6
+    wait_until_gone(lambda: tasks_of(trainer))
+
+
+def test_without_stores_parts_are_mapped(parts: Path) -> None:
+    out, err = start(parts, "--stores", "0", "--json", epochs=2).communicate(timeout=120)
+    assert json.loads(out)["exit_code"] == 0, err
+    assert "store" not in err
