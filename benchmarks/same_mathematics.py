@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
@@ -65,7 +65,7 @@ TASKS = {
         "generated:nodes=1e6,edges=25e6,features=128", fanouts=(15, 10), num_epochs=2
     ),
     "links_wn18rr": Task(str(DATA / "wn18rr"), "links", num_epochs=5, dropout=0.0),
-    "rgcn_imdb": Task(str(DATA / "gds_hetero" / "imdb"), "RGCN", batch_size=128, num_epochs=10),
+    "rgcn_imdb": Task(str(DATA / "gds_hetero" / "imdb"), "RGCN", batch_size=256, num_epochs=5),
     "rgcn_debian": Task(str(DATA / "debian_bookworm"), "RGCN", num_epochs=3),
 }
 
@@ -269,7 +269,6 @@ def our_nodes(whole: Whole, task: Task, seed: int) -> Epochs:
             seed=seed,
             share=share_of(task.batch_size, NUM_SAMPLERS, s),
             batches_per_epoch=batches_per_epoch([len(part) for part in own], task.batch_size),
-            num_epochs=task.num_epochs,
             fanouts=tuple((edge_type, task.fanouts) for edge_type in graph.edge_types),
         )
         for s in range(NUM_SAMPLERS)
@@ -504,6 +503,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print only the JSON object")
     parser.add_argument("--only", help=f"comma-separated, of {', '.join(TASKS)}")
     parser.add_argument("--seeds", type=int, default=10, help="how many of each (10)")
+    parser.add_argument("--epochs", type=int, help="instead of each task's own number, to try")
     parser.add_argument("--threads", type=int, default=1, help="of the trainer (1)")
     parser.add_argument("--output", type=Path, help="also write the JSON object to a file")
     parser.add_argument("--into", action="store_true", help="keep what the output file has already")
@@ -517,7 +517,8 @@ def main() -> int:
     for name in names:
         if name in document["tasks"] and not args.only:
             continue
-        found = apart(compare, TASKS[name], 2 if args.quick else args.seeds, args.threads)
+        task = replace(TASKS[name], num_epochs=args.epochs or TASKS[name].num_epochs)
+        found = apart(compare, task, 2 if args.quick else args.seeds, args.threads)
         document["tasks"][name] = found
         if not args.json:
             print(f"{name}: {json.dumps(found)}", flush=True)
