@@ -21,6 +21,7 @@ pytest.importorskip("pyarrow")
 from headrace.graph.opening import open_graph  # noqa: E402
 from headrace.graph.partitioning import Wanted, partition  # noqa: E402
 from headrace.graph.sources.finding import open_source  # noqa: E402
+from headrace.runtime.context import CONTEXT_VARIABLE, RunContext  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data"
@@ -57,11 +58,9 @@ def full_batch_accuracy(parts: Path) -> float:
     import headrace
 
     (data,) = headrace.NeighborLoader(parts, [-1], batch_size=19_717)
-    graph = open_graph(parts)
     train, test = (
         headrace.NeighborLoader(parts, [1], s).input_data.node for s in ("train", "test")
     )
-    assert graph.num_parts == 2
     torch.manual_seed(0)
     model = GraphSAGE(500, 64, num_layers=2, out_channels=3, dropout=0.5)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
@@ -157,7 +156,7 @@ def test_a_store_that_is_gone_ends_the_run(parts: Path) -> None:
     begin_s = time.monotonic()
     err = run.process.communicate(timeout=60)[1]
     assert time.monotonic() - begin_s < 15
-    assert re.search(r"store 1 on \S+ (was ended by SIGKILL|\S+)", err), err
+    assert re.search(r"store 1 on \S+", err), err
     assert run.process.returncode not in (0, 70)
     wait_until_gone(lambda: tasks_of(trainer))
 
@@ -177,3 +176,49 @@ def test_without_stores_parts_are_mapped(parts: Path) -> None:
     out, err = start(parts, "--stores", "0", "--json", epochs=2).communicate(timeout=120)
     assert json.loads(out)["exit_code"] == 0, err
     assert "store" not in err
+
+
+def test_samplers_give_what_pyg_scripts_expect(
+    parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import headrace
+
+    graph = open_graph(parts)
+    (whole,) = headrace.NeighborLoader(graph, [0], batch_size=19_717)
+    context = RunContext(machine="m1", messages=tmp_path / "nobody", num_samplers=2)
+    (tmp_path / "context.json").write_text(context.model_dump_json())
+    monkeypatch.setenv(CONTEXT_VARIABLE, str(tmp_path / "context.json"))
+    nodes = torch.arange(19_000, 3, -100)
+    settings: dict[str, Any] = {"batch_size": 33, "shuffle": True, "transform": lambda b: b}
+    loader = headrace.NeighborLoader(graph, [5, 5], nodes, **settings)
+    for _ in range(2):
+        batches = list(loader)
+        assert len(batches) == len(loader) == 6
+        taken = torch.cat([batch.input_id for batch in batches])
+        assert sorted(taken.tolist()) == list(range(len(nodes)))
+        for batch in batches:
+            assert torch.equal(batch.n_id[: batch.batch_size], nodes[batch.input_id])
+            assert torch.equal(batch.x, whole.x[batch.n_id])
+            assert torch.equal(batch.y, whole.y[batch.n_id])
+            assert sum(batch.num_sampled_edges) == batch.edge_index.shape[1]
+    assert loader._feed is not None
+    loader._feed.close()
+
+
+@pytest.mark.parametrize(
+    ("example", "source", "figure", "least"),
+    [
+        ("headrace_rgcn.py", "gds_hetero/imdb", "accuracy", 0.6),
+        ("headrace_links.py", "wn18rr/WN18RR.tar.gz", "auc", 0.8),
+    ],
+)
+def test_examples_with_types_learn(
+    tmp_path: Path, example: str, source: str, figure: str, least: float
+) -> None:
+    folder = tmp_path / "parts"
+    partition(open_source(str(DATA / source), seed=0), Wanted((0.5, 0.5), "metis"), folder)
+    script = ROOT / "examples" / example
+    out, err = start(folder, "--json", epochs=1, script=script).communicate(timeout=280)
+    summary = json.loads(out)
+    assert summary["exit_code"] == 0, err
+    assert summary["reports"][0][figure] >= least
