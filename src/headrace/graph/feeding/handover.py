@@ -220,7 +220,11 @@ class LocalReceiver:
 
     def _next(self) -> dict[str, Any]:
         try:
-            message, fds, _, _ = socket.recv_fds(self._socket, _MAX_PACKET_BYTES, 1)
+            try:
+                message, fds, _, _ = socket.recv_fds(self._socket, _MAX_PACKET_BYTES, 1)
+            except ConnectionResetError:
+                # Said once when a sampler ends with unread credits; its last parts come after it.
+                message, fds, _, _ = socket.recv_fds(self._socket, _MAX_PACKET_BYTES, 1)
         except TimeoutError:
             problem = f"{self._sampler} has said nothing for {self._quiet_s:g} s"
             raise FeedError(problem, "see whether its machine still works") from None

@@ -120,6 +120,19 @@ def test_errors_name_the_sampler() -> None:
     receiver.close()
 
 
+def test_last_words_are_heard_though_the_sampler_left_credits_unread() -> None:
+    ours, theirs = socket_pair()
+    receiver = LocalReceiver(ours, "sampler 3 on m5")
+    theirs.send(b'{"problem": "no room", "remedy": "make some"}')
+    ours.send(b'{"credits": 1}')
+    theirs.close()
+    with pytest.raises(FeedError, match="no room"):
+        receiver.receive()
+    with pytest.raises(FeedError, match="is gone"):
+        receiver.receive()
+    receiver.close()
+
+
 def test_a_silent_sampler_is_taken_for_dead() -> None:
     sender, receiver = pair(quiet_s=0.05)
     sender.beat()
