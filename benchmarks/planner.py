@@ -4,7 +4,7 @@
     python benchmarks/planner.py --quick --json
 
 The last line is one JSON object. Means are over seeds; a seed draws the cluster (where the setting
-is drawn), the search and the volumes of the search. Makespans are of 200 iterations (20 with
+is drawn), the search and the volumes of the search. Makespans are of 200 iterations (8 with
 `--quick`) with volumes that no search has seen; the seed mix is uniform, as in the paper. `gap` is
 ours over the lower bound: for makespans over 200 x the bound of T, at 256 and 1,024 machines for T
 itself. `proven` is the share of seeds whose T equals the bound to 1e-9, or whose optimality CP-SAT
@@ -48,7 +48,7 @@ from headrace.simulator import Rehearser
 
 ROOT = Path(__file__).resolve().parents[1]
 ITERATIONS = 200
-QUICK_ITERATIONS = 20
+QUICK_ITERATIONS = 8
 WINDOWS = {"": 2, "_k4": 4, "_unlimited": 0}
 FRESH = 1_000_003
 """Added to a seed for volumes that the search has not seen."""
