@@ -31,7 +31,7 @@ fast: fresh
 	$(BIN)/pytest -q -m "$(FAST)" -n 2
 
 test: fresh ## every test
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadgroup
 
 docs: ## build the documentation into site/
 	$(BIN)/mkdocs build --strict
