@@ -1,8 +1,9 @@
-"""Keep memory that was freed, in processes that move large replies all the time."""
+"""When processes that move large replies all the time keep memory that was freed."""
 
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 
 # Numbers of glibc's `malloc.h`.
 _TRIM_THRESHOLD = -1
@@ -32,3 +33,9 @@ def keep_freed_memory() -> bool:
         (_ARENA_MAX, 1),
     )
     return all(mallopt(name, value) == 1 for name, value in settings)
+
+
+def return_freed_memory() -> None:
+    """Give all memory that was freed back to the system, where it can."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -3,7 +3,8 @@
 gRPC reads a whole message before anyone can judge it, keeps silent connections for hours, and waits
 for slow readers for ever; its settings cannot be reached through Flight. But the sockets belong to
 this process: they are found in `/proc/self/fd`, the kernel counts what each has received, and a
-socket that is shut down ends everything that waits for it.
+socket that is shut down ends everything that waits for it. What an ended stream has cost goes back
+to the system, although the process keeps freed memory otherwise.
 
 Time is counted in rounds of the watch, so nothing here reads a clock.
 """
@@ -18,10 +19,17 @@ from typing import Literal
 from urllib.parse import unquote
 
 from headrace.core.errors import SpecError
+from headrace.graph.service.allocator import return_freed_memory
 from headrace.graph.service.limits import Limits
 from headrace.graph.service.sockets import Peer, connections, cut, plain_host, received_bytes
 
 ROUND_S = 0.25
+
+# Room for one request that is read and one that waits.
+FACTOR_CUT = 2
+
+# gRPC frees a stream's memory some time after it has ended, on threads of its own.
+_ROUNDS_OF_RETURNING = 20
 
 Phase = Literal["reading", "working", "writing"]
 
@@ -76,6 +84,8 @@ class Guard:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._has_ended = False
+        self._rounds_of_returning = 0
         self.num_cut = 0
 
     def start(self, port: int) -> None:
@@ -112,6 +122,7 @@ class Guard:
         finally:
             with self._lock:
                 self._streams.discard(stream)
+                self._has_ended = True
 
     def cut_all(self, port: int) -> None:
         """Cut every connection to a port."""
@@ -140,6 +151,15 @@ class Guard:
         for stream in streams:
             stream.age += 1
             stream.rounds += 1
+        self._return_memory(self._has_ended or bool(before.keys() - self._connections.keys()))
+
+    def _return_memory(self, has_ended: bool) -> None:
+        if has_ended:
+            self._has_ended = False
+            self._rounds_of_returning = _ROUNDS_OF_RETURNING
+        if self._rounds_of_returning > 0:
+            self._rounds_of_returning -= 1
+            return_freed_memory()
 
     def _breaks_limits(self, connection: _Connection, received_bytes: int) -> bool:
         limits, streams = self._limits, connection.streams
@@ -155,8 +175,7 @@ class Guard:
             late = connection.rounds * ROUND_S > limits.greeting_s
             return late or since_request > limits.greeting_bytes
         connection.rounds = 0
-        # Room for one request that is read and one that waits.
-        if since_request > 2 * limits.max_request_bytes:
+        if since_request > FACTOR_CUT * limits.max_request_bytes:
             return True
         return any(self._is_late(stream) for stream in streams)
 

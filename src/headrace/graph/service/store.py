@@ -8,6 +8,7 @@ schema, so that Arrow never unpacks a client's data; each request then is one pi
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import numpy as np
@@ -15,7 +16,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from headrace.core.errors import HeadraceError, SpecError
-from headrace.graph.service.guard import Guard, Stream
+from headrace.graph.service.guard import FACTOR_CUT, Guard, Stream
 from headrace.graph.service.limits import Limits
 from headrace.graph.service.messages import (
     MAX_ARRAYS,
@@ -102,18 +103,24 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
             raise flight.FlightServerError(str(error)) from None
 
     def _serve(self, stream: Stream, reader: Any, writer: Any) -> None:
-        while True:
-            stream.enter("reading")
-            try:
-                chunk = reader.read_chunk()
-            except StopIteration:
-                return
-            stream.enter("working")
-            reply = self._answer(chunk)
-            frame = encode_frame(reply.number, reply.fields, reply.arrays)
-            stream.enter("writing")
-            # Waits until the client has room, so a slow one holds one reply and no more.
-            writer.write_with_metadata(to_batch(reply), frame)
+        with suppress(StopIteration):
+            while True:
+                # In a call of its own, so that nothing of it is kept while the client is silent.
+                self._serve_one(stream, reader, writer)
+
+    def _serve_one(self, stream: Stream, reader: Any, writer: Any) -> None:
+        stream.enter("reading")
+        chunk = reader.read_chunk()
+        data = chunk.app_metadata
+        # The guard would have cut this, had it come more slowly.
+        if data is not None and len(data) > FACTOR_CUT * self._limits.max_request_bytes:
+            raise self._too_large(len(data))
+        stream.enter("working")
+        reply = self._answer(chunk)
+        frame = encode_frame(reply.number, reply.fields, reply.arrays)
+        stream.enter("writing")
+        # Waits until the client has room, so a slow one holds one reply and no more.
+        writer.write_with_metadata(to_batch(reply), frame)
 
     def _answer(self, chunk: Any) -> Message:
         number = 0
@@ -123,11 +130,7 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
             data = memoryview(chunk.app_metadata)
             number = number_of(data)
             if len(data) > self._limits.max_request_bytes:
-                raise SpecError(
-                    f"the request has {len(data)} bytes, at most "
-                    f"{self._limits.max_request_bytes} are allowed",
-                    "send less at once",
-                )
+                raise self._too_large(len(data))
             return self._operations.answer(decode_request(data))
         except HeadraceError as error:
             self._operations.count("refused")
@@ -137,6 +140,12 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
             _LOG.exception("a request failed")
             self._operations.count("failed")
             return _refusal(number, "the store failed to answer", "see the store's log")
+
+    def _too_large(self, num_bytes: int) -> SpecError:
+        most = self._limits.max_request_bytes
+        return SpecError(
+            f"the request has {num_bytes} bytes, at most {most} are allowed", "send less at once"
+        )
 
     def list_flights(self, context: Any, criteria: Any) -> NoReturn:
         """Refuse."""

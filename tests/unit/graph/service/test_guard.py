@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from headrace.core.errors import SpecError
+from headrace.graph.service import guard as guard_module
 from headrace.graph.service.guard import ROUND_S, Guard, Stream, parse_peer
 from headrace.graph.service.limits import Limits
 
@@ -130,3 +131,20 @@ def test_there_is_room_for_so_many_streams(scene: Scene) -> None:
 )
 def test_peers_are_understood(peer: str, parsed: tuple[str, int]) -> None:
     assert parse_peer(peer) == parsed
+
+
+def test_memory_goes_back_after_a_stream_has_ended(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returned: list[None] = []
+    monkeypatch.setattr(guard_module, "return_freed_memory", lambda: returned.append(None))
+    with scene.stream():
+        assert scene.rounds_until_cut(3) is None
+        assert not returned
+    scene.guard.inspect(scene.port)
+    assert len(returned) == 1
+    # gRPC takes its time, but not for ever.
+    assert scene.rounds_until_cut(100) is not None
+    for _ in range(100):
+        scene.guard.inspect(scene.port)
+    assert 2 < len(returned) < 100
