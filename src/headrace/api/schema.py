@@ -17,6 +17,7 @@ from headrace.core.plan import Plan
 from headrace.core.profile import Profile
 from headrace.core.values import Value
 from headrace.graph.manifest import Manifest
+from headrace.runtime.run_status import Status
 
 SCHEMA_KINDS: Mapping[str, type[Value]] = {
     "cluster": Cluster,
@@ -25,6 +26,7 @@ SCHEMA_KINDS: Mapping[str, type[Value]] = {
     "placement": PlacementFile,
     "plan": Plan,
     "graph": Manifest,
+    "status": Status,
 }
 """The kinds of files, by the name `headrace schema` knows them under."""
 
@@ -35,7 +37,7 @@ def json_schema(kind: str) -> dict[str, Any]:
     """JSON schema of a kind of file, for editors that complete and check while one writes.
 
     Args:
-        kind: `cluster`, `job`, `profile`, `placement`, `plan` or `graph`.
+        kind: `cluster`, `job`, `profile`, `placement`, `plan`, `graph` or `status`.
 
     Raises:
         SpecError: There is no such kind of file.

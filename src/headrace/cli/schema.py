@@ -11,7 +11,10 @@ EXAMPLE = "Example: headrace schema cluster > cluster.schema.json"
 
 def schema(
     kind: Annotated[
-        str, typer.Argument(help="cluster, job, profile, placement, plan or graph.", metavar="KIND")
+        str,
+        typer.Argument(
+            help="cluster, job, profile, placement, plan, graph or status.", metavar="KIND"
+        ),
     ],
 ) -> None:
     """Print the JSON schema of a kind of file.
