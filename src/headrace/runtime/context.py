@@ -9,11 +9,13 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import Field, ValidationError
 
 from headrace.core.errors import SpecError
 from headrace.core.values import Value
 from headrace.graph.feeding.config import StoreAt
+from headrace.graph.feeding.shares import GlobalBatches
 
 CONTEXT_VARIABLE = "HEADRACE_RUN"
 """Names the file."""
@@ -31,6 +33,21 @@ class RunContext(Value):
         tls: Whether they are asked over encrypted connections.
         num_samplers: Processes that make batches for each loader that trains; 0 for none.
         log: File for messages of samplers.
+        task: Name of the trainer.
+        rank: Its place among all trainers.
+        world_size: How many there are.
+        requests: Socket of whoever starts samplers for the trainer (see `asking`); none if the
+            trainer starts them itself.
+        config: What the user set for the script.
+        trace: File for what the trainer measures; none to measure nothing.
+        output: Folder for what the script keeps.
+        samplers: Names of the trainer's samplers, in order.
+        samplers_per_trainer: How many each trainer of the job has.
+        window: How many parts of each sampler may wait for the trainer.
+        shares: Seeds per iteration of every sampler of the job, those of a trainer side by side.
+            Trainers are in the order of their names, which need not be that of ranks.
+        counts: Seeds per epoch of every sampler of the job, by split.
+        seeds: Folder with original ids: `<split>-<task>.npy` for the trainer and its samplers.
     """
 
     machine: str
@@ -41,6 +58,43 @@ class RunContext(Value):
     tls: bool = False
     num_samplers: Annotated[int, Field(ge=0)] = 0
     log: Path | None = None
+    task: str = "trainer0"
+    rank: Annotated[int, Field(ge=0)] = 0
+    world_size: Annotated[int, Field(ge=1)] = 1
+    requests: Path | None = None
+    config: Mapping[str, Any] = Field(default_factory=dict)
+    trace: Path | None = None
+    output: Path | None = None
+    samplers: tuple[str, ...] = ()
+    samplers_per_trainer: Annotated[int, Field(ge=1)] = 1
+    window: Annotated[int, Field(ge=1)] = 4
+    shares: tuple[int, ...] = ()
+    counts: Mapping[str, tuple[int, ...]] = Field(default_factory=dict)
+    seeds: Path | None = None
+
+    @property
+    def trainer(self) -> int:
+        """Number of the trainer: where its samplers are among all of the job."""
+        return int(self.task.removeprefix("trainer"))
+
+    def batches_of(self, split: str, drop_last: bool = False) -> GlobalBatches:
+        """One epoch of a split, as all trainers take it.
+
+        Raises:
+            SpecError: The plan deals no seeds of this split.
+        """
+        if split not in self.counts:
+            raise SpecError(
+                f"this run has no share of a split {split!r}",
+                f"it has {', '.join(self.counts) or 'none'}",
+            )
+        return GlobalBatches(self.shares, self.counts[split], self.samplers_per_trainer, drop_last)
+
+    def seeds_of(self, split: str, task: str | None = None) -> np.ndarray:
+        """Original ids that the trainer, or one of its samplers, takes of a split."""
+        assert self.seeds is not None
+        ids: np.ndarray = np.load(self.seeds / f"{split}-{task or self.task}.npy")
+        return ids
 
     def stores_of(self, folder: Path) -> tuple[StoreAt, ...]:
         """Stores of the graph in a folder; none if this run serves another graph."""

@@ -1,0 +1,193 @@
+"""Which seeds every sampler of a job takes, and how many in each iteration.
+
+The plan says how many seeds per iteration a sampler takes from each part, on average and in
+fractions. Here that becomes whole numbers, and seeds of a split are dealt accordingly: each exactly
+once, so that all samplers run out in the same iteration or one after it. All of it is a function of
+the plan and of the ids, so every process comes to the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.core.errors import SpecError
+from headrace.graph.feeding.scheduling import epoch_order
+
+# Enough for margins to be met to a seed in a million; what is left is dealt one by one.
+_NUM_FITS = 50
+
+
+@dataclass(frozen=True)
+class GlobalBatches:
+    """One epoch of a split, as all trainers take it.
+
+    Attributes:
+        shares: Seeds per iteration of every sampler, those of a trainer side by side.
+        counts: Seeds per epoch of every sampler.
+        samplers_per_trainer: How many are side by side.
+        drop_last: Whether iterations end as soon as any sampler lacks seeds.
+    """
+
+    shares: tuple[int, ...]
+    counts: tuple[int, ...]
+    samplers_per_trainer: int = 1
+    drop_last: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.shares) != len(self.counts) or len(self.shares) % self.samplers_per_trainer:
+            raise SpecError(
+                f"there are {len(self.shares)} shares, {len(self.counts)} numbers of seeds and "
+                f"{self.samplers_per_trainer} samplers per trainer",
+                "give one share and one number for each sampler of each trainer",
+            )
+
+    @property
+    def num_trainers(self) -> int:
+        """How many trainers take batches."""
+        return len(self.shares) // self.samplers_per_trainer
+
+    @property
+    def num_iterations(self) -> int:
+        """Iterations until no trainer has a seed left."""
+        return max(map(self.num_batches, range(self.num_trainers)))
+
+    def samplers_of(self, trainer: int) -> slice:
+        """Where a trainer's samplers are among all."""
+        first = trainer * self.samplers_per_trainer
+        return slice(first, first + self.samplers_per_trainer)
+
+    def batch_size(self, trainer: int) -> int:
+        """Seeds of a trainer in a whole batch."""
+        return sum(self.shares[self.samplers_of(trainer)])
+
+    def num_batches(self, trainer: int) -> int:
+        """Batches of a trainer's epoch; trainers may differ by one."""
+        if self.drop_last:
+            return min(n // share for n, share in zip(self.counts, self.shares, strict=True))
+        own = self.samplers_of(trainer)
+        pairs = zip(self.counts[own], self.shares[own], strict=True)
+        return max(-(-num // share) for num, share in pairs)
+
+    def num_seeds(self, trainer: int, iteration: int) -> int:
+        """Seeds of a trainer in an iteration of an epoch; 0 once it has no more."""
+        if iteration >= self.num_batches(trainer):
+            return 0
+        own = self.samplers_of(trainer)
+        pairs = zip(self.counts[own], self.shares[own], strict=True)
+        return sum(min(max(num - iteration * share, 0), share) for num, share in pairs)
+
+    def num_seeds_of(self, iteration: int) -> tuple[int, ...]:
+        """Seeds of every trainer in an iteration of an epoch."""
+        return tuple(self.num_seeds(trainer, iteration) for trainer in range(self.num_trainers))
+
+
+def whole_shares(mix: np.ndarray, samplers_per_trainer: int = 1) -> tuple[int, ...]:
+    """Seeds per iteration of every sampler, in whole numbers.
+
+    Trainers are rounded before their samplers, so that trainers that take the same in the plan take
+    the same here, if their sum allows it.
+
+    Args:
+        mix: Seeds per iteration, shape (num_samplers, num_parts).
+        samplers_per_trainer: How many rows belong to one trainer.
+
+    Returns:
+        Numbers from 1 on, whose sum is that of the mix, rounded.
+
+    Raises:
+        SpecError: A batch has fewer seeds than there are samplers.
+    """
+    rows = np.asarray(mix, np.float64).sum(1)
+    total = round(float(rows.sum()))
+    if total < len(rows):
+        raise SpecError(
+            f"an iteration has {total} seeds for {len(rows)} samplers",
+            "plan with larger batches or fewer samplers",
+        )
+    trainers = rows.reshape(-1, samplers_per_trainer)
+    sizes = _round(trainers.sum(1), total, samplers_per_trainer)
+    whole = [_round(own, int(size), 1) for own, size in zip(trainers, sizes, strict=True)]
+    return tuple(int(share) for own in whole for share in own)
+
+
+def deal(
+    parts: Sequence[np.ndarray],
+    mix: np.ndarray,
+    shares: Sequence[int],
+    seed: int = 0,
+) -> list[np.ndarray]:
+    """Give every seed of a split to one sampler.
+
+    A sampler's number of seeds is in proportion to its share, as exactly as whole iterations allow;
+    within that, seeds come from parts as the plan mixes them.
+
+    Args:
+        parts: Original ids of the split's seeds in each part.
+        mix: Seeds per iteration, shape (num_samplers, num_parts).
+        shares: Of `whole_shares`.
+        seed: Of the choice among the seeds of a part.
+
+    Returns:
+        Original ids per sampler, ascending.
+    """
+    sizes = np.array([len(ids) for ids in parts], np.int64)
+    rows = _counts(int(sizes.sum()), np.asarray(shares, np.int64))
+    amounts = _amounts(np.asarray(mix, np.float64), rows, sizes)
+    dealt: list[list[np.ndarray]] = [[np.empty(0, np.int64)] for _ in rows]
+    for part, ids in enumerate(parts):
+        # Whatever order ids have in a part, every sampler gets a fair choice of them.
+        mixed = np.sort(np.asarray(ids, np.int64))[epoch_order(len(ids), seed, part)]
+        ends = np.cumsum(amounts[:, part])
+        for sampler in np.flatnonzero(amounts[:, part]):
+            end = ends[sampler]
+            dealt[sampler].append(mixed[end - amounts[sampler, part] : end])
+    return [np.sort(np.concatenate(own)) for own in dealt]
+
+
+def _counts(total: int, shares: np.ndarray) -> np.ndarray:
+    """Seeds per sampler: whole iterations, and what is left by shares, never more than one each."""
+    num_whole, left = divmod(total, int(shares.sum()))
+    counts: np.ndarray = num_whole * shares + _round(shares * (left / shares.sum()), left, 0)
+    return counts
+
+
+def _amounts(mix: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Whole numbers with exactly these sums, in proportions as near to the mix as these allow."""
+    fitted = mix * (columns / np.maximum(mix.sum(0), 1e-300))
+    for _ in range(_NUM_FITS):
+        fitted *= (rows / np.maximum(fitted.sum(1), 1e-300))[:, None]
+        fitted *= columns / np.maximum(fitted.sum(0), 1e-300)
+    # Rows may still be too large, as columns are met exactly; nothing may be too large below.
+    fitted *= np.minimum(rows / np.maximum(fitted.sum(1), 1e-300), 1.0)[:, None]
+    # Whole numbers that fractions miss by a rounding error stay; no sum grows by a whole one.
+    amounts: np.ndarray = np.floor(fitted + 1e-9).astype(np.int64)
+    missing = rows - amounts.sum(1)
+    for part in range(len(columns)):
+        # Samplers that want most of this part first; the last part fills whatever is left.
+        order = np.argsort(-mix[:, part], kind="stable")
+        before = np.cumsum(missing[order]) - missing[order]
+        room = columns[part] - amounts[:, part].sum()
+        taken = np.clip(room - before, 0, missing[order])
+        amounts[order, part] += taken
+        missing[order] -= taken
+    return amounts
+
+
+def _round(values: np.ndarray, total: int, least: int) -> np.ndarray:
+    """Largest remainders: whole numbers of at least `least`, with a given sum."""
+    whole: np.ndarray = np.maximum(np.floor(values + 1e-9).astype(np.int64), least)
+    left = total - int(whole.sum())
+    remainders = values - whole
+    while left:
+        # Where the least was too much, others give: those that lose least by it.
+        step = 1 if left > 0 else -1
+        can = np.ones(len(whole), bool) if left > 0 else whole > least
+        order = np.argsort(np.where(can, -step * remainders, np.inf), kind="stable")
+        order = order[: min(abs(left), int(can.sum()))]
+        whole[order] += step
+        remainders[order] -= step
+        left -= step * len(order)
+    return whole
