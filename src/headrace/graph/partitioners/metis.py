@@ -189,7 +189,9 @@ class _Library:
 def termination_waits() -> Iterator[None]:
     """Hold SIGTERM back until the end of the block.
 
-    METIS takes the signal for one of its own errors and goes on with a broken partition.
+    METIS takes the signal for one of its own errors and goes on with a broken partition. Where the
+    process has more threads, the system may give the signal to one of them; METIS' handler then
+    ends the process with a segmentation fault, and without a partition.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
