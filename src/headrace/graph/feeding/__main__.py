@@ -1,8 +1,8 @@
 """Run a sampler as a process: `python -m headrace.graph.feeding --config FILE`.
 
-Its standard input is the Unix socket of its trainer; or, if it listens for one on another machine,
-anything. It ends when that closes, which happens when who started it ends, however that ends; and
-when its trainer has enough.
+Its standard input is the Unix socket of its trainer; or, if it listens for one, anything. It ends
+when that closes, which happens when who started it ends, however that ends; and when its trainer
+has enough.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from headrace.core.errors import HeadraceError
 from headrace.graph.feeding.config import SamplerConfig, load_config
 from headrace.graph.feeding.handover import LocalSender, PartSender
 from headrace.graph.feeding.making import PartMaker
+from headrace.graph.feeding.meeting import await_trainer
 from headrace.graph.feeding.reaching import Caches, load_credentials, open_access, report
 from headrace.graph.feeding.scheduling import schedule
 from headrace.graph.feeding.worker import Pipeline
@@ -36,23 +37,35 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--config", required=True, type=Path, help="JSON file; see SamplerConfig")
     path = parser.parse_args(arguments).config
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    config = load_config(path)
+    config, sender = load_config(path), None
+    is_asked = config.listen is not None and config.listen.path is None
     try:
-        _work(config, _listen(config) if config.listen else _join(config))
+        sender = _find_trainer(config)
+        _work(config, sender)
     except HeadraceError as error:
         logging.error("%s: %s", config.name, error)
-        if config.listen:
+        if is_asked and sender is not None:
             # The trainer asks when it likes, and must learn why.
             threading.Event().wait()
         return error.exit_code
-    if config.listen:
+    if is_asked:
         threading.Event().wait()
     return 0
 
 
-def _join(config: SamplerConfig) -> PartSender:
-    """Reach the trainer that started this process."""
-    sender = LocalSender(socket.socket(fileno=0), config.window, on_gone=_end)
+def _find_trainer(config: SamplerConfig) -> PartSender:
+    at = config.listen
+    if at is None:
+        return _join(config, socket.socket(fileno=0))
+    threading.Thread(target=_wait_for_parent, daemon=True).start()
+    if at.path is None:
+        return _listen(config)
+    return _join(config, await_trainer(at.path, lambda: _write_ready(at.ready, None)))
+
+
+def _join(config: SamplerConfig, connection: socket.socket) -> PartSender:
+    """Reach a trainer on this machine."""
+    sender = LocalSender(connection, config.window, on_gone=_end)
     threading.Thread(target=_beat, args=(sender,), daemon=True).start()
     return sender
 
@@ -61,15 +74,18 @@ def _listen(config: SamplerConfig) -> PartSender:
     """Wait for a trainer on another machine."""
     from headrace.graph.feeding.remote import RemoteSender
 
-    threading.Thread(target=_wait_for_parent, daemon=True).start()
     at = config.listen
     assert at is not None
     credentials = load_credentials(config)
     sender = RemoteSender(credentials, config.window, at.host, at.port, on_gone=_end)
-    partial = at.ready.with_name(at.ready.name + ".partial")
-    partial.write_text(json.dumps({"port": sender.port, "pid": os.getpid()}), encoding="ascii")
-    partial.replace(at.ready)
+    _write_ready(at.ready, sender.port)
     return sender
+
+
+def _write_ready(path: Path, port: int | None) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps({"port": port, "pid": os.getpid()}), encoding="ascii")
+    partial.replace(path)
 
 
 def _end() -> None:

@@ -62,14 +62,16 @@ class CacheConfig(Value):
 
 
 class ListenAt(Value):
-    """How a sampler is reached by a trainer on another machine.
+    """How a sampler is reached by a trainer that did not start it.
 
     Attributes:
+        path: File of a Unix socket, for a trainer on the same machine; none for one on another.
         host: Address to listen on.
         port: 0 for any that is free.
         ready: File to write, with port and process number, when the sampler listens.
     """
 
+    path: Path | None = None
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     ready: Path
@@ -106,8 +108,8 @@ class SamplerConfig(Value):
             is on this machine, else for as many as may be sampled ahead.
         fetching_threads: How many parts' values are fetched at the same time.
         cache: None to ask for every row anew.
-        listen: For a trainer on another machine, which asks with the same credentials; none if
-            standard input is the socket of a trainer on this one.
+        listen: For a trainer that did not start this process; on another machine it asks with the
+            same credentials. None if standard input is the socket of a trainer on this one.
     """
 
     task: str = "sampler 0"
