@@ -14,6 +14,7 @@ import traceback
 from types import TracebackType
 
 from headrace.core.errors import HeadraceError
+from headrace.training.heap import reuse_memory
 
 _PR_SET_PDEATHSIG = 1
 INTERRUPTED = 130
@@ -24,6 +25,7 @@ def main(arguments: list[str]) -> int:
     """Run the script; its exit code, if it does not end by itself with another."""
     parent, machine, script, *rest = arguments
     _end_with_parent(int(parent))
+    reuse_memory()
     sys.argv = [script, *rest]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
     try:

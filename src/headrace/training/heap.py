@@ -1,0 +1,48 @@
+"""Keep a trainer's memory: the tensors that a step makes of a batch come and go with it."""
+
+from __future__ import annotations
+
+import ctypes
+
+# Numbers of glibc's `malloc.h` and of Linux's `mman.h`.
+_TRIM_THRESHOLD = -1
+_MMAP_MAX = -4
+_ARENA_MAX = -8
+_MADV_HUGEPAGE = 14
+
+_NEVER = -1
+_PAGE_BYTES = 4096
+
+# Address space, not memory: only what is touched takes any.
+_RESERVED_BYTES = 4 << 30
+
+
+def reuse_memory() -> bool:
+    """Let this process keep what it frees, in huge pages if it can; whether the system allows it.
+
+    Tensors of a batch have tens of megabytes. By default glibc gives each back to the system and
+    gets new pages for the next, which the system clears, 4 KB at a time, in the trainer's time: a
+    step of GraphSAGE 2 x 64 with 92,000 nodes of 128 features takes 200 to 230 ms of a core, and
+    158 to 175 ms with this (`benchmarks/data_path.py` compares both). The process keeps the most
+    it ever used until it ends. What is there already stays as it is: call it early.
+    """
+    try:
+        libc = ctypes.CDLL(None)
+        mallopt, sbrk, madvise = libc.mallopt, libc.sbrk, libc.madvise
+        malloc, free = libc.malloc, libc.free
+    except (OSError, AttributeError):
+        return False
+    settings = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, _NEVER), (_ARENA_MAX, 1))
+    if not all(mallopt(name, value) == 1 for name, value in settings):
+        return False
+    sbrk.restype = malloc.restype = ctypes.c_void_p
+    free.argtypes = (ctypes.c_void_p,)
+    begin = sbrk(ctypes.c_ssize_t(0))
+    # The heap grows over all of it and does not shrink again, so it can be marked once.
+    free(malloc(ctypes.c_size_t(_RESERVED_BYTES)))
+    begin += -begin % _PAGE_BYTES
+    num_bytes = sbrk(ctypes.c_ssize_t(0)) - begin
+    # Where the address space is not to be had, freed memory is kept in small pages.
+    if num_bytes > 0:
+        madvise(ctypes.c_void_p(begin), ctypes.c_size_t(num_bytes), _MADV_HUGEPAGE)
+    return True
