@@ -25,10 +25,14 @@ from headrace.graph.feeding.handover import LocalSender, PartSender
 from headrace.graph.feeding.making import PartMaker
 from headrace.graph.feeding.meeting import await_trainer
 from headrace.graph.feeding.reaching import Caches, load_credentials, open_access, report
+from headrace.graph.feeding.recording import PartRecorder, Recorder
 from headrace.graph.feeding.scheduling import schedule
 from headrace.graph.feeding.worker import Pipeline
 
 _BEAT_S = 1.0
+
+# What this process has to save, wherever it ends.
+_RECORDERS: list[Recorder] = []
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -89,7 +93,9 @@ def _write_ready(path: Path, port: int | None) -> None:
 
 
 def _end() -> None:
-    # There is nothing to save, and threads may wait for a store: the shortest end is the best.
+    # Threads may wait for a store: the shortest end is the best.
+    for recorder in _RECORDERS:
+        recorder.flush()
     os._exit(0)
 
 
@@ -100,9 +106,13 @@ def _wait_for_parent() -> None:
 
 
 def _work(config: SamplerConfig, sender: PartSender) -> None:
+    recorder = None
+    if config.trace is not None:
+        _RECORDERS.append(Recorder(config.trace, config.task, time.monotonic))
+        recorder = PartRecorder(_RECORDERS[0], config.batches_per_epoch, time.thread_time)
     try:
-        access, caches = open_access(config)
-        maker = PartMaker(access, config, time.perf_counter)
+        access, caches = open_access(config, None if recorder is None else time.monotonic)
+        maker = PartMaker(access, config, time.perf_counter, recorder)
         seeds = np.load(config.seeds)
     except HeadraceError as error:
         sender.fail(error.problem, error.remedy)
@@ -118,7 +128,11 @@ def _work(config: SamplerConfig, sender: PartSender) -> None:
     )
     threads = config.sampling_threads or (config.sampled_ahead if config.stores else 1)
     figures = _Figures(caches)
-    Pipeline(maker, sender, config, threads, time.perf_counter, figures).run(jobs)
+    try:
+        Pipeline(maker, sender, config, threads, time.perf_counter, figures).run(jobs)
+    finally:
+        for each in _RECORDERS:
+            each.flush()
 
 
 class _Figures:

@@ -139,6 +139,7 @@ class SamplerConfig(Value):
     fetching_threads: Count = 2
     cache: CacheConfig | None = None
     listen: ListenAt | None = None
+    trace: Path | None = None
 
     @property
     def name(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from headrace.core.errors import SpecError
 from headrace.graph.feeding.config import SamplerConfig, Wanted
 from headrace.graph.feeding.parts import Key, Kind, Part
+from headrace.graph.feeding.recording import PartNotes, PartRecorder
 from headrace.graph.feeding.scheduling import Job
 from headrace.graph.hops import Rule
 from headrace.graph.loading.access import GraphAccess
@@ -30,6 +32,7 @@ class SampledJob:
     job: Job
     out: HeteroSampled
     seconds: float
+    notes: PartNotes | None = None
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,12 @@ class Draft:
 
     Attributes:
         shapes: Of all arrays that the part will have.
+        notes: Of what it takes; none if nobody wants to know.
     """
 
     def __init__(self, sampled: SampledJob) -> None:
         self.shapes: dict[Key, tuple[int, ...]] = {}
+        self.notes = sampled.notes
         self._sampled = sampled
         self._ready: dict[Key, np.ndarray] = {}
         self._ends: dict[Key, tuple[np.ndarray, np.ndarray]] = {}
@@ -81,12 +86,13 @@ class Draft:
         Raises:
             StoreError: A store did not answer.
         """
-        for key, array in self._ready.items():
-            arrays[key][...] = array
-        for key, (row, col) in self._ends.items():
-            arrays[key][0], arrays[key][1] = row, col
-        for key, (gathering, info) in self._gathers.items():
-            _gather(gathering, info, key, arrays[key])
+        with _working(self.notes):
+            for key, array in self._ready.items():
+                arrays[key][...] = array
+            for key, (row, col) in self._ends.items():
+                arrays[key][0], arrays[key][1] = row, col
+            for key, (gathering, info) in self._gathers.items():
+                _gather(gathering, info, key, arrays[key])
         job, out = self._sampled.job, self._sampled.out
         return Part(job.epoch, job.batch, out.num_sampled_nodes, out.num_sampled_edges)
 
@@ -98,15 +104,23 @@ class PartMaker:
         access: The graph.
         config: What to make.
         clock: Seconds.
+        recorder: Who wants to know what each part takes; none if nobody does.
 
     Raises:
         SpecError: The graph lacks a type or a column.
     """
 
-    def __init__(self, access: GraphAccess, config: SamplerConfig, clock: Clock) -> None:
+    def __init__(
+        self,
+        access: GraphAccess,
+        config: SamplerConfig,
+        clock: Clock,
+        recorder: PartRecorder | None = None,
+    ) -> None:
         self._access = access
         self._config = config
         self._clock = clock
+        self._recorder = recorder
         self._fanouts = dict(config.fanouts)
         self._rule = Rule(config.replace, config.disjoint, edge_ids=config.edge_ids)
         self._source = access.hops(config.weight, None)
@@ -122,14 +136,25 @@ class PartMaker:
     def sample(self, job: Job) -> SampledJob:
         """Choose nodes and edges around a job's seeds."""
         begin = self._clock()
-        name = self._config.node_type
-        seeds = {name: self._access.to_new(name, job.seeds)}
-        key = BatchKey(self._config.seed, job.epoch, job.batch)
-        out = self._sampler().sample_hetero(seeds, self._fanouts, key)
-        return SampledJob(job, out, self._clock() - begin)
+        notes = None if self._recorder is None else self._recorder.begin(job)
+        with _working(notes):
+            name = self._config.node_type
+            seeds = {name: self._access.to_new(name, job.seeds)}
+            key = BatchKey(self._config.seed, job.epoch, job.batch)
+            out = self._sampler().sample_hetero(seeds, self._fanouts, key)
+        return SampledJob(job, out, self._clock() - begin, notes)
 
     def start(self, sampled: SampledJob) -> Draft:
         """Ask for all values; those of this machine are read when they are written."""
+        with _working(sampled.notes):
+            return self._start(sampled)
+
+    def end(self, draft: Draft, num_bytes: int) -> None:
+        """Say that a part is done, and how large it is."""
+        if self._recorder is not None and draft.notes is not None:
+            self._recorder.end(draft.notes, num_bytes)
+
+    def _start(self, sampled: SampledJob) -> Draft:
         draft, out, access = Draft(sampled), sampled.out, self._access
         repeats = out.tree is not None
         for column in self._columns:
@@ -163,6 +188,10 @@ class PartMaker:
         info = self._access.column(wanted.node_type, wanted.name)
         is_cast = info.dtype in _HALVES and not self._config.keep_dtype
         return _Column(wanted, info, "float32" if is_cast else info.dtype)
+
+
+def _working(notes: PartNotes | None) -> AbstractContextManager[None]:
+    return nullcontext() if notes is None else notes.working()
 
 
 def _all_columns(access: GraphAccess, config: SamplerConfig) -> list[Wanted]:

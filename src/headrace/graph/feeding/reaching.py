@@ -14,15 +14,20 @@ from headrace.graph.feeding.config import CacheConfig, SamplerConfig, StoreAt
 from headrace.graph.loading.access import PartedAccess
 from headrace.graph.loading.owners import Of, Owner
 from headrace.graph.opening import PartitionedGraph, open_graph
-from headrace.graph.service.channel import Address
+from headrace.graph.service.channel import Address, Channel, FlightChannel
 from headrace.graph.service.client import StoreClient
+from headrace.graph.service.measuring import Clock, measured_store
 from headrace.graph.service.security import Credentials
 
 Caches = Mapping[tuple[Of, str], HotRows]
 
 
-def open_access(config: SamplerConfig) -> tuple[PartedAccess, Caches]:
+def open_access(config: SamplerConfig, clock: Clock | None = None) -> tuple[PartedAccess, Caches]:
     """Open a graph and connect to the stores of parts that are elsewhere.
+
+    Args:
+        config: Of the sampler.
+        clock: Seconds; with one, what is asked of stores is noted with the part that asks.
 
     Raises:
         SpecError: The graph or the credentials cannot be read.
@@ -33,7 +38,9 @@ def open_access(config: SamplerConfig) -> tuple[PartedAccess, Caches]:
         return PartedAccess(graph), {}
     caches = {} if config.cache is None else make_caches(graph, config, config.cache)
     credentials = load_credentials(config)
-    connect = {store.part: partial(_connect, store, credentials, caches) for store in config.stores}
+    connect = {
+        store.part: partial(_connect, store, credentials, caches, clock) for store in config.stores
+    }
     access = PartedAccess(graph, connect)
     # Now, by one thread: several would open several connections to the same store.
     for part in access.owners.parts:
@@ -95,7 +102,12 @@ def _is_wanted(config: SamplerConfig, node_type: str, name: str) -> bool:
     )
 
 
-def _connect(store: StoreAt, credentials: Credentials, caches: Caches) -> Owner:
+def _connect(
+    store: StoreAt, credentials: Credentials, caches: Caches, clock: Clock | None
+) -> Owner:
     address = Address(store.task, store.machine, store.host, store.port)
-    client = StoreClient.connect(address, credentials)
+    channel: Channel = FlightChannel(address, credentials)
+    if clock is not None:
+        channel = measured_store(channel, store.task, clock)
+    client = StoreClient(channel)
     return CachedOwner(client, caches) if caches else client

@@ -124,6 +124,7 @@ class Pipeline:
         part = draft.fill(arrays_in(memory, placed))
         figures["fetch_s"] = self._clock() - begin
         figures["num_bytes"] = float(len(memory))
+        self._maker.end(draft, len(memory))
         with_figures = Part(
             part.epoch, part.batch, part.num_sampled_nodes, part.num_sampled_edges, {}, figures
         )

@@ -12,6 +12,7 @@ import numpy as np
 from headrace.graph.hops import split_by_owner
 from headrace.graph.kernels import gathering
 from headrace.graph.loading.owners import Of, Owners
+from headrace.graph.metering import current_meter
 
 # As for hops: so many parts look at all ids before it pays to sort ids by owner.
 _FEW_PARTS = 4
@@ -60,6 +61,10 @@ class Gathering:
             return
         split = split_by_owner(ids, rows.offsets)
         self._local = [(part, at) for part, at in split if part not in owners]
+        meter = current_meter()
+        if meter is not None:
+            for part, at in self._local:
+                meter.add_local(part, len(at) * _row_bytes(rows.parts[part]))
         for part, at in split:
             if part in owners:
                 wanted, order = _unique(ids[at], may_repeat)
@@ -96,6 +101,10 @@ class Gathering:
             return
         sources, target = _words(parts, out)
         gathering.copy_rows(self._ids, np.append(offsets[used], offsets[-1]), sources, target)
+
+
+def _row_bytes(values: np.ndarray | None) -> int:
+    return 0 if values is None else values.itemsize * math.prod(values.shape[1:])
 
 
 def _unique(ids: np.ndarray, may_repeat: bool) -> tuple[np.ndarray, np.ndarray]:

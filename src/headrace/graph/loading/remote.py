@@ -8,6 +8,7 @@ import numpy as np
 
 from headrace.graph.hops import EdgePart, Hop, HopRequest, hop_over, split_by_owner, stitch
 from headrace.graph.loading.owners import Owners
+from headrace.graph.metering import current_meter
 from headrace.graph.source import EdgeType
 
 
@@ -43,10 +44,14 @@ class OwnedSource:
             for part, at in split
             if part in self._owners
         ]
-        answers = []
+        answers, meter = [], current_meter()
         for part, at in split:
             own = parts[part]
             if own is not None:
-                answers.append((at, hop_over([own], request.at(at))))
+                hop = hop_over([own], request.at(at))
+                if meter is not None:
+                    arrays = (hop.counts, hop.neighbours, hop.edges)
+                    meter.add_local(part, sum(array.nbytes for array in arrays))
+                answers.append((at, hop))
         answers += [(at, future.result()) for at, future in asked]
         return stitch(len(request.nodes), answers)

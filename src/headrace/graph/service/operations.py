@@ -27,12 +27,20 @@ class Operations:
         shard: The part.
         limits: What one request may ask for.
         warmer: Whose progress `status` reports.
+        clock: Seconds; with one, answers to `sample` and `gather` say how long they took.
     """
 
-    def __init__(self, shard: Shard, limits: Limits, warmer: Warmer | None = None) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        limits: Limits,
+        warmer: Warmer | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
         self._shard = shard
         self._limits = limits
         self._warmer = warmer
+        self._clock = clock
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._operations: Mapping[str, Callable[[_Asked], tuple[Fields, tuple[np.ndarray, ...]]]]
@@ -64,7 +72,11 @@ class Operations:
                 f"a store does not know {name[:40]!r}", f"ask for {', '.join(self._operations)}"
             )
         self.count(name)
+        clock = self._clock if name in ("sample", "gather") else None
+        began_s = clock() if clock else 0.0
         fields, arrays = self._operations[name](asked)
+        if clock:
+            fields = {**fields, "service_s": round(clock() - began_s, 6)}
         return Message(request.number, fields, arrays)
 
     def count(self, what: str) -> None:

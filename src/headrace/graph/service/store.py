@@ -8,6 +8,7 @@ schema, so that Arrow never unpacks a client's data; each request then is one pi
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -48,6 +49,7 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
         port: 0 for any that is free; see `port`.
         limits: What clients may ask for.
         warm: Whether to read the part's files into memory, in the background.
+        clock: Seconds, for answers that say how long they took.
     """
 
     def __init__(
@@ -58,11 +60,12 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
         port: int = 0,
         limits: Limits | None = None,
         warm: bool = True,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._limits = limits or Limits()
         files = [rows.file for rows in shard.rows.values() if rows.file is not None]
         self._warmer = Warmer(files if warm else [])
-        self._operations = Operations(shard, self._limits, self._warmer)
+        self._operations = Operations(shard, self._limits, self._warmer, clock)
         self._operations.prepare()
         self._guard = Guard(self._limits)
         identity = credentials.identity

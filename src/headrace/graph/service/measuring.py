@@ -1,0 +1,106 @@
+"""How many bytes requests and answers are on the network, and how long they took."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import NamedTuple
+
+import numpy as np
+
+from headrace.graph.metering import current_meter
+from headrace.graph.service.channel import Channel
+from headrace.graph.service.messages import Fields, Message
+
+Clock = Callable[[], float]
+
+REQUEST_BYTES = 62
+REPLY_BYTES = 730
+SHARE = 1.0012
+
+
+class Call(NamedTuple):
+    """A request that was answered.
+
+    Attributes:
+        start_s: When it was sent.
+        end_s: When the answer was there.
+        request_bytes: On the network.
+        reply_bytes: On the network.
+        fields: Of the answer.
+    """
+
+    start_s: float
+    end_s: float
+    request_bytes: int
+    reply_bytes: int
+    fields: Fields
+
+
+Note = Callable[[Call], None]
+
+
+class MeasuredChannel:
+    """A `Channel` that tells somebody about every request that was answered.
+
+    Args:
+        channel: How to ask.
+        clock: Seconds.
+        who: Asked when a request is sent, by the thread that sends it: who wants to know of it.
+    """
+
+    def __init__(self, channel: Channel, clock: Clock, who: Callable[[], Note | None]) -> None:
+        self._channel = channel
+        self._clock = clock
+        self._who = who
+
+    def ask(
+        self, fields: Fields, arrays: Sequence[np.ndarray], timeout_s: float
+    ) -> Future[Message]:
+        """Send a request; see `Channel`."""
+        note = self._who()
+        if note is None:
+            return self._channel.ask(fields, arrays, timeout_s)
+        start_s = self._clock()
+        request_bytes = wire_bytes(fields, arrays, REQUEST_BYTES)
+        future = self._channel.ask(fields, arrays, timeout_s)
+
+        def done(future: Future[Message]) -> None:
+            if future.exception() is None:
+                reply = future.result()
+                reply_bytes = wire_bytes(reply.fields, reply.arrays, REPLY_BYTES)
+                note(Call(start_s, self._clock(), request_bytes, reply_bytes, reply.fields))
+
+        # Before anybody waits for the answer: a part that is done has noted all of its calls.
+        future.add_done_callback(done)
+        return future
+
+    def close(self) -> None:
+        """Give up what is still open."""
+        self._channel.close()
+
+
+def measured_store(channel: Channel, task: str, clock: Clock) -> MeasuredChannel:
+    """A channel to a store whose calls are noted with the meter of the part that asks."""
+
+    def who() -> Note | None:
+        meter = current_meter()
+        if meter is None:
+            return None
+
+        def note(call: Call) -> None:
+            service_s = float(call.fields.get("service_s", 0.0))
+            times_s = (call.start_s, call.end_s)
+            meter.add_call(task, times_s, call.request_bytes, call.reply_bytes, service_s)
+
+        return note
+
+    return MeasuredChannel(channel, clock, who)
+
+
+def wire_bytes(fields: Fields, arrays: Sequence[np.ndarray], frame_bytes: int) -> int:
+    """Bytes of a message on the network."""
+    payload = sum(array.nbytes for array in arrays)
+    header = len(json.dumps(fields, separators=(",", ":"))) if fields else 2
+    return int(SHARE * (payload + header) + frame_bytes)
