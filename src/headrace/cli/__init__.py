@@ -13,7 +13,20 @@ import typer
 from typer.core import TyperGroup
 
 from headrace import __version__
-from headrace.cli import doctor, explain, graph, partition, plan, run, schema, simulate
+from headrace.cli import (
+    doctor,
+    explain,
+    graph,
+    logs,
+    partition,
+    plan,
+    run,
+    schema,
+    simulate,
+    status,
+    testbed,
+    top,
+)
 from headrace.core.errors import HeadraceError
 
 BUG_EXIT_CODE = 70
@@ -45,6 +58,10 @@ app.command("explain", epilog=explain.EXAMPLE)(explain.explain)
 app.command("partition", epilog=partition.EXAMPLE)(partition.partition)
 app.add_typer(graph.app, name="graph")
 app.command("run", epilog=run.EXAMPLE)(run.run)
+app.command("status", epilog=status.EXAMPLE)(status.status)
+app.command("top", epilog=top.EXAMPLE)(top.top)
+app.command("logs", epilog=logs.EXAMPLE)(logs.logs)
+app.add_typer(testbed.app, name="testbed")
 app.command("schema", epilog=schema.EXAMPLE)(schema.schema)
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
 

@@ -1,0 +1,141 @@
+"""`headrace logs`: what the tasks of a run printed."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli.status import Runs, WantedRun
+
+if TYPE_CHECKING:
+    from headrace.api.runs import RunFolder
+
+EXAMPLE = "Example: headrace logs --task sampler1.0 --follow"
+_PERIOD_S = 0.2
+_ERROR = re.compile(r"error|exception|fatal|critical|panic|killed|out of memory", re.IGNORECASE)
+_TRACEBACK = "Traceback (most recent call last)"
+
+
+def logs(
+    run: WantedRun = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(help="Of this task, e.g. sampler1.0; may be repeated.", metavar="TASK"),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the run is over.")
+    ] = False,
+    errors: Annotated[bool, typer.Option("--errors", help="Only what looks like trouble.")] = False,
+    lines: Annotated[
+        int | None, typer.Option(help="Of each task, the last so many.", metavar="N", min=0)
+    ] = None,
+    runs: Runs = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line.")
+    ] = False,
+) -> None:
+    """Print what the tasks of a run printed, each line with the name of its task."""
+    from headrace.api.runs import find_run, runs_folder
+
+    folder = find_run(runs_folder(runs), run)
+    wanted = set(task or ())
+    _check(folder, wanted)
+    readers: dict[str, _Reader] = {}
+    is_last = not follow
+    try:
+        while True:
+            # Whether the run is over is asked before the last look, so that nothing is missed.
+            is_last = is_last or _is_over(folder)
+            for name in _names(folder, wanted):
+                is_new = name not in readers
+                reader = readers.setdefault(name, _Reader(folder.log(name), errors))
+                found = list(reader.read(is_last))
+                if is_new and lines is not None:
+                    found = found[len(found) - min(lines, len(found)) :]
+                _print(name, found, as_json, is_prefixed=len(wanted) != 1)
+            if is_last:
+                return
+            time.sleep(_PERIOD_S)
+    except KeyboardInterrupt:
+        return
+
+
+def _print(name: str, found: Iterable[str], as_json: bool, is_prefixed: bool) -> None:
+    for line in found:
+        if as_json:
+            typer.echo(json.dumps({"task": name, "line": line}))
+        elif is_prefixed:
+            typer.echo(f"{typer.style(f'{name:<12}', dim=True)}{line}")
+        else:
+            typer.echo(line)
+
+
+class _Reader:
+    """Reads a file that grows, whole lines only."""
+
+    def __init__(self, path: Path, errors: bool) -> None:
+        self._path = path
+        self._begin = 0
+        self._rest = b""
+        self._errors = errors
+        self._is_in_traceback = False
+
+    def read(self, is_last: bool) -> Iterator[str]:
+        """Lines that came since the last time; at the end also one without its end."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._begin)
+                data = file.read()
+        except FileNotFoundError:
+            return
+        self._begin += len(data)
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        if is_last and self._rest:
+            whole.append(self._rest)
+        for each in whole:
+            line = each.decode("utf-8", errors="replace").rstrip("\r")
+            if not self._errors or self._is_trouble(line):
+                yield line
+
+    def _is_trouble(self, line: str) -> bool:
+        """Whether a line tells of an error: its word is there, or it belongs to a traceback."""
+        if _TRACEBACK in line:
+            self._is_in_traceback = True
+            return True
+        if self._is_in_traceback:
+            # The first line that is not indented names the error and ends the traceback.
+            self._is_in_traceback = line.startswith((" ", "\t"))
+            return True
+        return _ERROR.search(line) is not None
+
+
+def _names(folder: RunFolder, wanted: set[str]) -> list[str]:
+    there = sorted(path.stem for path in folder.logs.glob("*.log"))
+    return [name for name in there if not wanted or name in wanted]
+
+
+def _check(folder: RunFolder, wanted: set[str]) -> None:
+    """Refuse the name of a task that the run does not have."""
+    from headrace.core.errors import SpecError
+
+    if not wanted:
+        return
+    known = {task.name for task in folder.read_status().tasks} | set(_names(folder, set()))
+    unknown = sorted(wanted - known)
+    if unknown:
+        there = ", ".join(sorted(known)) or "none yet"
+        raise SpecError(
+            f"run {folder.run_id} has no task {unknown[0]!r}", f"choose one of its tasks: {there}"
+        )
+
+
+def _is_over(folder: RunFolder) -> bool:
+    from headrace.api.runs import look_at
+
+    return look_at(folder, time.time(), {}).is_over
