@@ -1,0 +1,7 @@
+"""Several machines emulated on this one, to try on it what needs a cluster."""
+
+from __future__ import annotations
+
+from headrace.runtime.testbed import DEFAULT_NAME, Host, LinkBytes, Testbed, take_down
+
+__all__ = ["DEFAULT_NAME", "Host", "LinkBytes", "Testbed", "take_down"]

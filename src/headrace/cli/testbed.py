@@ -1,0 +1,164 @@
+"""`headrace testbed`: a cluster of emulated machines on this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from headrace.api.testbed import Testbed
+
+app = typer.Typer(no_args_is_help=True, help="A cluster of emulated machines on this one.")
+
+INTERRUPTED = 130
+_Name = Annotated[str, typer.Option("--name", help="Which testbed.", metavar="NAME")]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.command(epilog="Example: sudo headrace testbed up --cluster examples/testbed/cluster.yaml")
+def up(
+    cluster: Annotated[Path, typer.Option(help="Cluster file: its machines.", metavar="FILE")],
+    name: _Name = "headrace",
+    without_ray: Annotated[
+        bool, typer.Option("--without-ray", help="Machines alone, no Ray nodes.")
+    ] = False,
+    as_json: _Json = False,
+) -> None:
+    """Bring up a machine with a Ray node for each of the cluster file, joined by a switch."""
+    from headrace.api.files import load_cluster
+    from headrace.api.testbed import Testbed
+
+    machines = load_cluster(cluster)
+    begin_s = time.perf_counter()
+    try:
+        bed = _stoppable(
+            lambda: Testbed.up(machines, name, with_ray=not without_ray, say=_progress)
+        )
+    except KeyboardInterrupt:
+        typer.echo("interrupted; nothing is left of the testbed", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        elapsed = {"was_up": bed.was_up, "elapsed_s": time.perf_counter() - begin_s}
+        typer.echo(json.dumps(_summary(bed) | elapsed))
+        return
+    typer.echo(f"testbed {name} was up already" if bed.was_up else f"testbed {name} is up")
+    _show(bed)
+    option = "" if name == "headrace" else f" --name {name}"
+    typer.echo(f"try: headrace testbed exec{option} {bed.hosts[0].name} -- ip addr")
+
+
+@app.command(epilog="Example: sudo headrace testbed down")
+def down(name: _Name = "headrace", as_json: _Json = False) -> None:
+    """Remove a testbed, or what a crash has left of it; fine if there is none."""
+    from headrace.api.testbed import take_down
+
+    begin_s = time.perf_counter()
+    was_up = take_down(name)
+    if as_json:
+        elapsed_s = time.perf_counter() - begin_s
+        typer.echo(json.dumps({"name": name, "was_up": was_up, "elapsed_s": elapsed_s}))
+    else:
+        typer.echo(f"testbed {name} is down" if was_up else f"there is no testbed {name}")
+
+
+@app.command(
+    name="exec",
+    epilog="Example: sudo headrace testbed exec m0 -- python train.py",
+    context_settings={"ignore_unknown_options": True},
+)
+def execute(
+    host: Annotated[str, typer.Argument(help="Machine of the cluster file.", metavar="HOST")],
+    command: Annotated[list[str], typer.Argument(help="What to run there.", metavar="-- CMD")],
+    name: _Name = "headrace",
+) -> None:
+    """Run a command on a machine; ends with the command's exit code."""
+    from headrace.api.testbed import Testbed
+
+    words = Testbed.find(name).command(host, command)
+    os.execv(words[0], words)
+
+
+@app.command(epilog="Example: sudo headrace testbed status")
+def status(name: _Name = "headrace", as_json: _Json = False) -> None:
+    """Show a testbed's machines. Exits with 1 if it is down or something of it has ended."""
+    from headrace.api.testbed import Testbed
+
+    bed = Testbed.look(name)
+    if bed is None:
+        down: dict[str, Any] = {"name": name, "state": "down", "machines": []}
+        typer.echo(json.dumps(down) if as_json else f"testbed {name} is down")
+        raise typer.Exit(1)
+    problems = bed.problems()
+    if as_json:
+        typer.echo(json.dumps(_summary(bed)))
+    else:
+        typer.echo(f"testbed {name} is {bed.state}")
+        for problem in problems:
+            typer.echo(f"  {problem}")
+        _show(bed)
+    if problems:
+        raise typer.Exit(1)
+
+
+def _progress(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def _stoppable(work: Callable[[], Testbed]) -> Testbed:
+    """Do work that SIGTERM interrupts as Ctrl-C does, so that it can clean up."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        return work()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _summary(bed: Testbed) -> dict[str, Any]:
+    traffic = bed.traffic()
+    machines = [
+        {
+            "name": host.name,
+            "address": host.address,
+            "namespace": host.namespace,
+            "pid": host.init and host.init.pid,
+            "received_bytes": traffic[host.name].received if host.name in traffic else None,
+            "sent_bytes": traffic[host.name].sent if host.name in traffic else None,
+        }
+        for host in bed.hosts
+    ]
+    return {
+        "name": bed.layout.name,
+        "state": bed.state,
+        "problems": bed.problems(),
+        "ray_address": bed.ray_address,
+        "machines": machines,
+    }
+
+
+def _show(bed: Testbed) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    summary = _summary(bed)
+    table = Table(box=None, pad_edge=False)
+    for heading in ("machine", "address", "namespace"):
+        table.add_column(heading)
+    for heading in ("pid", "received", "sent"):
+        table.add_column(heading, justify="right")
+    for each in summary["machines"]:
+        table.add_row(*("-" if value is None else str(value) for value in each.values()))
+    console = Console(highlight=False)
+    console.print(table)
+    if summary["ray_address"]:
+        console.print(f"Ray: {summary['ray_address']}", markup=False)

@@ -1,0 +1,84 @@
+"""Run a command on an emulated machine: `python enter.py PID START_TICKS VARIABLES COMMAND...`.
+
+A program of its own that imports nothing of headrace, because a process with threads cannot change
+its mount namespace. It passes signals on, ends with the command's exit code, and the command ends
+with it; `nsenter` does none of the last three when it is sent a signal.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+
+_KINDS = ("net", "uts", "pid", "mnt")
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
+_SENT_BY_KERNEL = 0x80
+_PR_SET_PDEATHSIG = 1
+_NOT_FOUND = 127
+_NO_MACHINE = 69
+
+
+def main() -> int:
+    """Enter, run, and say how the command ended."""
+    pid, start_ticks, variables, *command = sys.argv[1:]
+    folder = os.getcwd()
+    try:
+        _enter(int(pid), int(start_ticks))
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"the emulated machine cannot be entered: {error}\n")
+        return _NO_MACHINE
+    # Blocked signals are fetched below, one after the other; the command gets its own mask back.
+    signals = {*_PASSED_ON, signal.SIGCHLD}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    shares_terminal = os.isatty(0)
+    child = os.fork()
+    if child == 0:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if not shares_terminal:
+            os.setpgid(0, 0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os._exit(_become(command, json.loads(variables), folder))
+    return _follow(child, signals)
+
+
+def _enter(pid: int, start_ticks: int) -> None:
+    namespaces = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY) for kind in _KINDS]
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        began = int(file.read().rpartition(")")[2].split()[19])
+    if began != start_ticks:
+        raise ValueError(f"process {pid} is another one now")
+    libc = ctypes.CDLL(None, use_errno=True)
+    for namespace in namespaces:
+        if libc.setns(namespace, 0) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+        os.close(namespace)
+
+
+def _become(command: Sequence[str], variables: Mapping[str, str], folder: str) -> int:
+    try:
+        os.chdir(folder)
+        os.execvpe(command[0], list(command), {**os.environ, **variables})
+    except OSError as error:
+        sys.stderr.write(f"{command[0]} cannot be run: {error.strerror}\n")
+    return _NOT_FOUND
+
+
+def _follow(child: int, signals: set[signal.Signals]) -> int:
+    while True:
+        seen = signal.sigwaitinfo(signals)
+        if seen.si_signo == signal.SIGCHLD:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                code = os.waitstatus_to_exitcode(status)
+                return code if code >= 0 else 128 - code
+        elif seen.si_code != _SENT_BY_KERNEL:  # a terminal tells the command by itself
+            os.kill(child, seen.si_signo)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

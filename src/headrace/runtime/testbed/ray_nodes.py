@@ -1,0 +1,164 @@
+"""A Ray node on each emulated machine, with the cluster file's resources."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from subprocess import Popen
+
+from headrace.core.errors import MissingExtraError, SpecError
+from headrace.runtime.errors import RunError
+from headrace.runtime.testbed import machines, processes
+from headrace.runtime.testbed.layout import RAY_PORT, Host, Layout
+
+_OBJECT_STORE_BYTES = 100_000_000
+"""Data does not go through Ray, so its object store may be small; Ray wants 75 MB at least."""
+
+_LISTENS = "0A"
+"""TCP_LISTEN in /proc/net/tcp."""
+
+_SETTINGS = {
+    # Otherwise the first driver makes every node start one Python process per CPU.
+    "RAY_prestart_worker_first_driver": "0",
+}
+
+
+def check_ray() -> None:
+    """Refuse early without Ray.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    from importlib.util import find_spec
+
+    if find_spec("ray") is None:
+        raise MissingExtraError(
+            "the machines of a testbed run Ray, which is not installed",
+            "pip install 'headrace[train]', or use --without-ray",
+        )
+
+
+def node_command(layout: Layout, host: Host) -> list[str]:
+    """Starts a Ray node and returns when it is there.
+
+    Raises:
+        SpecError: Its resources cannot be told to Ray.
+    """
+    rest = dict(host.resources)
+    options = [
+        f"--node-ip-address={host.address}",
+        f"--num-cpus={_whole(host, 'cpu', rest.pop('cpu', 0))}",
+        f"--num-gpus={_whole(host, 'gpu', rest.pop('gpu', 0))}",
+        f"--labels=host={host.name}",
+        f"--object-store-memory={_OBJECT_STORE_BYTES}",
+        f"--temp-dir={host.folder / 'ray'}",
+        "--include-log-monitor=false",
+        "--disable-usage-stats",
+    ]
+    if "memory" in rest:
+        options.append(f"--memory={int(rest.pop('memory'))}")
+    if rest:
+        options.append(f"--resources={json.dumps(rest)}")
+    if host == layout.hosts[0]:
+        role = ["--head", f"--port={RAY_PORT}", "--include-dashboard=false", "--no-monitor"]
+    else:
+        role = [f"--address={layout.ray_address}"]
+    settings = [f"{name}={value}" for name, value in _SETTINGS.items()]
+    start = [sys.executable, "-m", "ray.scripts.scripts", "start"]
+    clean = ["env", "-u", "RAY_ADDRESS", "-u", "RAY_TMPDIR", f"PYTHONPATH={_python_path()}"]
+    return [*clean, *settings, *start, *role, *options]
+
+
+def _whole(host: Host, resource: str, amount: float) -> int:
+    if amount != int(amount):
+        raise SpecError(
+            f"machine {host.name} has {amount:g} {resource}, but a Ray node has whole ones",
+            f"write a whole number of {resource} in the cluster file",
+        )
+    return int(amount)
+
+
+def _python_path() -> str:
+    """With whole paths: workers start in other folders."""
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return os.pathsep.join(str(Path(each).absolute()) for each in given if each)
+
+
+def start_nodes(layout: Layout, say: Callable[[str], None], deadline_s: float) -> None:
+    """Start Ray everywhere: first its head, then all others at once.
+
+    Raises:
+        RunError: A node did not start; the message has the end of its log.
+    """
+    end_s = time.monotonic() + deadline_s
+    head, *others = layout.hosts
+    started: dict[str, Popen[bytes]] = {}
+    try:
+        say(f"starting Ray's head on {head.name}")
+        started[head.name] = _start(layout, head)
+        while not _is_listening(head):
+            _check(layout, started, end_s, f"{head.name} waits for Ray's head to listen")
+            time.sleep(0.05)
+        if others:
+            say(f"starting Ray on {len(others)} more machines")
+        started |= {host.name: _start(layout, host) for host in others}
+        while running := [name for name, node in started.items() if node.poll() is None]:
+            _check(layout, started, end_s, f"{', '.join(running)} wait for their Ray node")
+            time.sleep(0.05)
+        _check(layout, started, end_s, "")
+    except BaseException:
+        for node in started.values():
+            node.kill()
+            node.wait()
+        raise
+
+
+def _start(layout: Layout, host: Host) -> Popen[bytes]:
+    return machines.run_on(layout, host.name, node_command(layout, host))
+
+
+def _check(layout: Layout, started: dict[str, Popen[bytes]], end_s: float, waits: str) -> None:
+    for name, node in started.items():
+        if node.poll():
+            log = machines.tail(layout.host(name).folder / "log")
+            raise RunError(
+                f"Ray on machine {name} ended with {node.returncode}: {log}",
+                "see whether this machine has memory left and Ray works outside of a testbed",
+            )
+    if waits and time.monotonic() > end_s:
+        log = machines.tail(layout.host(waits.partition(" ")[0].strip(",")).folder / "log")
+        raise RunError(f"{waits} for too long: {log}", "try again, or with fewer machines")
+
+
+def _is_listening(host: Host) -> bool:
+    assert host.init is not None
+    try:
+        lines = Path(f"/proc/{host.init.pid}/net/tcp").read_text().splitlines()[1:]
+        lines += Path(f"/proc/{host.init.pid}/net/tcp6").read_text().splitlines()[1:]
+    except OSError:
+        return False
+    sockets = (line.split() for line in lines)
+    return any(each[3] == _LISTENS and each[1].endswith(f":{RAY_PORT:04X}") for each in sockets)
+
+
+def names_without_ray(layout: Layout) -> list[str]:
+    """Machines whose Ray node has ended."""
+    homes = {
+        processes.namespace_of(host.init.pid, "pid"): host.name
+        for host in layout.hosts
+        if processes.is_alive(host.init) and host.init is not None
+    }
+    numbers: Sequence[int] = [number for number in homes if number is not None]
+    found: dict[str, set[str]] = {host.name: set() for host in layout.hosts}
+    for number, seen in processes.living_in(numbers, "pid"):
+        found[homes[number]].add(seen.command)
+    head = layout.hosts[0].name
+    return [
+        name
+        for name, commands in found.items()
+        if "raylet" not in commands or (name == head and "gcs_server" not in commands)
+    ]

@@ -1,0 +1,102 @@
+"""The state file of a testbed, and the lock that lets one command at a time change it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from headrace.core.errors import SpecError
+from headrace.runtime.errors import RunError
+from headrace.runtime.testbed.layout import FOLDER, Layout
+
+_LOCK_S = 180.0
+_FILE = "testbed.json"
+
+
+def read(name: str) -> Layout | None:
+    """What is written of a testbed; none if there is nothing.
+
+    Raises:
+        SpecError: It was written by another version.
+    """
+    path = FOLDER / name / _FILE
+    try:
+        return Layout.model_validate_json(path.read_text())
+    except FileNotFoundError:
+        return None
+    except PermissionError:
+        raise SpecError(f"{path} may be read by root alone", "use sudo") from None
+    except ValidationError:
+        raise SpecError(
+            f"{path} is not a testbed of this version of headrace",
+            "take it down with the version that made it",
+        ) from None
+
+
+def write(layout: Layout) -> None:
+    """Write it down, all or nothing."""
+    path = layout.folder / _FILE
+    new = path.with_suffix(".new")
+    with new.open("w") as file:
+        file.write(layout.model_dump_json(indent=2))
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+
+
+def names() -> list[str]:
+    """All testbeds that are written down."""
+    return sorted(path.parent.name for path in FOLDER.glob(f"*/{_FILE}"))
+
+
+@contextmanager
+def locked(name: str) -> Iterator[Path]:
+    """The testbed's folder, while nobody else changes the testbed; removed if left empty.
+
+    Raises:
+        RunError: Somebody else does, for too long.
+    """
+    folder = FOLDER / name
+    end_s = time.monotonic() + _LOCK_S
+    while True:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            if _lock(handle) and _is_same(handle, folder):
+                try:
+                    yield folder
+                finally:
+                    for empty in (folder, FOLDER):
+                        with suppress(OSError):
+                            empty.rmdir()
+                return
+        finally:
+            os.close(handle)
+        if time.monotonic() > end_s:
+            raise RunError(
+                f"another command changes testbed {name!r} since {_LOCK_S:g} s",
+                "end that one, or choose another --name",
+            )
+        time.sleep(0.05)
+
+
+def _lock(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_same(handle: int, folder: Path) -> bool:
+    """Whether the folder was not removed between opening and locking it."""
+    try:
+        return os.path.samestat(os.fstat(handle), folder.stat())
+    except FileNotFoundError:
+        return False
