@@ -125,6 +125,7 @@ def _work(config: SamplerConfig, sender: PartSender) -> None:
         shuffle=config.shuffle,
         first_epoch=config.first_epoch,
         num_epochs=config.num_epochs,
+        ends=config.ends,
     )
     threads = config.sampling_threads or (config.sampled_ahead if config.stores else 1)
     figures = _Figures(caches)

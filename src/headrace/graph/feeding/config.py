@@ -90,6 +90,7 @@ class SamplerConfig(Value):
         node_type: What seeds are.
         seeds: File of `numpy.save`: original ids.
         share: Seeds that this sampler adds to every batch.
+        ends: Seeds that it adds to the last batches of an epoch, if that is not its share.
         batches_per_epoch: The same for all samplers of a trainer.
         seed: Of orders and draws.
         shuffle: Whether every epoch has its own order.
@@ -121,6 +122,7 @@ class SamplerConfig(Value):
     node_type: str
     seeds: Path
     share: Count
+    ends: tuple[Annotated[int, Field(ge=0)], ...] = ()
     batches_per_epoch: Count
     seed: int = 0
     shuffle: bool = True

@@ -92,6 +92,7 @@ def schedule(
     shuffle: bool = True,
     first_epoch: int = 0,
     num_epochs: int | None = None,
+    ends: Sequence[int] = (),
 ) -> Iterator[Job]:
     """All jobs of one sampler, one epoch right after the other.
 
@@ -103,14 +104,17 @@ def schedule(
         shuffle: Whether to change the order in every epoch; else it is by original id.
         first_epoch: Where to begin.
         num_epochs: How many; none to go on for ever.
+        ends: How many it adds to the last batches of an epoch, if that is not its share.
     """
+    sizes = [share] * (num_batches - len(ends)) + list(ends)
+    cuts = np.cumsum([0, *sizes])
     ids = np.sort(np.asarray(seeds, np.int64))
     last = None if num_epochs is None else first_epoch + num_epochs
     epochs = count(first_epoch) if last is None else range(first_epoch, last)
     for epoch in epochs:
         order = ids[epoch_order(len(ids), seed, epoch)] if shuffle else ids
         for batch in range(num_batches):
-            yield Job(epoch, batch, order[batch * share : (batch + 1) * share])
+            yield Job(epoch, batch, order[cuts[batch] : cuts[batch + 1]])
 
 
 def _spread(x: np.ndarray) -> np.ndarray:

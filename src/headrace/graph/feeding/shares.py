@@ -1,9 +1,8 @@
 """Which seeds every sampler of a job takes, and how many in each iteration.
 
 The plan says how many seeds per iteration a sampler takes from each part, on average and in
-fractions. Here that becomes whole numbers, and seeds of a split are dealt accordingly: each exactly
-once, so that all samplers run out in the same iteration or one after it. All of it is a function of
-the plan and of the ids, so every process comes to the same answer.
+fractions. Here that becomes whole numbers, and seeds of a split are dealt accordingly, each exactly
+once. All of it is a function of the plan and of the ids, so every process comes to the same answer.
 """
 
 from __future__ import annotations
@@ -22,13 +21,17 @@ _NUM_FITS = 50
 
 @dataclass(frozen=True)
 class GlobalBatches:
-    """One epoch of a split, as all trainers take it.
+    """One epoch of a split, as all trainers take it: all of them have the same number of batches.
+
+    Whoever steps alone would wait for others' gradients for ever, or leave them behind. So the end
+    of an epoch is cut evenly: all batches but two are whole, and the last two of each sampler share
+    what is left. Only that a trainer has fewer seeds than iterations makes both larger.
 
     Attributes:
         shares: Seeds per iteration of every sampler, those of a trainer side by side.
         counts: Seeds per epoch of every sampler.
         samplers_per_trainer: How many are side by side.
-        drop_last: Whether iterations end as soon as any sampler lacks seeds.
+        drop_last: Whether all batches are whole, and what is left is left out.
     """
 
     shares: tuple[int, ...]
@@ -51,8 +54,11 @@ class GlobalBatches:
 
     @property
     def num_iterations(self) -> int:
-        """Iterations until no trainer has a seed left."""
-        return max(map(self.num_batches, range(self.num_trainers)))
+        """Batches of every trainer; 0 if one of them has no seeds."""
+        if self.drop_last:
+            return min(n // share for n, share in zip(self.counts, self.shares, strict=True))
+        needed = -(-sum(self.counts) // sum(self.shares))
+        return min(needed, *self.merged().counts) if needed else 0
 
     def samplers_of(self, trainer: int) -> slice:
         """Where a trainer's samplers are among all."""
@@ -63,25 +69,42 @@ class GlobalBatches:
         """Seeds of a trainer in a whole batch."""
         return sum(self.shares[self.samplers_of(trainer)])
 
-    def num_batches(self, trainer: int) -> int:
-        """Batches of a trainer's epoch; trainers may differ by one."""
-        if self.drop_last:
-            return min(n // share for n, share in zip(self.counts, self.shares, strict=True))
-        own = self.samplers_of(trainer)
-        pairs = zip(self.counts[own], self.shares[own], strict=True)
-        return max(-(-num // share) for num, share in pairs)
+    def ends(self, sampler: int) -> tuple[int, ...]:
+        """Seeds of a sampler in its last batches; none if all are whole."""
+        if self.drop_last or not self.num_iterations:
+            return ()
+        num_ends = min(self.num_iterations, 2)
+        num_whole = self.num_iterations - num_ends
+        left = max(self.counts[sampler] - num_whole * self.shares[sampler], 0)
+        if num_ends == 1:
+            return (left,)
+        # Odd ones go to one end or the other, so that no trainer has only empty samplers at one.
+        first = (left + (sampler + 1) % 2) // 2
+        return first, left - first
 
-    def num_seeds(self, trainer: int, iteration: int) -> int:
-        """Seeds of a trainer in an iteration of an epoch; 0 once it has no more."""
-        if iteration >= self.num_batches(trainer):
-            return 0
-        own = self.samplers_of(trainer)
-        pairs = zip(self.counts[own], self.shares[own], strict=True)
-        return sum(min(max(num - iteration * share, 0), share) for num, share in pairs)
+    def num_seeds(self) -> np.ndarray:
+        """Seeds by iteration and trainer."""
+        sizes = np.empty((self.num_iterations, len(self.shares)), np.int64)
+        for sampler, (share, count) in enumerate(zip(self.shares, self.counts, strict=True)):
+            ends = self.ends(sampler)
+            num_whole = len(sizes) - len(ends)
+            sizes[:num_whole, sampler] = np.clip(count - share * np.arange(num_whole), 0, share)
+            sizes[num_whole:, sampler] = ends
+        per_trainer: np.ndarray = sizes.reshape(
+            len(sizes), self.num_trainers, self.samplers_per_trainer
+        ).sum(2)
+        return per_trainer
 
     def num_seeds_of(self, iteration: int) -> tuple[int, ...]:
         """Seeds of every trainer in an iteration of an epoch."""
-        return tuple(self.num_seeds(trainer, iteration) for trainer in range(self.num_trainers))
+        return tuple(int(num) for num in self.num_seeds()[iteration])
+
+    def merged(self) -> GlobalBatches:
+        """The same if every trainer made its batches itself."""
+        own = [self.samplers_of(trainer) for trainer in range(self.num_trainers)]
+        shares = tuple(sum(self.shares[samplers]) for samplers in own)
+        counts = tuple(sum(self.counts[samplers]) for samplers in own)
+        return GlobalBatches(shares, counts, 1, self.drop_last)
 
 
 def whole_shares(mix: np.ndarray, samplers_per_trainer: int = 1) -> tuple[int, ...]:

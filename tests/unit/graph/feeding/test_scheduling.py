@@ -65,3 +65,8 @@ def test_a_schedule_goes_on_from_epoch_to_epoch() -> None:
 def test_without_shuffling_seeds_are_in_order() -> None:
     jobs = list(schedule(np.array([4, 2, 8]), 2, 3, 0, shuffle=False, num_epochs=1))
     assert [job.seeds.tolist() for job in jobs] == [[2, 4], [8], []]
+
+
+def test_the_last_batches_may_have_sizes_of_their_own() -> None:
+    jobs = list(schedule(np.arange(10), 4, 3, 0, shuffle=False, num_epochs=1, ends=(3, 3)))
+    assert [job.seeds.tolist() for job in jobs] == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]

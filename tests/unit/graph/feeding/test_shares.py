@@ -43,14 +43,19 @@ def test_seeds_of_a_part_are_dealt_as_the_plan_mixes_them() -> None:
     assert [int((own < 400).sum()) for own in dealt] == [300, 100]
 
 
-def test_iterations_of_an_epoch_with_uneven_ends() -> None:
+def test_trainers_end_together_with_what_is_left() -> None:
     batches = GlobalBatches((2, 1, 3, 3), (5, 2, 9, 6), samplers_per_trainer=2)
     assert [batches.batch_size(t) for t in range(2)] == [3, 6]
-    assert [batches.num_batches(t) for t in range(2)] == [3, 3]
-    assert [batches.num_seeds_of(i) for i in range(4)] == [(3, 6), (3, 6), (1, 3), (0, 0)]
+    assert [batches.ends(s) for s in range(4)] == [(2, 1), (0, 1), (3, 3), (1, 2)]
+    assert [batches.num_seeds_of(i) for i in range(3)] == [(3, 6), (2, 4), (2, 5)]
+    assert batches.merged().num_seeds().tolist() == [[3, 6], [2, 4], [2, 5]]
     whole = GlobalBatches((2, 1, 3, 3), (5, 2, 9, 6), 2, drop_last=True)
-    assert whole.num_iterations == 2
-    assert whole.num_seeds_of(2) == (0, 0)
+    assert whole.num_seeds().tolist() == [[3, 6], [3, 6]]
+
+
+def test_a_trainer_without_seeds_makes_no_batches() -> None:
+    assert GlobalBatches((4, 4), (0, 1)).num_iterations == 0
+    assert GlobalBatches((4, 4), (0, 0)).num_seeds().shape == (0, 2)
 
 
 def test_shares_and_counts_belong_together() -> None:
@@ -84,9 +89,15 @@ def test_every_seed_once_and_epochs_end_together(
 
     own_counts = tuple(len(own) for own in dealt)
     batches = GlobalBatches(shares, own_counts, samplers_per_trainer)
-    needed = -(-int(starts[-1]) // sum(shares))
-    assert batches.num_iterations == needed
-    assert all(batches.num_batches(t) >= needed - 1 for t in range(num_trainers))
-    taken = [sum(batches.num_seeds_of(i)) for i in range(needed)]
-    assert sum(taken) == starts[-1]
-    assert taken[:-1] == [sum(shares)] * max(needed - 1, 0)
+    for each in (batches, batches.merged()):
+        num_seeds = each.num_seeds()
+        assert (num_seeds >= 1).all()
+        if min(batches.merged().counts) == 0:
+            assert len(num_seeds) == 0
+        else:
+            assert num_seeds.sum() == starts[-1]
+            assert len(num_seeds) <= -(-int(starts[-1]) // sum(shares))
+            assert (num_seeds[:-2] == batches.merged().shares).all()
+    if sum(shares) <= starts[-1] and min(batches.merged().shares) > 1:
+        assert batches.num_iterations == -(-int(starts[-1]) // sum(shares))
+        assert (batches.num_seeds() <= batches.merged().shares).all()
