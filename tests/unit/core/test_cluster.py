@@ -63,9 +63,10 @@ def test_a_group_and_a_machine_of_its_bare_name_are_no_conflict() -> None:
 
 def test_many_machines_are_checked_fast() -> None:
     machines = tuple(Machine(name=f"m{i}", nic_in=1e9, nic_out=1e9) for i in range(8192))
-    start = time.perf_counter()
+    # Of this thread alone, whatever else the machine does.
+    start = time.thread_time()
     assert Cluster(machines=machines).num_machines == 8192
-    assert time.perf_counter() - start < 1.0
+    assert time.thread_time() - start < 1.0
 
 
 @pytest.mark.parametrize("fields", [{"count": 0}, {"count": 1.5}, {"name": ""}, {"nic": 0}])

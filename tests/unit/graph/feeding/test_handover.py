@@ -17,6 +17,7 @@ from headrace.graph.feeding.handover import (
 )
 from headrace.graph.feeding.parts import Key, Part, arrays_in, place
 from headrace.graph.feeding.segments import Segment, memory_file
+from tests.leftovers import is_left, patient, shared_memory
 
 X = Key("node", "x", "node", "float32")
 
@@ -85,13 +86,17 @@ def test_a_sampler_without_credit_waits() -> None:
             send(sender, batch, 10)
             sent.append(batch)
 
+    def waits_after(num_sent: int) -> None:
+        assert patient(lambda: len(sent) == num_sent)
+        # It could go on now, but must not.
+        thread.join(0.1)
+        assert len(sent) == num_sent
+
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join(0.2)
-    assert sent == [0, 1]
+    waits_after(2)
     assert receiver.receive().batch == 0
-    thread.join(0.2)
-    assert sent == [0, 1, 2]
+    waits_after(3)
     for batch in range(1, 6):
         assert receiver.receive().batch == batch
     thread.join()
@@ -144,7 +149,7 @@ def test_a_silent_sampler_is_taken_for_dead() -> None:
 
 def test_nothing_is_left() -> None:
     before = len(os.listdir("/proc/self/fd"))
-    shared = sorted(os.listdir("/dev/shm"))
+    shared = shared_memory()
     sender, receiver = pair()
     for batch in range(5):
         send(sender, batch, 1000)
@@ -154,7 +159,7 @@ def test_nothing_is_left() -> None:
     del sender, receiver
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= before
-    assert sorted(os.listdir("/dev/shm")) == shared
+    assert not is_left(shared)
     assert "memfd:headrace" not in Path("/proc/self/maps").read_text()
 
 
