@@ -1,4 +1,4 @@
-"""Two stores, one with TLS and one without, for all tests of this folder."""
+"""Two stores and two samplers, with TLS and without, for all tests of this folder."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from headrace.graph.opening import PartitionedGraph, open_graph
 from headrace.graph.service.client import StoreClient
 from tests.integration.store_service.store_process import (
     MEBIBYTE,
+    SamplerProcess,
+    ServingProcess,
     StoreProcess,
     running,
 )
@@ -26,6 +28,7 @@ LIMITS = {
     "idle_s": 30.0,
     "stall_s": 2.0,
 }
+PROTECTIONS = ("tls", "plain")
 EMBEDDING = {"node_type": "node", "column": "emb", "dim": 6, "optimizer": "sgd", "lr": 0.5}
 
 
@@ -51,6 +54,30 @@ def stores(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[l
         running(base / "b", folder, 1, tls=False, **config) as second,
     ):
         yield [first, second]
+
+
+@pytest.fixture(scope="package")
+def samplers(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[SamplerProcess]]:
+    """Two samplers that wait for trainers, one with TLS and one without."""
+    base = tmp_path_factory.mktemp("samplers")
+    limits = {**LIMITS, "max_request_bytes": 1 << 16}
+    opened = [SamplerProcess(base / name, folder, name == "tls", limits) for name in PROTECTIONS]
+    yield opened
+    for sampler in opened:
+        sampler.stop()
+
+
+@pytest.fixture
+def serving(
+    request: pytest.FixtureRequest, stores: list[StoreProcess], samplers: list[SamplerProcess]
+) -> ServingProcess:
+    """One of all that listen; see `every_endpoint`."""
+    kind, protection = request.param
+    processes: list[Any] = stores if kind == "store" else samplers
+    found: ServingProcess = processes[PROTECTIONS.index(protection)]
+    return found
 
 
 @pytest.fixture(scope="package")

@@ -1,4 +1,4 @@
-"""Stores as processes of their own, and people who talk to them in the wrong way."""
+"""Stores and samplers as processes of their own, and people who talk to them in the wrong way."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pytest
 from pyarrow import flight
 
-from headrace.graph.service.channel import Address
+from headrace.graph.service.channel import Address, FlightChannel
 from headrace.graph.service.client import StoreClient
 from headrace.graph.service.messages import Message, decode_reply
 from headrace.graph.service.security import Authority, Credentials, Secret
@@ -25,6 +27,19 @@ from headrace.graph.service.store import REQUEST_SCHEMA, TOKEN_HEADER
 
 START_TIMEOUT_S = 120.0
 MEBIBYTE = 1 << 20
+NUM_SEEDS = 800
+
+GIANT_BYTES = 200 * MEBIBYTE
+# gRPC reads a whole message and Flight copies it, if both are faster than the watch.
+MOST_GIANT_BYTES = 2 * GIANT_BYTES + 32 * MEBIBYTE
+
+
+every_endpoint = pytest.mark.parametrize(
+    "serving",
+    [(kind, how) for kind in ("store", "sampler") for how in ("tls", "plain")],
+    ids="-".join,
+    indirect=True,
+)
 
 
 def patient(condition: Any, timeout_s: float) -> bool:
@@ -37,31 +52,31 @@ def patient(condition: Any, timeout_s: float) -> bool:
     return bool(condition())
 
 
-class StoreProcess:
-    """One store and the run it belongs to."""
+class ServingProcess:
+    """A process that listens, and the run it belongs to.
 
-    def __init__(self, folder: Path, graph: Path, part: int = 0, **config: Any) -> None:
-        folder.mkdir(parents=True)
+    Args:
+        folder: Of its files.
+        name: Of the task.
+        module: What is run.
+        settings: Of the process; where its credentials lie is added.
+        tls: Whether it listens with TLS.
+    """
+
+    def __init__(
+        self, folder: Path, name: str, module: str, settings: dict[str, Any], tls: bool
+    ) -> None:
         self.folder = folder
-        self.tls = config.get("tls", True)
+        self.tls = tls
         self.token = Secret.random()
         self.authority = Authority(datetime.now(UTC), timedelta(hours=1))
         self._log = (folder / "log").open("wb")
         hosts = ["127.0.0.1", "localhost"]
-        Credentials(self.token, self.authority.issue(f"store {part}", hosts)).save(folder / "keys")
-        files = {name: str(folder / name) for name in ("ready", "embeddings")}
-        settings = {
-            "graph": str(graph),
-            "part": part,
-            "credentials": str(folder / "keys"),
-            "ready": files["ready"],
-            "embedding_folder": files["embeddings"],
-            **config,
-        }
+        Credentials(self.token, self.authority.issue(name, hosts)).save(folder / "keys")
+        settings = {"credentials": str(folder / "keys"), "tls": tls, **settings}
         (folder / "config.json").write_text(json.dumps(settings))
-        command = [sys.executable, "-m", "headrace.graph.service"]
         self.process = subprocess.Popen(
-            [*command, "--config", str(folder / "config.json")],
+            [sys.executable, "-m", module, "--config", str(folder / "config.json")],
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=self._log,
@@ -70,7 +85,7 @@ class StoreProcess:
         patient(lambda: ready.exists() or self.process.poll() is not None, START_TIMEOUT_S)
         assert ready.exists(), self.log
         self.port = json.loads(ready.read_text())["port"]
-        self.address = Address(f"store {part}", "m7", "127.0.0.1", self.port)
+        self.address = Address(name, "m7", "127.0.0.1", self.port)
 
     @property
     def log(self) -> str:
@@ -86,8 +101,9 @@ class StoreProcess:
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
 
-    def connect(self, timeout_s: float = 10.0) -> StoreClient:
-        return StoreClient.connect(self.address, self.client_credentials, timeout_s)
+    def ping(self) -> None:
+        """See that it still lets a client in, and answers."""
+        FlightChannel(self.address, self.client_credentials).close()
 
     def flight_client(self, identity: Any = "own", scheme: str | None = None) -> Any:
         own = self.client_credentials.identity
@@ -135,6 +151,46 @@ class StoreProcess:
         self._log.close()
 
 
+class StoreProcess(ServingProcess):
+    """A graph store."""
+
+    def __init__(
+        self, folder: Path, graph: Path, part: int = 0, tls: bool = True, **config: Any
+    ) -> None:
+        folder.mkdir(parents=True)
+        settings = {
+            "graph": str(graph),
+            "part": part,
+            "ready": str(folder / "ready"),
+            "embedding_folder": str(folder / "embeddings"),
+            **config,
+        }
+        super().__init__(folder, f"store {part}", "headrace.graph.service", settings, tls)
+
+    def connect(self, timeout_s: float = 10.0) -> StoreClient:
+        return StoreClient.connect(self.address, self.client_credentials, timeout_s)
+
+
+class SamplerProcess(ServingProcess):
+    """A sampler that waits for a trainer on another machine."""
+
+    def __init__(self, folder: Path, graph: Path, tls: bool, limits: dict[str, Any]) -> None:
+        folder.mkdir(parents=True)
+        np.save(folder / "seeds.npy", np.arange(NUM_SEEDS))
+        settings = {
+            "task": "sampler 3",
+            "machine": "m7",
+            "graph": str(graph),
+            "node_type": "node",
+            "seeds": str(folder / "seeds.npy"),
+            "share": 8,
+            "batches_per_epoch": NUM_SEEDS // 8,
+            "fanouts": [[["node", "to", "node"], [3, 2]]],
+            "listen": {"ready": str(folder / "ready"), "limits": limits},
+        }
+        super().__init__(folder, "sampler 3", "headrace.graph.feeding", settings, tls)
+
+
 @contextmanager
 def running(folder: Path, graph: Path, part: int = 0, **config: Any) -> Iterator[StoreProcess]:
     """A store that is stopped at the end."""
@@ -148,7 +204,7 @@ def running(folder: Path, graph: Path, part: int = 0, **config: Any) -> Iterator
 class RawStream:
     """A stream of someone who has the token and bad manners."""
 
-    def __init__(self, store: StoreProcess, schema: pa.Schema | None = REQUEST_SCHEMA) -> None:
+    def __init__(self, store: ServingProcess, schema: pa.Schema | None = REQUEST_SCHEMA) -> None:
         self._client = store.flight_client()
         self.writer, self.reader = self._client.do_exchange(
             flight.FlightDescriptor.for_command(b""),
@@ -184,9 +240,9 @@ class RawStream:
 
 
 class Peak:
-    """The most memory a store had during a block."""
+    """The most memory a process had during a block."""
 
-    def __init__(self, store: StoreProcess) -> None:
+    def __init__(self, store: ServingProcess) -> None:
         self._store = store
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch)

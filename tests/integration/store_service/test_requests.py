@@ -8,13 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headrace.graph.feeding.remote import RemoteReceiver
 from headrace.graph.hops import HopRequest, Rule
 from headrace.graph.opening import PartitionedGraph
+from headrace.graph.service.channel import FlightChannel
 from headrace.graph.service.client import StoreClient
 from headrace.graph.service.errors import StoreError
+from headrace.graph.service.messages import encode_request
 from tests.integration.store_service.hostile import NUMBER, hostile_requests
 from tests.integration.store_service.store_process import (
+    MEBIBYTE,
+    NUM_SEEDS,
     RawStream,
+    SamplerProcess,
     StoreProcess,
 )
 from tests.unit.graph import small_graphs
@@ -58,6 +64,20 @@ HOSTILE = [
 def test_the_table_is_long_enough() -> None:
     for fields, arrays, valid in REQUESTS.values():
         assert len(list(hostile_requests(fields, arrays, valid))) >= 50
+    for fields in SAMPLER_REQUESTS.values():
+        assert len(list(hostile_requests(fields, [], {}))) >= 50
+
+
+SAMPLER_REQUESTS = {"next": {"op": "next"}, "ping": {"op": "ping"}}
+HOSTILE_TO_SAMPLERS = [
+    pytest.param(data, id=f"{operation}: {what}")
+    for operation, fields in SAMPLER_REQUESTS.items()
+    for what, data in hostile_requests(fields, [], {})
+] + [
+    pytest.param(encode_request(NUMBER, fields, arrays), id=f"{operation} of a store")
+    for operation, (fields, arrays, _) in REQUESTS.items()
+    if operation != "ping"
+]
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +89,59 @@ def rude(stores: list[StoreProcess]) -> Iterator[RawStream]:
 
 @pytest.mark.parametrize("data", HOSTILE)
 def test_a_wrong_request_is_refused_and_the_stream_lives(rude: RawStream, data: bytes) -> None:
-    rude.send(data)
-    reply = rude.receive()
+    _refused(rude, data)
+
+
+def _refused(stream: RawStream, data: bytes) -> None:
+    stream.send(data)
+    reply = stream.receive()
     assert reply.number in (0, NUMBER)
     assert reply.fields["problem"]
     assert reply.fields["problem"] != "the store failed to answer"
     assert not reply.arrays
+
+
+class Fed:
+    """A trainer that a sampler feeds, and somebody beside it who has the token too."""
+
+    def __init__(self, sampler: SamplerProcess) -> None:
+        self.receiver = RemoteReceiver(FlightChannel(sampler.address, sampler.client_credentials))
+        self.seen: list[tuple[int, int]] = []
+        self.take()
+        self.rude = RawStream(sampler)
+
+    def take(self) -> None:
+        part = self.receiver.receive()
+        self.seen.append((part.epoch, part.batch))
+
+
+@pytest.fixture(scope="package")
+def fed(samplers: list[SamplerProcess]) -> Iterator[Fed]:
+    made = Fed(samplers[0])
+    yield made
+    made.rude.close()
+    # Not sooner: a sampler whose trainer has enough ends, and others need it.
+    made.receiver.close()
+
+
+@pytest.mark.parametrize("data", HOSTILE_TO_SAMPLERS)
+def test_a_wrong_request_is_refused_while_a_trainer_is_fed(fed: Fed, data: bytes) -> None:
+    _refused(fed.rude, data)
+    fed.take()
+
+
+def test_parts_are_for_one_trainer_alone(fed: Fed, samplers: list[SamplerProcess]) -> None:
+    before = samplers[0].memory_bytes
+    for _ in range(20):
+        second = RawStream(samplers[0])
+        second.send(encode_request(NUMBER, {"op": "next"}, []))
+        assert second.receive().fields["problem"] == "this sampler has a trainer already"
+        second.close()
+        fed.take()
+    assert samplers[0].memory_bytes - before < 64 * MEBIBYTE
+    per_epoch = NUM_SEEDS // 8
+    expected = [divmod(number, per_epoch) for number in range(len(fed.seen))]
+    assert fed.seen == expected, "somebody else got parts"
 
 
 def test_values_that_would_spoil_an_embedding_are_refused(

@@ -15,14 +15,20 @@ import pytest
 from pyarrow import flight
 
 from headrace.core.errors import SpecError
+from headrace.graph.service.channel import FlightChannel
 from headrace.graph.service.client import StoreClient
 from headrace.graph.service.errors import StoreError
 from headrace.graph.service.messages import encode_request
 from headrace.graph.service.security import Authority, Credentials, Secret
+from tests.integration.store_service.raw_calls import call, tls_context
 from tests.integration.store_service.store_process import (
-    MEBIBYTE,
+    GIANT_BYTES,
+    MOST_GIANT_BYTES,
     Peak,
+    SamplerProcess,
+    ServingProcess,
     StoreProcess,
+    every_endpoint,
     running,
 )
 
@@ -67,42 +73,47 @@ ENDPOINTS: dict[str, Callable[[Any, Any], object]] = {
 REFUSALS = (flight.FlightError, pa.ArrowException, OSError, NotImplementedError)
 
 
-@pytest.mark.parametrize("which", [0, 1], ids=["tls", "plain"])
-@pytest.mark.parametrize("endpoint", ENDPOINTS)
-@pytest.mark.parametrize("tokens", ["none", "wrong", "short", "empty", "two"])
-def test_without_the_token_every_endpoint_refuses(
-    stores: list[StoreProcess], which: int, endpoint: str, tokens: str
-) -> None:
-    store = stores[which]
-    right = store.token.reveal()
-    given = {
+TOKENS = ("none", "wrong", "short", "empty", "two")
+
+
+def _given(right: bytes, tokens: str) -> tuple[bytes, ...]:
+    return {
         "none": (),
         "wrong": (Secret.random().reveal(),),
         "short": (right[:-1],),
         "empty": (b"",),
         "two": (right, Secret.random().reveal()),
     }[tokens]
-    client = store.flight_client()
+
+
+@every_endpoint
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_without_the_token_every_call_is_refused(
+    serving: ServingProcess, endpoint: str, tokens: str
+) -> None:
+    right = serving.token.reveal()
+    client = serving.flight_client()
     with pytest.raises(REFUSALS, match="needs the token") as caught:
-        ENDPOINTS[endpoint](client, store.call_options(*given))
+        ENDPOINTS[endpoint](client, serving.call_options(*_given(right, tokens)))
     assert right.decode() not in str(caught.value)
     client.close()
 
 
+@pytest.mark.parametrize("serving", [("store", "tls"), ("sampler", "tls")], indirect=True)
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 @pytest.mark.parametrize("how", ["plain text", "no certificate", "stranger's certificate"])
-def test_without_tls_every_endpoint_refuses(
-    stores: list[StoreProcess], endpoint: str, how: str
+def test_without_tls_every_call_is_refused(
+    serving: ServingProcess, endpoint: str, how: str
 ) -> None:
-    store = stores[0]
     if how == "plain text":
-        client = store.flight_client(None, "grpc+tcp")
+        client = serving.flight_client(None, "grpc+tcp")
     elif how == "no certificate":
-        client = store.flight_client(None)
+        client = serving.flight_client(None)
     else:
-        client = store.flight_client(_stranger().issue("sampler 0"))
+        client = serving.flight_client(_stranger().issue("sampler 0"))
     with pytest.raises(REFUSALS, match="failed to connect"):
-        ENDPOINTS[endpoint](client, store.call_options(store.token.reveal()))
+        ENDPOINTS[endpoint](client, serving.call_options(serving.token.reveal()))
     client.close()
 
 
@@ -110,26 +121,44 @@ def _stranger() -> Authority:
     return Authority(datetime.now(UTC), timedelta(hours=1))
 
 
-@pytest.mark.parametrize("which", [0, 1], ids=["tls", "plain"])
+@every_endpoint
 @pytest.mark.parametrize("endpoint", sorted(ENDPOINTS.keys() - {"DoExchange"}))
-def test_with_the_token_other_endpoints_refuse_too(
-    stores: list[StoreProcess], clients: list[StoreClient], which: int, endpoint: str
-) -> None:
-    client = stores[which].flight_client()
+def test_with_the_token_other_calls_are_refused_too(serving: ServingProcess, endpoint: str) -> None:
+    client = serving.flight_client()
     for _ in range(50):
         with pytest.raises(REFUSALS):
-            ENDPOINTS[endpoint](client, stores[which].call_options(stores[which].token.reveal()))
-    clients[which].status()
+            ENDPOINTS[endpoint](client, serving.call_options(serving.token.reveal()))
+    serving.ping()
     client.close()
 
 
-def test_a_large_message_of_a_stranger_is_not_kept(stores: list[StoreProcess]) -> None:
-    store = stores[1]
-    client = store.flight_client()
-    before, peak = store.memory_bytes, Peak(store)
+@every_endpoint
+@pytest.mark.parametrize("name", ["PollFlightInfo", "Invented"])
+def test_calls_that_python_cannot_make_are_refused(
+    serving: ServingProcess, tmp_path: Path, name: str
+) -> None:
+    right = serving.token.reveal()
+    own = serving.authority.issue("sampler 0")
+    context = tls_context(serving, own, tmp_path) if serving.tls else None
+    for tokens in TOKENS:
+        said = call(serving, name, _given(right, tokens), context)
+        # gRPC does not even look at the headers of a call that nobody serves.
+        assert (b"needs the token" if name == "PollFlightInfo" else b"grpc-status") in said
+        assert right not in said
+    assert b"grpc-status\x0212" in call(serving, name, (right,), context), "it is implemented"
+    if serving.tls:
+        for stranger in (None, tls_context(serving, None, tmp_path)):
+            assert b"grpc-status" not in call(serving, name, (right,), stranger)
+    serving.ping()
+
+
+@pytest.mark.parametrize("serving", [("store", "plain"), ("sampler", "plain")], indirect=True)
+def test_a_large_message_of_a_stranger_is_not_kept(serving: ServingProcess) -> None:
+    client = serving.flight_client()
+    before, peak = serving.memory_bytes, Peak(serving)
     with peak, pytest.raises(REFUSALS):
-        list(client.do_action(("x", bytes(200 * MEBIBYTE)), store.call_options()))
-    assert peak.bytes - before < 300 * MEBIBYTE
+        list(client.do_action(("x", bytes(GIANT_BYTES)), serving.call_options()))
+    assert peak.bytes - before < MOST_GIANT_BYTES
     client.close()
 
 
@@ -151,35 +180,43 @@ def test_nobody_can_pretend_to_be_a_store(folder: Path, tmp_path: Path) -> None:
             StoreClient.connect(impostor.address, stranger)
 
 
-def test_the_token_is_nowhere_to_be_read(
-    stores: list[StoreProcess], clients: list[StoreClient]
-) -> None:
-    for store, client in zip(stores, clients, strict=True):
-        client.status()
-        token = store.token.reveal()
-        process = Path(f"/proc/{store.process.pid}")
-        for name in ("cmdline", "environ"):
-            assert token not in (process / name).read_bytes()
-        assert token.decode() not in store.log
-        assert token.decode() not in f"{client!r}{vars(client)}{vars(client._channel)}"
+def test_nobody_can_pretend_to_be_a_sampler(samplers: list[SamplerProcess]) -> None:
+    stranger = Credentials(Secret.random(), _stranger().issue("trainer 0"))
+    with pytest.raises(StoreError, match="is gone"):
+        FlightChannel(samplers[0].address, stranger)
 
 
-def test_a_store_without_a_certificate_does_not_start(folder: Path, tmp_path: Path) -> None:
+@every_endpoint
+def test_the_token_is_nowhere_to_be_read(serving: ServingProcess) -> None:
+    channel = FlightChannel(serving.address, serving.client_credentials)
+    token = serving.token.reveal()
+    process = Path(f"/proc/{serving.process.pid}")
+    for name in ("cmdline", "environ"):
+        assert token not in (process / name).read_bytes()
+    assert token.decode() not in serving.log
+    assert token.decode() not in f"{channel!r}{vars(channel)}{vars(StoreClient(channel))}"
+    channel.close()
+
+
+@pytest.mark.parametrize("module", ["service", "feeding"])
+def test_nothing_listens_without_a_certificate(folder: Path, tmp_path: Path, module: str) -> None:
     Credentials(Secret.random()).save(tmp_path / "keys")
-    config = {
-        "graph": str(folder),
-        "part": 0,
-        "credentials": str(tmp_path / "keys"),
-        "ready": str(tmp_path / "ready"),
-    }
+    ready = str(tmp_path / "ready")
+    config: dict[str, Any] = {"graph": str(folder), "credentials": str(tmp_path / "keys")}
+    if module == "service":
+        config |= {"part": 0, "ready": ready}
+    else:
+        sizes = {"share": 1, "batches_per_epoch": 1, "fanouts": []}
+        config |= {"node_type": "node", "seeds": "none", "listen": {"ready": ready}, **sizes}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    done = subprocess.run(
-        [sys.executable, "-m", "headrace.graph.service", "--config", tmp_path / "config.json"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == SpecError.exit_code
-    assert "TLS is on" in done.stderr
-    assert "Traceback" not in done.stderr
+    command = [sys.executable, "-m", f"headrace.graph.{module}", "--config"]
+    with (
+        (tmp_path / "log").open("wb") as log,
+        subprocess.Popen(
+            [*command, tmp_path / "config.json"], stdin=subprocess.PIPE, stderr=log
+        ) as process,
+    ):
+        assert process.wait(120) == SpecError.exit_code
+    said = (tmp_path / "log").read_text()
+    assert "TLS is on" in said
+    assert "Traceback" not in said

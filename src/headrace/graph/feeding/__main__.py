@@ -81,7 +81,7 @@ def _listen(config: SamplerConfig) -> PartSender:
     at = config.listen
     assert at is not None
     credentials = load_credentials(config)
-    sender = RemoteSender(credentials, config.window, at.host, at.port, on_gone=_end)
+    sender = RemoteSender(credentials, config.window, at.host, at.port, _end, at.limits)
     _write_ready(at.ready, sender.port)
     return sender
 

@@ -10,8 +10,12 @@ from pydantic import Field, ValidationError
 
 from headrace.core.errors import SpecError
 from headrace.core.values import Value
+from headrace.graph.service.limits import Limits
 
 Count = Annotated[int, Field(ge=1)]
+
+# A request for a part is a few bytes; a trainer has one stream.
+PART_LIMITS = Limits(max_rows=1, max_request_bytes=1 << 16, max_streams=8)
 
 
 class StoreAt(Value):
@@ -69,12 +73,14 @@ class ListenAt(Value):
         host: Address to listen on.
         port: 0 for any that is free.
         ready: File to write, with port and process number, when the sampler listens.
+        limits: What anyone may ask for.
     """
 
     path: Path | None = None
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     ready: Path
+    limits: Limits = PART_LIMITS
 
 
 class SamplerConfig(Value):
@@ -111,6 +117,7 @@ class SamplerConfig(Value):
         cache: None to ask for every row anew.
         listen: For a trainer that did not start this process; on another machine it asks with the
             same credentials. None if standard input is the socket of a trainer on this one.
+        trace: File for records of what each part takes; none to record nothing.
     """
 
     task: str = "sampler 0"

@@ -87,12 +87,19 @@ def load_credentials(config: SamplerConfig) -> Credentials:
     """What the sampler shows others, and checks them by.
 
     Raises:
-        SpecError: There is no such file.
+        SpecError: There is no such file, or TLS is wanted and it has no certificate.
     """
     if config.credentials is None:
         raise SpecError("another machine is to be reached without credentials", "name their file")
     credentials = Credentials.load(config.credentials)
-    return credentials if config.tls else replace(credentials, identity=None)
+    if not config.tls:
+        return replace(credentials, identity=None)
+    if credentials.identity is None:
+        raise SpecError(
+            f"TLS is on, and {config.credentials} has no certificate",
+            "issue one, or say tls: false",
+        )
+    return credentials
 
 
 def _is_wanted(config: SamplerConfig, node_type: str, name: str) -> bool:

@@ -2,7 +2,8 @@
 
 A part travels as one array, laid out as in shared memory. The trainer always has requests for the
 next parts on their way, so that one travels while another is used. The run-ahead window bounds what
-waits at the sampler. Tokens, TLS and all checks of streams are those of stores.
+waits at the sampler. Whoever asks first is the trainer; parts are for nobody else. Tokens, TLS and
+all checks of streams are those of stores.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import SpecError
+from headrace.graph.feeding.config import PART_LIMITS
 from headrace.graph.feeding.errors import FeedError
 from headrace.graph.feeding.handover import TrainerGoneError
 from headrace.graph.feeding.parts import Part, Placed, from_fields, to_fields
@@ -35,9 +37,6 @@ _TIMEOUT_S = 10.0
 _ON_THEIR_WAY = 2
 _ALIGN = 16
 
-# A trainer has one stream; the rest is for one that connects again.
-_LIMITS = Limits(max_rows=1, max_request_bytes=1 << 16, max_streams=8)
-
 _Waiting = tuple[dict[str, Any], np.ndarray] | SpecError
 
 
@@ -49,7 +48,8 @@ class RemoteSender:
         window: How many parts may wait for the trainer.
         host: Address to listen on.
         port: 0 for any that is free.
-        on_gone: Called when a trainer that took parts has closed or died.
+        on_gone: Called when the trainer has closed or died; strangers come and go unnoticed.
+        limits: What anyone may ask for.
 
     Attributes:
         port: On which it listens.
@@ -62,6 +62,7 @@ class RemoteSender:
         host: str = "127.0.0.1",
         port: int = 0,
         on_gone: Callable[[], None] | None = None,
+        limits: Limits = PART_LIMITS,
     ) -> None:
         self._credits = threading.Semaphore(window)
         self._is_gone = False
@@ -69,8 +70,8 @@ class RemoteSender:
         self._next_slot = 0
         self._memory: dict[int, np.ndarray] = {}
         self._waiting: Queue[_Waiting] = Queue()
-        operations = _Parts(self._waiting, self._credits)
-        self._server = _PartServer(operations, credentials, host, port, self._end)
+        operations = _Parts(self._waiting, self._credits, limits)
+        self._server = _PartServer(operations, credentials, host, port, self._end, limits)
         self.port: int = self._server.port
 
     def reserve(self, num_bytes: int) -> tuple[int, np.ndarray]:
@@ -146,18 +147,31 @@ class RemoteReceiver:
 
 
 class _Parts(Operations):
-    """Answers a trainer."""
+    """Answers a trainer. A stream is known by its thread, which serves nothing else."""
 
-    def __init__(self, waiting: Queue[_Waiting], credits: threading.Semaphore) -> None:
-        super().__init__(Shard(0), _LIMITS)
+    def __init__(
+        self, waiting: Queue[_Waiting], credits: threading.Semaphore, limits: Limits
+    ) -> None:
+        super().__init__(Shard(0), limits)
         self._operations = {"next": self._next, "ping": self._ping}
         self._waiting = waiting
         self._credits = credits
-        self.was_asked = False
+        self._trainer: int | None = None
+
+    def end_stream(self) -> bool:
+        """Whether the stream that this thread served was the trainer's."""
+        if self._trainer != threading.get_ident():
+            return False
+        self._trainer = None
+        return True
 
     def _next(self, asked: Any) -> tuple[Fields, tuple[np.ndarray, ...]]:
         asked.end(0)
-        self.was_asked = True
+        with self._lock:
+            if self._trainer is None:
+                self._trainer = threading.get_ident()
+        if self._trainer != threading.get_ident():
+            raise SpecError("this sampler has a trainer already", "start one for each trainer")
         try:
             found = self._waiting.get(timeout=_ANSWER_S)
         except Empty:
@@ -181,8 +195,9 @@ class _PartServer(StoreServer):
         host: str,
         port: int,
         on_end: Callable[[], None],
+        limits: Limits,
     ) -> None:
-        super().__init__(Shard(0), credentials, host, port, _LIMITS, warm=False)
+        super().__init__(Shard(0), credentials, host, port, limits, warm=False)
         self._operations = operations
         self._parts = operations
         self._on_end = on_end
@@ -192,7 +207,7 @@ class _PartServer(StoreServer):
         try:
             super().do_exchange(context, descriptor, reader, writer)
         finally:
-            if self._parts.was_asked:
+            if self._parts.end_stream():
                 self._on_end()
 
 
