@@ -109,8 +109,10 @@ def train(whole: Whole, task: Task, seed: int, epochs: Epochs) -> float:
                     (rows[0] * rows[1]).sum(-1), batch.edge_label
                 )
             else:
-                more = (batch.edge_type,) if task.model == "RGCN" else ()
-                out = model(batch.x, batch.edge_index, *more)[: batch.batch_size]
+                edges: list[Any] = [batch.edge_index, batch.edge_type]
+                if task.model == "SAGE":
+                    edges = [by_destination(batch.edge_index, len(batch.x))]
+                out = model(batch.x, *edges)[: batch.batch_size]
                 loss = cross_entropy(out, batch.y[: batch.batch_size])
             loss.backward()
             optimizer.step()
@@ -121,16 +123,16 @@ def train(whole: Whole, task: Task, seed: int, epochs: Epochs) -> float:
         return link_points(whole, model) if task.model == "links" else points(whole, task, model)
 
 
-def by_destination(whole: Whole) -> Any:
-    """All edges as a sparse matrix, which needs no memory per edge and feature."""
+def by_destination(edge_index: Any, num_nodes: int) -> Any:
+    """Edges as a sparse matrix, which needs no memory per edge and feature."""
     import torch
 
-    src, dst = whole.flat.edge_index
+    src, dst = edge_index
     order = torch.argsort(dst, stable=True)
-    num = whole.data.num_nodes
-    starts = torch.cat([torch.zeros(1, dtype=torch.int64), torch.bincount(dst, minlength=num)])
+    counts = torch.bincount(dst, minlength=num_nodes)
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts]).cumsum(0)
     ones = torch.ones(len(src))
-    return torch.sparse_csr_tensor(starts.cumsum(0), src[order], ones, size=(num, num))
+    return torch.sparse_csr_tensor(starts, src[order], ones, size=(num_nodes, num_nodes))
 
 
 def points(whole: Whole, task: Task, model: Any) -> float:
@@ -141,7 +143,7 @@ def points(whole: Whole, task: Task, model: Any) -> float:
     if task.model == "RGCN":
         out = model(flat.x, flat.edge_index, flat.edge_type)
     else:
-        out = model(flat.x, by_destination(whole))
+        out = model(flat.x, by_destination(flat.edge_index, whole.data.num_nodes))
     test = torch.from_numpy(whole.splits["test"])
     return 100 * float((out[test].argmax(1) == flat.y[test]).float().mean())
 
@@ -150,7 +152,8 @@ def link_points(whole: Whole, model: Any) -> float:
     """100 times the share of pairs in which a test link is above a random one."""
     import torch
 
-    rows = model(torch.arange(whole.data.num_nodes), by_destination(whole))
+    num_nodes = whole.data.num_nodes
+    rows = model(torch.arange(num_nodes), by_destination(whole.flat.edge_index, num_nodes))
     false = np.random.default_rng(0).integers(0, whole.data.num_nodes, whole.links.shape)
     scores = []
     for links in (whole.links, false):
