@@ -5,7 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,45 @@ def _answer(sender: Any, function: Callable[..., Any], arguments: tuple[Any, ...
         sender.send(function(*arguments))
     except Exception as error:
         sender.send(RuntimeError(f"{type(error).__name__}: {error}"))
+
+
+@contextmanager
+def staying(make: Callable[..., Callable[[int], Any]], *arguments: Any) -> Iterator[Any]:
+    """A fresh process that makes something to call, until the end of the block; how to call it.
+
+    The first call waits until the process is ready.
+    """
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_answer_often, args=(theirs, make, arguments))
+    process.start()
+    theirs.close()
+
+    def call(argument: int) -> Any:
+        ours.send(argument)
+        answer = ours.recv()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    try:
+        yield call
+    finally:
+        ours.close()
+        process.join()
+
+
+def _answer_often(end: Any, make: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    try:
+        made = make(*arguments)
+        while True:
+            try:
+                argument = end.recv()
+            except EOFError:
+                return
+            end.send(made(argument))
+    except Exception as error:
+        end.send(RuntimeError(f"{type(error).__name__}: {error}"))
 
 
 def disk_bytes(folder: Path) -> int:

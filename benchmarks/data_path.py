@@ -8,7 +8,8 @@ ratio is the median of several rounds:
 
 - `end_to_end_ratio`: samples/s of a trainer fed by a sampler process, over a plain loop of one
   process: our kernel inside PyG's `NodeLoader`. GraphSAGE 2 x 64, fan-out [15, 10]; one torch
-  thread in both;
+  thread in both. The trainer keeps its memory as in `headrace run`; `over_plain_reusing` in the
+  details is over a plain loop that does so too, `ceiling` that of steps on batches in memory;
 - `end_to_end_ratio_heavy`: the same with GraphSAGE 3 x 256, fan-out [15, 10, 5];
 - `over_torch_sparse`: the first, over PyG's own `NeighborLoader`; needs `--sparse-python`;
 - `kernel_ratio`: three hops on one core, over DGL's sampler; needs `--dgl-python`;
@@ -229,7 +230,9 @@ def bare_socket(folder: Path, settings: dict[str, Any]) -> Iterator[Any]:
 def memory(folder: Path, effort: Effort) -> dict[str, Any]:
     """Memory of a trainer and two samplers, early and late."""
     from headrace.graph.feeding.feed import start_feed
+    from headrace.training.heap import reuse_memory
 
+    reuse_memory()
     model = Model(64, (15, 10), effort.memory_batch_size, 0, 0, 0)
     trainer, used = Trainer(model), []
     with start_feed(*configs(folder, train_seeds(folder), model, 2), time.perf_counter) as feed:
@@ -327,7 +330,7 @@ def run(args: argparse.Namespace, scratch: Path, say: Callable[[str, Any], None]
         skipped["over_torch_sparse"] = "no Python with torch-sparse was given: --sparse-python"
     if not args.dgl_python:
         skipped["kernel_ratio"] = "no Python with DGL was given: --dgl-python"
-    settings = (args.samplers, effort.has_own_loader)
+    settings = (args.samplers, effort.is_full)
     measure(
         ("light", end_to_end, (whole, effort.light, *settings, sparse)),
         ("heavy", end_to_end, (whole, effort.heavy, *settings, None)),

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.apart import staying
 
 ROOT = Path(__file__).resolve().parents[1]
 GRAPH = "generated:nodes=1e6,edges=25e6,features=128"
@@ -53,7 +55,7 @@ class Effort:
     cache_batch_size: int
     cache_epochs: int
     cache_policies: tuple[str, ...]
-    has_own_loader: bool
+    is_full: bool
 
 
 # What the samplers made ahead while the other side was measured must be used up first.
@@ -71,7 +73,7 @@ FULL = Effort(
     cache_batch_size=1024,
     cache_epochs=4,
     cache_policies=("frequency", "degree"),
-    has_own_loader=True,
+    is_full=True,
 )
 QUICK = Effort(
     light=Model(64, (15, 10), 1024, 3, 5, 7),
@@ -87,7 +89,7 @@ QUICK = Effort(
     cache_batch_size=128,
     cache_epochs=3,
     cache_policies=("frequency",),
-    has_own_loader=False,
+    is_full=False,
 )
 
 
@@ -189,32 +191,48 @@ def own_loader(folder: Path, model: Model) -> Any:
     )  # fmt: skip
 
 
-def end_to_end(
-    folder: Path, model: Model, num_samplers: int, has_own: bool, sparse: list[str] | None
-) -> dict[str, Any]:
-    """Samples/s of a trainer by who feeds it."""
-    from headrace.graph.feeding.feed import start_feed
+def plain_loop(folder: Path, model: Model) -> Callable[[int], float]:
+    """A loop of one process, as PyG has it: how long it takes for a number of batches."""
+    trainer, loop = Trainer(model), forever(plain_loader(folder, model))
+    return lambda num: trainer.train(loop, num)
 
+
+def end_to_end(
+    folder: Path, model: Model, num_samplers: int, is_full: bool, sparse: list[str] | None
+) -> dict[str, Any]:
+    """Samples/s of a trainer by who feeds it.
+
+    The trainer keeps its memory, as in a run; the plain loop is a process that knows nothing of
+    headrace's trainers. What that alone gives, and what a step takes, is told if `is_full`.
+    """
+    from headrace.graph.feeding.feed import start_feed
+    from headrace.training.heap import reuse_memory
+
+    reuse_memory()
     seeds = train_seeds(folder)
-    seconds: dict[str, list[float]] = {"feed": [], "plain": [], "own_loader": [], "sparse": []}
+    names = ("feed", "plain", "plain_reusing", "own_loader", "step", "sparse")
+    seconds: dict[str, list[float]] = {name: [] for name in names}
     idle: list[float] = []
     with ExitStack() as stack:
+        plain = stack.enter_context(staying(plain_loop, folder, model))
         rival = stack.enter_context(asking(sparse)) if sparse else None
         feed = stack.enter_context(
             start_feed(*configs(folder, seeds, model, num_samplers), time.perf_counter)
         )
-        fed = forever(feed)
-        loops = {"plain": forever(plain_loader(folder, model))}
-        if has_own:
-            loops["own_loader"] = forever(own_loader(folder, model))
-        trainer = Trainer(model)
+        fed, trainer = forever(feed), Trainer(model)
+        loops: dict[str, Callable[[int], float]] = {"plain": plain}
+        if is_full:
+            reusing = forever(plain_loader(folder, model))
+            loops["plain_reusing"] = partial(trainer.train, reusing)
+            loops["own_loader"] = partial(trainer.train, forever(own_loader(folder, model)))
+            loops["step"] = partial(trainer.train, forever([next(reusing) for _ in range(3)]))
         for loop in loops.values():
-            trainer.train(loop, 2)
+            loop(2)
         if rival:
             rival(1)
         for _ in range(model.num_rounds):
             for name, loop in loops.items():
-                seconds[name].append(trainer.train(loop, model.num_batches) / model.num_batches)
+                seconds[name].append(loop(model.num_batches) / model.num_batches)
             if rival:
                 num = max(model.num_batches // 8, 2)
                 seconds["sparse"].append(rival(num)["seconds"] / num)
@@ -232,8 +250,10 @@ def end_to_end(
     return {
         "samples_per_s": samples,
         "ratio": ratios["plain"],
+        "over_plain_reusing": ratios["plain_reusing"],
         "over_own_loader": ratios["own_loader"],
         "over_torch_sparse": ratios["sparse"],
+        "ceiling": over(seconds["plain"], seconds["step"]) if is_full else None,
         "idle_share": round(statistics.median(idle), 4),
         "last_round_figures": {name: round(value, 4) for name, value in figures.items()},
         "model": f"{len(model.fanouts)} x {model.width}",

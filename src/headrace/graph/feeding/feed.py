@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -92,6 +93,10 @@ class Feed:
         # One is merged and ready while the trainer works on another; more would wait in vain.
         self._ready: Queue[tuple[Part, Any] | Exception] = Queue(1)
         self.start_measuring()
+        # Not first in the thread: the script may import other parts of PyG at the same time, and
+        # Python would show one of them half of what the other is about to load.
+        with suppress(ImportError):
+            importlib.import_module("torch_geometric.data")
         self._thread = threading.Thread(target=self._merge, name="merge batches", daemon=True)
         self._thread.start()
 
