@@ -18,9 +18,7 @@ from headrace.graph.service.client import StoreClient
 from headrace.graph.service.errors import StoreError
 from headrace.graph.service.messages import encode_request
 from tests.integration.store_service.store_process import (
-    GIANT_BYTES,
     MEBIBYTE,
-    MOST_GIANT_BYTES,
     Peak,
     RawStream,
     SamplerProcess,
@@ -83,12 +81,6 @@ def _send_nothing(store: ServingProcess) -> RawStream:
     return RawStream(store, schema=None)
 
 
-def _send_giant(store: ServingProcess) -> RawStream:
-    stream = RawStream(store)
-    stream.send(bytes(GIANT_BYTES))
-    return stream
-
-
 @every_endpoint
 @pytest.mark.parametrize(
     "begin",
@@ -99,7 +91,6 @@ def _send_giant(store: ServingProcess) -> RawStream:
         _send_no_schema,
         _send_empty,
         _send_nothing,
-        _send_giant,
     ],
 )
 def test_a_wrong_stream_ends_and_costs_little(
@@ -110,9 +101,8 @@ def test_a_wrong_stream_ends_and_costs_little(
     with peak:
         assert _ends(begin(serving))
     serving.ping()
-    assert peak.bytes - before < MOST_GIANT_BYTES
-    # The allocator keeps some, once.
-    assert patient(lambda: serving.memory_bytes - before < 128 * MEBIBYTE, 10)
+    assert peak.bytes - before < 128 * MEBIBYTE
+    assert patient(lambda: serving.memory_bytes - before < 32 * MEBIBYTE, 60)
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["tls", "plain"])
@@ -148,7 +138,7 @@ def _ask_and_never_read(serving: ServingProcess, request: bytes) -> None:
         thread.join(60)
         assert not thread.is_alive()
         serving.ping()
-    assert serving.memory_bytes - before < 64 * MEBIBYTE
+    assert patient(lambda: serving.memory_bytes - before < 32 * MEBIBYTE, 60)
     for stream in slow:
         assert _ends(stream)
 
@@ -171,7 +161,7 @@ def test_half_open_connections_are_cut(serving: ServingProcess, greeting: bytes)
         sock.sendall(greeting)
     serving.ping()
     for sock in sockets:
-        sock.settimeout(20)
+        sock.settimeout(60)
         assert _is_ended(sock)
         sock.close()
 
@@ -179,13 +169,13 @@ def test_half_open_connections_are_cut(serving: ServingProcess, greeting: bytes)
 @pytest.mark.parametrize("serving", [("store", "plain"), ("sampler", "plain")], indirect=True)
 def test_a_flood_of_bytes_is_cut(serving: ServingProcess) -> None:
     before = serving.memory_bytes
-    with socket.create_connection(("127.0.0.1", serving.port), timeout=20) as sock:
+    with socket.create_connection(("127.0.0.1", serving.port), timeout=60) as sock:
         with suppress(ConnectionError):
             for _ in range(2000):
                 sock.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(MEBIBYTE))
         assert _is_ended(sock)
     serving.ping()
-    assert serving.memory_bytes - before < 64 * MEBIBYTE
+    assert patient(lambda: serving.memory_bytes - before < 32 * MEBIBYTE, 60)
 
 
 def _is_ended(sock: socket.socket) -> bool:
@@ -205,7 +195,7 @@ def test_there_is_room_for_so_many_clients(serving: ServingProcess) -> None:
     answers = [_first_word(stream) for stream in crowd]
     assert 30 <= sum(answer == "1" for answer in answers) < 60
     assert all(answer == "1" or "clients already" in answer for answer in answers)
-    assert patient(lambda: _lets_in(serving), 10)
+    assert patient(lambda: _lets_in(serving), 60)
 
 
 def _first_word(stream: RawStream) -> str:
