@@ -31,7 +31,7 @@ NUM_SEEDS = 800
 
 GIANT_BYTES = 200 * MEBIBYTE
 # gRPC reads a whole message and Flight copies it, if both are faster than the watch.
-MOST_GIANT_BYTES = 2 * GIANT_BYTES + 32 * MEBIBYTE
+MOST_GIANT_BYTES = 2 * GIANT_BYTES + 64 * MEBIBYTE
 
 
 every_endpoint = pytest.mark.parametrize(
