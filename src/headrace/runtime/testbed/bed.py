@@ -237,4 +237,4 @@ def _remove(layout: Layout) -> None:
         )
     for namespace in layout.namespaces:
         network.remove_namespace(namespace)
-    shutil.rmtree(layout.folder)
+    record.forget(layout)

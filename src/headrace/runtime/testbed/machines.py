@@ -14,19 +14,19 @@ from pathlib import Path
 from headrace.runtime.errors import RunError
 from headrace.runtime.testbed import enter, processes
 from headrace.runtime.testbed.layout import Host, Layout, Process, hosts_file
+from headrace.runtime.testbed.network import NAMESPACES
 
 _START_S = 30.0
 
 # Process 1 of a machine. It ignores its children's ends, so that the kernel clears away whatever
-# loses its parent; `exec` keeps that. Its own /dev/shm goes with the machine.
+# loses its parent (a shell's `trap` does not do that). Its own /dev/shm goes with the machine.
 _HOLD = """
-trap '' CHLD
 cd /
 echo "$1" > /proc/sys/kernel/hostname &&
 mount --bind "$2" /etc/hosts &&
 mount -t tmpfs -o mode=1777,nosuid,nodev tmpfs /dev/shm &&
 echo ready &&
-exec sleep infinity > /dev/null 2>&1
+exec env --ignore-signal=CHLD sleep infinity > /dev/null 2>&1
 """
 
 
@@ -76,7 +76,7 @@ def start_machine(layout: Layout, host: Host) -> Host:
     inits = [each.process for each in processes.look_around() if each.parent == pid]
     if text != b"ready\n" or holder is None or len(inits) != 1:
         raise RunError(
-            f"machine {host.name} did not start within {_START_S:g} s: {tail(log)}",
+            f"machine {host.name} did not start within {_START_S:g} s: {tail(layout, host.name)}",
             "see whether `unshare --pid --mount --fork true` works here",
         )
     return host.model_copy(update={"holder": holder.process, "init": inits[0]})
@@ -142,8 +142,6 @@ def end_machines(layout: Layout, deadline_s: float) -> list[Process]:
 
 
 def _networks(layout: Layout) -> list[int]:
-    from headrace.runtime.testbed.network import NAMESPACES
-
     own = processes.namespace_of(os.getpid(), "net")
     numbers = []
     for host in layout.hosts:
@@ -156,8 +154,9 @@ def _networks(layout: Layout) -> list[int]:
     return numbers
 
 
-def tail(log: Path, num_lines: int = 12) -> str:
-    """The end of a log, for a message."""
+def tail(layout: Layout, name: str, num_lines: int = 12) -> str:
+    """The end of a machine's log, for a message."""
+    log = layout.host(name).folder / "log"
     try:
         lines = log.read_text(errors="replace").strip().splitlines()[-num_lines:]
     except OSError:

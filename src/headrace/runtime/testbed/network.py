@@ -15,6 +15,13 @@ from headrace.runtime.testbed.layout import Host, Layout
 NAMESPACES = Path("/run/netns")
 _SUBNET = re.compile(r"\b10\.78\.(\d+)\.")
 
+# For interfaces that come later. The switch would otherwise send IPv6 reports of its own.
+_SILENCE = """
+for file in /proc/sys/net/ipv6/conf/*/disable_ipv6; do
+  if [ -w "$file" ]; then echo 1 > "$file"; fi
+done
+"""
+
 
 class LinkBytes(NamedTuple):
     """What went over a machine's cable, with Ethernet headers, as the machine sees it."""
@@ -26,13 +33,12 @@ class LinkBytes(NamedTuple):
 def switch_commands(layout: Layout) -> list[str]:
     """Lines for `ip -batch` inside the switch's namespace.
 
-    No interface makes itself an IPv6 address and the bridge learns nothing of multicast, so that
-    only what machines send is counted.
+    The bridge learns nothing of multicast, so that only what machines send is counted.
     """
-    lines = ["link add br0 type bridge mcast_snooping 0", "link set br0 addrgenmode none up"]
+    lines = ["link add br0 type bridge mcast_snooping 0", "link set br0 up"]
     for host in layout.hosts:
         lines.append(f"link add {host.link} type veth peer name eth0 netns {host.namespace}")
-        lines.append(f"link set {host.link} addrgenmode none master br0 up")
+        lines.append(f"link set {host.link} master br0 up")
     return lines
 
 
@@ -50,6 +56,7 @@ def make_network(layout: Layout) -> None:
     """Make all namespaces and connect them."""
     for namespace in layout.namespaces:
         _ip(["netns", "add", namespace])
+    _ip(["netns", "exec", layout.switch, "sh", "-c", _SILENCE])
     _ip(["-n", layout.switch, "-batch", "-"], switch_commands(layout))
     for host in layout.hosts:
         _ip(["-n", host.namespace, "-batch", "-"], host_commands(host))

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from subprocess import Popen
 
@@ -17,6 +17,8 @@ from headrace.runtime.testbed.layout import RAY_PORT, Host, Layout
 
 _OBJECT_STORE_BYTES = 100_000_000
 """Data does not go through Ray, so its object store may be small; Ray wants 75 MB at least."""
+
+_LOOK_EVERY_S = 0.05
 
 _LISTENS = "0A"
 """TCP_LISTEN in /proc/net/tcp."""
@@ -96,22 +98,24 @@ def start_nodes(layout: Layout, say: Callable[[str], None], deadline_s: float) -
     """
     end_s = time.monotonic() + deadline_s
     head, *others = layout.hosts
-    started: dict[str, Popen[bytes]] = {}
+    nodes: dict[str, Popen[bytes]] = {}
     try:
         say(f"starting Ray's head on {head.name}")
-        started[head.name] = _start(layout, head)
+        nodes[head.name] = _start(layout, head)
         while not _is_listening(head):
-            _check(layout, started, end_s, f"{head.name} waits for Ray's head to listen")
-            time.sleep(0.05)
+            _check(layout, nodes)
+            _check_time(layout, [head.name], "Ray's head to listen", end_s)
+            time.sleep(_LOOK_EVERY_S)
         if others:
-            say(f"starting Ray on {len(others)} more machines")
-        started |= {host.name: _start(layout, host) for host in others}
-        while running := [name for name, node in started.items() if node.poll() is None]:
-            _check(layout, started, end_s, f"{', '.join(running)} wait for their Ray node")
-            time.sleep(0.05)
-        _check(layout, started, end_s, "")
+            say(f"starting Ray on {', '.join(host.name for host in others)}")
+        nodes |= {host.name: _start(layout, host) for host in others}
+        while waiting := [name for name, node in nodes.items() if node.poll() is None]:
+            _check(layout, nodes)
+            _check_time(layout, waiting, "its Ray node to join", end_s)
+            time.sleep(_LOOK_EVERY_S)
+        _check(layout, nodes)
     except BaseException:
-        for node in started.values():
+        for node in nodes.values():
             node.kill()
             node.wait()
         raise
@@ -121,17 +125,24 @@ def _start(layout: Layout, host: Host) -> Popen[bytes]:
     return machines.run_on(layout, host.name, node_command(layout, host))
 
 
-def _check(layout: Layout, started: dict[str, Popen[bytes]], end_s: float, waits: str) -> None:
-    for name, node in started.items():
+def _check(layout: Layout, nodes: Mapping[str, Popen[bytes]]) -> None:
+    for name, node in nodes.items():
         if node.poll():
-            log = machines.tail(layout.host(name).folder / "log")
+            log = machines.tail(layout, name)
             raise RunError(
                 f"Ray on machine {name} ended with {node.returncode}: {log}",
                 "see whether this machine has memory left and Ray works outside of a testbed",
             )
-    if waits and time.monotonic() > end_s:
-        log = machines.tail(layout.host(waits.partition(" ")[0].strip(",")).folder / "log")
-        raise RunError(f"{waits} for too long: {log}", "try again, or with fewer machines")
+
+
+def _check_time(layout: Layout, waiting: Sequence[str], what: str, end_s: float) -> None:
+    if time.monotonic() > end_s:
+        first = waiting[0]
+        also = f" (so do {', '.join(waiting[1:])})" if waiting[1:] else ""
+        raise RunError(
+            f"machine {first} waits too long for {what}{also}: {machines.tail(layout, first)}",
+            "try again when this machine has less to do, or with fewer machines",
+        )
 
 
 def _is_listening(host: Host) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -48,6 +49,16 @@ def write(layout: Layout) -> None:
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)
+
+
+def forget(layout: Layout) -> None:
+    """Remove all files; the state file last, so that the rest can still be found after a crash."""
+    for path in layout.folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != _FILE:
+            path.unlink()
+    (layout.folder / _FILE).unlink()
 
 
 def names() -> list[str]:
