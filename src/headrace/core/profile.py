@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from headrace.core.errors import SpecError
 from headrace.core.job import Role
@@ -64,6 +70,8 @@ class Variation(Value):
 
 CONSTANT = Variation()
 
+RelativeError = Annotated[Number, Field(ge=0)]
+
 
 def _a_bare_duration_is_enough(schema: dict[str, Any]) -> None:
     whole = dict(schema)
@@ -71,7 +79,20 @@ def _a_bare_duration_is_enough(schema: dict[str, Any]) -> None:
     schema |= {"title": whole["title"], "anyOf": [whole, SECONDS_SCHEMA]}
 
 
-class TaskTime(Value):
+class _Figure(Value):
+    """Something that may have been measured; what nobody measured is not written.
+
+    A profile without confidences so stays what it was, and plans made for it stay valid.
+    """
+
+    @model_serializer(mode="wrap")
+    def _leave_out_what_nobody_measured(self, write: SerializerFunctionWrapHandler) -> Any:
+        optional = {"relative_error", "num_iterations", "relative_errors", "model_bytes", "skipped"}
+        written = write(self)
+        return {k: v for k, v in written.items() if k not in optional or v not in (None, (), [])}
+
+
+class TaskTime(_Figure):
     """Time of one task and iteration on one class of machine, at the profiled number of seeds.
 
     A bare duration stands for a constant one.
@@ -80,6 +101,7 @@ class TaskTime(Value):
         mean: Mean time in seconds (written `20ms`).
         variation: How it varies from iteration to iteration.
         num_samples: Executions that were measured.
+        relative_error: Half of the mean's 95 % interval, as a share of the mean.
     """
 
     model_config = ConfigDict(json_schema_extra=_a_bare_duration_is_enough)
@@ -87,6 +109,7 @@ class TaskTime(Value):
     mean: Seconds
     variation: Variation = CONSTANT
     num_samples: Annotated[Count, Field(ge=1)] | None = None
+    relative_error: RelativeError | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -94,7 +117,7 @@ class TaskTime(Value):
         return data if isinstance(data, Mapping | TaskTime) else {"mean": data}
 
 
-class StoreTraffic(Value):
+class StoreTraffic(_Figure):
     """Bytes that stores send per seed.
 
     Either a measured matrix or a synthetic model: `bytes_per_seed` in all, of which a share
@@ -105,12 +128,17 @@ class StoreTraffic(Value):
         bytes_per_seed: Bytes per seed from all stores together.
         locality: Share that comes from the seed's own part; 0 is the paper's model.
         variation: How the volume of one store and sampler varies from iteration to iteration.
+        num_iterations: That were measured.
+        relative_errors: Like the matrix: half of each entry's 95 % interval, as a share of it; 1
+            where nothing was measured.
     """
 
     matrix: tuple[tuple[Bytes, ...], ...] = ()
     bytes_per_seed: Bytes = 0.0
     locality: Number = Field(default=0.0, ge=0, le=1)
     variation: Variation = CONSTANT
+    num_iterations: Annotated[Count, Field(ge=1)] | None = None
+    relative_errors: tuple[tuple[RelativeError, ...], ...] = ()
 
     @model_validator(mode="after")
     def _matrix_is_square(self) -> Self:
@@ -122,6 +150,14 @@ class StoreTraffic(Value):
                     "make it square: one row per part of the seed, one column per store",
                     at=("matrix", part),
                 )
+        if self.relative_errors and [len(row) for row in self.relative_errors] != [
+            len(row) for row in self.matrix
+        ]:
+            raise SpecError(
+                "relative_errors has another shape than matrix",
+                "give one error per entry of the matrix, or none",
+                at=("relative_errors",),
+            )
         for other in ("bytes_per_seed", "locality"):
             if self.matrix and getattr(self, other):
                 raise SpecError(
@@ -145,19 +181,23 @@ class StoreTraffic(Value):
         return np.array(self.matrix, dtype=np.float64)
 
 
-class BatchTraffic(Value):
+class BatchTraffic(_Figure):
     """Bytes that a sampler sends its trainer.
 
     Attributes:
         bytes_per_seed: Mean bytes per seed.
         variation: How the volume varies from iteration to iteration.
+        num_iterations: That were measured.
+        relative_error: Half of the mean's 95 % interval, as a share of the mean.
     """
 
     bytes_per_seed: Bytes
     variation: Variation = CONSTANT
+    num_iterations: Annotated[Count, Field(ge=1)] | None = None
+    relative_error: RelativeError | None = None
 
 
-class Profile(Value):
+class Profile(_Figure):
     """Times and volumes of one job on some classes of machines.
 
     Attributes:
@@ -168,6 +208,8 @@ class Profile(Value):
         task_times: Times per role, then per machine class; class `default` stands for all others.
         store_traffic: Store to sampler volumes.
         batch_traffic: Sampler to trainer volumes.
+        model_bytes: Gradients that trainers exchange per iteration, where they were measured.
+        skipped: First iterations that were left out: caches and compilers warm up in them.
     """
 
     version: Literal[1] = 1
@@ -177,6 +219,8 @@ class Profile(Value):
     task_times: Mapping[Role, Mapping[str, TaskTime]]
     store_traffic: StoreTraffic
     batch_traffic: BatchTraffic
+    model_bytes: Bytes | None = None
+    skipped: Annotated[Count, Field(ge=0)] | None = None
 
     def task_time(self, role: Role, kind: str) -> TaskTime:
         """Time of a role on a machine class; 0 for ring steps nobody measured.

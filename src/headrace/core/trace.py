@@ -58,6 +58,8 @@ class Trace:
         executions: Task executions.
         flows: Flows between machines.
         nic_use: NIC throughput over time, where it was recorded.
+        local: What tasks gave each other on one machine, where it was recorded; its times say when
+            it was used.
     """
 
     task_names: tuple[str, ...]
@@ -69,6 +71,7 @@ class Trace:
     executions: Executions
     flows: Flows
     nic_use: NicUse | None = None
+    local: Flows | None = None
 
     @property
     def makespan_s(self) -> float:

@@ -9,8 +9,9 @@ import numpy as np
 from headrace.core.job import Role
 from headrace.core.trace import Trace
 
-FLOW_KINDS = ("graph", "batch", "gradient", "parameter", "ring")
-"""What a flow carries: sampled data from a store, a batch, or one of three ways to synchronise."""
+FLOW_KINDS = ("graph", "batch", "gradient", "parameter", "ring", "request")
+"""What a flow carries: sampled data from a store, a batch, one of three ways to synchronise, or
+what is asked for."""
 
 _KIND_OF_ROLES = {
     (Role.STORE, Role.SAMPLER): "graph",
@@ -19,6 +20,8 @@ _KIND_OF_ROLES = {
     (Role.SERVER, Role.TRAINER): "parameter",
     (Role.RING, Role.RING): "ring",
     (Role.RING, Role.TRAINER): "ring",
+    (Role.SAMPLER, Role.STORE): "request",
+    (Role.TRAINER, Role.SAMPLER): "request",
 }
 
 ROLE_ORDER = tuple(role.value for role in Role)

@@ -1,0 +1,77 @@
+"""A trace as a file: flat arrays in numpy's archive format, and a header in JSON."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace.core.errors import SpecError
+from headrace.core.trace import TRACE_VERSION, Executions, Flows, NicUse, Trace
+
+_TABLES = {"executions": Executions, "flows": Flows, "nic_use": NicUse, "local": Flows}
+
+
+def save_trace(trace: Trace, path: Path) -> None:
+    """Write a trace; equal traces give equal files."""
+    header = {
+        "version": TRACE_VERSION,
+        "task_names": trace.task_names,
+        "task_roles": trace.task_roles,
+        "machine_names": trace.machine_names,
+    }
+    arrays = {
+        "header": np.frombuffer(json.dumps(header).encode(), np.uint8),
+        "task_machines": trace.task_machines,
+        "nic_in_bytes_per_s": trace.nic_in_bytes_per_s,
+        "nic_out_bytes_per_s": trace.nic_out_bytes_per_s,
+    }
+    for name in _TABLES:
+        table = getattr(trace, name)
+        if table is not None:
+            for field in fields(table):
+                arrays[f"{name}.{field.name}"] = getattr(table, field.name)
+    with path.open("wb") as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+
+def load_trace(path: Path) -> Trace:
+    """Read what `save_trace` wrote.
+
+    Raises:
+        SpecError: There is no such file, it holds something else, or it is of another version.
+    """
+    remedy = "give a file that `headrace run` or `headrace profile` wrote"
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = dict(archive)
+        header: dict[str, Any] = json.loads(arrays["header"].tobytes())
+        if header["version"] != TRACE_VERSION:
+            raise SpecError(
+                f"{path} has version {header['version']}, this headrace reads {TRACE_VERSION}",
+                "use the headrace that wrote it",
+            )
+        tables = {name: _table(kind, name, arrays) for name, kind in _TABLES.items()}
+        return Trace(
+            task_names=tuple(header["task_names"]),
+            task_roles=tuple(header["task_roles"]),
+            machine_names=tuple(header["machine_names"]),
+            task_machines=arrays["task_machines"],
+            nic_in_bytes_per_s=arrays["nic_in_bytes_per_s"],
+            nic_out_bytes_per_s=arrays["nic_out_bytes_per_s"],
+            **tables,
+        )
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror or error}", remedy) from None
+    except (KeyError, TypeError, ValueError, zipfile.BadZipFile):
+        raise SpecError(f"{path} is no trace", remedy) from None
+
+
+def _table(kind: type[Any], name: str, arrays: dict[str, np.ndarray]) -> Any:
+    if not any(key.startswith(f"{name}.") for key in arrays):
+        return None
+    return kind(**{field.name: arrays[f"{name}.{field.name}"] for field in fields(kind)})

@@ -1,0 +1,5 @@
+"""What a run was seen to do becomes a profile, with the confidence of each figure."""
+
+from headrace.profiling.from_trace import measured_iteration_time_s, profile_trace
+
+__all__ = ["measured_iteration_time_s", "profile_trace"]

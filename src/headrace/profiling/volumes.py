@@ -1,0 +1,74 @@
+"""Bytes per seed by part and store, from what samplers with different seeds were sent."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headrace.profiling.samples import NOTHING_KNOWN
+
+_RIDGE = 1e-9
+"""Pulls what the data does not tell towards the mean over all parts, and nothing else."""
+
+_IS_TOLD = 0.9
+"""Share of an entry that must come from data, not from that pull, for its error to say anything."""
+
+_Z = 1.96
+
+
+def bytes_per_seed(
+    seeds: np.ndarray, means: np.ndarray, errors: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Least squares, none negative: a sampler's volume is the sum over its seeds.
+
+    Args:
+        seeds: Seeds per iteration, shape (num_samplers, num_parts).
+        means: Mean bytes per iteration, shape (num_samplers, num_stores); `nan` if nobody saw them.
+        errors: Standard errors of the means.
+
+    Returns:
+        Bytes per seed, shape (num_parts, num_stores), and the relative error of each.
+    """
+    num_parts = seeds.shape[1]
+    found = np.full((num_parts, means.shape[1]), np.nan)
+    unsure = np.full(found.shape, NOTHING_KNOWN)
+    for store in range(means.shape[1]):
+        seen = ~np.isnan(means[:, store])
+        if seeds[seen].sum() > 0:
+            found[:, store], unsure[:, store] = _solve(
+                seeds[seen], means[seen, store], errors[seen, store]
+            )
+    # Nobody was sent anything by these stores that could be seen.
+    known = ~np.isnan(found)
+    found[~known] = found[known].mean() if known.any() else 0.0
+    return found, unsure
+
+
+def _solve(x: np.ndarray, y: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    num_parts = x.shape[1]
+    mean = y.sum() / x.sum()
+    pull = np.sqrt(_RIDGE * max(float((x**2).sum()), 1e-30) / num_parts)
+    found = np.zeros(num_parts)
+    free = np.ones(num_parts, dtype=bool)
+    # The most negative one is set to 0 until none is negative.
+    while free.any():
+        own = x[:, free]
+        system = np.vstack([own, pull * np.eye(own.shape[1])])
+        right = np.concatenate([y, np.full(own.shape[1], pull * mean)])
+        values = np.linalg.lstsq(system, right, rcond=None)[0]
+        found[:] = 0.0
+        found[free] = values
+        if values.min() >= 0:
+            break
+        free[np.flatnonzero(free)[np.argmin(values)]] = False
+    return found, _errors(x, pull, error, found, mean)
+
+
+def _errors(
+    x: np.ndarray, pull: float, error: np.ndarray, found: np.ndarray, mean: float
+) -> np.ndarray:
+    inverse = np.linalg.inv(x.T @ x + pull**2 * np.eye(x.shape[1]))
+    told = np.diag(inverse @ x.T @ x)
+    spread = np.sqrt(np.maximum(np.diag(inverse @ (x.T * error**2) @ x @ inverse), 0.0))
+    # Of what is nearly nothing, the error is a share of the mean.
+    relative: np.ndarray = _Z * spread / np.maximum(found, 0.01 * mean if mean > 0 else 1.0)
+    return np.where(told >= _IS_TOLD, np.round(relative, 6), NOTHING_KNOWN)
