@@ -12,6 +12,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,10 @@ from headrace.core.plan import Plan
 from headrace.core.tasks import ROLES, TaskGraph, build_task_graph
 from headrace.core.trace import Executions, Flows, Trace
 from headrace.costs import task_machines
+from headrace.runtime.clocks import ClockOffset
+
+CLOCKS = "clocks.json"
+"""In the folder of a run: what was measured of its machines' clocks."""
 
 Pair = tuple[int, int, int]
 """Source, destination and iteration."""
@@ -265,3 +270,36 @@ class _Merging:
                 self._executions.add(here + trainer, n, begin_s, sent_s)
                 if self._are_apart(here + trainer, then):
                     self._flows.add(here + trainer, then, n, chunk_bytes, sent_s, begin_s + step_s)
+
+
+def trace_of_folder(folder: Path, plan: Plan) -> Trace:
+    """The trace of a run, from what its folder keeps: records of tasks, and offsets of clocks.
+
+    Args:
+        folder: Of the run.
+        plan: What was run.
+    """
+    placed, names = plan.placed, [machine.name for machine in plan.cluster.hosts]
+    graph = build_task_graph(plan.job, plan.cluster.num_machines, placed.ring_order)
+    machines = dict(zip(graph.names, task_machines(graph, placed), strict=True))
+    collected = [
+        (names[machines[task]], path.read_bytes())
+        for path in sorted(folder.glob("trace-*.jsonl"))
+        if (task := path.stem.removeprefix("trace-")) in machines
+    ]
+    return merge_records(collected, read_offsets(folder), plan)
+
+
+def write_offsets(folder: Path, offsets: Mapping[str, ClockOffset]) -> None:
+    """Keep what was measured of the clocks of machines."""
+    kept = {name: [each.offset_s, each.uncertainty_s] for name, each in offsets.items()}
+    (folder / CLOCKS).write_text(json.dumps(kept), encoding="utf-8")
+
+
+def read_offsets(folder: Path) -> dict[str, float]:
+    """What to add to each machine's times; nothing if nobody measured it."""
+    try:
+        kept = json.loads((folder / CLOCKS).read_bytes())
+    except FileNotFoundError:
+        return {}
+    return {name: offset_s for name, (offset_s, _) in kept.items()}

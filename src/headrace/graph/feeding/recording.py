@@ -201,7 +201,6 @@ class StepRecorder:
 
     Args:
         recorder: Of the trainer.
-        batches_per_epoch: To number iterations.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -214,8 +213,14 @@ class StepRecorder:
         """Seconds."""
         return self._recorder.clock
 
+    @property
+    def num_steps(self) -> int:
+        """Steps that have ended."""
+        return self._next
+
     def begin(self) -> None:
-        """The trainer has got a batch."""
+        """The trainer has got a batch; one that it left in the middle is not recorded."""
+        self._next += self._begun_s is not None
         self._begun_s = self._recorder.clock()
 
     def end(self) -> None:
