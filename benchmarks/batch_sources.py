@@ -32,6 +32,7 @@ class Task:
     num_epochs: int = 5
     lr: float = 0.01
     dropout: float = 0.5
+    num_train: int | None = None  # nodes an epoch takes, the same for all; none for all there are
 
 
 TASKS = {
@@ -39,7 +40,10 @@ TASKS = {
     "coauthor_cs": Task(str(DATA / "coauthor_cs"), batch_size=512, num_epochs=3),
     "debian": Task(str(DATA / "debian_bookworm"), num_epochs=8),
     "generated_1m": Task(
-        "generated:nodes=1e6,edges=25e6,features=128", fanouts=(15, 10), num_epochs=2
+        "generated:nodes=1e6,edges=25e6,features=128",
+        fanouts=(15, 10),
+        num_epochs=2,
+        num_train=30 * 1024,
     ),
     "links_wn18rr": Task(str(DATA / "wn18rr"), "links", num_epochs=5, dropout=0.0),
     "rgcn_imdb": Task(str(DATA / "gds_hetero" / "imdb"), "RGCN", batch_size=256, num_epochs=5),
@@ -105,11 +109,14 @@ def load(task: Task, folder: Path) -> Whole:
             data[name] = value
     partition(data, folder, NUM_PARTS, method="fennel" if source.num_edges > 10**7 else "auto")
     test = [np.stack([link.src, link.dst]) for link in source.links if link.split == "test"]
+    splits = {name: np.asarray(ids, np.int64) for name, ids in seeds.splits.items()}
+    if task.num_train is not None:
+        splits["train"] = np.random.default_rng(0).permutation(splits["train"])[: task.num_train]
     return Whole(
         data,
         flatten(data, seeds.name),
         seeds.name,
-        {name: np.asarray(ids, np.int64) for name, ids in seeds.splits.items()},
+        splits,
         np.concatenate(test, axis=1).astype(np.int64) if test else np.empty((2, 0), np.int64),
         folder,
     )

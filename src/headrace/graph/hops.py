@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -50,6 +50,9 @@ class HopRequest:
         rule: How neighbours are chosen.
         trees: With disjoint sampling the number of the seed each node was met from; else none.
         bounds: The latest time of a neighbour, per node; none if time does not matter.
+        weight: Edge column by which an owner draws, where edges have it. Only owners that serve
+            several askers need to be told; `EdgePart` has the column itself.
+        time: Edge column that says to an owner when an edge came to be, likewise.
     """
 
     edge_type: EdgeType
@@ -59,17 +62,16 @@ class HopRequest:
     rule: Rule = field(default_factory=Rule)
     trees: np.ndarray | None = None
     bounds: np.ndarray | None = None
+    weight: str | None = None
+    time: str | None = None
 
     def at(self, positions: np.ndarray) -> HopRequest:
         """The same for some of the nodes."""
-        return HopRequest(
-            self.edge_type,
-            self.nodes[positions],
-            self.fanout,
-            self.key,
-            self.rule,
-            None if self.trees is None else self.trees[positions],
-            None if self.bounds is None else self.bounds[positions],
+        return replace(
+            self,
+            nodes=self.nodes[positions],
+            trees=None if self.trees is None else self.trees[positions],
+            bounds=None if self.bounds is None else self.bounds[positions],
         )
 
 
@@ -198,7 +200,7 @@ def hop_over(parts: Sequence[EdgePart], request: HopRequest) -> Hop:
     num_nodes = len(request.nodes)
     trees = _NONE if request.trees is None else request.trees
     bounds = _NONE if request.bounds is None else request.bounds
-    replace, last = request.rule.replace, request.rule.last
+    again, last = request.rule.replace, request.rule.last
     key = np.uint64(request.key)
     begins = np.empty(num_nodes, np.int64)
     degrees = np.zeros(num_nodes, np.int64)
@@ -208,12 +210,12 @@ def hop_over(parts: Sequence[EdgePart], request: HopRequest) -> Hop:
         if part.is_uniform:
             sampling.count_uniform(
                 request.nodes, trees, part.first_node, part.indptr, part.originals, key,
-                request.fanout, replace, begins, degrees, streams, counts,
+                request.fanout, again, begins, degrees, streams, counts,
             )  # fmt: skip
         else:
             sampling.count_eligible(
                 request.nodes, trees, bounds, part.first_node, part.indptr, part.originals,
-                _or_none(part.times), _or_none(part.weights), key, request.fanout, replace,
+                _or_none(part.times), _or_none(part.weights), key, request.fanout, again,
                 begins, degrees, streams, counts,
             )  # fmt: skip
     slots = np.empty(num_nodes + 1, np.int64)
@@ -221,18 +223,18 @@ def hop_over(parts: Sequence[EdgePart], request: HopRequest) -> Hop:
     edges = np.empty(slots[-1], np.int64)
     neighbours = np.empty(slots[-1], parts[0].indices.dtype)
     bitmap = np.zeros((degrees.max(initial=0) + 63) // 64, np.uint64)
-    replace = replace and request.fanout >= 0
+    again = again and request.fanout >= 0
     for part in parts:
         num_owned = len(part.originals)
         if part.is_uniform:
             sampling.choose_uniform(
-                request.nodes, part.first_node, num_owned, part.first_edge, replace,
+                request.nodes, part.first_node, num_owned, part.first_edge, again,
                 begins, degrees, streams, slots, bitmap, edges,
             )  # fmt: skip
         else:
             sampling.choose_eligible(
                 request.nodes, bounds, part.first_node, num_owned, part.first_edge,
-                _or_none(part.times), _or_none(part.weights), replace, last,
+                _or_none(part.times), _or_none(part.weights), again, last,
                 begins, degrees, streams, slots, bitmap, edges,
             )  # fmt: skip
         sampling.read_sources(

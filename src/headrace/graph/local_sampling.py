@@ -62,16 +62,12 @@ def open_edge_parts(
     Raises:
         SpecError: There is no such column, or it holds something else than a number per row.
     """
-    edge_columns = {
-        edge.edge_type: {column.name for column in edge.columns} for edge in graph.manifest.edges
-    }
-    _check_found("an edge", weight, any(weight in names for names in edge_columns.values()))
-    edges_have_time = any(time in names for names in edge_columns.values())
-    node_times = {} if time is None or edges_have_time else node_column(graph, time)
-    _check_found("an edge or node", time, edges_have_time or bool(node_times))
+    node_times: Mapping[str, np.ndarray] = {}
+    if not edges_have(graph, weight, time) and time is not None:
+        node_times = node_column(graph, time)
     parts: dict[EdgeType, list[EdgePart]] = {}
     for edge in graph.manifest.edges:
-        edge_type, names = edge.edge_type, edge_columns[edge.edge_type]
+        edge_type, names = edge.edge_type, {column.name for column in edge.columns}
         parts[edge_type] = []
         for number in range(graph.num_parts):
             part = graph.part(number)
@@ -95,6 +91,29 @@ def open_edge_parts(
     return parts
 
 
+def edges_have(graph: PartitionedGraph, weight: str | None, time: str | None) -> bool:
+    """Whether times are those of edges; if not, they are times of nodes.
+
+    Raises:
+        SpecError: No edge has such a weight, or neither edges nor nodes such a time; or it is made
+            of numbers that cannot be compared.
+    """
+    manifest = graph.manifest
+    of_edges = {column.name: column for edge in manifest.edges for column in edge.columns}
+    of_nodes = {column.name: column for node in manifest.nodes for column in node.columns}
+    for owner, column, known in (
+        ("an edge", weight, of_edges),
+        ("an edge or node", time, of_nodes | of_edges),
+    ):
+        if column is not None and column not in known:
+            raise SpecError(
+                f"the graph has no column {column!r}", f"name {owner} column that it has"
+            )
+        if column is not None and known[column].dtype == "bfloat16":
+            raise SpecError(f"{column!r} is bfloat16", "store weights and times as plain numbers")
+    return time in of_edges
+
+
 def node_column(graph: PartitionedGraph, name: str) -> Mapping[str, np.ndarray]:
     """A column of all nodes by new id, for every node type that has it; copied."""
     return {
@@ -104,8 +123,3 @@ def node_column(graph: PartitionedGraph, name: str) -> Mapping[str, np.ndarray]:
         for node in graph.manifest.nodes
         if any(column.name == name for column in node.columns)
     }
-
-
-def _check_found(owner: str, column: str | None, found: bool) -> None:
-    if column is not None and not found:
-        raise SpecError(f"the graph has no column {column!r}", f"name {owner} column that it has")

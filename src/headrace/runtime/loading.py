@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from headrace.core.errors import SpecError
 from headrace.graph.feeding.feed import Feed
 from headrace.graph.loading import loaders
 from headrace.graph.loading.access import GraphAccess
@@ -158,15 +157,8 @@ def _find(settings: dict[str, Any]) -> tuple[RunContext | None, PartitionedGraph
 
 def _connect(run: RunContext, graph: PartitionedGraph, settings: dict[str, Any]) -> None:
     stores = run.stores_of(Path(graph.folder))
-    if not stores:
-        return
-    for name in ("weight_attr", "time_attr"):
-        if settings.get(name) is not None:
-            raise SpecError(
-                f"{name} is {settings[name]!r}, and the stores of this run draw without it",
-                "run with --stores 0",
-            )
-    settings["connect"] = run.connect(stores)
+    if stores:
+        settings["connect"] = run.connect(stores)
 
 
 def _watched(

@@ -33,13 +33,20 @@ _NODES = np.array([1, 2, 3])
 _SAMPLE = {
     "op": "sample", "edge_type": list(EDGES), "fanout": 3, "key": 5, "replace": False,
     "disjoint": False, "last": False, "edge_ids": True, "has_trees": False, "has_bounds": False,
+    "weight": None, "time": None,
 }  # fmt: skip
 _FLAGS = ("replace", "disjoint", "edge_ids")
 REQUESTS: dict[str, tuple[dict[str, Any], list[np.ndarray], dict[str, set[str]]]] = {
     "sample": (
         _SAMPLE,
         [_NODES],
-        {"fanout": {"a number"}, "key": {"a number"}, **{flag: {"true"} for flag in _FLAGS}},
+        {
+            "fanout": {"a number"},
+            "key": {"a number"},
+            "weight": {"null"},
+            "time": {"null"},
+            **{flag: {"true"} for flag in _FLAGS},
+        },
     ),
     "gather": (
         {"op": "gather", "of": "node", "column": "x", "has_dims": True},

@@ -117,10 +117,11 @@ def test_types_are_found_here_though_stores_serve_them(
     assert loader._access.owners.parts == (1,)
 
 
-def test_stores_do_not_know_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stores_do_not_know_times_of_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = tmp_path / "parts"
     write(homogeneous(), parts, 2)
+    Credentials(Secret.random()).save(tmp_path / "keys")
     store = StoreAt(part=1, task="store 1", machine="m1", host="127.0.0.1", port=7)
     enter_run(parts, monkeypatch, stores=(store,), credentials=tmp_path / "keys")
     with pytest.raises(SpecError, match="--stores 0"):
-        headrace.NeighborLoader(parts, [2], weight_attr="edge_weight", batch_size=2)
+        headrace.NeighborLoader(parts, [2], time_attr="y", batch_size=2)

@@ -13,7 +13,7 @@ from headrace.graph.hops import HopSource, LocalSource
 from headrace.graph.loading.gathering import Gathering, Rows
 from headrace.graph.loading.owners import IDS, Connect, Of, Owners
 from headrace.graph.loading.remote import OwnedSource
-from headrace.graph.local_sampling import open_edge_parts
+from headrace.graph.local_sampling import edges_have, open_edge_parts
 from headrace.graph.manifest import ColumnInfo, ids_path
 from headrace.graph.opening import PartitionedGraph
 from headrace.graph.service.shard import open_shard
@@ -188,21 +188,24 @@ class PartedAccess(GraphAccess):
         graph = self.graph
         if not self.owners:
             return LocalSource(open_edge_parts(graph, weight=weight, time=time))
-        if time is not None and any(time in self.columns[name] for name in self.node_types):
+        if not edges_have(graph, weight, time) and time is not None:
             raise SpecError(
                 f"{time!r} is a time of nodes, which stores do not know of each other",
-                "give edges a time, or map all parts on this machine",
+                "give edges a time, or map all parts on this machine (--stores 0)",
             )
         shards = [
-            None if part in self.owners else open_shard(graph, part, weight, time)
+            None if part in self.owners else open_shard(graph, part)
             for part in range(graph.num_parts)
         ]
         parts = {
-            edge_type: [None if shard is None else shard.edges[edge_type] for shard in shards]
+            edge_type: [
+                None if shard is None else shard.edges_by(edge_type, weight, time)
+                for shard in shards
+            ]
             for edge_type in self.edge_types
         }
         offsets = {name: graph.offsets(name) for name in self.node_types}
-        return OwnedSource(parts, offsets, self.owners)
+        return OwnedSource(parts, offsets, self.owners, weight, time)
 
     def split(self, node_type: str, split: str) -> np.ndarray:
         """Original ids of the `train`, `val` or `test` nodes, ascending."""

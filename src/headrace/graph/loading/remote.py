@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +20,8 @@ class OwnedSource:
         parts: Per edge type what each part has of it; none where a store has it.
         offsets: Per node type, where the new ids of each part begin; one more than parts.
         owners: Stores of parts that are not here.
+        weight: Edge column by which stores draw, as the parts that are here do.
+        time: Edge column that says when an edge came to be, likewise.
     """
 
     def __init__(
@@ -26,10 +29,13 @@ class OwnedSource:
         parts: Mapping[EdgeType, Sequence[EdgePart | None]],
         offsets: Mapping[str, np.ndarray],
         owners: Owners,
+        weight: str | None = None,
+        time: str | None = None,
     ) -> None:
         self._parts = {edge_type: tuple(each) for edge_type, each in parts.items()}
         self._offsets = dict(offsets)
         self._owners = owners
+        self._weight, self._time = weight, time
 
     def hop(self, request: HopRequest) -> Hop:
         """Choose neighbours.
@@ -38,6 +44,7 @@ class OwnedSource:
             StoreError: A store did not answer.
         """
         parts = self._parts[request.edge_type]
+        request = replace(request, weight=self._weight, time=self._time)
         split = split_by_owner(request.nodes, self._offsets[request.edge_type[2]])
         asked = [
             (at, self._owners.owner(part).sample_soon(request.at(at)))

@@ -98,6 +98,8 @@ class StoreClient:
             "edge_ids": rule.edge_ids,
             "has_trees": request.trees is not None,
             "has_bounds": request.bounds is not None,
+            "weight": request.weight,
+            "time": request.time,
         }
         arrays = [np.asarray(request.nodes, np.int64)]
         arrays += [

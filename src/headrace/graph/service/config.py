@@ -49,8 +49,6 @@ class StoreConfig(Value):
         host: Address to listen on.
         port: 0 for any that is free.
         tls: Whether everything is encrypted; without it the token travels readable to all.
-        weights: Edge column by which neighbours are drawn.
-        times: Edge column that says when an edge came to be.
         warm: Whether to read the part's columns into memory at start, in the background.
         embeddings: Learnable rows; they need `embedding_folder`.
         embedding_folder: Where their files go.
@@ -64,8 +62,6 @@ class StoreConfig(Value):
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     tls: bool = True
-    weights: str | None = None
-    times: str | None = None
     warm: bool = True
     embeddings: tuple[EmbeddingConfig, ...] = ()
     embedding_folder: Path | None = None
@@ -110,7 +106,7 @@ def shard_of(config: StoreConfig) -> Shard:
         SpecError: The part, a column or a node type is not there.
     """
     graph = open_graph(config.graph)
-    shard = open_shard(graph, config.part, config.weights, config.times)
+    shard = open_shard(graph, config.part)
     rows = dict(shard.rows)
     part = graph.part(config.part)
     for wanted in config.embeddings:

@@ -6,6 +6,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,8 @@ class Operations:
         self._limits = limits
         self._warmer = warmer
         self._clock = clock
+        # Columns of some types are converted, which is worth keeping.
+        self._edges_by = lru_cache(maxsize=16)(shard.edges_by)
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._operations: Mapping[str, Callable[[_Asked], tuple[Fields, tuple[np.ndarray, ...]]]]
@@ -53,11 +56,22 @@ class Operations:
         }
 
     def prepare(self) -> None:
-        """Compile the kernels now: that takes longer than a client waits for an answer."""
-        for edge_type, part in self._shard.edges.items():
-            nodes = np.arange(part.first_node, part.first_node + min(len(part.indptr) - 1, 1))
-            bounds = None if part.times is None else np.zeros(len(nodes), np.int64)
-            hop_over([part], HopRequest(edge_type, nodes, 1, 0, bounds=bounds))
+        """Compile the kernels now: that takes longer than a client waits for an answer.
+
+        For columns, too, that are likely weights or times; others wait for their first use.
+        """
+        compiled: set[tuple[str, ...]] = set()
+        for edge_type in self._shard.edges:
+            for weight, time in self._shard.likely_columns(edge_type):
+                part = self._shard.edges_by(edge_type, weight, time)
+                arrays = (part.indptr, part.indices, part.originals, part.weights, part.times)
+                kinds = tuple("" if a is None else a.dtype.name for a in arrays)
+                if kinds in compiled:
+                    continue
+                compiled.add(kinds)
+                nodes = np.arange(part.first_node, part.first_node + min(len(part.indptr) - 1, 1))
+                bounds = None if time is None else np.zeros(len(nodes), np.int64)
+                hop_over([part], HopRequest(edge_type, nodes, 1, 0, bounds=bounds))
 
     def answer(self, request: Message) -> Message:
         """Do what is asked.
@@ -86,10 +100,10 @@ class Operations:
 
     def _sample(self, asked: _Asked) -> tuple[Fields, tuple[np.ndarray, ...]]:
         edge_type = asked.edge_type("edge_type")
-        part = self._shard.edges.get(edge_type)
-        if part is None:
-            known = ", ".join(map(str, self._shard.edges))
-            raise SpecError(f"there are no edges of type {edge_type}", f"there are {known}")
+        weight, time = asked.name("weight"), asked.name("time")
+        for name in (weight, time):
+            self._shard.check_edge_column(name)
+        part = self._edges_by(edge_type, weight, time)
         fanout = asked.whole("fanout", -1, _MAX_FANOUT)
         key = asked.whole("key", 0, 2**64 - 1)
         flags = {
@@ -201,6 +215,9 @@ class _Asked:
         if not isinstance(value, str) or len(value) > 1000:
             raise _wrong(name, "a short text")
         return value
+
+    def name(self, name: str) -> str | None:
+        return self._take(name) if self._fields.get(name, "") is None else self.text(name)
 
     def flag(self, name: str) -> bool:
         value = self._take(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -52,17 +52,64 @@ class Shard:
     edges: Mapping[EdgeType, EdgePart] = field(default_factory=dict)
     rows: Mapping[tuple[Owner, str], Rows] = field(default_factory=dict)
 
+    def edges_by(
+        self, edge_type: EdgeType, weight: str | None = None, time: str | None = None
+    ) -> EdgePart:
+        """Edges with what they are drawn by.
 
-def open_shard(
-    graph: PartitionedGraph, part: int, weights: str | None = None, times: str | None = None
-) -> Shard:
+        Args:
+            edge_type: Which edges.
+            weight: Column by which neighbours are drawn, if these edges have it.
+            time: Column that says when an edge came to be, if these edges have it.
+
+        Raises:
+            SpecError: There are no such edges, or a column has something else than a number each.
+        """
+        part = self.edges.get(edge_type)
+        if part is None:
+            known = ", ".join(map(str, self.edges))
+            raise SpecError(f"there are no edges of type {edge_type}", f"there are {known}")
+        weights, times = (self._numbers(edge_type, name) for name in (weight, time))
+        if weights is None and times is None:
+            return part
+        return replace(part, weights=weights, times=times)
+
+    def likely_columns(self, edge_type: EdgeType) -> list[tuple[str | None, str | None]]:
+        """By which weights and times somebody may draw: fractions weigh, integers are times."""
+        weights: list[str | None] = [None]
+        times: list[str | None] = [None]
+        for (of, name), rows in self.rows.items():
+            if of == edge_type and name != "ids" and rows.values.ndim == 1:
+                if rows.dtype in ("float16", "float32", "float64"):
+                    weights.append(name)
+                elif rows.values.dtype.kind in "iu" and rows.dtype != "bfloat16":
+                    times.append(name)
+        return [(weight, time) for weight in weights for time in times]
+
+    def check_edge_column(self, name: str | None) -> None:
+        """Refuse a column that edges of no type have.
+
+        Raises:
+            SpecError: There is no such column.
+        """
+        if name is not None and not any((edge_type, name) in self.rows for edge_type in self.edges):
+            raise SpecError(f"no edges have a column {name[:40]!r}", "name a column of the edges")
+
+    def _numbers(self, edge_type: EdgeType, name: str | None) -> np.ndarray | None:
+        rows = None if name is None else self.rows.get((edge_type, name))
+        if rows is None:
+            return None
+        if rows.dtype == "bfloat16":
+            raise SpecError(f"{name!r} is bfloat16", "store weights and times as plain numbers")
+        return rows.values
+
+
+def open_shard(graph: PartitionedGraph, part: int) -> Shard:
     """Map one part.
 
     Args:
         graph: The whole graph.
         part: Which part.
-        weights: Edge column by which neighbours are drawn, where edges have it.
-        times: Edge column that says when an edge came to be, where edges have it.
 
     Raises:
         SpecError: There is no such part, or its files are not as they should be.
@@ -83,18 +130,13 @@ def open_shard(
                 column.dtype,
                 graph.folder / node_path(part, t, column.name),
             )
-    found = set()
     for e, edge in enumerate(manifest.edges):
-        names = {column.name for column in edge.columns}
-        found |= names & {weights, times}
         edges[edge.edge_type] = EdgePart(
             own.start(edge.dst),
             edge.offsets[part],
             own.indptr(edge.edge_type),
             own.indices(edge.edge_type),
             own.original_ids(edge.dst),
-            own.edge_column(edge.edge_type, weights) if weights in names else None,
-            own.edge_column(edge.edge_type, times) if times in names else None,
         )
         edge_ids, path = own.edge_ids(edge.edge_type), edge_path(part, e, "ids")
         if edge_ids is not None:
@@ -108,7 +150,4 @@ def open_shard(
                 column.dtype,
                 graph.folder / edge_path(part, e, column.name),
             )
-    for name in (weights, times):
-        if name is not None and name not in found:
-            raise SpecError(f"no edges have a column {name!r}", "name a column of the edges")
     return Shard(part, edges, rows)

@@ -67,8 +67,8 @@ def in_parts(data: Any, folder: Path, num_parts: int, **kwargs: Any) -> Partitio
 class FakeStore:
     """What a store's client does, without a network; it counts what it is asked for."""
 
-    def __init__(self, graph: PartitionedGraph, part: int, gives_ids: bool, **names: Any) -> None:
-        self._shard = open_shard(graph, part, **names)
+    def __init__(self, graph: PartitionedGraph, part: int, gives_ids: bool) -> None:
+        self._shard = open_shard(graph, part)
         self._part = graph.part(part)
         self._graph = graph
         self._gives_ids = gives_ids
@@ -77,7 +77,8 @@ class FakeStore:
 
     def sample_soon(self, request: HopRequest) -> Future[Hop]:
         done: Future[Hop] = Future()
-        done.set_result(hop_over([self._shard.edges[request.edge_type]], request))
+        own = self._shard.edges_by(request.edge_type, request.weight, request.time)
+        done.set_result(hop_over([own], request))
         return done
 
     def gather_soon(

@@ -117,7 +117,7 @@ def test_remote_parts_with_weights_and_links(tmp_path: Path) -> None:
     data = random_data()
     graph = in_parts(data, tmp_path, 2)
     here = without_parts(graph, tmp_path / "here", (1,))
-    connect = {1: lambda: FakeStore(graph, 1, True, weights="edge_weight")}
+    connect = {1: lambda: FakeStore(graph, 1, True)}
     links = {"edge_label_index": data.edge_index[:, :50], "neg_sampling": "binary"}
     settings: dict[str, Any] = {"num_neighbors": [2, 2], "batch_size": 16, **links}
     settings["weight_attr"] = "edge_weight"
@@ -132,9 +132,17 @@ def test_what_remote_parts_cannot_give(tmp_path: Path) -> None:
     data.train_mask = torch.arange(80) % 2 == 0
     graph = in_parts(data, tmp_path, 2)
     connect = {1: lambda: FakeStore(graph, 1, True)}
-    refused: list[dict[str, Any]] = [{"input_nodes": "train"}, {"time_attr": "time"}]
-    for settings in refused:
-        with pytest.raises(SpecError):
+    refused: list[tuple[str, dict[str, Any]]] = [
+        ("not on this machine", {"input_nodes": "train"}),
+        ("is a time of nodes", {"time_attr": "time"}),
+        ("has no column", {"time_attr": "nothing"}),
+        ("has no column", {"weight_attr": "nothing"}),
+        ("has no column", {"weight_attr": "x"}),
+        ("weights of", {"weight_attr": "edge_attr"}),
+        ("times of", {"time_attr": "edge_weight"}),
+    ]
+    for problem, settings in refused:
+        with pytest.raises(SpecError, match=problem):
             NeighborLoader(graph, [2], connect=connect, **settings)
     with pytest.raises(SpecError):
         LinkNeighborLoader(graph, [2], connect=connect)

@@ -1,0 +1,141 @@
+"""Stores that draw by weights and times of edges give what one process draws."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torch_geometric")
+pytest.importorskip("pyarrow")
+
+from headrace.graph.feeding.config import SamplerConfig  # noqa: E402
+from headrace.graph.feeding.feed import start_feed  # noqa: E402
+from headrace.graph.hops import HopRequest  # noqa: E402
+from headrace.graph.loading.loaders import NeighborLoader  # noqa: E402
+from headrace.graph.loading.owners import Connect  # noqa: E402
+from headrace.graph.opening import PartitionedGraph  # noqa: E402
+from headrace.graph.service.channel import Address  # noqa: E402
+from headrace.graph.service.client import StoreClient  # noqa: E402
+from headrace.graph.service.errors import StoreError  # noqa: E402
+from headrace.graph.service.security import Credentials, Secret  # noqa: E402
+from headrace.graph.service.shard import open_shard  # noqa: E402
+from headrace.graph.service.store import StoreServer  # noqa: E402
+from tests.unit.graph.loading.loading_graphs import assert_same, in_parts, random_data  # noqa: E402
+from tests.unit.graph.loading.test_stores import without_parts  # noqa: E402
+
+pytestmark = pytest.mark.integration
+
+NUM_NODES, NUM_EDGES = 300, 4000
+CREDENTIALS = Credentials(Secret.random())
+RULES: dict[str, dict[str, Any]] = {
+    "weights": {"weight_attr": "edge_weight"},
+    "weights, again": {"weight_attr": "edge_weight", "replace": True},
+    "times": {"time_attr": "edge_time"},
+    "last": {"time_attr": "edge_time", "temporal_strategy": "last"},
+    "both": {"weight_attr": "edge_weight", "time_attr": "edge_time"},
+}
+
+
+@pytest.fixture(scope="module")
+def data() -> Any:
+    made = random_data(NUM_NODES, NUM_EDGES)
+    rng = torch.Generator().manual_seed(1)
+    made.edge_time = torch.randint(100, (NUM_EDGES,), generator=rng)
+    made.edge_weight[torch.rand(NUM_EDGES, generator=rng) < 0.3] = 0
+    return made
+
+
+@contextmanager
+def serving(graph: PartitionedGraph) -> Iterator[dict[int, Address]]:
+    """Where the stores of all parts are."""
+    servers = [StoreServer(open_shard(graph, part), CREDENTIALS) for part in range(graph.num_parts)]
+    try:
+        yield {
+            part: Address(f"store {part}", "m7", "127.0.0.1", server.port)
+            for part, server in enumerate(servers)
+        }
+    finally:
+        for server in servers:
+            server.close()
+
+
+@pytest.mark.parametrize("num_stores", [1, 2, 4])
+def test_any_number_of_stores_draws_the_same(data: Any, num_stores: int, tmp_path: Path) -> None:
+    graph = in_parts(data, tmp_path, num_stores)
+    here = without_parts(graph, tmp_path / "here", tuple(range(num_stores)))
+    with serving(graph) as stores:
+        connect: dict[int, Connect] = {
+            part: partial(StoreClient.connect, address, CREDENTIALS)
+            for part, address in stores.items()
+        }
+        for name, rule in RULES.items():
+            settings = {"num_neighbors": [4, 3], "batch_size": 60, "shuffle": True, **rule}
+            if "time_attr" in rule:
+                settings["input_time"] = torch.arange(NUM_NODES) % 120
+            wanted = NeighborLoader(data, **settings)
+            loader = NeighborLoader(here, **settings, connect=connect)
+            for left, right in zip(wanted, loader, strict=True):
+                assert_same(left, right)
+                check_drawn(data, right, rule, name)
+            loader.data[0].access.owners.close()
+
+
+def check_drawn(data: Any, batch: Any, rule: dict[str, Any], name: str) -> None:
+    assert len(batch.e_id) > 0, name
+    if "weight_attr" in rule:
+        assert (data.edge_weight[batch.e_id] > 0).all(), name
+    if "time_attr" in rule:
+        until = (batch.input_id % 120)[batch.batch[batch.edge_index[1]]]
+        assert (data.edge_time[batch.e_id] <= until).all(), name
+
+
+def test_samplers_ask_stores_to_draw_by_weight(data: Any, tmp_path: Path) -> None:
+    graph = in_parts(data, tmp_path, 2)
+    CREDENTIALS.save(tmp_path / "keys")
+    seeds = np.arange(0, NUM_NODES, 2)
+    config = SamplerConfig(
+        graph=graph.folder,
+        node_type="node",
+        seeds=Path("given"),
+        share=50,
+        batches_per_epoch=3,
+        fanouts=tuple((edge_type, (4, 3)) for edge_type in graph.edge_types),
+        weight="edge_weight",
+        edge_ids=True,
+    )
+    with start_feed([config], [seeds], time.perf_counter) as feed:
+        expected = [(batch.n_id.tolist(), batch.e_id.tolist()) for batch in feed]
+    with serving(graph) as stores:
+        at = stores[1]
+        told = {"task": at.task, "machine": at.machine, "host": at.host, "port": at.port}
+        more = {"stores": [{"part": 1, **told}], "credentials": tmp_path / "keys", "tls": False}
+        asking = SamplerConfig(**{**config.model_dump(), **more})
+        with start_feed([asking], [seeds], time.perf_counter) as feed:
+            assert [(batch.n_id.tolist(), batch.e_id.tolist()) for batch in feed] == expected
+    assert all((data.edge_weight[edges] > 0).all() for _, edges in expected)
+
+
+def test_stores_refuse_columns_that_are_no_weights_or_times(data: Any, tmp_path: Path) -> None:
+    graph = in_parts(data, tmp_path, 1)
+    with serving(graph) as stores, StoreClient.connect(stores[0], CREDENTIALS) as client:
+        nodes = np.arange(5)
+        for columns, problem in (
+            ({"weight": "nothing"}, "no edges have a column"),
+            ({"weight": "x"}, "no edges have a column"),
+            ({"weight": "edge_attr"}, "weights of"),
+            ({"time": "edge_weight"}, "times of"),
+            ({"time": "edge_time"}, "have times, but the seeds have none"),
+        ):
+            request = replace(HopRequest(graph.edge_types[0], nodes, 3, 0), **columns)
+            with pytest.raises(StoreError, match=problem):
+                client.sample(request)
+        client.status()
