@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -128,14 +127,15 @@ def test_stores_refuse_columns_that_are_no_weights_or_times(data: Any, tmp_path:
     graph = in_parts(data, tmp_path, 1)
     with serving(graph) as stores, StoreClient.connect(stores[0], CREDENTIALS) as client:
         nodes = np.arange(5)
-        for columns, problem in (
-            ({"weight": "nothing"}, "no edges have a column"),
-            ({"weight": "x"}, "no edges have a column"),
-            ({"weight": "edge_attr"}, "weights of"),
-            ({"time": "edge_weight"}, "times of"),
-            ({"time": "edge_time"}, "have times, but the seeds have none"),
+        for weight, moment, problem in (
+            ("nothing", None, "no edges have a column"),
+            ("x", None, "no edges have a column"),
+            ("edge_attr", None, "weights of"),
+            (None, "edge_weight", "times of"),
+            (None, "edge_time", "have times, but the seeds have none"),
         ):
-            request = replace(HopRequest(graph.edge_types[0], nodes, 3, 0), **columns)
+            edge_type = graph.edge_types[0]
+            request = HopRequest(edge_type, nodes, 3, 0, weight=weight, time=moment)
             with pytest.raises(StoreError, match=problem):
                 client.sample(request)
         client.status()
