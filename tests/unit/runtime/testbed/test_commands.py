@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from headrace.core.cluster import Cluster, Machine
+from headrace.core.errors import MissingExtraError, SpecError
+from headrace.runtime.errors import RunError
+from headrace.runtime.testbed import Testbed, enter, machines, network, processes, ray_nodes
+from headrace.runtime.testbed.layout import Layout, Process, lay_out
+
+
+def cluster(**resources: float) -> Cluster:
+    pair = [
+        Machine(name=name, resources=resources, nic_in=1e9, nic_out=1e9) for name in ("m0", "m1")
+    ]
+    return Cluster(machines=tuple(pair))
+
+
+def layout(with_ray: bool = True, **resources: float) -> Layout:
+    return lay_out(cluster(**resources), "bed", "boot", with_ray, ())
+
+
+def test_only_the_first_machine_has_rays_head() -> None:
+    made = layout(cpu=8)
+    head, other = (ray_nodes.node_command(made, host) for host in made.hosts)
+    assert {"--head", "--port=6379", "--include-dashboard=false"} < set(head)
+    assert f"--address={made.ray_address}" in other
+    assert "--head" not in other
+    assert "--labels=host=m1" in other
+    assert f"--node-ip-address={made.hosts[1].address}" in other
+
+
+def test_resources_are_told_to_ray() -> None:
+    made = layout(cpu=8, gpu=2, memory=48e9, disk=1.5)
+    command = ray_nodes.node_command(made, made.hosts[0])
+    assert {"--num-cpus=8", "--num-gpus=2", "--memory=48000000000"} < set(command)
+    told = [word.partition("=")[2] for word in command if word.startswith("--resources=")]
+    assert [json.loads(each) for each in told] == [{"disk": 1.5}]
+
+
+def test_what_a_machine_lacks_ray_does_not_guess() -> None:
+    made = layout()
+    assert {"--num-cpus=0", "--num-gpus=0"} < set(ray_nodes.node_command(made, made.hosts[0]))
+
+
+def test_ray_has_whole_cpus() -> None:
+    made = layout(cpu=1.5)
+    with pytest.raises(SpecError, match=r"m0 has 1\.5 cpu"):
+        ray_nodes.node_command(made, made.hosts[0])
+
+
+def test_workers_find_modules_from_any_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"src{os.pathsep}/opt/x")
+    made = layout()
+    assert f"PYTHONPATH={os.getcwd()}/src:/opt/x" in ray_nodes.node_command(made, made.hosts[0])
+
+
+def test_every_machine_is_plugged_into_the_switch() -> None:
+    made = layout()
+    lines = network.switch_commands(made)
+    for host in made.hosts:
+        assert f"link add {host.link} type veth peer name eth0 netns {host.namespace}" in lines
+        assert f"link set {host.link} master br0 up" in lines
+        assert f"addr add {host.address}/24 brd + dev eth0" in network.host_commands(host)
+
+
+def test_variables_of_a_machine() -> None:
+    made = layout()
+    variables = machines.variables_of(made, made.hosts[1])
+    assert variables["GLOO_SOCKET_IFNAME"] == "eth0"
+    assert variables["RAY_ADDRESS"] == made.ray_address
+    assert variables["TMPDIR"].startswith(str(made.hosts[1].folder))
+    bare = layout(with_ray=False)
+    assert "RAY_ADDRESS" not in machines.variables_of(bare, bare.hosts[0])
+
+
+def test_a_dead_machine_cannot_be_entered() -> None:
+    with pytest.raises(RunError, match="m1 of testbed 'bed' is not alive"):
+        machines.enter_command(layout(), "m1", ["true"])
+
+
+def test_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda program: f"/sbin/{program}")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(SpecError, match="needs root: run it with sudo"):
+        Testbed.up(cluster())
+
+
+def test_without_iproute2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda program: None)
+    with pytest.raises(SpecError, match="install iproute2"):
+        Testbed.up(cluster())
+
+
+def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match="--without-ray"):
+        ray_nodes.check_ray()
+
+
+def test_a_process_is_not_taken_for_another() -> None:
+    seen = processes.look_at(os.getpid())
+    assert seen is not None
+    assert processes.is_alive(seen.process)
+    later = Process(pid=os.getpid(), start_ticks=seen.process.start_ticks + 1)
+    assert not processes.is_alive(later)
+    # Would end this test if it were killed.
+    assert processes.end([later], deadline_s=0.0) == []
+
+
+def test_ending_waits_for_the_end() -> None:
+    with subprocess.Popen(["sleep", "1000"]) as child:
+        seen = processes.look_at(child.pid)
+        assert seen is not None
+        assert seen.parent == os.getpid()
+        assert seen.command in ("sleep", "python", "pytest")  # not always executed yet
+        assert processes.end([seen.process], deadline_s=60.0) == []
+        assert not processes.is_alive(seen.process)
+        child.returncode = -signal.SIGKILL  # the end was waited for already
+
+
+def test_entering_another_process_than_meant_is_refused() -> None:
+    words = [sys.executable, "-I", "-S", str(enter.__file__), str(os.getpid()), "1", "{}", "true"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 69
+    assert "another one now" in done.stderr
