@@ -1,0 +1,65 @@
+"""`headrace cluster`: write the cluster file of a live Ray cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Describe a live Ray cluster.")
+
+EXAMPLE = "Example: headrace cluster discover --output cluster.yaml"
+
+
+@app.callback()
+def _cluster() -> None:
+    """Describe a live Ray cluster."""
+
+
+@app.command(epilog=EXAMPLE)
+def discover(
+    address: Annotated[
+        str | None,
+        typer.Option(help="Of Ray's head; this machine's cluster if not given.", metavar="A"),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write.", metavar="FILE")
+    ] = None,
+    no_bandwidth: Annotated[
+        bool, typer.Option("--no-bandwidth", help="Take what network cards say; measure nothing.")
+    ] = False,
+    bandwidth: Annotated[
+        str | None, typer.Option(help="Of every machine, e.g. 10Gbps.", metavar="RATE")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Write a cluster file: machines, their resources and classes, and measured bandwidth.
+
+    Without --output the file goes to standard output.
+    """
+    from headrace.api.discovering import cluster_text, discover_cluster
+    from headrace.cli.files import check_can_write
+    from headrace.core.errors import SpecError
+    from headrace.core.units import parse_bytes_per_s
+
+    check_can_write(output)
+    rate = None if bandwidth is None else parse_bytes_per_s(bandwidth)
+    if rate is not None and rate <= 0:
+        raise SpecError(f"{bandwidth} is no bandwidth", "write one like 10Gbps")
+    found = discover_cluster(
+        address, lambda line: typer.echo(line, err=True), not no_bandwidth, rate
+    )
+    text = cluster_text(found.cluster, ("Written by headrace cluster discover.", *found.notes))
+    if output is not None:
+        output.write_text(text, encoding="utf-8")
+    if as_json:
+        cluster = found.cluster.model_dump(mode="json")
+        typer.echo(json.dumps({"cluster": cluster, "notes": list(found.notes)}))
+    elif output is None:
+        typer.echo(text, nl=False)
+    else:
+        for note in found.notes:
+            typer.echo(note)
+        typer.echo(f"wrote {output}: {found.cluster.num_machines} machines")

@@ -1,0 +1,61 @@
+"""Reach a live Ray cluster, or say within seconds that there is none."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from headrace.core.errors import MissingExtraError, SpecError
+
+_CONNECT_S = 5.0
+_REMEDY = "run this on a machine of the cluster, or name its head: --address HOST:6379"
+
+
+@contextmanager
+def connected(address: str | None, **options: Any) -> Iterator[Any]:
+    """The module `ray`, connected to a cluster; let go of it at the end.
+
+    Args:
+        address: Of the head; else as `RAY_ADDRESS` says, else the cluster of this machine.
+        **options: More for `ray.init`.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        SpecError: There is no cluster.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtraError("Ray is not installed", "pip install 'headrace[train]'") from None
+    address = address or os.environ.get("RAY_ADDRESS") or "auto"
+    check_reachable(address)
+    try:
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **options)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        where = "on this machine" if address == "auto" else f"at {address}"
+        reason = str(error).strip().splitlines()[0]
+        raise SpecError(f"there is no Ray cluster {where} ({reason})", _REMEDY) from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def check_reachable(address: str) -> None:
+    """Find out at once what Ray would find out after minutes.
+
+    Raises:
+        SpecError: Nobody listens at an address of the form HOST:PORT.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or "/" in address or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+    except OSError as error:
+        reason = error.strerror or error
+        raise SpecError(f"there is no Ray cluster at {address} ({reason})", _REMEDY) from None

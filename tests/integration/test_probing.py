@@ -1,0 +1,94 @@
+"""Bytes between two ends of a real connection; only who knows the token is heard."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from headrace.runtime import probing
+from headrace.runtime.probing import Receiver
+
+pytestmark = pytest.mark.integration
+
+HOME = "127.0.0.1"
+TOKEN = secrets.token_bytes(probing.TOKEN_BYTES)
+
+
+def test_a_rate_is_measured() -> None:
+    receiver = Receiver(HOME, TOKEN, num_streams=2, duration_s=0.2)
+    said: list[str] = []
+    sender = threading.Thread(
+        target=lambda: said.append(probing.send(HOME, receiver.port, TOKEN, 2, 0.2))
+    )
+    sender.start()
+    assert receiver.bytes_per_s() > 1e6
+    sender.join()
+    assert said == [""]
+    assert "Refused" in probing.send(HOME, receiver.port, TOKEN, 2, 0.2)
+
+
+def test_strangers_are_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "_PATIENCE_S", 0.5)
+    receiver = Receiver(HOME, TOKEN, num_streams=1, duration_s=0.2)
+    with (
+        socket.create_connection((HOME, receiver.port)) as wrong,
+        socket.create_connection((HOME, receiver.port)) as short,
+    ):
+        wrong.sendall(secrets.token_bytes(probing.TOKEN_BYTES))
+        short.sendall(TOKEN[:-1])
+        wrong.settimeout(10)
+        assert wrong.recv(1) == b""  # closed
+        short.shutdown(socket.SHUT_WR)
+        assert receiver.bytes_per_s() == 0
+
+
+def test_silent_connections_do_not_stand_in_the_way() -> None:
+    receiver = Receiver(HOME, TOKEN, num_streams=1, duration_s=0.2)
+    with socket.create_connection((HOME, receiver.port)):
+        sender = threading.Thread(target=probing.send, args=(HOME, receiver.port, TOKEN, 1, 0.2))
+        sender.start()
+        assert receiver.bytes_per_s() > 1e6
+        sender.join()
+
+
+def test_facts_of_this_machine() -> None:
+    found = probing.facts(HOME)
+    assert found["cpu_model"]
+    assert found["num_cores"] >= 1
+    assert found["link_bytes_per_s"] == 0  # a loopback has no speed
+
+
+def test_link_speed_is_read_where_the_address_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for card, speed in (("eth0", "10000\n"), ("eth1", "-1\n")):
+        (tmp_path / card).mkdir()
+        (tmp_path / card / "speed").write_text(speed)
+    addresses = {"eth0": "10.0.0.1", "eth1": "10.0.0.2"}
+    monkeypatch.setattr(probing, "_address_of", addresses.__getitem__)
+    assert probing._link_bytes_per_s("10.0.0.1", tmp_path) == 1.25e9
+    assert probing._link_bytes_per_s("10.0.0.2", tmp_path) == 0
+    assert probing._link_bytes_per_s("10.0.0.3", tmp_path) == 0
+
+
+def test_nodes_need_no_headrace() -> None:
+    ray = pytest.importorskip("ray")
+    ray.cloudpickle.register_pickle_by_value(probing)
+    try:
+        data = ray.cloudpickle.dumps(probing.Probe)
+    finally:
+        ray.cloudpickle.unregister_pickle_by_value(probing)
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; sys.modules['headrace'] = None\n"
+        "from ray import cloudpickle\n"
+        "probe = cloudpickle.loads(sys.stdin.buffer.read())('127.0.0.1')\n"
+        "assert probe.facts()['cpu_model'] and probe.listen(b'x' * 32, 1, 0.1) > 0"
+    )
+    subprocess.run([sys.executable, "-c", code], input=data, check=True, timeout=120)
