@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from headrace import __version__
 from headrace.cli import (
+    cluster,
     doctor,
     explain,
     graph,
@@ -62,6 +63,7 @@ app.command("status", epilog=status.EXAMPLE)(status.status)
 app.command("top", epilog=top.EXAMPLE)(top.top)
 app.command("logs", epilog=logs.EXAMPLE)(logs.logs)
 app.add_typer(testbed.app, name="testbed")
+app.add_typer(cluster.app, name="cluster")
 app.command("schema", epilog=schema.EXAMPLE)(schema.schema)
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
 
