@@ -1,4 +1,4 @@
-"""`headrace run`: train with stores, samplers and a trainer as processes."""
+"""`headrace run`: train with stores, samplers and trainers, on a cluster or on this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self
 
 import typer
 
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
+    from headrace.api.cluster_running import ClusterRun
+
 EXAMPLE = (
+    "Example: headrace run --plan plan.json --graph parts train.py -- --epochs 10\n\n"
     "Example: headrace run --local train.py --parts parts --samplers 2 -- --epochs 10\n\n"
     "What stands after -- is for the script."
 )
@@ -27,27 +30,122 @@ def run(
     arguments: Annotated[
         list[str] | None, typer.Argument(help="Of the script, after --.", metavar="-- ARGS")
     ] = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="Made by headrace plan: run it on Ray.", metavar="FILE")
+    ] = None,
+    graph: Annotated[
+        Path | None, typer.Option(help="A part per machine of the plan.", metavar="DIR")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Of the Ray cluster; else RAY_ADDRESS.", metavar="HOST:PORT")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would start.")] = False,
+    config: Annotated[
+        Path | None, typer.Option(help="YAML for ctx.config of the script.", metavar="FILE")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="One of it.", metavar="KEY=VALUE")
+    ] = None,
+    name: Annotated[str, typer.Option(help="Of the run; else the job's.", metavar="NAME")] = "",
+    runs: Annotated[Path | None, typer.Option(help="Where run folders lie.", metavar="DIR")] = None,
+    working_dir: Annotated[
+        Path | None, typer.Option(help="Your code; else the script's folder.", metavar="DIR")
+    ] = None,
+    pip: Annotated[
+        Path | None, typer.Option(help="Packages that the script needs.", metavar="FILE")
+    ] = None,
+    cache: Annotated[
+        str | None, typer.Option(help="For shipped graphs, on every machine.", metavar="DIR")
+    ] = None,
+    no_tls: Annotated[bool, typer.Option("--no-tls", help="Encrypt nothing.")] = False,
     local: Annotated[bool, typer.Option("--local", help="All on this machine.")] = False,
     parts: Annotated[
-        Path | None, typer.Option(help="Made by headrace partition.", metavar="DIR")
+        Path | None, typer.Option(help="With --local: as --graph.", metavar="DIR")
     ] = None,
     stores: Annotated[
-        int | None, typer.Option(help="Parts behind a store; all if not given.", metavar="N", min=0)
+        int | None,
+        typer.Option(help="With --local: parts behind a store.", metavar="N", min=0),
     ] = None,
     samplers: Annotated[
-        int, typer.Option(help="Processes that make batches.", metavar="S", min=0)
+        int, typer.Option(help="With --local: processes that make batches.", metavar="S", min=0)
     ] = 1,
-    tls: Annotated[bool, typer.Option("--tls", help="Encrypt, even on one machine.")] = False,
+    tls: Annotated[bool, typer.Option("--tls", help="With --local: encrypt.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Train on this machine: graph stores, samplers and your PyG script as processes."""
+    """Train: graph stores, samplers and your PyG script, on a Ray cluster or on this machine."""
     from headrace.core.errors import SpecError
 
-    if not local:
-        raise SpecError("a run needs machines", "say --local to use this one alone")
+    if local and plan is None:
+        _run_local(script, tuple(arguments or ()), parts, stores, samplers, tls, as_json)
+    if plan is None or local:
+        raise SpecError("a run needs machines", "give --plan, or say --local to use this one alone")
+    if graph is None:
+        raise SpecError("a run of a plan needs its graph", "give --graph, a directory of parts")
+    from headrace.api.cluster_running import ClusterRun
+    from headrace.api.files import load_plan
+
+    wanted = ClusterRun(
+        plan=load_plan(plan),
+        graph=graph,
+        script=script,
+        arguments=tuple(arguments or ()),
+        address=address,
+        config=read_settings(config, settings or []),
+        name=name,
+        runs=runs,
+        tls=not no_tls,
+        working_dir=working_dir,
+        pip=pip,
+        cache=cache,
+    )
+    if dry_run:
+        _rehearse(wanted, as_json)
+    else:
+        _run_cluster(wanted, as_json)
+
+
+def _rehearse(wanted: ClusterRun, as_json: bool) -> None:
+    from headrace.api.cluster_running import describe
+
+    found = describe(wanted)
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    for task in found["tasks"]:
+        needs = ", ".join(f"{amount:g} {name}" for name, amount in task["needs"].items())
+        typer.echo(f"{task['name']:<12} {task['machine']:<12} {task['address']:<16} {needs}")
+    for machine in found["machines"]:
+        typer.echo(f"{machine['name']}: {machine['graph']}")
+    for line in found["notes"]:
+        typer.echo(line)
+
+
+def _run_cluster(wanted: ClusterRun, as_json: bool) -> None:
+    from headrace.api.cluster_running import run_cluster
+    from headrace.api.running import Progress
+
+    with Display(Progress().after, as_json) as display:
+        try:
+            summary = run_cluster(wanted, display)
+        except KeyboardInterrupt:
+            display.say("interrupted; all tasks of the run have ended")
+            raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        typer.echo(json.dumps(summary | _figures(display)))
+
+
+def _run_local(
+    script: Path,
+    arguments: tuple[str, ...],
+    parts: Path | None,
+    stores: int | None,
+    samplers: int,
+    tls: bool,
+    as_json: bool,
+) -> NoReturn:
     from headrace.api.running import LocalRun, Progress, run_local
 
-    wanted = LocalRun(script, tuple(arguments or ()), parts, stores, samplers, tls)
+    wanted = LocalRun(script, arguments, parts, stores, samplers, tls)
     begin_s = time.perf_counter()
     with Display(Progress().after, as_json) as display:
         try:
@@ -56,19 +154,55 @@ def run(
             display.say("interrupted; all processes of the run have ended")
             raise typer.Exit(INTERRUPTED) from None
     if as_json:
-        progress = display.progress
         summary = {
             "script": str(script),
             "exit_code": code,
             "elapsed_s": time.perf_counter() - begin_s,
             "num_samplers": samplers,
-            "reports": list(progress.reports),
-            "samples_per_s": progress.samples_per_s,
-            "idle_share": progress.idle_share,
-            "waits_for": progress.waits_for,
         }
-        typer.echo(json.dumps(summary))
+        typer.echo(json.dumps(summary | _figures(display)))
     raise typer.Exit(code)
+
+
+def _figures(display: Display) -> dict[str, Any]:
+    progress = display.progress
+    return {
+        "reports": list(progress.reports),
+        "samples_per_s": progress.samples_per_s,
+        "idle_share": progress.idle_share,
+        "waits_for": progress.waits_for,
+    }
+
+
+def read_settings(path: Path | None, settings: list[str]) -> dict[str, Any]:
+    """What the user set for the script: a file, and single values that override it.
+
+    Raises:
+        SpecError: The file or a setting cannot be understood.
+    """
+    import yaml
+
+    from headrace.core.errors import SpecError
+
+    found: dict[str, Any] = {}
+    try:
+        read = yaml.safe_load(path.read_bytes()) if path is not None else {}
+        if not isinstance(read, dict) or not all(isinstance(key, str) for key in read):
+            raise SpecError(f"{path} has no settings", "write `key: value` in every line")
+        found.update(read)
+        for setting in settings:
+            key, equals, value = setting.partition("=")
+            if not key or not equals:
+                raise SpecError(f"{setting!r} is no setting", "write --set key=value")
+            found[key] = yaml.safe_load(value)
+        json.dumps(found)
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror}", "give a YAML file") from None
+    except yaml.YAMLError as error:
+        raise SpecError(f"settings are no YAML: {error}", "write key=value") from None
+    except TypeError as error:
+        raise SpecError(f"settings are no JSON: {error}", "use numbers and texts") from None
+    return found
 
 
 class Display:
@@ -113,7 +247,10 @@ class Display:
 
     def show(self, line: str) -> None:
         """The script printed a line."""
-        self._write(line)
+        if self._bars is None:
+            typer.echo(line, err=self._as_json)
+        else:
+            self._write(line)
 
     def tell(self, message: Mapping[str, Any]) -> None:
         """The trainer has sent figures."""

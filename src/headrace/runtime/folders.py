@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_PREFIX = "headrace-run-"
+PREFIX = "headrace-run-"
+"""How names of run folders begin; pid namespace and process of the owner follow."""
 
 
 @contextmanager
@@ -17,7 +18,8 @@ def run_folder() -> Iterator[Path]:
     """A new folder, removed at the end with those of runs that could not remove theirs."""
     above = Path(tempfile.gettempdir())
     remove_forgotten(above)
-    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=above))
+    prefix = f"{PREFIX}{namespace()}.{os.getpid()}-"
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=above))
     try:
         yield folder
     finally:
@@ -26,13 +28,25 @@ def run_folder() -> Iterator[Path]:
 
 def remove_forgotten(above: Path) -> None:
     """Remove folders of this user's runs whose process was killed."""
-    for folder in above.glob(f"{_PREFIX}*"):
-        number = folder.name.removeprefix(_PREFIX).partition("-")[0]
+    here = str(namespace())
+    for folder in above.glob(f"{PREFIX}*"):
+        owner = folder.name.removeprefix(PREFIX).partition("-")[0]
+        where, _, number = owner.partition(".")
         with suppress(OSError):
             status = folder.lstat()
             is_ours = status.st_uid == os.getuid() and folder.is_dir() and not folder.is_symlink()
-            if is_ours and number.isdigit() and not _is_alive(int(number)):
+            # Numbers of processes mean nothing outside of their namespace.
+            is_known = where == here and number.isdigit()
+            if is_ours and is_known and not _is_alive(int(number)):
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def namespace() -> int:
+    """Within which numbers of processes are unique; containers may share a disk."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
 
 
 def _is_alive(pid: int) -> bool:

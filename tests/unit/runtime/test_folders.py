@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.runtime.folders import remove_forgotten, run_folder
+from headrace.runtime.folders import namespace, remove_forgotten, run_folder
 
 
 def test_only_its_user_can_look_and_it_is_gone_at_the_end() -> None:
@@ -23,15 +23,16 @@ def test_only_its_user_can_look_and_it_is_gone_at_the_end() -> None:
 def test_folders_of_killed_runs_are_removed(tmp_path: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    forgotten = tmp_path / f"headrace-run-{ended.pid}-abc"
+    forgotten = tmp_path / f"headrace-run-{namespace()}.{ended.pid}-abc"
     kept = [
-        tmp_path / f"headrace-run-{os.getpid()}-abc",
+        tmp_path / f"headrace-run-{namespace()}.{os.getpid()}-abc",
+        tmp_path / f"headrace-run-1.{ended.pid}-elsewhere",
         tmp_path / "headrace-run-mine",
         tmp_path / "other",
     ]
     for folder in (forgotten, *kept):
         folder.mkdir()
-    link = tmp_path / f"headrace-run-{ended.pid}-link"
+    link = tmp_path / f"headrace-run-{namespace()}.{ended.pid}-link"
     link.symlink_to(tmp_path / "other")
     remove_forgotten(tmp_path)
     assert not forgotten.exists()

@@ -1,0 +1,1 @@
+"""How a run goes, from the first task to the last, decided without doing anything."""

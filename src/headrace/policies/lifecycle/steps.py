@@ -1,0 +1,357 @@
+"""How a run goes, from the first task to the last: events in, commands out, nothing done here.
+
+A run is placed, gets its graph, starts stores, then samplers, then trainers, runs, stops and has
+ended. Every phase but the last has a deadline, and when it passes, the run stops and says which
+task on which machine waited for what. Whoever carries this out calls `begin` once and `step` with
+every event, does what the commands say, and calls `step` with a `Tick` now and then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from headrace.core.job import Role
+from headrace.policies.lifecycle.events import (
+    Command,
+    Deadlines,
+    Ended,
+    Event,
+    Failed,
+    Finish,
+    Heard,
+    Interrupted,
+    Lost,
+    Outcome,
+    Phase,
+    Place,
+    Placed,
+    Ready,
+    Say,
+    Ship,
+    Shipped,
+    Stage,
+    Start,
+    Stop,
+    Task,
+    Tick,
+    Waits,
+)
+
+_STARTS = {Phase.STORES: Role.STORE, Phase.SAMPLERS: Role.SAMPLER, Phase.TRAINERS: Role.TRAINER}
+_NEXT = {
+    Phase.PLACING: Phase.SHIPPING,
+    Phase.SHIPPING: Phase.STORES,
+    Phase.STORES: Phase.SAMPLERS,
+    Phase.SAMPLERS: Phase.TRAINERS,
+    Phase.TRAINERS: Phase.RUNNING,
+}
+_LIVE = (Stage.STARTING, Stage.READY)
+_SEE_LOG = "see `headrace logs {task}`, and run again"
+
+# What fails first makes others fail: the deeper of two causes is the one to tell.
+_BLAME = {Role.STORE: 3, Role.SAMPLER: 2, Role.TRAINER: 1}
+_MACHINE_BLAME = 4
+
+
+@dataclass(frozen=True)
+class Lifecycle:
+    """A run, as of one moment.
+
+    Attributes:
+        tasks: All tasks of the plan.
+        deadlines: How long things may take.
+        phase: How far the run is.
+        since_s: When the phase began, or made its last step ahead.
+        stages: How far each task is.
+        waits: What tasks wait for, by name.
+        heard_s: When each task was heard last.
+        outcome: How the run will have ended; none while all is well.
+        blame: How deep the known cause of a failure lies.
+        said_slow: Whether the user was told that this phase takes long.
+    """
+
+    tasks: tuple[Task, ...]
+    deadlines: Deadlines
+    phase: Phase
+    since_s: float
+    stages: Mapping[str, Stage]
+    waits: Mapping[str, str] = field(default_factory=dict)
+    heard_s: Mapping[str, float] = field(default_factory=dict)
+    outcome: Outcome | None = None
+    blame: int = 0
+    said_slow: bool = False
+
+    def of_role(self, role: Role) -> tuple[Task, ...]:
+        """Tasks that do the same."""
+        return tuple(task for task in self.tasks if task.role is role)
+
+    @property
+    def deadline_s(self) -> float | None:
+        """When a `Tick` will change the phase at the latest; none once the run has ended."""
+        limits = self.deadlines
+        if self.phase is Phase.ENDED:
+            return None
+        if self.phase is Phase.STOPPING:
+            return self.since_s + (limits.save_s if self._trainers_save() else limits.stop_s)
+        if self.phase is Phase.RUNNING:
+            heard = [self.heard_s.get(task.name, self.since_s) for task in self._watched()]
+            return min(heard, default=self.since_s) + limits.silence_s
+        limit_s = {Phase.PLACING: limits.place_s, Phase.SHIPPING: limits.ship_s}
+        return self.since_s + limit_s.get(self.phase, limits.start_s)
+
+    def _watched(self) -> tuple[Task, ...]:
+        return tuple(task for task in self.tasks if self.stages[task.name] in _LIVE)
+
+    def _trainers_save(self) -> bool:
+        """Whether stores and samplers are still there for trainers that have been told to stop."""
+        stages = {self.stages[task.name] for task in self.tasks if task.role is not Role.TRAINER}
+        return bool(stages & set(_LIVE))
+
+
+def begin(
+    tasks: tuple[Task, ...], now_s: float, deadlines: Deadlines | None = None
+) -> tuple[Lifecycle, list[Command]]:
+    """A run that is about to start."""
+    stages = dict.fromkeys((task.name for task in tasks), Stage.WAITING)
+    state = Lifecycle(tasks, deadlines or Deadlines(), Phase.PLACING, now_s, stages)
+    return state, [Place()]
+
+
+def step(state: Lifecycle, event: Event, now_s: float) -> tuple[Lifecycle, list[Command]]:
+    """What a run is after an event, and what is to be done.
+
+    Args:
+        state: What it was.
+        event: What happened.
+        now_s: When, by a clock that never goes back.
+    """
+    if state.phase is Phase.ENDED:
+        return state, []
+    match event:
+        case Tick():
+            return _tick(state, now_s)
+        case Heard(tasks):
+            return replace(state, heard_s={**state.heard_s, **dict.fromkeys(tasks, now_s)}), []
+        case Waits(task, for_what):
+            if state.phase is Phase.STOPPING or state.waits.get(task) == for_what:
+                return state, []
+            waits = {**state.waits, task: for_what}
+            is_step = state.phase is Phase.SHIPPING
+            return replace(state, waits=waits, since_s=now_s if is_step else state.since_s), []
+        case Placed() if state.phase is Phase.PLACING:
+            return _enter(state, now_s)
+        case Shipped() if state.phase is Phase.SHIPPING:
+            return _enter(state, now_s)
+        case Ready(task):
+            return _ready(state, task, now_s)
+        case Ended():
+            return _ended(state, event, now_s)
+        case Lost(name, why):
+            return _lost(state, name, why, now_s)
+        case Failed(problem, remedy):
+            return _stop(state, Outcome(problem=problem, remedy=remedy), _MACHINE_BLAME, now_s)
+        case Interrupted():
+            return _stop(state, Outcome(is_interrupted=True), _MACHINE_BLAME + 1, now_s)
+    return state, []
+
+
+def _enter(state: Lifecycle, now_s: float) -> tuple[Lifecycle, list[Command]]:
+    """Begin the next phase; one that has nothing to start is left at once."""
+    state = replace(state, phase=_NEXT[state.phase], since_s=now_s, waits={}, said_slow=False)
+    if state.phase is Phase.SHIPPING:
+        return state, [Ship()]
+    role = _STARTS.get(state.phase)
+    if role is None:
+        heard_s = dict.fromkeys((task.name for task in state.tasks), now_s)
+        return _finished(replace(state, heard_s=heard_s), now_s)
+    tasks = state.of_role(role)
+    if not tasks:
+        return _enter(state, now_s)
+    stages = {**state.stages, **{task.name: Stage.STARTING for task in tasks}}
+    return replace(state, stages=stages), [Start(task.name) for task in tasks]
+
+
+def _ready(state: Lifecycle, name: str, now_s: float) -> tuple[Lifecycle, list[Command]]:
+    role = _STARTS.get(state.phase)
+    if role is None or state.stages.get(name) is not Stage.STARTING:
+        return state, []
+    state = _with_stage(state, name, Stage.READY)
+    return _advance(state, now_s)
+
+
+def _advance(state: Lifecycle, now_s: float) -> tuple[Lifecycle, list[Command]]:
+    role = _STARTS[state.phase]
+    if any(state.stages[task.name] is Stage.STARTING for task in state.of_role(role)):
+        return state, []
+    return _enter(state, now_s)
+
+
+def _ended(state: Lifecycle, event: Ended, now_s: float) -> tuple[Lifecycle, list[Command]]:
+    task = _find(state, event.task)
+    if task is None or state.stages[task.name] in (Stage.WAITING, Stage.ENDED, Stage.LOST):
+        return state, []
+    was = state.stages[task.name]
+    if task.role is Role.SAMPLER and event.code == 0 and was is not Stage.STOPPING:
+        # It has fed a loader to the end; its shell waits for the next one.
+        return state, []
+    state = _with_stage(state, task.name, Stage.ENDED)
+    if was is Stage.STOPPING:
+        return _after_stop(state, now_s)
+    if task.role is Role.TRAINER and event.code == 0:
+        if state.phase is Phase.TRAINERS:
+            return _advance(state, now_s)
+        return _finished(state, now_s)
+    said = f"; it said: {event.said}" if event.said else ""
+    outcome = Outcome(problem=f"{task} {event.how}{said}", remedy=_SEE_LOG.format(task=task.name))
+    return _stop(state, outcome, _BLAME[task.role], now_s)
+
+
+def _lost(state: Lifecycle, name: str, why: str, now_s: float) -> tuple[Lifecycle, list[Command]]:
+    task = _find(state, name)
+    gone = [each for each in state.tasks if name in (each.name, each.machine)]
+    if task is not None:
+        outcome = Outcome(problem=f"{task} is lost: {why}", remedy="run again")
+        blame = _BLAME[task.role]
+    else:
+        names = ", ".join(each.name for each in gone)
+        problem = f"{name} is lost with {names}: {why}"
+        outcome = Outcome(problem=problem, remedy="see whether the machine works, and run again")
+        blame = _MACHINE_BLAME
+    gone = [each for each in gone if state.stages[each.name] < Stage.ENDED]
+    was_stopping = all(state.stages[each.name] is Stage.STOPPING for each in gone)
+    for each in gone:
+        state = _with_stage(state, each.name, Stage.LOST)
+    if not gone or was_stopping:
+        return _after_stop(state, now_s)
+    return _stop(state, outcome, blame, now_s)
+
+
+def _finished(state: Lifecycle, now_s: float) -> tuple[Lifecycle, list[Command]]:
+    if any(state.stages[task.name] is not Stage.ENDED for task in state.of_role(Role.TRAINER)):
+        return state, []
+    return _stop(state, Outcome(is_success=True), 0, now_s)
+
+
+def _stop(
+    state: Lifecycle, outcome: Outcome, blame: int, now_s: float
+) -> tuple[Lifecycle, list[Command]]:
+    """Stop trainers, then the rest; an outcome that is known stays, unless this explains it."""
+    if state.phase is Phase.STOPPING:
+        known = state.outcome
+        if known is not None and known.problem and blame > state.blame and outcome.problem:
+            state = replace(state, outcome=outcome, blame=blame)
+        return _after_stop(state, now_s)
+    state = replace(
+        state, phase=Phase.STOPPING, since_s=now_s, waits={}, outcome=outcome, blame=blame
+    )
+    commands: list[Command] = []
+    for task in state.of_role(Role.TRAINER):
+        if state.stages[task.name] in _LIVE:
+            state = _with_stage(state, task.name, Stage.STOPPING)
+            commands.append(Stop(task.name))
+    state, more = _after_stop(state, now_s)
+    return state, commands + more
+
+
+def _after_stop(
+    state: Lifecycle, now_s: float, is_late: bool = False
+) -> tuple[Lifecycle, list[Command]]:
+    """Stop those who served trainers once these have ended; finish once all have."""
+    if state.phase is not Phase.STOPPING:
+        return state, []
+    trainers = [state.stages[task.name] for task in state.of_role(Role.TRAINER)]
+    if Stage.STOPPING in trainers and not is_late:
+        return state, []
+    rest = [task.name for task in state.tasks if state.stages[task.name] in _LIVE]
+    if rest:
+        stages = {**state.stages, **dict.fromkeys(rest, Stage.STOPPING)}
+        state = replace(state, stages=stages, since_s=now_s)
+        return state, [Stop(name) for name in rest]
+    if Stage.STOPPING in state.stages.values() and not is_late:
+        return state, []
+    assert state.outcome is not None
+    return replace(state, phase=Phase.ENDED, since_s=now_s), [Finish(state.outcome)]
+
+
+def _tick(state: Lifecycle, now_s: float) -> tuple[Lifecycle, list[Command]]:
+    deadline_s = state.deadline_s
+    assert deadline_s is not None
+    if now_s >= deadline_s:
+        return _late(state, now_s)
+    is_start = state.phase in _NEXT
+    if is_start and not state.said_slow and now_s >= state.since_s + state.deadlines.slow_s:
+        return replace(state, said_slow=True), [Say(_describe_wait(state, now_s))]
+    return state, []
+
+
+def _late(state: Lifecycle, now_s: float) -> tuple[Lifecycle, list[Command]]:
+    if state.phase is Phase.STOPPING:
+        return _after_stop(state, now_s, is_late=True)
+    if state.phase is not Phase.RUNNING:
+        remedy = {
+            Phase.PLACING: "free the resources, or plan for fewer",
+            Phase.SHIPPING: "see whether the network works, or put the graph on every machine",
+        }.get(state.phase, "see the logs of the task with `headrace logs`")
+        outcome = Outcome(problem=_describe_wait(state, now_s), remedy=remedy)
+        return _stop(state, outcome, 0, now_s)
+    limit_s = state.deadlines.silence_s
+    silent = {
+        task.name
+        for task in state._watched()
+        if now_s - state.heard_s.get(task.name, state.since_s) >= limit_s
+    }
+    why = f"it has not answered for {limit_s:.0f} s"
+    for machine in dict.fromkeys(task.machine for task in state.tasks if task.name in silent):
+        there = {task.name for task in state._watched() if task.machine == machine}
+        if there <= silent:
+            return _lost(state, machine, why, now_s)
+    first = next(task.name for task in state.tasks if task.name in silent)
+    return _lost(state, first, why, now_s)
+
+
+def _describe_wait(state: Lifecycle, now_s: float) -> str:
+    """Which task on which machine waits for what, and for how long already."""
+    role = _STARTS.get(state.phase)
+    waiting = [
+        task
+        for task in state.tasks
+        if (state.stages[task.name] is Stage.STARTING if role else task.name in state.waits)
+    ]
+    usual = {
+        Phase.PLACING: "its place",
+        Phase.SHIPPING: "its part of the graph",
+    }.get(state.phase, "its process")
+    first = waiting[0] if waiting else state.tasks[0]
+    others = f" (and {len(waiting) - 1} more)" if len(waiting) > 1 else ""
+    for_what = state.waits.get(first.name, usual)
+    return f"{first} waits for {for_what} after {now_s - state.since_s:.0f} s{others}"
+
+
+def _find(state: Lifecycle, name: str) -> Task | None:
+    return next((task for task in state.tasks if task.name == name), None)
+
+
+def _with_stage(state: Lifecycle, name: str, stage: Stage) -> Lifecycle:
+    return replace(state, stages={**state.stages, name: stage})
+
+
+def validate(state: Lifecycle) -> None:
+    """Check what must hold of every state; tests call this.
+
+    Raises:
+        AssertionError: Something does not.
+    """
+    assert set(state.stages) == {task.name for task in state.tasks}
+    assert (state.deadline_s is None) == (state.phase is Phase.ENDED)
+    assert (state.outcome is not None) == (state.phase in (Phase.STOPPING, Phase.ENDED))
+    if state.phase is Phase.ENDED:
+        assert not any(stage in _LIVE for stage in state.stages.values())
+    order = (Role.STORE, Role.SAMPLER, Role.TRAINER)
+    if state.outcome is None:
+        for earlier, later in pairwise(order):
+            has_begun = any(state.stages[task.name] for task in state.of_role(later))
+            waits = any(state.stages[task.name] < Stage.READY for task in state.of_role(earlier))
+            assert not (has_begun and waits), f"a {later} began before every {earlier} was ready"
+        assert Stage.LOST not in state.stages.values()

@@ -1,0 +1,204 @@
+"""A run of a plan on a Ray cluster: what `headrace run --plan` does."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from headrace.core.errors import MissingExtraError, SpecError
+from headrace.core.plan import Plan
+from headrace.graph.opening import PartitionedGraph, open_graph
+from headrace.observability.trace_file import save_trace
+from headrace.runtime.controller import Controller, Script
+from headrace.runtime.crew import Crew
+from headrace.runtime.errors import RunError
+from headrace.runtime.local import RunWatcher
+from headrace.runtime.nodes import Node, check_resources, find_nodes
+from headrace.runtime.orders import Orders
+from headrace.runtime.placing import slots_of
+from headrace.runtime.recording import Recorder
+from headrace.runtime.runs import RunFolder, runs_folder
+from headrace.runtime.shipping import WantedFiles
+from headrace.runtime.tracing import trace_of_folder
+from headrace.runtime.user_code import pack
+
+_CONNECT_S = 5.0
+
+TRACE = "trace.npz"
+"""In the folder of a run: what every task did, and when."""
+
+
+@dataclass(frozen=True)
+class ClusterRun:
+    """What to run.
+
+    Attributes:
+        plan: The plan.
+        graph: Directory of the partitioned graph, a part per machine of the plan.
+        script: A Python script that trains.
+        arguments: Of the script.
+        address: Of the Ray cluster; none for `RAY_ADDRESS`, else the one that runs here.
+        config: What the user set for the script.
+        name: Of the run; the job's if empty.
+        runs: Where run folders lie; none for the usual place.
+        tls: Whether connections between machines are encrypted.
+        working_dir: The user's folder; none for the script's.
+        iterations: After so many the run ends, wherever the script is; none for all.
+        pip: File that names packages the script needs.
+        cache: Folder for shipped graphs on every machine, `{machine}` in it stands for its name;
+            none for the usual one.
+    """
+
+    plan: Plan
+    graph: Path
+    script: Path
+    arguments: tuple[str, ...] = ()
+    address: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+    runs: Path | None = None
+    tls: bool = True
+    working_dir: Path | None = None
+    pip: Path | None = None
+    iterations: int | None = None
+    cache: str | None = None
+
+
+def run_cluster(wanted: ClusterRun, watcher: RunWatcher) -> dict[str, Any]:
+    """Run a plan; everything that is started ends with this call.
+
+    Must be called by the main thread, which takes care of signals.
+
+    Returns:
+        Figures of the run: its folder, how long it took, when each phase began.
+
+    Raises:
+        SpecError: Something the user gave cannot be used.
+        MissingExtraError: Ray is not installed.
+        RunError: A task did not start, failed or is gone; the message names it and its machine.
+        KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP, after everything has ended.
+    """
+    graph = check(wanted)
+    code = pack(wanted.working_dir or wanted.script.parent, wanted.script)
+    with ExitStack() as stack:
+        interrupted = stack.enter_context(_signals())
+        nodes = stack.enter_context(connected(wanted))
+        slots = slots_of(wanted.plan, nodes)
+        folder = stack.enter_context(
+            RunFolder.create(runs_folder(wanted.runs), wanted.name or wanted.plan.job.name)
+        )
+        folder.plan.write_text(wanted.plan.model_dump_json(indent=1), encoding="utf-8")
+        recorder = Recorder(folder, wanted.plan, slots, watcher)
+        orders = Orders(wanted.plan, nodes, graph, wanted.tls, wanted.config, wanted.iterations)
+        crew = Crew(slots, folder.run_id, wanted.cache)
+        files = [
+            WantedFiles.of(graph.folder.resolve(), part, graph.manifest)
+            for part in range(graph.num_parts)
+        ]
+        inside = (wanted.working_dir or wanted.script.parent).resolve()
+        command = (str(wanted.script.resolve().relative_to(inside)), *wanted.arguments)
+        controller = Controller(crew, orders, files, Script(command, code), recorder)
+        outcome = controller.run(interrupted)
+        recorder.finish(outcome)
+        save_trace(trace_of_folder(folder.path, wanted.plan), folder.path / TRACE)
+    if outcome.is_interrupted:
+        raise KeyboardInterrupt
+    if not outcome.is_success:
+        raise RunError(outcome.problem, outcome.remedy)
+    return recorder.summary()
+
+
+def check(wanted: ClusterRun) -> PartitionedGraph:
+    """See that everything is there, before anything is started; the graph.
+
+    Raises:
+        SpecError: Something is not.
+    """
+    if not wanted.script.is_file():
+        raise SpecError(f"there is no script {wanted.script}", "give a Python file")
+    if wanted.pip is not None and not wanted.pip.is_file():
+        raise SpecError(f"there is no file {wanted.pip}", "give --pip a requirements file")
+    graph = open_graph(wanted.graph)
+    num_machines = wanted.plan.cluster.num_machines
+    if graph.num_parts != num_machines:
+        raise SpecError(
+            f"the plan is for {num_machines} machines, {wanted.graph} has {graph.num_parts} parts",
+            f"partition the graph with `--parts {num_machines}`, or plan for "
+            f"{graph.num_parts} machines",
+        )
+    return graph
+
+
+@contextmanager
+def connected(wanted: ClusterRun) -> Iterator[tuple[Node, ...]]:
+    """The machines of a plan, found on the Ray cluster; let go of it at the end."""
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtraError(
+            "Ray, which runs plans, is not installed", "pip install 'headrace[train]'"
+        ) from None
+    address = wanted.address or os.environ.get("RAY_ADDRESS") or "auto"
+    _check_reachable(address)
+    environment = {} if wanted.pip is None else {"pip": str(wanted.pip.resolve())}
+    try:
+        ray.init(
+            address=address,
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+            runtime_env=environment or None,
+            namespace="headrace",
+        )
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise SpecError(
+            f"no Ray cluster answers at {address!r}: {str(error).splitlines()[0]}",
+            "start one with `ray start --head`, or name it with --address",
+        ) from None
+    try:
+        nodes = find_nodes(wanted.plan.cluster, ray.nodes())
+        check_resources(nodes, wanted.plan.placed, wanted.plan.job)
+        yield nodes
+    finally:
+        ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Find out now what Ray would find out after a minute."""
+    host, colon, port = address.rpartition(":")
+    if not colon or "/" in address or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), _CONNECT_S).close()
+    except OSError as error:
+        raise SpecError(
+            f"no Ray cluster answers at {address}: {error.strerror or error}",
+            "start one with `ray start --head`, or name it with --address",
+        ) from None
+
+
+@contextmanager
+def _signals() -> Iterator[threading.Event]:
+    """A flag that Ctrl-C, SIGTERM and SIGHUP set."""
+    interrupted = threading.Event()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        interrupted.set()
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        signal.signal(number, interrupt)
+    try:
+        yield interrupted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,218 @@
+"""The shells of a run: placed together, checked where they really are, ended together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from headrace.core.job import Role
+from headrace.policies.lifecycle.events import Event, Failed, Lost, Placed, Task, Waits
+from headrace.runtime.calls import Calls
+from headrace.runtime.clocks import ClockOffset, clock_offset
+from headrace.runtime.placing import Group, Slot
+from headrace.runtime.shells.sampler import SamplerShell
+from headrace.runtime.shells.store import StoreShell
+from headrace.runtime.shells.trainer import TrainerShell
+from headrace.runtime.version import own_version
+
+_LOOK_S = 0.1
+_NUM_PINGS = 8
+_PING_S = 2.0
+
+
+class Crew:
+    """All shells of one run.
+
+    Args:
+        slots: Where every task goes.
+        name: Of the run, for people who look at the Ray cluster.
+        cache: Folder for shipped graphs, `{machine}` in it stands for the machine's name; none for
+            the usual one.
+    """
+
+    def __init__(self, slots: Sequence[Slot], name: str, cache: str | None = None) -> None:
+        self._slots = {slot.task.name: slot for slot in slots}
+        stores = {slot.node.node_id: slot.index for slot in slots if slot.task.role is Role.STORE}
+        self._machines = {slot.task.name: stores[slot.node.node_id] for slot in slots}
+        self._name, self._cache = name, cache
+        self._group: Group | None = None
+        self._shells: dict[str, Any] = {}
+        self._hellos: dict[str, dict[str, Any]] = {}
+        self._lost: set[str] = set()
+        self._calls = Calls()
+        self._tell: Callable[[Event], None] = lambda event: None
+        self._next_look_s = 0.0
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """All tasks."""
+        return tuple(slot.task for slot in self._slots.values())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all tasks."""
+        return tuple(self._slots)
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether every shell has said where it is."""
+        return len(self._hellos) == len(self._slots)
+
+    @property
+    def gpus(self) -> dict[int, list[str]]:
+        """Devices that Ray gave to each trainer."""
+        return {
+            slot.index: self._hellos[name]["gpus"]
+            for name, slot in self._slots.items()
+            if slot.task.role is Role.TRAINER
+        }
+
+    def slot(self, name: str) -> Slot:
+        """Where a task is."""
+        return self._slots[name]
+
+    def shell(self, name: str) -> Any:
+        """Handle of a task's shell."""
+        return self._shells[name]
+
+    def clock_offsets(self) -> dict[str, ClockOffset]:
+        """How far the clocks of all machines are from this one's; of those that answer at once."""
+        import ray
+
+        offsets = {}
+        for name, slot in self._slots.items():
+            if slot.task.role is Role.STORE:
+                shell = self._shells[name]
+                with suppress(ray.exceptions.RayError):
+                    offsets[slot.task.machine] = clock_offset(
+                        partial(_clock_of, shell), num_pings=_NUM_PINGS
+                    )
+        return offsets
+
+    def machine(self, name: str) -> int:
+        """Number of a task's machine."""
+        return self._machines[name]
+
+    def hello(self, name: str) -> dict[str, Any]:
+        """What a task's shell found out about itself."""
+        return self._hellos[name]
+
+    def is_lost(self, name: str) -> bool:
+        """Whether a task's shell is known to be gone."""
+        return name in self._lost
+
+    def place(self, calls: Calls, tell: Callable[[Event], None]) -> None:
+        """Ask Ray for a place for every task; `look` goes on from there."""
+        self._calls, self._tell = calls, tell
+        self._group = Group(tuple(self._slots.values()), self._name)
+        for slot in self._slots.values():
+            wanted = ", ".join(f"{amount:g} {name}" for name, amount in slot.bundle.items())
+            tell(Waits(slot.task.name, f"{wanted} that others may use"))
+
+    def look(self) -> None:
+        """Start shells as soon as they have their places."""
+        if self._group is None or self._shells or time.monotonic() < self._next_look_s:
+            return
+        self._next_look_s = time.monotonic() + _LOOK_S
+        if not self._group.is_ready:
+            return
+        kinds = {Role.STORE: StoreShell, Role.SAMPLER: SamplerShell, Role.TRAINER: TrainerShell}
+        for number, (name, slot) in enumerate(self._slots.items()):
+            arguments = [name, slot.task.machine]
+            if slot.task.role is Role.STORE and self._cache is not None:
+                arguments.append(self._cache.replace("{machine}", slot.task.machine))
+            shell = self._group.start(number, kinds[slot.task.role], *arguments)
+            self._shells[name] = shell
+            self._tell(Waits(name, "its shell"))
+            self._calls.ask(
+                shell.hello.remote(),
+                partial(self._greet, name),
+                partial(self._unwell, name),
+            )
+
+    def _unwell(self, name: str, error: Exception) -> None:
+        self._tell(self.explain(name, error))
+
+    def _greet(self, name: str, hello: dict[str, Any]) -> None:
+        slot = self._slots[name]
+        if hello["version"] != own_version():
+            self._tell(
+                Failed(
+                    f"{slot.task.machine} has headrace {hello['version']}, this is {own_version()}",
+                    "install the same version on every machine",
+                )
+            )
+        elif hello["node_id"] != slot.node.node_id:
+            self._tell(
+                Failed(
+                    f"{slot.task} was started at {hello['address']} instead of {slot.node.address}",
+                    "report this: Ray did not keep to its placement group",
+                )
+            )
+        self._hellos[name] = hello
+        if self.is_placed:
+            self._tell(Placed())
+
+    def is_passing(self, error: Exception) -> bool:
+        """Whether a call may succeed when it is made again."""
+        from ray.exceptions import ActorUnavailableError, GetTimeoutError
+
+        return isinstance(error, ActorUnavailableError | GetTimeoutError)
+
+    def explain(self, name: str, error: Exception) -> Event:
+        """What an error of a call to a shell means for the run."""
+        import ray
+        from ray.exceptions import RayActorError, RayTaskError, RuntimeEnvSetupError
+
+        slot = self._slots[name]
+        self._lost.add(name)
+        if isinstance(error, RuntimeEnvSetupError):
+            return Failed(
+                f"what {slot.task} needs cannot be set up: {_first_line(error)}",
+                "see whether the machine reaches the package index, or install it there",
+            )
+        if isinstance(error, RayActorError) and not isinstance(error, RayTaskError):
+            alive = {node["NodeID"] for node in ray.nodes() if node.get("Alive")}
+            if slot.node.node_id not in alive:
+                for other, there in self._slots.items():
+                    if there.node.node_id == slot.node.node_id:
+                        self._lost.add(other)
+                return Lost(slot.task.machine, "its Ray node is gone")
+            if "No module named" in str(error) or "failed to import" in str(error):
+                return Failed(
+                    f"headrace cannot be imported on {slot.task.machine}: {_first_line(error)}",
+                    f"install headrace[train] {own_version()} there",
+                )
+            return Lost(name, "its shell has died, perhaps because memory was full")
+        return Failed(f"{slot.task}: {_first_line(error)}", f"see `headrace logs {name}`")
+
+    def close(self, timeout_s: float) -> None:
+        """End all shells and give everything back."""
+        import ray
+
+        with suppress(Exception):
+            refs = [
+                shell.close.remote() for name, shell in self._shells.items() if name in self._hellos
+            ]
+            if refs:
+                ray.wait(refs, num_returns=len(refs), timeout=timeout_s)
+        for shell in self._shells.values():
+            with suppress(Exception):
+                ray.kill(shell)
+        if self._group is not None:
+            self._group.remove()
+
+
+def _clock_of(shell: Any) -> float:
+    import ray
+
+    return float(ray.get(shell.clock.remote(), timeout=_PING_S))
+
+
+def _first_line(error: Exception) -> str:
+    cause = getattr(error, "cause", None) or error
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[-1][:300]

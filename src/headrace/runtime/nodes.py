@@ -1,0 +1,142 @@
+"""Which Ray node each machine of the cluster file is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.core.cluster import Cluster, Machine
+from headrace.core.errors import SpecError
+from headrace.core.job import Job, Role
+from headrace.core.placement import Placement
+
+HOST_LABEL = "host"
+"""Ray label that names a machine; else its host name does, else its address."""
+
+ADDRESS_LABEL = "address"
+"""Label in the cluster file that names a machine's address."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine as Ray knows it.
+
+    Attributes:
+        machine: Name in the cluster file.
+        node_id: Ray's name.
+        address: Of its network card.
+        resources: Amounts by Ray's names.
+    """
+
+    machine: str
+    node_id: str
+    address: str
+    resources: Mapping[str, float]
+
+
+def find_nodes(cluster: Cluster, known: Sequence[Mapping[str, Any]]) -> tuple[Node, ...]:
+    """Find the node of every machine.
+
+    Args:
+        cluster: The machines.
+        known: What `ray.nodes()` says.
+
+    Raises:
+        SpecError: A machine is not there, or two machines are one node.
+    """
+    alive = [node for node in known if node.get("Alive", node.get("alive", False))]
+    found = [_match(machine, alive) for machine in cluster.hosts]
+    missing = [
+        machine.name for machine, node in zip(cluster.hosts, found, strict=True) if node is None
+    ]
+    if missing:
+        there = ", ".join(sorted(_called(node) for node in alive)) or "nobody"
+        raise SpecError(
+            f"the plan needs {_some(missing)}, which the Ray cluster does not have; there is "
+            f"{there}",
+            f"start Ray there with --labels={HOST_LABEL}=NAME, or write machines with "
+            "`headrace cluster discover` and plan again",
+        )
+    nodes = tuple(
+        Node(
+            machine.name,
+            node["NodeID"],
+            node["NodeManagerAddress"],
+            dict(node.get("Resources", {})),
+        )
+        for machine, node in zip(cluster.hosts, found, strict=True)
+        if node is not None
+    )
+    owners: dict[str, str] = {}
+    for node in nodes:
+        if node.node_id in owners:
+            raise SpecError(
+                f"{owners[node.node_id]} and {node.machine} are the same Ray node at "
+                f"{node.address}",
+                f"give every machine a Ray node of its own, labelled {HOST_LABEL}=NAME",
+            )
+        owners[node.node_id] = node.machine
+    return nodes
+
+
+def ray_resources(demand: Mapping[str, float]) -> dict[str, float]:
+    """A demand by Ray's names."""
+    names = {"cpu": "CPU", "gpu": "GPU"}
+    return {names.get(name, name): amount for name, amount in demand.items() if amount > 0}
+
+
+def check_resources(nodes: Sequence[Node], placement: Placement, job: Job) -> None:
+    """See that every node has what its tasks need in all, whoever uses it at the moment.
+
+    Raises:
+        SpecError: One has too little.
+    """
+    roles = (
+        (Role.STORE, range(len(nodes))),
+        (Role.SAMPLER, placement.samplers),
+        (Role.TRAINER, placement.trainers),
+        (Role.SERVER, placement.servers),
+    )
+    needed: list[dict[str, float]] = [{} for _ in nodes]
+    for role, machines in roles:
+        for machine in machines:
+            for name, amount in ray_resources(job.demand(role)).items():
+                needed[machine][name] = needed[machine].get(name, 0.0) + amount
+    for node, wanted in zip(nodes, needed, strict=True):
+        for name, amount in wanted.items():
+            there = node.resources.get(name, 0.0)
+            if amount > there * (1 + 1e-9):
+                raise SpecError(
+                    f"the plan needs {amount:g} {name} on {node.machine}, its Ray node at "
+                    f"{node.address} has {there:g}",
+                    "start Ray there with more, or plan for the machines that there are",
+                )
+
+
+def _match(machine: Machine, alive: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    def by_label(node: Mapping[str, Any]) -> bool:
+        return bool(node.get("Labels", {}).get(HOST_LABEL) == machine.name)
+
+    def by_name(node: Mapping[str, Any]) -> bool:
+        return bool(node.get("NodeManagerHostname") == machine.name)
+
+    def by_address(node: Mapping[str, Any]) -> bool:
+        address = machine.labels.get(ADDRESS_LABEL)
+        return address is not None and bool(node.get("NodeManagerAddress") == address)
+
+    for matches in (by_label, by_name, by_address):
+        for node in alive:
+            if matches(node):
+                return node
+    return None
+
+
+def _called(node: Mapping[str, Any]) -> str:
+    name = node.get("Labels", {}).get(HOST_LABEL) or node.get("NodeManagerHostname")
+    return f"{name} at {node.get('NodeManagerAddress')}"
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:5])
+    return f"{shown} and {len(names) - 5} more" if len(names) > 5 else shown

@@ -1,0 +1,216 @@
+"""What every task of a run is told, made from the plan and from where its machines are."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace.core.job import Role
+from headrace.core.plan import Plan
+from headrace.graph.feeding.shares import deal, whole_shares
+from headrace.graph.opening import PartitionedGraph
+from headrace.graph.service.security import Authority, Credentials, Secret
+from headrace.runtime.folders import run_folder
+from headrace.runtime.nodes import Node
+
+_UNLIMITED_WINDOW = 8
+"""Parts of a sampler that wait for its trainer if the plan sets no bound: memory is one."""
+
+_CERTIFICATE_LIFETIME = timedelta(days=30)
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """Seeds of a job.
+
+    Attributes:
+        shares: Seeds per iteration of every sampler.
+        ids: Original ids of every sampler, by split.
+    """
+
+    shares: tuple[int, ...]
+    ids: Mapping[str, Sequence[np.ndarray]]
+
+    @classmethod
+    def of(cls, plan: Plan, graph: PartitionedGraph) -> Dealt:
+        """Deal a graph's splits to the samplers of a plan."""
+        mix = plan.seeds
+        shares = whole_shares(mix, plan.job.samplers_per_trainer)
+        ids: dict[str, Sequence[np.ndarray]] = {}
+        for node in graph.manifest.nodes:
+            if not node.splits:
+                continue
+            for split in node.splits:
+                parts = [
+                    np.asarray(part.original_ids(node.name))[part.split(node.name, split)]
+                    for part in map(graph.part, range(graph.num_parts))
+                ]
+                ids[split] = deal(parts, mix, shares, plan.seed)
+            # A job trains on nodes of one type.
+            break
+        return cls(shares, ids)
+
+
+class Orders:
+    """Answers what to tell each task.
+
+    Args:
+        plan: The plan.
+        nodes: Machines, in the order of its cluster.
+        graph: The graph, as the driver sees it.
+        tls: Whether connections between machines are encrypted.
+        config: What the user set for the script.
+        iterations: After so many the run ends; none for all.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        nodes: Sequence[Node],
+        graph: PartitionedGraph,
+        tls: bool,
+        config: Mapping[str, Any],
+        iterations: int | None = None,
+    ) -> None:
+        self._iterations = iterations
+        self._plan, self._nodes, self._tls, self._config = plan, nodes, tls, config
+        self._dealt = Dealt.of(plan, graph)
+        self._keys = make_keys(nodes, tls)
+        self._ports: dict[int, int] = {}
+        self._folders: dict[int, str] = {}
+        self.ranks = {w: rank for rank, w in enumerate(plan.placed.ring_order)}
+
+    def keys(self, machine: int) -> bytes:
+        """Credentials of a machine's tasks."""
+        return self._keys[machine]
+
+    def note_folder(self, machine: int, folder: str) -> None:
+        """Where the graph is on a machine."""
+        self._folders[machine] = folder
+
+    def note_port(self, machine: int, port: int) -> None:
+        """Where the store of a machine listens."""
+        self._ports[machine] = port
+
+    def store(self, machine: int) -> dict[str, Any]:
+        """Fields of a `StoreConfig`."""
+        return {
+            "graph": self._folders[machine],
+            "part": machine,
+            "host": self._nodes[machine].address,
+            "tls": self._tls,
+        }
+
+    def sampler(self, sampler: int) -> tuple[dict[str, Any], dict[str, bytes]]:
+        """Fields of a `SamplerConfig`, and seeds by split."""
+        machine = self._plan.placed.samplers[sampler]
+        settings = {
+            "graph": self._folders[machine],
+            "stores": self._stores_for(machine),
+            "tls": self._tls,
+        }
+        return settings, {split: saved(ids[sampler]) for split, ids in self._dealt.ids.items()}
+
+    def trainer(self, trainer: int) -> tuple[dict[str, Any], dict[str, bytes]]:
+        """Fields of a `RunContext`, and files of seeds by name."""
+        job, machine = self._plan.job, self._plan.placed.trainers[trainer]
+        per_trainer = job.samplers_per_trainer
+        own = range(trainer * per_trainer, (trainer + 1) * per_trainer)
+        names = [f"sampler{trainer}.{i}" for i in range(per_trainer)]
+        files = {}
+        for split, ids in self._dealt.ids.items():
+            for name, sampler in zip(names, own, strict=True):
+                files[f"{split}-{name}.npy"] = saved(ids[sampler])
+            together = np.sort(np.concatenate([ids[sampler] for sampler in own]))
+            files[f"{split}-trainer{trainer}.npy"] = saved(together)
+        context = {
+            "parts": self._folders[machine],
+            "stores": self._stores_for(machine),
+            "tls": self._tls,
+            "num_samplers": per_trainer,
+            "rank": self.ranks[trainer],
+            "world_size": job.trainers,
+            "config": dict(self._config),
+            "iterations": self._iterations,
+            "samplers": names,
+            "samplers_per_trainer": per_trainer,
+            "window": job.window or _UNLIMITED_WINDOW,
+            "shares": self._dealt.shares,
+            "counts": {split: [len(one) for one in ids] for split, ids in self._dealt.ids.items()},
+        }
+        return context, files
+
+    def environment(
+        self, trainer: int, port: int, gpus: Mapping[int, Sequence[str]]
+    ) -> dict[str, str]:
+        """What torchrun would set.
+
+        Args:
+            trainer: Which trainer.
+            port: Where trainers meet, on the machine of rank 0.
+            gpus: That Ray gave to each trainer.
+        """
+        placed = self._plan.placed
+        machine = placed.trainers[trainer]
+        beside = [w for w in placed.ring_order if placed.trainers[w] == machine]
+        machines = list(dict.fromkeys(placed.trainers[w] for w in placed.ring_order))
+        first = self._nodes[placed.trainers[placed.ring_order[0]]]
+        number = str(machines.index(machine))
+        num_threads = max(1, int(self._plan.job.demand(Role.TRAINER).get("cpu", 1)))
+        variables = {
+            "MASTER_ADDR": first.address,
+            "MASTER_PORT": str(port),
+            "RANK": str(self.ranks[trainer]),
+            "WORLD_SIZE": str(len(placed.trainers)),
+            "LOCAL_RANK": str(beside.index(trainer)),
+            "LOCAL_WORLD_SIZE": str(len(beside)),
+            "GROUP_RANK": number,
+            "NODE_RANK": number,
+            "OMP_NUM_THREADS": str(num_threads),
+        }
+        # A script takes the device with its LOCAL_RANK, so trainers of a machine see them all.
+        seen = list(dict.fromkeys(gpu for w in beside for gpu in gpus.get(w, ())))
+        if seen:
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(seen)
+        return variables
+
+    def _stores_for(self, machine: int) -> list[dict[str, Any]]:
+        """Stores of all parts but the machine's own, which is mapped."""
+        return [
+            {
+                "part": part,
+                "task": f"store{part}",
+                "machine": node.machine,
+                "host": node.address,
+                "port": self._ports[part],
+            }
+            for part, node in enumerate(self._nodes)
+            if part != machine
+        ]
+
+
+def make_keys(nodes: Sequence[Node], tls: bool) -> list[bytes]:
+    """Credentials of every machine's tasks, as they are written to a file."""
+    token = Secret.random()
+    authority = Authority(datetime.now(UTC), _CERTIFICATE_LIFETIME) if tls else None
+    keys = []
+    with run_folder() as folder:
+        for number, node in enumerate(nodes):
+            identity = None if authority is None else authority.issue(node.machine, [node.address])
+            path = Path(folder) / str(number)
+            Credentials(token, identity).save(path)
+            keys.append(path.read_bytes())
+    return keys
+
+
+def saved(ids: np.ndarray) -> bytes:
+    """An array as `numpy.save` writes it."""
+    file = io.BytesIO()
+    np.save(file, np.asarray(ids, np.int64))
+    return file.getvalue()

@@ -1,0 +1,254 @@
+"""What is kept of a run while it runs: its folder on the driver's machine."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from headrace.core.job import Role
+from headrace.core.plan import Plan
+from headrace.policies.lifecycle.events import (
+    Ended,
+    Event,
+    Heard,
+    Outcome,
+    Phase,
+    Stage,
+    Tick,
+    Waits,
+)
+from headrace.policies.lifecycle.steps import Lifecycle
+from headrace.runtime.clocks import ClockOffset
+from headrace.runtime.controller import Observer
+from headrace.runtime.local import RunWatcher
+from headrace.runtime.placing import Slot
+from headrace.runtime.progress import Progress
+from headrace.runtime.run_status import (
+    Failure,
+    MachineStatus,
+    RunState,
+    Status,
+    TaskState,
+    TaskStatus,
+)
+from headrace.runtime.runs import RunFolder
+from headrace.runtime.tracing import write_offsets
+
+_WRITE_S = 1.0
+_STAGES = {
+    Stage.WAITING: TaskState.WAITING,
+    Stage.STARTING: TaskState.STARTING,
+    Stage.READY: TaskState.READY,
+    Stage.STOPPING: TaskState.RUNNING,
+    Stage.ENDED: TaskState.ENDED,
+    Stage.LOST: TaskState.LOST,
+}
+
+
+class Recorder(Observer):
+    """Writes a run's folder, and tells whoever shows the run.
+
+    Args:
+        folder: Of the run.
+        plan: What is run.
+        slots: Where every task goes.
+        watcher: Whoever shows it.
+    """
+
+    def __init__(
+        self, folder: RunFolder, plan: Plan, slots: Sequence[Slot], watcher: RunWatcher
+    ) -> None:
+        self._folder, self._plan, self._slots, self._watcher = folder, plan, slots, watcher
+        self._since_s = time.time()
+        self._begin_s = time.monotonic()
+        self._progress = {
+            slot.task.name: Progress() for slot in slots if slot.task.role is Role.TRAINER
+        }
+        first = plan.placed.ring_order[0]
+        self._first = f"trainer{first}"
+        self._seen: dict[str, Mapping[str, Any]] = {}
+        self._nics: dict[str, tuple[float, int, int]] = {}
+        self._rates: dict[str, tuple[float, float]] = {}
+        self._halves: dict[str, bytes] = {}
+        self._iterations: dict[str, int] = {}
+        self._state: Lifecycle | None = None
+        self._outcome: Outcome | None = None
+        self._next_write_s = 0.0
+        self._phases: dict[str, float] = {}
+
+    def summary(self) -> dict[str, Any]:
+        """Figures of the run: its folder, how long it took, when each phase began."""
+        return {
+            "run_id": self._folder.run_id,
+            "folder": str(self._folder.path),
+            "elapsed_s": time.monotonic() - self._begin_s,
+            "phases_s": dict(self._phases),
+        }
+
+    def say(self, line: str) -> None:
+        """Something happened that the user should know."""
+        self._folder.append_event("say", line=line)
+        self._watcher.say(line)
+
+    def changed(self, state: Lifecycle, event: Event) -> None:
+        """The lifecycle took an event."""
+        before, self._state = self._state, state
+        if before is None or before.phase is not state.phase:
+            self._phases[state.phase] = time.monotonic() - self._begin_s
+            self._folder.append_event("phase", phase=state.phase.value)
+            self._watcher.say(_line_of(state))
+            self._next_write_s = 0.0
+        if not isinstance(event, Heard | Tick | Waits):
+            if before is not None and before.stages == state.stages and isinstance(event, Ended):
+                return
+            self._folder.append_event(type(event).__name__.lower(), **asdict(event))
+
+    def looked(self, task: str, state: Mapping[str, Any]) -> None:
+        """A task's shell said how its process is."""
+        self._seen[task] = state
+        for message in state.get("messages", ()):
+            self._progress[task] = self._progress[task].after(message)
+            if isinstance(message.get("iteration"), int):
+                self._iterations[task] = message["iteration"]
+            if task == self._first:
+                if message.get("kind") == "report":
+                    self._folder.append_report(message["figures"])
+                self._watcher.tell(message)
+        if state.get("nic") is not None:
+            self._note_nic(task, *state["nic"])
+        if time.monotonic() >= self._next_write_s:
+            self._next_write_s = time.monotonic() + _WRITE_S
+            self._folder.write_status(self.status())
+
+    def printed(self, task: str, data: bytes) -> None:
+        """A task's process printed something."""
+        with self._folder.log(task).open("ab") as file:
+            file.write(data)
+        if task not in self._progress:
+            return
+        *lines, self._halves[task] = (self._halves.get(task, b"") + data).split(b"\n")
+        for line in lines:
+            self._show(task, line)
+
+    def synchronised(self, offsets: Mapping[str, ClockOffset]) -> None:
+        """Clocks of machines were compared with the driver's."""
+        write_offsets(self._folder.path, offsets)
+
+    def traced(self, task: str, data: bytes) -> None:
+        """A task's process measured something."""
+        with (self._folder.path / f"trace-{task}.jsonl").open("ab") as file:
+            file.write(data)
+
+    def finish(self, outcome: Outcome) -> None:
+        """Write the last status."""
+        for task, half in self._halves.items():
+            if half:
+                self._show(task, half)
+        self._outcome = outcome
+        self._folder.append_event("outcome", **asdict(outcome))
+        self._folder.write_status(self.status())
+        self._folder.summary.write_text(json.dumps(self.summary()) + "\n", encoding="utf-8")
+
+    def status(self) -> Status:
+        """The run as of now."""
+        slowest = max(self._progress.values(), key=lambda each: each.idle_share)
+        shown = self._progress[self._first]
+        known = [each for each in self._progress.values() if each.num_batches]
+        error = None
+        if self._outcome is not None and self._outcome.problem:
+            error = Failure(problem=self._outcome.problem, remedy=self._outcome.remedy)
+        epoch = shown.figures.get("epoch", 0)
+        return Status(
+            run_id=self._folder.run_id,
+            state=self._run_state(),
+            since_s=self._since_s,
+            updated_s=time.time(),
+            job=self._plan.job.name,
+            iterations=max(self._iterations.values(), default=0),
+            epoch=epoch if isinstance(epoch, int) and epoch >= 0 else 0,
+            figures=shown.figures,
+            samples_per_s=sum(each.samples_per_s for each in known) if known else None,
+            idle_share=sum(each.idle_share for each in known) / len(known) if known else None,
+            waits_for="" if slowest.waits_for == "nothing" else slowest.waits_for,
+            machines=tuple(
+                self._machine(slot) for slot in self._slots if slot.task.role is Role.STORE
+            ),
+            tasks=tuple(self._task(slot) for slot in self._slots),
+            error=error,
+        )
+
+    def _run_state(self) -> RunState:
+        outcome, state = self._outcome, self._state
+        if outcome is not None:
+            if outcome.is_interrupted:
+                return RunState.INTERRUPTED
+            return RunState.DONE if outcome.is_success else RunState.FAILED
+        if state is None or state.phase not in (Phase.RUNNING, Phase.STOPPING, Phase.ENDED):
+            return RunState.STARTING
+        return RunState.RUNNING if state.phase is Phase.RUNNING else RunState.STOPPING
+
+    def _machine(self, slot: Slot) -> MachineStatus:
+        rates = self._rates.get(slot.task.name)
+        return MachineStatus(
+            name=slot.task.machine,
+            address=slot.node.address,
+            nic_in_bytes_per_s=None if rates is None else rates[0],
+            nic_out_bytes_per_s=None if rates is None else rates[1],
+        )
+
+    def _task(self, slot: Slot) -> TaskStatus:
+        name, state, seen = slot.task.name, self._state, self._seen.get(slot.task.name, {})
+        stage = _STAGES[state.stages[name]] if state is not None else TaskState.WAITING
+        if stage is TaskState.READY and seen.get("pid") is not None:
+            stage = TaskState.RUNNING
+        progress = self._progress.get(name)
+        waits = "" if state is None else state.waits.get(name, "")
+        if progress is not None and progress.waits_for != "nothing":
+            waits = progress.waits_for
+        return TaskStatus(
+            name=name,
+            role=slot.task.role,
+            machine=slot.task.machine,
+            state=stage,
+            pid=seen.get("pid"),
+            waits_for=waits,
+            iteration=self._iterations.get(name),
+            busy_share=None if progress is None else 1.0 - progress.idle_share,
+            rss_bytes=seen.get("rss_bytes"),
+        )
+
+    def _note_nic(self, task: str, in_bytes: int, out_bytes: int) -> None:
+        now_s = time.monotonic()
+        before = self._nics.get(task)
+        if before is not None and now_s - before[0] < _WRITE_S / 2:
+            return
+        if before is not None:
+            passed_s = now_s - before[0]
+            self._rates[task] = (
+                max(in_bytes - before[1], 0) / passed_s,
+                max(out_bytes - before[2], 0) / passed_s,
+            )
+        self._nics[task] = (now_s, in_bytes, out_bytes)
+
+    def _show(self, task: str, line: bytes) -> None:
+        text = line.decode(errors="replace")
+        self._watcher.show(text if len(self._progress) == 1 else f"{task}: {text}")
+
+
+def _line_of(state: Lifecycle) -> str:
+    """What a phase does, as the user reads it."""
+    num = {role: len(state.of_role(role)) for role in (Role.STORE, Role.SAMPLER, Role.TRAINER)}
+    lines = {
+        Phase.PLACING: f"placing {len(state.tasks)} tasks",
+        Phase.SHIPPING: "all tasks have their place; looking for the graph on every machine",
+        Phase.STORES: f"starting {num[Role.STORE]} stores",
+        Phase.SAMPLERS: f"preparing {num[Role.SAMPLER]} samplers",
+        Phase.TRAINERS: f"starting {num[Role.TRAINER]} trainers",
+        Phase.RUNNING: "running",
+        Phase.STOPPING: "stopping",
+        Phase.ENDED: "ended",
+    }
+    return lines[state.phase]

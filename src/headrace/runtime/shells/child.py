@@ -1,0 +1,129 @@
+"""A process that lives as long as its shell wants, and never longer than it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+KILL_AFTER_S = 4.0
+"""How long a process may take to end before it is killed: trainers save what they have."""
+
+_WORDS_BYTES = 8192
+
+
+class Child:
+    """One process in a session of its own, whose output goes to a file.
+
+    Must be made by the main thread: a child ends with the thread that started it.
+
+    Args:
+        command: What to run.
+        log: File for what it prints; added to.
+        environment: All of its environment.
+        folder: Where it runs.
+        end_by: Signal that asks it to end; without one it is asked by closing its input.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        end_by: signal.Signals | None = None,
+    ) -> None:
+        self._log, self._end_by = log, end_by
+        self._began_bytes = log.stat().st_size if log.exists() else 0
+        self._kill_s: float | None = None
+        self._ended_s: float | None = None
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE if end_by is None else subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=None if environment is None else dict(environment),
+                cwd=folder,
+                start_new_session=True,
+            )
+        threading.Thread(target=self._watch, name="end of the child", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """Number of the process."""
+        return self._process.pid
+
+    @property
+    def code(self) -> int | None:
+        """How it ended; none while it lives. What it started in its session ends with it."""
+        if self._ended_s is None:
+            if self._kill_s is not None and time.monotonic() >= self._kill_s:
+                self._kill()
+            return None
+        if self._process.returncode is None:
+            # Before its number is free for others, which the group still has.
+            self._kill()
+            self._process.wait()
+        return self._process.returncode
+
+    @property
+    def ended_ago_s(self) -> float:
+        """How long it has been gone."""
+        return 0.0 if self._ended_s is None else time.monotonic() - self._ended_s
+
+    def stop(self, patience_s: float = KILL_AFTER_S) -> None:
+        """Ask it to end; `code` kills it when it takes too long."""
+        if self._kill_s is not None or self.code is not None:
+            return
+        self._kill_s = time.monotonic() + patience_s
+        with suppress(OSError):
+            if self._end_by is not None:
+                os.kill(self.pid, self._end_by)
+            elif self._process.stdin is not None:
+                self._process.stdin.close()
+
+    def end(self, patience_s: float = 1.0) -> None:
+        """Stop it and wait."""
+        self.stop(patience_s)
+        while self.code is None:
+            time.sleep(0.01)
+
+    def last_words(self) -> str:
+        """The last line it printed that looks like an error, else the last one at all."""
+        try:
+            with self._log.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(self._began_bytes, size - _WORDS_BYTES))
+                lines = file.read().decode(errors="replace").splitlines()
+        except OSError:
+            return ""
+        said = [line.strip() for line in lines if line.strip()]
+        errors = [line for line in said if "error" in line.lower()]
+        return (errors or said or [""])[-1][:500]
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def _watch(self) -> None:
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        self._ended_s = time.monotonic()
+
+
+def how_ended(code: int) -> str:
+    """What became of a process, for messages."""
+    if code >= 0:
+        return f"ended with code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = ", perhaps because memory was full" if name == "SIGKILL" else ""
+    return f"was ended by {name}{hint}"

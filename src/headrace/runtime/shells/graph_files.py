@@ -1,0 +1,114 @@
+"""Files of a partitioned graph on one machine: used where they lie, or taken once and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import zlib
+from pathlib import Path
+from typing import Any
+
+MANIFEST = "manifest.json"
+_READ_BYTES = 1 << 22
+_GIB = 1 << 30
+
+
+class GraphFiles:
+    """Finds a graph, or takes what is missing.
+
+    A shipped graph is called after the fingerprint of its manifest, so that it is found again. A
+    file has its name once its checksum was right.
+
+    Args:
+        cache: Folder for shipped graphs; none for the usual one.
+    """
+
+    def __init__(self, cache: str | None = None) -> None:
+        usual = Path.home() / ".cache" / "headrace" / "graphs"
+        self._cache = Path(cache) if cache else usual
+        self._folder = self._cache
+        self._partial = f".partial-{os.getpid()}"
+
+    def look(self, given: str, fingerprint: str, files: dict[str, int]) -> dict[str, Any]:
+        """Where the graph is on this machine, or should be, and which files of it are not there.
+
+        Args:
+            given: Where it is on the driver's machine.
+            fingerprint: Of its manifest.
+            files: Sizes of the files that this machine needs.
+        """
+        for folder in (Path(given), self._cache / fingerprint):
+            if fingerprint_of(folder) == fingerprint and not _missing(folder, files):
+                return {"folder": str(folder), "missing": []}
+        folder = self._cache / fingerprint
+        return {"folder": str(folder), "missing": _missing(folder, files)}
+
+    def find(self, given: str, fingerprint: str, files: dict[str, int]) -> dict[str, Any]:
+        """As `look`, and make ready to take what is missing."""
+        found = self.look(given, fingerprint, files)
+        if not found["missing"]:
+            return found
+        self._folder = Path(found["folder"])
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            free_bytes = shutil.disk_usage(self._folder).free
+        except OSError as error:
+            return {"error": f"{self._folder} cannot be made: {error.strerror}"}
+        needed_bytes = sum(files[name] for name in found["missing"])
+        if needed_bytes > free_bytes:
+            return {
+                "error": f"{self._folder} needs {needed_bytes / _GIB:.2f} GiB, "
+                f"{free_bytes / _GIB:.2f} GiB are free"
+            }
+        return found
+
+    def take(self, name: str, offset: int, data: bytes) -> None:
+        """Write a piece of a file; pieces come in order."""
+        path = self._hidden(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb" if offset == 0 else "r+b") as file:
+            file.seek(offset)
+            file.write(data)
+
+    def seal(self, checksums: dict[str, int]) -> dict[str, Any]:
+        """Give files their names, the manifest last; says which one is damaged, if one is."""
+        for name in sorted(checksums, key=lambda name: name == MANIFEST):
+            hidden = self._hidden(name)
+            if not hidden.exists() or _crc32(hidden) != checksums[name]:
+                hidden.unlink(missing_ok=True)
+                return {"error": f"{name} arrived damaged"}
+            hidden.replace(self._folder / name)
+        return {"folder": str(self._folder)}
+
+    def _hidden(self, name: str) -> Path:
+        path = self._folder / name
+        if not path.resolve().is_relative_to(self._folder.resolve()):
+            raise ValueError(f"{name} is no file of a graph")
+        return path.with_name(path.name + self._partial)
+
+
+def fingerprint_of(folder: Path) -> str | None:
+    """What tells manifests apart; none if there is no manifest."""
+    try:
+        return hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()[:16]
+    except OSError:
+        return None
+
+
+def _missing(folder: Path, files: dict[str, int]) -> list[str]:
+    def is_there(name: str) -> bool:
+        try:
+            return (folder / name).stat().st_size == files[name]
+        except OSError:
+            return False
+
+    return [name for name in files if not is_there(name)]
+
+
+def _crc32(path: Path) -> int:
+    crc = 0
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(_READ_BYTES):
+            crc = zlib.crc32(piece, crc)
+    return crc

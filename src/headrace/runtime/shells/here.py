@@ -1,0 +1,59 @@
+"""What a shell knows of its machine: network interface, counters, memory, free ports."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+_SIOCGIFADDR = 0x8915
+
+
+def interface_of(address: str) -> str | None:
+    """Name of the network interface that has an IPv4 address; none if no one has."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            with suppress(OSError):
+                answer = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, request)
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
+    return None
+
+
+def nic_bytes(interface: str) -> tuple[int, int] | None:
+    """Bytes that came in and went out since the interface exists."""
+    # Not /sys: in a network namespace it may show the interfaces of another one.
+    with suppress(OSError):
+        for line in Path("/proc/net/dev").read_text().splitlines():
+            name, colon, counters = line.partition(":")
+            if colon and name.strip() == interface:
+                fields = counters.split()
+                return int(fields[0]), int(fields[8])
+    return None
+
+
+def rss_bytes(pid: int) -> int:
+    """Memory of a process; 0 if it is gone."""
+    with suppress(OSError, ValueError, IndexError):
+        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def free_port(address: str) -> int:
+    """A port that nobody has at the moment."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((address, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file that only this user can read."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with open(os.open(path, flags, 0o600), "wb") as file:
+        file.write(data)

@@ -1,0 +1,126 @@
+"""The graph on every machine: used where it lies, or shipped there once."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from headrace.graph.manifest import MANIFEST, Manifest, load_manifest
+from headrace.runtime.calls import Calls
+from headrace.runtime.shells.graph_files import fingerprint_of
+
+PIECE_BYTES = 4 << 20
+_AT_ONCE = 2
+_MB = 1e6
+
+
+@dataclass(frozen=True)
+class WantedFiles:
+    """What a machine needs of a graph.
+
+    Attributes:
+        folder: The graph on the driver's machine.
+        fingerprint: Of its manifest.
+        sizes: In bytes, by name.
+        checksums: The same files' CRC-32.
+    """
+
+    folder: Path
+    fingerprint: str
+    sizes: dict[str, int]
+    checksums: dict[str, int]
+
+    @classmethod
+    def of(cls, folder: Path, part: int, manifest: Manifest | None = None) -> WantedFiles:
+        """What the machine of a part needs: the manifest, ids, links and its part."""
+        manifest = load_manifest(folder) if manifest is None else manifest
+        text = (folder / MANIFEST).read_bytes()
+        sizes, checksums = {MANIFEST: len(text)}, {MANIFEST: zlib.crc32(text)}
+        for name, info in manifest.files.items():
+            if not name.startswith("part-") or name.startswith(f"part-{part}/"):
+                sizes[name], checksums[name] = info.bytes, info.crc32
+        fingerprint = fingerprint_of(folder)
+        assert fingerprint is not None
+        return cls(folder, fingerprint, sizes, checksums)
+
+
+class Shipment:
+    """Brings one machine what it needs.
+
+    Args:
+        wanted: What that is.
+        shell: Of the machine's store.
+        calls: To make calls with.
+        on_step: Told how far it is.
+        on_end: Given the graph's folder on the machine, and how many bytes were shipped.
+        on_failure: Told what went wrong.
+    """
+
+    def __init__(
+        self,
+        wanted: WantedFiles,
+        shell: Any,
+        calls: Calls,
+        on_step: Callable[[str], None],
+        on_end: Callable[[str, int], None],
+        on_failure: Callable[[str | Exception], None],
+    ) -> None:
+        self._wanted, self._shell, self._calls = wanted, shell, calls
+        self._on_step, self._on_end, self._on_failure = on_step, on_end, on_failure
+        self._pieces: list[tuple[str, int]] = []
+        self._names: list[str] = []
+        self._sent_bytes = self._total_bytes = self._under_way = 0
+        asked = shell.find_graph.remote(str(wanted.folder), wanted.fingerprint, wanted.sizes)
+        calls.ask(asked, self._found, on_failure)
+
+    def _found(self, found: dict[str, Any]) -> None:
+        if "error" in found:
+            self._on_failure(str(found["error"]))
+            return
+        self._names = found["missing"]
+        if not self._names:
+            self._on_end(found["folder"], 0)
+            return
+        sizes = self._wanted.sizes
+        self._total_bytes = sum(sizes[name] for name in self._names)
+        # Last first, because pieces are taken from the end.
+        self._pieces = [
+            (name, offset)
+            for name in self._names
+            for offset in range(0, max(sizes[name], 1), PIECE_BYTES)
+        ][::-1]
+        self._send()
+
+    def _send(self) -> None:
+        while self._pieces and self._under_way < _AT_ONCE:
+            name, offset = self._pieces.pop()
+            try:
+                with (self._wanted.folder / name).open("rb") as file:
+                    file.seek(offset)
+                    piece = file.read(PIECE_BYTES)
+            except OSError as error:
+                self._on_failure(f"{self._wanted.folder / name} cannot be read: {error.strerror}")
+                return
+            self._under_way += 1
+            taken = self._shell.take.remote(name, offset, piece)
+            self._calls.ask(taken, partial(self._sent, len(piece)), self._on_failure)
+
+    def _sent(self, num_bytes: int, _: object) -> None:
+        self._under_way -= 1
+        self._sent_bytes += num_bytes
+        done, whole = self._sent_bytes / _MB, self._total_bytes / _MB
+        self._on_step(f"its part of the graph ({done:.0f} of {whole:.0f} MB)")
+        self._send()
+        if not self._pieces and not self._under_way:
+            checksums = {name: self._wanted.checksums[name] for name in self._names}
+            self._calls.ask(self._shell.seal.remote(checksums), self._sealed, self._on_failure)
+
+    def _sealed(self, sealed: dict[str, Any]) -> None:
+        if "error" in sealed:
+            self._on_failure(str(sealed["error"]))
+        else:
+            self._on_end(sealed["folder"], self._total_bytes)

@@ -1,0 +1,66 @@
+"""The user's folder, packed for the machines whose trainers run it."""
+
+from __future__ import annotations
+
+import fnmatch
+import io
+import os
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from headrace.core.errors import SpecError
+
+MAX_BYTES = 100 << 20
+"""Code is small; what is larger is data that does not belong there."""
+
+EXCLUDES = (
+    ".*", "__pycache__", "*.pyc", "node_modules", "venv", "*.egg-info", "*.ckpt", "*.npz",
+)  # fmt: skip
+"""Names that are left out: hidden ones, caches and environments."""
+
+
+def pack(folder: Path, script: Path) -> bytes:
+    """A zip file of a folder.
+
+    Args:
+        folder: What to pack.
+        script: A file in it, which is packed whatever it is called.
+
+    Raises:
+        SpecError: The script is elsewhere, or there is too much.
+    """
+    folder, script = folder.resolve(), script.resolve()
+    if not script.is_relative_to(folder):
+        raise SpecError(
+            f"{script} is not in {folder}", "give --working-dir a folder that has the script"
+        )
+    packed = io.BytesIO()
+    total_bytes = 0
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for path in dict.fromkeys([script, *_files(folder)]):
+            total_bytes += path.stat().st_size
+            if total_bytes > MAX_BYTES:
+                raise SpecError(
+                    f"{folder} has more than {MAX_BYTES >> 20} MiB for the machines",
+                    "move data elsewhere, or give --working-dir a folder with code alone",
+                )
+            archive.write(path, path.relative_to(folder))
+    return packed.getvalue()
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for above, folders, names in os.walk(folder):
+        if "manifest.json" in names and "ids" in folders:
+            # A partitioned graph has its own way to the machines.
+            folders.clear()
+            continue
+        folders[:] = sorted(name for name in folders if not _is_left_out(name))
+        for name in sorted(names):
+            path = Path(above) / name
+            if not _is_left_out(name) and path.is_file():
+                yield path
+
+
+def _is_left_out(name: str) -> bool:
+    return any(fnmatch.fnmatch(name, pattern) for pattern in EXCLUDES)
