@@ -173,6 +173,7 @@ class LocalReceiver:
         sampler: Task and machine, for messages.
         quiet_s: When a sampler that says nothing is dead.
         why_gone: Says more about a sampler that has closed.
+        starting_s: How long its first word may take; none if it is as quick as any other.
     """
 
     def __init__(
@@ -181,11 +182,12 @@ class LocalReceiver:
         sampler: str,
         quiet_s: float = QUIET_S,
         why_gone: Callable[[], str] = lambda: "it closed the connection",
+        starting_s: float | None = None,
     ) -> None:
         self._socket = sock
-        self._socket.settimeout(quiet_s)
         self._sampler = sampler
         self._quiet_s = quiet_s
+        self._socket.settimeout(starting_s or quiet_s)
         self._why_gone = why_gone
         self._segments: dict[int, Segment] = {}
         self._receiving = threading.Lock()
@@ -226,13 +228,15 @@ class LocalReceiver:
                 # Said once when a sampler ends with unread credits; its last parts come after it.
                 message, fds, _, _ = socket.recv_fds(self._socket, _MAX_PACKET_BYTES, 1)
         except TimeoutError:
-            problem = f"{self._sampler} has said nothing for {self._quiet_s:g} s"
+            problem = f"{self._sampler} has said nothing for {self._socket.gettimeout():g} s"
             raise FeedError(problem, "see whether its machine still works") from None
         except OSError:
             message, fds = b"", []
         if not message:
             problem = f"{self._sampler} is gone: {self._why_gone()}"
             raise FeedError(problem, "see its log, and start the run again")
+        if self._socket.gettimeout() != self._quiet_s:
+            self._socket.settimeout(self._quiet_s)
         fields: dict[str, Any] = json.loads(message)
         for fd in fds:
             self._segments[fields["slot"]] = Segment(fd)

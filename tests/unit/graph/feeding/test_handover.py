@@ -147,6 +147,18 @@ def test_a_silent_sampler_is_taken_for_dead() -> None:
     receiver.close()
 
 
+def test_a_sampler_may_take_its_time_to_begin() -> None:
+    ours, theirs = socket_pair()
+    sender, receiver = LocalSender(theirs, 3), LocalReceiver(ours, "s", 0.05, starting_s=60)
+    timer = threading.Timer(0.2, sender.beat)
+    timer.start()
+    with pytest.raises(FeedError, match=r"s has said nothing for 0.05 s"):
+        receiver.receive()
+    timer.join()
+    sender.close()
+    receiver.close()
+
+
 def test_nothing_is_left() -> None:
     before = len(os.listdir("/proc/self/fd"))
     shared = shared_memory()
