@@ -21,12 +21,14 @@ from headrace.cli import (
     logs,
     partition,
     plan,
+    profile,
     run,
     schema,
     simulate,
     status,
     testbed,
     top,
+    trace,
 )
 from headrace.core.errors import HeadraceError
 
@@ -64,6 +66,8 @@ app.command("top", epilog=top.EXAMPLE)(top.top)
 app.command("logs", epilog=logs.EXAMPLE)(logs.logs)
 app.add_typer(testbed.app, name="testbed")
 app.add_typer(cluster.app, name="cluster")
+app.command("profile", epilog=profile.EXAMPLE)(profile.profile)
+app.command("trace", epilog=trace.EXAMPLE)(trace.trace)
 app.command("schema", epilog=schema.EXAMPLE)(schema.schema)
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
 

@@ -65,6 +65,8 @@ def load_trace(path: Path) -> Trace:
             nic_out_bytes_per_s=arrays["nic_out_bytes_per_s"],
             **tables,
         )
+    except SpecError:
+        raise
     except OSError as error:
         raise SpecError(f"{path} cannot be read: {error.strerror or error}", remedy) from None
     except (KeyError, TypeError, ValueError, zipfile.BadZipFile):

@@ -1,5 +1,9 @@
 """What a run was seen to do becomes a profile, with the confidence of each figure."""
 
-from headrace.profiling.from_trace import measured_iteration_time_s, profile_trace
+from headrace.profiling.from_trace import (
+    measured_iteration_time_s,
+    num_iterations,
+    profile_trace,
+)
 
-__all__ = ["measured_iteration_time_s", "profile_trace"]
+__all__ = ["measured_iteration_time_s", "num_iterations", "profile_trace"]

@@ -1,0 +1,92 @@
+"""Measure a job: run it, or take the trace of a run, and find its profile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from headrace.api.files import AnyPath
+from headrace.api.simulation import simulate
+from headrace.core.errors import SpecError
+from headrace.core.plan import Plan
+from headrace.core.profile import Profile
+from headrace.core.trace import Trace
+from headrace.observability.trace_file import load_trace, save_trace
+from headrace.profiling import measured_iteration_time_s, profile_trace
+
+__all__ = [
+    "Outlook",
+    "compare",
+    "load_trace",
+    "profile_trace",
+    "save_profile",
+    "save_trace",
+]
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """A run, and what a profile predicts of it.
+
+    Attributes:
+        predicted_s: Time per iteration of a rehearsal.
+        measured_s: Time per iteration of the run.
+    """
+
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over measured."""
+        return self.predicted_s / self.measured_s
+
+    def summary(self) -> dict[str, Any]:
+        """All figures as plain values."""
+        return {
+            "predicted_iteration_time_s": self.predicted_s,
+            "measured_iteration_time_s": self.measured_s,
+            "predicted_over_measured": self.ratio,
+        }
+
+
+def compare(
+    trace: Trace, plan: Plan, profile: Profile, iterations: int = 200, skip: int | None = None
+) -> Outlook:
+    """Rehearse a plan with a profile, beside what a run of the plan took.
+
+    Args:
+        trace: Of the run.
+        plan: What was run.
+        profile: Times and volumes; of this run, or of another one.
+        iterations: How many to rehearse; the mean over many says most.
+        skip: First iterations of the run to leave out.
+
+    Raises:
+        SpecError: The trace has too few iterations, or the profile does not fit the plan.
+    """
+    job = plan.job
+    if profile.model_bytes is not None:
+        job = job.model_copy(update={"model_bytes": profile.model_bytes})
+    found = simulate(plan.cluster, job, profile, plan, plan.policy, iterations=iterations)
+    return Outlook(found.iteration_time_s, measured_iteration_time_s(trace, skip))
+
+
+def save_profile(profile: Profile, path: AnyPath) -> None:
+    """Write a profile as YAML.
+
+    Raises:
+        SpecError: The file cannot be written.
+    """
+    written = profile.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    text = yaml.safe_dump(
+        {"version": profile.version, **written}, sort_keys=False, default_flow_style=None, width=99
+    )
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror or error
+        raise SpecError(f"{path} cannot be written ({reason})", "choose another path") from None

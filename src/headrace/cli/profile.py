@@ -1,0 +1,131 @@
+"""`headrace profile`: run a job for some iterations and write down its times and volumes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.files import check_can_write
+
+if TYPE_CHECKING:
+    from headrace.api.profiling import Outlook
+    from headrace.core.plan import Plan
+    from headrace.core.profile import Profile
+
+EXAMPLE = (
+    "Example: headrace profile --plan plan.json --graph parts train.py --output profile.yaml\n\n"
+    "Example: headrace profile --plan plan.json --trace trace.npz --output profile.yaml"
+)
+
+
+def profile(
+    plan: Annotated[Path, typer.Option(help="What to run, or what was run.", metavar="FILE")],
+    output: Annotated[Path, typer.Option(help="The profile to write.", metavar="FILE")],
+    script: Annotated[
+        Path | None, typer.Argument(help="Python script that trains.", metavar="SCRIPT")
+    ] = None,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Of the script, after --.", metavar="-- ARGS")
+    ] = None,
+    graph: Annotated[
+        Path | None, typer.Option(help="A part per machine of the plan.", metavar="DIR")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Of a run that has ended: run nothing.", metavar="FILE")
+    ] = None,
+    iterations: Annotated[int, typer.Option(help="How many to run.", metavar="N", min=2)] = 50,
+    skip: Annotated[
+        int | None, typer.Option(help="First ones to leave out; else a fifth.", metavar="N", min=0)
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Of the Ray cluster; else RAY_ADDRESS.", metavar="HOST:PORT")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="YAML for ctx.config of the script.", metavar="FILE")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="One of it.", metavar="KEY=VALUE")
+    ] = None,
+    runs: Annotated[Path | None, typer.Option(help="Where run folders lie.", metavar="DIR")] = None,
+    no_tls: Annotated[bool, typer.Option("--no-tls", help="Encrypt nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure task times and volumes of a job, with the confidence of each figure."""
+    from headrace.api.files import load_plan
+    from headrace.api.profiling import compare, load_trace, profile_trace, save_profile
+    from headrace.core.errors import SpecError
+
+    check_can_write(output)
+    known = load_plan(plan)
+    if (trace is None) == (script is None):
+        raise SpecError("a profile is of a script or of a trace", "give SCRIPT or --trace")
+    if trace is None:
+        assert script is not None
+        if graph is None:
+            raise SpecError("a run of a plan needs its graph", "give --graph, a directory of parts")
+        wanted = {
+            "plan": known,
+            "graph": graph,
+            "script": script,
+            "arguments": tuple(arguments or ()),
+            "address": address,
+            "runs": runs,
+            "tls": not no_tls,
+            "iterations": iterations,
+        }
+        trace = _run(wanted, config, settings or [], as_json)
+    seen = load_trace(trace)
+    found = profile_trace(seen, known, skip)
+    outlook = compare(seen, known, found, skip=skip)
+    save_profile(found, output)
+    if as_json:
+        written = {"output": str(output), "trace": str(trace), "skipped": found.skipped}
+        typer.echo(json.dumps(outlook.summary() | written))
+        return
+    _show(found, known, outlook)
+    typer.echo(f"The profile is in {output}, the trace in {trace}.")
+
+
+def _run(wanted: dict[str, Any], config: Path | None, settings: list[str], as_json: bool) -> Path:
+    """Run the job; where its trace is."""
+    from headrace.api.cluster_running import ClusterRun, run_cluster
+    from headrace.api.running import Progress
+    from headrace.cli.run import INTERRUPTED, Display, read_settings
+
+    asked = ClusterRun(**wanted, config=read_settings(config, settings))
+    with Display(Progress().after, as_json) as display:
+        try:
+            summary = run_cluster(asked, display)
+        except KeyboardInterrupt:
+            display.say("interrupted; all tasks of the run have ended")
+            raise typer.Exit(INTERRUPTED) from None
+    return Path(summary["folder"]) / "trace.npz"
+
+
+def _show(profile: Profile, plan: Plan, outlook: Outlook) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from headrace.core.units import format_seconds
+
+    table = Table("task", "machine class", "mean", "95 %", "samples", box=None)
+    for role, kinds in profile.task_times.items():
+        for kind, time in kinds.items():
+            error = "" if time.relative_error is None else f"±{time.relative_error:.1%}"
+            samples = str(time.num_samples or "")
+            table.add_row(role.value, kind, format_seconds(time.mean), error, samples)
+    Console(highlight=False).print(table)
+    matrix = profile.store_traffic.bytes_per_seed_matrix(plan.cluster.num_machines)
+    per_seed = float(matrix.sum(axis=1).mean())
+    typer.echo(
+        f"Stores send {per_seed:,.0f} bytes per seed, samplers "
+        f"{profile.batch_traffic.bytes_per_seed:,.0f}; the first {profile.skipped} iterations "
+        "were left out."
+    )
+    typer.echo(
+        f"An iteration took {format_seconds(outlook.measured_s)}, a rehearsal of the profile says "
+        f"{format_seconds(outlook.predicted_s)}: {outlook.ratio:.2f} times as long."
+    )

@@ -1,0 +1,53 @@
+"""`headrace trace`: show what every task of a run did, and when."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.cli.files import check_can_write
+
+EXAMPLE = "Example: headrace trace trace.npz --perfetto t.json --gantt t.png"
+
+
+def trace(
+    file: Annotated[Path, typer.Argument(help="trace.npz of a run's folder.", metavar="FILE")],
+    perfetto: Annotated[
+        Path | None, typer.Option(help="Write a file for ui.perfetto.dev.", metavar="FILE")
+    ] = None,
+    gantt: Annotated[
+        Path | None, typer.Option(help="Draw a Gantt chart (PNG).", metavar="FILE")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show a run as `headrace simulate` shows a rehearsal."""
+    from headrace.api.tracing import load_trace, trace_summary
+    from headrace.core.units import format_seconds
+
+    for path in (perfetto, gantt):
+        check_can_write(path)
+    seen = load_trace(file)
+    if perfetto is not None:
+        from headrace.observability.perfetto import write_perfetto
+
+        write_perfetto(seen, perfetto)
+    if gantt is not None:
+        from headrace.observability.gantt import draw_gantt
+
+        draw_gantt(seen, gantt, file.stem)
+    summary = trace_summary(seen)
+    if as_json:
+        written = {"perfetto": perfetto and str(perfetto), "gantt": gantt and str(gantt)}
+        typer.echo(json.dumps(summary | written))
+        return
+    typer.echo(f"{summary['num_iterations']} iterations in {format_seconds(seen.makespan_s)}")
+    for machine in summary["machines"]:
+        into, out_of = machine["in_bytes"] / 1e6, machine["out_bytes"] / 1e6
+        typer.echo(f"{machine['name']:<12} {into:12,.2f} MB in {out_of:12,.2f} MB out")
+    if perfetto is not None:
+        typer.echo(f"The trace is in {perfetto}: open it at https://ui.perfetto.dev.")
+    if gantt is not None:
+        typer.echo(f"The Gantt chart is in {gantt}.")
