@@ -63,7 +63,7 @@ class RunningStores:
 
 @contextmanager
 def running_stores(
-    graph: Path, parts: Sequence[int], folder: Path, tls: bool = False
+    graph: Path, parts: Sequence[int], folder: Path, tls: bool = False, sockets: bool = True
 ) -> Iterator[RunningStores]:
     """Serve parts of a graph from processes of their own, until the end of the block."""
     folder.mkdir(parents=True)
@@ -72,7 +72,9 @@ def running_stores(
     keys = folder / "client"
     Credentials(token, authority.issue("sampler 0") if tls else None).save(keys)
     with ExitStack() as stack:
-        begun = [_start(graph, part, folder, token, authority, tls, stack) for part in parts]
+        begun = [
+            _start(graph, part, folder, token, authority, tls, sockets, stack) for part in parts
+        ]
         stores = [_wait(part, process, folder) for part, process in zip(parts, begun, strict=True)]
         yield RunningStores(tuple(stores), keys, tls)
 
@@ -84,6 +86,7 @@ def _start(
     token: Secret,
     authority: Authority,
     tls: bool,
+    sockets: bool,
     stack: ExitStack,
 ) -> subprocess.Popen[bytes]:
     Credentials(token, authority.issue(f"store {part}", [HOST])).save(folder / f"keys-{part}")
@@ -94,6 +97,7 @@ def _start(
         "ready": str(folder / f"ready-{part}"),
         "host": HOST,
         "tls": tls,
+        "sockets": sockets,
     }
     path = folder / f"config-{part}.json"
     path.write_text(json.dumps(config))

@@ -14,10 +14,11 @@ from headrace.graph.feeding.config import CacheConfig, SamplerConfig, StoreAt
 from headrace.graph.loading.access import PartedAccess
 from headrace.graph.loading.owners import Of, Owner
 from headrace.graph.opening import PartitionedGraph, open_graph
-from headrace.graph.service.channel import Address, Channel, FlightChannel
+from headrace.graph.service.channel import Address, Channel
 from headrace.graph.service.client import StoreClient
 from headrace.graph.service.measuring import Clock, measured_store
 from headrace.graph.service.security import Credentials
+from headrace.graph.service.socket_channel import open_channel
 
 Caches = Mapping[tuple[Of, str], HotRows]
 
@@ -113,7 +114,7 @@ def _connect(
     store: StoreAt, credentials: Credentials, caches: Caches, clock: Clock | None
 ) -> Owner:
     address = Address(store.task, store.machine, store.host, store.port)
-    channel: Channel = FlightChannel(address, credentials)
+    channel: Channel = open_channel(address, credentials)
     if clock is not None:
         channel = measured_store(channel, store.task, clock)
     client = StoreClient(channel)

@@ -60,6 +60,7 @@ def _serve(config: StoreConfig) -> int:
         config.limits,
         config.warm,
         time.perf_counter,
+        config.sockets,
     )
     ended = threading.Event()
 

@@ -1,12 +1,12 @@
 """How a client reaches a store: a small interface, and Flight behind it.
 
-Raw sockets are faster between processes that know each other, and RDMA will want its own way; both
-would be one more class here.
+A bare socket is faster (`socket_channel.py`), and RDMA would be one more class.
 """
 
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -77,7 +77,7 @@ class _Waiting:
     left_s: float
 
 
-class FlightChannel:
+class StreamChannel(ABC):
     """One long-lived stream to one store, with several requests on their way.
 
     A store that misses one deadline is taken for dead: the stream is cancelled and everything that
@@ -91,9 +91,11 @@ class FlightChannel:
             noticed, and that the store keeps the stream.
         ping_timeout_s: When a store that does not answer this is dead.
 
+    Attributes:
+        offers: What the store said when it let this client in.
+
     Raises:
         StoreError: The store cannot be reached, or does not let this client in.
-        MissingExtraError: pyarrow is not installed.
     """
 
     def __init__(
@@ -104,13 +106,7 @@ class FlightChannel:
         ping_s: float = 20.0,
         ping_timeout_s: float = 10.0,
     ) -> None:
-        try:
-            from pyarrow import flight
-        except ImportError:
-            raise MissingExtraError(
-                "pyarrow is not installed", "pip install 'headrace[train]'"
-            ) from None
-        self._flight = flight
+        self.offers: Fields = {}
         self._address = address
         self._ping_s = ping_s
         self._ping_timeout_s = ping_timeout_s
@@ -121,12 +117,9 @@ class FlightChannel:
         self._failure: StoreError | None = None
         self._stop = threading.Event()
         self._opened = threading.Event()
-        self._peers: frozenset[Peer] = frozenset()
-        self._client: Any = None
-        self._reader: Any = None
-        self._writer: Any = None
         name = f"channel to {address}"
-        self._thread = threading.Thread(target=self._read, args=(credentials,), name=name)
+        arguments = (credentials, connect_timeout_s)
+        self._thread = threading.Thread(target=self._read, args=arguments, name=name)
         self._watch = threading.Thread(target=self._tick, name=name)
         for thread in (self._thread, self._watch):
             thread.daemon = True
@@ -137,12 +130,40 @@ class FlightChannel:
         if self._failure is None:
             # A stream is open before the other side has looked at it: ask once to know.
             try:
-                self.ask({"op": "ping"}, (), connect_timeout_s).result()
+                self.offers = self.ask({"op": "ping"}, (), connect_timeout_s).result().fields
             except StoreError:
                 self.close()
                 raise
         if self._failure is not None:
             raise self._failure
+
+    @abstractmethod
+    def _open(self, credentials: Credentials, timeout_s: float) -> None:
+        """Open the stream."""
+
+    @abstractmethod
+    def _is_refusal(self, error: Exception) -> bool:
+        """Whether the other side did not like the token."""
+
+    @abstractmethod
+    def _send(self, data: bytes) -> None:
+        """Send a request; one thread at a time."""
+
+    @abstractmethod
+    def _receive(self) -> Message:
+        """Wait for a reply; `StopIteration` at the end."""
+
+    @abstractmethod
+    def _interrupt(self) -> None:
+        """End the stream under whoever reads."""
+
+    @abstractmethod
+    def _cut(self) -> None:
+        """Close the connection under a write that waits for a stuck store."""
+
+    @abstractmethod
+    def _close_ends(self) -> None:
+        """Free what the stream has."""
 
     def ask(
         self, fields: Fields, arrays: Sequence[np.ndarray], timeout_s: float
@@ -170,63 +191,34 @@ class FlightChannel:
             if thread is not current and thread.ident is not None:
                 thread.join(TICK_S * 20)
         with self._writing:
-            for end in (self._writer, self._client):
-                _close_quietly(end)
-            self._writer = self._client = None
+            self._close_ends()
 
     def _write(self, data: bytes) -> None:
         # That the stream ended is seen here first, but only the reader learns why.
         with suppress(Exception):
-            self._writer.write_metadata(data)
+            self._send(data)
 
-    def _read(self, credentials: Credentials) -> None:
+    def _read(self, credentials: Credentials, timeout_s: float) -> None:
         """Open the stream and hand out replies, in a thread of its own."""
         try:
-            self._open(credentials)
+            self._open(credentials, timeout_s)
             self._opened.set()
             while True:
-                chunk = self._reader.read_chunk()
-                self._deliver(chunk)
+                self._deliver(self._receive())
         except StopIteration:
             self._fail(f"{self._address} ended the connection", _SEE_LOG)
         except HeadraceError as error:
             self._fail(f"{self._address} answered nonsense ({error.problem})", error.remedy)
-        except self._flight.FlightUnauthenticatedError:
-            problem = f"{self._address} refuses us: it needs the token of its run"
-            self._fail(problem, "use the credentials that were made for this run")
         except Exception as error:
-            self._fail(f"{self._address} is gone ({_reason(error)})", _SEE_LOG)
+            if self._is_refusal(error):
+                problem = f"{self._address} refuses us: it needs the token of its run"
+                self._fail(problem, "use the credentials that were made for this run")
+            else:
+                self._fail(f"{self._address} is gone ({_reason(error)})", _SEE_LOG)
         finally:
             self._opened.set()
 
-    def _open(self, credentials: Credentials) -> None:
-        from headrace.graph.service.store import REQUEST_SCHEMA, TOKEN_HEADER
-
-        self._peers = addresses_of(self._address.host, self._address.port)
-        flight, identity = self._flight, credentials.identity
-        host = f"[{self._address.host}]" if ":" in self._address.host else self._address.host
-        scheme = "grpc+tcp" if identity is None else "grpc+tls"
-        tls: dict[str, Any] = {}
-        if identity is not None:
-            tls = {
-                "tls_root_certs": identity.authority,
-                "cert_chain": identity.certificate,
-                "private_key": identity.key.reveal(),
-            }
-        self._client = flight.FlightClient(
-            f"{scheme}://{host}:{self._address.port}",
-            generic_options=list(GRPC_OPTIONS),
-            **tls,
-        )
-        headers = [(TOKEN_HEADER.encode(), credentials.token.reveal())]
-        self._writer, self._reader = self._client.do_exchange(
-            flight.FlightDescriptor.for_command(b"store"), flight.FlightCallOptions(headers=headers)
-        )
-        self._writer.begin(REQUEST_SCHEMA)
-
-    def _deliver(self, chunk: Any) -> None:
-        buffers = [] if chunk.data is None else [c.buffers()[2] for c in chunk.data.columns]
-        reply = decode_reply(memoryview(chunk.app_metadata or b""), buffers)
+    def _deliver(self, reply: Message) -> None:
         with self._lock:
             waiting = self._waiting.pop(reply.number, None)
         if waiting is None:
@@ -263,6 +255,91 @@ class FlightChannel:
             self._writing.release()
             self.ask({"op": "ping"}, (), self._ping_timeout_s)
 
+    def _fail(self, problem: str, remedy: str) -> None:
+        """End the stream, once, and fail everything that waits."""
+        with self._lock:
+            first = self._failure is None
+            if first:
+                self._failure = StoreError(problem, remedy)
+            failure = self._failure
+            waiting, self._waiting = list(self._waiting.values()), {}
+        self._stop.set()
+        if first:
+            self._interrupt()
+        for each in waiting:
+            if not each.future.done():
+                each.future.set_exception(failure)
+
+
+class FlightChannel(StreamChannel):
+    """A stream of Flight to one store; see `StreamChannel`.
+
+    Raises:
+        StoreError: The store cannot be reached, or does not let this client in.
+        MissingExtraError: pyarrow is not installed.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        credentials: Credentials,
+        connect_timeout_s: float = 10.0,
+        ping_s: float = 20.0,
+        ping_timeout_s: float = 10.0,
+    ) -> None:
+        try:
+            from pyarrow import flight
+        except ImportError:
+            raise MissingExtraError(
+                "pyarrow is not installed", "pip install 'headrace[train]'"
+            ) from None
+        self._flight = flight
+        self._peers: frozenset[Peer] = frozenset()
+        self._client: Any = None
+        self._reader: Any = None
+        self._writer: Any = None
+        super().__init__(address, credentials, connect_timeout_s, ping_s, ping_timeout_s)
+
+    def _open(self, credentials: Credentials, timeout_s: float) -> None:
+        from headrace.graph.service.store import REQUEST_SCHEMA, TOKEN_HEADER
+
+        self._peers = addresses_of(self._address.host, self._address.port)
+        flight, identity = self._flight, credentials.identity
+        host = f"[{self._address.host}]" if ":" in self._address.host else self._address.host
+        scheme = "grpc+tcp" if identity is None else "grpc+tls"
+        tls: dict[str, Any] = {}
+        if identity is not None:
+            tls = {
+                "tls_root_certs": identity.authority,
+                "cert_chain": identity.certificate,
+                "private_key": identity.key.reveal(),
+            }
+        self._client = flight.FlightClient(
+            f"{scheme}://{host}:{self._address.port}",
+            generic_options=list(GRPC_OPTIONS),
+            **tls,
+        )
+        headers = [(TOKEN_HEADER.encode(), credentials.token.reveal())]
+        self._writer, self._reader = self._client.do_exchange(
+            flight.FlightDescriptor.for_command(b"store"), flight.FlightCallOptions(headers=headers)
+        )
+        self._writer.begin(REQUEST_SCHEMA)
+
+    def _is_refusal(self, error: Exception) -> bool:
+        return isinstance(error, self._flight.FlightUnauthenticatedError)
+
+    def _send(self, data: bytes) -> None:
+        self._writer.write_metadata(data)
+
+    def _receive(self) -> Message:
+        chunk = self._reader.read_chunk()
+        buffers = [] if chunk.data is None else [c.buffers()[2] for c in chunk.data.columns]
+        return decode_reply(memoryview(chunk.app_metadata or b""), buffers)
+
+    def _interrupt(self) -> None:
+        if self._reader is not None:
+            self._reader.cancel()
+
     def _cut(self) -> None:
         """Close the connection under a write that waits for a stuck store.
 
@@ -273,20 +350,10 @@ class FlightChannel:
             if peer in self._peers:
                 cut(sock)
 
-    def _fail(self, problem: str, remedy: str) -> None:
-        """End the stream, once, and fail everything that waits."""
-        with self._lock:
-            first = self._failure is None
-            if first:
-                self._failure = StoreError(problem, remedy)
-            failure = self._failure
-            waiting, self._waiting = list(self._waiting.values()), {}
-        self._stop.set()
-        if first and self._reader is not None:
-            self._reader.cancel()
-        for each in waiting:
-            if not each.future.done():
-                each.future.set_exception(failure)
+    def _close_ends(self) -> None:
+        for end in (self._writer, self._client):
+            _close_quietly(end)
+        self._writer = self._client = None
 
 
 def _reason(error: Exception) -> str:

@@ -10,10 +10,11 @@ from typing import TypeVar
 import numpy as np
 
 from headrace.graph.hops import Hop, HopRequest
-from headrace.graph.service.channel import Address, Channel, FlightChannel
+from headrace.graph.service.channel import Address, Channel
 from headrace.graph.service.messages import Message
 from headrace.graph.service.security import Credentials
 from headrace.graph.service.shard import Owner
+from headrace.graph.service.socket_channel import open_channel
 
 T = TypeVar("T")
 
@@ -70,7 +71,7 @@ class StoreClient:
             StoreError: The store cannot be reached, or does not let this client in.
             MissingExtraError: pyarrow is not installed.
         """
-        return cls(FlightChannel(address, credentials, timeout_s), timeout_s)
+        return cls(open_channel(address, credentials, timeout_s), timeout_s)
 
     def __enter__(self) -> StoreClient:
         return self

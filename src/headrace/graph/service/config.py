@@ -49,6 +49,8 @@ class StoreConfig(Value):
         host: Address to listen on.
         port: 0 for any that is free.
         tls: Whether everything is encrypted; without it the token travels readable to all.
+        sockets: Whether to offer a bare socket, on any free port, beside Flight: faster, and only
+            without TLS.
         warm: Whether to read the part's columns into memory at start, in the background.
         embeddings: Learnable rows; they need `embedding_folder`.
         embedding_folder: Where their files go.
@@ -62,6 +64,7 @@ class StoreConfig(Value):
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     tls: bool = True
+    sockets: bool = False
     warm: bool = True
     embeddings: tuple[EmbeddingConfig, ...] = ()
     embedding_folder: Path | None = None

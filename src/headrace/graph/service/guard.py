@@ -88,9 +88,9 @@ class Guard:
         self._rounds_of_returning = 0
         self.num_cut = 0
 
-    def start(self, port: int) -> None:
-        """Watch the connections that others made to a port of this process."""
-        self._thread = threading.Thread(target=self._run, args=(port,), name="guard", daemon=True)
+    def start(self, *ports: int) -> None:
+        """Watch the connections that others made to ports of this process."""
+        self._thread = threading.Thread(target=self._run, args=ports, name="guard", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -124,23 +124,23 @@ class Guard:
                 self._streams.discard(stream)
                 self._has_ended = True
 
-    def cut_all(self, port: int) -> None:
-        """Cut every connection to a port."""
+    def cut_all(self, *ports: int) -> None:
+        """Cut every connection to some ports."""
         for local, _, sock in connections():
-            if local[1] == port:
+            if local[1] in ports:
                 cut(sock)
 
-    def _run(self, port: int) -> None:
+    def _run(self, *ports: int) -> None:
         while not self._stop.wait(ROUND_S):
-            self.inspect(port)
+            self.inspect(*ports)
 
-    def inspect(self, port: int) -> None:
+    def inspect(self, *ports: int) -> None:
         """Look at all connections once."""
         with self._lock:
             streams = list(self._streams)
         before, self._connections = self._connections, {}
         for local, peer, sock in connections():
-            if local[1] != port:
+            if local[1] not in ports:
                 continue
             connection = before.get(peer) or _Connection()
             self._connections[peer] = connection

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ _FRAME = struct.Struct("<4sIQ")
 _ALIGN = 8
 
 MAX_HEADER_BYTES = 1 << 16
+MAX_FRAME_BYTES = _FRAME.size + MAX_HEADER_BYTES
 MAX_ARRAYS = 4
 
 _DTYPES = {
@@ -125,6 +126,25 @@ def decode_reply(data: memoryview, buffers: Sequence[Any]) -> Message:
         memory = _Memory(buffer, dtype, tuple(shape))
         array = np.empty(shape, dtype) if 0 in shape else np.asarray(memory)
         arrays.append(np.require(array, requirements="A"))
+    return Message(number, fields, tuple(arrays))
+
+
+def receive_reply(data: memoryview, fill: Callable[[memoryview], None]) -> Message:
+    """Read a reply whose arrays follow, each into memory of its own.
+
+    Args:
+        data: The frame.
+        fill: Fills memory with the next bytes.
+
+    Raises:
+        SpecError: It is no reply.
+    """
+    number, fields, described, at = _read_frame(data)
+    if at != len(data):
+        raise _broken(f"{len(data) - at} bytes follow the header")
+    arrays = [np.empty(shape, dtype) for dtype, shape in described]
+    for array in arrays:
+        fill(array.reshape(-1).view(np.uint8).data)
     return Message(number, fields, tuple(arrays))
 
 

@@ -44,6 +44,7 @@ class Operations:
         self._clock = clock
         # Columns of some types are converted, which is worth keeping.
         self._edges_by = lru_cache(maxsize=16)(shard.edges_by)
+        self.offers: Fields = {}
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._operations: Mapping[str, Callable[[_Asked], tuple[Fields, tuple[np.ndarray, ...]]]]
@@ -177,7 +178,7 @@ class Operations:
 
     def _ping(self, asked: _Asked) -> tuple[Fields, tuple[np.ndarray, ...]]:
         asked.end(0)
-        return {}, ()
+        return self.offers, ()
 
     def _rows(self, asked: _Asked) -> Rows:
         owner, column = asked.owner("of"), asked.text("column")

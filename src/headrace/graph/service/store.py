@@ -30,6 +30,7 @@ from headrace.graph.service.operations import Operations
 from headrace.graph.service.residency import Warmer
 from headrace.graph.service.security import Credentials, Secret
 from headrace.graph.service.shard import Shard
+from headrace.graph.service.socket_server import SocketServer
 
 _LOG = logging.getLogger(__name__)
 
@@ -50,6 +51,8 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
         limits: What clients may ask for.
         warm: Whether to read the part's files into memory, in the background.
         clock: Seconds, for answers that say how long they took.
+        sockets: Whether to offer a bare socket beside Flight; there is none if everything is
+            encrypted.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
         limits: Limits | None = None,
         warm: bool = True,
         clock: Callable[[], float] | None = None,
+        sockets: bool = False,
     ) -> None:
         self._limits = limits or Limits()
         files = [rows.file for rows in shard.rows.values() if rows.file is not None]
@@ -83,14 +87,25 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
             middleware={"token": _TokenCheck(credentials.token)},
             **options,
         )
-        self._guard.start(self.port)
+        self._sockets: SocketServer | None = None
+        ports = [self.port]
+        if sockets and identity is None:
+            self._sockets = SocketServer(
+                self._answer, credentials.token, self._guard, self._limits, host
+            )
+            ports.append(self._sockets.port)
+            self._operations.offers = {"socket_port": self._sockets.port}
+        self._ports = tuple(ports)
+        self._guard.start(*ports)
         self._warmer.start()
 
     def close(self) -> None:
         """Stop serving; streams that are open end with an error."""
         self._warmer.close()
+        if self._sockets is not None:
+            self._sockets.close()
         self._guard.close()
-        self._guard.cut_all(self.port)
+        self._guard.cut_all(*self._ports)
         self.shutdown()
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
@@ -119,18 +134,18 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
         if data is not None and len(data) > FACTOR_CUT * self._limits.max_request_bytes:
             raise self._too_large(len(data))
         stream.enter("working")
-        reply = self._answer(chunk)
+        is_request = chunk.data is None and data is not None
+        reply = self._answer(memoryview(data) if is_request else None)
         frame = encode_frame(reply.number, reply.fields, reply.arrays)
         stream.enter("writing")
         # Waits until the client has room, so a slow one holds one reply and no more.
         writer.write_with_metadata(to_batch(reply), frame)
 
-    def _answer(self, chunk: Any) -> Message:
+    def _answer(self, data: memoryview | None) -> Message:
         number = 0
         try:
-            if chunk.data is not None or chunk.app_metadata is None:
+            if data is None:
                 raise SpecError("a request is one piece of metadata", "use StoreClient")
-            data = memoryview(chunk.app_metadata)
             number = number_of(data)
             if len(data) > self._limits.max_request_bytes:
                 raise self._too_large(len(data))
