@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headrace.api.running import report
     from headrace.api.schema import json_schema
     from headrace.api.simulation import Comparison, Simulation, compare, simulate
+    from headrace.api.training import TrainContext, train
     from headrace.core.cluster import Cluster, Machine
     from headrace.core.errors import (
         HeadraceError,
@@ -66,6 +67,7 @@ __all__ = [
     "Simulation",
     "SpecError",
     "Trace",
+    "TrainContext",
     "__version__",
     "compare",
     "default_profile",
@@ -83,6 +85,7 @@ __all__ = [
     "report",
     "save_plan",
     "simulate",
+    "train",
 ]
 
 _HOMES = {
@@ -101,6 +104,7 @@ _HOMES = {
     "api.running": ("report",),
     "api.schema": ("json_schema",),
     "api.simulation": ("Comparison", "Simulation", "compare", "simulate"),
+    "api.training": ("TrainContext", "train"),
     "core.cluster": ("Cluster", "Machine"),
     "core.errors": ("HeadraceError", "InfeasibleError", "MissingExtraError", "SpecError"),
     "core.job": ("Job",),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import Field, ValidationError
@@ -16,6 +16,9 @@ from headrace.core.errors import SpecError
 from headrace.core.values import Value
 from headrace.graph.feeding.config import StoreAt
 from headrace.graph.feeding.shares import GlobalBatches
+
+if TYPE_CHECKING:
+    from headrace.graph.service.security import Credentials
 
 CONTEXT_VARIABLE = "HEADRACE_RUN"
 """Names the file."""
@@ -40,6 +43,7 @@ class RunContext(Value):
             trainer starts them itself.
         config: What the user set for the script.
         trace: File for what the trainer measures; none to measure nothing.
+        iterations: After so many the trainer ends, wherever its script is; none for all.
         output: Folder for what the script keeps.
         samplers: Names of the trainer's samplers, in order.
         samplers_per_trainer: How many each trainer of the job has.
@@ -64,6 +68,7 @@ class RunContext(Value):
     requests: Path | None = None
     config: Mapping[str, Any] = Field(default_factory=dict)
     trace: Path | None = None
+    iterations: Annotated[int, Field(ge=1)] | None = None
     output: Path | None = None
     samplers: tuple[str, ...] = ()
     samplers_per_trainer: Annotated[int, Field(ge=1)] = 1
@@ -106,20 +111,24 @@ class RunContext(Value):
         """How to reach stores, by part."""
         from headrace.graph.service.channel import Address
         from headrace.graph.service.client import StoreClient
-        from headrace.graph.service.security import Credentials
 
         if not stores:
             return {}
-        assert self.credentials is not None
-        credentials = Credentials.load(self.credentials)
-        if not self.tls:
-            credentials = replace(credentials, identity=None)
+        credentials = self.load_credentials()
         return {
             at.part: partial(
                 StoreClient.connect, Address(at.task, at.machine, at.host, at.port), credentials
             )
             for at in stores
         }
+
+    def load_credentials(self) -> Credentials:
+        """What the trainer shows stores and samplers of other machines."""
+        from headrace.graph.service.security import Credentials
+
+        assert self.credentials is not None
+        credentials = Credentials.load(self.credentials)
+        return credentials if self.tls else replace(credentials, identity=None)
 
 
 def current_run() -> RunContext | None:

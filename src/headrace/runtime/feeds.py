@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from headrace.graph.feeding.config import SamplerConfig, Wanted
 from headrace.graph.feeding.feed import Feed, start_feed
+from headrace.graph.feeding.handover import PartReceiver
+from headrace.graph.feeding.meeting import meet_sampler
 from headrace.graph.feeding.scheduling import batches_per_epoch, share_of
 from headrace.graph.loading.access import GraphAccess
 from headrace.graph.source import EdgeType
+from headrace.runtime.asking import SamplerPlace, StartSamplers, ask_for_samplers, without_paths
 from headrace.runtime.context import RunContext
+from headrace.runtime.errors import RunError
+from headrace.runtime.stepping import measured_parts
 
 _MAKE_OTHERS = {
     "time_attr": None,
@@ -55,35 +62,63 @@ def num_batches(num_seeds: int, num_samplers: int, settings: Mapping[str, Any]) 
     )
 
 
+@dataclass(frozen=True)
+class Portion:
+    """What one sampler of a trainer adds to batches.
+
+    Attributes:
+        share: Seeds per batch.
+        ends: Of the last batches of an epoch, if that is not its share.
+        seeds: Original ids; none for those that the plan deals it.
+    """
+
+    share: int
+    ends: tuple[int, ...] = ()
+    seeds: np.ndarray | None = None
+
+
+def portions_of(seeds: np.ndarray, batch_size: int, num_samplers: int) -> list[Portion]:
+    """Divide a trainer's seeds among its samplers."""
+    # Every n-th, so that each sampler sees a fair choice whatever order the ids have.
+    ids = np.sort(seeds)
+    return [
+        Portion(share_of(batch_size, num_samplers, s), (), ids[s::num_samplers])
+        for s in range(num_samplers)
+    ]
+
+
 def start_samplers(
     run: RunContext,
     access: GraphAccess,
     folder: Path,
     node_type: str,
-    seeds: np.ndarray,
+    portions: Sequence[Portion],
+    num_steps: int,
     fanouts: Mapping[EdgeType, list[int]],
-    num_samplers: int,
     settings: Mapping[str, Any],
+    split: str | None = None,
 ) -> Feed:
-    """Start a run's samplers for one loader.
+    """Start a run's samplers for one loader, or have them started.
 
     Args:
         run: Says where stores are.
         access: The graph.
         folder: Where it lies.
         node_type: What seeds are.
-        seeds: Original ids.
+        portions: Of each sampler.
+        num_steps: Batches of an epoch.
         fanouts: Neighbours per hop.
-        num_samplers: How many.
         settings: Of the loader, by name.
+        split: Of which the plan deals seeds.
+
+    Raises:
+        RunError: Samplers could not be started.
     """
-    batch_size = settings.get("batch_size", 1)
-    # Every n-th, so that each sampler sees a fair choice whatever order the ids have.
-    shares = [np.sort(seeds)[s::num_samplers] for s in range(num_samplers)]
     stores = run.stores_of(folder)
+    names = run.samplers or tuple(f"sampler {s}" for s in range(len(portions)))
     configs = [
         SamplerConfig(
-            task=f"sampler {s}",
+            task=name,
             machine=run.machine,
             graph=folder,
             stores=stores,
@@ -91,8 +126,9 @@ def start_samplers(
             tls=run.tls,
             node_type=node_type,
             seeds=Path("given"),
-            share=share_of(batch_size, num_samplers, s),
-            batches_per_epoch=num_batches(len(seeds), num_samplers, settings),
+            share=portion.share,
+            ends=portion.ends,
+            batches_per_epoch=num_steps,
             seed=settings.get("seed", 0),
             fanouts=tuple((edge_type, tuple(hops)) for edge_type, hops in fanouts.items()),
             replace=settings.get("replace", False),
@@ -105,10 +141,62 @@ def start_samplers(
             ),
             keep_dtype=settings.get("keep_dtype", False),
             edge_ids=any(access.has_edge_ids(edge_type) for edge_type in access.edge_types),
+            window=run.window,
         )
-        for s in range(num_samplers)
+        for name, portion in zip(names, portions, strict=True)
     ]
+    seeds = [portion.seeds for portion in portions]
+    if run.requests is not None:
+        return Feed(_ask(run, configs, seeds, split), num_steps, time.perf_counter)
+    own = [ids for ids in seeds if ids is not None]
     if run.log is None:
-        return start_feed(configs, shares, time.perf_counter)
+        return start_feed(configs, own, time.perf_counter)
     with run.log.open("ab") as log:
-        return start_feed(configs, shares, time.perf_counter, log)
+        return start_feed(configs, own, time.perf_counter, log)
+
+
+def _ask(
+    run: RunContext,
+    configs: Sequence[SamplerConfig],
+    seeds: Sequence[np.ndarray | None],
+    split: str | None,
+) -> list[PartReceiver]:
+    """Have samplers started, and connect to them."""
+    assert run.requests is not None
+    with TemporaryDirectory(dir=run.requests.parent) as folder:
+        paths: list[Path | None] = []
+        for config, ids in zip(configs, seeds, strict=True):
+            path = None if ids is None else Path(folder) / f"{config.task}.npy"
+            if path is not None and ids is not None:
+                np.save(path, ids)
+            paths.append(path)
+        request = StartSamplers(
+            configs=tuple(map(without_paths, configs)),
+            seeds=tuple(paths),
+            split=split,
+            loader=f"{run.task} on {run.machine}",
+        )
+        places = ask_for_samplers(run.requests, request)
+    receivers: list[PartReceiver] = []
+    try:
+        for place, config in zip(places, configs, strict=True):
+            receivers.append(_receiver(run, place, config.task, config.batches_per_epoch))
+    except BaseException:
+        for receiver in receivers:
+            receiver.close()
+        raise
+    return receivers
+
+
+def _receiver(run: RunContext, place: SamplerPlace, name: str, num_steps: int) -> PartReceiver:
+    name, machine = place.task or name, place.machine or run.machine
+    if place.socket is not None:
+        return meet_sampler(place.socket, f"{name} on {machine}")
+    from headrace.graph.feeding.remote import RemoteReceiver
+    from headrace.graph.service.channel import Address, FlightChannel
+
+    if place.host is None or place.port is None:
+        raise RunError(f"{name} on {machine} is nowhere", "use one version of headrace")
+    address = Address(name, machine, place.host, place.port)
+    channel = FlightChannel(address, run.load_credentials())
+    return RemoteReceiver(measured_parts(run, channel, name, num_steps))

@@ -7,20 +7,24 @@ import os
 import time
 import weakref
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from headrace.graph.feeding.feed import Feed
+from headrace.graph.feeding.recording import StepRecorder
 from headrace.graph.loading import loaders
 from headrace.graph.loading.access import GraphAccess
 from headrace.graph.loading.inputs import links_of, seeds_of
 from headrace.graph.loading.stores import find_access
 from headrace.graph.opening import PartitionedGraph, open_graph
 from headrace.runtime.context import RunContext, current_run
-from headrace.runtime.feeds import can_feed, num_batches, start_samplers
+from headrace.runtime.feeds import can_feed, num_batches, portions_of, start_samplers
 from headrace.runtime.messages import send
+from headrace.runtime.sharing import Share, SharedBatches, take_share
+from headrace.runtime.stepping import steps_of
 
 _TELL_EVERY_S = 0.2
 
@@ -38,45 +42,62 @@ class NeighborLoader(loaders.NeighborLoader):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         settings = _by_name(loaders.NeighborLoader, args, kwargs)
         self._feed: Feed | None = None
+        self._share: Share | None = None
+        self._settings = settings
         self._run, self._graph = _find(settings)
         if self._run is not None and self._graph is not None:
             # The parts are on this machine, though others serve them: seeds are found here.
-            settings["input_nodes"] = seeds_of(
-                find_access(self._graph), settings.get("input_nodes")
-            )
+            here: GraphAccess = find_access(self._graph)
+            self._share = take_share(self._run, settings)
+            settings["input_nodes"] = seeds_of(here, settings.get("input_nodes"))
+            self._samplers = _num_samplers(self._run, here, settings, self)
             _connect(self._run, self._graph, settings)
-        self._settings = settings
-        super().__init__(**settings)
+        super().__init__(**self._for_torch(settings))
+
+    _samplers = 0
 
     @property
     def num_samplers(self) -> int:
         """Processes that make the batches; 0 if this one does."""
-        run, graph = self._run, self._graph
-        if run is None or graph is None or not run.num_samplers:
-            return 0
-        num_seeds: int = len(self.input_data.node)
-        if not can_feed(self._access, self._settings, num_seeds):
-            return 0
-        return min(run.num_samplers, int(self._settings.get("batch_size", 1)), num_seeds)
+        return self._samplers
 
     def __len__(self) -> int:
+        if self._share is not None:
+            return len(self._share)
         if not self.num_samplers:
             return super().__len__()
         return num_batches(len(self.input_data.node), self.num_samplers, self._settings)
 
     def __iter__(self) -> Any:
-        if self._run is None:
+        run, share = self._run, self._share
+        if run is None:
             return super().__iter__()
         trains = bool(self._settings.get("shuffle"))
-        size = (len(self.input_data.node), self.batch_size or 1, len(self))
-        if not self.num_samplers:
-            return _watched(self._run, super().__iter__(), trains, size)
-        return _watched(self._run, self._fed(), trains, size, self._start_feed())
+        size = (len(self.input_data.node), self._settings.get("batch_size", 1), len(self))
+        feed = self._start_feed() if self.num_samplers else None
+        batches = super().__iter__() if feed is None else self._fed(feed)
+        if share is not None:
+            if feed is None:
+                share.iteration = 0
+            batches = share.in_step(batches)
+        return _watched(run, batches, trains, size, feed)
 
-    def _fed(self) -> Iterator[Any]:
+    def _for_torch(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """Settings of a loader that cuts its share itself, if no samplers do."""
+        if self._share is None or self.num_samplers:
+            return settings
+        share = self._share = replace(self._share, batches=self._share.batches.merged())
+        nodes = settings["input_nodes"]
+        num_seeds = len(nodes[1] if isinstance(nodes, tuple) else nodes)
+        batches = SharedBatches(share, num_seeds, settings.get("seed", 0))
+        theirs = {"batch_size", "shuffle", "drop_last"}
+        kept = {name: value for name, value in settings.items() if name not in theirs}
+        return {**kept, "batch_sampler": batches}
+
+    def _fed(self, feed: Feed) -> Iterator[Any]:
         node_type = self.input_data.input_type
         ids, order = self._seeds()
-        for batch in self._start_feed():
+        for batch in feed:
             store = batch if node_type is None else batch[node_type]
             seeds = store.n_id[: store.batch_size]
             store.input_id = order[torch.searchsorted(ids, seeds)]
@@ -99,15 +120,22 @@ class NeighborLoader(loaders.NeighborLoader):
                 fanouts = {access.edge_types[0]: keyed.num_neighbors.get_values()}
             else:
                 fanouts = keyed.num_neighbors.get_values(list(access.edge_types))
+            share, seeds = self._share, self.input_data.node.numpy()
+            if share is None:
+                batch_size = self._settings.get("batch_size", 1)
+                portions = portions_of(seeds, batch_size, self.num_samplers)
+            else:
+                portions = share.portions
             self._feed = start_samplers(
                 run,
                 access,
                 graph.folder,
                 self.input_data.input_type or access.node_types[0],
-                self.input_data.node.numpy(),
+                portions,
+                len(self),
                 fanouts,
-                self.num_samplers,
                 self._settings,
+                None if share is None else share.split,
             )
             weakref.finalize(self, self._feed.close)
         return self._feed
@@ -137,6 +165,28 @@ class LinkNeighborLoader(loaders.LinkNeighborLoader):
             return super().__iter__()
         size = (len(self.input_data.row), self.batch_size or 1, len(self))
         return _watched(self._run, super().__iter__(), self._trains, size)
+
+
+_FED: weakref.WeakSet[NeighborLoader] = weakref.WeakSet()
+"""Who has the samplers that others start for this trainer: there is one process of each."""
+
+
+def _num_samplers(
+    run: RunContext, access: GraphAccess, settings: dict[str, Any], loader: NeighborLoader
+) -> int:
+    """How many processes make a new loader's batches."""
+    nodes = settings["input_nodes"]
+    ids = nodes[1] if isinstance(nodes, tuple) else nodes
+    num_seeds = int(ids.sum()) if ids.dtype == torch.bool else len(ids)
+    if not can_feed(access, settings, num_seeds):
+        return 0
+    batch_size = int(settings.get("batch_size", 1))
+    if run.requests is None:
+        return min(run.num_samplers, batch_size, num_seeds)
+    if _FED or not run.samplers or len(run.samplers) > min(batch_size, num_seeds):
+        return 0
+    _FED.add(loader)
+    return len(run.samplers)
 
 
 def _by_name(loader: Any, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,6 +222,7 @@ def _watched(
     num_seeds, batch_size, num_steps = size
     began_s = told_s = time.perf_counter()
     waited_s = 0.0
+    steps = steps_of(run) if trains else None
     if feed is not None:
         feed.start_measuring()
     for number in range(1, num_steps + 1):
@@ -181,6 +232,9 @@ def _watched(
         waited_s += now_s - before_s
         if batch is None:
             return
+        if steps is not None:
+            _end_if_enough(run, steps)
+            steps.begin()
         if now_s - told_s >= _TELL_EVERY_S or number == num_steps:
             told_s = now_s
             message = {
@@ -196,5 +250,18 @@ def _watched(
             send(run.messages, message)
         yield batch
         del batch
+        if steps is not None:
+            steps.end()
     # The last step of an iterator may have something to do after its last batch.
     next(batches, None)
+
+
+def _end_if_enough(run: RunContext, steps: StepRecorder) -> None:
+    """End the script after as many iterations as the run is for.
+
+    All trainers come here at the same iteration. A script may do anything between its epochs, so
+    to leave it is simpler, and safer, than to hand it epochs without batches.
+    """
+    if run.iterations is not None and steps.num_steps >= run.iterations:
+        steps.close()
+        raise SystemExit(0)

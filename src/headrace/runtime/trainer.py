@@ -1,17 +1,18 @@
 """Run a script as a run's trainer: `python -m headrace.runtime.trainer PARENT MACHINE SCRIPT ...`.
 
-The script runs as if python had been given it. It ends with its parent, however that ends.
+The script runs as if python had been given it. If it has a function `train_func` then and did not
+call `headrace.train` itself, that is called too. It ends with its parent, however that ends.
 """
 
 from __future__ import annotations
 
 import ctypes
+import io
 import os
-import runpy
 import signal
 import sys
 import traceback
-from types import TracebackType
+from types import ModuleType, TracebackType
 
 from headrace.core.errors import HeadraceError
 from headrace.training.heap import reuse_memory
@@ -29,7 +30,7 @@ def main(arguments: list[str]) -> int:
     sys.argv = [script, *rest]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
     try:
-        runpy.run_path(script, run_name="__main__")
+        _train(_run(script))
     except HeadraceError as error:
         sys.stderr.write(f"error: trainer on {machine}: {error.problem}\n  try: {error.remedy}\n")
         return error.exit_code
@@ -39,6 +40,29 @@ def main(arguments: list[str]) -> int:
         sys.stderr.writelines(traceback.format_exception(_without_us(error, script)))
         return 1
     return 0
+
+
+def _run(script: str) -> ModuleType:
+    module = ModuleType("__main__")
+    module.__file__ = script
+    module.__dict__["__builtins__"] = __builtins__
+    # It stays there: what the script defines is looked up in it later.
+    sys.modules["__main__"] = module
+    with io.open_code(os.path.abspath(script)) as file:
+        code = compile(file.read(), script, "exec", dont_inherit=True)
+    exec(code, module.__dict__)
+    return module
+
+
+def _train(module: ModuleType) -> None:
+    function = getattr(module, "train_func", None)
+    if not callable(function):
+        return
+    # Only now: a script may do without torch.
+    from headrace.runtime.training_context import TrainContext, train
+
+    if not TrainContext.num_made:
+        train(function)
 
 
 def _end_with_parent(parent: int) -> None:

@@ -1,0 +1,130 @@
+"""A trainer's share of a split: which seeds its loader has, and how many all trainers take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from headrace.core.errors import SpecError
+from headrace.graph.feeding.shares import GlobalBatches
+from headrace.graph.loading.order import SeededShuffle
+from headrace.graph.source import SPLITS
+from headrace.runtime.context import RunContext
+from headrace.runtime.feeds import Portion
+from headrace.training.data_parallel import STEP
+
+
+@dataclass
+class Share:
+    """One trainer's part of every global batch of a split.
+
+    Attributes:
+        split: Which split.
+        trainer: Number of the trainer.
+        batches: Of all trainers.
+        iteration: The next one of this epoch.
+    """
+
+    split: str
+    trainer: int
+    batches: GlobalBatches
+    iteration: int = 0
+
+    @cached_property
+    def num_seeds(self) -> np.ndarray:
+        """Of all trainers, by iteration and trainer."""
+        return self.batches.num_seeds()
+
+    def __len__(self) -> int:
+        return len(self.num_seeds)
+
+    @property
+    def portions(self) -> list[Portion]:
+        """What the trainer's samplers are told."""
+        own = self.batches.samplers_of(self.trainer)
+        numbers = range(*own.indices(len(self.batches.shares)))
+        return [Portion(self.batches.shares[s], self.batches.ends(s)) for s in numbers]
+
+    def in_step(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The same batches, while gradients are weighed by the seeds that trainers have."""
+        try:
+            for batch in batches:
+                row = self.num_seeds[self.iteration]
+                self.iteration = (self.iteration + 1) % len(self)
+                STEP.begin(int(row[self.trainer]), int(row.sum()))
+                yield batch
+                del batch
+        finally:
+            STEP.end()
+
+
+class SharedBatches:
+    """Positions of seeds, in batches of the sizes of a share; for loaders without samplers.
+
+    Args:
+        share: With one sampler per trainer, see `GlobalBatches.merged`.
+        num_seeds: Of this trainer.
+        seed: Of the order.
+    """
+
+    def __init__(self, share: Share, num_seeds: int, seed: int) -> None:
+        self._share = share
+        self._shuffle = SeededShuffle(num_seeds, seed)
+
+    def __len__(self) -> int:
+        return len(self._share)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = list(self._shuffle)
+        self._shuffle.epoch += 1
+        cuts = np.cumsum([0, *self._share.num_seeds[:, self._share.trainer]])
+        for begin, end in pairwise(cuts.tolist()):
+            yield order[begin:end]
+
+
+def take_share(run: RunContext, settings: dict[str, Any]) -> Share | None:
+    """Let a loader that shuffles a split by its name have this trainer's share of it.
+
+    Args:
+        run: Says who takes what.
+        settings: Of the loader, by name; seeds and batch size are replaced.
+
+    Returns:
+        None if the loader has seeds of its own.
+
+    Raises:
+        SpecError: The plan gives the trainer other batches, or none.
+    """
+    nodes = settings.get("input_nodes")
+    node_type, split = None, nodes
+    if isinstance(nodes, tuple | list) and len(nodes) == 2:
+        node_type, split = nodes
+    if run.requests is None or not isinstance(split, str) or split not in SPLITS:
+        return None
+    if not settings.get("shuffle"):
+        return None
+    batches = run.batches_of(split, bool(settings.get("drop_last")))
+    share = Share(split, run.trainer, batches)
+    batch_size = batches.batch_size(run.trainer)
+    given = settings.setdefault("batch_size", batch_size)
+    if given != batch_size:
+        raise SpecError(
+            f"the plan gives {run.task} batches of {batch_size} seeds, its loader asks for {given}",
+            f"leave batch_size out, or say {batch_size}; to change it, change the job and plan "
+            "again",
+        )
+    if not len(share):
+        raise SpecError(
+            f"the {sum(batches.counts)} seeds of {split} make no batch of "
+            f"{sum(batches.shares)} for {batches.num_trainers} trainers",
+            "plan with smaller batches or fewer trainers",
+        )
+    ids = torch.from_numpy(run.seeds_of(split))
+    settings["input_nodes"] = ids if node_type is None else (node_type, ids)
+    return share

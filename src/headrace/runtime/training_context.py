@@ -1,0 +1,241 @@
+"""What `train_func` of a script is given: its share of the run, and the other trainers.
+
+The same function trains alone, on one machine or on many: alone there is one trainer, which has the
+whole graph and all seeds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, SupportsFloat
+
+import torch
+from torch import nn
+
+from headrace.core.errors import SpecError
+from headrace.graph.opening import PartitionedGraph, open_graph
+from headrace.graph.source import SPLITS
+from headrace.runtime.context import RunContext, current_run
+from headrace.runtime.loading import NeighborLoader
+from headrace.runtime.messages import report
+from headrace.runtime.stepping import steps_of
+from headrace.training.data_parallel import (
+    STEP,
+    from_first_trainer,
+    join_group,
+    leave_group,
+    plain,
+    share_gradients,
+    sum_over_trainers,
+)
+from headrace.training.keeping import BestKeeper
+from headrace.training.watching import ExchangeWatch
+
+TrainFunction = Callable[["TrainContext"], object]
+
+
+class TrainContext:
+    """A trainer's place in a run.
+
+    Args:
+        run: Which run; none to train alone.
+        graph: A graph's folder, for whoever trains alone.
+        config: What the script's settings are, for whoever trains alone.
+        output: Folder for what is kept, if the run names none.
+
+    Attributes:
+        config: Settings of the script.
+        rank: Number of the trainer, from 0.
+        world_size: How many trainers there are.
+        device: Where to compute.
+        output: Folder for what is kept.
+    """
+
+    num_made: ClassVar[int] = 0
+    """Contexts of this process: whether a script trains by itself."""
+
+    def __init__(
+        self,
+        run: RunContext | None = None,
+        graph: str | os.PathLike[str] | None = None,
+        config: Mapping[str, Any] | None = None,
+        output: str | os.PathLike[str] = ".",
+    ) -> None:
+        TrainContext.num_made += 1
+        self.config: dict[str, Any] = {**(config or {}), **(run.config if run else {})}
+        self.rank = run.rank if run else 0
+        self.world_size = run.world_size if run else 1
+        self.device = _device()
+        self.output = run.output if run and run.output else Path(output)
+        self._run = run
+        self._folder = run.parts if run and run.parts else graph
+        self._graph: PartitionedGraph | None = None
+        self._loaders: dict[str, NeighborLoader] = {}
+        self._keeper = BestKeeper(self.output if self.rank == 0 else None)
+
+    @property
+    def graph(self) -> PartitionedGraph:
+        """The graph of the run.
+
+        Raises:
+            SpecError: The run has none.
+        """
+        if self._graph is None:
+            if self._folder is None:
+                raise SpecError(
+                    "this training has no graph",
+                    "give one: `headrace run --local --parts DIR`, `--graph DIR` on a cluster, "
+                    "or `headrace.train(train_func, graph=DIR)`",
+                )
+            self._graph = open_graph(self._folder)
+        return self._graph
+
+    def loader(self, split: str, num_neighbors: Any = None, **settings: Any) -> NeighborLoader:
+        """Batches of this trainer's seeds of a split.
+
+        Seeds of `train` are shuffled, and a plan says how many of them a batch has: `batch_size`
+        only counts where there is no plan, so that one script is right everywhere.
+
+        Args:
+            split: `train`, `val` or `test`.
+            num_neighbors: As in PyG; only needed for the first call of each split, which later ones
+                get the loader of.
+            **settings: Of `NeighborLoader`; `node_type` in a graph with types.
+
+        Raises:
+            SpecError: There is no such split, or the plan says otherwise.
+        """
+        if split in self._loaders and num_neighbors is None and not settings:
+            return self._loaders[split]
+        if split not in SPLITS:
+            raise SpecError(f"there is no split {split!r}", f"use one of {', '.join(SPLITS)}")
+        if num_neighbors is None:
+            raise SpecError(f"a loader of {split} has no num_neighbors", "say how many per hop")
+        settings = {"shuffle": split == "train", **settings}
+        node_type = settings.pop("node_type", None)
+        nodes: Any = split
+        run = self._run
+        if run is not None and run.requests is not None:
+            planned = run.batches_of(split).batch_size(run.trainer)
+            if settings["shuffle"]:
+                settings["batch_size"] = planned
+            else:
+                settings.setdefault("batch_size", planned)
+                nodes = torch.from_numpy(run.seeds_of(split))
+        if node_type is not None:
+            nodes = (node_type, nodes)
+        loader = NeighborLoader(self.graph, num_neighbors, input_nodes=nodes, **settings)
+        self._loaders[split] = loader
+        return loader
+
+    def prepare(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None, **settings: Any
+    ) -> Any:
+        """Make a model learn with all trainers.
+
+        Args:
+            model: The same on all of them; parameters of rank 0 are taken.
+            optimizer: Of the model's parameters; it stays as it is.
+            **settings: Of torch's `DistributedDataParallel`, e.g. `find_unused_parameters`.
+
+        Returns:
+            The model to call, and the optimizer if one was given.
+        """
+        model = model.to(self.device)
+        if self.world_size > 1:
+            self._join()
+            steps = None if self._run is None else steps_of(self._run)
+            if steps is not None and STEP.watch is None:
+                STEP.watch = ExchangeWatch(steps.clock, steps.exchange)
+            model = share_gradients(model, self.device, **settings)
+        return model if optimizer is None else (model, optimizer)
+
+    def report(self, **figures: SupportsFloat | str) -> None:
+        """Show figures, those of rank 0; see `headrace.report`."""
+        if self.rank == 0:
+            report(**figures)
+
+    def sum(self, value: SupportsFloat) -> float:
+        """Sum over all trainers, which must all ask."""
+        self._join()
+        return sum_over_trainers([float(value)], self.device)[0]
+
+    def mean(self, value: SupportsFloat, weight: SupportsFloat = 1) -> float:
+        """Mean over all trainers, which must all ask; 0 if nobody has any weight.
+
+        Args:
+            value: A mean of this trainer; ignored if it has no weight.
+            weight: Over how many.
+        """
+        self._join()
+        heavy = float(weight)
+        sums = sum_over_trainers([float(value) * heavy if heavy else 0.0, heavy], self.device)
+        return sums[0] / sums[1] if sums[1] else 0.0
+
+    def keep_best(
+        self,
+        model: nn.Module,
+        accuracy: SupportsFloat | None = None,
+        loss: SupportsFloat | None = None,
+        patience: int = 5,
+    ) -> bool:
+        """Keep the best model in `best.pt`, a plain `state_dict`; all trainers must ask.
+
+        Args:
+            model: As `prepare` gave it, or as it was before.
+            accuracy: How good it is, the more the better; rank 0 decides.
+            loss: Instead, how bad it is.
+            patience: How many calls may follow without a better model.
+
+        Returns:
+            Whether it is time to stop, the same for all trainers.
+
+        Raises:
+            SpecError: Not exactly one figure is given.
+        """
+        if (accuracy is None) == (loss is None):
+            raise SpecError("a model is kept by one figure", "give either accuracy or loss")
+        self._join()
+        score = float(accuracy) if accuracy is not None else -float(loss or 0.0)
+        score = from_first_trainer(score, self.device)
+        return self._keeper.show(score, lambda: _on_cpu(plain(model).state_dict()), patience)
+
+    def _join(self) -> None:
+        join_group(self.device, self.world_size)
+
+
+def train(
+    train_func: TrainFunction,
+    graph: str | os.PathLike[str] | None = None,
+    config: Mapping[str, Any] | None = None,
+    output: str | os.PathLike[str] = ".",
+) -> object:
+    """Call a training function: in a run with its share of it, else alone.
+
+    Args:
+        train_func: Gets a `TrainContext`.
+        graph: A graph's folder, if a run names none.
+        config: Settings for the function; those of a run come first.
+        output: Folder for what is kept, if a run names none.
+
+    Returns:
+        What the function returns.
+    """
+    try:
+        return train_func(TrainContext(current_run(), graph, config, output))
+    finally:
+        leave_group()
+
+
+def _device() -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    number = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
+    return torch.device("cuda", number)
+
+
+def _on_cpu(state: Mapping[str, Any]) -> dict[str, Any]:
+    # A model that learnt on a GPU must load where there is none.
+    return {name: value.cpu() if hasattr(value, "cpu") else value for name, value in state.items()}

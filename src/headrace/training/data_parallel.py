@@ -1,0 +1,130 @@
+"""Trainers that learn one model together: gradients are summed, weighed by seeds.
+
+A loss is the mean over a trainer's seeds. Weighed by its part of all seeds of the iteration, the
+sum over trainers is the gradient of one process that has the whole batch, whatever shares trainers
+have. Every trainer knows those numbers from the plan, so nothing but gradients is exchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from headrace.training.watching import ExchangeWatch
+
+TIMEOUT_S = 600.0
+"""How long a trainer waits for others; evaluation on one of them must be shorter."""
+
+
+@dataclass
+class Step:
+    """The step that a trainer is in.
+
+    Attributes:
+        num_seeds: Seeds of this trainer; none outside of a loop over a share of the plan.
+        num_all_seeds: Seeds of all trainers.
+        watch: Watches the exchange of gradients; none if nobody wants to know.
+    """
+
+    num_seeds: int | None = None
+    num_all_seeds: int = 0
+    watch: ExchangeWatch | None = None
+
+    def begin(self, num_seeds: int, num_all_seeds: int) -> None:
+        """A batch was handed to the script."""
+        self.num_seeds, self.num_all_seeds = num_seeds, num_all_seeds
+
+    def end(self) -> None:
+        """There are no more batches."""
+        self.num_seeds = None
+
+    @property
+    def weight(self) -> float:
+        """What this trainer's gradients count; a plain mean if nobody knows better."""
+        if self.num_seeds is None:
+            return 1.0 / dist.get_world_size()
+        return self.num_seeds / self.num_all_seeds
+
+
+STEP = Step()
+"""Of this process: loaders begin it, and gradients of prepared models are weighed by it."""
+
+
+def join_group(device: torch.device, world_size: int, timeout_s: float = TIMEOUT_S) -> None:
+    """Meet the other trainers, by torchrun's variables; nothing happens if that was done."""
+    if world_size == 1 or dist.is_initialized():
+        return
+    # NCCL is what torch recommends for GPUs; it is untested here, for want of one.
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+
+
+def leave_group() -> None:
+    """Leave the other trainers, if they were met."""
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def share_gradients(model: nn.Module, device: torch.device, **settings: Any) -> nn.Module:
+    """The model with parameters of rank 0, whose gradients are those of all trainers.
+
+    Args:
+        model: On its device already.
+        device: Which one that is.
+        **settings: Of `DistributedDataParallel`, e.g. `find_unused_parameters`.
+    """
+    ids = [device] if device.type == "cuda" else None
+    shared = DistributedDataParallel(model, device_ids=ids, **settings)
+    # Without annotations: torch compares them with types, and here they are text.
+    shared.register_comm_hook(STEP, lambda step, bucket: _weighed_sum(step, bucket))  # noqa: PLW0108
+    return shared
+
+
+def sum_over_trainers(values: Sequence[float], device: torch.device) -> list[float]:
+    """Sums of each value over all trainers, in double precision."""
+    tensor = torch.tensor(values, dtype=torch.float64, device=device)
+    if dist.is_initialized():
+        dist.all_reduce(tensor)
+    sums: list[float] = tensor.tolist()
+    return sums
+
+
+def from_first_trainer(value: float, device: torch.device) -> float:
+    """The value that rank 0 has."""
+    tensor = torch.tensor([value], dtype=torch.float64, device=device)
+    if dist.is_initialized():
+        dist.broadcast(tensor, 0)
+    return float(tensor.item())
+
+
+def plain(model: nn.Module) -> nn.Module:
+    """The model as the script made it."""
+    if isinstance(model, DistributedDataParallel):
+        inner: nn.Module = model.module
+        return inner
+    return model
+
+
+def _weighed_sum(step: Step, bucket: Any) -> torch.futures.Future[Tensor]:
+    gradients: Tensor = bucket.buffer()
+    watch = step.watch
+    if watch is not None:
+        watch.begin(gradients.nbytes, bucket.is_last())
+    work = dist.all_reduce(gradients.mul_(step.weight), async_op=True)
+    assert work is not None
+
+    def finish(done: Any) -> Tensor:
+        if watch is not None:
+            watch.end()
+        summed: Tensor = done.value()[0]
+        return summed
+
+    future: torch.futures.Future[Tensor] = work.get_future().then(finish)
+    return future

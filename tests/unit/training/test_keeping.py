@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from headrace.training.keeping import BestKeeper  # noqa: E402
+
+
+def state(value: float) -> Any:
+    return lambda: {"weight": torch.tensor([value])}
+
+
+def test_the_best_is_kept_and_patience_ends(tmp_path: Path) -> None:
+    keeper = BestKeeper(tmp_path / "new")
+    scores = [0.5, 0.7, 0.7, math.nan, 0.6]
+    assert [keeper.show(score, state(score), 3) for score in scores] == [False] * 4 + [True]
+    assert keeper.path is not None
+    kept = torch.load(keeper.path, weights_only=True)
+    assert kept["weight"].tolist() == pytest.approx([0.7])
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["best.pt"]
+
+
+def test_other_trainers_write_nothing() -> None:
+    keeper = BestKeeper(None)
+    assert not keeper.show(0.5, lambda: pytest.fail("not asked for"), 2)
+    assert keeper.path is None
+    assert keeper.best == 0.5
