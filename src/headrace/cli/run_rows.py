@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 _DOING = {"store": "serving", "sampler": "sampling", "trainer": "training", "ps": "serving"}
 _STATES = {"waiting": "not yet"}
+_MOSTLY = 0.5
+"""A task that is busy for more of its time counts as working, although it waits at times."""
+
 _CALM = ("ended", "not yet", "ready")
 
 
@@ -43,7 +46,8 @@ def doing(task: TaskStatus) -> str:
     """What a task does, in a word."""
     if task.state != "running":
         return _STATES.get(task.state, str(task.state))
-    return "waiting" if task.waits_for else _DOING.get(task.role, "computing")
+    is_idle = bool(task.waits_for) and (task.busy_share is None or task.busy_share <= _MOSTLY)
+    return "waiting" if is_idle else _DOING.get(task.role, "computing")
 
 
 def tone(word: str) -> str:

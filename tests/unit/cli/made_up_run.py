@@ -26,7 +26,7 @@ def made_up_status(
         for i in range(num_samplers):
             waits = "store3" if (w, i) == (1, 0) else ""
             name, m = f"sampler{w}.{i}", (w + i) % num_machines
-            tasks.append(_task(name, Role.SAMPLER, m, 0.9, waits, 4213))
+            tasks.append(_task(name, Role.SAMPLER, m, 0.3 if waits else 0.9, waits, 4213))
         waits = "sampler1.0" if w == 1 else ""
         tasks.append(_task(f"trainer{w}", Role.TRAINER, w % num_machines, 0.4, waits, 4211))
     return Status(

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from headrace.api.runs import Driver, RunView
 from headrace.cli import app
 from headrace.cli.run_pictures import picture
-from headrace.cli.run_rows import fitting_rows
+from headrace.cli.run_rows import doing, fitting_rows
 from headrace.core.cluster import Cluster, Machine
 from headrace.runtime.run_status import Failure, RunState, TaskState
 from headrace.runtime.runs import RunFolder
@@ -164,6 +164,13 @@ def test_many_tasks_are_told_together() -> None:
     assert [row.name for row in rows] == ["10 tasks"] * 4
     assert [row.doing for row in rows] == ["at work", "2 of 10 waiting", "at work", "at work"]
     assert fitting_rows(status, 3)[1] == 1
+
+
+def test_a_task_that_seldom_waits_counts_as_working() -> None:
+    task = made_up_status("x").tasks[-1].model_copy(update={"waits_for": "sampling"})
+    shares = {None: "waiting", 0.5: "waiting", 0.8: "training"}
+    for share, word in shares.items():
+        assert doing(task.model_copy(update={"busy_share": share})) == word
 
 
 def test_logs_have_the_name_of_their_task(run: RunFolder) -> None:
