@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
@@ -10,15 +9,20 @@ from typing import NamedTuple
 import numpy as np
 
 from headrace.graph.metering import current_meter
-from headrace.graph.service.channel import Channel
+from headrace.graph.service.channel import Channel, FlightChannel
 from headrace.graph.service.messages import Fields, Message
 
 Clock = Callable[[], float]
 
+Frame = tuple[int, float]
+"""What is added to a message, once, and what becomes of each of its bytes."""
+
 # Measured on a virtual link (veth, whose packets hold up to 64 KiB): what gRPC, Arrow, TCP, IP and
-# Ethernet add to a request and to an answer, once and per byte.
-_REQUEST_FRAME = (164, 1.004)
-_REPLY_FRAME = (549, 1.0012)
+# Ethernet add to a request and to an answer.
+FLIGHT_FRAMES: tuple[Frame, Frame] = ((164, 1.004), (549, 1.0012))
+
+# A bare socket: length, frame, types of arrays, and one packet's headers.
+SOCKET_FRAMES: tuple[Frame, Frame] = ((130, 1.0012), (150, 1.0012))
 
 
 class Call(NamedTuple):
@@ -55,6 +59,8 @@ class MeasuredChannel:
         self._channel = channel
         self._clock = clock
         self._who = who
+        is_flight = isinstance(channel, FlightChannel)
+        self._request, self._reply = FLIGHT_FRAMES if is_flight else SOCKET_FRAMES
 
     def ask(
         self, fields: Fields, arrays: Sequence[np.ndarray], timeout_s: float
@@ -64,13 +70,13 @@ class MeasuredChannel:
         if note is None:
             return self._channel.ask(fields, arrays, timeout_s)
         start_s = self._clock()
-        request_bytes = _wire_bytes(fields, arrays, _REQUEST_FRAME)
+        request_bytes = _wire_bytes(fields, arrays, self._request)
         future = self._channel.ask(fields, arrays, timeout_s)
 
         def done(future: Future[Message]) -> None:
             if future.exception() is None:
                 reply = future.result()
-                reply_bytes = _wire_bytes(reply.fields, reply.arrays, _REPLY_FRAME)
+                reply_bytes = _wire_bytes(reply.fields, reply.arrays, self._reply)
                 note(Call(start_s, self._clock(), request_bytes, reply_bytes, reply.fields))
 
         # Before anybody waits for the answer: a part that is done has noted all of its calls.
@@ -100,7 +106,8 @@ def measured_store(channel: Channel, task: str, clock: Clock) -> MeasuredChannel
     return MeasuredChannel(channel, clock, who)
 
 
-def _wire_bytes(fields: Fields, arrays: Sequence[np.ndarray], frame: tuple[int, float]) -> int:
+def _wire_bytes(fields: Fields, arrays: Sequence[np.ndarray], frame: Frame) -> int:
     payload = sum(array.nbytes for array in arrays)
-    header = len(json.dumps(fields, separators=(",", ":"))) if fields else 2
+    # Close to their JSON, and several times as fast.
+    header = 2 + sum(len(name) + len(str(value)) + 4 for name, value in fields.items())
     return int(frame[0] + frame[1] * (payload + header))

@@ -164,8 +164,8 @@ def test_calls_are_noted_with_the_part_that_asked(clock: HandClock) -> None:
         use = meter.stores["store3"]
         assert (use.num_calls, use.service_s) == (1, 0.5)
         assert (use.first_s, use.last_s) == (100.0 + number, 102.0)
-        assert use.reply_bytes == pytest.approx(800 * (number + 1) + 549 + 17, rel=0.01)
-        assert use.request_bytes == pytest.approx(80 + 164 + 15, rel=0.01)
+        assert use.reply_bytes == pytest.approx(800 * (number + 1) + 150 + 17, rel=0.01)
+        assert use.request_bytes == pytest.approx(80 + 130 + 15, rel=0.01)
     channel.close()
     assert late.asked == []
 
