@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -123,6 +124,14 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def assert_logs_are_kept(err: str) -> None:
+    found = re.search(r"what stores and samplers said is in (\S+)", err)
+    assert found is not None, err
+    logs = {file.name: file.read_text() for file in Path(found[1]).iterdir()}
+    assert all("serving part" in logs[f"store-{part}.log"] for part in range(2)), logs
+    shutil.rmtree(found[1])
+
+
 def test_learns_pubmed_as_pyg_does(parts: Path) -> None:
     out, err = start(parts, "--json", epochs=NUM_EPOCHS).communicate(timeout=280)
     summary = json.loads(out)
@@ -157,6 +166,7 @@ def test_a_store_that_is_gone_ends_the_run(parts: Path) -> None:
     err = run.process.communicate(timeout=60)[1]
     assert time.monotonic() - begin_s < 15
     assert re.search(r"store 1 on \S+", err), err
+    assert_logs_are_kept(err)
     assert run.process.returncode not in (0, 70)
     wait_until_gone(lambda: tasks_of(trainer))
 
@@ -168,6 +178,7 @@ def test_a_sampler_that_is_gone_is_an_error_of_the_script(parts: Path) -> None:
     os.kill(max(tasks_of(trainer) - {trainer}), signal.SIGKILL)
     err = run.process.communicate(timeout=30)[1]
     assert re.search(r"sampler \d on \S+", err), err
+    assert_logs_are_kept(err)
     assert run.process.returncode == 6
     wait_until_gone(lambda: tasks_of(trainer))
 

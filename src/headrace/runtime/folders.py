@@ -1,4 +1,7 @@
-"""A run's folder: its keys, its socket and its logs, for this user alone, gone at the end."""
+"""A run's folder: its keys, its socket and its logs, for this user alone, gone at the end.
+
+Of a run that failed the logs stay, without the keys.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,12 @@ PREFIX = "headrace-run-"
 """How names of run folders begin; pid namespace and process of the owner follow."""
 
 
+LOGS_PREFIX = "headrace-logs-"
+"""How names of folders begin that have the logs of a run that failed."""
+
+_MOST_KEPT = 10
+
+
 @contextmanager
 def run_folder() -> Iterator[Path]:
     """A new folder, removed at the end with those of runs that could not remove theirs."""
@@ -24,6 +33,26 @@ def run_folder() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def keep_logs(folder: Path) -> Path | None:
+    """Move the logs of a run to a folder that stays, and forget the oldest of such folders.
+
+    Returns:
+        Where they are; none if nobody said anything.
+    """
+    logs = [log for log in sorted(folder.glob("*.log")) if log.stat().st_size]
+    if not logs:
+        return None
+    above = folder.parent
+    prefix = f"{LOGS_PREFIX}{os.getuid()}-"
+    kept = sorted(above.glob(f"{prefix}*"), key=lambda each: each.lstat().st_mtime)
+    for old in kept[: 1 - _MOST_KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+    place = Path(tempfile.mkdtemp(prefix=prefix, dir=above))
+    for log in logs:
+        shutil.move(log, place)
+    return place
 
 
 def remove_forgotten(above: Path) -> None:

@@ -21,7 +21,8 @@ from headrace.graph.opening import open_graph
 from headrace.graph.service.config import StoreConfig
 from headrace.graph.service.security import Authority, Credentials, Secret
 from headrace.runtime.context import CONTEXT_VARIABLE, RunContext
-from headrace.runtime.folders import run_folder
+from headrace.runtime.errors import RunError
+from headrace.runtime.folders import keep_logs, run_folder
 from headrace.runtime.messages import Inbox
 from headrace.runtime.stores import StoreProcess, how_ended
 
@@ -91,9 +92,21 @@ def run_local(wanted: LocalRun, watcher: RunWatcher) -> int:
     """
     num_stores = _check(wanted)
     machine = socket.gethostname()
+    with _signals_interrupt(), run_folder() as folder:
+        try:
+            code = _run(wanted, num_stores, machine, folder, watcher)
+        except RunError:
+            _keep_logs(folder, watcher)
+            raise
+        if code != 0:
+            watcher.say(f"trainer on {machine} {how_ended(code)}")
+            _keep_logs(folder, watcher)
+    return code if code >= 0 else 128 - code
+
+
+def _run(wanted: LocalRun, num_stores: int, machine: str, folder: Path, watcher: RunWatcher) -> int:
+    """Start everything, wait for the trainer, end everything; the trainer's exit code."""
     with ExitStack() as stack:
-        stack.enter_context(_signals_interrupt())
-        folder = stack.enter_context(run_folder())
         inbox = Inbox(folder / "messages")
         stack.callback(inbox.close)
         credentials = _write_credentials(folder, wanted.tls)
@@ -139,12 +152,13 @@ def run_local(wanted: LocalRun, watcher: RunWatcher) -> int:
             reader.join(_PATIENCE_S)
         for message in inbox.receive(0):
             watcher.tell(message)
-    if code < 0:
-        watcher.say(f"trainer on {machine} {how_ended(code)}")
-        return 128 - code
-    if code > 0:
-        watcher.say(f"trainer on {machine} {how_ended(code)}")
     return code
+
+
+def _keep_logs(folder: Path, watcher: RunWatcher) -> None:
+    kept = keep_logs(folder)
+    if kept is not None:
+        watcher.say(f"what stores and samplers said is in {kept}")
 
 
 def _check(wanted: LocalRun) -> int:

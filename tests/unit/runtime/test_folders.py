@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.runtime.folders import namespace, remove_forgotten, run_folder
+from headrace.runtime.folders import keep_logs, namespace, remove_forgotten, run_folder
 
 
 def test_only_its_user_can_look_and_it_is_gone_at_the_end() -> None:
@@ -18,6 +18,25 @@ def test_only_its_user_can_look_and_it_is_gone_at_the_end() -> None:
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         (folder / "file").write_text("x")
     assert not folder.exists()
+
+
+def test_logs_of_failed_runs_stay_without_their_keys(tmp_path: Path) -> None:
+    kept = []
+    for number in range(12):
+        run = tmp_path / f"run-{number}"
+        run.mkdir()
+        assert keep_logs(run) is None
+        for name in ("keys", "store-0.log"):
+            (run / name).write_text(f"{name} of {number}")
+        (run / "store-1.log").touch()
+        place = keep_logs(run)
+        assert place is not None
+        os.utime(place, (number, number))
+        assert stat.S_IMODE(place.stat().st_mode) == 0o700
+        assert [file.name for file in place.iterdir()] == ["store-0.log"]
+        assert (place / "store-0.log").read_text() == f"store-0.log of {number}"
+        kept.append(place)
+    assert [place.exists() for place in kept] == [False] * 2 + [True] * 10
 
 
 def test_folders_of_killed_runs_are_removed(tmp_path: Path) -> None:
