@@ -202,6 +202,11 @@ def _find(settings: dict[str, Any]) -> tuple[RunContext | None, PartitionedGraph
         return run, None
     if isinstance(data, str | os.PathLike):
         data = settings["data"] = open_graph(data)
+    if isinstance(data, PartitionedGraph) and run.parts is not None and data.folder != run.parts:
+        # A machine may have its own copy of the graph, which its stores and samplers know.
+        served = open_graph(run.parts)
+        if served.manifest == data.manifest:
+            data = settings["data"] = served
     return run, data if isinstance(data, PartitionedGraph) else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -103,3 +104,13 @@ def test_a_split_too_small_for_all_trainers(graph: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv(CONTEXT_VARIABLE, str(graph.parent / "few"))
     with pytest.raises(SpecError, match="1 seeds of train make no batch of 8 for 2 trainers"):
         loader(graph)
+
+
+def test_a_copy_of_the_graph_is_the_graph_of_the_run(graph: Path) -> None:
+    shutil.copytree(graph, graph.parent / "copy")
+    batches = loader(graph.parent / "copy")
+    assert batches._graph.folder == graph
+    assert len(batches) == 3
+    write(homogeneous(seed=1), graph.parent / "other", 2)
+    other = loader(graph.parent / "other", shuffle=False, batch_size=9)
+    assert other._graph.folder == graph.parent / "other"

@@ -36,7 +36,7 @@ def test_alone_there_is_one_trainer_with_everything(
         assert ctx.prepare(model, optimizer) == (model, optimizer)
         loader = ctx.loader("train", num_neighbors=[2, 2], batch_size=3)
         assert loader is ctx.loader("train")
-        num_seeds = sum(batch.batch_size for batch in loader)
+        num_seeds: int = sum(batch.batch_size for batch in loader)
         assert ctx.mean(num_seeds, weight=4) == ctx.sum(num_seeds) == num_seeds
         assert ctx.mean(float("nan"), weight=0) == 0
         ctx.report(epoch=1, accuracy=0.5)
