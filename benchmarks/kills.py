@@ -156,9 +156,13 @@ def judge(graph: Path, seed: int) -> dict[str, Any]:
             return {"seed": seed, "problems": [log.read().decode(errors="replace")[-2000:]]}
     found: dict[str, Any] = json.loads(out.splitlines()[-1])
     error = found["error"] or "none"
-    # A process that was told to end may take a moment.
-    end = time.monotonic() + 5
-    while (left := of_session(process.pid)) and time.monotonic() < end:
+    # A process that was told to end may take a moment; so may somebody who has just made memory.
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        left = of_session(process.pid)
+        forgotten = orphans(set(os.listdir("/dev/shm")) - shared)
+        if not left and not forgotten:
+            break
         time.sleep(0.05)
     checks = {
         f"the error came after {found['after_s']} s": (found["after_s"] or 0) > PROMISED_S,
@@ -166,7 +170,7 @@ def judge(graph: Path, seed: int) -> dict[str, Any]:
         f"the error does not name {found['victim']}: {error}": found["victim"] not in error,
         f"processes are left: {left}": bool(left),
         f"{found['segments']} segments are mapped": found["segments"] > 0,
-        "shared memory is left": bool(orphans(set(os.listdir("/dev/shm")) - shared)),
+        f"shared memory is left: {forgotten}": bool(forgotten),
     }
     return found | {"problems": [problem for problem, is_so in checks.items() if is_so]}
 
