@@ -123,6 +123,38 @@ def test_samplers_ask_stores_to_draw_by_weight(data: Any, tmp_path: Path) -> Non
     assert all((data.edge_weight[edges] > 0).all() for _, edges in expected)
 
 
+@pytest.mark.parametrize("num_samplers", [1, 2])
+def test_samplers_hand_over_columns_of_edges(data: Any, num_samplers: int, tmp_path: Path) -> None:
+    data = data.clone()
+    data.edge_half = data.edge_attr.half()
+    graph = in_parts(data, tmp_path, 2)
+    seeds = np.array_split(np.arange(0, NUM_NODES, 2), num_samplers)
+    configs = [
+        SamplerConfig(
+            task=f"sampler {s}",
+            graph=graph.folder,
+            node_type="node",
+            seeds=Path("given"),
+            share=50 // num_samplers,
+            batches_per_epoch=3,
+            fanouts=tuple((edge_type, (4, 3)) for edge_type in graph.edge_types),
+            edge_ids=True,
+            edge_columns=True,
+        )
+        for s in range(num_samplers)
+    ]
+    with start_feed(configs, seeds, time.perf_counter) as feed:
+        num_batches = 0
+        for batch in feed:
+            num_batches += 1
+            assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
+            assert torch.equal(batch.edge_time, data.edge_time[batch.e_id])
+            assert torch.equal(batch.edge_half, data.edge_half[batch.e_id].float())
+            ends = batch.n_id[batch.edge_index]
+            assert torch.equal(ends, data.edge_index[:, batch.e_id])
+    assert num_batches == 3
+
+
 def test_stores_refuse_columns_that_are_no_weights_or_times(data: Any, tmp_path: Path) -> None:
     graph = in_parts(data, tmp_path, 1)
     with serving(graph) as stores, StoreClient.connect(stores[0], CREDENTIALS) as client:

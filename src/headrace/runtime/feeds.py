@@ -35,13 +35,12 @@ _MAKE_OTHERS = {
 """Settings that samplers do not know, and how they are when nobody asks for them."""
 
 
-def can_feed(access: GraphAccess, settings: Mapping[str, Any], num_seeds: int) -> bool:
+def can_feed(settings: Mapping[str, Any], num_seeds: int) -> bool:
     """Whether sampler processes can make a loader's batches.
 
     Without `shuffle` a script may count on the order of its seeds, which samplers change.
 
     Args:
-        access: The graph.
         settings: Of the loader, by name.
         num_seeds: How many it has.
     """
@@ -51,7 +50,7 @@ def can_feed(access: GraphAccess, settings: Mapping[str, Any], num_seeds: int) -
         value = settings.get(name, usual)
         if getattr(value, "value", value) != usual:  # an enum of PyG, or its text
             return False
-    return not any(access.columns[edge_type] for edge_type in access.edge_types)
+    return True
 
 
 def num_batches(num_seeds: int, num_samplers: int, settings: Mapping[str, Any]) -> int:
@@ -141,6 +140,7 @@ def start_samplers(
             ),
             keep_dtype=settings.get("keep_dtype", False),
             edge_ids=any(access.has_edge_ids(edge_type) for edge_type in access.edge_types),
+            edge_columns=any(access.columns[edge_type] for edge_type in access.edge_types),
             window=run.window,
         )
         for name, portion in zip(names, portions, strict=True)

@@ -50,7 +50,7 @@ class NeighborLoader(loaders.NeighborLoader):
             here: GraphAccess = find_access(self._graph)
             self._share = take_share(self._run, settings)
             settings["input_nodes"] = seeds_of(here, settings.get("input_nodes"))
-            self._samplers = _num_samplers(self._run, here, settings, self)
+            self._samplers = _num_samplers(self._run, settings, self)
             _connect(self._run, self._graph, settings)
         super().__init__(**self._for_torch(settings))
 
@@ -171,14 +171,12 @@ _FED: weakref.WeakSet[NeighborLoader] = weakref.WeakSet()
 """Who has the samplers that others start for this trainer: there is one process of each."""
 
 
-def _num_samplers(
-    run: RunContext, access: GraphAccess, settings: dict[str, Any], loader: NeighborLoader
-) -> int:
+def _num_samplers(run: RunContext, settings: dict[str, Any], loader: NeighborLoader) -> int:
     """How many processes make a new loader's batches."""
     nodes = settings["input_nodes"]
     ids = nodes[1] if isinstance(nodes, tuple) else nodes
     num_seeds = int(ids.sum()) if ids.dtype == torch.bool else len(ids)
-    if not can_feed(access, settings, num_seeds):
+    if not can_feed(settings, num_seeds):
         return 0
     batch_size = int(settings.get("batch_size", 1))
     if run.requests is None:

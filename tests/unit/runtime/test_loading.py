@@ -84,13 +84,16 @@ def test_samplers_feed_loaders_that_shuffle(parts: Path, monkeypatch: pytest.Mon
     assert len(headrace.NeighborLoader(parts, [3], batch_size=4, shuffle=True)) == 10
 
 
-def test_graphs_with_columns_of_edges_are_sampled_by_the_trainer(
+def test_samplers_make_batches_with_columns_of_edges(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(homogeneous(), tmp_path / "parts", 2)
     enter_run(tmp_path / "parts", monkeypatch, num_samplers=2)
-    loader = headrace.NeighborLoader(tmp_path / "parts", [3], batch_size=4, shuffle=True)
-    assert loader.num_samplers == 0
+    settings: dict[str, Any] = {"batch_size": 4, "shuffle": True}
+    loader = headrace.NeighborLoader(tmp_path / "parts", [3], **settings)
+    assert loader.num_samplers == 2
+    loader = headrace.NeighborLoader(tmp_path / "parts", [3], weight_attr="edge_weight", **settings)
+    assert loader.num_samplers == 2
 
 
 def test_graphs_in_memory_stay_there(monkeypatch: pytest.MonkeyPatch, parts: Path) -> None:

@@ -108,6 +108,7 @@ class SamplerConfig(Value):
         weight: Edge column by which neighbours are drawn.
         columns: Values that batches have; none for all columns, scalars for seeds only.
         edge_ids: Whether batches have the original ids of their edges.
+        edge_columns: Whether batches have all columns of their edges.
         keep_dtype: Whether features of 16 bits are handed over as they are, not as `float32`.
         window: How many parts may wait for the trainer.
         sampled_ahead: How many parts may be sampled before their values are fetched.
@@ -141,6 +142,7 @@ class SamplerConfig(Value):
     weight: str | None = None
     columns: tuple[Wanted, ...] | None = None
     edge_ids: bool = False
+    edge_columns: bool = False
     keep_dtype: bool = False
     window: Count = 4
     sampled_ahead: Count = 8

@@ -19,6 +19,7 @@ from headrace.graph.loading.access import GraphAccess
 from headrace.graph.loading.gathering import Gathering
 from headrace.graph.manifest import ColumnInfo
 from headrace.graph.sampling import BatchKey, HeteroSampled, Sampler
+from headrace.graph.source import EdgeType
 
 _HALVES = ("float16", "bfloat16")
 
@@ -122,7 +123,8 @@ class PartMaker:
         self._clock = clock
         self._recorder = recorder
         self._fanouts = dict(config.fanouts)
-        self._rule = Rule(config.replace, config.disjoint, edge_ids=config.edge_ids)
+        edge_ids = config.edge_ids or config.edge_columns
+        self._rule = Rule(config.replace, config.disjoint, edge_ids=edge_ids)
         self._source = access.hops(config.weight, None)
         self._own = threading.local()
         if config.node_type not in access.node_types:
@@ -170,10 +172,20 @@ class PartMaker:
         for edge_type, row in out.row.items():
             key = Key(edge_type, "edge_index", "ends", "int64")
             draft.add_ends(key, row, out.col[edge_type])
-            if out.edge is not None and access.has_edge_ids(edge_type):
-                ids = access.edge_ids(edge_type, out.edge[edge_type])
-                draft.add(Key(edge_type, "e_id", "edge", "int64"), ids)
+            if out.edge is not None:
+                self._start_edges(draft, edge_type, out.edge[edge_type])
         return draft
+
+    def _start_edges(self, draft: Draft, edge_type: EdgeType, edges: np.ndarray) -> None:
+        access, config = self._access, self._config
+        if config.edge_ids and access.has_edge_ids(edge_type):
+            ids = access.edge_ids(edge_type, edges)
+            draft.add(Key(edge_type, "e_id", "edge", "int64"), ids)
+        if config.edge_columns:
+            for info in access.columns[edge_type].values():
+                key = Key(edge_type, info.name, "edge", self._handed_over(info))
+                gathering = access.gather(edge_type, info.name, edges, may_repeat=True)
+                draft.add_gather(key, gathering, info, len(edges))
 
     def _sampler(self) -> Sampler:
         if not hasattr(self._own, "sampler"):
@@ -186,8 +198,12 @@ class PartMaker:
 
     def _column(self, wanted: Wanted) -> _Column:
         info = self._access.column(wanted.node_type, wanted.name)
+        return _Column(wanted, info, self._handed_over(info))
+
+    def _handed_over(self, info: ColumnInfo) -> str:
+        """In which type a column is handed over."""
         is_cast = info.dtype in _HALVES and not self._config.keep_dtype
-        return _Column(wanted, info, "float32" if is_cast else info.dtype)
+        return "float32" if is_cast else info.dtype
 
 
 def _working(notes: PartNotes | None) -> AbstractContextManager[None]:
