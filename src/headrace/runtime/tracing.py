@@ -204,7 +204,8 @@ class _Merging:
         ends_s = {}
         per_trainer = self._plan.job.samplers_per_trainer
         for (sampler, n), (_, end_s, taken_s, busy_s, part_bytes) in self._samplers.items():
-            time_s = max(busy_s, taken_s - waited[sampler, n])
+            # Parts that are made on several cores at once take less than they compute.
+            time_s = max(min(busy_s, taken_s), taken_s - waited[sampler, n])
             self._executions.add(sampler, n, end_s - time_s, end_s)
             ends_s[sampler, n] = end_s
             number = sampler - self._graph.first_sampler
