@@ -20,10 +20,12 @@ from headrace.policies.lifecycle.events import (
     Outcome,
     Phase,
     Place,
+    Placed,
     Ready,
     Say,
     Ship,
     Shipped,
+    Stage,
     Start,
     Stop,
     Tick,
@@ -40,6 +42,7 @@ _LOOK_S = 0.05
 _POLL_S = 1.0
 _FAST_POLL_S = 0.2
 _ENDING_S = 3.0
+_HOLD_S = 0.7
 
 
 class Observer:
@@ -47,6 +50,9 @@ class Observer:
 
     def say(self, line: str) -> None:
         """Something happened that the user should know."""
+
+    def placed(self, hellos: Mapping[str, Mapping[str, Any]]) -> None:
+        """Every shell has said where it is."""
 
     def changed(self, state: Lifecycle, event: Event) -> None:
         """The lifecycle took an event."""
@@ -106,8 +112,9 @@ class Controller:
         self._read: dict[tuple[str, str], int] = {}
         self._reading: set[tuple[str, str]] = set()
         self._sizes: dict[tuple[str, str], int] = {}
+        self._held: dict[str, tuple[float, Ended]] = {}
+        self._release_s = 0.0
         self._num_shipped = 0
-        self._meeting: int | None = None
         self._waiting_trainers: list[str] = []
         self._outcome: Outcome | None = None
         self._begin = commands
@@ -126,6 +133,7 @@ class Controller:
                 self._tell(Interrupted())
             self._crew.look()
             self._poll()
+            self._release()
             self._tell(Tick())
             self._settle()
             if len(self._calls):
@@ -145,6 +153,8 @@ class Controller:
                 self._state, commands = step(before, event, time.monotonic())
                 if self._state is not before:
                     self._observer.changed(self._state, event)
+                if isinstance(event, Placed):
+                    self._observer.placed(self._crew.hellos)
                 if self._state.phase is Phase.RUNNING and before.phase is not Phase.RUNNING:
                     self._observer.synchronised(self._crew.clock_offsets())
                 self._obey(commands)
@@ -277,8 +287,12 @@ class Controller:
                 self._orders.note_port(self._crew.machine(name), state["port"])
                 self._tell(Ready(name))
             if state["code"] is not None:
-                self._tell(Ended(name, state["code"], state["how"], state["said"]))
-            elif state["pid"] is None:
+                ended = Ended(name, state["code"], state["how"], state["said"])
+                if ended.code and self._state.phase is Phase.RUNNING:
+                    self._hold(ended, state["ended_ago_s"])
+                else:
+                    self._tell(ended)
+            elif state["pid"] is None and self._state.stages[name] is Stage.STOPPING:
                 # Nothing runs here, so whoever waits for its end waits no longer.
                 self._tell(Ended(name, 0, "ended"))
             for what in ("log", "trace"):
@@ -286,6 +300,19 @@ class Controller:
                 self._fetch(name, what)
 
         return then
+
+    def _hold(self, ended: Ended, ago_s: float) -> None:
+        """Keep a failure until others had time to tell theirs: the first one explains the rest."""
+        now_s = time.monotonic()
+        if not self._held:
+            self._release_s, self._next_poll_s = now_s + _HOLD_S, 0.0
+        self._held.setdefault(ended.task, (now_s - ago_s, ended))
+
+    def _release(self) -> None:
+        if self._held and time.monotonic() >= self._release_s:
+            for _, ended in sorted(self._held.values(), key=lambda each: each[0]):
+                self._tell(ended)
+            self._held.clear()
 
     def _unseen(self, name: str) -> Any:
         def failed(error: Exception) -> None:

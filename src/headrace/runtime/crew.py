@@ -96,9 +96,10 @@ class Crew:
         """Number of a task's machine."""
         return self._machines[name]
 
-    def hello(self, name: str) -> dict[str, Any]:
-        """What a task's shell found out about itself."""
-        return self._hellos[name]
+    @property
+    def hellos(self) -> dict[str, dict[str, Any]]:
+        """What every shell found out about itself."""
+        return self._hellos
 
     def is_lost(self, name: str) -> bool:
         """Whether a task's shell is known to be gone."""

@@ -93,6 +93,12 @@ class Recorder(Observer):
         self._folder.append_event("say", line=line)
         self._watcher.say(line)
 
+    def placed(self, hellos: Mapping[str, Mapping[str, Any]]) -> None:
+        """Every shell has said where it is."""
+        told = ("address", "interface", "pid", "gpus")
+        tasks = {task: {key: hello[key] for key in told} for task, hello in hellos.items()}
+        self._folder.append_event("places", tasks=tasks)
+
     def changed(self, state: Lifecycle, event: Event) -> None:
         """The lifecycle took an event."""
         before, self._state = self._state, state

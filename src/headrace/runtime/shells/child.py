@@ -7,8 +7,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 KILL_AFTER_S = 4.0
@@ -42,7 +42,7 @@ class Child:
         self._began_bytes = log.stat().st_size if log.exists() else 0
         self._kill_s: float | None = None
         self._ended_s: float | None = None
-        with log.open("ab") as output:
+        with log.open("ab") as output, _signal_works(end_by):
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE if end_by is None else subprocess.DEVNULL,
@@ -70,6 +70,7 @@ class Child:
             # Before its number is free for others, which the group still has.
             self._kill()
             self._process.wait()
+            self._close_input()
         return self._process.returncode
 
     @property
@@ -82,11 +83,11 @@ class Child:
         if self._kill_s is not None or self.code is not None:
             return
         self._kill_s = time.monotonic() + patience_s
-        with suppress(OSError):
-            if self._end_by is not None:
+        if self._end_by is None:
+            self._close_input()
+        else:
+            with suppress(ProcessLookupError):
                 os.kill(self.pid, self._end_by)
-            elif self._process.stdin is not None:
-                self._process.stdin.close()
 
     def end(self, patience_s: float = 1.0) -> None:
         """Stop it and wait."""
@@ -107,6 +108,11 @@ class Child:
         errors = [line for line in said if "error" in line.lower()]
         return (errors or said or [""])[-1][:500]
 
+    def _close_input(self) -> None:
+        if self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()
+
     def _kill(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
@@ -115,6 +121,19 @@ class Child:
         with suppress(ChildProcessError):
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         self._ended_s = time.monotonic()
+
+
+@contextmanager
+def _signal_works(number: signal.Signals | None) -> Iterator[None]:
+    """See that a child does not ignore a signal only because whoever starts it does."""
+    if number is None:
+        yield
+        return
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 def how_ended(code: int) -> str:

@@ -1,0 +1,106 @@
+"""Processes of shells: how they end, what they said, what they leave."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.runtime.shells.child import Child, how_ended
+from headrace.runtime.shells.here import free_port, interface_of, nic_bytes, rss_bytes
+from tests.leftovers import patient
+
+pytestmark = pytest.mark.integration
+
+WAITS = "import sys; print('up', flush=True); sys.stdin.read()"
+SAVES = """
+import time
+try:
+    print("up", flush=True)
+    time.sleep(1000)
+except KeyboardInterrupt:
+    print("saved")
+"""
+STUBBORN = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+print("up", child.pid, flush=True)
+time.sleep(1000)
+"""
+FAILS = "import sys; print('hello'); sys.exit('ValueError: no')"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def _ignored() -> Iterator[None]:
+    """As in a process of Ray, which ignores Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def is_up(log: Path) -> bool:
+    return patient(lambda: "up" in log.read_text())
+
+
+def has_ended(child: Child) -> bool:
+    return patient(lambda: child.code is not None)
+
+
+def test_a_closed_input_ends_it(log: Path) -> None:
+    child = Child([sys.executable, "-c", WAITS], log)
+    assert is_up(log)
+    assert child.code is None
+    assert rss_bytes(child.pid) > 1e6
+    child.stop(60)
+    assert has_ended(child)
+    assert child.code == 0
+    assert child.ended_ago_s >= 0
+
+
+@pytest.mark.usefixtures("_ignored")
+def test_a_script_may_save_what_it_has(log: Path) -> None:
+    child = Child([sys.executable, "-c", SAVES], log, end_by=signal.SIGINT)
+    assert is_up(log)
+    child.stop(60)
+    assert has_ended(child)
+    assert child.code == 0
+    assert log.read_text().split() == ["up", "saved"]
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_whoever_does_not_listen_is_killed_with_all_it_started(log: Path) -> None:
+    child = Child([sys.executable, "-c", STUBBORN], log, end_by=signal.SIGINT)
+    assert is_up(log)
+    beside = int(log.read_text().split()[1])
+    child.end(0.1)
+    assert child.code == -signal.SIGKILL
+    assert how_ended(-9) == "was ended by SIGKILL, perhaps because memory was full"
+    assert patient(lambda: rss_bytes(beside) == 0)
+
+
+def test_last_words_are_those_of_the_newest_process(log: Path) -> None:
+    log.write_text("Error: of another one\n")
+    child = Child([sys.executable, "-c", FAILS], log)
+    assert has_ended(child)
+    assert (child.code, child.last_words()) == (1, "ValueError: no")
+    quiet = Child([sys.executable, "-c", ""], log)
+    assert has_ended(quiet)
+    assert quiet.last_words() == ""
+
+
+def test_a_machine_knows_its_card() -> None:
+    name = interface_of("127.0.0.1")
+    assert name is not None
+    assert nic_bytes(name) is not None
+    assert nic_bytes("none") is None
+    assert interface_of("192.0.2.1") is None
+    assert 0 < free_port("127.0.0.1") < 65536

@@ -1,0 +1,132 @@
+"""What every task of a run is told."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography")
+
+from headrace.api.planning import plan
+from headrace.core.cluster import Cluster
+from headrace.core.errors import SpecError
+from headrace.core.job import Job, Role, Sync
+from headrace.core.placement import PlacementFile
+from headrace.core.plan import Plan
+from headrace.graph.feeding.config import SamplerConfig
+from headrace.graph.opening import open_graph
+from headrace.graph.service.config import StoreConfig
+from headrace.runtime.context import RunContext
+from headrace.runtime.nodes import Node
+from headrace.runtime.orders import Orders, make_keys
+from headrace.runtime.placing import slots_of
+from tests.unit.graph.small_graphs import homogeneous, write
+
+NODES = tuple(Node(f"m{m}", f"id{m}", f"10.0.0.{m + 1}", {"CPU": 8}) for m in range(3))
+CLUSTER = Cluster.model_validate(
+    {
+        "version": 1,
+        "machines": [
+            {"name": node.machine, "nic": "1Gbps", "resources": {"cpu": 8}} for node in NODES
+        ],
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def made() -> Plan:
+    job = Job(
+        trainers=3,
+        samplers_per_trainer=2,
+        batch_size=4,
+        demands={Role.TRAINER: {"cpu": 2}, Role.SAMPLER: {"cpu": 1}},
+    )
+    whole = plan(CLUSTER, job, method="colocate")
+    # Two trainers on the last machine, so that ranks and names differ.
+    placement = PlacementFile(
+        samplers=("m2", "m0", "m1", "m1", "m0", "m0"), trainers=("m2", "m1", "m2")
+    )
+    return whole.model_copy(update={"placement": placement})
+
+
+@pytest.fixture
+def orders(made: Plan, tmp_path: Path) -> Orders:
+    write(homogeneous(), tmp_path / "parts", 3)
+    orders = Orders(made, NODES, open_graph(tmp_path / "parts"), True, {"lr": 0.1})
+    for machine in range(3):
+        orders.note_folder(machine, f"/parts{machine}")
+        orders.note_port(machine, 100 + machine)
+    return orders
+
+
+def test_tasks_go_where_the_plan_says(made: Plan) -> None:
+    slots = {slot.task.name: slot for slot in slots_of(made, NODES)}
+    where = {name: slot.node.machine for name, slot in slots.items()}
+    assert where == {
+        **{f"store{m}": f"m{m}" for m in range(3)},
+        **{"sampler0.0": "m2", "sampler0.1": "m0", "sampler1.0": "m1", "sampler1.1": "m1"},
+        **{"sampler2.0": "m0", "sampler2.1": "m0"},
+        **{"trainer0": "m2", "trainer1": "m1", "trainer2": "m2"},
+    }
+    assert slots["trainer0"].bundle == {"CPU": 2}
+    assert slots["store1"].bundle == {"node:10.0.0.2": 0.001}
+
+
+def test_parameter_servers_are_refused() -> None:
+    job = Job(trainers=1, batch_size=2, sync=Sync.PS)
+    with pytest.raises(SpecError, match="1 parameter servers"):
+        slots_of(plan(CLUSTER, job, method="colocate"), NODES)
+
+
+def test_stores_and_samplers_are_told_what_they_understand(orders: Orders) -> None:
+    store = StoreConfig(**orders.store(1), credentials=Path("c"), ready=Path("r"))
+    assert (store.part, store.host, store.graph) == (1, "10.0.0.2", Path("/parts1"))
+    settings, seeds = orders.sampler(1)
+    fields = {"node_type": "node", "seeds": "s", "share": 1, "batches_per_epoch": 1, "fanouts": ()}
+    sampler = SamplerConfig.model_validate({**settings, **fields})
+    assert [at.part for at in sampler.stores] == [1, 2]
+    assert [at.port for at in sampler.stores] == [101, 102]
+    assert set(seeds) == {"train", "val", "test"}
+
+
+def test_trainers_are_told_what_they_understand(orders: Orders) -> None:
+    seen = []
+    for trainer in range(3):
+        fields, files = orders.trainer(trainer)
+        context = RunContext(**fields, machine="m", messages=Path("m"), task=f"trainer{trainer}")
+        assert context.rank == (1, 0, 2)[trainer]
+        assert context.samplers == (f"sampler{trainer}.0", f"sampler{trainer}.1")
+        assert sum(context.shares) == 12
+        assert context.config == {"lr": 0.1}
+        own = np.load(io.BytesIO(files[f"train-trainer{trainer}.npy"]))
+        parts = [np.load(io.BytesIO(files[f"train-sampler{trainer}.{i}.npy"])) for i in range(2)]
+        np.testing.assert_array_equal(own, np.sort(np.concatenate(parts)))
+        counts = context.counts["train"][2 * trainer : 2 * trainer + 2]
+        assert counts == tuple(map(len, parts))
+        seen.append(own)
+    ids = np.concatenate(seen)
+    assert len(np.unique(ids)) == len(ids)
+
+
+def test_the_environment_is_that_of_torchrun(orders: Orders) -> None:
+    found = [orders.environment(w, 777, {0: ["3"], 1: ["0"], 2: ["1"]}) for w in range(3)]
+    assert {each["MASTER_ADDR"] for each in found} == {"10.0.0.2"}
+    assert {each["MASTER_PORT"] for each in found} == {"777"}
+    assert [each["RANK"] for each in found] == ["1", "0", "2"]
+    assert [each["LOCAL_RANK"] for each in found] == ["0", "0", "1"]
+    assert [each["LOCAL_WORLD_SIZE"] for each in found] == ["2", "1", "2"]
+    assert [each["NODE_RANK"] for each in found] == ["1", "0", "1"]
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in found] == ["3,1", "0", "3,1"]
+    assert {each["OMP_NUM_THREADS"] for each in found} == {"2"}
+
+
+def test_every_machine_has_its_own_key_and_the_same_token() -> None:
+    with_tls = [json.loads(key) for key in make_keys(NODES, True)]
+    assert len({key["key"] for key in with_tls}) == 3
+    assert len({key["token"] for key in with_tls}) == 1
+    assert len({key["authority"] for key in with_tls}) == 1
+    assert set(json.loads(make_keys(NODES, False)[0])) == {"token"}

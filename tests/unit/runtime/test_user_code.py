@@ -1,0 +1,44 @@
+"""What of the user's folder goes to the machines."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import SpecError
+from headrace.runtime import user_code
+from headrace.runtime.user_code import pack
+
+
+def names(packed: bytes) -> set[str]:
+    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+        return set(archive.namelist())
+
+
+def test_code_is_packed_and_the_rest_is_not(tmp_path: Path) -> None:
+    for name in (
+        "train.py", "pack/a.py", "data.csv", ".git/x", "__pycache__/train.pyc",
+        "parts/manifest.json", "parts/ids/node-0.bin", "parts/part-0/x.bin",
+    ):  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    assert names(pack(tmp_path, tmp_path / "train.py")) == {"train.py", "pack/a.py", "data.csv"}
+
+
+def test_the_script_must_be_there(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "train.py").write_text("")
+    with pytest.raises(SpecError, match="is not in"):
+        pack(tmp_path / "a", tmp_path / "train.py")
+
+
+def test_too_much_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_code, "MAX_BYTES", 1 << 20)
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "big.csv").write_bytes(bytes((1 << 20) + 1))
+    with pytest.raises(SpecError, match="more than 1 MiB") as error:
+        pack(tmp_path, tmp_path / "train.py")
+    assert "--working-dir" in error.value.remedy
