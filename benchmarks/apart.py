@@ -82,7 +82,7 @@ def _answer(sender: Any, function: Callable[..., Any], arguments: tuple[Any, ...
 
 
 @contextmanager
-def staying(make: Callable[..., Callable[[int], Any]], *arguments: Any) -> Iterator[Any]:
+def staying(make: Callable[..., Callable[..., Any]], *arguments: Any) -> Iterator[Any]:
     """A fresh process that makes something to call, until the end of the block; how to call it.
 
     The first call waits until the process is ready.
@@ -93,8 +93,8 @@ def staying(make: Callable[..., Callable[[int], Any]], *arguments: Any) -> Itera
     process.start()
     theirs.close()
 
-    def call(argument: int) -> Any:
-        ours.send(argument)
+    def call(*arguments: Any) -> Any:
+        ours.send(arguments)
         answer = ours.recv()
         if isinstance(answer, Exception):
             raise answer
@@ -112,10 +112,10 @@ def _answer_often(end: Any, make: Callable[..., Any], arguments: tuple[Any, ...]
         made = make(*arguments)
         while True:
             try:
-                argument = end.recv()
+                asked = end.recv()
             except EOFError:
                 return
-            end.send(made(argument))
+            end.send(made(*asked))
     except Exception as error:
         end.send(RuntimeError(f"{type(error).__name__}: {error}"))
 

@@ -13,13 +13,14 @@ ratio is the median of several rounds:
 - `end_to_end_ratio_heavy`: the same with GraphSAGE 3 x 256, fan-out [15, 10, 5];
 - `over_torch_sparse`: the first, over PyG's own `NeighborLoader`; needs `--sparse-python`;
 - `kernel_ratio`: three hops on one core, over DGL's sampler; needs `--dgl-python`;
-- `gather_ratio`, `gather_ratio_tls`: 10,000 x 128 rows from a store process, over a bare socket;
+- `gather_ratio`, `gather_ratio_tls`: 10,000 x 128 rows from a store process, over a bare socket of
+  a process that only does this; `ratio_flight` in the details if the store offers Flight alone;
 - `idle_share`: time in which the trainer of the heavy model had no batch;
 - `memory_growth`: memory of trainer and samplers after 2,000 batches over after 200;
 - `cache_hit_rate`, `remote_bytes_saved`: rows of other machines, kept in a tenth of their size.
 
 What cannot be measured is null, and `skipped` says why. `--quick` has the same keys with fewer
-rounds; the heavy model gets smaller batches then, and the cache a smaller graph.
+rounds and smaller graphs; the heavy model gets smaller batches then.
 """
 
 from __future__ import annotations
@@ -27,18 +28,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime, timedelta
-from functools import partial
+from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -48,19 +45,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import rivals
 from benchmarks.apart import apart
+from benchmarks.gathering import gather
 from benchmarks.machine import describe_machine
 from benchmarks.stores import running_stores
 from benchmarks.training_speed import (
     FULL,
-    GRAPH,
-    NUM_PARTS,
     QUICK,
     Effort,
     Model,
     Trainer,
     asking,
     configs,
-    end_to_end,
+    end_to_ends,
     forever,
     hand_over,
     over,
@@ -69,7 +65,6 @@ from benchmarks.training_speed import (
 )
 
 ROOT = Path(__file__).resolve().parents[1]
-NUM_ROWS = 10_000
 HEADLINES = (
     "end_to_end_ratio", "end_to_end_ratio_heavy", "over_torch_sparse", "kernel_ratio",
     "gather_ratio", "gather_ratio_tls", "idle_share", "memory_growth", "cache_hit_rate",
@@ -83,7 +78,8 @@ def kernel(folder: Path, scratch: Path, effort: Effort, dgl: str | None) -> dict
     from headrace.graph.opening import open_graph
     from headrace.graph.sampling import BatchKey
 
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # the rival inherits it
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})  # the rival inherits it
     model = Model(0, (15, 10, 5), 1024, 0, 0, 0)
     sampler = LocalSampler(open_graph(folder))
     source = rivals.batches(train_seeds(folder), model.batch_size)
@@ -114,6 +110,7 @@ def kernel(folder: Path, scratch: Path, effort: Effort, dgl: str | None) -> dict
         for _ in range(effort.kernel_rounds):
             for name, side in sides.items():
                 found[name].append(side(effort.kernel_batches))
+    os.sched_setaffinity(0, cores)
     num = effort.kernel_batches
     ms = {
         name: round(1000 * statistics.median(f["seconds"] for f in each) / num, 2)
@@ -132,99 +129,6 @@ def kernel(folder: Path, scratch: Path, effort: Effort, dgl: str | None) -> dict
         "fanouts": list(model.fanouts),
         "batch_size": model.batch_size,
     }
-
-
-def gather(folder: Path, scratch: Path, effort: Effort, tls: bool) -> dict[str, Any]:
-    """Rows from a store process, and over a bare socket from a process that only does this."""
-    from headrace.graph.opening import open_graph
-    from headrace.graph.service.allocator import keep_freed_memory
-
-    keep_freed_memory()  # as processes do that ask stores all the time
-    x = open_graph(folder).part(0).column("node", "x")
-    rng = np.random.default_rng(0)
-    requests = [rng.integers(0, len(x), NUM_ROWS) for _ in range(effort.gather_requests)]
-    settings = {
-        "file": str(folder / "part-0" / "node-0" / "x.bin"),
-        "shape": x.shape,
-        "num_rows": NUM_ROWS,
-        "tls": tls,
-    }
-    x.sum()  # both read from memory
-    taken: dict[str, list[float]] = {}
-    with (
-        running_stores(folder, [0], scratch / f"stores-{tls}", tls) as stores,
-        stores.connect() as client,
-        bare_socket(scratch / f"socket-{tls}", settings) as end,
-    ):
-        same = np.array_equal(client.gather("node", "x", requests[0]), x[requests[0]])
-        for in_flight in (1, 4):
-            sides = {
-                f"service {in_flight}": partial(by_service, client, requests, in_flight),
-                f"socket {in_flight}": partial(by_socket, end, requests, in_flight, x.shape[1]),
-            }
-            for side in sides.values():
-                side()
-            for _ in range(effort.gather_rounds):
-                for name, side in sides.items():
-                    taken.setdefault(name, []).append(side())
-    megabytes = len(requests) * NUM_ROWS * x.shape[1] * 4 / 1e6
-    return {
-        "ratio": over(taken["socket 1"], taken["service 1"]),
-        "ratio_4_in_flight": over(taken["socket 4"], taken["service 4"]),
-        "megabytes_per_s": {
-            name: round(megabytes / statistics.median(each)) for name, each in taken.items()
-        },
-        "same_rows": same,
-        "tls": tls,
-    }
-
-
-def by_service(client: Any, requests: list[np.ndarray], in_flight: int) -> float:
-    waiting: deque[Any] = deque()
-    begin = time.perf_counter()
-    for ids in requests:
-        waiting.append(client.gather_soon("node", "x", ids))
-        if len(waiting) == in_flight:
-            waiting.popleft().result()
-    for future in waiting:
-        future.result()
-    return time.perf_counter() - begin
-
-
-def by_socket(end: Any, requests: list[np.ndarray], in_flight: int, width: int) -> float:
-    num = 0
-    begin = time.perf_counter()
-    for sent, ids in enumerate(requests, 1):
-        end.sendall(ids.data.cast("B"))
-        while num < sent and (sent - num == in_flight or sent == len(requests)):
-            # An array of its own, as the service gives one.
-            rivals.receive(end, np.empty((NUM_ROWS, width), np.float32))
-            num += 1
-    return time.perf_counter() - begin
-
-
-@contextmanager
-def bare_socket(folder: Path, settings: dict[str, Any]) -> Iterator[Any]:
-    """A connection to a process that does nothing but answer on a socket."""
-    from headrace.graph.service.security import Authority
-
-    folder.mkdir()
-    (folder / "settings.json").write_text(json.dumps(settings))
-    if settings["tls"]:
-        authority = Authority(datetime.now(UTC), timedelta(hours=12))
-        for side, hosts in (("server", ["127.0.0.1"]), ("client", [])):
-            identity = authority.issue(side, hosts)
-            (folder / f"{side}.pem").write_bytes(identity.certificate)
-            (folder / f"{side}-key.pem").write_bytes(identity.key.reveal())
-            (folder / "authority.pem").write_bytes(identity.authority)
-    command = [sys.executable, str(ROOT / "benchmarks" / "rivals.py"), "socket", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        port = int(process.stdout.readline())
-        plain = socket.create_connection(("127.0.0.1", port))
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with rivals.wrapped(plain, folder, settings, server_side=False) as end:
-            yield end
 
 
 def memory(folder: Path, effort: Effort) -> dict[str, Any]:
@@ -309,16 +213,21 @@ def run(args: argparse.Namespace, scratch: Path, say: Callable[[str, Any], None]
         """Several in one process, which saves its start."""
         wanted = [call for call in calls if not only or call[0] in only]
         if wanted:
-            found.update(answers := apart(together, wanted))
-            for name, value in answers.items():
-                say(name, value)
+            add(apart(together, wanted))
+
+    def add(answers: dict[str, Any]) -> None:
+        found.update(answers)
+        for name, value in answers.items():
+            say(name, value)
 
     whole, parts = scratch / "whole", scratch / "parts"
     method = "fennel" if args.quick else "auto"
     with ThreadPoolExecutor() as pool:
-        made = [pool.submit(apart, prepare, GRAPH, whole, 1, "range")]
+        made = [pool.submit(apart, prepare, effort.graph, whole, 1, "range")]
         if not only or "cache" in only:
-            made.append(pool.submit(apart, prepare, effort.cache_graph, parts, NUM_PARTS, method))
+            made.append(
+                pool.submit(apart, prepare, effort.cache_graph, parts, effort.cache_parts, method)
+            )
         for each in made:
             each.result()
     sparse = None
@@ -330,18 +239,18 @@ def run(args: argparse.Namespace, scratch: Path, say: Callable[[str, Any], None]
         skipped["over_torch_sparse"] = "no Python with torch-sparse was given: --sparse-python"
     if not args.dgl_python:
         skipped["kernel_ratio"] = "no Python with DGL was given: --dgl-python"
-    settings = (args.samplers, effort.is_full)
+    models = {"light": effort.light, "heavy": effort.heavy}
+    models = {name: model for name, model in models.items() if not only or name in only}
+    if models:
+        settings = (args.samplers, effort.is_full, sparse if "light" in models else None)
+        add(apart(end_to_ends, whole, models, *settings))
     measure(
-        ("light", end_to_end, (whole, effort.light, *settings, sparse)),
-        ("heavy", end_to_end, (whole, effort.heavy, *settings, None)),
-    )
-    measure(("kernel", kernel, (whole, scratch, effort, args.dgl_python)))
-    measure(
+        ("kernel", kernel, (whole, scratch, effort, args.dgl_python)),
         ("gather", gather, (whole, scratch, effort, False)),
         ("gather_tls", gather, (whole, scratch, effort, True)),
     )
-    measure(("memory", memory, (whole, effort)))
-    measure(("cache", cache, (parts, scratch, effort)))
+    # Memory is measured before anything else has used any.
+    measure(("memory", memory, (whole, effort)), ("cache", cache, (parts, scratch, effort)))
     return headlines(found) | {"skipped": skipped, "details": found}
 
 
@@ -355,6 +264,18 @@ def headlines(found: dict[str, Any]) -> dict[str, Any]:
     kept = found.get("cache", {}).get("frequency", {})
     values = [found.get(name, {}).get(key) for name, key in places]
     return dict(zip(HEADLINES, [*values, kept.get("hit_rate"), kept.get("saved")], strict=True))
+
+
+def command(args: argparse.Namespace) -> str:
+    """How this was called, without the places of one machine."""
+    said = ["python benchmarks/data_path.py"]
+    for name, value in vars(args).items():
+        if value and value != 1:
+            said.append(f"--{name.replace('_', '-')}")
+            said += (
+                [] if value is True else [str(value)] if name in ("only", "samplers") else ["..."]
+            )
+    return " ".join(said)
 
 
 def main() -> int:
@@ -387,7 +308,7 @@ def main() -> int:
         "seconds": round(time.perf_counter() - began, 1),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "machine": describe_machine(),
-        "command": "python benchmarks/data_path.py " + " ".join(sys.argv[1:]),
+        "command": command(args),
     }
     if args.output:
         args.output.parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,8 +22,8 @@ from benchmarks.apart import staying
 
 ROOT = Path(__file__).resolve().parents[1]
 GRAPH = "generated:nodes=1e6,edges=25e6,features=128"
+QUICK_GRAPH = "generated:nodes=3e5,edges=7.5e6,features=128"
 SMALL_GRAPH = "generated:nodes=1e5,edges=2e6,features=128"
-NUM_PARTS = 4
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,9 @@ class Effort:
     early_batches: int
     late_batches: int
     memory_batch_size: int
+    graph: str
     cache_graph: str
+    cache_parts: int
     cache_batch_size: int
     cache_epochs: int
     cache_policies: tuple[str, ...]
@@ -69,23 +71,27 @@ FULL = Effort(
     early_batches=200,
     late_batches=2000,
     memory_batch_size=1024,
+    graph=GRAPH,
     cache_graph=GRAPH,
+    cache_parts=4,
     cache_batch_size=1024,
     cache_epochs=4,
     cache_policies=("frequency", "degree"),
     is_full=True,
 )
 QUICK = Effort(
-    light=Model(64, (15, 10), 1024, 3, 5, 7),
+    light=Model(64, (15, 10), 1024, 3, 4, 5),
     heavy=Model(256, (15, 10, 5), 32, 3, 2, 1),
     kernel_rounds=3,
     kernel_batches=3,
     gather_rounds=5,
     gather_requests=16,
-    early_batches=50,
-    late_batches=200,
+    early_batches=40,
+    late_batches=160,
     memory_batch_size=16,
+    graph=QUICK_GRAPH,
     cache_graph=SMALL_GRAPH,
+    cache_parts=2,
     cache_batch_size=128,
     cache_epochs=3,
     cache_policies=("frequency",),
@@ -191,14 +197,34 @@ def own_loader(folder: Path, model: Model) -> Any:
     )  # fmt: skip
 
 
-def plain_loop(folder: Path, model: Model) -> Callable[[int], float]:
-    """A loop of one process, as PyG has it: how long it takes for a number of batches."""
-    trainer, loop = Trainer(model), forever(plain_loader(folder, model))
-    return lambda num: trainer.train(loop, num)
+def plain_loops(folder: Path, models: Sequence[Model]) -> Callable[[int, int], float]:
+    """Loops of one process, as PyG has it: how long a model takes for a number of batches."""
+    trainers = [Trainer(model) for model in models]
+    loops = [forever(plain_loader(folder, model)) for model in models]
+    return lambda which, num: trainers[which].train(loops[which], num)
+
+
+def end_to_ends(
+    folder: Path, models: dict[str, Model], num_samplers: int, is_full: bool, sparse: Any
+) -> dict[str, Any]:
+    """All models; `sparse` is the command of the first one's rival."""
+    found = {}
+    with staying(plain_loops, folder, list(models.values())) as plain:
+        for which, (name, model) in enumerate(models.items()):
+            own = (partial(plain, which), sparse if which == 0 else None)
+            began = time.perf_counter()
+            found[name] = end_to_end(folder, model, num_samplers, is_full, *own)
+            found[name]["seconds"] = round(time.perf_counter() - began, 1)
+    return found
 
 
 def end_to_end(
-    folder: Path, model: Model, num_samplers: int, is_full: bool, sparse: list[str] | None
+    folder: Path,
+    model: Model,
+    num_samplers: int,
+    is_full: bool,
+    plain: Callable[[int], float],
+    sparse: list[str] | None,
 ) -> dict[str, Any]:
     """Samples/s of a trainer by who feeds it.
 
@@ -214,7 +240,6 @@ def end_to_end(
     seconds: dict[str, list[float]] = {name: [] for name in names}
     idle: list[float] = []
     with ExitStack() as stack:
-        plain = stack.enter_context(staying(plain_loop, folder, model))
         rival = stack.enter_context(asking(sparse)) if sparse else None
         feed = stack.enter_context(
             start_feed(*configs(folder, seeds, model, num_samplers), time.perf_counter)

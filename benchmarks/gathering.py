@@ -1,0 +1,124 @@
+"""Rows from a store process, beside a bare socket that does the same: part of `data_path.py`."""
+
+from __future__ import annotations
+
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import rivals
+from benchmarks.stores import running_stores
+from benchmarks.training_speed import Effort, over
+from headrace.graph.opening import open_graph
+from headrace.graph.service.allocator import keep_freed_memory
+from headrace.graph.service.channel import FlightChannel
+from headrace.graph.service.client import StoreClient
+from headrace.graph.service.security import Authority, Credentials
+
+ROOT = Path(__file__).resolve().parents[1]
+NUM_ROWS = 10_000
+
+
+def gather(folder: Path, scratch: Path, effort: Effort, tls: bool) -> dict[str, Any]:
+    """Rows from a store process, and over a bare socket from a process that only does this."""
+    keep_freed_memory()  # as processes do that ask stores all the time
+    x = open_graph(folder).part(0).column("node", "x")
+    rng = np.random.default_rng(0)
+    requests = [rng.integers(0, len(x), NUM_ROWS) for _ in range(effort.gather_requests)]
+    settings = {
+        "file": str(folder / "part-0" / "node-0" / "x.bin"),
+        "shape": x.shape,
+        "num_rows": NUM_ROWS,
+        "tls": tls,
+    }
+    x.sum()  # both read from memory
+    taken: dict[str, list[float]] = {}
+    with (
+        running_stores(folder, [0], scratch / f"stores-{tls}", tls) as stores,
+        stores.connect() as client,
+        bare_socket(scratch / f"socket-{tls}", settings) as end,
+    ):
+        same = np.array_equal(client.gather("node", "x", requests[0]), x[requests[0]])
+        flight = StoreClient(FlightChannel(stores.stores[0].address, Credentials.load(stores.keys)))
+        for in_flight in (1, 4):
+            sides = {
+                f"service {in_flight}": partial(by_service, client, requests, in_flight),
+                f"socket {in_flight}": partial(by_socket, end, requests, in_flight, x.shape[1]),
+            }
+            if in_flight == 1 and not tls:
+                sides["flight 1"] = partial(by_service, flight, requests, in_flight)
+            for side in sides.values():
+                side()
+            for _ in range(effort.gather_rounds):
+                for name, side in sides.items():
+                    taken.setdefault(name, []).append(side())
+        flight.close()
+    megabytes = len(requests) * NUM_ROWS * x.shape[1] * 4 / 1e6
+    return {
+        "ratio": over(taken["socket 1"], taken["service 1"]),
+        "ratio_flight": over(taken["socket 1"], taken["flight 1"]) if not tls else None,
+        "ratio_4_in_flight": over(taken["socket 4"], taken["service 4"]),
+        "megabytes_per_s": {
+            name: round(megabytes / statistics.median(each)) for name, each in taken.items()
+        },
+        "same_rows": same,
+        "tls": tls,
+    }
+
+
+def by_service(client: Any, requests: list[np.ndarray], in_flight: int) -> float:
+    waiting: deque[Any] = deque()
+    begin = time.perf_counter()
+    for ids in requests:
+        waiting.append(client.gather_soon("node", "x", ids))
+        if len(waiting) == in_flight:
+            waiting.popleft().result()
+    for future in waiting:
+        future.result()
+    return time.perf_counter() - begin
+
+
+def by_socket(end: Any, requests: list[np.ndarray], in_flight: int, width: int) -> float:
+    num = 0
+    begin = time.perf_counter()
+    for sent, ids in enumerate(requests, 1):
+        end.sendall(ids.data.cast("B"))
+        while num < sent and (sent - num == in_flight or sent == len(requests)):
+            # An array of its own, as the service gives one.
+            rivals.receive(end, np.empty((NUM_ROWS, width), np.float32))
+            num += 1
+    return time.perf_counter() - begin
+
+
+@contextmanager
+def bare_socket(folder: Path, settings: dict[str, Any]) -> Iterator[Any]:
+    """A connection to a process that does nothing but answer on a socket."""
+    folder.mkdir()
+    (folder / "settings.json").write_text(json.dumps(settings))
+    if settings["tls"]:
+        authority = Authority(datetime.now(UTC), timedelta(hours=12))
+        for side, hosts in (("server", ["127.0.0.1"]), ("client", [])):
+            identity = authority.issue(side, hosts)
+            (folder / f"{side}.pem").write_bytes(identity.certificate)
+            (folder / f"{side}-key.pem").write_bytes(identity.key.reveal())
+            (folder / "authority.pem").write_bytes(identity.authority)
+    command = [sys.executable, str(ROOT / "benchmarks" / "rivals.py"), "socket", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        plain = socket.create_connection(("127.0.0.1", port))
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with rivals.wrapped(plain, folder, settings, server_side=False) as end:
+            yield end
