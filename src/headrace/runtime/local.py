@@ -120,6 +120,7 @@ def _run(wanted: LocalRun, num_stores: int, machine: str, folder: Path, watcher:
                 ready=folder / f"store-{part}.ready",
                 host=_HOST,
                 tls=wanted.tls,
+                sockets=not wanted.tls,
             )
             stores.append(StoreProcess(config, machine, folder))
             stack.callback(stores[-1].close)
