@@ -105,3 +105,21 @@ def test_measured_traffic() -> None:
 def test_impossible_traffic(fields: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         StoreTraffic.model_validate(fields)
+
+
+def test_what_nobody_measured_is_not_written() -> None:
+    # Fingerprints of profiles without confidences stay what they were before there were any.
+    written = profile_of(store={"default": "1ms"}).model_dump(mode="json")
+    assert "model_bytes" not in written
+    assert "relative_errors" not in written["store_traffic"]
+    assert set(written["task_times"]["store"]["default"]) == {"mean", "variation", "num_samples"}
+    measured = TaskTime(mean=0.5, relative_error=0.02)
+    assert measured.model_dump(mode="json")["relative_error"] == 0.02
+
+
+def test_errors_have_the_shape_of_the_matrix() -> None:
+    matrix = ((1.0, 2.0), (3.0, 4.0))
+    errors = ((0.1, 0.2), (0.3, 1.0))
+    assert StoreTraffic(matrix=matrix, relative_errors=errors).relative_errors == errors
+    with pytest.raises(ValidationError, match="another shape than matrix"):
+        StoreTraffic(matrix=matrix, relative_errors=((0.1, 0.2),))
