@@ -25,7 +25,6 @@ SEEDS = np.array([3, 5, 7, 11, 13])
 @pytest.fixture
 def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A graph, in a run of two trainers of which this is the second."""
-    # Its edges have values, which samplers do not know: batches are made here.
     write(homogeneous(), tmp_path / "graph", 2)
     np.save(tmp_path / "train-trainer1.npy", SEEDS)
     context = RunContext(
@@ -48,7 +47,12 @@ def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def loader(graph: Path, **settings: Any) -> Any:
     settings = {"input_nodes": "train", "shuffle": True, **settings}
-    return headrace.NeighborLoader(graph, [2, 2], **settings)
+    # Samplers do not change samples: batches are made here.
+    return headrace.NeighborLoader(graph, [2, 2], transform_sampler_output=same, **settings)
+
+
+def same(sample: Any) -> Any:
+    return sample
 
 
 def test_batches_are_those_of_the_plan_and_steps_know_them(graph: Path) -> None:

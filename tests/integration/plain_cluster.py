@@ -1,0 +1,185 @@
+"""Trainers and samplers of a run as plain processes: what shells do on a cluster, without one."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace.graph.feeding.shares import deal, whole_shares
+from headrace.graph.opening import open_graph
+from headrace.graph.service.security import Credentials, Secret
+from headrace.runtime.asking import AskServer, StartSamplers
+from headrace.runtime.context import CONTEXT_VARIABLE, RunContext
+from tests.integration.store_service.store_process import patient
+
+PATIENCE_S = 240.0
+
+
+def seeds_by_part(folder: Path, split: str) -> list[np.ndarray]:
+    """Original ids of a split's seeds in each part."""
+    graph = open_graph(folder)
+    node_type = graph.node_types[0]
+    return [
+        graph.part(p).original_ids(node_type)[graph.part(p).split(node_type, split)]
+        for p in range(graph.num_parts)
+    ]
+
+
+class PlainCluster:
+    """Three kinds of processes on this machine.
+
+    Args:
+        folder: For files.
+        graph: Directory of the parts; their splits are dealt.
+        mix: Seeds per iteration, by sampler and part.
+        samplers_per_trainer: How many.
+        far: Whether samplers are reached as on other machines.
+        **fields: More of `RunContext`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        graph: Path,
+        mix: np.ndarray,
+        samplers_per_trainer: int = 1,
+        far: bool = False,
+        **fields: Any,
+    ) -> None:
+        self.folder, self.graph, self.far = folder, graph, far
+        self.num_trainers = len(mix) // samplers_per_trainer
+        self._per_trainer = samplers_per_trainer
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._servers: list[AskServer] = []
+        folder.mkdir(parents=True, exist_ok=True)
+        Credentials(Secret.random()).save(folder / "keys")
+        self.shares = whole_shares(mix, samplers_per_trainer)
+        self.dealt = {
+            split: deal(seeds_by_part(graph, split), mix, self.shares) for split in ("train", "val")
+        }
+        self._fields = {
+            "credentials": folder / "keys",
+            "parts": graph,
+            "seeds": folder,
+            "output": folder,
+            "world_size": self.num_trainers,
+            "samplers_per_trainer": samplers_per_trainer,
+            "shares": self.shares,
+            "counts": {split: tuple(map(len, own)) for split, own in self.dealt.items()},
+            **fields,
+        }
+
+    def run(self, script: Path, *arguments: str, environment: Mapping[str, str] = {}) -> list[str]:
+        """Run a script on all trainers; what each printed."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        torchrun = {
+            "WORLD_SIZE": str(self.num_trainers),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "LOCAL_RANK": "0",
+            "OMP_NUM_THREADS": "1",
+            **environment,
+        }
+        running = []
+        try:
+            for trainer in range(self.num_trainers):
+                context = self._write_context(trainer)
+                begin = [sys.executable, "-m", "headrace.runtime.trainer", str(os.getpid())]
+                variables = {CONTEXT_VARIABLE: str(context), "RANK": str(trainer), **torchrun}
+                log = (self.folder / f"trainer{trainer}.log").open("w+")
+                running.append(
+                    (log, self._start([*begin, "m1", str(script), *arguments], log, variables))
+                )
+            codes = [process.wait(PATIENCE_S) for _, process in running]
+            texts = []
+            for log, _ in running:
+                log.seek(0)
+                texts.append(log.read())
+                log.close()
+            assert codes == [0] * self.num_trainers, "\n".join(texts)
+            return texts
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End everything."""
+        for server in self._servers:
+            server.close()
+        for process in self._processes:
+            process.kill()
+            process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
+
+    def _write_context(self, trainer: int) -> Path:
+        first = trainer * self._per_trainer
+        names = [f"sampler{trainer}.{i}" for i in range(self._per_trainer)]
+        for split, own in self.dealt.items():
+            mine = own[first : first + self._per_trainer]
+            np.save(self.folder / f"{split}-trainer{trainer}.npy", np.sort(np.concatenate(mine)))
+            for name, seeds in zip(names, mine, strict=True):
+                np.save(self.folder / f"{split}-{name}.npy", seeds)
+        asked = self.folder / f"ask{trainer}"
+        self._servers.append(AskServer(asked, self._start_samplers))
+        context = RunContext(
+            machine="m1",
+            messages=self.folder / "nobody",
+            task=f"trainer{trainer}",
+            rank=trainer,
+            requests=asked,
+            samplers=tuple(names),
+            **self._fields,
+        )
+        path = self.folder / f"context{trainer}.json"
+        path.write_text(context.model_dump_json())
+        return path
+
+    def _start_samplers(self, request: dict[str, Any]) -> dict[str, Any]:
+        wanted = StartSamplers.model_validate(request)
+        places = []
+        for config, given in zip(wanted.configs, wanted.seeds, strict=True):
+            task = config["task"]
+            seeds = self.folder / f"{wanted.split}-{task}.npy"
+            if given is not None:
+                seeds = self.folder / f"given-{task}.npy"
+                seeds.write_bytes(given.read_bytes())
+            ready, path = self.folder / f"ready-{task}", self.folder / f"meet-{task}"
+            whole = {
+                **config,
+                "graph": str(self.graph),
+                "seeds": str(seeds),
+                "credentials": str(self.folder / "keys"),
+                "tls": False,
+                "listen": {"ready": str(ready), **({} if self.far else {"path": str(path)})},
+            }
+            file = self.folder / f"{task}.json"
+            file.write_text(json.dumps(whole))
+            module = [sys.executable, "-m", "headrace.graph.feeding", "--config", str(file)]
+            self._start(module, None, {})
+            assert patient(ready.exists, PATIENCE_S / 4)
+            port = json.loads(ready.read_text())["port"]
+            far = {"host": "127.0.0.1", "port": port, "task": task, "machine": "m2"}
+            places.append(far if self.far else {"socket": str(path)})
+        return {"places": places}
+
+    def _start(
+        self, command: list[str], log: Any, variables: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=None if log is None else subprocess.STDOUT,
+            env={**os.environ, **variables},
+        )
+        self._processes.append(process)
+        return process
