@@ -90,8 +90,11 @@ def run_cluster(wanted: ClusterRun, watcher: RunWatcher) -> dict[str, Any]:
     graph = check(wanted)
     code = pack(wanted.working_dir or wanted.script.parent, wanted.script)
     with ExitStack() as stack:
-        interrupted = stack.enter_context(_signals())
+        interrupted = threading.Event()
+        stack.enter_context(_signals(interrupted))
         nodes = stack.enter_context(connected(wanted))
+        # Again: Ray takes SIGTERM for itself.
+        stack.enter_context(_signals(interrupted))
         slots = slots_of(wanted.plan, nodes)
         folder = stack.enter_context(
             RunFolder.create(runs_folder(wanted.runs), wanted.name or wanted.plan.job.name)
@@ -186,9 +189,8 @@ def _check_reachable(address: str) -> None:
 
 
 @contextmanager
-def _signals() -> Iterator[threading.Event]:
-    """A flag that Ctrl-C, SIGTERM and SIGHUP set."""
-    interrupted = threading.Event()
+def _signals(interrupted: threading.Event) -> Iterator[None]:
+    """Let Ctrl-C, SIGTERM and SIGHUP set a flag."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         interrupted.set()
@@ -198,7 +200,7 @@ def _signals() -> Iterator[threading.Event]:
     for number in numbers:
         signal.signal(number, interrupt)
     try:
-        yield interrupted
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

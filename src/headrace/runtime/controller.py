@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Event as Flag
 from typing import Any
@@ -69,6 +69,9 @@ class Observer:
     def traced(self, task: str, data: bytes) -> None:
         """A task's process measured something."""
 
+    def kept(self, name: str, pieces: Iterator[bytes]) -> None:
+        """The script has left a file."""
+
 
 @dataclass(frozen=True)
 class Script:
@@ -112,6 +115,7 @@ class Controller:
         self._read: dict[tuple[str, str], int] = {}
         self._reading: set[tuple[str, str]] = set()
         self._sizes: dict[tuple[str, str], int] = {}
+        self._kept: dict[str, tuple[str, ...]] = {}
         self._held: dict[str, tuple[float, Ended]] = {}
         self._release_s = 0.0
         self._num_shipped = 0
@@ -283,6 +287,7 @@ class Controller:
             self._polled.discard(name)
             self._tell(Heard(frozenset({name})))
             self._observer.looked(name, state)
+            self._kept[name] = tuple(state.get("output", ()))
             if state.get("port") is not None:
                 self._orders.note_port(self._crew.machine(name), state["port"])
                 self._tell(Ready(name))
@@ -349,5 +354,8 @@ class Controller:
         end_s = time.monotonic() + _ENDING_S
         while (self._reading or self._polled) and time.monotonic() < end_s:
             self._calls.collect(_LOOK_S)
+        first = next(w for w, rank in self._orders.ranks.items() if rank == 0)
+        for name in self._kept.get(f"trainer{first}", ()):
+            self._observer.kept(name, self._crew.pieces(f"trainer{first}", name))
         self._crew.close(_ENDING_S)
         self._outcome = outcome

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from headrace.runtime.shells.trainer import TrainerShell
 from headrace.runtime.version import own_version
 
 _LOOK_S = 0.1
+_PIECE_S = 5.0
 _NUM_PINGS = 8
 _PING_S = 2.0
 
@@ -100,6 +101,19 @@ class Crew:
     def hellos(self) -> dict[str, dict[str, Any]]:
         """What every shell found out about itself."""
         return self._hellos
+
+    def pieces(self, task: str, name: str) -> Iterator[bytes]:
+        """A file that a trainer's script has left, piece by piece.
+
+        Raises:
+            RayError: The machine does not answer.
+        """
+        import ray
+
+        offset = 0
+        while piece := ray.get(self._shells[task].output.remote(name, offset), timeout=_PIECE_S):
+            yield piece
+            offset += len(piece)
 
     def is_lost(self, name: str) -> bool:
         """Whether a task's shell is known to be gone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -147,6 +147,20 @@ class Recorder(Observer):
         """A task's process measured something."""
         with (self._folder.path / f"trace-{task}.jsonl").open("ab") as file:
             file.write(data)
+
+    def kept(self, name: str, pieces: Iterator[bytes]) -> None:
+        """The script has left a file."""
+        path = self._folder.path / name
+        partial = path.with_name(f".{name}.partial")
+        try:
+            with partial.open("wb") as file:
+                for piece in pieces:
+                    file.write(piece)
+            partial.replace(path)
+        except Exception as error:
+            # A run does not fail because of what it could not bring home.
+            partial.unlink(missing_ok=True)
+            self.say(f"{name} stays behind: {type(error).__name__}")
 
     def finish(self, outcome: Outcome) -> None:
         """Write the last status."""

@@ -162,3 +162,35 @@ def test_help_has_examples_and_fits_a_screen() -> None:
     assert result.exit_code == 0
     assert "Example: headrace run" in result.stdout
     assert len(result.stdout.splitlines()) <= 32
+
+
+def test_a_run_of_a_plan_needs_its_graph(tmp_path: Path) -> None:
+    path = script(tmp_path, "")
+    for arguments, problem in (
+        (("--plan", "plan.json", path), "give --graph"),
+        (("--plan", "plan.json", "--local", path), "needs machines"),
+        (("--plan", tmp_path / "none.json", "--graph", "parts", path), "none.json"),
+    ):
+        result = invoke(*arguments)
+        assert result.exit_code == 2, result.output
+        assert problem in result.output
+
+
+def test_settings_come_from_a_file_and_from_the_command_line(tmp_path: Path) -> None:
+    from headrace.cli.run import read_settings
+    from headrace.core.errors import SpecError
+
+    path = tmp_path / "config.yaml"
+    path.write_text("lr: 0.1\nhidden: 16\n")
+    assert read_settings(path, ["lr=0.5", "name=sage"]) == {
+        "lr": 0.5,
+        "hidden": 16,
+        "name": "sage",
+    }
+    assert read_settings(None, []) == {}
+    for settings in (["lr"], ["=1"], ["x=[1"]):
+        with pytest.raises(SpecError):
+            read_settings(None, settings)
+    path.write_text("- 1\n")
+    with pytest.raises(SpecError, match="no settings"):
+        read_settings(path, [])
