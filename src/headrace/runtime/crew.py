@@ -19,6 +19,7 @@ from headrace.runtime.shells.trainer import TrainerShell
 from headrace.runtime.version import own_version
 
 _LOOK_S = 0.1
+_ASK_S = 3.0
 _PIECE_S = 5.0
 _NUM_PINGS = 8
 _PING_S = 2.0
@@ -45,7 +46,7 @@ class Crew:
         self._lost: set[str] = set()
         self._calls = Calls()
         self._tell: Callable[[Event], None] = lambda event: None
-        self._next_look_s = 0.0
+        self._next_look_s = self._next_ask_s = 0.0
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -123,9 +124,7 @@ class Crew:
         """Ask Ray for a place for every task; `look` goes on from there."""
         self._calls, self._tell = calls, tell
         self._group = Group(tuple(self._slots.values()), self._name)
-        for slot in self._slots.values():
-            wanted = ", ".join(f"{amount:g} {name}" for name, amount in slot.bundle.items())
-            tell(Waits(slot.task.name, f"{wanted} that others may use"))
+        self._next_ask_s = time.monotonic() + _ASK_S
 
     def look(self) -> None:
         """Start shells as soon as they have their places."""
@@ -133,6 +132,10 @@ class Crew:
             return
         self._next_look_s = time.monotonic() + _LOOK_S
         if not self._group.is_ready:
+            if time.monotonic() >= self._next_ask_s:
+                self._next_ask_s = time.monotonic() + _ASK_S
+                for name, what in self._group.lacks().items():
+                    self._tell(Waits(name, what))
             return
         kinds = {Role.STORE: StoreShell, Role.SAMPLER: SamplerShell, Role.TRAINER: TrainerShell}
         for number, (name, slot) in enumerate(self._slots.items()):

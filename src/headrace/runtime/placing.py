@@ -91,6 +91,25 @@ class Group:
         table: dict[str, Any] = placement_group_table(self._group)
         return table.get("state") == "CREATED"
 
+    def lacks(self) -> dict[str, str]:
+        """What tasks of nodes with too little wait for, as far as Ray tells; by task."""
+        from ray._private.state import available_resources_per_node
+
+        free: dict[str, dict[str, float]] = {}
+        # Ray has no public way to ask; without an answer the message is less exact.
+        with suppress(Exception):
+            free = available_resources_per_node()
+        lacks = {}
+        needed: dict[tuple[str, str], float] = {}
+        for slot in self._slots:
+            for name, amount in slot.bundle.items():
+                key = (slot.node.node_id, name)
+                needed[key] = needed.get(key, 0.0) + amount
+                there = free.get(slot.node.node_id, {}).get(name, 0.0 if free else amount)
+                if needed[key] > there + 1e-6:
+                    lacks[slot.task.name] = f"{amount:g} {name}, of which {there:g} are free"
+        return lacks
+
     def start(self, number: int, shell: type, *arguments: Any) -> Any:
         """Start the shell of a task in its bundle; a handle to it, before it is there."""
         import ray

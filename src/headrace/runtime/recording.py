@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -38,6 +39,7 @@ from headrace.runtime.runs import RunFolder
 from headrace.runtime.tracing import write_offsets
 
 _WRITE_S = 1.0
+_TAIL_BYTES = 4096
 _STAGES = {
     Stage.WAITING: TaskState.WAITING,
     Stage.STARTING: TaskState.STARTING,
@@ -74,6 +76,7 @@ class Recorder(Observer):
         self._rates: dict[str, tuple[float, float]] = {}
         self._halves: dict[str, bytes] = {}
         self._iterations: dict[str, int] = {}
+        self._busy: dict[str, float] = {}
         self._state: Lifecycle | None = None
         self._outcome: Outcome | None = None
         self._next_write_s = 0.0
@@ -117,8 +120,6 @@ class Recorder(Observer):
         self._seen[task] = state
         for message in state.get("messages", ()):
             self._progress[task] = self._progress[task].after(message)
-            if isinstance(message.get("iteration"), int):
-                self._iterations[task] = message["iteration"]
             if task == self._first:
                 if message.get("kind") == "report":
                     self._folder.append_report(message["figures"])
@@ -147,6 +148,7 @@ class Recorder(Observer):
         """A task's process measured something."""
         with (self._folder.path / f"trace-{task}.jsonl").open("ab") as file:
             file.write(data)
+        self._note_work(task, data)
 
     def kept(self, name: str, pieces: Iterator[bytes]) -> None:
         """The script has left a file."""
@@ -187,7 +189,7 @@ class Recorder(Observer):
             since_s=self._since_s,
             updated_s=time.time(),
             job=self._plan.job.name,
-            iterations=max(self._iterations.values(), default=0),
+            iterations=min(self._iterations.get(task, -1) for task in self._progress) + 1,
             epoch=epoch if isinstance(epoch, int) and epoch >= 0 else 0,
             figures=shown.figures,
             samples_per_s=sum(each.samples_per_s for each in known) if known else None,
@@ -236,9 +238,24 @@ class Recorder(Observer):
             pid=seen.get("pid"),
             waits_for=waits,
             iteration=self._iterations.get(name),
-            busy_share=None if progress is None else 1.0 - progress.idle_share,
+            busy_share=self._busy.get(name),
             rss_bytes=seen.get("rss_bytes"),
         )
+
+    def _note_work(self, task: str, data: bytes) -> None:
+        """How far a task is and how busy, by the newest of what it recorded."""
+        records = []
+        for line in data[-_TAIL_BYTES:].split(b"\n"):
+            # The first line may be the end of one.
+            with suppress(ValueError, TypeError, IndexError):
+                record = json.loads(line)
+                if record[0] == "exec" and record[1] == task:
+                    records.append(record[2:5])
+        if records:
+            first, last = records[0], records[-1]
+            self._iterations[task] = int(last[0])
+            busy_s = sum(end_s - start_s for _, start_s, end_s in records)
+            self._busy[task] = min(1.0, busy_s / max(last[2] - first[1], 1e-9))
 
     def _note_nic(self, task: str, in_bytes: int, out_bytes: int) -> None:
         now_s = time.monotonic()
