@@ -62,15 +62,15 @@ class Effort:
 
 # What the samplers made ahead while the other side was measured must be used up first.
 FULL = Effort(
-    light=Model(64, (15, 10), 1024, 9, 30, 16),
-    heavy=Model(256, (15, 10, 5), 1024, 5, 6, 2),
+    light=Model(64, (15, 10), 1024, 7, 20, 10),
+    heavy=Model(256, (15, 10, 5), 1024, 5, 4, 2),
     kernel_rounds=9,
     kernel_batches=10,
     gather_rounds=15,
     gather_requests=60,
     early_batches=200,
     late_batches=2000,
-    memory_batch_size=1024,
+    memory_batch_size=256,
     graph=GRAPH,
     cache_graph=GRAPH,
     cache_parts=4,
