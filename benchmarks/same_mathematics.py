@@ -12,7 +12,8 @@ accuracy, for links of the area under the curve.
 
 The last line is one JSON object: per task the points of every seed, the difference of the means,
 its standard error, and whether it is at most max(0.5 points, 2 standard errors). `--quick` is
-Pubmed with 2 seeds. Tasks are written to the file one by one; `--into` skips those it has.
+Pubmed with 2 seeds. Tasks are written to the file one by one; `--into` skips those it has, and
+continues one that was stopped, whose seeds are in a file beside it.
 """
 
 from __future__ import annotations
@@ -171,15 +172,26 @@ def has_pyg_sampler() -> bool:
     return bool(typing.WITH_TORCH_SPARSE or typing.WITH_PYG_LIB)
 
 
-def compare(task: Task, num_seeds: int, num_threads: int) -> dict[str, Any]:
-    """Train one task with both sources of batches, taking turns."""
+def compare(
+    task: Task, num_seeds: int, num_threads: int, notes: Path | None = None
+) -> dict[str, Any]:
+    """Train one task with both sources of batches, taking turns.
+
+    Points of a seed are noted in a file once both have them, and not made again if they are there.
+    """
     import warnings
 
     import torch
 
     warnings.filterwarnings("ignore", "Sparse ")  # torch announces that they are new
     torch.set_num_threads(num_threads)
+    described = asdict(task) | {"source": Path(task.source).name, "fanouts": list(task.fanouts)}
     found: dict[str, list[float]] = {"ours": [], "reference": []}
+    seconds = 0.0
+    if notes is not None and notes.exists():
+        noted = json.loads(notes.read_text())
+        if noted["task"] == described:
+            found, seconds = noted["points"], noted["seconds"]
     is_pyg = has_pyg_sampler()
     sources: dict[str, Callable[[Whole, Task, int], Epochs]]
     if task.model == "links":
@@ -189,17 +201,21 @@ def compare(task: Task, num_seeds: int, num_threads: int) -> dict[str, Any]:
         sources = {"ours": our_nodes, "reference": pyg_nodes if is_pyg else plain_nodes}
     with tempfile.TemporaryDirectory() as scratch:
         whole = load(task, Path(scratch) / "parts")
-        began = time.perf_counter()
-        for seed in range(num_seeds):
+        for seed in range(len(found["ours"]), num_seeds):
+            began = time.perf_counter()
             for name, source in sources.items():
                 torch.manual_seed(1000 + seed)  # of what PyG draws
                 found[name].append(round(train(whole, task, seed, source(whole, task, seed)), 3))
+            seconds += time.perf_counter() - began
+            if notes is not None:
+                made = {"task": described, "points": found, "seconds": seconds}
+                notes.write_text(json.dumps(made))
     reference = "PyG's own loader" if is_pyg else "uniform sampling with numpy"
     return verdict(found["ours"], found["reference"]) | {
         "reference": reference,
         "points": found,
-        "seconds": round(time.perf_counter() - began, 1),
-        "task": asdict(task) | {"source": Path(task.source).name},
+        "seconds": round(seconds, 1),
+        "task": described,
     }
 
 
@@ -234,6 +250,8 @@ def main() -> int:
     args = parser.parse_args()
     names = ["pubmed"] if args.quick else args.only.split(",") if args.only else list(TASKS)
     document: dict[str, Any] = {"tasks": {}, "commands": []}
+    if args.output:
+        args.output.parent.mkdir(parents=True, exist_ok=True)
     if args.into and args.output and args.output.exists():
         document = json.loads(args.output.read_text())
     document["commands"].append("python benchmarks/same_mathematics.py " + " ".join(sys.argv[1:]))
@@ -242,13 +260,15 @@ def main() -> int:
         if name in document["tasks"] and not args.only:
             continue
         task = replace(TASKS[name], num_epochs=args.epochs or TASKS[name].num_epochs)
-        found = apart(compare, task, 2 if args.quick else args.seeds, args.threads)
+        notes = args.output and args.into and args.output.with_suffix(f".{name}")
+        found = apart(compare, task, 2 if args.quick else args.seeds, args.threads, notes or None)
         document["tasks"][name] = found
         if not args.json:
             print(f"{name}: {json.dumps(found)}", flush=True)
         if args.output:
-            args.output.parent.mkdir(parents=True, exist_ok=True)
             args.output.write_text(json.dumps(document, indent=1) + "\n")
+        if notes:
+            notes.unlink(missing_ok=True)
     document["all_within"] = all(found["is_within"] for found in document["tasks"].values())
     if args.output:
         args.output.write_text(json.dumps(document, indent=1) + "\n")
