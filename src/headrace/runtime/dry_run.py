@@ -65,7 +65,11 @@ def describe(wanted: ClusterRun) -> dict[str, Any]:
             "role": slot.task.role.value,
             "machine": slot.task.machine,
             "address": slot.node.address,
-            "needs": dict(slot.bundle),
+            "needs": {
+                name: amount
+                for name, amount in slot.bundle.items()
+                if not name.startswith("node:")  # only there because no bundle may be empty
+            },
         }
         for slot in slots
     ]

@@ -224,6 +224,9 @@ class Recorder(Observer):
     def _task(self, slot: Slot) -> TaskStatus:
         name, state, seen = slot.task.name, self._state, self._seen.get(slot.task.name, {})
         stage = _STAGES[state.stages[name]] if state is not None else TaskState.WAITING
+        if self._outcome is not None and stage is not TaskState.LOST:
+            # Whoever took too long was ended with its shell.
+            stage = TaskState.ENDED
         if stage is TaskState.READY and seen.get("pid") is not None:
             stage = TaskState.RUNNING
         progress = self._progress.get(name)

@@ -1,0 +1,207 @@
+"""A plan runs on four Ray nodes exactly as planned, and leaves nothing however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.api.files import save_plan
+from headrace.api.planning import plan
+from headrace.core.cluster import Cluster
+from headrace.core.job import Job, Role
+from headrace.core.plan import Plan
+from headrace.runtime.testbed import Testbed
+from tests.e2e.cluster_runs import Run, left_in, machine_folders
+from tests.leftovers import patient
+from tests.unit.graph.small_graphs import homogeneous, write
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("testbed"), pytest.mark.timeout(600)]
+
+UNCHANGED = """
+import json, os, socket, sys
+import torch
+import torch.distributed as dist
+import helper
+
+dist.init_process_group("gloo")
+total = torch.tensor([float(dist.get_rank() + 1)])
+dist.all_reduce(total)
+print(json.dumps({"rank": dist.get_rank(), "sum": total.item(), "hostname": socket.gethostname(),
+                  "threads": os.environ["OMP_NUM_THREADS"], "helper": helper.VALUE,
+                  "argv": sys.argv[1:]}), flush=True)
+dist.destroy_process_group()
+"""
+RAISES = """
+import os, time
+if os.environ["RANK"] == "1":
+    raise ValueError("the loss is gone")
+time.sleep(1000)
+"""
+FOREVER = "import time\nprint('up', flush=True)\ntime.sleep(1000)\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Path:
+    """Plan, graph and scripts."""
+    folder = tmp_path_factory.mktemp("run")
+    job = Job(
+        name="small",
+        trainers=3,
+        batch_size=4,
+        iterations=5,
+        demands={Role.TRAINER: {"cpu": 2}, Role.SAMPLER: {"cpu": 1}},
+    )
+    save_plan(plan(cluster, job), folder / "plan.json")
+    write(homogeneous(num_nodes=120, num_edges=600), folder / "parts", 4)
+    code = folder / "code"
+    code.mkdir()
+    (code / "helper.py").write_text("VALUE = 42\n")
+    for name, text in (("unchanged", UNCHANGED), ("raises", RAISES), ("forever", FOREVER)):
+        (code / f"{name}.py").write_text(text)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(testbed: Testbed) -> Iterator[None]:
+    yield
+    assert patient(lambda: not left_in(testbed), 60), left_in(testbed)
+    assert machine_folders(testbed) == set()
+
+
+def planned(folder: Path) -> Plan:
+    return Plan.model_validate_json((folder / "plan.json").read_bytes())
+
+
+def test_an_unchanged_script_runs_where_the_plan_says(testbed: Testbed, folder: Path) -> None:
+    run = Run(testbed, folder, folder / "code" / "unchanged.py")
+    code, out, err = run.end()
+    assert code == 0, err
+    summary = json.loads(out.splitlines()[-1])
+    assert summary["run_id"] == run.folder.name
+    addresses = {host.name: host.address for host in testbed.hosts}
+    placement = planned(folder).placement
+    where = {f"store{m}": name for m, name in enumerate(addresses)}
+    where |= {f"sampler{w}.0": name for w, name in enumerate(placement.samplers)}
+    where |= {f"trainer{w}": name for w, name in enumerate(placement.trainers)}
+    (places,) = run.events("places")
+    found = {task: place["address"] for task, place in places["tasks"].items()}
+    assert found == {task: addresses[name] for task, name in where.items()}
+    ring = planned(folder).placed.ring_order
+    for w, name in enumerate(placement.trainers):
+        (line,) = [
+            line
+            for line in (run.folder / "logs" / f"trainer{w}.log").read_text().splitlines()
+            if line.startswith("{")
+        ]
+        said = json.loads(line)
+        assert said == {
+            "rank": ring.index(w),
+            "sum": 6.0,
+            "hostname": name,
+            "threads": "2",
+            "helper": 42,
+            "argv": [],
+        }
+    status = run.status()
+    assert status["state"] == "done"
+    assert {task["state"] for task in status["tasks"]} == {"ended"}
+    assert "serving part 3" in (run.folder / "logs" / "store3.log").read_text()
+
+
+def test_a_script_that_fails_is_named(testbed: Testbed, folder: Path) -> None:
+    run = Run(testbed, folder, folder / "code" / "raises.py")
+    code, _, err = run.end()
+    second = planned(folder).placed.ring_order[1]
+    machine = planned(folder).placement.trainers[second]
+    assert code == 7
+    assert f"error: trainer{second} on {machine} ended with code 1" in err
+    assert "ValueError: the loss is gone" in err
+    assert "Traceback" in (run.folder / "logs" / f"trainer{second}.log").read_text()
+    assert run.status()["state"] == "failed"
+
+
+def test_a_killed_store_is_named(testbed: Testbed, folder: Path) -> None:
+    run = Run(testbed, folder, folder / "code" / "forever.py")
+    run.wait_for("running")
+    pid = run.task("store2")["pid"]
+    subprocess.run(testbed.command("m2", ["kill", "-9", str(pid)]), check=True)
+    code, _, err = run.end(60)
+    assert code == 7
+    assert "error: store2 on m2 was ended by SIGKILL" in err
+
+
+@pytest.mark.parametrize("state", ["starting", "running"])
+def test_an_interrupt_ends_everything(testbed: Testbed, folder: Path, state: str) -> None:
+    run = Run(testbed, folder, folder / "code" / "forever.py")
+    run.wait_for(state)
+    begin_s = time.monotonic()
+    interrupt(run)
+    code, _, err = run.end(60)
+    assert code == 130, err
+    assert "interrupted; all tasks of the run have ended" in err
+    assert run.status()["state"] == "interrupted"
+    # 10 s on machines of their own; here everything shares two cores.
+    assert time.monotonic() - begin_s < 30
+
+
+def test_everything_ends_with_a_killed_driver(testbed: Testbed, folder: Path) -> None:
+    run = Run(testbed, folder, folder / "code" / "forever.py")
+    run.wait_for("running")
+    os.killpg(run.process.pid, signal.SIGKILL)
+    run.end(60)
+    assert patient(lambda: not left_in(testbed), 60), left_in(testbed)
+    for name in machine_folders(testbed):
+        # Killed shells cannot; the next run on the same machines does.
+        subprocess.run(["rm", "-r", f"/tmp/{name}"], check=True)
+
+
+def test_a_graph_that_only_the_driver_has_is_shipped_once(
+    testbed: Testbed, folder: Path, tmp_path: Path
+) -> None:
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    # A mount of the driver alone: on all other machines the folder is empty.
+    mount = f'mount --bind {folder / "parts"} {hidden} && exec "$@"'
+    before = ["unshare", "--mount", "sh", "-c", mount, "sh"]
+    options = ["--cache", str(tmp_path / "cache-{machine}")]
+    script = folder / "code" / "unchanged.py"
+    for expected in (4, 0):
+        run = Run(testbed, folder, script, options, before, graph=hidden)
+        code, _, err = run.end()
+        assert code == 0, err
+        assert err.count("of the graph in") == expected
+    for m in range(4):
+        (graph,) = (tmp_path / f"cache-m{m}").iterdir()
+        assert {path.name for path in graph.glob("part-*")} == {f"part-{m}"}
+
+
+def test_a_wrong_graph_is_said_before_anything_starts(testbed: Testbed, folder: Path) -> None:
+    write(homogeneous(), folder / "three", 3)
+    run = Run(testbed, folder, folder / "code" / "forever.py", graph=folder / "three")
+    code, _, err = run.end(60)
+    assert code == 2
+    assert "the plan is for 4 machines" in err
+
+
+def test_a_dry_run_starts_nothing(testbed: Testbed, folder: Path) -> None:
+    run = Run(testbed, folder, folder / "code" / "forever.py", ["--dry-run"])
+    code, out, err = run.end()
+    assert code == 0, err
+    found = json.loads(out)
+    assert [task["name"] for task in found["tasks"]][:5] == [
+        *(f"store{m}" for m in range(4)),
+        "sampler0.0",
+    ]
+    assert [machine["missing_bytes"] for machine in found["machines"]] == [0] * 4
+
+
+def interrupt(run: Run) -> None:
+    """Ctrl-C for the driver."""
+    os.killpg(run.process.pid, signal.SIGINT)
