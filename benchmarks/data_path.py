@@ -196,10 +196,13 @@ def cache(folder: Path, scratch: Path, effort: Effort) -> dict[str, Any]:
     return found
 
 
-def prepare(source: str, folder: Path, num_parts: int, method: str) -> None:
+def prepare(source: str, folder: Path, num_parts: int, method: str, *rival: Any) -> None:
+    """Write a graph; also for a rival, if there is one: see `hand_over`."""
     from headrace.api.graph import partition
 
     partition(source, folder, num_parts, method=method)
+    if rival:
+        hand_over(folder, *rival)
 
 
 def run(args: argparse.Namespace, scratch: Path, say: Callable[[str, Any], None]) -> dict[str, Any]:
@@ -223,7 +226,8 @@ def run(args: argparse.Namespace, scratch: Path, say: Callable[[str, Any], None]
     whole, parts = scratch / "whole", scratch / "parts"
     method = "fennel" if args.quick else "auto"
     with ThreadPoolExecutor() as pool:
-        made = [pool.submit(apart, prepare, effort.graph, whole, 1, "range")]
+        rival = (scratch / "sparse", effort.light, True) if args.sparse_python else ()
+        made = [pool.submit(apart, prepare, effort.graph, whole, 1, "range", *rival)]
         if not only or "cache" in only:
             made.append(
                 pool.submit(apart, prepare, effort.cache_graph, parts, effort.cache_parts, method)
@@ -232,7 +236,6 @@ def run(args: argparse.Namespace, scratch: Path, say: Callable[[str, Any], None]
             each.result()
     sparse = None
     if args.sparse_python:
-        apart(hand_over, whole, scratch / "sparse", effort.light, True)
         sparse = [args.sparse_python, str(ROOT / "benchmarks" / "rivals.py"), "torch-sparse"]
         sparse.append(str(scratch / "sparse"))
     else:
@@ -270,7 +273,7 @@ def command(args: argparse.Namespace) -> str:
     """How this was called, without the places of one machine."""
     said = ["python benchmarks/data_path.py"]
     for name, value in vars(args).items():
-        if value and value != 1:
+        if value is True or (value and value != 1):
             said.append(f"--{name.replace('_', '-')}")
             said += (
                 [] if value is True else [str(value)] if name in ("only", "samplers") else ["..."]

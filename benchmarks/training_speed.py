@@ -22,7 +22,7 @@ from benchmarks.apart import staying
 
 ROOT = Path(__file__).resolve().parents[1]
 GRAPH = "generated:nodes=1e6,edges=25e6,features=128"
-QUICK_GRAPH = "generated:nodes=3e5,edges=7.5e6,features=128"
+QUICK_GRAPH = "generated:nodes=2e5,edges=5e6,features=128"
 SMALL_GRAPH = "generated:nodes=1e5,edges=2e6,features=128"
 
 
@@ -80,7 +80,7 @@ FULL = Effort(
     is_full=True,
 )
 QUICK = Effort(
-    light=Model(64, (15, 10), 1024, 3, 4, 5),
+    light=Model(64, (15, 10), 1024, 3, 4, 3),
     heavy=Model(256, (15, 10, 5), 32, 3, 2, 1),
     kernel_rounds=3,
     kernel_batches=3,
