@@ -67,7 +67,7 @@ class Deadlines:
     place_s: float = 90.0
     ship_s: float = 120.0
     start_s: float = 150.0
-    silence_s: float = 12.0
+    silence_s: float = 10.0
     save_s: float = 6.0
     stop_s: float = 3.0
     slow_s: float = 10.0
