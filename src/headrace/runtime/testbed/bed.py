@@ -17,6 +17,7 @@ from headrace.runtime.testbed.network import LinkBytes
 
 _RAY_START_S = 120.0
 _END_S = 20.0
+_ATTEMPTS = 3  # Ray gives a node 30 s to start, which a machine with much else to do may need
 _NEEDED = ("ip", "unshare", "sh")
 
 State = Literal["up", "broken"]
@@ -76,6 +77,11 @@ class Testbed:
                     )
                 say("clearing away what is left of an earlier testbed")
                 _remove(old)
+            for _ in range(_ATTEMPTS - 1):
+                try:
+                    return cls(_make(_lay_out(cluster, name, with_ray), say))
+                except RunError as error:
+                    say(f"{error.problem}; trying again")
             return cls(_make(_lay_out(cluster, name, with_ray), say))
 
     @classmethod
