@@ -39,6 +39,14 @@ BUG_EXIT_CODE = 70
 class _Verbs(TyperGroup):
     """Turns the errors headrace raises on purpose into a message and an exit code."""
 
+    def get_params(self, ctx: Any) -> Any:
+        params = super().get_params(ctx)
+        for param in params:
+            # They work, but would take a fifth of the screen.
+            if param.name in ("install_completion", "show_completion"):
+                param.hidden = True  # type: ignore[attr-defined]
+        return params
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
@@ -55,18 +63,37 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Example: headrace simulate --cluster cluster.yaml --job job.yaml",
 )
+# A verb's own help says more; the list of all verbs fits a screen.
 app.command("simulate", epilog=simulate.EXAMPLE)(simulate.simulate)
-app.command("plan", epilog=plan.EXAMPLE)(plan.plan)
-app.command("explain", epilog=explain.EXAMPLE)(explain.explain)
-app.command("partition", epilog=partition.EXAMPLE)(partition.partition)
+app.command("plan", short_help="Decide where every task runs.", epilog=plan.EXAMPLE)(plan.plan)
+app.command(
+    "explain",
+    short_help="Name a plan's bottleneck and what would help most.",
+    epilog=explain.EXAMPLE,
+)(explain.explain)
+app.command(
+    "partition", short_help="Cut a graph into memory-mapped parts.", epilog=partition.EXAMPLE
+)(partition.partition)
 app.add_typer(graph.app, name="graph")
-app.command("run", epilog=run.EXAMPLE)(run.run)
+app.command(
+    "run",
+    short_help="Train: stores, samplers and your PyG script, on Ray or here.",
+    epilog=run.EXAMPLE,
+)(run.run)
 app.command("status", epilog=status.EXAMPLE)(status.status)
-app.command("top", epilog=top.EXAMPLE)(top.top)
-app.command("logs", epilog=logs.EXAMPLE)(logs.logs)
+app.command(
+    "top",
+    short_help="Watch a run: who computes, who waits, how busy the network is.",
+    epilog=top.EXAMPLE,
+)(top.top)
+app.command("logs", short_help="Print what the tasks of a run printed.", epilog=logs.EXAMPLE)(
+    logs.logs
+)
 app.add_typer(testbed.app, name="testbed")
 app.add_typer(cluster.app, name="cluster")
-app.command("profile", epilog=profile.EXAMPLE)(profile.profile)
+app.command(
+    "profile", short_help="Measure task times and volumes of a job.", epilog=profile.EXAMPLE
+)(profile.profile)
 app.command("trace", epilog=trace.EXAMPLE)(trace.trace)
 app.command("schema", epilog=schema.EXAMPLE)(schema.schema)
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
