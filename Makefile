@@ -28,7 +28,7 @@ fresh: ## numba does not notice that what a cached kernel calls has changed
 	$(BIN)/python .ci/fresh-numba-cache
 
 fast: fresh
-	$(BIN)/pytest -q -m "$(FAST)" -n 2
+	$(BIN)/pytest -q -m "$(FAST)" -n 2 --dist loadgroup
 
 test: fresh ## every test
 	$(BIN)/pytest -n 2 --dist loadgroup

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -69,9 +70,23 @@ def build_all(source: GraphSource, folder: Path, window_bytes: int) -> list[Csc]
     ]
 
 
-@given(graphs(), st.sampled_from([8, 200, 1 << 20]))
+sources_and_windows = given(graphs(), st.sampled_from([8, 200, 1 << 20]))
+
+
+@sources_and_windows
+@settings(max_examples=5)
+def test_csc_equals_a_plain_sort_on_a_sample(source: GraphSource, window_bytes: int) -> None:
+    check_csc(source, window_bytes)
+
+
+@pytest.mark.slow
+@sources_and_windows
 @settings(max_examples=60)
-def test_csc_equals_a_plain_sort(source: GraphSource, window_bytes: int) -> None:
+def test_csc_equals_a_plain_sort_on_many(source: GraphSource, window_bytes: int) -> None:
+    check_csc(source, window_bytes)
+
+
+def check_csc(source: GraphSource, window_bytes: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for table, csc in zip(
             source.edges, build_all(source, Path(folder), window_bytes), strict=True
@@ -87,9 +102,20 @@ def test_csc_equals_a_plain_sort(source: GraphSource, window_bytes: int) -> None
                 assert np.array_equal(csc.edge_ids, order)
 
 
-@given(graphs(), st.sampled_from([8, 200, 1 << 20]))
+@sources_and_windows
+@settings(max_examples=5)
+def test_adjacency_equals_counted_pairs_on_a_sample(source: GraphSource, window_bytes: int) -> None:
+    check_adjacency(source, window_bytes)
+
+
+@pytest.mark.slow
+@sources_and_windows
 @settings(max_examples=60)
-def test_adjacency_equals_counted_pairs(source: GraphSource, window_bytes: int) -> None:
+def test_adjacency_equals_counted_pairs_on_many(source: GraphSource, window_bytes: int) -> None:
+    check_adjacency(source, window_bytes)
+
+
+def check_adjacency(source: GraphSource, window_bytes: int) -> None:
     offsets = source.node_offsets()
     pairs: Counter[tuple[int, int]] = Counter()
     for table in source.edges:
