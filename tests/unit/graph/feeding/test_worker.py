@@ -30,6 +30,9 @@ pytest.importorskip("torch_geometric")
 
 SEEDS = np.arange(0, 60, 2)
 
+# Nobody beats here while kernels are compiled.
+PATIENCE_S = 120.0
+
 
 class Clock:
     """Every look takes a second."""
@@ -73,7 +76,7 @@ def feeding(
         thread = threading.Thread(target=_run, args=(pipeline, sender, jobs))
         thread.start()
         threads.append(thread)
-        receivers.append(LocalReceiver(ours, config.name))
+        receivers.append(LocalReceiver(ours, config.name, PATIENCE_S))
     feed = Feed(receivers, configs[0].batches_per_epoch, Clock(), configs[0].num_epochs)
     try:
         yield feed
@@ -233,7 +236,7 @@ def test_a_sampler_stays_within_its_window(tmp_path: Path) -> None:
 
     config = config_of(graph)
     ours, theirs = socket_pair()
-    sender, receiver = LocalSender(theirs, 2), LocalReceiver(ours, "sampler")
+    sender, receiver = LocalSender(theirs, 2), LocalReceiver(ours, "sampler", PATIENCE_S)
     maker = Counting(PartedAccess(graph), config, Clock())
     pipeline = Pipeline(maker, sender, config, 1, Clock())
     thread = threading.Thread(target=_run, args=(pipeline, sender, schedule(SEEDS, 8, 4, 7)))
