@@ -22,8 +22,9 @@ def reuse_memory() -> bool:
 
     Tensors of a batch have tens of megabytes. By default glibc gives each back to the system and
     gets new pages for the next, which the system clears, 4 KB at a time, in the trainer's time: a
-    step of GraphSAGE 2 x 64 with 92,000 nodes of 128 features takes 200 to 230 ms of a core, and
-    158 to 175 ms with this (`benchmarks/data_path.py` compares both). The process keeps the most
+    step of GraphSAGE 2 x 64 with 92,000 nodes of 128 features took 208 to 229 ms of a core, and
+    168 to 197 ms with this (two medians each, on a busy machine; `benchmarks/data_path.py`
+    compares both). The process keeps the most
     it ever used until it ends. What is there already stays as it is: call it early.
     """
     try:
