@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,8 +43,8 @@ PING = encode_request(NUMBER, {"op": "ping"}, [])
 @pytest.fixture(scope="module")
 def store(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreProcess]:
     base = tmp_path_factory.mktemp("sockets")
-    config = {"limits": LIMITS, "embeddings": [EMBEDDING], "sockets": True}
-    with running(base / "a", folder, tls=False, **config) as found:
+    config: dict[str, Any] = {"limits": LIMITS, "embeddings": [EMBEDDING], "sockets": True}
+    with running(base / "a", folder, 0, tls=False, **config) as found:
         yield found
 
 

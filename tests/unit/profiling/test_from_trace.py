@@ -80,8 +80,8 @@ def test_times_come_back(plan: Plan, trace: Trace) -> None:
             assert got.num_samples >= 390
             # Four standard errors: one in 16,000 such figures is further away.
             assert got.mean == pytest.approx(asked.mean, rel=max(2.1 * got.relative_error, 1e-6))
-    got = found.task_time(Role.TRAINER, "fast").variation.factors()
-    assert np.quantile(got, 0.95) == pytest.approx(1.36, abs=0.03)
+    factors = found.task_time(Role.TRAINER, "fast").variation.factors()
+    assert np.quantile(factors, 0.95) == pytest.approx(1.36, abs=0.03)
 
 
 def test_volumes_come_back(plan: Plan, trace: Trace) -> None:
