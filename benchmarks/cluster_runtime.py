@@ -47,10 +47,20 @@ from headrace.api.profiling import compare, profile_trace
 from headrace.runtime.testbed import Testbed, take_down
 
 STAGES = ("start", "gradients", "steady", "predictions", "accuracy", "clean")
-SMALL, LARGE = "generated:nodes=1e4,edges=1e5,features=128", "generated:nodes=1e7,edges=1.6e8"
-QUICK_LARGE = "generated:nodes=1e5,edges=1e6,features=128"
+SMALL = "generated:nodes=1e4,edges=1e5,features=128"
+LARGE = "generated:nodes=1e7,edges=1.6e8,features=128"
 MIDDLE = "generated:nodes=1e5,edges=2e6,features=128"
 MODEL = {"features": 128, "classes": 16, "width": 32, "fanouts": [10, 5]}
+ONLY_IN_FULL = (
+    "start_all_s",
+    "large_graph_adds_s",
+    "gradient_difference",
+    "predictions",
+    "accuracy",
+    "interrupts",
+    "ups_and_downs",
+    "left_by_testbeds",
+)
 NAME = "benchmark"
 UNEQUAL = (1, 2, 3, 4, 5, 6)
 LAYOUTS = {
@@ -63,8 +73,8 @@ LAYOUTS = {
 class Bench:
     """What is measured, in one testbed."""
 
-    def __init__(self, scratch: Path, is_quick: bool) -> None:
-        self.scratch, self.is_quick = scratch, is_quick
+    def __init__(self, scratch: Path) -> None:
+        self.scratch = scratch
         self.found: dict[str, Any] = {}
         self.bed = Testbed.up(make_cluster(), NAME, say=self.say)
         self._num_runs = 0
@@ -90,37 +100,27 @@ class Bench:
     def start(self) -> None:
         """From the command to the first batch of the last trainer, and what takes how long."""
         took: dict[str, list[dict[str, float]]] = {}
-        large = QUICK_LARGE if self.is_quick else f"{LARGE},features=128"
-        graphs = {"small": self.graph("small", SMALL)}
-        if not self.is_quick:
-            graphs["large"] = self.graph("large", large)
-            # Kernels are compiled once per machine, not in every start.
-            self.run(Layout(), graphs["small"], 12, {"task": "steps", "steps": 3}).end()
-        rounds = 1 if self.is_quick else 3
-        for name in [name for _ in range(rounds) for name in graphs]:
+        graphs = {"small": self.graph("small", SMALL), "large": self.graph("large", LARGE)}
+        # Kernels are compiled once per machine, not in every start.
+        self.run(Layout(), graphs["small"], 12, {"task": "steps", "steps": 3}).end()
+        for name in [name for _ in range(3) for name in graphs]:
             run = self.run(Layout(), graphs[name], 12, {"task": "steps", "steps": 20})
             folder = run.end()
-            trace = trace_of(folder)
-            took.setdefault(name, []).append(_start_of(run, folder, trace))
+            took.setdefault(name, []).append(_start_of(run, folder, trace_of(folder)))
             self.say(f"start with graph {name}: {took[name][-1]}")
         firsts = {name: [each["first_batch_s"] for each in all_] for name, all_ in took.items()}
         self.found["start_to_first_batch_s"] = statistics.median(firsts["small"])
         self.found["start_breakdown_s"] = took["small"][0]
         self.found["start_all_s"] = firsts
-        self.found["large_graph_adds_s"] = (
-            statistics.median(firsts["large"]) - statistics.median(firsts["small"])
-            if "large" in firsts
-            else None
+        self.found["large_graph_adds_s"] = statistics.median(firsts["large"]) - statistics.median(
+            firsts["small"]
         )
 
     def gradients(self) -> None:
         """Gradients of three trainers beside those of one process."""
         graph = self.graph("small", SMALL)
         found = {}
-        layouts = {"unequal": Layout(seeds=UNEQUAL)}
-        if not self.is_quick:
-            layouts = {"equal": Layout(), **layouts}
-        for name, layout in layouts.items():
+        for name, layout in {"equal": Layout(), "unequal": Layout(seeds=UNEQUAL)}.items():
             config = {"task": "gradients", "epochs": 1, "width": 8}
             run = self.run(layout, graph, 256, config)
             found[name] = gradient_difference(run.end(), graph, {**MODEL, **config})
@@ -128,11 +128,25 @@ class Bench:
 
     def steady(self) -> None:
         """Long run: where tasks are, bytes on links, control's CPU, memory, waiting."""
-        graph = self.graph("middle", MIDDLE if not self.is_quick else QUICK_LARGE)
-        early, late = (20, 60) if self.is_quick else (200, 2000)
-        steps = late + (20 if self.is_quick else 100)
-        config = {"task": "steps", "steps": steps, "fanouts": [10, 5]}
-        run = self.run(LAYOUTS["together"], graph, 192, config)
+        graph = self.graph("middle", MIDDLE)
+        self._watch(self.run(LAYOUTS["together"], graph, 192, {"task": "steps", "steps": 2100}))
+
+    def quick(self) -> None:
+        """One start, of which everything is taken that one start can show."""
+        graph = self.graph("small", SMALL)
+        run = self.run(LAYOUTS["together"], graph, 192, {"task": "steps", "steps": 100})
+        folder = self._watch(run, 20, 80)
+        trace = trace_of(folder)
+        start = _start_of(run, folder, trace)
+        self.found["start_to_first_batch_s"] = start["first_batch_s"]
+        self.found["start_breakdown_s"] = start
+        outlook = compare(trace, run.plan, profile_trace(trace, run.plan))
+        self.found["predicted_over_measured"] = {"together": outlook.ratio}
+        self.found["left_by_interrupts"] = left_over(self.bed)
+        self.found |= dict.fromkeys(ONLY_IN_FULL)
+
+    def _watch(self, run: Run, early: int = 200, late: int = 2000) -> Path:
+        """Look at a run in its middle, then take it apart."""
         run.wait_for_iteration(early)
         first = snapshot(self.bed, processes(self.bed))
         run.wait_for_iteration(late)
@@ -173,16 +187,15 @@ class Bench:
         self.found["link_bytes_error"] = max(
             abs(each["traced"] / each["counted"] - 1) for each in links.values()
         )
+        return folder
 
     def predictions(self) -> None:
         """Predicted over measured time per iteration, by the profile of the first layout."""
-        graph = self.graph("middle", MIDDLE if not self.is_quick else QUICK_LARGE)
-        steps = 30 if self.is_quick else 150
+        graph = self.graph("middle", MIDDLE)
         found: dict[str, Any] = {}
         profile = None
-        layouts = dict(list(LAYOUTS.items())[:1]) if self.is_quick else LAYOUTS
-        for name, layout in layouts.items():
-            run = self.run(layout, graph, 192, {"task": "steps", "steps": steps})
+        for name, layout in LAYOUTS.items():
+            run = self.run(layout, graph, 192, {"task": "steps", "steps": 150})
             trace = trace_of(run.end())
             own = profile_trace(trace, run.plan)
             profile = profile or own
@@ -198,13 +211,12 @@ class Bench:
 
     def accuracy(self) -> None:
         """Points of three trainers and of one process, on real graphs."""
-        seeds = 2 if self.is_quick else 10
-        names = ("pubmed",) if self.is_quick else ("pubmed", "coauthor_cs")
-        self.found["accuracy"] = {name: accuracy(self, name, seeds) for name in names}
+        names = ("pubmed", "amazon_photo")
+        self.found["accuracy"] = {name: accuracy(self, name, 10) for name in names}
 
     def clean(self) -> None:
         """Testbeds that come and go, runs that are interrupted: what they leave."""
-        rounds, cuts = (1, 1) if self.is_quick else (20, 10)
+        rounds, cuts = 20, 10
         left: list[str] = []
         draw = random.Random(0)
         graph = self.graph("small", SMALL)
@@ -225,8 +237,7 @@ class Bench:
         before = names_on_this_machine()
         for number in range(rounds):
             began_s = time.monotonic()
-            with_ray = not self.is_quick
-            Testbed.up(make_cluster(), f"{NAME}-{number}", with_ray=with_ray).down()
+            Testbed.up(make_cluster(), f"{NAME}-{number}").down()
             self.say(f"up and down {number}: {time.monotonic() - began_s:.1f} s")
         self.found["ups_and_downs"] = rounds
         self.found["left_by_testbeds"] = sorted(names_on_this_machine() - before)
@@ -270,15 +281,17 @@ def is_placed(run: Run, folder: Path) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object last")
-    parser.add_argument("--quick", action="store_true", help="small sizes, under a minute")
+    parser.add_argument(
+        "--quick", action="store_true", help="what one start can show; other keys are null"
+    )
     parser.add_argument("--only", help=f"of {','.join(STAGES)}, by commas")
     parser.add_argument("--scratch", type=Path, help="folder for graphs, kept")
     parser.add_argument("--output", type=Path, help="result file to write, or to add to")
     args = parser.parse_args()
     scratch = args.scratch or Path(tempfile.mkdtemp(prefix="headrace-benchmark-"))
-    wanted = args.only.split(",") if args.only else STAGES
+    wanted = args.only.split(",") if args.only else ("quick",) if args.quick else STAGES
     take_down(NAME)
-    bench = Bench(scratch, args.quick)
+    bench = Bench(scratch)
     try:
         for stage in wanted:
             bench.say(f"stage {stage}")
