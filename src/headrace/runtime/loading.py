@@ -231,13 +231,18 @@ def _watched(
     for number in range(1, num_steps + 1):
         before_s = time.perf_counter()
         batch = next(batches, None)
-        now_s = time.perf_counter()
-        waited_s += now_s - before_s
+        waited_s += time.perf_counter() - before_s
         if batch is None:
             return
         if steps is not None:
             _end_if_enough(run, steps)
             steps.begin()
+        yield batch
+        del batch
+        if steps is not None:
+            steps.end()
+        # After the step: an epoch of few batches would seem to consist of waiting otherwise.
+        now_s = time.perf_counter()
         if now_s - told_s >= _TELL_EVERY_S or number == num_steps:
             told_s = now_s
             message = {
@@ -251,10 +256,6 @@ def _watched(
                 "stages": {"here_s": waited_s} if feed is None else feed.report().figures,
             }
             send(run.messages, message)
-        yield batch
-        del batch
-        if steps is not None:
-            steps.end()
     # The last step of an iterator may have something to do after its last batch.
     next(batches, None)
 

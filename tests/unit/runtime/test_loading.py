@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ import headrace  # noqa: E402
 from headrace.core.errors import SpecError  # noqa: E402
 from headrace.graph.feeding.config import StoreAt  # noqa: E402
 from headrace.graph.service.security import Credentials, Secret  # noqa: E402
+from headrace.runtime import loading  # noqa: E402
 from headrace.runtime.context import CONTEXT_VARIABLE, RunContext  # noqa: E402
 from tests.unit.graph.loading.loading_graphs import assert_same  # noqa: E402
 from tests.unit.graph.small_graphs import heterogeneous, homogeneous, write  # noqa: E402
@@ -35,6 +38,24 @@ def enter_run(parts: Path, monkeypatch: pytest.MonkeyPatch, **fields: Any) -> No
     path = folder / f"context-{context.fingerprint()}.json"
     path.write_text(context.model_dump_json())
     monkeypatch.setenv(CONTEXT_VARIABLE, str(path))
+
+
+def test_the_last_step_counts_in_the_speed(parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now_s=0.0)
+    sent: list[Any] = []
+    monkeypatch.setattr(loading, "time", SimpleNamespace(perf_counter=lambda: clock.now_s))
+    monkeypatch.setattr(loading, "send", lambda path, message: sent.append(message))
+
+    def batches() -> Iterator[str]:
+        clock.now_s += 1.0
+        yield "batch"
+
+    run = RunContext(machine="m1", messages=parts.parent / "messages")
+    for _ in loading._watched(run, batches(), trains=False, size=(30, 32, 1)):
+        clock.now_s += 3.0
+    (message,) = sent
+    assert (message["elapsed_s"], message["waited_s"]) == (4.0, 1.0)
+    assert message["num_samples"] == 30
 
 
 @pytest.mark.parametrize("name", ["NeighborLoader", "LinkNeighborLoader"])
