@@ -205,7 +205,7 @@ class Crew:
                     f"install headrace[train] {own_version()} there",
                 )
             return Lost(name, "its shell has died, perhaps because memory was full")
-        return Failed(f"{slot.task}: {_first_line(error)}", f"see `headrace logs {name}`")
+        return Failed(f"{slot.task}: {_first_line(error)}", f"see `headrace logs --task {name}`")
 
     def close(self, timeout_s: float) -> None:
         """End all shells and give everything back."""

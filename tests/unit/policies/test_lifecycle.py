@@ -107,7 +107,7 @@ def test_the_first_trainer_that_fails_stops_the_run() -> None:
     _, commands = drive(*(Ended(name, 0, "ended") for name in NAMES[:3]), state=state)
     problem = outcome_of(commands).problem
     assert problem == "trainer1 on m1 ended with code 1; it said: ValueError: no"
-    assert "headrace logs trainer1" in outcome_of(commands).remedy
+    assert "headrace logs --task trainer1" in outcome_of(commands).remedy
 
 
 def test_the_deeper_cause_is_told() -> None:

@@ -48,7 +48,7 @@ _NEXT = {
     Phase.TRAINERS: Phase.RUNNING,
 }
 _LIVE = (Stage.STARTING, Stage.READY)
-_SEE_LOG = "see `headrace logs {task}`, and run again"
+_SEE_LOG = "see `headrace logs --task {task}`, and run again"
 
 # What fails first makes others fail: the deeper of two causes is the one to tell.
 _BLAME = {Role.STORE: 3, Role.SAMPLER: 2, Role.TRAINER: 1}

@@ -76,7 +76,8 @@ class SamplerShell(Shell):
                 return None
             said = "" if self._child is None else self._child.last_words()
             problem = f"{self.task} on {self.machine} did not start: {said or f'code {code}'}"
-            return {"error": {"problem": problem, "remedy": f"see `headrace logs {self.task}`"}}
+            remedy = f"see `headrace logs --task {self.task}`"
+            return {"error": {"problem": problem, "remedy": remedy}}
         if "host" in self._place:
             return {**self._place, "port": ready["port"]}
         return self._place
