@@ -23,6 +23,8 @@ _EXTRA = {
     "pyarrow": "headrace[partition]",
     "torch": "headrace[train]",
     "torch_geometric": "headrace[train]",
+    "cryptography": "headrace[train]",
+    "ray": "headrace[train]",
 }
 
 
@@ -32,16 +34,16 @@ class Part:
 
     Attributes:
         name: Of the package, as pip knows it, or what is checked.
-        group: `base` must work, `extra` is optional, `later` is not used by this version.
-        status: `works`, `missing`, or `broken`; `installed` where nothing was tried.
+        group: `base` must work, `extra` is optional.
+        status: `works`, `missing`, or `broken`.
         version: Of the installed package.
         purpose: What headrace needs it for.
         detail: What was found, and what to do about it.
     """
 
     name: str
-    group: Literal["base", "extra", "later"]
-    status: Literal["works", "installed", "missing", "broken"]
+    group: Literal["base", "extra"]
+    status: Literal["works", "missing", "broken"]
     version: str
     purpose: str
     detail: str = ""
@@ -64,7 +66,7 @@ class Checkup:
 
 
 def check_parts() -> Checkup:
-    """Try every part that this version uses; only look for those it does not use yet."""
+    """Try every part that headrace uses."""
     return Checkup(
         (
             _check_python(),
@@ -82,7 +84,8 @@ def check_parts() -> Checkup:
             _try("pyarrow", "extra", "reads tables", lambda: import_module("pyarrow.parquet")),
             _try("torch", "extra", "holds tensors", lambda: import_module("torch")),
             _try("torch_geometric", "extra", "models", lambda: import_module("torch_geometric")),
-            _look_for("ray"),
+            _try("cryptography", "extra", "encrypts", lambda: import_module("cryptography.x509")),
+            _try("ray", "extra", "runs plans", lambda: import_module("ray")),
         )
     )
 
@@ -113,12 +116,6 @@ def _try(
         reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
         return Part(name, group, "broken", version, purpose, reason[0])
     return Part(name, group, "works", version, purpose, found if isinstance(found, str) else "")
-
-
-def _look_for(name: str) -> Part:
-    version = _version(name)
-    purpose = "not used by this version"
-    return Part(name, "later", "installed" if version else "missing", version or "", purpose)
 
 
 def _version(package: str) -> str | None:

@@ -36,7 +36,7 @@ def _show(checkup: Checkup) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    colours = {"works": "green", "installed": "green", "broken": "red"}
+    colours = {"works": "green", "broken": "red"}
     table = Table(box=None, pad_edge=False)
     for heading in ("part", "status", "version", "what it does"):
         table.add_column(heading)

@@ -145,7 +145,7 @@ def test_doctor_json() -> None:
     assert found["base_works"] is True
     parts = {part["name"]: part for part in found["parts"]}
     assert parts["numba"]["status"] == "works"
-    assert parts["ray"]["group"] == "later"
+    assert parts["ray"]["group"] == "extra"
     assert parts["pymetis"]["group"] == "extra"
     assert set(parts["numpy"]) == {"name", "group", "status", "version", "purpose", "detail"}
 
