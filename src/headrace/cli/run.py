@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from headrace.api.cluster_running import ClusterRun
+    from headrace.api.running import LocalRun
 
 EXAMPLE = (
     "Example: headrace run --plan plan.json --graph parts train.py -- --epochs 10\n\n"
@@ -34,7 +35,7 @@ def run(
         Path | None, typer.Option(help="Made by headrace plan: run it on Ray.", metavar="FILE")
     ] = None,
     graph: Annotated[
-        Path | None, typer.Option(help="A part per machine of the plan.", metavar="DIR")
+        Path | None, typer.Option(help="Parts; one per machine of the plan.", metavar="DIR")
     ] = None,
     address: Annotated[
         str | None, typer.Option(help="Of the Ray cluster; else RAY_ADDRESS.", metavar="HOST:PORT")
@@ -60,7 +61,7 @@ def run(
     no_tls: Annotated[bool, typer.Option("--no-tls", help="Encrypt nothing.")] = False,
     local: Annotated[bool, typer.Option("--local", help="All on this machine.")] = False,
     parts: Annotated[
-        Path | None, typer.Option(help="With --local: as --graph.", metavar="DIR")
+        Path | None, typer.Option(help="Another name of --graph.", metavar="DIR")
     ] = None,
     stores: Annotated[
         int | None,
@@ -75,8 +76,17 @@ def run(
     """Train: graph stores, samplers and your PyG script, on a Ray cluster or on this machine."""
     from headrace.core.errors import SpecError
 
+    if graph is not None and parts is not None:
+        raise SpecError("--graph and --parts are two names of one thing", "give one of them")
+    graph = graph or parts
+    wanted_config = read_settings(config, settings or [])
     if local and plan is None:
-        _run_local(script, tuple(arguments or ()), parts, stores, samplers, tls, as_json)
+        from headrace.api.running import LocalRun
+
+        if dry_run:
+            raise SpecError("--dry-run shows where a plan goes", "give --plan, or drop --local")
+        given = tuple(arguments or ())
+        _run_local(LocalRun(script, given, graph, stores, samplers, tls, wanted_config), as_json)
     if plan is None or local:
         raise SpecError("a run needs machines", "give --plan, or say --local to use this one alone")
     if graph is None:
@@ -90,7 +100,7 @@ def run(
         script=script,
         arguments=tuple(arguments or ()),
         address=address,
-        config=read_settings(config, settings or []),
+        config=wanted_config,
         name=name,
         runs=runs,
         tls=not no_tls,
@@ -134,18 +144,9 @@ def _run_cluster(wanted: ClusterRun, as_json: bool) -> None:
         typer.echo(json.dumps(summary | _figures(display)))
 
 
-def _run_local(
-    script: Path,
-    arguments: tuple[str, ...],
-    parts: Path | None,
-    stores: int | None,
-    samplers: int,
-    tls: bool,
-    as_json: bool,
-) -> NoReturn:
-    from headrace.api.running import LocalRun, Progress, run_local
+def _run_local(wanted: LocalRun, as_json: bool) -> NoReturn:
+    from headrace.api.running import Progress, run_local
 
-    wanted = LocalRun(script, arguments, parts, stores, samplers, tls)
     begin_s = time.perf_counter()
     with Display(Progress().after, as_json) as display:
         try:
@@ -155,10 +156,10 @@ def _run_local(
             raise typer.Exit(INTERRUPTED) from None
     if as_json:
         summary = {
-            "script": str(script),
+            "script": str(wanted.script),
             "exit_code": code,
             "elapsed_s": time.perf_counter() - begin_s,
-            "num_samplers": samplers,
+            "num_samplers": wanted.num_samplers,
         }
         typer.echo(json.dumps(summary | _figures(display)))
     raise typer.Exit(code)
@@ -199,7 +200,8 @@ def read_settings(path: Path | None, settings: list[str]) -> dict[str, Any]:
     except OSError as error:
         raise SpecError(f"{path} cannot be read: {error.strerror}", "give a YAML file") from None
     except yaml.YAMLError as error:
-        raise SpecError(f"settings are no YAML: {error}", "write key=value") from None
+        reason = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise SpecError(f"settings are no YAML: {reason}", "write key=value") from None
     except TypeError as error:
         raise SpecError(f"settings are no JSON: {error}", "use numbers and texts") from None
     return found

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import signal
-import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -14,10 +11,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from headrace.core.errors import MissingExtraError, SpecError
+from headrace.core.errors import SpecError
 from headrace.core.plan import Plan
 from headrace.graph.opening import PartitionedGraph, open_graph
 from headrace.observability.trace_file import save_trace
+from headrace.runtime import connecting
 from headrace.runtime.controller import Controller, Script
 from headrace.runtime.crew import Crew
 from headrace.runtime.errors import RunError
@@ -30,8 +28,6 @@ from headrace.runtime.runs import RunFolder, runs_folder
 from headrace.runtime.shipping import WantedFiles
 from headrace.runtime.tracing import trace_of_folder
 from headrace.runtime.user_code import pack
-
-_CONNECT_S = 5.0
 
 TRACE = "trace.npz"
 """In the folder of a run: what every task did, and when."""
@@ -144,48 +140,12 @@ def check(wanted: ClusterRun) -> PartitionedGraph:
 @contextmanager
 def connected(wanted: ClusterRun) -> Iterator[tuple[Node, ...]]:
     """The machines of a plan, found on the Ray cluster; let go of it at the end."""
-    try:
-        import ray
-    except ImportError:
-        raise MissingExtraError(
-            "Ray, which runs plans, is not installed", "pip install 'headrace[train]'"
-        ) from None
-    address = wanted.address or os.environ.get("RAY_ADDRESS") or "auto"
-    _check_reachable(address)
     environment = {} if wanted.pip is None else {"pip": str(wanted.pip.resolve())}
-    try:
-        ray.init(
-            address=address,
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-            runtime_env=environment or None,
-            namespace="headrace",
-        )
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise SpecError(
-            f"no Ray cluster answers at {address!r}: {str(error).splitlines()[0]}",
-            "start one with `ray start --head`, or name it with --address",
-        ) from None
-    try:
+    options = {"runtime_env": environment or None, "namespace": "headrace"}
+    with connecting.connected(wanted.address, **options) as ray:
         nodes = find_nodes(wanted.plan.cluster, ray.nodes())
         check_resources(nodes, wanted.plan.placed, wanted.plan.job)
         yield nodes
-    finally:
-        ray.shutdown()
-
-
-def _check_reachable(address: str) -> None:
-    """Find out now what Ray would find out after a minute."""
-    host, colon, port = address.rpartition(":")
-    if not colon or "/" in address or not port.isdigit():
-        return
-    try:
-        socket.create_connection((host, int(port)), _CONNECT_S).close()
-    except OSError as error:
-        raise SpecError(
-            f"no Ray cluster answers at {address}: {error.strerror or error}",
-            "start one with `ray start --head`, or name it with --address",
-        ) from None
 
 
 @contextmanager

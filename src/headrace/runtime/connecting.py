@@ -12,7 +12,10 @@ from typing import Any
 from headrace.core.errors import MissingExtraError, SpecError
 
 _CONNECT_S = 5.0
-_REMEDY = "run this on a machine of the cluster, or name its head: --address HOST:6379"
+_REMEDY = (
+    "run this on a machine of the cluster (in a testbed: `headrace testbed exec MACHINE -- ...`), "
+    "or name its head: --address HOST:6379"
+)
 
 
 @contextmanager

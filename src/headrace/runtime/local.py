@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import FrameType
@@ -44,6 +44,7 @@ class LocalRun:
             for all parts.
         num_samplers: Processes that make batches for each loader that trains; 0 for none.
         tls: Whether stores encrypt, which nobody needs on one machine.
+        config: What the user set for the script.
     """
 
     script: Path
@@ -52,6 +53,7 @@ class LocalRun:
     num_stores: int | None = None
     num_samplers: int = 1
     tls: bool = False
+    config: Mapping[str, Any] = field(default_factory=dict)
 
 
 class RunWatcher(Protocol):
@@ -136,6 +138,7 @@ def _run(wanted: LocalRun, num_stores: int, machine: str, folder: Path, watcher:
             tls=wanted.tls,
             num_samplers=wanted.num_samplers,
             log=folder / "samplers.log",
+            config=dict(wanted.config),
         )
         path = folder / "context.json"
         path.write_text(context.model_dump_json(), encoding="utf-8")

@@ -123,12 +123,25 @@ def test_what_cannot_run_is_said(tmp_path: Path) -> None:
         ((path,), "say --local"),
         (("--local", tmp_path / "none.py"), "there is no script"),
         (("--local", path, "--stores", "1"), "without parts"),
+        (("--local", path, "--dry-run"), "give --plan"),
+        (("--local", path, "--graph", "a", "--parts", "b"), "one of them"),
+        (("--local", path, "--set", "epochs=[1"), "expected ',' or ']'"),
         (("--local", path, "--parts", tmp_path), "manifest"),
         (("--local", path, "--parts", tmp_path / "parts", "--stores", "3"), "has 2 parts"),
     ):
         result = invoke(*arguments)
         assert result.exit_code == 2, result.output
         assert problem in result.output
+
+
+def test_a_local_run_has_settings_and_either_name_of_the_graph(tmp_path: Path) -> None:
+    write(homogeneous(), tmp_path / "parts", 2)
+    text = "def train_func(ctx): print('epochs', ctx.config['epochs'], ctx.graph.num_parts)"
+    path = script(tmp_path, text)
+    process = start("--graph", tmp_path / "parts", "--stores", "0", "--set", "epochs=3", path)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "epochs 3 2" in out
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
