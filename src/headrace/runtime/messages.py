@@ -8,8 +8,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import select
 import socket
 import sys
+import threading
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,12 +22,17 @@ from headrace.core.errors import SpecError
 from headrace.runtime.context import current_run
 
 _MAX_BYTES = 1 << 16
+_MAX_WAITING = 10_000
 _PATIENCE_S = 1.0
+_LOOK_S = 0.1
 _PLAIN = (bool, int, float, str)
 
 
 class Inbox:
     """Takes messages of a run's trainer.
+
+    Linux lets about ten datagrams wait, then whoever sends waits: a thread takes them at once, so
+    that a script may report more often than somebody asks here.
 
     Args:
         path: Of the socket; must not exist yet.
@@ -33,16 +41,22 @@ class Inbox:
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(str(path))
+        self._socket.setblocking(False)
+        self._arrived: deque[bytes] = deque()
+        self._news = threading.Condition()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._listen, name="take messages", daemon=True)
+        self._thread.start()
 
     def receive(self, timeout_s: float) -> Iterator[dict[str, Any]]:
         """All messages that are there, or the first that comes within some time."""
-        self._socket.settimeout(timeout_s)
-        while True:
-            try:
-                data = self._socket.recv(_MAX_BYTES)
-            except (TimeoutError, BlockingIOError):
-                return
-            self._socket.settimeout(0)
+        with self._news:
+            # Not all that was sent has reached the thread when its sender has just ended.
+            self._take()
+            self._news.wait_for(lambda: self._arrived, timeout_s)
+            arrived = tuple(self._arrived)
+            self._arrived.clear()
+        for data in arrived:
             with suppress(ValueError):
                 message = json.loads(data)
                 if isinstance(message, dict):
@@ -50,7 +64,23 @@ class Inbox:
 
     def close(self) -> None:
         """Take no more."""
+        self._closed.set()
+        self._thread.join()
         self._socket.close()
+
+    def _listen(self) -> None:
+        while not self._closed.is_set():
+            if len(self._arrived) >= _MAX_WAITING:
+                self._closed.wait(_LOOK_S)
+            elif select.select([self._socket], [], [], _LOOK_S)[0]:
+                with self._news:
+                    self._take()
+                    self._news.notify_all()
+
+    def _take(self) -> None:
+        with suppress(BlockingIOError):
+            while len(self._arrived) < _MAX_WAITING:
+                self._arrived.append(self._socket.recv(_MAX_BYTES))
 
 
 def send(path: Path, message: Mapping[str, Any]) -> None:

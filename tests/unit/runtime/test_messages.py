@@ -49,6 +49,15 @@ def test_nobody_listens_and_nothing_happens(folder: Path) -> None:
     send(folder / "nobody", {"kind": "report"})
 
 
+def test_whoever_reports_often_does_not_wait_for_whoever_asks(folder: Path) -> None:
+    inbox = Inbox(folder / "messages")
+    # With a queue of ten and nobody who takes, each further one would be lost after a second.
+    for number in range(200):
+        send(folder / "messages", {"number": number})
+    assert [message["number"] for message in inbox.receive(1)] == list(range(200))
+    inbox.close()
+
+
 def test_what_is_no_message_is_left_out(folder: Path) -> None:
     inbox = Inbox(folder / "messages")
     send(folder / "messages", {"kind": "first"})
