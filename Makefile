@@ -28,10 +28,10 @@ fresh: ## numba does not notice that what a cached kernel calls has changed
 	$(BIN)/python .ci/fresh-numba-cache
 
 fast: fresh
-	$(BIN)/pytest -q -m "$(FAST)" -n 2 --dist loadgroup
+	$(BIN)/pytest -q -m "$(FAST)" -n 2
 
 test: fresh ## every test
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2
 
 docs: ## build the documentation into site/
 	$(BIN)/mkdocs build --strict

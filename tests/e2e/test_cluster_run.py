@@ -22,7 +22,7 @@ from tests.e2e.cluster_runs import Run, left_in, machine_folders
 from tests.leftovers import patient
 from tests.unit.graph.small_graphs import homogeneous, write
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("testbed"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 UNCHANGED = """
 import json, os, socket, sys

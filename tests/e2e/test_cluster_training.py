@@ -16,7 +16,7 @@ from headrace.api.graph import partition
 from headrace.core.cluster import Cluster
 from headrace.runtime.testbed import Testbed
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("testbed"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 MODEL = {"features": 64, "classes": 16, "width": 8, "fanouts": [10, 5]}
 

@@ -14,7 +14,7 @@ from headrace.core.cluster import Cluster
 from headrace.runtime.testbed import Testbed
 from tests.e2e.conftest import MACHINES
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("testbed")]
+pytestmark = [pytest.mark.e2e]
 
 PATIENCE_S = 240.0
 JOB = {

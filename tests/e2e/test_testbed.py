@@ -19,7 +19,7 @@ from headrace.core.errors import SpecError
 from headrace.runtime.testbed import Testbed, processes, take_down
 from headrace.runtime.testbed.layout import FOLDER
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("testbed")]
+pytestmark = [pytest.mark.e2e]
 
 NUM_ROUNDS = int(os.environ.get("HEADRACE_TESTBED_ROUNDS", "3"))
 PATIENCE_S = 120.0
