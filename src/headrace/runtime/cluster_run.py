@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from headrace.core.errors import SpecError
@@ -19,6 +16,7 @@ from headrace.runtime import connecting
 from headrace.runtime.controller import Controller, Script
 from headrace.runtime.crew import Crew
 from headrace.runtime.errors import RunError
+from headrace.runtime.interruption import Interruption, signals_set
 from headrace.runtime.local import RunWatcher
 from headrace.runtime.nodes import Node, check_resources, find_nodes
 from headrace.runtime.orders import Orders
@@ -86,11 +84,11 @@ def run_cluster(wanted: ClusterRun, watcher: RunWatcher) -> dict[str, Any]:
     graph = check(wanted)
     code = pack(wanted.working_dir or wanted.script.parent, wanted.script)
     with ExitStack() as stack:
-        interrupted = threading.Event()
-        stack.enter_context(_signals(interrupted))
+        interrupted = Interruption()
+        stack.enter_context(signals_set(interrupted))
         nodes = stack.enter_context(connected(wanted))
         # Again: Ray takes SIGTERM for itself.
-        stack.enter_context(_signals(interrupted))
+        stack.enter_context(signals_set(interrupted))
         slots = slots_of(wanted.plan, nodes)
         folder = stack.enter_context(
             RunFolder.create(runs_folder(wanted.runs), wanted.name or wanted.plan.job.name)
@@ -146,21 +144,3 @@ def connected(wanted: ClusterRun) -> Iterator[tuple[Node, ...]]:
         nodes = find_nodes(wanted.plan.cluster, ray.nodes())
         check_resources(nodes, wanted.plan.placed, wanted.plan.job)
         yield nodes
-
-
-@contextmanager
-def _signals(interrupted: threading.Event) -> Iterator[None]:
-    """Let Ctrl-C, SIGTERM and SIGHUP set a flag."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        interrupted.set()
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}
-    for number in numbers:
-        signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

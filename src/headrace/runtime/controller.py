@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from threading import Event as Flag
 from typing import Any
 
 from headrace.core.job import Role
@@ -35,6 +34,7 @@ from headrace.policies.lifecycle.steps import Lifecycle, begin, step
 from headrace.runtime.calls import Calls
 from headrace.runtime.clocks import ClockOffset
 from headrace.runtime.crew import Crew
+from headrace.runtime.interruption import Interruption
 from headrace.runtime.orders import Orders
 from headrace.runtime.shipping import Shipment, WantedFiles
 
@@ -125,7 +125,7 @@ class Controller:
         self._outcome: Outcome | None = None
         self._begin = commands
 
-    def run(self, interrupted: Flag) -> Outcome:
+    def run(self, interrupted: Interruption) -> Outcome:
         """Drive the run until it has ended, and all that it started with it.
 
         Args:
