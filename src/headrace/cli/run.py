@@ -18,19 +18,15 @@ if TYPE_CHECKING:
     from headrace.api.cluster_running import ClusterRun
     from headrace.api.running import LocalRun
 
-EXAMPLE = (
-    "Example: headrace run --plan plan.json --graph parts train.py -- --epochs 10\n\n"
-    "Example: headrace run --local train.py --parts parts --samplers 2 -- --epochs 10\n\n"
-    "What stands after -- is for the script."
-)
+EXAMPLE = "Example: headrace run --plan plan.json --graph parts train.py -- --epochs 10"
 INTERRUPTED = 130
 
 
 def run(
-    script: Annotated[Path, typer.Argument(help="Python script that trains.", metavar="SCRIPT")],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(help="Of the script, after --.", metavar="-- ARGS")
-    ] = None,
+    script: Annotated[
+        Path, typer.Argument(help="Trains; what follows -- is for it.", metavar="SCRIPT")
+    ],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="-- ARGS", hidden=True)] = None,
     plan: Annotated[
         Path | None, typer.Option(help="Made by headrace plan: run it on Ray.", metavar="FILE")
     ] = None,
@@ -61,19 +57,22 @@ def run(
     no_tls: Annotated[bool, typer.Option("--no-tls", help="Encrypt nothing.")] = False,
     local: Annotated[bool, typer.Option("--local", help="All on this machine.")] = False,
     parts: Annotated[
-        Path | None, typer.Option(help="Another name of --graph.", metavar="DIR")
+        Path | None, typer.Option(help="Another name of --graph.", metavar="DIR", hidden=True)
     ] = None,
     stores: Annotated[
         int | None,
         typer.Option(help="With --local: parts behind a store.", metavar="N", min=0),
     ] = None,
     samplers: Annotated[
-        int, typer.Option(help="With --local: processes that make batches.", metavar="S", min=0)
+        int,
+        typer.Option(
+            help="With --local: who make batches, else 1.", metavar="S", min=0, show_default=False
+        ),
     ] = 1,
     tls: Annotated[bool, typer.Option("--tls", help="With --local: encrypt.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Train: graph stores, samplers and your PyG script, on a Ray cluster or on this machine."""
+    """Train with stores, samplers and your PyG script, on Ray or on this machine."""
     from headrace.core.errors import SpecError
 
     if graph is not None and parts is not None:
