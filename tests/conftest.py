@@ -20,6 +20,7 @@ _TOGETHER = {
         "unit/api/",
         "unit/benchmarks/",
         "unit/cli/test_plan.py",
+        "unit/cli/test_profile.py",
         "unit/cli/test_simulate.py",
         "unit/observability/",
         "unit/planner/",
