@@ -40,6 +40,9 @@ def main() -> int:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if not shares_terminal:
             os.setpgid(0, 0)
+        # Whoever runs in the background ignores Ctrl-C; what is passed on must be heard.
+        for number in _PASSED_ON:
+            signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os._exit(_become(command, json.loads(variables), folder))
     return _follow(child, signals)
