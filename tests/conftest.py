@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import pytest
@@ -27,6 +28,10 @@ _TOGETHER = {
         "unit/simulator/",
     ),
 }
+
+# Shells let what they run in the background ignore Ctrl-C, and its children inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "headrace",

@@ -62,25 +62,26 @@ def _serve(config: StoreConfig) -> int:
         time.perf_counter,
         config.sockets,
     )
-    ended = threading.Event()
+    # A pipe, because an event's lock may be held by the very thread that a signal interrupts.
+    ended, end = os.pipe()
 
-    def end(number: int, frame: FrameType | None) -> None:
-        ended.set()
+    def tell(number: int, frame: FrameType | None) -> None:
+        os.write(end, b".")
 
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
-    threading.Thread(target=_wait_for_parent, args=(ended,), daemon=True).start()
+    signal.signal(signal.SIGTERM, tell)
+    signal.signal(signal.SIGINT, tell)
+    threading.Thread(target=_wait_for_parent, args=(end,), daemon=True).start()
     _write_whole(config.ready, json.dumps({"port": server.port, "pid": os.getpid()}))
     logging.info("serving part %d on %s:%d", config.part, config.host, server.port)
-    ended.wait()
+    os.read(ended, 1)
     server.close()
     return 0
 
 
-def _wait_for_parent(ended: threading.Event) -> None:
+def _wait_for_parent(end: int) -> None:
     while os.read(sys.stdin.fileno(), 1 << 16):
         pass
-    ended.set()
+    os.write(end, b".")
 
 
 def _end_with_parent() -> None:
