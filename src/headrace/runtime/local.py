@@ -21,10 +21,11 @@ from headrace.graph.opening import open_graph
 from headrace.graph.service.config import StoreConfig
 from headrace.graph.service.security import Authority, Credentials, Secret
 from headrace.runtime.context import CONTEXT_VARIABLE, RunContext
+from headrace.runtime.endings import how_ended
 from headrace.runtime.errors import RunError
 from headrace.runtime.folders import keep_logs, run_folder
 from headrace.runtime.messages import Inbox
-from headrace.runtime.stores import StoreProcess, how_ended
+from headrace.runtime.stores import StoreProcess
 
 _HOST = "127.0.0.1"
 _LOOK_S = 0.1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from headrace.graph.feeding.config import StoreAt
 from headrace.graph.service.config import StoreConfig
+from headrace.runtime.endings import how_ended
 from headrace.runtime.errors import RunError
 
 START_TIMEOUT_S = 120.0
@@ -107,12 +107,3 @@ class StoreProcess:
             said = [line.strip() for line in lines if "ERROR" in line or "Error" in line]
             return f"; it said: {said[-1]}" if said else ""
         return ""
-
-
-def how_ended(code: int) -> str:
-    """What became of a process, for messages."""
-    if code >= 0:
-        return f"ended with code {code}"
-    name = signal.Signals(-code).name
-    hint = ", perhaps because memory was full" if name == "SIGKILL" else ""
-    return f"was ended by {name}{hint}"

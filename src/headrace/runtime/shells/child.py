@@ -134,15 +134,3 @@ def _signal_works(number: signal.Signals | None) -> Iterator[None]:
         yield
     finally:
         signal.signal(number, before)
-
-
-def how_ended(code: int) -> str:
-    """What became of a process, for messages."""
-    if code >= 0:
-        return f"ended with code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    hint = ", perhaps because memory was full" if name == "SIGKILL" else ""
-    return f"was ended by {name}{hint}"

@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from headrace.runtime.endings import how_ended
 from headrace.runtime.folders import PREFIX, namespace, remove_forgotten
-from headrace.runtime.shells.child import Child, how_ended
+from headrace.runtime.shells.child import Child
 from headrace.runtime.shells.here import interface_of, nic_bytes, rss_bytes, write_private
 from headrace.runtime.version import own_version
 
