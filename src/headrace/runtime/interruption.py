@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+Handler = Callable[[int, FrameType | None], None]
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What asks a run to end: Ctrl-C, whoever manages processes, a terminal that closes."""
 
 
 class Interruption:
@@ -35,18 +40,24 @@ class Interruption:
 
 
 @contextmanager
+def signals_handled(handler: Handler) -> Iterator[None]:
+    """Handle Ctrl-C, SIGTERM and SIGHUP for a while."""
+    before = {number: signal.getsignal(number) for number in ENDING}
+    for number in ENDING:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, handler_before in before.items():
+            signal.signal(number, handler_before)
+
+
+@contextmanager
 def signals_set(interruption: Interruption) -> Iterator[None]:
     """Let Ctrl-C, SIGTERM and SIGHUP set a flag."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         interruption.set()
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}
-    for number in numbers:
-        signal.signal(number, interrupt)
-    try:
+    with signals_handled(interrupt):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -8,8 +8,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,6 +24,7 @@ from headrace.runtime.context import CONTEXT_VARIABLE, RunContext
 from headrace.runtime.endings import how_ended
 from headrace.runtime.errors import RunError
 from headrace.runtime.folders import keep_logs, run_folder
+from headrace.runtime.interruption import ENDING, signals_handled
 from headrace.runtime.messages import Inbox
 from headrace.runtime.stores import StoreProcess
 
@@ -95,7 +96,7 @@ def run_local(wanted: LocalRun, watcher: RunWatcher) -> int:
     """
     num_stores = _check(wanted)
     machine = socket.gethostname()
-    with _signals_interrupt(), run_folder() as folder:
+    with signals_handled(_interrupt), run_folder() as folder:
         try:
             code = _run(wanted, num_stores, machine, folder, watcher)
         except RunError:
@@ -260,21 +261,8 @@ def _read_lines(pipe: IO[str] | None, watcher: RunWatcher) -> threading.Thread |
     return thread
 
 
-@contextmanager
-def _signals_interrupt() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end a run as Ctrl-C does; while it ends, more of them are ignored."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}
-    for number in numbers:
-        signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Let every signal end a run as Ctrl-C does; while it ends, more of them are ignored."""
+    for each in ENDING:
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt
