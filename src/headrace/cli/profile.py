@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.files import check_can_write
+from headrace.cli.run_options import Address, Config, NoTls, Runs, Settings
 
 if TYPE_CHECKING:
     from headrace.api.profiling import Outlook
@@ -40,17 +41,11 @@ def profile(
     skip: Annotated[
         int | None, typer.Option(help="First ones to leave out; else a fifth.", metavar="N", min=0)
     ] = None,
-    address: Annotated[
-        str | None, typer.Option(help="Of the Ray cluster; else RAY_ADDRESS.", metavar="HOST:PORT")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="YAML for ctx.config of the script.", metavar="FILE")
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="One of it.", metavar="KEY=VALUE")
-    ] = None,
-    runs: Annotated[Path | None, typer.Option(help="Where run folders lie.", metavar="DIR")] = None,
-    no_tls: Annotated[bool, typer.Option("--no-tls", help="Encrypt nothing.")] = False,
+    address: Address = None,
+    config: Config = None,
+    settings: Settings = None,
+    runs: Runs = None,
+    no_tls: NoTls = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure task times and volumes of a job, with the confidence of each figure."""

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self
 
 import typer
 
+from headrace.cli.run_options import Address, Config, NoTls, Runs, Settings
+
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
@@ -33,18 +35,12 @@ def run(
     graph: Annotated[
         Path | None, typer.Option(help="Parts; one per machine of the plan.", metavar="DIR")
     ] = None,
-    address: Annotated[
-        str | None, typer.Option(help="Of the Ray cluster; else RAY_ADDRESS.", metavar="HOST:PORT")
-    ] = None,
+    address: Address = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would start.")] = False,
-    config: Annotated[
-        Path | None, typer.Option(help="YAML for ctx.config of the script.", metavar="FILE")
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="One of it.", metavar="KEY=VALUE")
-    ] = None,
+    config: Config = None,
+    settings: Settings = None,
     name: Annotated[str, typer.Option(help="Of the run; else the job's.", metavar="NAME")] = "",
-    runs: Annotated[Path | None, typer.Option(help="Where run folders lie.", metavar="DIR")] = None,
+    runs: Runs = None,
     working_dir: Annotated[
         Path | None, typer.Option(help="Your code; else the script's folder.", metavar="DIR")
     ] = None,
@@ -54,7 +50,7 @@ def run(
     cache: Annotated[
         str | None, typer.Option(help="For shipped graphs, on every machine.", metavar="DIR")
     ] = None,
-    no_tls: Annotated[bool, typer.Option("--no-tls", help="Encrypt nothing.")] = False,
+    no_tls: NoTls = False,
     local: Annotated[bool, typer.Option("--local", help="All on this machine.")] = False,
     parts: Annotated[
         Path | None, typer.Option(help="Another name of --graph.", metavar="DIR", hidden=True)
