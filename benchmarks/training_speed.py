@@ -22,13 +22,13 @@ from benchmarks.apart import staying
 
 ROOT = Path(__file__).resolve().parents[1]
 GRAPH = "generated:nodes=1e6,edges=25e6,features=128"
-QUICK_GRAPH = "generated:nodes=2e5,edges=5e6,features=128"
+QUICK_GRAPH = "generated:nodes=4e5,edges=1e7,features=128"
 SMALL_GRAPH = "generated:nodes=1e5,edges=2e6,features=128"
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model and its batches, and how long to measure it."""
+    """A model and its batches, how long to measure it, and whether beside more than one rival."""
 
     width: int
     fanouts: tuple[int, ...]
@@ -36,6 +36,7 @@ class Model:
     num_rounds: int
     num_batches: int
     num_warm: int
+    is_explained: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,12 @@ class Effort:
     cache_batch_size: int
     cache_epochs: int
     cache_policies: tuple[str, ...]
-    is_full: bool
 
 
 # What the samplers made ahead while the other side was measured must be used up first.
 FULL = Effort(
-    light=Model(64, (15, 10), 1024, 7, 20, 10),
-    heavy=Model(256, (15, 10, 5), 1024, 5, 4, 2),
+    light=Model(64, (15, 10), 1024, 7, 20, 10, is_explained=True),
+    heavy=Model(256, (15, 10, 5), 1024, 3, 3, 1),
     kernel_rounds=9,
     kernel_batches=10,
     gather_rounds=15,
@@ -77,17 +77,16 @@ FULL = Effort(
     cache_batch_size=1024,
     cache_epochs=4,
     cache_policies=("frequency", "degree"),
-    is_full=True,
 )
 QUICK = Effort(
-    light=Model(64, (15, 10), 1024, 3, 4, 3),
-    heavy=Model(256, (15, 10, 5), 32, 3, 2, 1),
+    light=Model(64, (15, 10), 1024, 3, 3, 2),
+    heavy=Model(256, (15, 10, 5), 32, 3, 1, 1),
     kernel_rounds=3,
     kernel_batches=3,
-    gather_rounds=5,
-    gather_requests=16,
-    early_batches=40,
-    late_batches=160,
+    gather_rounds=3,
+    gather_requests=12,
+    early_batches=24,
+    late_batches=72,
     memory_batch_size=16,
     graph=QUICK_GRAPH,
     cache_graph=SMALL_GRAPH,
@@ -95,7 +94,6 @@ QUICK = Effort(
     cache_batch_size=128,
     cache_epochs=3,
     cache_policies=("frequency",),
-    is_full=False,
 )
 
 
@@ -205,15 +203,17 @@ def plain_loops(folder: Path, models: Sequence[Model]) -> Callable[[int, int], f
 
 
 def end_to_ends(
-    folder: Path, models: dict[str, Model], num_samplers: int, is_full: bool, sparse: Any
+    folder: Path, models: dict[str, Model], num_samplers: int, sparse: Any
 ) -> dict[str, Any]:
     """All models; `sparse` is the command of the first one's rival."""
     found = {}
-    with staying(plain_loops, folder, list(models.values())) as plain:
+    with ExitStack() as stack:
+        rival = stack.enter_context(asking(sparse)) if sparse else None
+        plain = stack.enter_context(staying(plain_loops, folder, list(models.values())))
         for which, (name, model) in enumerate(models.items()):
-            own = (partial(plain, which), sparse if which == 0 else None)
+            own = (partial(plain, which), rival if which == 0 else None)
             began = time.perf_counter()
-            found[name] = end_to_end(folder, model, num_samplers, is_full, *own)
+            found[name] = end_to_end(folder, model, num_samplers, *own)
             found[name]["seconds"] = round(time.perf_counter() - began, 1)
     return found
 
@@ -222,14 +222,13 @@ def end_to_end(
     folder: Path,
     model: Model,
     num_samplers: int,
-    is_full: bool,
     plain: Callable[[int], float],
-    sparse: list[str] | None,
+    rival: Callable[[int], dict[str, float]] | None,
 ) -> dict[str, Any]:
     """Samples/s of a trainer by who feeds it.
 
     The trainer keeps its memory, as in a run; the plain loop is a process that knows nothing of
-    headrace's trainers. What that alone gives, and what a step takes, is told if `is_full`.
+    headrace's trainers. What that alone gives, and what a step takes, is told if asked for.
     """
     from headrace.graph.feeding.feed import start_feed
     from headrace.training.heap import reuse_memory
@@ -240,13 +239,12 @@ def end_to_end(
     seconds: dict[str, list[float]] = {name: [] for name in names}
     idle: list[float] = []
     with ExitStack() as stack:
-        rival = stack.enter_context(asking(sparse)) if sparse else None
         feed = stack.enter_context(
             start_feed(*configs(folder, seeds, model, num_samplers), time.perf_counter)
         )
         fed, trainer = forever(feed), Trainer(model)
         loops: dict[str, Callable[[int], float]] = {"plain": plain}
-        if is_full:
+        if model.is_explained:
             reusing = forever(plain_loader(folder, model))
             loops["plain_reusing"] = partial(trainer.train, reusing)
             loops["own_loader"] = partial(trainer.train, forever(own_loader(folder, model)))
@@ -278,7 +276,7 @@ def end_to_end(
         "over_plain_reusing": ratios["plain_reusing"],
         "over_own_loader": ratios["own_loader"],
         "over_torch_sparse": ratios["sparse"],
-        "ceiling": over(seconds["plain"], seconds["step"]) if is_full else None,
+        "ceiling": over(seconds["plain"], seconds["step"]) if model.is_explained else None,
         "idle_share": round(statistics.median(idle), 4),
         "last_round_figures": {name: round(value, 4) for name, value in figures.items()},
         "model": f"{len(model.fanouts)} x {model.width}",
@@ -298,7 +296,7 @@ def over(theirs: list[float], ours: list[float]) -> float | None:
 
 @contextmanager
 def asking(command: list[str]) -> Iterator[Callable[[int], dict[str, float]]]:
-    """A rival's process, and how to ask it to do its work so many times."""
+    """A rival's process, and how to ask it to do its work so many times; first waits for it."""
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
     assert process.stdout is not None
@@ -311,14 +309,19 @@ def asking(command: list[str]) -> Iterator[Callable[[int], dict[str, float]]]:
         found: dict[str, float] = json.loads(line)
         return found
 
+    waits = True
+
     def ask(num: int) -> dict[str, float]:
+        nonlocal waits
+        if waits:
+            waits = False
+            answer()
         assert process.stdin is not None
         process.stdin.write(f"{num}\n")
         process.stdin.flush()
         return answer()
 
     try:
-        answer()
         yield ask
     finally:
         process.stdin.close()
