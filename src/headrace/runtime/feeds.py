@@ -96,6 +96,7 @@ def start_samplers(
     fanouts: Mapping[EdgeType, list[int]],
     settings: Mapping[str, Any],
     split: str | None = None,
+    first: tuple[int, int] = (0, 0),
 ) -> Feed:
     """Start a run's samplers for one loader, or have them started.
 
@@ -109,6 +110,7 @@ def start_samplers(
         fanouts: Neighbours per hop.
         settings: Of the loader, by name.
         split: Of which the plan deals seeds.
+        first: Epoch and batch with which to begin.
 
     Raises:
         RunError: Samplers could not be started.
@@ -129,6 +131,8 @@ def start_samplers(
             ends=portion.ends,
             batches_per_epoch=num_steps,
             seed=settings.get("seed", 0),
+            first_epoch=first[0],
+            first_batch=first[1],
             fanouts=tuple((edge_type, tuple(hops)) for edge_type, hops in fanouts.items()),
             replace=settings.get("replace", False),
             disjoint=settings.get("disjoint", False),

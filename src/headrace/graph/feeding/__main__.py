@@ -124,6 +124,7 @@ def _work(config: SamplerConfig, sender: PartSender) -> None:
         config.seed,
         shuffle=config.shuffle,
         first_epoch=config.first_epoch,
+        first_batch=config.first_batch,
         num_epochs=config.num_epochs,
         ends=config.ends,
     )

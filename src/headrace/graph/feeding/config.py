@@ -100,8 +100,9 @@ class SamplerConfig(Value):
         batches_per_epoch: The same for all samplers of a trainer.
         seed: Of orders and draws.
         shuffle: Whether every epoch has its own order.
-        first_epoch: Where to begin.
-        num_epochs: How many; none to go on until the trainer has enough.
+        first_epoch: Where to begin ...
+        first_batch: ... and with which batch of it.
+        num_epochs: How many, with the first; none to go on until the trainer has enough.
         fanouts: Neighbours per hop, for each edge type.
         replace: Whether a neighbour may be drawn again.
         disjoint: Whether every seed has its own nodes.
@@ -135,6 +136,7 @@ class SamplerConfig(Value):
     seed: int = 0
     shuffle: bool = True
     first_epoch: Annotated[int, Field(ge=0)] = 0
+    first_batch: Annotated[int, Field(ge=0)] = 0
     num_epochs: Count | None = None
     fanouts: tuple[tuple[tuple[str, str, str], tuple[int, ...]], ...]
     replace: bool = False

@@ -70,6 +70,7 @@ class Feed:
         clock: Seconds.
         num_epochs: After which there are no more; none for no end.
         processes: Samplers that end with this.
+        first_batch: With which the first epoch begins.
 
     Attributes:
         processes: Samplers that this started.
@@ -82,12 +83,13 @@ class Feed:
         clock: Clock,
         num_epochs: int | None = None,
         processes: Sequence[SamplerProcess] = (),
+        first_batch: int = 0,
     ) -> None:
         self.processes = tuple(processes)
         self._receivers = tuple(receivers)
         self._batches_per_epoch = batches_per_epoch
         self._clock = clock
-        self._left = None if num_epochs is None else num_epochs * batches_per_epoch
+        self._left = None if num_epochs is None else num_epochs * batches_per_epoch - first_batch
         self._closed = threading.Event()
         self._failure: Exception | None = None
         # One is merged and ready while the trainer works on another; more would wait in vain.
@@ -215,13 +217,10 @@ def start_feed(
     """
     first = configs[0]
     for config in configs:
-        if (config.batches_per_epoch, config.num_epochs) != (
-            first.batches_per_epoch,
-            first.num_epochs,
-        ):
+        if _batches(config) != _batches(first):
             raise SpecError(
                 f"{config.name} makes other batches than {first.name}",
-                "give all samplers the same number of batches and epochs",
+                "give all samplers the same number of batches and epochs, and the same first ones",
             )
     processes: list[SamplerProcess] = []
     try:
@@ -232,7 +231,19 @@ def start_feed(
             process.close()
         raise
     receivers = [process.receiver for process in processes]
-    return Feed(receivers, first.batches_per_epoch, clock, first.num_epochs, processes)
+    return Feed(
+        receivers,
+        first.batches_per_epoch,
+        clock,
+        first.num_epochs,
+        processes,
+        first.first_batch,
+    )
+
+
+def _batches(config: SamplerConfig) -> tuple[int | None, ...]:
+    begin = (config.first_epoch, config.first_batch)
+    return (config.batches_per_epoch, config.num_epochs, *begin)
 
 
 def configs_for(

@@ -91,6 +91,7 @@ def schedule(
     *,
     shuffle: bool = True,
     first_epoch: int = 0,
+    first_batch: int = 0,
     num_epochs: int | None = None,
     ends: Sequence[int] = (),
 ) -> Iterator[Job]:
@@ -102,8 +103,9 @@ def schedule(
         num_batches: Per epoch, the same for all samplers; see `batches_per_epoch`.
         seed: Of all orders.
         shuffle: Whether to change the order in every epoch; else it is by original id.
-        first_epoch: Where to begin.
-        num_epochs: How many; none to go on for ever.
+        first_epoch: Where to begin ...
+        first_batch: ... and with which batch of it: what comes is as if all before had been made.
+        num_epochs: How many, with the first; none to go on for ever.
         ends: How many it adds to the last batches of an epoch, if that is not its share.
     """
     sizes = [share] * (num_batches - len(ends)) + list(ends)
@@ -113,7 +115,7 @@ def schedule(
     epochs = count(first_epoch) if last is None else range(first_epoch, last)
     for epoch in epochs:
         order = ids[epoch_order(len(ids), seed, epoch)] if shuffle else ids
-        for batch in range(num_batches):
+        for batch in range(first_batch if epoch == first_epoch else 0, num_batches):
             yield Job(epoch, batch, order[cuts[batch] : cuts[batch + 1]])
 
 

@@ -70,3 +70,22 @@ def test_without_shuffling_seeds_are_in_order() -> None:
 def test_the_last_batches_may_have_sizes_of_their_own() -> None:
     jobs = list(schedule(np.arange(10), 4, 3, 0, shuffle=False, num_epochs=1, ends=(3, 3)))
     assert [job.seeds.tolist() for job in jobs] == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
+
+
+def test_a_schedule_that_begins_later_gives_what_is_left_of_the_whole() -> None:
+    whole = list(schedule(np.arange(20), 3, 7, 5, num_epochs=3, ends=(1, 1)))
+    for first in range(len(whole)):
+        epoch, batch = divmod(first, 7)
+        left = schedule(
+            np.arange(20),
+            3,
+            7,
+            5,
+            first_epoch=epoch,
+            first_batch=batch,
+            num_epochs=3 - epoch,
+            ends=(1, 1),
+        )
+        for job, expected in zip(left, whole[first:], strict=True):
+            assert (job.epoch, job.batch) == (expected.epoch, expected.batch)
+            assert job.seeds.tolist() == expected.seeds.tolist()
