@@ -27,6 +27,7 @@ class BestKeeper:
         self.best: float | None = None
         self.num_worse = 0
         self._folder = folder
+        self._model: dict[str, Any] | None = None
 
     @property
     def path(self) -> Path | None:
@@ -47,10 +48,22 @@ class BestKeeper:
         if self.best is None or score > self.best:
             self.best, self.num_worse = score, 0
             if self._folder is not None:
-                _save(state(), self._folder / FILE_NAME)
+                self._model = state()
+                _save(self._model, self._folder / FILE_NAME)
         else:
             self.num_worse += 1
         return self.num_worse >= patience
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps: also the best model, whose file may be lost with a machine."""
+        return {"best": self.best, "num_worse": self.num_worse, "model": self._model}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on as another keeper was when it was asked for its state; the file is written anew."""
+        self.best, self.num_worse = state["best"], state["num_worse"]
+        if self._folder is not None and state["model"] is not None:
+            self._model = state["model"]
+            _save(self._model, self._folder / FILE_NAME)
 
 
 def _save(state: dict[str, Any], path: Path) -> None:

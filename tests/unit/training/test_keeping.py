@@ -30,3 +30,18 @@ def test_other_trainers_write_nothing() -> None:
     assert not keeper.show(0.5, lambda: pytest.fail("not asked for"), 2)
     assert keeper.path is None
     assert keeper.best == 0.5
+
+
+def test_a_keeper_goes_on_where_another_was(tmp_path: Path) -> None:
+    before = BestKeeper(tmp_path / "one")
+    for score in (0.7, 0.6):
+        before.show(score, state(score), 3)
+    after = BestKeeper(tmp_path / "two")
+    after.load_state_dict(before.state_dict())
+    assert after.path is not None
+    assert torch.load(after.path, weights_only=True)["weight"].tolist() == pytest.approx([0.7])
+    assert not after.show(0.6, state(0.6), 3)
+    assert after.show(0.6, state(0.6), 3)
+    other = BestKeeper(None)
+    other.load_state_dict(before.state_dict())
+    assert other.best == 0.7
