@@ -32,6 +32,7 @@ TASKS = (
     Task("store0", Role.STORE, "m0"),
     Task("store1", Role.STORE, "m1"),
     Task("sampler0.0", Role.SAMPLER, "m0"),
+    Task("ps0", Role.SERVER, "m1"),
     Task("trainer0", Role.TRAINER, "m0"),
     Task("trainer1", Role.TRAINER, "m1"),
 )

@@ -16,6 +16,7 @@ from headrace.core.errors import SpecError
 from headrace.core.values import Value
 from headrace.graph.feeding.config import StoreAt
 from headrace.graph.feeding.shares import GlobalBatches
+from headrace.training.servers.config import ServerAt
 
 if TYPE_CHECKING:
     from headrace.graph.service.security import Credentials
@@ -32,7 +33,8 @@ class RunContext(Value):
         messages: Socket that takes figures for the display.
         parts: Directory of the graph whose parts are with stores; none if nobody serves one.
         stores: Where they are.
-        credentials: File to talk to them with.
+        servers: Parameter servers, each with a part of the model; none if trainers form a ring.
+        credentials: File to talk to stores and servers with.
         tls: Whether they are asked over encrypted connections.
         num_samplers: Processes that make batches for each loader that trains; 0 for none.
         log: File for messages of samplers.
@@ -58,6 +60,7 @@ class RunContext(Value):
     messages: Path
     parts: Path | None = None
     stores: tuple[StoreAt, ...] = ()
+    servers: tuple[ServerAt, ...] = ()
     credentials: Path | None = None
     tls: bool = False
     num_samplers: Annotated[int, Field(ge=0)] = 0

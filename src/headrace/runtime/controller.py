@@ -231,6 +231,8 @@ class Controller:
         elif slot.task.role is Role.SAMPLER:
             settings, seeds = self._orders.sampler(slot.index)
             self._ask(name, shell.prepare.remote(settings, keys, seeds), is_ready=True)
+        elif slot.task.role is Role.SERVER:
+            self._ask(name, shell.start.remote(self._orders.server(slot.index), keys))
         else:
             self._waiting_trainers.append(name)
             if len(self._waiting_trainers) == 1:
@@ -294,7 +296,7 @@ class Controller:
             self._observer.looked(name, state)
             self._kept[name] = tuple(state.get("output", ()))
             if state.get("port") is not None:
-                self._orders.note_port(self._crew.machine(name), state["port"])
+                self._note_port(name, state["port"])
                 self._tell(Ready(name))
             if state["code"] is not None:
                 ended = Ended(name, state["code"], state["how"], state["said"])
@@ -310,6 +312,13 @@ class Controller:
                 self._fetch(name, what)
 
         return then
+
+    def _note_port(self, name: str, port: int) -> None:
+        slot = self._crew.slot(name)
+        if slot.task.role is Role.SERVER:
+            self._orders.note_server_port(slot.index, port)
+        else:
+            self._orders.note_port(self._crew.machine(name), port)
 
     def _hold(self, ended: Ended, ago_s: float) -> None:
         """Keep a failure until others had time to tell theirs: the first one explains the rest."""

@@ -14,10 +14,17 @@ from headrace.runtime.calls import Calls
 from headrace.runtime.clocks import ClockOffset, clock_offset
 from headrace.runtime.placing import Group, Slot
 from headrace.runtime.shells.sampler import SamplerShell
+from headrace.runtime.shells.server import ServerShell
 from headrace.runtime.shells.store import StoreShell
 from headrace.runtime.shells.trainer import TrainerShell
 from headrace.runtime.version import own_version
 
+_SHELLS = {
+    Role.STORE: StoreShell,
+    Role.SAMPLER: SamplerShell,
+    Role.SERVER: ServerShell,
+    Role.TRAINER: TrainerShell,
+}
 _LOOK_S = 0.1
 _ASK_S = 3.0
 _PIECE_S = 5.0
@@ -137,12 +144,11 @@ class Crew:
                 for name, what in self._group.lacks().items():
                     self._tell(Waits(name, what))
             return
-        kinds = {Role.STORE: StoreShell, Role.SAMPLER: SamplerShell, Role.TRAINER: TrainerShell}
         for number, (name, slot) in enumerate(self._slots.items()):
             arguments = [name, slot.task.machine]
             if slot.task.role is Role.STORE and self._cache is not None:
                 arguments.append(self._cache.replace("{machine}", slot.task.machine))
-            shell = self._group.start(number, kinds[slot.task.role], *arguments)
+            shell = self._group.start(number, _SHELLS[slot.task.role], *arguments)
             self._shells[name] = shell
             self._tell(Waits(name, "its shell"))
             self._calls.ask(

@@ -53,7 +53,8 @@ def describe(wanted: ClusterRun) -> dict[str, Any]:
     first = plan.placed.ring_order[0]
     meeting = nodes[plan.placed.trainers[first]]
     notes = [
-        f"stores, then samplers, then {plan.job.trainers} times: {wanted.script} "
+        f"stores, then samplers, {'then parameter servers, ' * bool(plan.job.num_servers)}"
+        f"then {plan.job.trainers} times: {wanted.script} "
         f"{' '.join(wanted.arguments)}".rstrip(),
         f"trainers meet at {meeting.address}; all ports are free ones, chosen at the start",
         f"connections between machines are {'encrypted' if wanted.tls else 'not encrypted'}",

@@ -83,6 +83,7 @@ class Orders:
         self._dealt = Dealt.of(plan, graph)
         self._keys = make_keys(nodes, tls)
         self._ports: dict[int, int] = {}
+        self._server_ports: dict[int, int] = {}
         self._folders: dict[int, str] = {}
         self.ranks = {w: rank for rank, w in enumerate(plan.placed.ring_order)}
 
@@ -97,6 +98,10 @@ class Orders:
     def note_port(self, machine: int, port: int) -> None:
         """Where the store of a machine listens."""
         self._ports[machine] = port
+
+    def note_server_port(self, server: int, port: int) -> None:
+        """Where a parameter server listens."""
+        self._server_ports[server] = port
 
     def store(self, machine: int) -> dict[str, Any]:
         """Fields of a `StoreConfig`."""
@@ -117,6 +122,15 @@ class Orders:
         }
         return settings, {split: saved(ids[sampler]) for split, ids in self._dealt.ids.items()}
 
+    def server(self, server: int) -> dict[str, Any]:
+        """Fields of a `ServerConfig`."""
+        return {
+            "num_trainers": self._plan.job.trainers,
+            "num_threads": max(1, int(self._plan.job.demand(Role.SERVER).get("cpu", 1))),
+            "host": self._nodes[self._plan.placed.servers[server]].address,
+            "tls": self._tls,
+        }
+
     def trainer(self, trainer: int) -> tuple[dict[str, Any], dict[str, bytes]]:
         """Fields of a `RunContext`, and files of seeds by name."""
         job, machine = self._plan.job, self._plan.placed.trainers[trainer]
@@ -132,6 +146,7 @@ class Orders:
         context = {
             "parts": self._folders[machine],
             "stores": self._stores_for(machine),
+            "servers": self._servers(),
             "tls": self._tls,
             "num_samplers": per_trainer,
             "rank": self.ranks[trainer],
@@ -179,6 +194,18 @@ class Orders:
         if seen:
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(seen)
         return variables
+
+    def _servers(self) -> list[dict[str, Any]]:
+        nodes = [self._nodes[machine] for machine in self._plan.placed.servers]
+        return [
+            {
+                "task": f"ps{p}",
+                "machine": node.machine,
+                "host": node.address,
+                "port": self._server_ports[p],
+            }
+            for p, node in enumerate(nodes)
+        ]
 
     def _stores_for(self, machine: int) -> list[dict[str, Any]]:
         """Stores of all parts but the machine's own, which is mapped."""

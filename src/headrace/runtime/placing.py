@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.core.errors import SpecError
 from headrace.core.job import Role
 from headrace.core.plan import Plan
 from headrace.policies.lifecycle.events import Task
@@ -35,21 +34,13 @@ class Slot:
 
 
 def slots_of(plan: Plan, nodes: Sequence[Node]) -> tuple[Slot, ...]:
-    """Where every task of a plan goes: stores, samplers, trainers.
+    """Where every task of a plan goes: stores, samplers, trainers, parameter servers.
 
     Args:
         plan: The plan.
         nodes: Machines, in the order of its cluster.
-
-    Raises:
-        SpecError: The plan has tasks that cannot be run yet.
     """
     job, placed = plan.job, plan.placed
-    if placed.servers:
-        raise SpecError(
-            f"the plan has {len(placed.servers)} parameter servers, which are only rehearsed yet",
-            "plan a job with `sync: ring`",
-        )
     per_trainer = job.samplers_per_trainer
     named = [(Role.STORE, m, f"store{m}", m) for m in range(len(nodes))]
     named += [
@@ -57,6 +48,7 @@ def slots_of(plan: Plan, nodes: Sequence[Node]) -> tuple[Slot, ...]:
         for s, m in enumerate(placed.samplers)
     ]
     named += [(Role.TRAINER, w, f"trainer{w}", m) for w, m in enumerate(placed.trainers)]
+    named += [(Role.SERVER, p, f"ps{p}", m) for p, m in enumerate(placed.servers)]
     slots = []
     for role, index, name, m in named:
         bundle = ray_resources(job.demand(role)) or {f"node:{nodes[m].address}": _TOUCH}

@@ -280,12 +280,13 @@ class Recorder(Observer):
 
 def _line_of(state: Lifecycle) -> str:
     """What a phase does, as the user reads it."""
-    num = {role: len(state.of_role(role)) for role in (Role.STORE, Role.SAMPLER, Role.TRAINER)}
+    num = {role: len(state.of_role(role)) for role in Role}
     lines = {
         Phase.PLACING: f"placing {len(state.tasks)} tasks",
         Phase.SHIPPING: "all tasks have their place; looking for the graph on every machine",
         Phase.STORES: f"starting {num[Role.STORE]} stores",
         Phase.SAMPLERS: f"preparing {num[Role.SAMPLER]} samplers",
+        Phase.SERVERS: f"starting {num[Role.SERVER]} parameter servers",
         Phase.TRAINERS: f"starting {num[Role.TRAINER]} trainers",
         Phase.RUNNING: "running",
         Phase.STOPPING: "stopping",

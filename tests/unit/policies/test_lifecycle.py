@@ -78,6 +78,20 @@ def test_tasks_start_in_their_order() -> None:
     assert state.phase is Phase.RUNNING
 
 
+def test_parameter_servers_start_before_trainers_and_end_after_them() -> None:
+    state, _ = begin((*TASKS, Task("ps0", Role.SERVER, "m0")), 0.0)
+    state, commands = drive(*START[:5], state=state)
+    assert (state.phase, commands[-1]) == (Phase.SERVERS, Start("ps0"))
+    state, commands = drive(Ready("ps0"), state=state)
+    assert commands == [Start("trainer0"), Start("trainer1")]
+    state, _ = drive(*START[5:], state=state)
+    lost, commands = drive(Ended("ps0", -9, "was ended by SIGKILL"), state=state)
+    assert (lost.outcome or Outcome()).problem == "ps0 on m0 was ended by SIGKILL"
+    ends = [Ended(f"trainer{w}", 0, "ended") for w in range(2)]
+    _, commands = drive(*ends, state=state)
+    assert Stop("ps0") in commands
+
+
 def test_a_run_succeeds_when_all_trainers_have() -> None:
     state, _ = drive(*START)
     state, commands = drive(Ended("trainer0", 0, "ended"), state=state)

@@ -13,7 +13,6 @@ pytest.importorskip("cryptography")
 
 from headrace.api.planning import plan
 from headrace.core.cluster import Cluster
-from headrace.core.errors import SpecError
 from headrace.core.job import Job, Role, Sync
 from headrace.core.placement import PlacementFile
 from headrace.core.plan import Plan
@@ -24,6 +23,7 @@ from headrace.runtime.context import RunContext
 from headrace.runtime.nodes import Node
 from headrace.runtime.orders import Orders, make_keys
 from headrace.runtime.placing import slots_of
+from headrace.training.servers.config import ServerConfig
 from tests.unit.graph.small_graphs import homogeneous, write
 
 NODES = tuple(Node(f"m{m}", f"id{m}", f"10.0.0.{m + 1}", {"CPU": 8}) for m in range(3))
@@ -76,10 +76,29 @@ def test_tasks_go_where_the_plan_says(made: Plan) -> None:
     assert slots["store1"].bundle == {"node:10.0.0.2": 0.001}
 
 
-def test_parameter_servers_are_refused() -> None:
-    job = Job(trainers=1, batch_size=2, sync=Sync.PS)
-    with pytest.raises(SpecError, match="1 parameter servers"):
-        slots_of(plan(CLUSTER, job, method="colocate"), NODES)
+def test_parameter_servers_are_told_what_they_understand(tmp_path: Path) -> None:
+    job = Job(
+        trainers=2, batch_size=2, sync=Sync.PS, parameter_servers=2, demands={"ps": {"cpu": 1}}
+    )
+    made = plan(CLUSTER, job, method="colocate")
+    placement = made.placement.model_copy(update={"servers": ("m2", "m0")})
+    made = made.model_copy(update={"placement": placement})
+    slots = {slot.task.name: slot for slot in slots_of(made, NODES)}
+    assert [slots[name].node.machine for name in ("ps0", "ps1")] == ["m2", "m0"]
+    assert slots["ps1"].bundle == {"CPU": 1}
+    write(homogeneous(), tmp_path / "parts", 3)
+    orders = Orders(made, NODES, open_graph(tmp_path / "parts"), True, {})
+    for machine in range(3):
+        orders.note_folder(machine, "/parts")
+        orders.note_port(machine, 100 + machine)
+        orders.note_server_port(machine, 200 + machine)
+    server = ServerConfig(**orders.server(0), credentials=Path("c"), ready=Path("r"))
+    assert (server.host, server.num_trainers, server.tls) == ("10.0.0.3", 2, True)
+    context = RunContext(**orders.trainer(1)[0], machine="m", messages=Path("m"))
+    assert [(at.task, at.machine, at.host, at.port) for at in context.servers] == [
+        ("ps0", "m2", "10.0.0.3", 200),
+        ("ps1", "m0", "10.0.0.1", 201),
+    ]
 
 
 def test_stores_and_samplers_are_told_what_they_understand(orders: Orders) -> None:

@@ -15,6 +15,7 @@ class Phase(StrEnum):
     SHIPPING = "shipping"
     STORES = "stores"
     SAMPLERS = "samplers"
+    SERVERS = "servers"
     TRAINERS = "trainers"
     RUNNING = "running"
     STOPPING = "stopping"
@@ -37,7 +38,7 @@ class Task:
     """A task of the plan.
 
     Attributes:
-        name: `store0`, `sampler1.0`, `trainer2`.
+        name: `store0`, `sampler1.0`, `trainer2`, `ps0`.
         role: What it does.
         machine: Where it runs.
     """

@@ -1,16 +1,17 @@
 """How a run goes, from the first task to the last: events in, commands out, nothing done here.
 
-A run is placed, gets its graph, starts stores, then samplers, then trainers, runs, stops and has
-ended. Every phase but the last has a deadline, and when it passes, the run stops and says which
-task on which machine waited for what. Whoever carries this out calls `begin` once and `step` with
-every event, does what the commands say, and calls `step` with a `Tick` now and then.
+A run is placed, gets its graph, starts stores, then samplers, then parameter servers, then
+trainers, runs, stops and has ended. Every phase but the last has a deadline, and when it passes,
+the run stops and says which task on which machine waited for what. Whoever carries this out calls
+`begin` once and `step` with every event, does what the commands say, and calls `step` with a `Tick`
+now and then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import combinations
 
 from headrace.core.job import Role
 from headrace.policies.lifecycle.events import (
@@ -39,19 +40,25 @@ from headrace.policies.lifecycle.events import (
     Waits,
 )
 
-_STARTS = {Phase.STORES: Role.STORE, Phase.SAMPLERS: Role.SAMPLER, Phase.TRAINERS: Role.TRAINER}
+_STARTS = {
+    Phase.STORES: Role.STORE,
+    Phase.SAMPLERS: Role.SAMPLER,
+    Phase.SERVERS: Role.SERVER,
+    Phase.TRAINERS: Role.TRAINER,
+}
 _NEXT = {
     Phase.PLACING: Phase.SHIPPING,
     Phase.SHIPPING: Phase.STORES,
     Phase.STORES: Phase.SAMPLERS,
-    Phase.SAMPLERS: Phase.TRAINERS,
+    Phase.SAMPLERS: Phase.SERVERS,
+    Phase.SERVERS: Phase.TRAINERS,
     Phase.TRAINERS: Phase.RUNNING,
 }
 _LIVE = (Stage.STARTING, Stage.READY)
 _SEE_LOG = "see `headrace logs --task {task}`, and run again"
 
 # What fails first makes others fail: the deeper of two causes is the one to tell.
-_BLAME = {Role.STORE: 3, Role.SAMPLER: 2, Role.TRAINER: 1}
+_BLAME = {Role.STORE: 3, Role.SAMPLER: 2, Role.SERVER: 2, Role.TRAINER: 1}
 _MACHINE_BLAME = 4
 
 
@@ -105,7 +112,7 @@ class Lifecycle:
         return tuple(task for task in self.tasks if self.stages[task.name] in _LIVE)
 
     def _trainers_save(self) -> bool:
-        """Whether stores and samplers are still there for trainers that have been told to stop."""
+        """Whether those who serve trainers are still there while these have been told to stop."""
         stages = {self.stages[task.name] for task in self.tasks if task.role is not Role.TRAINER}
         return bool(stages & set(_LIVE))
 
@@ -348,9 +355,8 @@ def validate(state: Lifecycle) -> None:
     assert (state.outcome is not None) == (state.phase in (Phase.STOPPING, Phase.ENDED))
     if state.phase is Phase.ENDED:
         assert not any(stage in _LIVE for stage in state.stages.values())
-    order = (Role.STORE, Role.SAMPLER, Role.TRAINER)
     if state.outcome is None:
-        for earlier, later in pairwise(order):
+        for earlier, later in combinations(_STARTS.values(), 2):
             has_begun = any(state.stages[task.name] for task in state.of_role(later))
             waits = any(state.stages[task.name] < Stage.READY for task in state.of_role(earlier))
             assert not (has_begun and waits), f"a {later} began before every {earlier} was ready"

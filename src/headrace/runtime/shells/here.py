@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import socket
 import struct
@@ -50,6 +51,15 @@ def free_port(address: str) -> int:
         probe.bind((address, 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def ready_port(path: Path) -> int | None:
+    """Where a process listens, from the file that it writes when it is ready; none before."""
+    try:
+        port: int = json.loads(path.read_text(encoding="ascii"))["port"]
+    except OSError:
+        return None
+    return port
 
 
 def write_private(path: Path, data: bytes) -> None:

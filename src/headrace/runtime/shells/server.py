@@ -1,0 +1,40 @@
+"""The shell of a parameter server."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from headrace.runtime.shells.child import Child
+from headrace.runtime.shells.here import ready_port
+from headrace.runtime.shells.shell import Shell
+
+
+class ServerShell(Shell):
+    """Runs a parameter server."""
+
+    def __init__(self, task: str, machine: str) -> None:
+        super().__init__(task, machine)
+        self._ready = self.folder / "ready"
+
+    def start(self, config: dict[str, Any], credentials: bytes) -> None:
+        """Start the server.
+
+        Args:
+            config: A `ServerConfig` without what only this machine knows.
+            credentials: What `Credentials.save` would write.
+        """
+        own = {
+            "task": self.task,
+            "credentials": str(self._write_keys(credentials)),
+            "ready": str(self._ready),
+            "trace": str(self.trace_path),
+        }
+        path = self.folder / "server.json"
+        path.write_text(json.dumps({**config, **own}), encoding="utf-8")
+        command = [sys.executable, "-m", "headrace.training.servers", "--config", str(path)]
+        self._child = Child(command, self.log_path)
+
+    def _more(self) -> dict[str, Any]:
+        return {"port": ready_port(self._ready)}

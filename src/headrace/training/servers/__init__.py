@@ -1,0 +1,1 @@
+"""Parameter servers: each has an equal part of the model, which it changes for all trainers."""
