@@ -1,0 +1,135 @@
+"""What befalls a run (events), and what is to be done about it (decisions)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from headrace.policies.lifecycle.events import Task
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How often a run may be mended without getting any further; a new checkpoint counts anew.
+
+    Attributes:
+        restarts: Of one task.
+        resumes: Of the whole run from its newest checkpoint.
+    """
+
+    restarts: int = 3
+    resumes: int = 5
+
+    @classmethod
+    def of(cls, max_restarts: int) -> Limits:
+        """What `--max-restarts` stands for: with 0 the first fault ends the run."""
+        return cls(max_restarts, max_restarts + 2 if max_restarts else 0)
+
+
+# --- events --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TaskEnded:
+    """The process of a task has ended and should not have; its shell is there.
+
+    Attributes:
+        task: The task.
+        code: Of its exit; negative if a signal ended it.
+        why: In words that follow the task's name: `was ended by SIGKILL`.
+        can_restart: Whether all others can wait where they are until it is back.
+    """
+
+    task: Task
+    code: int
+    why: str
+    can_restart: bool = False
+
+
+@dataclass(frozen=True)
+class TaskLost:
+    """A task is gone together with its shell; its machine is there."""
+
+    task: Task
+    why: str
+
+
+@dataclass(frozen=True)
+class MachineLost:
+    """All tasks of a machine are gone, or cannot be reached."""
+
+    machine: str
+    why: str
+
+
+@dataclass(frozen=True)
+class MachinesJoined:
+    """Machines are there that the run does not use."""
+
+    machines: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """All trainers have done an iteration."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """There is a new checkpoint, whole and out of danger.
+
+    Attributes:
+        iteration: After how many iterations it was made.
+    """
+
+    iteration: int
+
+
+Event = TaskEnded | TaskLost | MachineLost | MachinesJoined | Stepped | Saved
+
+# --- decisions -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Start a task again where it is, while all others wait.
+
+    Attributes:
+        task: The task.
+        why: What happened, with the names of task and machine.
+        number: The how manieth restart since the last checkpoint this is.
+    """
+
+    task: Task
+    why: str
+    number: int
+
+
+@dataclass(frozen=True)
+class Resume:
+    """End all tasks and go on from the newest checkpoint.
+
+    Attributes:
+        why: What happened.
+        without: Machines that are gone.
+        joined: Machines that are to be used from now on.
+    """
+
+    why: str
+    without: frozenset[str] = field(default_factory=frozenset)
+    joined: frozenset[str] = field(default_factory=frozenset)
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """End the run.
+
+    Attributes:
+        why: What happened.
+        because: Why nothing is done about it; empty if the user wants it so.
+    """
+
+    why: str
+    because: str = ""
+
+
+Decision = Restart | Resume | GiveUp

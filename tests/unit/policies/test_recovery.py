@@ -1,0 +1,157 @@
+"""What is done about a fault, one event after another."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.core.job import Role
+from headrace.policies.lifecycle.events import Task
+from headrace.policies.recovery.deciding import Recovery, decide
+from headrace.policies.recovery.events import (
+    Decision,
+    Event,
+    GiveUp,
+    Limits,
+    MachineLost,
+    MachinesJoined,
+    Restart,
+    Resume,
+    Saved,
+    Stepped,
+    TaskEnded,
+    TaskLost,
+)
+
+MACHINES = frozenset({"m0", "m1", "m2"})
+STORE = Task("store1", Role.STORE, "m1")
+TRAINER = Task("trainer0", Role.TRAINER, "m0")
+KILLED_STORE = TaskEnded(STORE, -9, "was ended by SIGKILL", can_restart=True)
+KILLED_TRAINER = TaskEnded(TRAINER, -9, "was ended by SIGKILL")
+RAISED = TaskEnded(TRAINER, 1, "ended with code 1")
+
+
+def after(*events: Event, state: Recovery | None = None) -> tuple[Recovery, list[Decision]]:
+    """Take events one after another; all decisions."""
+    state = state or Recovery(MACHINES)
+    decisions = []
+    for event in events:
+        state, decision = decide(state, event)
+        if decision is not None:
+            decisions.append(decision)
+    return state, decisions
+
+
+def test_a_store_is_started_again_where_it_is() -> None:
+    state, decisions = after(KILLED_STORE)
+    assert decisions == [Restart(STORE, "store1 on m1 was ended by SIGKILL", 1)]
+    assert (state.attempt, state.num_restarts) == (1, 1)
+
+
+def test_a_store_that_ends_while_others_start_is_cause_to_begin_anew() -> None:
+    _, decisions = after(TaskEnded(STORE, -9, "was ended by SIGKILL"))
+    assert decisions == [Resume("store1 on m1 was ended by SIGKILL")]
+
+
+@pytest.mark.parametrize("role", [Role.TRAINER, Role.SERVER])
+@pytest.mark.parametrize("code", [-9, -15, 7, 130])
+def test_who_was_ended_by_others_leads_to_a_resume(role: Role, code: int) -> None:
+    task = Task("x0", role, "m0")
+    state, decisions = after(TaskEnded(task, code, "ended", can_restart=True))
+    assert decisions == [Resume("x0 on m0 ended")]
+    assert state.attempt == 2
+    assert state.machines == MACHINES
+
+
+def test_a_lost_machine_is_not_used_again() -> None:
+    state, decisions = after(MachineLost("m1", "its Ray node is gone"))
+    assert decisions == [Resume("m1 is lost: its Ray node is gone", frozenset({"m1"}))]
+    assert state.machines == MACHINES - {"m1"}
+    _, decisions = after(*(MachineLost(name, "gone") for name in ("m0", "m2")), state=state)
+    assert decisions[-1] == GiveUp("m2 is lost: gone", "no machine is left")
+
+
+def test_a_lost_shell_costs_no_machine() -> None:
+    state, decisions = after(TaskLost(STORE, "its shell has died"))
+    assert decisions == [Resume("store1 on m1 is lost: its shell has died")]
+    assert state.machines == MACHINES
+
+
+def test_restarts_end_unless_there_are_checkpoints() -> None:
+    state, decisions = after(*[KILLED_STORE] * 4)
+    assert [type(each) for each in decisions] == [Restart] * 3 + [GiveUp]
+    assert decisions[-1] == GiveUp(
+        "store1 on m1 was ended by SIGKILL",
+        "there were 3 restarts of store1 since the last checkpoint",
+    )
+    state, decisions = after(Saved(10), KILLED_STORE, state=state)
+    assert decisions == [Restart(STORE, "store1 on m1 was ended by SIGKILL", 1)]
+    assert state.num_restarts == 4
+
+
+def test_resumes_end_unless_there_are_checkpoints() -> None:
+    _, decisions = after(*[KILLED_TRAINER] * 6)
+    assert [type(each) for each in decisions] == [Resume] * 5 + [GiveUp]
+    events = [event for n in range(9) for event in (KILLED_TRAINER, Saved(n))]
+    state, decisions = after(*events)
+    assert {type(each) for each in decisions} == {Resume}
+    assert (state.attempt, state.resumes) == (10, 0)
+
+
+def test_a_checkpoint_counts_once() -> None:
+    state, _ = after(Saved(10), KILLED_TRAINER, Saved(10), Saved(5))
+    assert (state.resumes, state.saved) == (1, 10)
+
+
+def test_a_script_that_fails_at_once_is_not_run_again() -> None:
+    _, decisions = after(RAISED)
+    assert decisions == [GiveUp("trainer0 on m0 ended with code 1", "it would fail again")]
+
+
+def test_a_script_that_fails_later_is_run_again_once() -> None:
+    state, decisions = after(Stepped(), RAISED, RAISED)
+    assert [type(each) for each in decisions] == [Resume, GiveUp]
+    _, decisions = after(Saved(10), RAISED, state=state)
+    assert [type(each) for each in decisions] == [Resume]
+
+
+def test_what_the_user_gave_is_not_tried_again() -> None:
+    wrong = TaskEnded(TRAINER, 2, "ended with code 2")
+    _, decisions = after(Stepped(), wrong)
+    assert [type(each) for each in decisions] == [GiveUp]
+
+
+@pytest.mark.parametrize("event", [KILLED_STORE, KILLED_TRAINER, RAISED, MachineLost("m1", "gone")])
+def test_without_restarts_the_first_fault_is_the_last(event: Event) -> None:
+    _, (decision,) = after(Stepped(), event, state=Recovery(MACHINES, Limits.of(0)))
+    assert isinstance(decision, GiveUp)
+    assert not decision.because
+
+
+def test_a_machine_that_joins_is_used_from_the_next_checkpoint_on() -> None:
+    joined = MachinesJoined(frozenset({"m1", "m3"}))
+    state, decisions = after(joined, state=Recovery(MACHINES, Limits.of(0), elastic=True))
+    assert not decisions
+    state, decisions = after(Saved(100), state=state)
+    assert decisions == [Resume("m3 has joined", joined=frozenset({"m3"}))]
+    assert state.machines == MACHINES | {"m3"}
+    assert not state.joined
+    assert state.resumes == 0
+
+
+def test_a_machine_that_has_left_again_is_not_waited_for() -> None:
+    events = [MachinesJoined(frozenset({"m3"})), MachinesJoined(frozenset()), Saved(1)]
+    _, decisions = after(*events, state=Recovery(MACHINES, elastic=True))
+    assert not decisions
+
+
+def test_a_resume_for_another_reason_uses_who_has_joined() -> None:
+    events = [MachinesJoined(frozenset({"m3"})), MachineLost("m1", "gone")]
+    state, decisions = after(*events, state=Recovery(MACHINES, elastic=True))
+    assert decisions == [Resume("m1 is lost: gone", frozenset({"m1"}), frozenset({"m3"}))]
+    assert state.machines == {"m0", "m2", "m3"}
+
+
+def test_nobody_joins_unless_asked_for() -> None:
+    state, decisions = after(MachinesJoined(frozenset({"m3"})), Saved(1))
+    assert not decisions
+    assert state.machines == MACHINES

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import pytest
+
+from headrace.policies.recovery.stalls import Seen, Stall, accuse, describe, look
+
+
+def test_somebody_who_watches_hears_something_every_15_s() -> None:
+    stall, told, probed = Stall(100.0), [], []
+    for tenth in range(1000, 1900):
+        now_s = tenth / 10
+        stall, says, probes = look(stall, now_s)
+        told += [now_s] * says
+        probed += [now_s] * probes
+    assert told[0] == 110.0
+    assert max(b - a for a, b in zip([100.0, *told], [*told, 190.0], strict=True)) <= 15
+    assert probed == [145.0]
+
+
+def test_a_step_ends_a_stall() -> None:
+    _, says, _ = look(Stall(0.0), 20.0)
+    assert says
+    _, says, _ = look(Stall(21.0), 30.0)
+    assert not says
+
+
+@pytest.mark.parametrize(
+    ("trainers", "line"),
+    [
+        (
+            [Seen("trainer0 on m0", 5), Seen("trainer1 on m1", 4)],
+            "trainer0 on m0 may wait for trainer1 on m1, which has done 4",
+        ),
+        ([Seen("trainer0 on m0", 5), Seen("trainer1 on m1", 5)], "all trainers have done 5"),
+        (
+            [Seen("trainer0 on m0", 5), Seen("trainer1 on m1", 4, "store2 on m2")],
+            "trainer1 on m1 waits for store2 on m2",
+        ),
+    ],
+)
+def test_who_waits_for_whom(trainers: list[Seen], line: str) -> None:
+    assert describe(trainers, 12.3) == f"no iteration for 12 s: {line}"
+
+
+@pytest.mark.parametrize(
+    ("cuts", "accused"),
+    [
+        ([], None),
+        ([("m1", "m2")], "m1"),
+        ([("m0", "m2")], "m2"),
+        ([("m2", "m0")], "m2"),
+        ([("m1", "m3"), ("m2", "m3"), ("m3", "m1")], "m3"),
+        # The driver's machine has lost all others: nobody else is to blame more.
+        ([("m0", "m1"), ("m0", "m2"), ("m1", "m2")], "m1"),
+    ],
+)
+def test_the_machine_that_most_cannot_reach_is_accused(
+    cuts: list[tuple[str, str]], accused: str | None
+) -> None:
+    assert accuse(cuts, home="m0") == accused
