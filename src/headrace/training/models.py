@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -117,19 +118,46 @@ class RGCN(nn.Module):
             edge_index_dict: Edges by type.
             n_id_dict: Original ids; for types without features.
         """
-        first = {name: self.inputs[name](x) for name, x in x_dict.items() if name in self.inputs}
-        for name, ids in (n_id_dict or {}).items():
-            if name in self.rows and name not in first:
-                first[name] = self.rows[name](ids)
-        counts = [len(rows) for rows in first.values()]
-        starts = dict(zip(first, [0, *torch.tensor(counts).cumsum(0).tolist()], strict=False))
-        x = torch.cat(list(first.values()))
-        ends, kinds = self._join(edge_index_dict, starts, x.device)
-        for number, layer in enumerate(self.layers):
-            x = layer(x, ends, kinds)
-            if number < len(self.layers) - 1:
-                x = self.dropout(x.relu())
-        return dict(zip(first, x.split(counts), strict=True))
+        rows = self._start(x_dict, n_id_dict or {})
+        counts = [len(each) for each in rows.values()]
+        x = torch.cat(list(rows.values()))
+        ends, kinds = self._join(edge_index_dict, _starts(rows), x.device)
+        for number in range(len(self.layers)):
+            x = self._convolve(number, x, ends, kinds)
+        return dict(zip(rows, x.split(counts), strict=True))
+
+    def inference_layers(self) -> list[Callable[..., dict[str, Tensor]]]:
+        """The layers one by one, as `headrace.infer` wants them."""
+
+        def first(
+            x_dict: Mapping[str, Tensor],
+            edge_index_dict: Mapping[EdgeType, Tensor],
+            n_id: Mapping[str, Tensor],
+        ) -> dict[str, Tensor]:
+            return layer(self._start(x_dict, n_id), edge_index_dict, 0)
+
+        def layer(
+            x_dict: Mapping[str, Tensor], edge_index_dict: Mapping[EdgeType, Tensor], number: int
+        ) -> dict[str, Tensor]:
+            x = torch.cat(list(x_dict.values()))
+            x = self._convolve(number, x, *self._join(edge_index_dict, _starts(x_dict), x.device))
+            counts = [len(rows) for rows in x_dict.values()]
+            return dict(zip(x_dict, x.split(counts), strict=True))
+
+        return [first, *(partial(layer, number=n) for n in range(1, len(self.layers)))]
+
+    def _start(
+        self, x_dict: Mapping[str, Tensor], n_id_dict: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        rows = {name: self.inputs[name](x) for name, x in x_dict.items() if name in self.inputs}
+        for name, ids in n_id_dict.items():
+            if name in self.rows and name not in rows:
+                rows[name] = self.rows[name](ids)
+        return rows
+
+    def _convolve(self, number: int, x: Tensor, ends: Tensor, kinds: Tensor) -> Tensor:
+        x = self.layers[number](x, ends, kinds)
+        return x if number == len(self.layers) - 1 else self.dropout(x.relu())
 
     def _join(
         self, edge_index_dict: Mapping[EdgeType, Tensor], starts: Mapping[str, int], device: Any
@@ -143,3 +171,9 @@ class RGCN(nn.Module):
                 ends.append(own + shift)
                 kinds.append(torch.full((own.shape[1],), number, device=device))
         return torch.cat(ends, 1), torch.cat(kinds)
+
+
+def _starts(rows: Mapping[str, Tensor]) -> dict[str, int]:
+    """Where the rows of each type begin when all are in one tensor."""
+    counts = [len(each) for each in rows.values()]
+    return dict(zip(rows, [0, *torch.tensor(counts).cumsum(0).tolist()], strict=False))

@@ -1,0 +1,101 @@
+"""Parameters of a model in files that need no headrace: `state_dict` and safetensors."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headrace.core.errors import MissingExtraError, SpecError
+
+SAFETENSORS = ".safetensors"
+
+_WRAPPED = "module."
+
+
+def load_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """Read the parameters of a model.
+
+    Args:
+        path: A `.safetensors` file, a `state_dict` that `torch.save` wrote (as `best.pt`), or a
+            checkpoint of a run. Nothing in it is executed.
+
+    Returns:
+        A `state_dict` on the CPU, without the prefix of torch's `DistributedDataParallel`.
+
+    Raises:
+        SpecError: There is no such file, or it holds no parameters.
+        MissingExtraError: safetensors is not installed.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise SpecError(f"there is no file {file}", "name a best.pt, a checkpoint or a safetensors")
+    try:
+        if file.suffix == SAFETENSORS:
+            found: Any = _safetensors().load_file(file)
+        else:
+            found = torch.load(file, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, ValueError) as error:
+        why = str(error).strip().splitlines() or [type(error).__name__]
+        raise SpecError(
+            f"{file} cannot be read: {why[0]}", "name a file that torch.save or safetensors wrote"
+        ) from None
+    except Exception as error:
+        if type(error).__name__ != "SafetensorError":
+            raise
+        raise SpecError(f"{file} is no safetensors file: {error}", "name another") from None
+    if isinstance(found, Mapping) and isinstance(found.get("model"), Mapping):
+        found = found["model"]
+    if not isinstance(found, Mapping) or not any(isinstance(v, Tensor) for v in found.values()):
+        raise SpecError(f"{file} holds no parameters", "name a best.pt, a checkpoint or the like")
+    if all(name.startswith(_WRAPPED) for name in found):
+        found = {name.removeprefix(_WRAPPED): value for name, value in found.items()}
+    return dict(found)
+
+
+def save_weights(
+    state: Mapping[str, Any], path: str | os.PathLike[str], notes: Mapping[str, str] | None = None
+) -> None:
+    """Write the parameters of a model, whole or not at all.
+
+    Args:
+        state: A `state_dict`.
+        path: `.safetensors` for that format; else a file that `torch.load` reads.
+        notes: Kept in the header of a safetensors file.
+
+    Raises:
+        SpecError: It holds something that safetensors cannot.
+        MissingExtraError: safetensors is not installed.
+    """
+    file = Path(path)
+    partial = file.with_name(f".{file.name}.partial")
+    on_cpu = {n: v.detach().cpu() if isinstance(v, Tensor) else v for n, v in state.items()}
+    if file.suffix != SAFETENSORS:
+        torch.save(on_cpu, partial)
+    else:
+        others = [name for name, value in on_cpu.items() if not isinstance(value, Tensor)]
+        if others:
+            raise SpecError(
+                f"{others[0]!r} is no tensor, which is all that safetensors knows",
+                "name a file that ends with .pt",
+            )
+        # Two names of one tensor get a copy each: the format has no word for the same.
+        plain = {name: value.clone().contiguous() for name, value in on_cpu.items()}
+        _safetensors().save_file(plain, partial, {"format": "pt", **(notes or {})})
+    os.replace(partial, file)
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.torch
+    except ImportError:
+        raise MissingExtraError(
+            "safetensors is not installed",
+            "pip install 'headrace[train]', or name a file that ends with .pt",
+        ) from None
+    return safetensors.torch

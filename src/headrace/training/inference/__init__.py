@@ -1,0 +1,1 @@
+"""Rows of all nodes from all their neighbours, layer by layer: activations are on disk."""

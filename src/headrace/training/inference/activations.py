@@ -1,0 +1,94 @@
+"""What goes into a layer and what comes out of it: rows of all nodes, in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from torch import Tensor
+
+from headrace.core.errors import SpecError
+from headrace.graph.opening import PartitionedGraph, as_tensor
+
+_COPY_BYTES = 1 << 24
+
+
+class RowsWriter:
+    """Writes the rows of all nodes of a type to a `.npy` file, one stretch after another.
+
+    Not through a mapping: there a full disk kills the process.
+
+    Args:
+        path: The file.
+        num_rows: How many will come.
+    """
+
+    def __init__(self, path: Path, num_rows: int) -> None:
+        self._path = path
+        self._num_rows = num_rows
+        self._num_written = 0
+        self._width: int | None = None
+        self._file: BinaryIO = path.open("wb", buffering=0)
+
+    def append(self, rows: Tensor) -> None:
+        """Write the next rows, as `float32`.
+
+        Raises:
+            SpecError: They are no rows, or of another width than those before.
+        """
+        if rows.dim() != 2 or self._width not in (None, rows.shape[1]):
+            raise SpecError(
+                f"a layer gave a tensor {tuple(rows.shape)}",
+                "let it give a row per node, of the same width for all of them",
+            )
+        values = np.ascontiguousarray(rows.detach().float().cpu().numpy())
+        if self._width is None:
+            self._width = values.shape[1]
+            shape = (self._num_rows, self._width)
+            header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(self._file, header)
+        memory = values.reshape(-1).view(np.uint8).data
+        while memory:
+            memory = memory[self._file.write(memory) :]
+        self._num_written += len(values)
+
+    def close(self) -> Tensor | None:
+        """See all rows, mapped; none if none came.
+
+        Raises:
+            SpecError: Only some came.
+        """
+        self._file.close()
+        if self._width is None:
+            return None
+        if self._num_written != self._num_rows:
+            raise SpecError(
+                f"a layer gave {self._num_written} rows for {self._num_rows} nodes",
+                "let it give a row for each of the first nodes, in their order",
+            )
+        return as_tensor(np.load(self._path, mmap_mode="r").view(np.ndarray))
+
+
+def column_rows(graph: PartitionedGraph, node_type: str, column: str, path: Path) -> Tensor | None:
+    """A column of all parts as one array of `float32`, by new ids; none if nodes have none.
+
+    Args:
+        graph: Whose nodes.
+        node_type: Which of them.
+        column: Its name.
+        path: File for it, if it does not lie in one as it is wanted.
+    """
+    info = graph.manifest.nodes[graph.manifest.node_index(node_type)]
+    columns = {each.name: each for each in info.columns}
+    if column not in columns:
+        return None
+    dtype, shape = columns[column].dtype, columns[column].shape
+    if graph.num_parts == 1 and dtype == "float32" and len(shape) == 1:
+        return graph.part(0).tensor(node_type, column)
+    writer = RowsWriter(path, info.num_nodes)
+    step = max(_COPY_BYTES // (4 * max(int(np.prod(shape)), 1)), 1)
+    for number in range(graph.num_parts):
+        for rows in graph.part(number).tensor(node_type, column).split(step):
+            writer.append(rows.reshape(len(rows), -1))
+    return writer.close()
