@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from headrace.core.errors import MissingExtraError, SpecError
+from headrace.runtime.ray_token import REMEDY, check_token
 
 _CONNECT_S = 5.0
+_ADDRESS = re.compile(r"cluster at ([\w.-]+):(\d{1,5})")
 _REMEDY = (
     "run this on a machine of the cluster (in a testbed: `headrace testbed exec MACHINE -- ...`), "
     "or name its head: --address HOST:6379"
@@ -28,7 +31,7 @@ def connected(address: str | None, **options: Any) -> Iterator[Any]:
 
     Raises:
         MissingExtraError: Ray is not installed.
-        SpecError: There is no cluster.
+        SpecError: There is no cluster, or it does not let this process in.
     """
     try:
         import ray
@@ -38,9 +41,14 @@ def connected(address: str | None, **options: Any) -> Iterator[Any]:
     check_reachable(address)
     try:
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **options)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         where = "on this machine" if address == "auto" else f"at {address}"
         reason = str(error).strip().splitlines()[0]
+        if isinstance(error, ray.exceptions.AuthenticationError):
+            raise SpecError(f"Ray has no token for its cluster ({reason})", REMEDY) from None
+        # Of a cluster that Ray found by itself only the error tells the address.
+        if found := _ADDRESS.search(reason):
+            check_token(found[1], int(found[2]))
         raise SpecError(f"there is no Ray cluster {where} ({reason})", _REMEDY) from None
     try:
         yield ray
@@ -52,7 +60,7 @@ def check_reachable(address: str) -> None:
     """Find out at once what Ray would find out after minutes.
 
     Raises:
-        SpecError: Nobody listens at an address of the form HOST:PORT.
+        SpecError: Nobody listens at an address of the form HOST:PORT, or not to this process.
     """
     host, colon, port = address.rpartition(":")
     if not colon or "/" in address or not port.isdigit():
@@ -62,3 +70,4 @@ def check_reachable(address: str) -> None:
     except OSError as error:
         reason = error.strerror or error
         raise SpecError(f"there is no Ray cluster at {address} ({reason})", _REMEDY) from None
+    check_token(host.strip("[]"), int(port))

@@ -175,6 +175,8 @@ def problems_of(layout: Layout) -> list[str]:
     dead = [host.name for host in layout.hosts if not processes.is_alive(host.init)]
     problems += [f"machine {name} has ended" for name in dead]
     if layout.with_ray:
+        if not layout.ray_token.exists():
+            problems.append("the token of its Ray cluster is gone")
         without = ray_nodes.names_without_ray(layout)
         problems += [f"Ray on machine {name} has ended" for name in without if name not in dead]
     return problems

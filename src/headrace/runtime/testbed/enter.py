@@ -62,10 +62,12 @@ def _enter(pid: int, start_ticks: int) -> None:
         os.close(namespace)
 
 
-def _become(command: Sequence[str], variables: Mapping[str, str], folder: str) -> int:
+def _become(command: Sequence[str], variables: Mapping[str, str | None], folder: str) -> int:
+    changed = {**os.environ, **variables}
+    environment = {name: value for name, value in changed.items() if value is not None}
     try:
         os.chdir(folder)
-        os.execvpe(command[0], list(command), {**os.environ, **variables})
+        os.execvpe(command[0], list(command), environment)
     except OSError as error:
         sys.stderr.write(f"{command[0]} cannot be run: {error.strerror}\n")
     return _NOT_FOUND

@@ -96,6 +96,11 @@ class Layout(Value):
         return f"{self.hosts[0].address}:{RAY_PORT}" if self.with_ray else None
 
     @property
+    def ray_token(self) -> Path:
+        """File of the token without which Ray answers nobody."""
+        return self.folder / "ray-token"
+
+    @property
     def namespaces(self) -> tuple[str, ...]:
         """Names of all network namespaces."""
         return (self.switch, *(host.namespace for host in self.hosts))

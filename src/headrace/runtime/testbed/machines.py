@@ -105,19 +105,22 @@ def enter_command(layout: Layout, name: str, command: Sequence[str]) -> list[str
     return [sys.executable, "-I", "-S", str(enter.__file__), *numbers, variables, *command]
 
 
-def variables_of(layout: Layout, host: Host) -> dict[str, str]:
-    """Environment of a machine's processes."""
-    variables = {
+def variables_of(layout: Layout, host: Host) -> dict[str, str | None]:
+    """Environment of a machine's processes, where it differs; what has none is not set there."""
+    variables: dict[str, str | None] = {
         "GLOO_SOCKET_IFNAME": "eth0",
-        # Nobody outside reaches the machines; a token in a home folder would be used by some of
-        # Ray's commands and not by others.
-        "RAY_AUTH_MODE": "disabled",
         "RAY_USAGE_STATS_ENABLED": "0",
         # The file system is shared but process ids are not: files named after one would collide.
         "TMPDIR": str(tmp_folder(host)),
     }
     if layout.ray_address is not None:
-        variables["RAY_ADDRESS"] = layout.ray_address
+        variables |= {
+            "RAY_ADDRESS": layout.ray_address,
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(layout.ray_token),
+            # Ray would take it for the token of this cluster, and everyone would inherit it.
+            "RAY_AUTH_TOKEN": None,
+        }
     return variables
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -90,8 +91,15 @@ def _python_path() -> str:
     return os.pathsep.join(str(Path(each).absolute()) for each in given if each)
 
 
+def write_token(layout: Layout) -> None:
+    """Make a new token for Ray, in a file for this user alone."""
+    file = os.open(layout.ray_token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(file, "w", encoding="ascii") as token:
+        token.write(secrets.token_hex(32))
+
+
 def start_nodes(layout: Layout, say: Callable[[str], None], deadline_s: float) -> None:
-    """Start Ray everywhere: first its head, then all others at once.
+    """Start Ray everywhere, with a new token: first its head, then all others at once.
 
     Raises:
         RunError: A node did not start; the message has the end of its log.
@@ -99,6 +107,7 @@ def start_nodes(layout: Layout, say: Callable[[str], None], deadline_s: float) -
     end_s = time.monotonic() + deadline_s
     head, *others = layout.hosts
     nodes: dict[str, Popen[bytes]] = {}
+    write_token(layout)
     try:
         say(f"starting Ray's head on {head.name}")
         nodes[head.name] = _start(layout, head)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -75,9 +76,29 @@ def test_variables_of_a_machine() -> None:
     variables = machines.variables_of(made, made.hosts[1])
     assert variables["GLOO_SOCKET_IFNAME"] == "eth0"
     assert variables["RAY_ADDRESS"] == made.ray_address
-    assert variables["TMPDIR"].startswith(str(made.hosts[1].folder))
+    assert variables["TMPDIR"] == str(made.hosts[1].folder / "tmp")
     bare = layout(with_ray=False)
-    assert "RAY_ADDRESS" not in machines.variables_of(bare, bare.hosts[0])
+    assert not any(name.startswith("RAY_A") for name in machines.variables_of(bare, bare.hosts[0]))
+
+
+def test_ray_asks_for_a_token_that_only_a_file_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.runtime.testbed.layout.FOLDER", tmp_path)
+    made = layout()
+    made.folder.mkdir()
+    ray_nodes.write_token(made)
+    token = made.ray_token.read_text()
+    assert len(token) == 64
+    assert made.ray_token.stat().st_mode & 0o777 == 0o600
+    variables = machines.variables_of(made, made.hosts[1])
+    assert variables["RAY_AUTH_MODE"] == "token"
+    assert variables["RAY_AUTH_TOKEN_PATH"] == str(made.ray_token)
+    # What the user has set is meant for another cluster.
+    assert variables["RAY_AUTH_TOKEN"] is None
+    assert token not in str([variables, ray_nodes.node_command(made, made.hosts[0])])
+    with pytest.raises(FileExistsError):
+        ray_nodes.write_token(made)
 
 
 def test_a_dead_machine_cannot_be_entered() -> None:

@@ -1,0 +1,109 @@
+"""Whether a Ray cluster lets this process in, found out at once.
+
+Ray tries for 20 s, fills the terminal meanwhile, and then says that there is no cluster. So its
+first call is made here, by hand.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from headrace.core.errors import SpecError
+
+_PATIENCE_S = 5.0
+_UNAUTHENTICATED = b"16"
+REMEDY = (
+    "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to the file with its token "
+    "(`headrace testbed exec` does so)"
+)
+"""For whoever has no token, or a wrong one."""
+
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_DATA, _HEADERS, _SETTINGS = 0, 1, 4
+_END_STREAM, _END_HEADERS = 1, 4
+_STATUS = re.compile(rb"grpc-status.(\d+)", re.DOTALL)
+
+
+def check_token(host: str, port: int, environment: Mapping[str, str] = os.environ) -> None:
+    """Refuse to go on without the token that a cluster asks for.
+
+    Says nothing of a cluster that cannot be asked like this, because it uses TLS for example.
+
+    Args:
+        host: Of Ray's head.
+        port: Of Ray's head.
+        environment: In which Ray looks for the token.
+
+    Raises:
+        SpecError: There is no token, or another one is wanted.
+    """
+    if not _is_refused(host, port, None):
+        return
+    cluster = f"the Ray cluster at {host}:{port}"
+    mode = environment.get("RAY_AUTH_MODE", "").lower()
+    if mode != "token":
+        is_now = f"RAY_AUTH_MODE is {mode!r}" if mode else "RAY_AUTH_MODE is not set"
+        raise SpecError(f"{cluster} asks for a token, and {is_now}", REMEDY)
+    token, where = _find(environment)
+    if not token:
+        raise SpecError(f"{cluster} asks for a token, and there is none in {where}", REMEDY)
+    if _is_refused(host, port, token):
+        raise SpecError(f"{cluster} does not take the token in {where}", REMEDY)
+
+
+def _find(environment: Mapping[str, str]) -> tuple[bytes, str]:
+    """The token that Ray would take, and where it is."""
+    if given := environment.get("RAY_AUTH_TOKEN", "").strip():
+        return given.encode(), "RAY_AUTH_TOKEN"
+    named = environment.get("RAY_AUTH_TOKEN_PATH")
+    path = Path(named) if named else Path.home() / ".ray" / "auth_token"
+    try:
+        return path.read_bytes().strip(), str(path)
+    except OSError as error:
+        return b"", f"{path} ({error.strerror})"
+
+
+def _is_refused(host: str, port: int, token: bytes | None) -> bool:
+    """Whether Ray's head says so; false if it says nothing that is understood."""
+    headers = {
+        b":method": b"POST",
+        b":scheme": b"http",
+        b":path": b"/ray.rpc.NodeInfoGcsService/GetClusterId",
+        b":authority": host.encode(),
+        b"te": b"trailers",
+        b"content-type": b"application/grpc",
+    }
+    if token is not None:
+        headers[b"authorization"] = b"Bearer " + token
+    block = b"".join(b"\0" + _text(name) + _text(value) for name, value in headers.items())
+    empty_message = bytes(5)
+    words = _frame(_HEADERS, _END_HEADERS, 1, block) + _frame(_DATA, _END_STREAM, 1, empty_message)
+    said = b""
+    with suppress(OSError), socket.create_connection((host, port), _PATIENCE_S) as link:
+        link.sendall(_PREFACE + _frame(_SETTINGS, 0, 0, b"") + words)
+        while more := link.recv(1 << 16):
+            said += more
+            # The first answer of a connection is written out: there is nothing to refer to yet.
+            if found := _STATUS.search(said):
+                return found[1] == _UNAUTHENTICATED
+    return False
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def _text(data: bytes) -> bytes:
+    """As headers are written: the length first, seven bits and then more of them."""
+    if len(data) < 127:
+        return bytes([len(data)]) + data
+    rest, head = len(data) - 127, b"\x7f"
+    while rest >= 128:
+        head, rest = head + bytes([rest % 128 + 128]), rest // 128
+    return head + bytes([rest]) + data
