@@ -28,6 +28,7 @@ from headrace.graph.feeding.reaching import Caches, load_credentials, open_acces
 from headrace.graph.feeding.recording import PartRecorder, Recorder
 from headrace.graph.feeding.scheduling import schedule
 from headrace.graph.feeding.worker import Pipeline
+from headrace.graph.service.patience import Patience
 
 _BEAT_S = 1.0
 
@@ -111,7 +112,8 @@ def _work(config: SamplerConfig, sender: PartSender) -> None:
         _RECORDERS.append(Recorder(config.trace, config.task, time.monotonic))
         recorder = PartRecorder(_RECORDERS[0], config.batches_per_epoch, time.thread_time)
     try:
-        access, caches = open_access(config, None if recorder is None else time.monotonic)
+        clock = None if recorder is None else time.monotonic
+        access, caches = open_access(config, clock, _patience(config))
         maker = PartMaker(access, config, time.perf_counter, recorder)
         seeds = np.load(config.seeds)
     except HeadraceError as error:
@@ -135,6 +137,21 @@ def _work(config: SamplerConfig, sender: PartSender) -> None:
     finally:
         for each in _RECORDERS:
             each.flush()
+
+
+def _patience(config: SamplerConfig) -> Patience | None:
+    if not config.patience_s:
+        return None
+
+    waited: set[str] = set()
+
+    def tell(store: str, waits: bool) -> None:
+        (waited.add if waits else waited.discard)(store)
+        logging.warning("%s %s", config.name, f"waits for {store}" if waits else f"found {store}")
+        if config.waits is not None:
+            config.waits.write_text(", ".join(sorted(waited)), encoding="utf-8")
+
+    return Patience(config.patience_s, time.monotonic, tell)
 
 
 class _Figures:

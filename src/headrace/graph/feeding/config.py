@@ -120,6 +120,8 @@ class SamplerConfig(Value):
         listen: For a trainer that did not start this process; on another machine it asks with the
             same credentials. None if standard input is the socket of a trainer on this one.
         trace: File for records of what each part takes; none to record nothing.
+        patience_s: How long to wait for a store that does not answer; 0 if nobody starts it again.
+        waits: File that says whom the sampler waits for, while it does; none to say nothing.
     """
 
     task: str = "sampler 0"
@@ -153,6 +155,8 @@ class SamplerConfig(Value):
     cache: CacheConfig | None = None
     listen: ListenAt | None = None
     trace: Path | None = None
+    patience_s: Annotated[float, Field(ge=0)] = 0.0
+    waits: Path | None = None
 
     @property
     def name(self) -> str:

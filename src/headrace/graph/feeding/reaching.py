@@ -14,21 +14,24 @@ from headrace.graph.feeding.config import CacheConfig, SamplerConfig, StoreAt
 from headrace.graph.loading.access import PartedAccess
 from headrace.graph.loading.owners import Of, Owner
 from headrace.graph.opening import PartitionedGraph, open_graph
-from headrace.graph.service.channel import Address, Channel
-from headrace.graph.service.client import StoreClient
+from headrace.graph.service.channel import Address
+from headrace.graph.service.client import TIMEOUT_S, StoreClient
 from headrace.graph.service.measuring import Clock, measured_store
+from headrace.graph.service.patience import Patience, reach_store
 from headrace.graph.service.security import Credentials
-from headrace.graph.service.socket_channel import open_channel
 
 Caches = Mapping[tuple[Of, str], HotRows]
 
 
-def open_access(config: SamplerConfig, clock: Clock | None = None) -> tuple[PartedAccess, Caches]:
+def open_access(
+    config: SamplerConfig, clock: Clock | None = None, patience: Patience | None = None
+) -> tuple[PartedAccess, Caches]:
     """Open a graph and connect to the stores of parts that are elsewhere.
 
     Args:
         config: Of the sampler.
         clock: Seconds; with one, what is asked of stores is noted with the part that asks.
+        patience: With stores that are started again; none to fail when one is gone.
 
     Raises:
         SpecError: The graph or the credentials cannot be read.
@@ -40,7 +43,8 @@ def open_access(config: SamplerConfig, clock: Clock | None = None) -> tuple[Part
     caches = {} if config.cache is None else make_caches(graph, config, config.cache)
     credentials = load_credentials(config)
     connect = {
-        store.part: partial(_connect, store, credentials, caches, clock) for store in config.stores
+        store.part: partial(_connect, store, credentials, caches, clock, patience)
+        for store in config.stores
     }
     access = PartedAccess(graph, connect)
     # Now, by one thread: several would open several connections to the same store.
@@ -111,10 +115,14 @@ def _is_wanted(config: SamplerConfig, node_type: str, name: str) -> bool:
 
 
 def _connect(
-    store: StoreAt, credentials: Credentials, caches: Caches, clock: Clock | None
+    store: StoreAt,
+    credentials: Credentials,
+    caches: Caches,
+    clock: Clock | None,
+    patience: Patience | None,
 ) -> Owner:
     address = Address(store.task, store.machine, store.host, store.port)
-    channel: Channel = open_channel(address, credentials)
+    channel = reach_store(address, credentials, TIMEOUT_S, patience)
     if clock is not None:
         channel = measured_store(channel, store.task, clock)
     client = StoreClient(channel)

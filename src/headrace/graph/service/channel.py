@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from headrace.core.errors import HeadraceError, MissingExtraError
-from headrace.graph.service.errors import StoreError
+from headrace.graph.service.errors import StoreError, StoreLostError
 from headrace.graph.service.messages import Fields, Message, decode_reply, encode_request
 from headrace.graph.service.security import Credentials
 from headrace.graph.service.sockets import Peer, addresses_of, connections, cut
@@ -125,7 +125,7 @@ class StreamChannel(ABC):
             thread.daemon = True
         self._thread.start()
         if not self._opened.wait(connect_timeout_s):
-            self._fail(f"{address} did not let us in within {connect_timeout_s:g} s", _SEE_LOG)
+            self._lose(f"{address} did not let us in within {connect_timeout_s:g} s")
         self._watch.start()
         if self._failure is None:
             # A stream is open before the other side has looked at it: ask once to know.
@@ -203,10 +203,13 @@ class StreamChannel(ABC):
         try:
             self._open(credentials, timeout_s)
             self._opened.set()
+            if self._failure is not None:
+                # Nobody waits for it any more.
+                self._interrupt()
             while True:
                 self._deliver(self._receive())
         except StopIteration:
-            self._fail(f"{self._address} ended the connection", _SEE_LOG)
+            self._lose(f"{self._address} ended the connection")
         except HeadraceError as error:
             self._fail(f"{self._address} answered nonsense ({error.problem})", error.remedy)
         except Exception as error:
@@ -214,7 +217,7 @@ class StreamChannel(ABC):
                 problem = f"{self._address} refuses us: it needs the token of its run"
                 self._fail(problem, "use the credentials that were made for this run")
             else:
-                self._fail(f"{self._address} is gone ({_reason(error)})", _SEE_LOG)
+                self._lose(f"{self._address} is gone ({_reason(error)})")
         finally:
             self._opened.set()
 
@@ -242,8 +245,9 @@ class StreamChannel(ABC):
                     if waiting.left_s <= 0:
                         late = waiting
             if late is not None:
-                problem = f"{self._address} did not answer {late.operation} in {late.timeout_s:g} s"
-                self._fail(problem, _SEE_LOG)
+                self._lose(
+                    f"{self._address} did not answer {late.operation} in {late.timeout_s:g} s"
+                )
                 self._cut()
             elif idle_s >= self._ping_s:
                 idle_s = 0.0
@@ -255,13 +259,17 @@ class StreamChannel(ABC):
             self._writing.release()
             self.ask({"op": "ping"}, (), self._ping_timeout_s)
 
+    def _lose(self, problem: str) -> None:
+        self._end(StoreLostError(problem, _SEE_LOG))
+
     def _fail(self, problem: str, remedy: str) -> None:
+        self._end(StoreError(problem, remedy))
+
+    def _end(self, error: StoreError) -> None:
         """End the stream, once, and fail everything that waits."""
         with self._lock:
             first = self._failure is None
-            if first:
-                self._failure = StoreError(problem, remedy)
-            failure = self._failure
+            failure = self._failure = self._failure or error
             waiting, self._waiting = list(self._waiting.values()), {}
         self._stop.set()
         if first:

@@ -12,9 +12,9 @@ import numpy as np
 from headrace.graph.hops import Hop, HopRequest
 from headrace.graph.service.channel import Address, Channel
 from headrace.graph.service.messages import Message
+from headrace.graph.service.patience import Patience, reach_store
 from headrace.graph.service.security import Credentials
 from headrace.graph.service.shard import Owner
-from headrace.graph.service.socket_channel import open_channel
 
 T = TypeVar("T")
 
@@ -63,15 +63,25 @@ class StoreClient:
 
     @classmethod
     def connect(
-        cls, address: Address, credentials: Credentials, timeout_s: float = TIMEOUT_S
+        cls,
+        address: Address,
+        credentials: Credentials,
+        timeout_s: float = TIMEOUT_S,
+        patience: Patience | None = None,
     ) -> StoreClient:
         """Open a stream to a store.
+
+        Args:
+            address: Where the store is.
+            credentials: Of this run.
+            timeout_s: Of every request.
+            patience: With a store that is started again; none to fail when it is gone.
 
         Raises:
             StoreError: The store cannot be reached, or does not let this client in.
             MissingExtraError: pyarrow is not installed.
         """
-        return cls(open_channel(address, credentials, timeout_s), timeout_s)
+        return cls(reach_store(address, credentials, timeout_s, patience), timeout_s)
 
     def __enter__(self) -> StoreClient:
         return self

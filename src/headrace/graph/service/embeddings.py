@@ -105,6 +105,48 @@ class Embedding:
                 state[rows] = changed
 
 
+class Once:
+    """Does what a client asks for a single time, though it may ask again after a lost answer.
+
+    A client numbers what it asks upwards. Only numbers near its last one are known, and only those
+    of clients that were here last.
+
+    Args:
+        max_clients: Of how many.
+        window: How far back; what is older counts as done.
+    """
+
+    def __init__(self, max_clients: int = 4096, window: int = 1024) -> None:
+        self._max_clients, self._window = max_clients, window
+        self._lock = threading.Lock()
+        self._clients: dict[str, _Done] = {}
+
+    def do(self, client: str, number: int, work: Callable[[], None]) -> None:
+        """Work, unless this client's number was done; waits if it is just being done."""
+        with self._lock:
+            # Put last: the first is whoever has not been here for longest.
+            done = self._clients[client] = self._clients.pop(client, None) or _Done()
+            while len(self._clients) > self._max_clients:
+                del self._clients[next(iter(self._clients))]
+        with done.lock:
+            if number in done.numbers or number <= done.last - self._window:
+                return
+            work()
+            done.numbers.add(number)
+            done.last = max(done.last, number)
+            if len(done.numbers) > 2 * self._window:
+                done.numbers = {n for n in done.numbers if n > done.last - self._window}
+
+
+class _Done:
+    """What a client has asked for."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.numbers: set[int] = set()
+        self.last = 0
+
+
 def sum_duplicates(rows: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Rows without repetition, ascending, and the sum of each one's values."""
     order = np.argsort(rows, kind="stable")

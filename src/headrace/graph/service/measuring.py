@@ -11,6 +11,7 @@ import numpy as np
 from headrace.graph.metering import current_meter
 from headrace.graph.service.channel import Channel, FlightChannel
 from headrace.graph.service.messages import Fields, Message
+from headrace.graph.service.patience import PatientChannel
 
 Clock = Callable[[], float]
 
@@ -59,7 +60,8 @@ class MeasuredChannel:
         self._channel = channel
         self._clock = clock
         self._who = who
-        is_flight = isinstance(channel, FlightChannel)
+        current = channel.current if isinstance(channel, PatientChannel) else channel
+        is_flight = isinstance(current, FlightChannel)
         self._request, self._reply = FLIGHT_FRAMES if is_flight else SOCKET_FRAMES
 
     def ask(

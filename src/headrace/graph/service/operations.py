@@ -13,6 +13,7 @@ import numpy as np
 
 from headrace.core.errors import SpecError
 from headrace.graph.hops import EdgePart, HopRequest, Rule, hop_over
+from headrace.graph.service.embeddings import Once
 from headrace.graph.service.limits import Limits
 from headrace.graph.service.messages import Fields, Message
 from headrace.graph.service.residency import Warmer, anonymous_bytes, resident_bytes
@@ -46,6 +47,7 @@ class Operations:
         self._edges_by = lru_cache(maxsize=16)(shard.edges_by)
         self.offers: Fields = {}
         self._counts: Counter[str] = Counter()
+        self._once = Once()
         self._lock = threading.Lock()
         self._operations: Mapping[str, Callable[[_Asked], tuple[Fields, tuple[np.ndarray, ...]]]]
         self._operations = {
@@ -143,8 +145,11 @@ class Operations:
 
     def _push(self, asked: _Asked) -> tuple[Fields, tuple[np.ndarray, ...]]:
         rows = self._rows(asked)
+        client = asked.text("client") if asked.has("client") else None
+        number = 0 if client is None else asked.whole("number", 1, 2**63)
         asked.end(2)
-        if rows.embedding is None:
+        embedding = rows.embedding
+        if embedding is None:
             raise SpecError("these rows are not learned", "push gradients of an embedding")
         ids = asked.ids(0, rows.first, len(rows.values), self._limits.max_rows)
         gradients = asked.arrays[1]
@@ -155,7 +160,11 @@ class Operations:
             )
         if not np.isfinite(gradients).all():
             raise SpecError("a gradient is not finite", "lower the learning rate, or clip")
-        rows.embedding.push(ids - rows.first, gradients)
+        if client is None:
+            embedding.push(ids - rows.first, gradients)
+        else:
+            local = ids - rows.first
+            self._once.do(client, number, lambda: embedding.push(local, gradients))
         return {}, ()
 
     def _status(self, asked: _Asked) -> tuple[Fields, tuple[np.ndarray, ...]]:
@@ -210,6 +219,9 @@ class _Asked:
         if name not in self._fields:
             raise SpecError(f"the request lacks {name!r}", "use the same version everywhere")
         return self._fields.pop(name)
+
+    def has(self, name: str) -> bool:
+        return name in self._fields
 
     def text(self, name: str) -> str:
         value = self._take(name)
