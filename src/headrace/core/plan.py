@@ -238,6 +238,7 @@ class Plan(Value):
         cluster: The machines.
         job: The job.
         profile: Its times and volumes.
+        parts: Machine of every graph part, by number; part m lies on machine m if absent.
     """
 
     version: Literal[1] = 1
@@ -261,6 +262,7 @@ class Plan(Value):
     cluster: Cluster
     job: Job
     profile: Profile
+    parts: tuple[Annotated[Count, Field(ge=0)], ...] | None = Field(default=None, min_length=1)
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -297,6 +299,13 @@ class Plan(Value):
                 self.seed_mix.array(self.cluster)
             except SpecError as error:
                 raise SpecError(error.problem, error.remedy, ("seed_mix", *error.at)) from None
+        if max(self.part_machines) >= self.cluster.num_machines:
+            raise SpecError(
+                f"a part lies on machine {max(self.part_machines)}, the cluster has "
+                f"{self.cluster.num_machines}",
+                "name machines by their number, from 0 on",
+                at=("parts",),
+            )
         return self
 
     @field_serializer("job", mode="wrap", when_used="json")
@@ -312,8 +321,17 @@ class Plan(Value):
         return self.placement.resolve(self.cluster)
 
     @property
+    def part_machines(self) -> tuple[int, ...]:
+        """Machine of every graph part."""
+        return tuple(range(self.cluster.num_machines)) if self.parts is None else self.parts
+
+    @property
     def seeds(self) -> np.ndarray:
-        """Seeds per iteration, shape (num_samplers, num_parts)."""
-        if self.seed_mix is None:
-            return uniform_seeds(self.job, self.cluster.num_machines)
-        return self.seed_mix.array(self.cluster)
+        """Seeds per iteration, by sampler and by the machine that has their part."""
+        num = self.cluster.num_machines
+        if self.seed_mix is not None:
+            return self.seed_mix.array(self.cluster)
+        # A machine with several parts has as many times the seeds.
+        counts = np.bincount(self.part_machines, minlength=num)
+        seeds: np.ndarray = uniform_seeds(self.job, num) * (counts * (num / counts.sum()))
+        return seeds

@@ -23,7 +23,7 @@ from headrace.runtime.orders import Orders
 from headrace.runtime.placing import slots_of
 from headrace.runtime.recording import Recorder
 from headrace.runtime.runs import RunFolder, runs_folder
-from headrace.runtime.shipping import WantedFiles
+from headrace.runtime.shipping import wanted_files
 from headrace.runtime.tracing import trace_of_folder
 from headrace.runtime.user_code import pack
 
@@ -97,10 +97,7 @@ def run_cluster(wanted: ClusterRun, watcher: RunWatcher) -> dict[str, Any]:
         recorder = Recorder(folder, wanted.plan, slots, watcher)
         orders = Orders(wanted.plan, nodes, graph, wanted.tls, wanted.config, wanted.iterations)
         crew = Crew(slots, folder.run_id, wanted.cache)
-        files = [
-            WantedFiles.of(graph.folder.resolve(), part, graph.manifest)
-            for part in range(graph.num_parts)
-        ]
+        files = wanted_files(wanted.plan, graph)
         inside = (wanted.working_dir or wanted.script.parent).resolve()
         command = (str(wanted.script.resolve().relative_to(inside)), *wanted.arguments)
         controller = Controller(crew, orders, files, Script(command, code), recorder)
@@ -125,11 +122,11 @@ def check(wanted: ClusterRun) -> PartitionedGraph:
     if wanted.pip is not None and not wanted.pip.is_file():
         raise SpecError(f"there is no file {wanted.pip}", "give --pip a requirements file")
     graph = open_graph(wanted.graph)
-    num_machines = wanted.plan.cluster.num_machines
-    if graph.num_parts != num_machines:
+    num_parts = len(wanted.plan.part_machines)
+    if graph.num_parts != num_parts:
         raise SpecError(
-            f"the plan is for {num_machines} machines, {wanted.graph} has {graph.num_parts} parts",
-            f"partition the graph with `--parts {num_machines}`, or plan for "
+            f"the plan is for {num_parts} machines, {wanted.graph} has {graph.num_parts} parts",
+            f"partition the graph with `--parts {num_parts}`, or plan for "
             f"{graph.num_parts} machines",
         )
     return graph

@@ -295,8 +295,7 @@ class Controller:
             self._tell(Heard(frozenset({name})))
             self._observer.looked(name, state)
             self._kept[name] = tuple(state.get("output", ()))
-            if state.get("port") is not None:
-                self._note_port(name, state["port"])
+            if self._note_ports(name, state):
                 self._tell(Ready(name))
             if state["code"] is not None:
                 ended = Ended(name, state["code"], state["how"], state["said"])
@@ -313,12 +312,16 @@ class Controller:
 
         return then
 
-    def _note_port(self, name: str, port: int) -> None:
-        slot = self._crew.slot(name)
-        if slot.task.role is Role.SERVER:
-            self._orders.note_server_port(slot.index, port)
-        else:
-            self._orders.note_port(self._crew.machine(name), port)
+    def _note_ports(self, name: str, state: Mapping[str, Any]) -> bool:
+        """Know where a task listens; whether it does."""
+        if state.get("port") is not None:
+            self._orders.note_server_port(self._crew.slot(name).index, state["port"])
+            return True
+        if state.get("ports") is not None:
+            ports = {int(part): port for part, port in state["ports"].items()}
+            self._orders.note_ports(self._crew.machine(name), ports)
+            return True
+        return False
 
     def _hold(self, ended: Ended, ago_s: float) -> None:
         """Keep a failure until others had time to tell theirs: the first one explains the rest."""

@@ -8,7 +8,7 @@ from headrace.core.errors import SpecError
 from headrace.runtime.cluster_run import ClusterRun, check, connected
 from headrace.runtime.placing import slots_of
 from headrace.runtime.shells.graph_files import GraphFiles
-from headrace.runtime.shipping import WantedFiles
+from headrace.runtime.shipping import WantedFiles, wanted_files
 from headrace.runtime.user_code import pack
 
 _LOOK_S = 60.0
@@ -29,10 +29,7 @@ def describe(wanted: ClusterRun) -> dict[str, Any]:
     plan = wanted.plan
     with connected(wanted) as nodes:
         slots = slots_of(plan, nodes)
-        files = [
-            WantedFiles.of(graph.folder.resolve(), part, graph.manifest)
-            for part in range(graph.num_parts)
-        ]
+        files = wanted_files(plan, graph)
         found = _look(wanted, [node.node_id for node in nodes], files)
     machines = []
     for node, want, there in zip(nodes, files, found, strict=True):

@@ -82,7 +82,7 @@ class Orders:
         self._plan, self._nodes, self._tls, self._config = plan, nodes, tls, config
         self._dealt = Dealt.of(plan, graph)
         self._keys = make_keys(nodes, tls)
-        self._ports: dict[int, int] = {}
+        self._ports: dict[int, Mapping[int, int]] = {}
         self._server_ports: dict[int, int] = {}
         self._folders: dict[int, str] = {}
         self.ranks = {w: rank for rank, w in enumerate(plan.placed.ring_order)}
@@ -95,9 +95,9 @@ class Orders:
         """Where the graph is on a machine."""
         self._folders[machine] = folder
 
-    def note_port(self, machine: int, port: int) -> None:
-        """Where the store of a machine listens."""
-        self._ports[machine] = port
+    def note_ports(self, machine: int, ports: Mapping[int, int]) -> None:
+        """Where the store of a machine listens, by part."""
+        self._ports[machine] = ports
 
     def note_server_port(self, server: int, port: int) -> None:
         """Where a parameter server listens."""
@@ -107,7 +107,9 @@ class Orders:
         """Fields of a `StoreConfig`."""
         return {
             "graph": self._folders[machine],
-            "part": machine,
+            "parts": {
+                part: 0 for part, home in enumerate(self._plan.part_machines) if home == machine
+            },
             "host": self._nodes[machine].address,
             "tls": self._tls,
         }
@@ -208,17 +210,17 @@ class Orders:
         ]
 
     def _stores_for(self, machine: int) -> list[dict[str, Any]]:
-        """Stores of all parts but the machine's own, which is mapped."""
+        """Stores of all parts but the machine's own, which are mapped."""
         return [
             {
                 "part": part,
-                "task": f"store{part}",
-                "machine": node.machine,
-                "host": node.address,
-                "port": self._ports[part],
+                "task": f"store{home}",
+                "machine": self._nodes[home].machine,
+                "host": self._nodes[home].address,
+                "port": self._ports[home][part],
             }
-            for part, node in enumerate(self._nodes)
-            if part != machine
+            for part, home in enumerate(self._plan.part_machines)
+            if home != machine
         ]
 
 

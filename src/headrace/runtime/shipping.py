@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headrace.core.plan import Plan
 from headrace.graph.manifest import MANIFEST, Manifest, load_manifest
+from headrace.graph.opening import PartitionedGraph
 from headrace.runtime.calls import Calls
 from headrace.runtime.shells.graph_files import fingerprint_of
 
@@ -35,17 +37,32 @@ class WantedFiles:
     checksums: dict[str, int]
 
     @classmethod
-    def of(cls, folder: Path, part: int, manifest: Manifest | None = None) -> WantedFiles:
-        """What the machine of a part needs: the manifest, ids, links and its part."""
+    def of(
+        cls, folder: Path, parts: Iterable[int], manifest: Manifest | None = None
+    ) -> WantedFiles:
+        """What a machine with some parts needs: the manifest, ids, links and these parts."""
         manifest = load_manifest(folder) if manifest is None else manifest
         text = (folder / MANIFEST).read_bytes()
         sizes, checksums = {MANIFEST: len(text)}, {MANIFEST: zlib.crc32(text)}
+        own = {f"part-{part}" for part in parts}
         for name, info in manifest.files.items():
-            if not name.startswith("part-") or name.startswith(f"part-{part}/"):
+            if not name.startswith("part-") or name.partition("/")[0] in own:
                 sizes[name], checksums[name] = info.bytes, info.crc32
         fingerprint = fingerprint_of(folder)
         assert fingerprint is not None
         return cls(folder, fingerprint, sizes, checksums)
+
+
+def wanted_files(plan: Plan, graph: PartitionedGraph) -> list[WantedFiles]:
+    """What every machine of a plan needs."""
+    return [
+        WantedFiles.of(
+            graph.folder.resolve(),
+            [part for part, home in enumerate(plan.part_machines) if home == machine],
+            graph.manifest,
+        )
+        for machine in range(plan.cluster.num_machines)
+    ]
 
 
 class Shipment:

@@ -155,7 +155,7 @@ class StoreProcess(ServingProcess):
     """A graph store."""
 
     def __init__(
-        self, folder: Path, graph: Path, part: int = 0, tls: bool = True, **config: Any
+        self, folder: Path, graph: Path, part: int | None = 0, tls: bool = True, **config: Any
     ) -> None:
         folder.mkdir(parents=True)
         settings = {

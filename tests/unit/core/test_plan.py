@@ -195,3 +195,17 @@ def test_a_plan_that_does_not_fit() -> None:
     crowded = PlacementFile(samplers=("m-0",) * 4, trainers=("m-0", "m-0"), servers=("m-0",))
     with pytest.raises(InfeasibleError, match="needs 2 gpu on m-0, which has 1"):
         plan_of(placement=crowded)
+
+
+def test_parts_lie_where_the_plan_says() -> None:
+    assert plan_of().part_machines == (0, 1, 2)
+    moved = plan_of(seed_mix=None, seed_mix_name="uniform", parts=(0, 2, 0, 2))
+    again = Plan.model_validate_json(moved.model_dump_json())
+    assert again.part_machines == (0, 2, 0, 2)
+    assert np.array_equal(again.seeds, np.tile([25.0, 0.0, 25.0], (4, 1)))
+
+
+@pytest.mark.parametrize("parts", [(), (0, 3), (-1,)])
+def test_parts_lie_on_machines_of_the_cluster(parts: tuple[int, ...]) -> None:
+    with pytest.raises(ValidationError):
+        plan_of(parts=parts)

@@ -59,7 +59,7 @@ def orders(made: Plan, tmp_path: Path) -> Orders:
     orders = Orders(made, NODES, open_graph(tmp_path / "parts"), True, {"lr": 0.1})
     for machine in range(3):
         orders.note_folder(machine, f"/parts{machine}")
-        orders.note_port(machine, 100 + machine)
+        orders.note_ports(machine, {machine: 100 + machine})
     return orders
 
 
@@ -90,7 +90,7 @@ def test_parameter_servers_are_told_what_they_understand(tmp_path: Path) -> None
     orders = Orders(made, NODES, open_graph(tmp_path / "parts"), True, {})
     for machine in range(3):
         orders.note_folder(machine, "/parts")
-        orders.note_port(machine, 100 + machine)
+        orders.note_ports(machine, {machine: 100 + machine})
         orders.note_server_port(machine, 200 + machine)
     server = ServerConfig(**orders.server(0), credentials=Path("c"), ready=Path("r"))
     assert (server.host, server.num_trainers, server.tls) == ("10.0.0.3", 2, True)
@@ -103,13 +103,29 @@ def test_parameter_servers_are_told_what_they_understand(tmp_path: Path) -> None
 
 def test_stores_and_samplers_are_told_what_they_understand(orders: Orders) -> None:
     store = StoreConfig(**orders.store(1), credentials=Path("c"), ready=Path("r"))
-    assert (store.part, store.host, store.graph) == (1, "10.0.0.2", Path("/parts1"))
+    assert (store.ports, store.host, store.graph) == ({1: 0}, "10.0.0.2", Path("/parts1"))
     settings, seeds = orders.sampler(1)
     fields = {"node_type": "node", "seeds": "s", "share": 1, "batches_per_epoch": 1, "fanouts": ()}
     sampler = SamplerConfig.model_validate({**settings, **fields})
     assert [at.part for at in sampler.stores] == [1, 2]
     assert [at.port for at in sampler.stores] == [101, 102]
     assert set(seeds) == {"train", "val", "test"}
+
+
+def test_parts_are_asked_for_where_they_lie(made: Plan, tmp_path: Path) -> None:
+    moved = made.model_copy(update={"parts": (2, 1, 2)})
+    write(homogeneous(), tmp_path / "parts", 3)
+    orders = Orders(moved, NODES, open_graph(tmp_path / "parts"), True, {})
+    for machine in range(3):
+        orders.note_folder(machine, "/parts")
+    assert [set(orders.store(machine)["parts"]) for machine in range(3)] == [set(), {1}, {0, 2}]
+    orders.note_ports(0, {})
+    orders.note_ports(1, {1: 101})
+    orders.note_ports(2, {0: 100, 2: 102})
+    # Sampler 1 is on m0, which has no part; sampler 0 on m2, which has two.
+    stores = [(at["part"], at["task"], at["port"]) for at in orders.sampler(1)[0]["stores"]]
+    assert stores == [(0, "store2", 100), (1, "store1", 101), (2, "store2", 102)]
+    assert [at["part"] for at in orders.sampler(0)[0]["stores"]] == [1]
 
 
 def test_trainers_are_told_what_they_understand(orders: Orders) -> None:

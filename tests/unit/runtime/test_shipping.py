@@ -69,7 +69,7 @@ class Result:
 
 
 def ship(graph: Path, machine: Machine, part: int = 1) -> Result:
-    return ship_wanted(WantedFiles.of(graph, part), machine)
+    return ship_wanted(WantedFiles.of(graph, [part]), machine)
 
 
 def ship_wanted(wanted: WantedFiles, machine: Machine) -> Result:
@@ -96,7 +96,7 @@ def test_what_is_missing_is_shipped_once(
     graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shipping, "PIECE_BYTES", 100)
-    wanted = WantedFiles.of(graph, 1)
+    wanted = WantedFiles.of(graph, [1])
     here = tmp_path / "driver"
     shutil.copytree(graph, here)
     # The machine has another graph at the same place.

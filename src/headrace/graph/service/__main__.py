@@ -26,7 +26,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve one part; the ready file says on which port."""
+    """Serve parts of a graph, each on a port of its own, which the ready file names."""
     parser = argparse.ArgumentParser("headrace.graph.service", description=main.__doc__)
     parser.add_argument("--config", required=True, type=Path, help="JSON file; see StoreConfig")
     path = parser.parse_args(arguments).config
@@ -52,16 +52,19 @@ def _serve(config: StoreConfig) -> int:
         ) from None
 
     credentials = config.admitting(Credentials.load(config.credentials))
-    server = StoreServer(
-        shard_of(config),
-        credentials,
-        config.host,
-        config.port,
-        config.limits,
-        config.warm,
-        time.perf_counter,
-        config.sockets,
-    )
+    servers = {
+        part: StoreServer(
+            shard_of(config, part),
+            credentials,
+            config.host,
+            port,
+            config.limits,
+            config.warm,
+            time.perf_counter,
+            config.sockets,
+        )
+        for part, port in config.ports.items()
+    }
     # A pipe, because an event's lock may be held by the very thread that a signal interrupts.
     ended, end = os.pipe()
 
@@ -71,10 +74,15 @@ def _serve(config: StoreConfig) -> int:
     signal.signal(signal.SIGTERM, tell)
     signal.signal(signal.SIGINT, tell)
     threading.Thread(target=_wait_for_parent, args=(end,), daemon=True).start()
-    _write_whole(config.ready, json.dumps({"port": server.port, "pid": os.getpid()}))
-    logging.info("serving part %d on %s:%d", config.part, config.host, server.port)
+    ports = {part: server.port for part, server in servers.items()}
+    for part, port in ports.items():
+        logging.info("serving part %d on %s:%d", part, config.host, port)
+    first = next(iter(ports.values()), None)
+    ready = {"ports": ports, "port": first, "pid": os.getpid()}
+    _write_whole(config.ready, json.dumps(ready))
     os.read(ended, 1)
-    server.close()
+    for server in servers.values():
+        server.close()
     return 0
 
 

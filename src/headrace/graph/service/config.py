@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -38,16 +39,21 @@ class EmbeddingConfig(Value):
     lr: Annotated[float, Field(gt=0)] = 1e-2
 
 
+_Part = Annotated[int, Field(ge=0)]
+_Port = Annotated[int, Field(ge=0, le=65535)]
+
+
 class StoreConfig(Value):
     """A store.
 
     Attributes:
         graph: Directory of the partitioned graph.
-        part: Which part to serve.
+        part: Which part to serve; none to serve what `parts` says.
         credentials: File written by `Credentials.save`.
-        ready: File to write, with port and process number, when the store serves.
+        ready: File to write, with ports and process number, when the store serves.
         host: Address to listen on.
         port: 0 for any that is free.
+        parts: Several parts, or none at all: the port of each, 0 for any that is free.
         tls: Whether everything is encrypted; without it the token travels readable to all.
         sockets: Whether to offer a bare socket, on any free port, beside Flight: faster, and only
             without TLS.
@@ -58,17 +64,23 @@ class StoreConfig(Value):
     """
 
     graph: Path
-    part: Annotated[int, Field(ge=0)]
+    part: _Part | None = None
     credentials: Path
     ready: Path
     host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    port: _Port = 0
+    parts: Mapping[_Part, _Port] = Field(default_factory=dict)
     tls: bool = True
     sockets: bool = False
     warm: bool = True
     embeddings: tuple[EmbeddingConfig, ...] = ()
     embedding_folder: Path | None = None
     limits: Limits = Limits()
+
+    @property
+    def ports(self) -> Mapping[int, int]:
+        """Port of every part that is to be served."""
+        return self.parts if self.part is None else {self.part: self.port}
 
     def admitting(self, credentials: Credentials) -> Credentials:
         """The credentials as the store uses them: with TLS, unless it is switched off.
@@ -102,16 +114,16 @@ def load_config(path: str | os.PathLike[str]) -> StoreConfig:
         raise SpecError(f"{path}: {where}: {first['msg']}", "see StoreConfig") from None
 
 
-def shard_of(config: StoreConfig) -> Shard:
-    """Open the part and make its embeddings.
+def shard_of(config: StoreConfig, number: int) -> Shard:
+    """Open a part and make its embeddings.
 
     Raises:
         SpecError: The part, a column or a node type is not there.
     """
     graph = open_graph(config.graph)
-    shard = open_shard(graph, config.part)
+    shard = open_shard(graph, number)
     rows = dict(shard.rows)
-    part = graph.part(config.part)
+    part = graph.part(number)
     for wanted in config.embeddings:
         if config.embedding_folder is None:
             raise SpecError("there is no folder for embeddings", "set embedding_folder")
@@ -121,7 +133,7 @@ def shard_of(config: StoreConfig) -> Shard:
                 "choose another name for the embedding",
             )
         node = graph.manifest.node_index(wanted.node_type)
-        folder = config.embedding_folder / f"part-{config.part}" / f"node-{node}"
+        folder = config.embedding_folder / f"part-{number}" / f"node-{node}"
         embedding = create_embedding(
             folder,
             wanted.column,

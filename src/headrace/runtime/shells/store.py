@@ -9,6 +9,7 @@ from typing import Any
 
 from headrace.runtime.shells.child import Child
 from headrace.runtime.shells.graph_files import GraphFiles
+from headrace.runtime.shells.reaching import unreachable
 from headrace.runtime.shells.shell import Shell
 
 
@@ -23,8 +24,9 @@ class StoreShell(Shell):
 
     def __init__(self, task: str, machine: str, cache: str | None = None) -> None:
         super().__init__(task, machine)
-        self._ready = self.folder / "ready"
         self._files = GraphFiles(cache)
+        self._config: dict[str, Any] = {}
+        self._num_starts = 0
 
     def find_graph(self, given: str, fingerprint: str, files: dict[str, int]) -> dict[str, Any]:
         """Where the graph is on this machine, and which files of it are not."""
@@ -45,19 +47,46 @@ class StoreShell(Shell):
             config: A `StoreConfig` without what only this machine knows.
             credentials: What `Credentials.save` would write.
         """
-        own = {"credentials": str(self._write_keys(credentials)), "ready": str(self._ready)}
+        self._config = {**config, "credentials": str(self._write_keys(credentials))}
+        self._start()
+
+    def restart(self) -> None:
+        """Start the store again, on the ports that clients know."""
+        ports = self._ports()
+        if ports is not None:
+            self._config["parts"] = ports
+        if self._child is not None:
+            self._child.end()
+        self._start()
+
+    def reach(self, places: dict[str, tuple[str, int]]) -> dict[str, str]:
+        """Try to connect to places; why each of those that cannot be reached cannot.
+
+        Args:
+            places: Host and port by name.
+        """
+        return unreachable(places)
+
+    def _start(self) -> None:
+        self._num_starts += 1
         path = self.folder / "store.json"
-        path.write_text(json.dumps({**config, **own}), encoding="utf-8")
+        own = {"ready": str(self._ready)}
+        path.write_text(json.dumps({**self._config, **own}), encoding="utf-8")
         command = [sys.executable, "-m", "headrace.graph.service", "--config", str(path)]
         self._child = Child(command, self.log_path)
 
+    @property
+    def _ready(self) -> Path:
+        # A file for each start: the one of a store that has ended says nothing of the next.
+        return self.folder / f"ready-{self._num_starts}"
+
     def _more(self) -> dict[str, Any]:
-        return {"port": _port(self._ready), "nic": self.nic()}
+        return {"ports": self._ports(), "nic": self.nic(), "starts": self._num_starts}
 
-
-def _port(ready: Path) -> int | None:
-    try:
-        port: int = json.loads(ready.read_text(encoding="ascii"))["port"]
-    except OSError:
-        return None
-    return port
+    def _ports(self) -> dict[str, int] | None:
+        try:
+            ready = json.loads(self._ready.read_text(encoding="ascii"))
+        except OSError:
+            return None
+        ports: dict[str, int] = ready["ports"]
+        return ports

@@ -1,0 +1,162 @@
+"""The same training on other machines: what a run does when some are lost, or come back.
+
+A run that lost a machine waits for this plan, so nothing is searched or rehearsed at length: of
+some quick placements the one with the smallest objective is taken, in milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import numpy as np
+
+from headrace.core.cluster import Cluster
+from headrace.core.errors import InfeasibleError, SpecError
+from headrace.core.job import Job
+from headrace.core.placement import Placement, PlacementFile
+from headrace.core.plan import Fingerprints, Plan, Terms, uniform_seeds
+from headrace.core.profile import Profile, StoreTraffic
+from headrace.planner import place
+from headrace.planner.certificate import compute_bound_s
+from headrace.planner.objective import Objective, evaluate
+from headrace.planner.traffic import traffic_of
+
+METHOD = "replanned"
+"""What such a plan says of how it was placed."""
+
+_NUM_PACKINGS = 8
+"""Placements that only fill machines, each in another order, beside the one that keeps trainers
+and samplers together."""
+
+
+def replan(plan: Plan, machines: Collection[str]) -> Plan:
+    """Plan the same job anew for some machines of its cluster.
+
+    The global batch stays. There are fewer trainers, or parameter servers, only if not all of them
+    fit. Parts stay where they are; those of machines that are gone go to the machines that have
+    fewest.
+
+    Args:
+        plan: The plan that the run began with.
+        machines: Names of those that are there.
+
+    Returns:
+        The plan itself if none is missing.
+
+    Raises:
+        SpecError: No machine is left.
+        InfeasibleError: Not even one trainer fits.
+    """
+    hosts = plan.cluster.hosts
+    left = [m for m, host in enumerate(hosts) if host.name in machines]
+    if len(left) == len(hosts):
+        return plan
+    if not left:
+        raise SpecError("no machine of the plan is left", "start one of them again")
+    cluster = Cluster(machines=tuple(hosts[m] for m in left))
+    parts = _move(plan.part_machines, left)
+    profile = _fold(plan.profile, parts, len(left))
+    job, placement, objective = _place(cluster, plan, profile, parts)
+    seeds = _seeds(job, parts, len(left))
+    bound_s = min(compute_bound_s(cluster, job, profile), objective.time_s)
+    traffic = traffic_of(cluster, job, profile, placement, seeds)
+    return Plan(
+        method=METHOD,
+        policy=plan.policy,
+        placement=PlacementFile.of(placement, cluster),
+        seed=plan.seed,
+        asked=plan.asked,
+        terms=Terms(
+            nic_s=objective.nic_s,
+            busiest_nic=objective.busiest_nic if objective.nic_s > 0 else "",
+            cycle_s=objective.cycle_s,
+            task_s=objective.task_s,
+            latency_s=objective.latency_s,
+            time_s=objective.time_s,
+        ),
+        bound_s=bound_s,
+        gap=objective.time_s / bound_s - 1 if bound_s > 0 else 0.0,
+        proven=False,
+        network_bytes=traffic.network_bytes,
+        uniform_network_bytes=traffic.network_bytes,
+        fingerprints=Fingerprints(
+            cluster=cluster.fingerprint(), job=job.fingerprint(), profile=profile.fingerprint()
+        ),
+        cluster=cluster,
+        job=job,
+        profile=profile,
+        parts=parts,
+    )
+
+
+def _place(
+    cluster: Cluster, plan: Plan, profile: Profile, parts: tuple[int, ...]
+) -> tuple[Job, Placement, Objective]:
+    """The largest job that fits, and the best of some quick placements."""
+    shortage: InfeasibleError | None = None
+    for job in _smaller_jobs(plan.job):
+        try:
+            placements = [place("colocate", cluster, job, profile, plan.seed)]
+            placements += [
+                place("ifs", cluster, job, profile, plan.seed + n) for n in range(_NUM_PACKINGS)
+            ]
+        except InfeasibleError as error:
+            # What the whole job lacks tells most.
+            shortage = shortage or error
+            continue
+        seeds = _seeds(job, parts, cluster.num_machines)
+        objectives = [evaluate(cluster, job, profile, each, seeds) for each in placements]
+        best = min(range(len(placements)), key=lambda number: objectives[number].time_s)
+        return job, placements[best], objectives[best]
+    assert shortage is not None
+    raise shortage
+
+
+def _smaller_jobs(job: Job) -> Iterator[Job]:
+    """The job, then the same with fewer trainers or servers, the global batch kept."""
+    for trainers in range(job.trainers, 0, -1):
+        for servers in range(max(job.num_servers, 1), 0, -1):
+            # Rounded up, as a plan has equal batches; a run divides what there is.
+            batch_size = -(-job.trainers * job.batch_size // trainers)
+            changes = {"trainers": trainers, "batch_size": batch_size}
+            if job.num_servers:
+                changes["parameter_servers"] = servers
+            yield job.model_copy(update=changes)
+
+
+def _move(parts: tuple[int, ...], left: list[int]) -> tuple[int, ...]:
+    """Machine of every part, among those that are left."""
+    number = {machine: n for n, machine in enumerate(left)}
+    moved = [number.get(machine, -1) for machine in parts]
+    held = np.bincount([n for n in moved if n >= 0], minlength=len(left))
+    for part, n in enumerate(moved):
+        if n < 0:
+            moved[part] = int(np.argmin(held))
+            held[moved[part]] += 1
+    return tuple(moved)
+
+
+def _seeds(job: Job, parts: tuple[int, ...], num_machines: int) -> np.ndarray:
+    """See `Plan.seeds`."""
+    counts = np.bincount(parts, minlength=num_machines)
+    seeds: np.ndarray = uniform_seeds(job, num_machines) * (counts * (num_machines / len(parts)))
+    return seeds
+
+
+def _fold(profile: Profile, parts: tuple[int, ...], num_machines: int) -> Profile:
+    """A measured matrix by machine instead of by part; task times hold for any machine."""
+    matrix = np.array(profile.store_traffic.matrix)
+    if not matrix.size:
+        return profile
+    sends = np.zeros((len(parts), num_machines))
+    sends[np.arange(len(parts)), parts] = 1.0
+    counts = sends.sum(axis=0)
+    # Seeds of a machine without parts do not occur; any figure will do.
+    shares = np.where(counts > 0, sends / np.maximum(counts, 1.0), 1.0 / len(parts))
+    folded = shares.T @ matrix @ sends
+    traffic = StoreTraffic(
+        matrix=tuple(tuple(float(entry) for entry in row) for row in folded),
+        variation=profile.store_traffic.variation,
+        num_iterations=profile.store_traffic.num_iterations,
+    )
+    return profile.model_copy(update={"store_traffic": traffic})
