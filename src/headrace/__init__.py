@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         save_plan,
     )
     from headrace.api.graph import PartitionedGraph, open_graph, partition
+    from headrace.api.inference import Inference, export, infer
     from headrace.api.loading import LinkNeighborLoader, NeighborLoader
     from headrace.api.planning import Explanation, PlanDiff, diff_plans, explain, plan
     from headrace.api.running import report
@@ -54,6 +55,7 @@ __all__ = [
     "Explanation",
     "HeadraceError",
     "InfeasibleError",
+    "Inference",
     "Job",
     "LinkNeighborLoader",
     "Machine",
@@ -73,6 +75,8 @@ __all__ = [
     "default_profile",
     "diff_plans",
     "explain",
+    "export",
+    "infer",
     "json_schema",
     "load_cluster",
     "load_job",
@@ -99,6 +103,7 @@ _HOMES = {
         "save_plan",
     ),
     "api.graph": ("PartitionedGraph", "open_graph", "partition"),
+    "api.inference": ("Inference", "export", "infer"),
     "api.loading": ("LinkNeighborLoader", "NeighborLoader"),
     "api.planning": ("Explanation", "PlanDiff", "diff_plans", "explain", "plan"),
     "api.running": ("report",),

@@ -24,6 +24,7 @@ _EXTRA = {
     "torch": "headrace[train]",
     "torch_geometric": "headrace[train]",
     "cryptography": "headrace[train]",
+    "safetensors": "headrace[train]",
     "ray": "headrace[train]",
 }
 
@@ -85,6 +86,7 @@ def check_parts() -> Checkup:
             _try("torch", "extra", "holds tensors", lambda: import_module("torch")),
             _try("torch_geometric", "extra", "models", lambda: import_module("torch_geometric")),
             _try("cryptography", "extra", "encrypts", lambda: import_module("cryptography.x509")),
+            _try("safetensors", "extra", "exports", lambda: import_module("safetensors.torch")),
             _try("ray", "extra", "runs plans", lambda: import_module("ray")),
         )
     )

@@ -17,7 +17,9 @@ from headrace.cli import (
     cluster,
     doctor,
     explain,
+    export,
     graph,
+    infer,
     logs,
     partition,
     plan,
@@ -80,6 +82,14 @@ app.command(
     short_help="Train: stores, samplers and your PyG script, on Ray or here.",
     epilog=run.EXAMPLE,
 )(run.run)
+app.command(
+    "infer", short_help="Predict for all nodes with a trained model.", epilog=infer.EXAMPLE
+)(infer.infer)
+app.command(
+    "export",
+    short_help="Write a trained model as safetensors or state_dict.",
+    epilog=export.EXAMPLE,
+)(export.export)
 app.command("status", epilog=status.EXAMPLE)(status.status)
 app.command(
     "top",
