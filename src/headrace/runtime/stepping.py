@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import time
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from headrace.graph.feeding.recording import Recorder, StepRecorder
 from headrace.graph.service.channel import Channel
 from headrace.graph.service.measuring import MeasuredChannel
 from headrace.runtime.context import RunContext
+from headrace.training.servers.client import Exchange
 
 
 def steps_of(run: RunContext) -> StepRecorder | None:
@@ -19,14 +21,28 @@ def steps_of(run: RunContext) -> StepRecorder | None:
 
 
 def measured_parts(
-    run: RunContext, channel: Channel, sampler: str, batches_per_epoch: int
+    run: RunContext, channel: Channel, sampler: str, batches_per_epoch: int, num_lanes: int = 1
 ) -> Channel:
     """A channel to a sampler on another machine, whose parts are recorded."""
     steps = steps_of(run)
     if steps is None:
         return channel
-    note = steps.taking_from(sampler, batches_per_epoch)
+    note = steps.taking_from(sampler, batches_per_epoch, num_lanes)
     return MeasuredChannel(channel, steps.clock, lambda: note)
+
+
+def note_exchanges(steps: StepRecorder, task: str, exchanges: Sequence[Exchange]) -> None:
+    """Record what a step has moved between a trainer and all parameter servers."""
+    for each in exchanges:
+        there_s, back_s = each.moving_s
+        n, start_s, end_s = each.iteration, each.start_s, each.end_s
+        steps.moved(task, each.server, n, each.sent_bytes, start_s, start_s + there_s)
+        steps.moved(each.server, task, n, each.got_bytes, end_s - back_s, end_s)
+    steps.exchange(
+        min(each.start_s for each in exchanges),
+        max(each.end_s for each in exchanges),
+        sum(each.sent_bytes for each in exchanges),
+    )
 
 
 @lru_cache(maxsize=1)

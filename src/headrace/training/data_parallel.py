@@ -49,7 +49,7 @@ class Step:
     def weight(self) -> float:
         """What this trainer's gradients count; a plain mean if nobody knows better."""
         if self.num_seeds is None:
-            return 1.0 / dist.get_world_size()
+            return 1.0 / dist.get_world_size() if dist.is_initialized() else 1.0
         return self.num_seeds / self.num_all_seeds
 
 
@@ -84,7 +84,38 @@ def share_gradients(model: nn.Module, device: torch.device, **settings: Any) -> 
     shared = DistributedDataParallel(model, device_ids=ids, **settings)
     # Without annotations: torch compares them with types, and here they are text.
     shared.register_comm_hook(STEP, lambda step, bucket: _weighed_sum(step, bucket))  # noqa: PLW0108
+    if not settings.get("static_graph") and not settings.get("find_unused_parameters"):
+        _fix_buckets(shared)
     return shared
+
+
+def _fix_buckets(shared: DistributedDataParallel) -> None:
+    """Exchange gradients once before they count.
+
+    Torch orders its buckets anew after the first exchange, by which gradients came when. Where in a
+    bucket a number is decides in which order gloo sums it, so a run that is resumed would differ
+    from one that was not in the last bit: its first step would have buckets of another order.
+    """
+    if any(getattr(module, "sparse", False) for module in shared.modules()):
+        return
+    watch, STEP.watch = STEP.watch, None
+    learnt = [parameter for parameter in shared.parameters() if parameter.requires_grad]
+    before = [parameter.grad for parameter in learnt]
+    try:
+        shared.reducer.prepare_for_backward([])
+        with torch.enable_grad():
+            torch.stack([parameter.sum().float() * 0 for parameter in learnt]).sum().backward()
+    finally:
+        STEP.watch = watch
+        for parameter, gradient in zip(learnt, before, strict=True):
+            parameter.grad = gradient
+
+
+def from_first_trainer_all(tensors: Sequence[Tensor]) -> None:
+    """Let tensors be those of rank 0, as buffers of a model are in torch's data parallel one."""
+    if dist.is_initialized():
+        for tensor in tensors:
+            dist.broadcast(tensor.detach(), 0)
 
 
 def sum_over_trainers(values: Sequence[float], device: torch.device) -> list[float]:

@@ -128,11 +128,14 @@ class PartNotes:
         iteration: Of the part.
         shared: Time of all parts of the sampler.
         busy_clock: Seconds that the thread which asks has computed.
+        meter: Of all parts of the sampler in this iteration.
     """
 
-    def __init__(self, iteration: int, shared: SharedTime, busy_clock: Clock) -> None:
+    def __init__(
+        self, iteration: int, shared: SharedTime, busy_clock: Clock, meter: Meter | None = None
+    ) -> None:
         self.iteration = iteration
-        self.meter = Meter()
+        self.meter = meter or Meter()
         self.start_s = float("inf")
         self.end_s = 0.0
         self.taken_s = 0.0
@@ -162,30 +165,51 @@ class PartRecorder:
         recorder: Of the sampler.
         batches_per_epoch: To number iterations.
         busy_clock: Seconds that the thread which asks has computed.
+        num_lanes: Parts that the sampler makes in an iteration; they are recorded as one.
     """
 
-    def __init__(self, recorder: Recorder, batches_per_epoch: int, busy_clock: Clock) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        batches_per_epoch: int,
+        busy_clock: Clock,
+        num_lanes: int = 1,
+    ) -> None:
         self._recorder = recorder
         self._batches_per_epoch = batches_per_epoch
         self._busy_clock = busy_clock
+        self._num_lanes = num_lanes
         self._shared = SharedTime(recorder.clock)
+        self._lock = threading.Lock()
+        self._meters: dict[int, Meter] = {}
+        self._done: dict[int, list[tuple[PartNotes, int]]] = {}
 
     def begin(self, job: Job) -> PartNotes:
         """Notes of a new part."""
         iteration = job.epoch * self._batches_per_epoch + job.batch
-        return PartNotes(iteration, self._shared, self._busy_clock)
+        with self._lock:
+            meter = self._meters.setdefault(iteration, Meter())
+        return PartNotes(iteration, self._shared, self._busy_clock, meter)
 
     def end(self, notes: PartNotes, num_bytes: int) -> None:
-        """Record a part that is done.
+        """Record a part that is done, once all of its iteration are.
 
         Args:
             notes: What was noted of it.
             num_bytes: Of what the trainer gets.
         """
         task, n = self._recorder.task, notes.iteration
-        times = (_round(notes.start_s), _round(notes.end_s))
-        taken = (_round(notes.taken_s), _round(notes.busy_s))
-        records: list[Record] = [("exec", task, n, *times, *taken, num_bytes)]
+        with self._lock:
+            done = self._done.setdefault(n, [])
+            done.append((notes, num_bytes))
+            if len(done) < self._num_lanes:
+                return
+            del self._meters[n], self._done[n]
+        lanes = [each for each, _ in done]
+        times = (_round(min(x.start_s for x in lanes)), _round(max(x.end_s for x in lanes)))
+        taken = (_round(sum(x.taken_s for x in lanes)), _round(sum(x.busy_s for x in lanes)))
+        total_bytes = sum(each for _, each in done)
+        records: list[Record] = [("exec", task, n, *times, *taken, total_bytes)]
         for store, use in notes.meter.stores.items():
             asked = (_round(use.first_s), _round(use.last_s))
             records.append(("flow", store, task, n, use.reply_bytes, *asked))
@@ -218,6 +242,10 @@ class StepRecorder:
         """Steps that have ended."""
         return self._next
 
+    def start_at(self, step: int) -> None:
+        """Number steps from here on; one that was begun is not recorded."""
+        self._next, self._begun_s = step, None
+
     def begin(self) -> None:
         """The trainer has got a batch; one that it left in the middle is not recorded."""
         self._next += self._begun_s is not None
@@ -236,17 +264,35 @@ class StepRecorder:
         times = (_round(start_s), _round(end_s))
         self._recorder.note(("ring", self._recorder.task, self._next, *times, num_bytes))
 
-    def taking_from(self, sampler: str, batches_per_epoch: int) -> Callable[[Call], None]:
-        """What notes the parts that come from a sampler on another machine."""
+    def moved(self, src: str, dst: str, n: int, num_bytes: int, start_s: float, end_s: float) -> None:
+        """Bytes went from a task to a task, one of them this trainer."""
+        self._recorder.note(("flow", src, dst, n, num_bytes, _round(start_s), _round(end_s)))
+
+    def taking_from(
+        self, sampler: str, batches_per_epoch: int, num_lanes: int = 1
+    ) -> Callable[[Call], None]:
+        """What notes the parts that come from a sampler on another machine.
+
+        Args:
+            sampler: Its task.
+            batches_per_epoch: To number iterations.
+            num_lanes: Parts of an iteration; they are recorded as one.
+        """
+        came: dict[int, list[Call]] = {}
 
         def note(call: Call) -> None:
             part = call.fields.get("part")
-            if part is not None:
-                task, n = self._recorder.task, part["epoch"] * batches_per_epoch + part["batch"]
-                times = (_round(call.start_s), _round(call.end_s))
+            if part is None:
+                return
+            n = part["epoch"] * batches_per_epoch + part["batch"]
+            came.setdefault(n, []).append(call)
+            if len(came[n]) == num_lanes:
+                calls, task = came.pop(n), self._recorder.task
+                times = (_round(calls[0].start_s), _round(calls[-1].end_s))
+                got, asked = (sum(c.reply_bytes for c in calls), sum(c.request_bytes for c in calls))
                 self._recorder.note(
-                    ("flow", sampler, task, n, call.reply_bytes, *times),
-                    ("flow", task, sampler, n, call.request_bytes, *times),
+                    ("flow", sampler, task, n, got, *times),
+                    ("flow", task, sampler, n, asked, *times),
                 )
 
         return note
