@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -46,13 +47,21 @@ def keep_logs(folder: Path) -> Path | None:
         return None
     above = folder.parent
     prefix = f"{LOGS_PREFIX}{os.getuid()}-"
-    kept = sorted(above.glob(f"{prefix}*"), key=lambda each: each.lstat().st_mtime)
-    for old in kept[: 1 - _MOST_KEPT]:
+    for _, old in sorted(_own_folders(above, prefix))[: 1 - _MOST_KEPT]:
         shutil.rmtree(old, ignore_errors=True)
     place = Path(tempfile.mkdtemp(prefix=prefix, dir=above))
     for log in logs:
         shutil.move(log, place)
     return place
+
+
+def _own_folders(above: Path, prefix: str) -> Iterator[tuple[float, Path]]:
+    """Folders of this user, with their age; what others call like that must not push them out."""
+    for path in above.glob(f"{prefix}*"):
+        with suppress(FileNotFoundError):
+            status = path.lstat()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
+                yield status.st_mtime, path
 
 
 def remove_forgotten(above: Path) -> None:

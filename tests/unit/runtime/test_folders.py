@@ -39,6 +39,22 @@ def test_logs_of_failed_runs_stay_without_their_keys(tmp_path: Path) -> None:
     assert [place.exists() for place in kept] == [False] * 2 + [True] * 10
 
 
+def test_what_others_call_like_kept_logs_does_not_count(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "store-0.log").write_text("x")
+    first = keep_logs(run)
+    assert first is not None
+    (tmp_path / "elsewhere").mkdir()
+    for number in range(20):
+        name = f"headrace-logs-{os.getuid()}-{number}"
+        (tmp_path / name).symlink_to("gone" if number % 2 else "elsewhere")
+    (run / "store-0.log").write_text("x")
+    assert keep_logs(run) is not None
+    assert first.exists()
+    assert (tmp_path / "elsewhere").exists()
+
+
 def test_folders_of_killed_runs_are_removed(tmp_path: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()

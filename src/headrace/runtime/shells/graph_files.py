@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
+import secrets
 import shutil
 import zlib
 from pathlib import Path
@@ -28,7 +28,8 @@ class GraphFiles:
         usual = Path.home() / ".cache" / "headrace" / "graphs"
         self._cache = Path(cache) if cache else usual
         self._folder = self._cache
-        self._partial = f".partial-{os.getpid()}"
+        # Machines may share the folder, and numbers of processes then say nothing.
+        self._partial = f".partial-{secrets.token_hex(8)}"
 
     def look(self, given: str, fingerprint: str, files: dict[str, int]) -> dict[str, Any]:
         """Where the graph is on this machine, or should be, and which files of it are not there.
@@ -67,7 +68,9 @@ class GraphFiles:
         """Write a piece of a file; pieces come in order."""
         path = self._hidden(name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb" if offset == 0 else "r+b") as file:
+        if offset == 0:
+            path.unlink(missing_ok=True)
+        with path.open("xb" if offset == 0 else "r+b") as file:
             file.seek(offset)
             file.write(data)
 
