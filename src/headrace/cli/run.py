@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
 EXAMPLE = "Example: headrace run --plan plan.json --graph parts train.py -- --epochs 10"
 INTERRUPTED = 130
+CHECKPOINT_EVERY = 100
 
 
 def run(
     script: Annotated[
-        Path, typer.Argument(help="Trains; what follows -- is for it.", metavar="SCRIPT")
-    ],
+        Path | None, typer.Argument(help="Trains; what follows -- is for it.", metavar="SCRIPT")
+    ] = None,
     arguments: Annotated[list[str] | None, typer.Argument(metavar="-- ARGS", hidden=True)] = None,
     plan: Annotated[
         Path | None, typer.Option(help="Made by headrace plan: run it on Ray.", metavar="FILE")
@@ -51,6 +52,13 @@ def run(
         str | None, typer.Option(help="For shipped graphs, on every machine.", metavar="DIR")
     ] = None,
     no_tls: NoTls = False,
+    checkpoint_every: Annotated[
+        int | None,
+        typer.Option(help="Steps; else 100, 0 for none.", metavar="N", min=0),
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option(help="Go on with a run, from its last.", metavar="RUN")
+    ] = None,
     local: Annotated[bool, typer.Option("--local", help="All on this machine.")] = False,
     parts: Annotated[
         Path | None, typer.Option(help="Another name of --graph.", metavar="DIR", hidden=True)
@@ -75,6 +83,27 @@ def run(
         raise SpecError("--graph and --parts are two names of one thing", "give one of them")
     graph = graph or parts
     wanted_config = read_settings(config, settings or [])
+    if resume is not None:
+        changes = {
+            "plan": plan,
+            "graph": graph,
+            "script": script,
+            "arguments": None if script is None else tuple(arguments or ()),
+            "address": address,
+            "working_dir": working_dir,
+            "pip": pip,
+            "cache": cache,
+            "checkpoint_every": checkpoint_every,
+        }
+        if local or dry_run or name:
+            raise SpecError(
+                "--resume goes on with a run of a plan, as it was",
+                "leave out --local, --dry-run and --name",
+            )
+        _resume(resume, runs, changes, wanted_config, as_json)
+        return
+    if script is None:
+        raise SpecError("a run needs a script", "give a Python file that trains")
     if local and plan is None:
         from headrace.api.running import LocalRun
 
@@ -102,6 +131,7 @@ def run(
         working_dir=working_dir,
         pip=pip,
         cache=cache,
+        checkpoint_every=CHECKPOINT_EVERY if checkpoint_every is None else checkpoint_every,
     )
     if dry_run:
         _rehearse(wanted, as_json)
@@ -123,6 +153,23 @@ def _rehearse(wanted: ClusterRun, as_json: bool) -> None:
         typer.echo(f"{machine['name']}: {machine['graph']}")
     for line in found["notes"]:
         typer.echo(line)
+
+
+def _resume(
+    run_id: str,
+    runs: Path | None,
+    changes: dict[str, Any],
+    config: dict[str, Any],
+    as_json: bool,
+) -> None:
+    from headrace.api.cluster_running import find_run, resumed, runs_folder
+    from headrace.api.files import load_plan
+
+    given = {name: value for name, value in changes.items() if value is not None}
+    if "plan" in given:
+        given["plan"] = load_plan(given["plan"])
+    folder = find_run(runs_folder(runs), run_id)
+    _run_cluster(resumed(folder, config=config, **given), as_json)
 
 
 def _run_cluster(wanted: ClusterRun, as_json: bool) -> None:

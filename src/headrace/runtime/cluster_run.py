@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from headrace.core.errors import SpecError
 from headrace.core.plan import Plan
 from headrace.graph.opening import PartitionedGraph, open_graph
@@ -22,10 +24,12 @@ from headrace.runtime.nodes import Node, check_resources, find_nodes
 from headrace.runtime.orders import Orders
 from headrace.runtime.placing import slots_of
 from headrace.runtime.recording import Recorder
+from headrace.runtime.run_file import RunFile
 from headrace.runtime.runs import RunFolder, runs_folder
 from headrace.runtime.shipping import wanted_files
 from headrace.runtime.tracing import trace_of_folder
 from headrace.runtime.user_code import pack
+from headrace.training.checkpoints import newest_whole
 
 TRACE = "trace.npz"
 """In the folder of a run: what every task did, and when."""
@@ -50,6 +54,9 @@ class ClusterRun:
         pip: File that names packages the script needs.
         cache: Folder for shipped graphs on every machine, `{machine}` in it stands for its name;
             none for the usual one.
+        checkpoint_every: Steps between checkpoints; 0 for none.
+        resume: Folder of the run to go on with, whose newest whole checkpoint is where it begins;
+            none for a new one.
     """
 
     plan: Plan
@@ -65,6 +72,31 @@ class ClusterRun:
     pip: Path | None = None
     iterations: int | None = None
     cache: str | None = None
+    checkpoint_every: int = 0
+    resume: Path | None = None
+
+
+def resumed(folder: RunFolder, **changes: Any) -> ClusterRun:
+    """What it takes to go on with a run: what it was asked for, and its plan.
+
+    Args:
+        folder: Of the run.
+        **changes: What is to be different; see `ClusterRun`. A `config` is added to the run's.
+
+    Raises:
+        SpecError: The folder has not what is needed.
+    """
+    asked = RunFile.load(folder.path)
+    try:
+        plan = changes.pop("plan", None) or Plan.model_validate_json(folder.plan.read_bytes())
+    except (OSError, ValidationError):
+        raise SpecError(
+            f"{folder.plan} cannot be read as a plan", "give --plan, the one that was run"
+        ) from None
+    fields = {name: getattr(asked, name) for name in type(asked).model_fields if name != "version"}
+    config = {**asked.config, **changes.pop("config", {})}
+    whole = {**fields, **changes, "config": config, "resume": folder.path}
+    return ClusterRun(plan=plan, **whole)
 
 
 def run_cluster(wanted: ClusterRun, watcher: RunWatcher) -> dict[str, Any]:
@@ -90,17 +122,30 @@ def run_cluster(wanted: ClusterRun, watcher: RunWatcher) -> dict[str, Any]:
         # Again: Ray takes SIGTERM for itself.
         stack.enter_context(signals_set(interrupted))
         slots = slots_of(wanted.plan, nodes)
-        folder = stack.enter_context(
-            RunFolder.create(runs_folder(wanted.runs), wanted.name or wanted.plan.job.name)
-        )
+        folder = stack.enter_context(_open(wanted))
         folder.plan.write_text(wanted.plan.model_dump_json(indent=1), encoding="utf-8")
-        recorder = Recorder(folder, wanted.plan, slots, watcher)
-        orders = Orders(wanted.plan, nodes, graph, wanted.tls, wanted.config, wanted.iterations)
+        _asked(wanted).save(folder.path)
+        newest = None if wanted.resume is None else newest_whole(folder.checkpoints)
+        attempt = 1 if wanted.resume is None else folder.read_status().attempt + 1
+        recorder = Recorder(folder, wanted.plan, slots, watcher, attempt)
+        if wanted.resume is not None and newest is None:
+            recorder.say("there is no whole checkpoint: the run begins anew")
+        orders = Orders(
+            wanted.plan,
+            nodes,
+            graph,
+            wanted.tls,
+            wanted.config,
+            wanted.iterations,
+            wanted.checkpoint_every,
+            newest,
+        )
         crew = Crew(slots, folder.run_id, wanted.cache)
         files = wanted_files(wanted.plan, graph)
         inside = (wanted.working_dir or wanted.script.parent).resolve()
         command = (str(wanted.script.resolve().relative_to(inside)), *wanted.arguments)
-        controller = Controller(crew, orders, files, Script(command, code), recorder)
+        script = Script(command, code)
+        controller = Controller(crew, orders, files, script, recorder, folder.checkpoints)
         outcome = controller.run(interrupted)
         recorder.finish(outcome)
         save_trace(trace_of_folder(folder.path, wanted.plan), folder.path / TRACE)
@@ -109,6 +154,19 @@ def run_cluster(wanted: ClusterRun, watcher: RunWatcher) -> dict[str, Any]:
     if not outcome.is_success:
         raise RunError(outcome.problem, outcome.remedy)
     return recorder.summary()
+
+
+def _open(wanted: ClusterRun) -> RunFolder:
+    if wanted.resume is not None:
+        return RunFolder(wanted.resume).reopen()
+    return RunFolder.create(runs_folder(wanted.runs), wanted.name or wanted.plan.job.name)
+
+
+def _asked(wanted: ClusterRun) -> RunFile:
+    fields = {name: getattr(wanted, name) for name in RunFile.model_fields if name != "version"}
+    for name in ("graph", "script", "working_dir", "pip"):
+        fields[name] = None if fields[name] is None else fields[name].resolve()
+    return RunFile(**fields)
 
 
 def check(wanted: ClusterRun) -> PartitionedGraph:

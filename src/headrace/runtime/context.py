@@ -51,6 +51,10 @@ class RunContext(Value):
         samplers_per_trainer: How many each trainer of the job has.
         window: How many parts of each sampler may wait for the trainer.
         shares: Seeds per iteration of every sampler of the job, those of a trainer side by side.
+        checkpoint_every: How many steps lie between two checkpoints; 0 for none.
+        resume: Checkpoint to go on from; none to begin.
+        plan: Fingerprint of the plan.
+        lanes: Fingerprint of how seeds are dealt: what batches are made of.
             Trainers are in the order of their names, which need not be that of ranks.
         counts: Seeds per epoch of every sampler of the job, by split.
         seeds: Folder with original ids: `<split>-<task>.npy` for the trainer and its samplers.
@@ -80,6 +84,10 @@ class RunContext(Value):
     counts: Mapping[str, tuple[int, ...]] = Field(default_factory=dict)
     seeds: Path | None = None
 
+    checkpoint_every: Annotated[int, Field(ge=0)] = 0
+    resume: Path | None = None
+    plan: str = ""
+    lanes: str = ""
     @property
     def trainer(self) -> int:
         """Number of the trainer: where its samplers are among all of the job."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from headrace.core.job import Role
@@ -33,10 +35,12 @@ from headrace.policies.lifecycle.events import (
 from headrace.policies.lifecycle.steps import Lifecycle, begin, step
 from headrace.runtime.calls import Calls
 from headrace.runtime.clocks import ClockOffset
+from headrace.runtime.collecting import Collector
 from headrace.runtime.crew import Crew
 from headrace.runtime.interruption import Interruption
 from headrace.runtime.orders import Orders
 from headrace.runtime.shipping import Shipment, WantedFiles
+from headrace.training.checkpoints import Checkpoint
 
 _LOOK_S = 0.1
 _POLL_S = 1.0
@@ -44,6 +48,8 @@ _POLL_S = 1.0
 _POLL_S_PER_TASK = 0.002
 _FAST_POLL_S = 0.2
 _ENDING_S = 3.0
+# A gigabyte over a network of a gigabit per second.
+_COLLECTING_S = 10.0
 _HOLD_S = 0.7
 
 
@@ -71,6 +77,9 @@ class Observer:
     def traced(self, task: str, data: bytes) -> None:
         """A task's process measured something."""
 
+    def collected(self, checkpoint: Checkpoint) -> None:
+        """A checkpoint has arrived, whole."""
+
     def kept(self, name: str, pieces: Iterator[bytes]) -> None:
         """The script has left a file."""
 
@@ -97,6 +106,7 @@ class Controller:
         files: What every machine needs of the graph.
         script: What trainers run.
         observer: Is told what happens.
+        checkpoints: Folder for the run's checkpoints.
     """
 
     def __init__(
@@ -106,10 +116,19 @@ class Controller:
         files: Sequence[WantedFiles],
         script: Script,
         observer: Observer,
+        checkpoints: Path,
     ) -> None:
         self._crew, self._orders, self._files = crew, orders, files
         self._script, self._observer = script, observer
         self._calls = Calls()
+        first = next(w for w, rank in orders.ranks.items() if rank == 0)
+        self._first = f"trainer{first}"
+        self._collector = Collector(
+            checkpoints,
+            self._calls,
+            partial(crew.piece, self._first),
+            observer.collected,
+        )
         self._events: list[Event] = []
         self._state, commands = begin(crew.tasks, time.monotonic())
         self._polled: set[str] = set()
@@ -236,13 +255,13 @@ class Controller:
         else:
             self._waiting_trainers.append(name)
             if len(self._waiting_trainers) == 1:
-                first = next(w for w, rank in self._orders.ranks.items() if rank == 0)
-                asked = self._crew.shell(f"trainer{first}").free_port.remote()
-                self._calls.ask(asked, self._start_trainers, self._failed(f"trainer{first}"))
+                asked = self._crew.shell(self._first).free_port.remote()
+                self._calls.ask(asked, self._start_trainers, self._failed(self._first))
 
     def _start_trainers(self, port: int) -> None:
         if self._state.phase is not Phase.TRAINERS:
             return
+        resume = self._orders.resume()
         for name in self._waiting_trainers:
             slot = self._crew.slot(name)
             context, seeds = self._orders.trainer(slot.index)
@@ -256,6 +275,7 @@ class Controller:
                 list(self._script.command),
                 self._script.code,
                 samplers,
+                resume,
             )
             self._ask(name, started, is_ready=True)
 
@@ -295,6 +315,8 @@ class Controller:
             self._tell(Heard(frozenset({name})))
             self._observer.looked(name, state)
             self._kept[name] = tuple(state.get("output", ()))
+            if name == self._first:
+                self._collector.see(state.get("checkpoints", {}))
             if self._note_ports(name, state):
                 self._tell(Ready(name))
             if state["code"] is not None:
@@ -371,8 +393,10 @@ class Controller:
         end_s = time.monotonic() + _ENDING_S
         while (self._reading or self._polled) and time.monotonic() < end_s:
             self._calls.collect(_LOOK_S)
-        first = next(w for w, rank in self._orders.ranks.items() if rank == 0)
-        for name in self._kept.get(f"trainer{first}", ()):
-            self._observer.kept(name, self._crew.pieces(f"trainer{first}", name))
+        end_s = time.monotonic() + _COLLECTING_S
+        while self._collector.is_busy and time.monotonic() < end_s:
+            self._calls.collect(_LOOK_S)
+        for name in self._kept.get(self._first, ()):
+            self._observer.kept(name, self._crew.pieces(self._first, name))
         self._crew.close(_ENDING_S)
         self._outcome = outcome

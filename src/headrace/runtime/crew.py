@@ -123,6 +123,10 @@ class Crew:
             yield piece
             offset += len(piece)
 
+    def piece(self, task: str, name: str, offset: int) -> Any:
+        """Ask for a piece of a file that a trainer's script has left; see `Calls`."""
+        return self._shells[task].output.remote(name, offset)
+
     def is_lost(self, name: str) -> bool:
         """Whether a task's shell is known to be gone."""
         return name in self._lost

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -25,6 +25,9 @@ from headrace.runtime.feeds import can_feed, num_batches, portions_of, start_sam
 from headrace.runtime.messages import send
 from headrace.runtime.sharing import Share, SharedBatches, take_share
 from headrace.runtime.stepping import steps_of
+
+if TYPE_CHECKING:
+    from headrace.runtime.checkpointing import Checkpoints
 
 _TELL_EVERY_S = 0.2
 
@@ -43,6 +46,8 @@ class NeighborLoader(loaders.NeighborLoader):
         settings = _by_name(loaders.NeighborLoader, args, kwargs)
         self._feed: Feed | None = None
         self._share: Share | None = None
+        self._checkpoints: Checkpoints | None = None
+        self._next = (0, 0)
         self._settings = settings
         self._run, self._graph = _find(settings)
         if self._run is not None and self._graph is not None:
@@ -73,14 +78,53 @@ class NeighborLoader(loaders.NeighborLoader):
         if run is None:
             return super().__iter__()
         trains = bool(self._settings.get("shuffle"))
+        if self._checkpoints is not None and trains:
+            self._checkpoints.begin_loop(self)
         size = (len(self.input_data.node), self._settings.get("batch_size", 1), len(self))
         feed = self._start_feed() if self.num_samplers else None
+        if feed is None:
+            self._next = (self.epoch, self._next[1] if self._next[0] == self.epoch else 0)
+        first = self._next[1]
         batches = super().__iter__() if feed is None else self._fed(feed)
         if share is not None:
-            if feed is None:
-                share.iteration = 0
+            share.iteration = first
             batches = share.in_step(batches)
-        return _watched(run, batches, trains, size, feed)
+        points = _Points(self, self._checkpoints) if trains and self._checkpoints else None
+        return _watched(run, self._counted(batches), trains, size, feed, first, points)
+
+    def keep_in(self, checkpoints: Checkpoints) -> None:
+        """Let checkpoints know where this loader is; those that train are where they are made."""
+        self._checkpoints = checkpoints
+        checkpoints.watch(self)
+
+    def position(self, is_looping: bool) -> tuple[int, int]:
+        """Epoch and number of the next batch.
+
+        Args:
+            is_looping: Whether a loop over this goes on; one that was left goes on only if there
+                are samplers.
+        """
+        if self.num_samplers or is_looping:
+            return self._next
+        return self.epoch, 0
+
+    def go_to(self, epoch: int, batch: int) -> None:
+        """Let the next loop be this epoch, from this batch on."""
+        self._next = (epoch, batch)
+        if self._feed is not None:
+            self._feed.close()
+            self._feed = None
+        super().go_to(epoch, batch)
+        if isinstance(self.batch_sampler, SharedBatches):
+            self.batch_sampler.epoch = epoch
+
+    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The same batches, while it is known where this is."""
+        for batch in batches:
+            epoch, number = self._next
+            self._next = (epoch + 1, 0) if number + 1 == len(self) else (epoch, number + 1)
+            yield batch
+            del batch
 
     def _for_torch(self, settings: dict[str, Any]) -> dict[str, Any]:
         """Settings of a loader that cuts its share itself, if no samplers do."""
@@ -136,6 +180,7 @@ class NeighborLoader(loaders.NeighborLoader):
                 fanouts,
                 self._settings,
                 None if share is None else share.split,
+                self._next,
             )
             weakref.finalize(self, self._feed.close)
         return self._feed
@@ -220,15 +265,19 @@ def _watched(
     trains: bool,
     size: tuple[int, int, int],
     feed: Feed | None = None,
+    first: int = 0,
+    points: _Points | None = None,
 ) -> Iterator[Any]:
-    """Batches of one epoch, while the display learns how fast they are taken."""
+    """Batches of one epoch from the first on, while the display learns how fast they are taken."""
     num_seeds, batch_size, num_steps = size
     began_s = told_s = time.perf_counter()
     waited_s = 0.0
     steps = steps_of(run) if trains else None
     if feed is not None:
         feed.start_measuring()
-    for number in range(1, num_steps + 1):
+    for number in range(first + 1, num_steps + 1):
+        if points is not None:
+            points.before_batch()
         before_s = time.perf_counter()
         batch = next(batches, None)
         waited_s += time.perf_counter() - before_s
@@ -237,6 +286,8 @@ def _watched(
         if steps is not None:
             _end_if_enough(run, steps)
             steps.begin()
+        if points is not None:
+            points.took()
         yield batch
         del batch
         if steps is not None:
@@ -250,14 +301,27 @@ def _watched(
                 "trains": trains,
                 "batch": number,
                 "num_batches": num_steps,
-                "num_samples": min(number * batch_size, num_seeds),
+                "num_samples": min((number - first) * batch_size, num_seeds),
                 "elapsed_s": now_s - began_s,
                 "waited_s": waited_s,
                 "stages": {"here_s": waited_s} if feed is None else feed.report().figures,
             }
             send(run.messages, message)
+        if points is not None and number < num_steps:
+            points.between()
     # The last step of an iterator may have something to do after its last batch.
     next(batches, None)
+
+
+class _Points:
+    """Where checkpoints may be made in a loop over a loader."""
+
+    def __init__(self, loader: NeighborLoader, checkpoints: Checkpoints) -> None:
+        self._loader, self._checkpoints = loader, checkpoints
+        self.before_batch, self.took = checkpoints.before_batch, checkpoints.took
+
+    def between(self) -> None:
+        self._checkpoints.between(self._loader)
 
 
 def _end_if_enough(run: RunContext, steps: StepRecorder) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from headrace.graph.opening import PartitionedGraph
 from headrace.graph.service.security import Authority, Credentials, Secret
 from headrace.runtime.folders import run_folder
 from headrace.runtime.nodes import Node
+from headrace.training.checkpoints import Checkpoint
 
 _UNLIMITED_WINDOW = 8
 """Parts of a sampler that wait for its trainer if the plan sets no bound: memory is one."""
@@ -56,6 +58,14 @@ class Dealt:
             break
         return cls(shares, ids)
 
+    def fingerprint(self) -> str:
+        """Sixteen hex digits that differ when a batch has other seeds."""
+        digest = hashlib.sha256(repr(self.shares).encode())
+        for split, own in sorted(self.ids.items()):
+            for ids in own:
+                digest.update(f"{split} {len(ids)} ".encode() + np.ascontiguousarray(ids).tobytes())
+        return digest.hexdigest()[:16]
+
 
 class Orders:
     """Answers what to tell each task.
@@ -67,6 +77,8 @@ class Orders:
         tls: Whether connections between machines are encrypted.
         config: What the user set for the script.
         iterations: After so many the run ends; none for all.
+        checkpoint_every: Steps between checkpoints; 0 for none.
+        resume: Checkpoint to go on from; none to begin.
     """
 
     def __init__(
@@ -77,8 +89,11 @@ class Orders:
         tls: bool,
         config: Mapping[str, Any],
         iterations: int | None = None,
+        checkpoint_every: int = 0,
+        resume: Checkpoint | None = None,
     ) -> None:
         self._iterations = iterations
+        self._checkpoint_every, self._resume = checkpoint_every, resume
         self._plan, self._nodes, self._tls, self._config = plan, nodes, tls, config
         self._dealt = Dealt.of(plan, graph)
         self._keys = make_keys(nodes, tls)
@@ -155,6 +170,9 @@ class Orders:
             "world_size": job.trainers,
             "config": dict(self._config),
             "iterations": self._iterations,
+            "checkpoint_every": self._checkpoint_every,
+            "plan": self._plan.fingerprint(),
+            "lanes": self._dealt.fingerprint(),
             "samplers": names,
             "samplers_per_trainer": per_trainer,
             "window": job.window or _UNLIMITED_WINDOW,
@@ -162,6 +180,12 @@ class Orders:
             "counts": {split: [len(one) for one in ids] for split, ids in self._dealt.ids.items()},
         }
         return context, files
+
+    def resume(self) -> dict[str, bytes]:
+        """Files of the checkpoint that trainers go on from, by name; none if they begin."""
+        found = self._resume
+        paths = () if found is None else (found.path, found.sidecar_path)
+        return {path.name: path.read_bytes() for path in paths}
 
     def environment(
         self, trainer: int, port: int, gpus: Mapping[int, Sequence[str]]

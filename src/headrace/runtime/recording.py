@@ -37,6 +37,7 @@ from headrace.runtime.run_status import (
 )
 from headrace.runtime.runs import RunFolder
 from headrace.runtime.tracing import write_offsets
+from headrace.training.checkpoints import Checkpoint
 
 _WRITE_S = 1.0
 _TAIL_BYTES = 4096
@@ -58,11 +59,19 @@ class Recorder(Observer):
         plan: What is run.
         slots: Where every task goes.
         watcher: Whoever shows it.
+        attempt: From 1; how often the run was begun or gone on with.
     """
 
     def __init__(
-        self, folder: RunFolder, plan: Plan, slots: Sequence[Slot], watcher: RunWatcher
+        self,
+        folder: RunFolder,
+        plan: Plan,
+        slots: Sequence[Slot],
+        watcher: RunWatcher,
+        attempt: int = 1,
     ) -> None:
+        self._attempt = attempt
+        folder.append_event("attempt", number=attempt)
         self._folder, self._plan, self._slots, self._watcher = folder, plan, slots, watcher
         self._since_s = time.time()
         self._begin_s = time.monotonic()
@@ -123,6 +132,7 @@ class Recorder(Observer):
             if task == self._first:
                 if message.get("kind") == "report":
                     self._folder.append_report(message["figures"])
+                self._note_checkpoint(message)
                 self._watcher.tell(message)
         if state.get("nic") is not None:
             self._note_nic(task, *state["nic"])
@@ -149,6 +159,11 @@ class Recorder(Observer):
         with (self._folder.path / f"trace-{task}.jsonl").open("ab") as file:
             file.write(data)
         self._note_work(task, data)
+
+    def collected(self, checkpoint: Checkpoint) -> None:
+        """A checkpoint has arrived, whole."""
+        what = checkpoint.sidecar.model_dump(include={"iteration", "epoch", "batch", "size"})
+        self._folder.append_event("collected", **what)
 
     def kept(self, name: str, pieces: Iterator[bytes]) -> None:
         """The script has left a file."""
@@ -189,6 +204,7 @@ class Recorder(Observer):
             since_s=self._since_s,
             updated_s=time.time(),
             job=self._plan.job.name,
+            attempt=self._attempt,
             iterations=min(self._iterations.get(task, -1) for task in self._progress) + 1,
             epoch=epoch if isinstance(epoch, int) and epoch >= 0 else 0,
             figures=shown.figures,
@@ -244,6 +260,20 @@ class Recorder(Observer):
             busy_share=self._busy.get(name),
             rss_bytes=seen.get("rss_bytes"),
         )
+
+    def _note_checkpoint(self, message: Mapping[str, Any]) -> None:
+        """What the first trainer says of the checkpoints that it makes and goes on from."""
+        kind, what = message.get("kind"), dict(message)
+        if kind not in ("checkpoint", "resumed"):
+            return
+        self._folder.append_event(what.pop("kind"), **what)
+        if "problem" in what:
+            self.say(f"the checkpoint of iteration {what['iteration']} {what['problem']}")
+        elif kind == "resumed":
+            where = f"epoch {what['epoch']}, batch {what['batch']}"
+            self.say(f"goes on at iteration {what['iteration']} ({where})")
+            if what["deals_anew"]:
+                self.say("seeds are dealt otherwise than before, so batches have others")
 
     def _note_work(self, task: str, data: bytes) -> None:
         """How far a task is and how busy, by the newest of what it recorded."""

@@ -108,6 +108,7 @@ class Status(Value):
         since_s: When it began, in seconds since 1970.
         updated_s: When this was written, in seconds since 1970.
         job: What the job is called.
+        attempt: From 1; how often it was begun or gone on with.
         iterations: How many are done.
         epoch: The one that it is in.
         figures: What the script reported last.
@@ -125,6 +126,7 @@ class Status(Value):
     since_s: float
     updated_s: float
     job: str = ""
+    attempt: Annotated[Count, Field(ge=1)] = 1
     iterations: _Num = 0
     epoch: _Num = 0
     figures: Mapping[str, bool | int | float | str] = Field(default_factory=dict)

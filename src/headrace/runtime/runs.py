@@ -66,6 +66,7 @@ class RunFolder:
         reports: File with a line per report of the script.
         logs: Folder with a file per task.
         best: File with the best model.
+        checkpoints: Folder with the newest ones that are whole.
         summary: File with the run's figures, written at its end.
     """
 
@@ -76,6 +77,7 @@ class RunFolder:
         self.reports = path / "reports.jsonl"
         self.logs = path / "logs"
         self.best = path / "best.pt"
+        self.checkpoints = path / "checkpoints"
         self.summary = path / "figures.json"
         self._status = path / "status.json"
         self._lock: int | None = None
@@ -103,7 +105,7 @@ class RunFolder:
                 (hidden / "logs").mkdir()
                 lock = os.open(hidden / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                os.write(lock, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
+                os.write(lock, _own_name())
                 run = cls(_claim(runs, hidden, base, job_name, now_s))
             except BaseException:
                 shutil.rmtree(hidden, ignore_errors=True)
@@ -116,6 +118,34 @@ class RunFolder:
                 f"name another folder with --runs or {RUNS_VARIABLE}",
             ) from None
         return run
+
+    def reopen(self) -> Self:
+        """Drive this run again, with its files as they are.
+
+        Raises:
+            SpecError: It is being driven by a process that lives, or cannot be written to.
+        """
+        try:
+            lock = os.open(self.path / _LOCK, os.O_RDWR)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.truncate(lock, 0)
+                os.write(lock, _own_name())
+            except BaseException:
+                os.close(lock)
+                raise
+        except BlockingIOError:
+            raise SpecError(
+                f"{self.run_id} still runs, driven by {self.driver_name()}",
+                "wait for its end, or interrupt it",
+            ) from None
+        except OSError as error:
+            raise SpecError(
+                f"{self.path} cannot be gone on with: {error.strerror or error}",
+                "name the folder of a run that you may write to",
+            ) from None
+        self._lock = lock
+        return self
 
     @property
     def run_id(self) -> str:
@@ -197,6 +227,10 @@ class RunFolder:
         finally:
             os.close(lock)
         return False
+
+
+def _own_name() -> bytes:
+    return f"pid {os.getpid()} on {socket.gethostname()}\n".encode()
 
 
 def list_runs(runs: Path) -> list[str]:

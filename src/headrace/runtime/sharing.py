@@ -84,6 +84,15 @@ class SharedBatches:
         order = list(self._shuffle)
         self._shuffle.epoch += 1
         cuts = np.cumsum([0, *self._share.num_seeds[:, self._share.trainer]])
+    @property
+    def epoch(self) -> int:
+        """The next one; set it to go on with another."""
+        return self._shuffle.epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self._shuffle.epoch = epoch
+
         for begin, end in pairwise(cuts.tolist()):
             yield order[begin:end]
 

@@ -7,7 +7,7 @@ whole graph and all seeds.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, SupportsFloat
 
@@ -17,10 +17,12 @@ from torch import nn
 from headrace.core.errors import SpecError
 from headrace.graph.opening import PartitionedGraph, open_graph
 from headrace.graph.source import SPLITS
+from headrace.runtime.checkpointing import Checkpoints
 from headrace.runtime.context import RunContext, current_run
 from headrace.runtime.loading import NeighborLoader
 from headrace.runtime.messages import report
 from headrace.runtime.stepping import steps_of
+from headrace.training.checkpoints import as_plain
 from headrace.training.data_parallel import (
     STEP,
     from_first_trainer,
@@ -74,6 +76,7 @@ class TrainContext:
         self._graph: PartitionedGraph | None = None
         self._loaders: dict[str, NeighborLoader] = {}
         self._keeper = BestKeeper(self.output if self.rank == 0 else None)
+        self._checkpoints = Checkpoints(run, self.device, self._keeper)
 
     @property
     def graph(self) -> PartitionedGraph:
@@ -127,8 +130,38 @@ class TrainContext:
         if node_type is not None:
             nodes = (node_type, nodes)
         loader = NeighborLoader(self.graph, num_neighbors, input_nodes=nodes, **settings)
+        loader.keep_in(self._checkpoints)
         self._loaders[split] = loader
         return loader
+
+    def epochs(self, num: int | None = None) -> Iterator[int]:
+        """Numbers of epochs from 0: in a run that was resumed, of those that are left.
+
+        A loop over them is what checkpoints are made of: one is made when it comes to an end, and
+        every so many steps, while a loop over `loader("train")` asks for its next batch.
+
+        Args:
+            num: How many there are in all; none for no end.
+        """
+        return self._checkpoints.epochs(num)
+
+    def keep(self, **things: Any) -> None:
+        """Have more in checkpoints than the prepared model, its optimizer and random numbers.
+
+        What rank 0 has is kept, and given to all trainers when the run is resumed.
+
+        Args:
+            **things: By name: whatever has `state_dict` and `load_state_dict`, such as a scheduler;
+                a `torch.Generator`; a dict or a list of tensors and plain values.
+
+        Raises:
+            SpecError: Something cannot be kept.
+        """
+        self._checkpoints.keep(things)
+
+    def close(self) -> None:
+        """Wait until the last checkpoint is written."""
+        self._checkpoints.close()
 
     def prepare(
         self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None, **settings: Any
@@ -144,6 +177,7 @@ class TrainContext:
             The model to call, and the optimizer if one was given.
         """
         model = model.to(self.device)
+        self._checkpoints.add(model, optimizer)
         if self.world_size > 1:
             self._join()
             steps = None if self._run is None else steps_of(self._run)
@@ -200,7 +234,10 @@ class TrainContext:
         self._join()
         score = float(accuracy) if accuracy is not None else -float(loss or 0.0)
         score = from_first_trainer(score, self.device)
-        return self._keeper.show(score, lambda: _on_cpu(plain(model).state_dict()), patience)
+        # On the CPU: a model that learnt on a GPU must load where there is none.
+        return self._keeper.show(
+            score, lambda: dict(as_plain(plain(model).state_dict(), "model")), patience
+        )
 
     def _join(self) -> None:
         join_group(self.device, self.world_size)
@@ -223,9 +260,11 @@ def train(
     Returns:
         What the function returns.
     """
+    context = TrainContext(current_run(), graph, config, output)
     try:
-        return train_func(TrainContext(current_run(), graph, config, output))
+        return train_func(context)
     finally:
+        context.close()
         leave_group()
 
 
@@ -234,8 +273,3 @@ def _device() -> torch.device:
         return torch.device("cpu")
     number = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
     return torch.device("cuda", number)
-
-
-def _on_cpu(state: Mapping[str, Any]) -> dict[str, Any]:
-    # A model that learnt on a GPU must load where there is none.
-    return {name: value.cpu() if hasattr(value, "cpu") else value for name, value in state.items()}

@@ -56,6 +56,7 @@ class _Numbered:
 
     def __init__(self, batches: Any, shuffle: SeededShuffle | None) -> None:
         self.epoch = 0
+        self.first_batch = 0
         self._batches = batches
         self._shuffle = shuffle
 
@@ -65,10 +66,12 @@ class _Numbered:
     def __iter__(self) -> Iterator[NumberedBatch]:
         # As a generator this runs with the first batch: torch makes iterators it does not use.
         epoch, self.epoch = self.epoch, self.epoch + 1
+        first, self.first_batch = self.first_batch, 0
         if self._shuffle is not None:
             self._shuffle.epoch = epoch
         for number, index in enumerate(self._batches):
-            yield NumberedBatch(epoch, number, index)
+            if number >= first:
+                yield NumberedBatch(epoch, number, index)
 
 
 class _Positions:
@@ -132,6 +135,11 @@ class NumberedLoader(DataLoader[Any]):
     def epoch(self, epoch: int) -> None:
         if self._numbered is not None:
             self._numbered.epoch = epoch
+
+    def go_to(self, epoch: int, batch: int) -> None:
+        """Let the next iteration be this epoch, from this batch on."""
+        if self._numbered is not None:
+            self._numbered.epoch, self._numbered.first_batch = epoch, batch
 
     @property
     def _index_sampler(self) -> Any:

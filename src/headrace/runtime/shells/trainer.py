@@ -44,6 +44,7 @@ class TrainerShell(Shell):
         command: Sequence[str],
         code: bytes | None,
         samplers: Sequence[Any],
+        resume: Mapping[str, bytes],
     ) -> None:
         """Start the script.
 
@@ -55,6 +56,7 @@ class TrainerShell(Shell):
             command: The script, as its path in the code, and its arguments.
             code: The user's folder as a zip file; none if it is where this process runs.
             samplers: Shells of this trainer's samplers, in order.
+            resume: Files of the checkpoint to go on from, by name; none to begin.
         """
         from headrace.runtime.asking import AskServer
         from headrace.runtime.messages import Inbox
@@ -62,10 +64,13 @@ class TrainerShell(Shell):
         self._samplers = samplers
         self._inbox = Inbox(self.folder / "messages")
         self._requests = AskServer(self.folder / "requests", self._answer)
-        for name in ("seeds", "output"):
+        for name in ("seeds", "output", "resume"):
             (self.folder / name).mkdir()
         for name, data in seeds.items():
             (self.folder / "seeds" / name).write_bytes(data)
+        for name, data in resume.items():
+            (self.folder / "resume" / name).write_bytes(data)
+        checkpoint = next((name for name in resume if name.endswith(".pt")), None)
         own = {
             "task": self.task,
             "machine": self.machine,
@@ -75,6 +80,7 @@ class TrainerShell(Shell):
             "log": str(self.folder / "samplers.log"),
             "trace": str(self.trace_path),
             "output": str(self.folder / "output"),
+            "resume": None if checkpoint is None else str(self.folder / "resume" / checkpoint),
             "seeds": str(self.folder / "seeds"),
         }
         import json
@@ -119,7 +125,12 @@ class TrainerShell(Shell):
             return {"messages": []}
         kept = self.folder / "output"
         files = {path.name: path.stat().st_mtime for path in kept.iterdir() if path.is_file()}
-        return {"messages": list(self._inbox.receive(0)), "output": files}
+        sidecars = {path.name: path for path in (kept / "checkpoints").glob("checkpoint-*.json")}
+        return {
+            "messages": list(self._inbox.receive(0)),
+            "output": files,
+            "checkpoints": {name: _text(path) for name, path in sidecars.items()},
+        }
 
     def _unpack(self, code: bytes | None) -> Path:
         if code is None:
@@ -176,3 +187,11 @@ class TrainerShell(Shell):
                 f"a sampler of {self.task} cannot be started: {type(error).__name__}",
                 "see whether its machine works, and run again",
             ) from None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        # Removed meanwhile, as there are newer ones.
+        return ""
