@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import socket
+import stat
 import tempfile
 import time
 from contextlib import suppress
@@ -123,11 +124,13 @@ class RunFolder:
         """Drive this run again, with its files as they are.
 
         Raises:
-            SpecError: It is being driven by a process that lives, or cannot be written to.
+            SpecError: It is being driven by a process that lives, or cannot be written to, or
+                others can: its files say what is executed.
         """
         try:
-            lock = os.open(self.path / _LOCK, os.O_RDWR)
+            lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
             try:
+                self._check_is_own()
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.truncate(lock, 0)
                 os.write(lock, _own_name())
@@ -163,6 +166,14 @@ class RunFolder:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def set_traces_aside(self, attempt: int) -> None:
+        """Keep what tasks recorded apart: those of another plan have the same names."""
+        aside = self.path / f"attempt-{attempt}"
+        aside.mkdir(exist_ok=True)
+        for path in [*self.path.glob("trace-*.jsonl"), self.path / "clocks.json"]:
+            with suppress(FileNotFoundError):
+                path.replace(aside / path.name)
 
     def log(self, task: str) -> Path:
         """File for what a task prints."""
@@ -214,6 +225,14 @@ class RunFolder:
         with suppress(OSError):
             return (self.path / _LOCK).read_text().strip() or "its driver"
         return "its driver"
+
+    def _check_is_own(self) -> None:
+        status = self.path.stat()
+        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:
+            raise SpecError(
+                f"{self.path} is not yours alone: others could have changed what it runs",
+                "resume your own runs, in folders that only you can write to (chmod go-w)",
+            )
 
     def _is_locked(self) -> bool:
         try:

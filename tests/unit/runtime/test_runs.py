@@ -153,3 +153,33 @@ def test_a_killed_driver_is_noticed(tmp_path: Path) -> None:
         driver.kill()
         driver.wait()
     assert run.driver(status, status.updated_s) is Driver.DIED
+
+
+def test_a_run_goes_on_only_if_nobody_else_could_change_it(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "a", NOON_S)
+    with pytest.raises(SpecError, match=f"{run.run_id} still runs, driven by pid"):
+        RunFolder(run.path).reopen()
+    run.close()
+    for mode in (0o770, 0o702):
+        run.path.chmod(mode)
+        with pytest.raises(SpecError, match="is not yours alone"):
+            RunFolder(run.path).reopen()
+    run.path.chmod(0o755)
+    with RunFolder(run.path).reopen():
+        assert run.driver(status_of(run), NOON_S) is Driver.ALIVE
+
+
+def test_a_run_of_somebody_else_is_not_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RunFolder.create(tmp_path, "a", NOON_S) as run:
+        pass
+    monkeypatch.setattr("os.geteuid", lambda: run.path.stat().st_uid + 1)
+    with pytest.raises(SpecError, match="is not yours alone"):
+        run.reopen()
+    monkeypatch.undo()
+    lock = run.path / "driver.lock"
+    lock.rename(run.path / "elsewhere")
+    lock.symlink_to("elsewhere")
+    with pytest.raises(SpecError, match="cannot be gone on with"):
+        run.reopen()
