@@ -1,4 +1,4 @@
-"""Two stores and two samplers, with TLS and without, for all tests of this folder."""
+"""Two stores, samplers and parameter servers, with TLS and without, for tests of this folder."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from headrace.graph.service.client import StoreClient
 from tests.integration.store_service.store_process import (
     MEBIBYTE,
     SamplerProcess,
+    ServerProcess,
     ServingProcess,
     StoreProcess,
     running,
@@ -69,13 +70,26 @@ def samplers(
         sampler.stop()
 
 
+@pytest.fixture(scope="package")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ServerProcess]]:
+    """Two parameter servers, one with TLS and one without."""
+    base = tmp_path_factory.mktemp("servers")
+    opened = [ServerProcess(base / name, name == "tls", LIMITS) for name in PROTECTIONS]
+    yield opened
+    for server in opened:
+        server.stop()
+
+
 @pytest.fixture
 def serving(
-    request: pytest.FixtureRequest, stores: list[StoreProcess], samplers: list[SamplerProcess]
+    request: pytest.FixtureRequest,
+    stores: list[StoreProcess],
+    samplers: list[SamplerProcess],
+    servers: list[ServerProcess],
 ) -> ServingProcess:
     """One of all that listen; see `every_endpoint`."""
     kind, protection = request.param
-    processes: list[Any] = stores if kind == "store" else samplers
+    processes: list[Any] = {"store": stores, "sampler": samplers, "ps": servers}[kind]
     found: ServingProcess = processes[PROTECTIONS.index(protection)]
     return found
 

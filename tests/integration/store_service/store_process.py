@@ -1,4 +1,4 @@
-"""Stores and samplers as processes of their own, and people who talk to them in the wrong way."""
+"""All that listens, as processes of their own, and people who talk to them in the wrong way."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MOST_GIANT_BYTES = 2 * GIANT_BYTES + 64 * MEBIBYTE
 
 every_endpoint = pytest.mark.parametrize(
     "serving",
-    [(kind, how) for kind in ("store", "sampler") for how in ("tls", "plain")],
+    [(kind, how) for kind in ("store", "sampler", "ps") for how in ("tls", "plain")],
     ids="-".join,
     indirect=True,
 )
@@ -189,6 +189,21 @@ class SamplerProcess(ServingProcess):
             "listen": {"ready": str(folder / "ready"), "limits": limits},
         }
         super().__init__(folder, "sampler 3", "headrace.graph.feeding", settings, tls)
+
+
+class ServerProcess(ServingProcess):
+    """A parameter server for two trainers."""
+
+    def __init__(self, folder: Path, tls: bool, limits: dict[str, Any]) -> None:
+        folder.mkdir(parents=True)
+        settings = {
+            "task": "ps0",
+            "num_trainers": 2,
+            "ready": str(folder / "ready"),
+            "trace": str(folder / "trace"),
+            "limits": limits,
+        }
+        super().__init__(folder, "ps0", "headrace.training.servers", settings, tls)
 
 
 @contextmanager

@@ -100,7 +100,9 @@ def test_without_the_token_every_call_is_refused(
     client.close()
 
 
-@pytest.mark.parametrize("serving", [("store", "tls"), ("sampler", "tls")], indirect=True)
+@pytest.mark.parametrize(
+    "serving", [("store", "tls"), ("sampler", "tls"), ("ps", "tls")], indirect=True
+)
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 @pytest.mark.parametrize("how", ["plain text", "no certificate", "stranger's certificate"])
 def test_without_tls_every_call_is_refused(
@@ -198,18 +200,20 @@ def test_the_token_is_nowhere_to_be_read(serving: ServingProcess) -> None:
     channel.close()
 
 
-@pytest.mark.parametrize("module", ["service", "feeding"])
+@pytest.mark.parametrize("module", ["graph.service", "graph.feeding", "training.servers"])
 def test_nothing_listens_without_a_certificate(folder: Path, tmp_path: Path, module: str) -> None:
     Credentials(Secret.random()).save(tmp_path / "keys")
     ready = str(tmp_path / "ready")
     config: dict[str, Any] = {"graph": str(folder), "credentials": str(tmp_path / "keys")}
-    if module == "service":
+    if module == "graph.service":
         config |= {"part": 0, "ready": ready}
+    elif module == "training.servers":
+        config = {"credentials": config["credentials"], "num_trainers": 1, "ready": ready}
     else:
         sizes = {"share": 1, "batches_per_epoch": 1, "fanouts": []}
         config |= {"node_type": "node", "seeds": "none", "listen": {"ready": ready}, **sizes}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    command = [sys.executable, "-m", f"headrace.graph.{module}", "--config"]
+    command = [sys.executable, "-m", f"headrace.{module}", "--config"]
     with (
         (tmp_path / "log").open("wb") as log,
         subprocess.Popen(

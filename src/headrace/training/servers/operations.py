@@ -143,6 +143,7 @@ class ServerOperations(Operations):
     def _answer(self, asked: Request, arrays: Sequence[np.ndarray]) -> Answer:
         match asked:
             case Ping():
+                _expect(arrays, 0)
                 return self.offers, ()
             case Begin():
                 return self._begin(asked, arrays)
