@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,10 +25,11 @@ def read(name: str) -> Layout | None:
     """What is written of a testbed; none if there is nothing.
 
     Raises:
-        SpecError: It was written by another version.
+        SpecError: It was written by another version, or others could have written it.
     """
     path = FOLDER / name / _FILE
     try:
+        _check_is_own(path.parent)
         return Layout.model_validate_json(path.read_text())
     except FileNotFoundError:
         return None
@@ -72,14 +74,14 @@ def locked(name: str) -> Iterator[Path]:
 
     Raises:
         RunError: Somebody else does, for too long.
+        SpecError: Others can write to the folder.
     """
     folder = FOLDER / name
     end_s = time.monotonic() + _LOCK_S
     while True:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        handle = _open(folder)
         try:
-            if _lock(handle) and _is_same(handle, folder):
+            if handle is not None and _lock(handle) and _is_same(handle, folder):
                 try:
                     yield folder
                 finally:
@@ -88,13 +90,34 @@ def locked(name: str) -> Iterator[Path]:
                             empty.rmdir()
                 return
         finally:
-            os.close(handle)
+            if handle is not None:
+                os.close(handle)
         if time.monotonic() > end_s:
             raise RunError(
                 f"another command changes testbed {name!r} since {_LOCK_S:g} s",
                 "end that one, or choose another --name",
             )
         time.sleep(0.05)
+
+
+def _open(folder: Path) -> int | None:
+    """Open the folder, made if it is not there; none if somebody removes it at this moment."""
+    try:
+        FOLDER.mkdir(mode=0o755, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        _check_is_own(folder)
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+
+
+def _check_is_own(folder: Path) -> None:
+    """See that a testbed's file, which names processes to be killed, was written by its user."""
+    for each in (FOLDER, folder):
+        status = each.lstat()
+        is_own = stat.S_ISDIR(status.st_mode) and status.st_uid in (0, os.geteuid())
+        if not is_own or status.st_mode & 0o022:
+            raise SpecError(f"others can write to {each}", f"see what it is, and remove it: {each}")
 
 
 def _lock(handle: int) -> bool:
