@@ -18,7 +18,7 @@ import numpy as np
 from headrace.api.files import save_plan
 from headrace.api.planning import plan
 from headrace.core.cluster import Cluster, Machine
-from headrace.core.job import Job, Role
+from headrace.core.job import Job, Role, Sync
 from headrace.core.placement import PlacementFile
 from headrace.core.plan import Plan, SeedMix
 from headrace.core.trace import Trace
@@ -49,6 +49,7 @@ class Layout:
 
     trainers: tuple[str, ...] = ("m0", "m1", "m2")
     samplers: tuple[str, ...] = ("m0", "m3", "m1", "m1", "m2", "m3")
+    servers: tuple[str, ...] = ()  # parameter servers; none for a ring
     seeds: tuple[int, ...] = ()  # of each sampler, from all parts alike; none for equal shares
 
 
@@ -62,12 +63,16 @@ def make_plan(layout: Layout, batch_size: int, window: int = 4) -> Plan:
         samplers_per_trainer=len(layout.samplers) // num_trainers,
         batch_size=batch_size,
         window=window,
+        sync=Sync.PS if layout.servers else Sync.RING,
+        parameter_servers=max(1, len(layout.servers)),
         iterations=50,
         demands={Role.TRAINER: {"cpu": 1}, Role.SAMPLER: {"cpu": 1}, Role.STORE: {"cpu": 1}},
     )
     made = plan(cluster, job, method="colocate", policy="maxmin", seed_mix="uniform")
     changes: dict[str, Any] = {
-        "placement": PlacementFile(samplers=layout.samplers, trainers=layout.trainers)
+        "placement": PlacementFile(
+            samplers=layout.samplers, trainers=layout.trainers, servers=layout.servers
+        )
     }
     if layout.seeds:
         rows = np.array(layout.seeds, float)[:, None] / len(MACHINES)
@@ -157,7 +162,7 @@ class Seen:
     """A process on an emulated machine.
 
     Attributes:
-        kind: `store`, `sampler`, `trainer`, `shell`, `driver`.
+        kind: `store`, `sampler`, `trainer`, `ps`, `shell`, `driver`.
         cpu_s: Of all its threads so far.
         own_bytes: RssAnon and RssShmem.
     """
@@ -170,6 +175,7 @@ class Seen:
 _KINDS = (
     ("headrace.graph.service", "store"),
     ("headrace.graph.feeding", "sampler"),
+    ("headrace.training.servers", "ps"),
     ("headrace.runtime.trainer", "trainer"),
     ("Shell", "shell"),
     ("headrace run --plan", "driver"),

@@ -12,7 +12,12 @@ from torch_geometric.nn import GraphSAGE
 
 def train_func(ctx: Any) -> None:
     torch.set_num_threads(1)
-    task = {"steps": take_steps, "gradients": show_gradients, "points": show_points}
+    task = {
+        "steps": take_steps,
+        "epochs": take_epochs,
+        "gradients": show_gradients,
+        "points": show_points,
+    }
     task[ctx.config["task"]](ctx)
 
 
@@ -54,18 +59,45 @@ def take_steps(ctx: Any) -> None:
                 break
 
 
+def take_epochs(ctx: Any) -> None:
+    """The same in epochs that can be gone on with, so that there are checkpoints."""
+    model = make_model(ctx, 0, ctx.config.get("dropout", 0.0))
+    model, optimizer = ctx.prepare(model, torch.optim.Adam(model.parameters(), lr=0.01))
+    loader = ctx.loader("train", num_neighbors=ctx.config["fanouts"])
+    for _ in ctx.epochs(-(-ctx.config["steps"] // len(loader))):
+        for _ in losses(ctx, model, optimizer, loader):
+            pass
+
+
 def show_gradients(ctx: Any) -> None:
-    """Gradients of the first steps with all neighbours, and the seeds they come from."""
-    plain = make_model(ctx, 0)
-    model, optimizer = ctx.prepare(plain, torch.optim.SGD(plain.parameters(), lr=0.1))
+    """Gradients of the first steps with all neighbours, and the seeds they come from.
+
+    In a ring they can be seen; what parameter servers sum is seen from what they do with it.
+    """
+    plain, lr = make_model(ctx, 0), 0.1
+    model, optimizer = ctx.prepare(plain, torch.optim.SGD(plain.parameters(), lr=lr))
     loader = ctx.loader("train", num_neighbors=[-1] * len(ctx.config["fanouts"]))
     seeds: list[list[int]] = []
     gradients: list[list[Any]] = []
+    before: list[Any] = []
+
+    def begin(*_: Any) -> None:
+        before[:] = [p.detach().clone() for p in plain.parameters()]
+
+    def end(*_: Any) -> None:
+        after = zip(before, plain.parameters(), strict=True)
+        gradients.append([((old - p.detach()) / lr).flatten().tolist() for old, p in after])
+
+    if ctx.config.get("by_steps"):
+        optimizer.register_step_pre_hook(begin)
+        optimizer.register_step_post_hook(end)
     for _ in range(ctx.config["epochs"]):
         for batch in losses(ctx, model, optimizer, loader):
             seeds.append(batch.n_id[: batch.batch_size].tolist())
-            gradients.append([p.grad.flatten().tolist() for p in plain.parameters()])
-    said = {"rank": ctx.rank, "seeds": seeds, "gradients": gradients if ctx.rank == 0 else []}
+            if not ctx.config.get("by_steps"):
+                gradients.append([p.grad.flatten().tolist() for p in plain.parameters()])
+    said: dict[str, Any] = {"rank": ctx.rank, "seeds": seeds, "gradients": gradients}
+    said["parameters"] = [p.flatten().tolist() for p in plain.parameters()]
     (ctx.output / f"gradients-{ctx.rank}.json").write_text(json.dumps(said))
     # Ranks other than 0 keep nothing for the driver, so they say it.
     print("SEEDS " + json.dumps({"rank": ctx.rank, "seeds": seeds}), flush=True)

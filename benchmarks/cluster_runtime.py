@@ -273,6 +273,7 @@ def is_placed(run: Run, folder: Path) -> bool:
     per = len(placement.samplers) // len(placement.trainers)
     where |= {f"sampler{s // per}.{s % per}": name for s, name in enumerate(placement.samplers)}
     where |= {f"trainer{w}": name for w, name in enumerate(placement.trainers)}
+    where |= {f"ps{p}": name for p, name in enumerate(placement.servers)}
     (places,) = events(folder, "places")
     found = {task: place["address"] for task, place in places["tasks"].items()}
     return found == {task: addresses[name] for task, name in where.items()}
