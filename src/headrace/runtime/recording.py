@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
+from headrace.core.errors import SpecError
 from headrace.core.job import Role
 from headrace.core.plan import Plan
 from headrace.policies.lifecycle.events import (
@@ -22,6 +23,7 @@ from headrace.policies.lifecycle.events import (
     Waits,
 )
 from headrace.policies.lifecycle.steps import Lifecycle
+from headrace.runtime.bringing import bring
 from headrace.runtime.clocks import ClockOffset
 from headrace.runtime.controller import Observer
 from headrace.runtime.local import RunWatcher
@@ -167,16 +169,12 @@ class Recorder(Observer):
 
     def kept(self, name: str, pieces: Iterator[bytes]) -> None:
         """The script has left a file."""
-        path = self._folder.path / name
-        partial = path.with_name(f".{name}.partial")
         try:
-            with partial.open("wb") as file:
-                for piece in pieces:
-                    file.write(piece)
-            partial.replace(path)
+            bring(self._folder.path, name, pieces)
+        except SpecError as error:
+            self.say(f"{name} stays behind: {error.problem}")
         except Exception as error:
             # A run does not fail because of what it could not bring home.
-            partial.unlink(missing_ok=True)
             self.say(f"{name} stays behind: {type(error).__name__}")
 
     def finish(self, outcome: Outcome) -> None:

@@ -124,7 +124,8 @@ class TrainerShell(Shell):
         if self._inbox is None:
             return {"messages": []}
         kept = self.folder / "output"
-        files = {path.name: path.stat().st_mtime for path in kept.iterdir() if path.is_file()}
+        # Hidden ones are being written, and have gone when somebody looks closer.
+        files = [each.name for each in os.scandir(kept) if each.is_file() and each.name[0] != "."]
         sidecars = {path.name: path for path in (kept / "checkpoints").glob("checkpoint-*.json")}
         return {
             "messages": list(self._inbox.receive(0)),
