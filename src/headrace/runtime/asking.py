@@ -27,7 +27,7 @@ Answer = Callable[[dict[str, Any]], Mapping[str, Any]]
 START_TIMEOUT_S = 180.0
 """How long a trainer waits for its samplers; whoever starts them gives up sooner and says why."""
 
-_PATHS = frozenset({"graph", "stores", "credentials", "tls", "seeds", "listen"})
+_PATHS = frozenset({"graph", "stores", "credentials", "tls", "seeds", "listen", "waits"})
 """What whoever starts a sampler knows better than the trainer."""
 
 
@@ -48,6 +48,24 @@ class StartSamplers(Value):
     seeds: tuple[Path | None, ...]
     split: str | None = None
     loader: str = "loader"
+
+
+class ReplaceSampler(Value):
+    """Asks for another sampler in the place of one that is lost; all else is as it was.
+
+    Attributes:
+        kind: Which request this is.
+        sampler: Number of the sampler among the trainer's.
+        epoch: Where it begins ...
+        batch: ... and with which batch of it.
+        why: What became of the other one.
+    """
+
+    kind: Literal["replace_sampler"] = "replace_sampler"
+    sampler: Annotated[int, Field(ge=0)]
+    epoch: Annotated[int, Field(ge=0)]
+    batch: Annotated[int, Field(ge=0)]
+    why: str
 
 
 class SamplerPlace(Value):
@@ -81,16 +99,38 @@ def ask_for_samplers(
     Raises:
         RunError: They did not start, or nobody answers.
     """
+    return _ask_for_places(path, request, len(request.configs), request.loader, timeout_s)
+
+
+def ask_for_another(
+    path: Path, request: ReplaceSampler, loader: str, timeout_s: float = START_TIMEOUT_S
+) -> SamplerPlace:
+    """Have a sampler replaced.
+
+    Raises:
+        RunError: No other one did start, or nobody answers.
+    """
+    (place,) = _ask_for_places(path, request, 1, loader, timeout_s)
+    return place
+
+
+def _ask_for_places(
+    path: Path,
+    request: StartSamplers | ReplaceSampler,
+    num_samplers: int,
+    loader: str,
+    timeout_s: float,
+) -> tuple[SamplerPlace, ...]:
     answer = ask(path, request.model_dump(mode="json"), timeout_s)
     try:
         places = tuple(SamplerPlace.model_validate(place) for place in answer["places"])
     except (KeyError, TypeError, ValidationError):
         raise RunError(
-            f"the answer to {request.loader} is not understood", "use one version of headrace"
+            f"the answer to {loader} is not understood", "use one version of headrace"
         ) from None
-    if len(places) != len(request.configs):
+    if len(places) != num_samplers:
         raise RunError(
-            f"{request.loader} asked for {len(request.configs)} samplers and got {len(places)}",
+            f"{loader} asked for {num_samplers} samplers and got {len(places)}",
             "see the logs of the run",
         )
     return places

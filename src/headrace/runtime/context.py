@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -19,6 +20,7 @@ from headrace.graph.feeding.shares import GlobalBatches
 from headrace.training.servers.config import ServerAt
 
 if TYPE_CHECKING:
+    from headrace.graph.service.patience import Patience
     from headrace.graph.service.security import Credentials
 
 CONTEXT_VARIABLE = "HEADRACE_RUN"
@@ -36,6 +38,8 @@ class RunContext(Value):
         servers: Parameter servers, each with a part of the model; none if trainers form a ring.
         credentials: File to talk to stores and servers with.
         tls: Whether they are asked over encrypted connections.
+        patience_s: How long to wait for stores and samplers that are lost, as somebody starts them
+            again; 0 if nobody does.
         num_samplers: Processes that make batches for each loader that trains; 0 for none.
         log: File for messages of samplers.
         task: Name of the trainer.
@@ -47,16 +51,18 @@ class RunContext(Value):
         trace: File for what the trainer measures; none to measure nothing.
         iterations: After so many the trainer ends, wherever its script is; none for all.
         output: Folder for what the script keeps.
-        samplers: Names of the trainer's samplers, in order.
-        samplers_per_trainer: How many each trainer of the job has.
-        window: How many parts of each sampler may wait for the trainer.
-        shares: Seeds per iteration of every sampler of the job, those of a trainer side by side.
         checkpoint_every: How many steps lie between two checkpoints; 0 for none.
         resume: Checkpoint to go on from; none to begin.
         plan: Fingerprint of the plan.
         lanes: Fingerprint of how seeds are dealt: what batches are made of.
-            Trainers are in the order of their names, which need not be that of ranks.
-        counts: Seeds per epoch of every sampler of the job, by split.
+        samplers: Names of the trainer's samplers, in order.
+        samplers_per_trainer: How many each trainer of the job has, and had when the run began.
+        window: How many parts of each sampler may wait for the trainer.
+        shares: Seeds per iteration of every lane of the job: of what a sampler took in the plan
+            with which the run began. Those of a trainer are side by side; trainers are in the order
+            of their names, which need not be that of ranks.
+        counts: Seeds per epoch of every lane of the job, by split.
+        lane_counts: How many lanes each sampler of the job has; none for one each.
         seeds: Folder with original ids: `<split>-<task>.npy` for the trainer and its samplers.
     """
 
@@ -67,6 +73,7 @@ class RunContext(Value):
     servers: tuple[ServerAt, ...] = ()
     credentials: Path | None = None
     tls: bool = False
+    patience_s: Annotated[float, Field(ge=0)] = 0.0
     num_samplers: Annotated[int, Field(ge=0)] = 0
     log: Path | None = None
     task: str = "trainer0"
@@ -77,17 +84,18 @@ class RunContext(Value):
     trace: Path | None = None
     iterations: Annotated[int, Field(ge=1)] | None = None
     output: Path | None = None
+    checkpoint_every: Annotated[int, Field(ge=0)] = 0
+    resume: Path | None = None
+    plan: str = ""
+    lanes: str = ""
     samplers: tuple[str, ...] = ()
     samplers_per_trainer: Annotated[int, Field(ge=1)] = 1
     window: Annotated[int, Field(ge=1)] = 4
     shares: tuple[int, ...] = ()
     counts: Mapping[str, tuple[int, ...]] = Field(default_factory=dict)
+    lane_counts: tuple[Annotated[int, Field(ge=1)], ...] = ()
     seeds: Path | None = None
 
-    checkpoint_every: Annotated[int, Field(ge=0)] = 0
-    resume: Path | None = None
-    plan: str = ""
-    lanes: str = ""
     @property
     def trainer(self) -> int:
         """Number of the trainer: where its samplers are among all of the job."""
@@ -104,7 +112,15 @@ class RunContext(Value):
                 f"this run has no share of a split {split!r}",
                 f"it has {', '.join(self.counts) or 'none'}",
             )
-        return GlobalBatches(self.shares, self.counts[split], self.samplers_per_trainer, drop_last)
+        num, lanes = self.samplers_per_trainer, self.lane_counts
+        of_trainers = tuple(sum(lanes[s : s + num]) for s in range(0, len(lanes), num))
+        return GlobalBatches(self.shares, self.counts[split], num, drop_last, of_trainers)
+
+    @property
+    def own_lanes(self) -> tuple[int, ...]:
+        """How many lanes each of the trainer's samplers has; none for one each."""
+        num = self.samplers_per_trainer
+        return self.lane_counts[self.trainer * num : (self.trainer + 1) * num]
 
     def seeds_of(self, split: str, task: str | None = None) -> np.ndarray:
         """Original ids that the trainer, or one of its samplers, takes of a split."""
@@ -121,17 +137,29 @@ class RunContext(Value):
     def connect(self, stores: tuple[StoreAt, ...]) -> Mapping[int, Any]:
         """How to reach stores, by part."""
         from headrace.graph.service.channel import Address
-        from headrace.graph.service.client import StoreClient
+        from headrace.graph.service.client import TIMEOUT_S, StoreClient
 
         if not stores:
             return {}
-        credentials = self.load_credentials()
+        credentials, patience = self.load_credentials(), self._patience()
         return {
             at.part: partial(
-                StoreClient.connect, Address(at.task, at.machine, at.host, at.port), credentials
+                StoreClient.connect,
+                Address(at.task, at.machine, at.host, at.port),
+                credentials,
+                TIMEOUT_S,
+                patience,
             )
             for at in stores
         }
+
+    def _patience(self) -> Patience | None:
+        from headrace.graph.service.patience import Patience
+        from headrace.runtime.messages import tell_waiting
+
+        if not self.patience_s:
+            return None
+        return Patience(self.patience_s, time.monotonic, partial(tell_waiting, self))
 
     def load_credentials(self) -> Credentials:
         """What the trainer shows stores and samplers of other machines."""

@@ -5,23 +5,37 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from headrace.graph.feeding.config import SamplerConfig, Wanted
+from headrace.graph.feeding.config import Lane, SamplerConfig, Wanted
+from headrace.graph.feeding.errors import SamplerLostError
 from headrace.graph.feeding.feed import Feed, start_feed
 from headrace.graph.feeding.handover import PartReceiver
+from headrace.graph.feeding.healing import HealedReceiver, LostReceiver
 from headrace.graph.feeding.meeting import meet_sampler
 from headrace.graph.feeding.scheduling import batches_per_epoch, share_of
 from headrace.graph.loading.access import GraphAccess
 from headrace.graph.source import EdgeType
-from headrace.runtime.asking import SamplerPlace, StartSamplers, ask_for_samplers, without_paths
+from headrace.runtime.asking import (
+    ReplaceSampler,
+    SamplerPlace,
+    StartSamplers,
+    ask_for_another,
+    ask_for_samplers,
+    without_paths,
+)
 from headrace.runtime.context import RunContext
 from headrace.runtime.errors import RunError
+from headrace.runtime.messages import tell_healing, tell_waiting
 from headrace.runtime.stepping import measured_parts
+
+_GIVEN = Path("given")
+"""For seeds: whoever starts a sampler knows where they are."""
 
 _MAKE_OTHERS = {
     "time_attr": None,
@@ -69,11 +83,13 @@ class Portion:
         share: Seeds per batch.
         ends: Of the last batches of an epoch, if that is not its share.
         seeds: Original ids; none for those that the plan deals it.
+        further: What it adds besides, in parts of their own.
     """
 
     share: int
     ends: tuple[int, ...] = ()
     seeds: np.ndarray | None = None
+    further: tuple[Portion, ...] = ()
 
 
 def portions_of(seeds: np.ndarray, batch_size: int, num_samplers: int) -> list[Portion]:
@@ -126,9 +142,12 @@ def start_samplers(
             credentials=run.credentials if stores else None,
             tls=run.tls,
             node_type=node_type,
-            seeds=Path("given"),
+            seeds=_GIVEN,
             share=portion.share,
             ends=portion.ends,
+            further=tuple(
+                Lane(seeds=_GIVEN, share=each.share, ends=each.ends) for each in portion.further
+            ),
             batches_per_epoch=num_steps,
             seed=settings.get("seed", 0),
             first_epoch=first[0],
@@ -146,12 +165,21 @@ def start_samplers(
             edge_ids=any(access.has_edge_ids(edge_type) for edge_type in access.edge_types),
             edge_columns=any(access.columns[edge_type] for edge_type in access.edge_types),
             window=run.window,
+            patience_s=run.patience_s,
         )
         for name, portion in zip(names, portions, strict=True)
     ]
     seeds = [portion.seeds for portion in portions]
     if run.requests is not None:
-        return Feed(_ask(run, configs, seeds, split), num_steps, time.perf_counter)
+        receivers = _ask(run, configs, seeds, split)
+        return Feed(
+            receivers,
+            num_steps,
+            time.perf_counter,
+            first_batch=first[1],
+            lanes=[len(config.lanes) for config in configs],
+            tell=partial(tell_waiting, run),
+        )
     own = [ids for ids in seeds if ids is not None]
     if run.log is None:
         return start_feed(configs, own, time.perf_counter)
@@ -183,8 +211,9 @@ def _ask(
         places = ask_for_samplers(run.requests, request)
     receivers: list[PartReceiver] = []
     try:
-        for place, config in zip(places, configs, strict=True):
-            receivers.append(_receiver(run, place, config.task, config.batches_per_epoch))
+        for number, (place, config) in enumerate(zip(places, configs, strict=True)):
+            take = _take_from if not run.patience_s else partial(_heal, number=number)
+            receivers.append(take(run, place, config))
     except BaseException:
         for receiver in receivers:
             receiver.close()
@@ -192,15 +221,50 @@ def _ask(
     return receivers
 
 
-def _receiver(run: RunContext, place: SamplerPlace, name: str, num_steps: int) -> PartReceiver:
-    name, machine = place.task or name, place.machine or run.machine
+def _heal(run: RunContext, place: SamplerPlace, config: SamplerConfig, number: int) -> PartReceiver:
+    """Take parts from a sampler that is replaced when it is lost."""
+    loader = f"{run.task} on {run.machine}"
+    receiver: PartReceiver
+    try:
+        receiver = _take_from(run, place, config)
+    except SamplerLostError as error:
+        receiver = LostReceiver(error)
+
+    def replace(epoch: int, batch: int, why: str) -> PartReceiver:
+        assert run.requests is not None
+        request = ReplaceSampler(sampler=number, epoch=epoch, batch=batch, why=why)
+        return _take_from(run, ask_for_another(run.requests, request, loader), config)
+
+    return HealedReceiver(
+        f"{place.task or config.task} on {place.machine or run.machine}",
+        receiver,
+        replace,
+        (config.first_epoch, config.first_batch),
+        config.batches_per_epoch,
+        partial(tell_healing, run),
+        len(config.lanes),
+    )
+
+
+def _take_from(run: RunContext, place: SamplerPlace, config: SamplerConfig) -> PartReceiver:
+    """Connect to a sampler.
+
+    Raises:
+        SamplerLostError: It is not there any more.
+    """
+    name, machine = place.task or config.task, place.machine or run.machine
     if place.socket is not None:
         return meet_sampler(place.socket, f"{name} on {machine}")
     from headrace.graph.feeding.remote import RemoteReceiver
     from headrace.graph.service.channel import Address, FlightChannel
+    from headrace.graph.service.errors import StoreLostError
 
     if place.host is None or place.port is None:
         raise RunError(f"{name} on {machine} is nowhere", "use one version of headrace")
     address = Address(name, machine, place.host, place.port)
-    channel = FlightChannel(address, run.load_credentials())
-    return RemoteReceiver(measured_parts(run, channel, name, num_steps))
+    try:
+        channel = FlightChannel(address, run.load_credentials())
+    except StoreLostError as error:
+        raise SamplerLostError(error.problem, error.remedy) from None
+    parts = measured_parts(run, channel, name, config.batches_per_epoch, len(config.lanes))
+    return RemoteReceiver(parts, str(address))

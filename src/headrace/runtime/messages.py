@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, SupportsFloat
 
 from headrace.core.errors import SpecError
-from headrace.runtime.context import current_run
+from headrace.runtime.context import RunContext, current_run
 
 _MAX_BYTES = 1 << 16
 _MAX_WAITING = 10_000
@@ -93,6 +93,19 @@ def send(path: Path, message: Mapping[str, Any]) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as outbox, suppress(OSError):
         outbox.settimeout(_PATIENCE_S)
         outbox.sendto(data, os.fspath(path))
+
+
+def tell_waiting(run: RunContext, name: str, waits: bool) -> None:
+    """Tell the run for whom the trainer waits, or that it does no more.
+
+    The message is `{"kind": "waits", "for": "store1 on m1", "waits": true}`.
+    """
+    send(run.messages, {"kind": "waits", "for": name, "waits": waits})
+
+
+def tell_healing(run: RunContext, text: str) -> None:
+    """Tell the run that something was lost and is mended: `{"kind": "healing", "text": ...}`."""
+    send(run.messages, {"kind": "healing", "text": text})
 
 
 def report(**figures: SupportsFloat | str) -> None:

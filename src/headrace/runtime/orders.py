@@ -14,7 +14,7 @@ import numpy as np
 
 from headrace.core.job import Role
 from headrace.core.plan import Plan
-from headrace.graph.feeding.shares import deal, whole_shares
+from headrace.graph.feeding.shares import deal, divide_lanes, whole_shares
 from headrace.graph.opening import PartitionedGraph
 from headrace.graph.service.security import Authority, Credentials, Secret
 from headrace.runtime.folders import run_folder
@@ -24,16 +24,19 @@ from headrace.training.checkpoints import Checkpoint
 _UNLIMITED_WINDOW = 8
 """Parts of a sampler that wait for its trainer if the plan sets no bound: memory is one."""
 
+PATIENCE_S = 30.0
+"""How long a store or sampler that is lost is waited for: a store of 10 M nodes is back sooner."""
+
 _CERTIFICATE_LIFETIME = timedelta(days=30)
 
 
 @dataclass(frozen=True)
 class Dealt:
-    """Seeds of a job.
+    """Seeds of a job: its lanes, which a run keeps on whatever machines it goes on.
 
     Attributes:
-        shares: Seeds per iteration of every sampler.
-        ids: Original ids of every sampler, by split.
+        shares: Seeds per iteration of every sampler of the plan with which the run began.
+        ids: Original ids of each of them, by split.
     """
 
     shares: tuple[int, ...]
@@ -79,6 +82,9 @@ class Orders:
         iterations: After so many the run ends; none for all.
         checkpoint_every: Steps between checkpoints; 0 for none.
         resume: Checkpoint to go on from; none to begin.
+        began: The plan with which the run began, if it goes on with another: who took which seeds.
+        patience_s: How long stores and samplers that are lost are waited for, and replaced; 0 to
+            end with the first.
     """
 
     def __init__(
@@ -91,11 +97,15 @@ class Orders:
         iterations: int | None = None,
         checkpoint_every: int = 0,
         resume: Checkpoint | None = None,
+        began: Plan | None = None,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self._iterations = iterations
+        self._patience_s = patience_s
         self._checkpoint_every, self._resume = checkpoint_every, resume
         self._plan, self._nodes, self._tls, self._config = plan, nodes, tls, config
-        self._dealt = Dealt.of(plan, graph)
+        self._dealt = Dealt.of(began or plan, graph)
+        self._lanes = divide_lanes(self._dealt.shares, len(plan.placed.samplers))
         self._keys = make_keys(nodes, tls)
         self._ports: dict[int, Mapping[int, int]] = {}
         self._server_ports: dict[int, int] = {}
@@ -114,6 +124,10 @@ class Orders:
         """Where the store of a machine listens, by part."""
         self._ports[machine] = ports
 
+    def some_port(self, machine: int) -> int | None:
+        """Where the store of a machine listens; none if it has no part."""
+        return next(iter(self._ports.get(machine, {}).values()), None)
+
     def note_server_port(self, server: int, port: int) -> None:
         """Where a parameter server listens."""
         self._server_ports[server] = port
@@ -129,15 +143,18 @@ class Orders:
             "tls": self._tls,
         }
 
-    def sampler(self, sampler: int) -> tuple[dict[str, Any], dict[str, bytes]]:
-        """Fields of a `SamplerConfig`, and seeds by split."""
+    def sampler(self, sampler: int) -> tuple[dict[str, Any], dict[str, list[bytes]]]:
+        """Fields of a `SamplerConfig`, and seeds of its lanes by split."""
         machine = self._plan.placed.samplers[sampler]
         settings = {
             "graph": self._folders[machine],
             "stores": self._stores_for(machine),
             "tls": self._tls,
         }
-        return settings, {split: saved(ids[sampler]) for split, ids in self._dealt.ids.items()}
+        own = self._lanes_of(sampler)
+        return settings, {
+            split: [saved(ids[lane]) for lane in own] for split, ids in self._dealt.ids.items()
+        }
 
     def server(self, server: int) -> dict[str, Any]:
         """Fields of a `ServerConfig`."""
@@ -156,15 +173,17 @@ class Orders:
         names = [f"sampler{trainer}.{i}" for i in range(per_trainer)]
         files = {}
         for split, ids in self._dealt.ids.items():
-            for name, sampler in zip(names, own, strict=True):
-                files[f"{split}-{name}.npy"] = saved(ids[sampler])
-            together = np.sort(np.concatenate([ids[sampler] for sampler in own]))
-            files[f"{split}-trainer{trainer}.npy"] = saved(together)
+            lanes = {name: self._lanes_of(s) for name, s in zip(names, own, strict=True)}
+            lanes[f"trainer{trainer}"] = [lane for each in lanes.values() for lane in each]
+            for name, taken in lanes.items():
+                together = np.sort(np.concatenate([ids[lane] for lane in taken]))
+                files[f"{split}-{name}.npy"] = saved(together)
         context = {
             "parts": self._folders[machine],
             "stores": self._stores_for(machine),
             "servers": self._servers(),
             "tls": self._tls,
+            "patience_s": self._patience_s,
             "num_samplers": per_trainer,
             "rank": self.ranks[trainer],
             "world_size": job.trainers,
@@ -176,6 +195,7 @@ class Orders:
             "samplers": names,
             "samplers_per_trainer": per_trainer,
             "window": job.window or _UNLIMITED_WINDOW,
+            "lane_counts": self._lanes,
             "shares": self._dealt.shares,
             "counts": {split: [len(one) for one in ids] for split, ids in self._dealt.ids.items()},
         }
@@ -220,6 +240,10 @@ class Orders:
         if seen:
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(seen)
         return variables
+
+    def _lanes_of(self, sampler: int) -> list[int]:
+        first = sum(self._lanes[:sampler])
+        return list(range(first, first + self._lanes[sampler]))
 
     def _servers(self) -> list[dict[str, Any]]:
         nodes = [self._nodes[machine] for machine in self._plan.placed.servers]

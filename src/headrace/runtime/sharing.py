@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ class Share:
         split: Which split.
         trainer: Number of the trainer.
         batches: Of all trainers.
+        lanes: How many each of the trainer's samplers has; none for one each.
         iteration: The next one of this epoch.
     """
 
@@ -35,6 +36,7 @@ class Share:
     trainer: int
     batches: GlobalBatches
     iteration: int = 0
+    lanes: tuple[int, ...] = ()
 
     @cached_property
     def num_seeds(self) -> np.ndarray:
@@ -47,9 +49,14 @@ class Share:
     @property
     def portions(self) -> list[Portion]:
         """What the trainer's samplers are told."""
-        own = self.batches.samplers_of(self.trainer)
-        numbers = range(*own.indices(len(self.batches.shares)))
-        return [Portion(self.batches.shares[s], self.batches.ends(s)) for s in numbers]
+        own = self.batches.lanes_of(self.trainer)
+        numbers = iter(range(*own.indices(len(self.batches.shares))))
+        lanes = self.lanes or (1,) * (own.stop - own.start)
+        groups = [[self._portion(lane) for lane in islice(numbers, num)] for num in lanes]
+        return [replace(first, further=tuple(further)) for first, *further in groups]
+
+    def _portion(self, lane: int) -> Portion:
+        return Portion(self.batches.shares[lane], self.batches.ends(lane))
 
     def in_step(self, batches: Iterator[Any]) -> Iterator[Any]:
         """The same batches, while gradients are weighed by the seeds that trainers have."""
@@ -77,13 +84,6 @@ class SharedBatches:
         self._share = share
         self._shuffle = SeededShuffle(num_seeds, seed)
 
-    def __len__(self) -> int:
-        return len(self._share)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        order = list(self._shuffle)
-        self._shuffle.epoch += 1
-        cuts = np.cumsum([0, *self._share.num_seeds[:, self._share.trainer]])
     @property
     def epoch(self) -> int:
         """The next one; set it to go on with another."""
@@ -93,6 +93,13 @@ class SharedBatches:
     def epoch(self, epoch: int) -> None:
         self._shuffle.epoch = epoch
 
+    def __len__(self) -> int:
+        return len(self._share)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = list(self._shuffle)
+        self._shuffle.epoch += 1
+        cuts = np.cumsum([0, *self._share.num_seeds[:, self._share.trainer]])
         for begin, end in pairwise(cuts.tolist()):
             yield order[begin:end]
 
@@ -119,7 +126,7 @@ def take_share(run: RunContext, settings: dict[str, Any]) -> Share | None:
     if not settings.get("shuffle"):
         return None
     batches = run.batches_of(split, bool(settings.get("drop_last")))
-    share = Share(split, run.trainer, batches)
+    share = Share(split, run.trainer, batches, lanes=run.own_lanes)
     batch_size = batches.batch_size(run.trainer)
     given = settings.setdefault("batch_size", batch_size)
     if given != batch_size:

@@ -147,6 +147,39 @@ def test_trainers_are_told_what_they_understand(orders: Orders) -> None:
     assert len(np.unique(ids)) == len(ids)
 
 
+def test_a_run_that_goes_on_elsewhere_keeps_its_lanes(made: Plan, tmp_path: Path) -> None:
+    write(homogeneous(), tmp_path / "parts", 3)
+    graph = open_graph(tmp_path / "parts")
+    first = Orders(made, NODES, graph, True, {})
+    job = made.job.model_copy(update={"trainers": 2, "batch_size": 6})
+    placement = PlacementFile(samplers=("m0", "m1", "m1", "m2"), trainers=("m0", "m1"))
+    fewer = made.model_copy(update={"job": job, "placement": placement})
+    later = Orders(fewer, NODES, graph, True, {}, began=made, patience_s=7.0)
+    for orders in (first, later):
+        for machine in range(3):
+            orders.note_folder(machine, "/parts")
+            orders.note_ports(machine, {machine: 100 + machine})
+    began = [lane for s in range(6) for lane in first.sampler(s)[1]["train"]]
+    assert [lane for s in range(4) for lane in later.sampler(s)[1]["train"]] == began
+    seen, contexts = [], []
+    for trainer in range(2):
+        fields, files = later.trainer(trainer)
+        context = RunContext(**fields, machine="m", messages=Path("m"), task=f"trainer{trainer}")
+        seen.append(np.load(io.BytesIO(files[f"train-trainer{trainer}.npy"])))
+        contexts.append(context)
+        assert context.patience_s == 7.0
+        assert context.batches_of("train").num_trainers == 2
+        assert sum(context.own_lanes) == len(
+            range(6)[context.batches_of("train").lanes_of(trainer)]
+        )
+    whole = RunContext(**first.trainer(0)[0], machine="m", messages=Path("m"))
+    assert contexts[0].lanes == whole.lanes
+    assert len(np.unique(np.concatenate(seen))) == sum(whole.counts["train"])
+    for split in ("train", "val"):
+        one, other = whole.batches_of(split), contexts[0].batches_of(split)
+        assert one.num_seeds().sum(1).tolist() == other.num_seeds().sum(1).tolist()
+
+
 def test_the_environment_is_that_of_torchrun(orders: Orders) -> None:
     found = [orders.environment(w, 777, {0: ["3"], 1: ["0"], 2: ["1"]}) for w in range(3)]
     assert {each["MASTER_ADDR"] for each in found} == {"10.0.0.2"}

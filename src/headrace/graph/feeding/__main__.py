@@ -26,8 +26,9 @@ from headrace.graph.feeding.making import PartMaker
 from headrace.graph.feeding.meeting import await_trainer
 from headrace.graph.feeding.reaching import Caches, load_credentials, open_access, report
 from headrace.graph.feeding.recording import PartRecorder, Recorder
-from headrace.graph.feeding.scheduling import schedule
+from headrace.graph.feeding.scheduling import schedule, side_by_side
 from headrace.graph.feeding.worker import Pipeline
+from headrace.graph.service.errors import StoreLostError
 from headrace.graph.service.patience import Patience
 
 _BEAT_S = 1.0
@@ -70,7 +71,7 @@ def _find_trainer(config: SamplerConfig) -> PartSender:
 
 def _join(config: SamplerConfig, connection: socket.socket) -> PartSender:
     """Reach a trainer on this machine."""
-    sender = LocalSender(connection, config.window, on_gone=_end)
+    sender = LocalSender(connection, config.window * len(config.lanes), on_gone=_end)
     threading.Thread(target=_beat, args=(sender,), daemon=True).start()
     return sender
 
@@ -82,7 +83,8 @@ def _listen(config: SamplerConfig) -> PartSender:
     at = config.listen
     assert at is not None
     credentials = load_credentials(config)
-    sender = RemoteSender(credentials, config.window, at.host, at.port, _end, at.limits)
+    window = config.window * len(config.lanes)
+    sender = RemoteSender(credentials, window, at.host, at.port, _end, at.limits)
     _write_ready(at.ready, sender.port)
     return sender
 
@@ -110,25 +112,30 @@ def _work(config: SamplerConfig, sender: PartSender) -> None:
     recorder = None
     if config.trace is not None:
         _RECORDERS.append(Recorder(config.trace, config.task, time.monotonic))
-        recorder = PartRecorder(_RECORDERS[0], config.batches_per_epoch, time.thread_time)
+        recorder = PartRecorder(
+            _RECORDERS[0], config.batches_per_epoch, time.thread_time, len(config.lanes)
+        )
     try:
         clock = None if recorder is None else time.monotonic
         access, caches = open_access(config, clock, _patience(config))
         maker = PartMaker(access, config, time.perf_counter, recorder)
-        seeds = np.load(config.seeds)
+        seeds = [np.load(lane.seeds) for lane in config.lanes]
     except HeadraceError as error:
-        sender.fail(error.problem, error.remedy)
+        sender.fail(error.problem, error.remedy, isinstance(error, StoreLostError))
         raise
-    jobs = schedule(
-        seeds,
-        config.share,
-        config.batches_per_epoch,
-        config.seed,
-        shuffle=config.shuffle,
-        first_epoch=config.first_epoch,
-        first_batch=config.first_batch,
-        num_epochs=config.num_epochs,
-        ends=config.ends,
+    jobs = side_by_side(
+        schedule(
+            own,
+            lane.share,
+            config.batches_per_epoch,
+            config.seed,
+            shuffle=config.shuffle,
+            first_epoch=config.first_epoch,
+            first_batch=config.first_batch,
+            num_epochs=config.num_epochs,
+            ends=lane.ends,
+        )
+        for own, lane in zip(seeds, config.lanes, strict=True)
     )
     threads = config.sampling_threads or (config.sampled_ahead if config.stores else 1)
     figures = _Figures(caches)

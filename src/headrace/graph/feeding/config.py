@@ -83,6 +83,23 @@ class ListenAt(Value):
     limits: Limits = PART_LIMITS
 
 
+class Lane(Value):
+    """What one sampler of a plan adds to every batch.
+
+    A run that goes on with fewer machines keeps its lanes, so that batches stay what they are: some
+    samplers then have several.
+
+    Attributes:
+        seeds: File of `numpy.save`: original ids.
+        share: Seeds of every batch.
+        ends: Seeds of the last batches of an epoch, if that is not its share.
+    """
+
+    seeds: Path
+    share: Count
+    ends: tuple[Annotated[int, Field(ge=0)], ...] = ()
+
+
 class SamplerConfig(Value):
     """A sampler.
 
@@ -97,6 +114,7 @@ class SamplerConfig(Value):
         seeds: File of `numpy.save`: original ids.
         share: Seeds that this sampler adds to every batch.
         ends: Seeds that it adds to the last batches of an epoch, if that is not its share.
+        further: Lanes that it has besides: each makes a part of its own, after the first.
         batches_per_epoch: The same for all samplers of a trainer.
         seed: Of orders and draws.
         shuffle: Whether every epoch has its own order.
@@ -111,7 +129,7 @@ class SamplerConfig(Value):
         edge_ids: Whether batches have the original ids of their edges.
         edge_columns: Whether batches have all columns of their edges.
         keep_dtype: Whether features of 16 bits are handed over as they are, not as `float32`.
-        window: How many parts may wait for the trainer.
+        window: How many parts of each lane may wait for the trainer.
         sampled_ahead: How many parts may be sampled before their values are fetched.
         sampling_threads: How many parts are sampled at the same time; none for one if the graph
             is on this machine, else for as many as may be sampled ahead.
@@ -134,6 +152,7 @@ class SamplerConfig(Value):
     seeds: Path
     share: Count
     ends: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    further: tuple[Lane, ...] = ()
     batches_per_epoch: Count
     seed: int = 0
     shuffle: bool = True
@@ -157,6 +176,11 @@ class SamplerConfig(Value):
     trace: Path | None = None
     patience_s: Annotated[float, Field(ge=0)] = 0.0
     waits: Path | None = None
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """All of them, in the order of their parts."""
+        return (Lane(seeds=self.seeds, share=self.share, ends=self.ends), *self.further)
 
     @property
     def name(self) -> str:

@@ -9,3 +9,7 @@ class FeedError(HeadraceError):
     """A sampler failed or is gone; the message names it, its machine and what it met."""
 
     exit_code = 6
+
+
+class SamplerLostError(FeedError):
+    """A sampler is gone or silent, or lost a store: another one in its place may do better."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,9 +25,11 @@ from headrace.graph.feeding.processes import SamplerProcess
 from headrace.graph.feeding.scheduling import batches_per_epoch, share_of
 from headrace.graph.opening import PartitionedGraph, as_tensor
 from headrace.graph.sampling import FanOuts
+from headrace.graph.service.limits import TELL_AFTER_S
 from headrace.graph.sources.arrays import EDGE, NODE
 
 _LOOK_S = 0.2
+_END_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,9 @@ class Feed:
         num_epochs: After which there are no more; none for no end.
         processes: Samplers that end with this.
         first_batch: With which the first epoch begins.
+        lanes: Parts that each sampler makes of every batch; none for one each.
+        tell: Called with what the trainer waits for, and true once it takes long, false when that
+            is over.
 
     Attributes:
         processes: Samplers that this started.
@@ -84,8 +89,13 @@ class Feed:
         num_epochs: int | None = None,
         processes: Sequence[SamplerProcess] = (),
         first_batch: int = 0,
+        lanes: Sequence[int] = (),
+        tell: Callable[[str, bool], None] = lambda _name, _waits: None,
     ) -> None:
         self.processes = tuple(processes)
+        self._lanes = tuple(lanes) or (1,) * len(receivers)
+        self._tell = tell
+        self._waits_for = "batches"
         self._receivers = tuple(receivers)
         self._batches_per_epoch = batches_per_epoch
         self._clock = clock
@@ -146,7 +156,8 @@ class Feed:
         self._closed.set()
         for receiver in self._receivers:
             receiver.close()
-        self._thread.join()
+        # Not for ever: another sampler may just be asked for.
+        self._thread.join(_END_S)
         for process in self.processes:
             process.close()
         # Nobody will take the batch that was ready: give its memory back.
@@ -160,7 +171,7 @@ class Feed:
         if self._closed.is_set():
             raise FeedError("batches are wanted of a feed that was closed", "start another one")
         begin = self._clock()
-        item = self._ready.get()
+        item = self._take()
         self._waited_s += self._clock() - begin
         if isinstance(item, Exception):
             self._failure = item
@@ -173,12 +184,28 @@ class Feed:
             self._left -= 1
         return part.batch, batch
 
+    def _take(self) -> tuple[Part, Any] | Exception:
+        with suppress(Empty):
+            return self._ready.get(timeout=TELL_AFTER_S)
+        name = self._waits_for
+        self._tell(name, True)
+        try:
+            return self._ready.get()
+        finally:
+            self._tell(name, False)
+
+    def _receive(self) -> Iterator[Part]:
+        for receiver, num_lanes in zip(self._receivers, self._lanes, strict=True):
+            self._waits_for = getattr(receiver, "sampler", "batches")
+            for _ in range(num_lanes):
+                yield receiver.receive()
+
     def _merge(self) -> None:
         left, blocks = self._left, Blocks()
         try:
             while left is None or left > 0:
                 left = None if left is None else left - 1
-                whole = merge([receiver.receive() for receiver in self._receivers], blocks)
+                whole = merge(list(self._receive()), blocks)
                 batch = to_pyg(whole)
                 described = Part(whole.epoch, whole.batch, {}, {}, {}, whole.figures)
                 del whole
@@ -238,6 +265,7 @@ def start_feed(
         first.num_epochs,
         processes,
         first.first_batch,
+        [len(config.lanes) for config in configs],
     )
 
 

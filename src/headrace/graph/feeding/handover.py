@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from headrace.graph.feeding.errors import FeedError
+from headrace.graph.feeding.errors import FeedError, SamplerLostError
 from headrace.graph.feeding.parts import Part, Placed, from_fields, to_fields
 from headrace.graph.feeding.segments import Held, Segment
 
@@ -42,8 +42,8 @@ class PartSender(Protocol):
         """Hand over what was written to a slot."""
         ...
 
-    def fail(self, problem: str, remedy: str) -> None:
-        """Say what went wrong, as the last message."""
+    def fail(self, problem: str, remedy: str, is_lost: bool = False) -> None:
+        """Say what went wrong, as the last message; and whether it may go better elsewhere."""
         ...
 
     def close(self) -> None:
@@ -132,10 +132,10 @@ class LocalSender:
         with suppress(OSError):
             self._socket.send(b"{}", socket.MSG_DONTWAIT)
 
-    def fail(self, problem: str, remedy: str) -> None:
-        """Say what went wrong, as the last message."""
+    def fail(self, problem: str, remedy: str, is_lost: bool = False) -> None:
+        """Say what went wrong, as the last message; and whether it may go better elsewhere."""
         with suppress(TrainerGoneError):
-            self._send({"problem": problem, "remedy": remedy}, [])
+            self._send({"problem": problem, "remedy": remedy, "is_lost": is_lost}, [])
 
     def close(self) -> None:
         """End the connection; whoever waits for a credit is told."""
@@ -202,7 +202,8 @@ class LocalReceiver:
             while True:
                 fields = self._next()
                 if "problem" in fields:
-                    raise FeedError(f"{self._sampler}: {fields['problem']}", fields["remedy"])
+                    kind = SamplerLostError if fields.get("is_lost") else FeedError
+                    raise kind(f"{self._sampler}: {fields['problem']}", fields["remedy"])
                 if "part" in fields:
                     part = self._show(fields)
                     _tell(self._socket, {"credits": 1})
@@ -229,12 +230,12 @@ class LocalReceiver:
                 message, fds, _, _ = socket.recv_fds(self._socket, _MAX_PACKET_BYTES, 1)
         except TimeoutError:
             problem = f"{self._sampler} has said nothing for {self._socket.gettimeout():g} s"
-            raise FeedError(problem, "see whether its machine still works") from None
+            raise SamplerLostError(problem, "see whether its machine still works") from None
         except OSError:
             message, fds = b"", []
         if not message:
             problem = f"{self._sampler} is gone: {self._why_gone()}"
-            raise FeedError(problem, "see its log, and start the run again")
+            raise SamplerLostError(problem, "see its log, and start the run again")
         if self._socket.gettimeout() != self._quiet_s:
             self._socket.settimeout(self._quiet_s)
         fields: dict[str, Any] = json.loads(message)

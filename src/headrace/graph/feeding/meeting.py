@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from headrace.core.errors import SpecError
-from headrace.graph.feeding.errors import FeedError
+from headrace.graph.feeding.errors import SamplerLostError
 from headrace.graph.feeding.handover import QUIET_S, LocalReceiver
 
 
@@ -54,7 +54,7 @@ def meet_sampler(path: Path, sampler: str, quiet_s: float = QUIET_S) -> LocalRec
         quiet_s: When a sampler that says nothing is dead.
 
     Raises:
-        FeedError: It does not listen.
+        SamplerLostError: It does not listen.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.settimeout(quiet_s)
@@ -62,7 +62,7 @@ def meet_sampler(path: Path, sampler: str, quiet_s: float = QUIET_S) -> LocalRec
         sock.connect(os.fspath(path))
     except OSError as error:
         sock.close()
-        raise FeedError(
+        raise SamplerLostError(
             f"{sampler} does not listen at {path}: {error.strerror or error}",
             "see its log, and start the run again",
         ) from None

@@ -264,7 +264,9 @@ class StepRecorder:
         times = (_round(start_s), _round(end_s))
         self._recorder.note(("ring", self._recorder.task, self._next, *times, num_bytes))
 
-    def moved(self, src: str, dst: str, n: int, num_bytes: int, start_s: float, end_s: float) -> None:
+    def moved(
+        self, src: str, dst: str, n: int, num_bytes: int, start_s: float, end_s: float
+    ) -> None:
         """Bytes went from a task to a task, one of them this trainer."""
         self._recorder.note(("flow", src, dst, n, num_bytes, _round(start_s), _round(end_s)))
 
@@ -289,7 +291,8 @@ class StepRecorder:
             if len(came[n]) == num_lanes:
                 calls, task = came.pop(n), self._recorder.task
                 times = (_round(calls[0].start_s), _round(calls[-1].end_s))
-                got, asked = (sum(c.reply_bytes for c in calls), sum(c.request_bytes for c in calls))
+                got = sum(each.reply_bytes for each in calls)
+                asked = sum(each.request_bytes for each in calls)
                 self._recorder.note(
                     ("flow", sampler, task, n, got, *times),
                     ("flow", task, sampler, n, asked, *times),

@@ -19,11 +19,11 @@ import numpy as np
 
 from headrace.core.errors import SpecError
 from headrace.graph.feeding.config import PART_LIMITS
-from headrace.graph.feeding.errors import FeedError
+from headrace.graph.feeding.errors import FeedError, SamplerLostError
 from headrace.graph.feeding.handover import TrainerGoneError
 from headrace.graph.feeding.parts import Part, Placed, from_fields, to_fields
 from headrace.graph.service.channel import Channel
-from headrace.graph.service.errors import StoreError
+from headrace.graph.service.errors import StoreError, StoreLostError
 from headrace.graph.service.limits import Limits
 from headrace.graph.service.messages import Fields, Message
 from headrace.graph.service.operations import Operations
@@ -37,7 +37,7 @@ _TIMEOUT_S = 10.0
 _ON_THEIR_WAY = 2
 _ALIGN = 16
 
-_Waiting = tuple[dict[str, Any], np.ndarray] | SpecError
+_Waiting = tuple[dict[str, Any], np.ndarray] | SpecError | SamplerLostError
 
 
 class RemoteSender:
@@ -93,9 +93,9 @@ class RemoteSender:
         """Offer what was written to a slot."""
         self._waiting.put(({"part": to_fields(part, placed)}, self._memory.pop(slot)))
 
-    def fail(self, problem: str, remedy: str) -> None:
-        """Say what went wrong, after all parts that wait."""
-        self._waiting.put(SpecError(problem, remedy))
+    def fail(self, problem: str, remedy: str, is_lost: bool = False) -> None:
+        """Say what went wrong, after all parts that wait; and if it may go better elsewhere."""
+        self._waiting.put((SamplerLostError if is_lost else SpecError)(problem, remedy))
 
     def close(self) -> None:
         """Let whoever waits for a credit go; what waits can still be taken."""
@@ -119,10 +119,12 @@ class RemoteReceiver:
 
     Args:
         channel: How to reach it; a `FlightChannel` whose address names task and machine.
+        sampler: Task and machine, for messages.
     """
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, sampler: str = "the sampler") -> None:
         self._channel = channel
+        self._sampler = sampler
         self._asked: deque[Future[Message]] = deque()
 
     def receive(self) -> Part:
@@ -136,8 +138,13 @@ class RemoteReceiver:
                 self._asked.append(self._channel.ask({"op": "next"}, (), _TIMEOUT_S))
             try:
                 reply = self._asked.popleft().result()
+            except StoreLostError as error:
+                raise SamplerLostError(error.problem, error.remedy) from None
             except StoreError as error:
                 raise FeedError(error.problem, error.remedy) from None
+            if "lost" in reply.fields:
+                problem, remedy = reply.fields["lost"]
+                raise SamplerLostError(f"{self._sampler}: {problem}", remedy)
             if "part" in reply.fields:
                 return from_fields(reply.fields["part"], _aligned(reply.arrays[0]))
 
@@ -176,9 +183,11 @@ class _Parts(Operations):
             found = self._waiting.get(timeout=_ANSWER_S)
         except Empty:
             return {"wait": True}, ()
-        if isinstance(found, SpecError):
+        if isinstance(found, SpecError | SamplerLostError):
             # For requests that are already on their way, too.
             self._waiting.put(found)
+            if isinstance(found, SamplerLostError):
+                return {"lost": [found.problem, found.remedy]}, ()
             raise found
         self._credits.release()
         fields, memory = found

@@ -27,19 +27,29 @@ class GlobalBatches:
     of an epoch is cut evenly: all batches but two are whole, and the last two of each sampler share
     what is left. Only that a trainer has fewer seeds than iterations makes both larger.
 
+    What a sampler of the plan takes is a lane. A run that goes on with other machines keeps the
+    lanes of the plan that it began with, and so its batches, whoever has which.
+
     Attributes:
-        shares: Seeds per iteration of every sampler, those of a trainer side by side.
-        counts: Seeds per epoch of every sampler.
-        samplers_per_trainer: How many are side by side.
+        shares: Seeds per iteration of every lane, those of a trainer side by side.
+        counts: Seeds per epoch of every lane.
+        samplers_per_trainer: How many are side by side, where the run began.
         drop_last: Whether all batches are whole, and what is left is left out.
+        lanes: How many each trainer has now, in order; none if it is as where the run began.
     """
 
     shares: tuple[int, ...]
     counts: tuple[int, ...]
     samplers_per_trainer: int = 1
     drop_last: bool = False
+    lanes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.lanes and (sum(self.lanes) != len(self.shares) or min(self.lanes) < 1):
+            raise SpecError(
+                f"{len(self.shares)} lanes are divided among trainers as {list(self.lanes)}",
+                "give every lane to one trainer, and every trainer at least one",
+            )
         if len(self.shares) != len(self.counts) or len(self.shares) % self.samplers_per_trainer:
             raise SpecError(
                 f"there are {len(self.shares)} shares, {len(self.counts)} numbers of seeds and "
@@ -50,7 +60,7 @@ class GlobalBatches:
     @property
     def num_trainers(self) -> int:
         """How many trainers take batches."""
-        return len(self.shares) // self.samplers_per_trainer
+        return len(self._num_lanes)
 
     @property
     def num_iterations(self) -> int:
@@ -58,41 +68,47 @@ class GlobalBatches:
         if self.drop_last:
             return min(n // share for n, share in zip(self.counts, self.shares, strict=True))
         needed = -(-sum(self.counts) // sum(self.shares))
-        return min(needed, *self.merged().counts) if needed else 0
+        # Of trainers where the run began: there are as many iterations however it goes on.
+        side_by_side = np.reshape(self.counts, (-1, self.samplers_per_trainer))
+        return min(needed, *side_by_side.sum(1).tolist()) if needed else 0
 
-    def samplers_of(self, trainer: int) -> slice:
-        """Where a trainer's samplers are among all."""
-        first = trainer * self.samplers_per_trainer
-        return slice(first, first + self.samplers_per_trainer)
+    @property
+    def _num_lanes(self) -> tuple[int, ...]:
+        num = self.samplers_per_trainer
+        return self.lanes or (num,) * (len(self.shares) // num)
+
+    def lanes_of(self, trainer: int) -> slice:
+        """Where a trainer's lanes are among all."""
+        first = sum(self._num_lanes[:trainer])
+        return slice(first, first + self._num_lanes[trainer])
 
     def batch_size(self, trainer: int) -> int:
         """Seeds of a trainer in a whole batch."""
-        return sum(self.shares[self.samplers_of(trainer)])
+        return sum(self.shares[self.lanes_of(trainer)])
 
-    def ends(self, sampler: int) -> tuple[int, ...]:
-        """Seeds of a sampler in its last batches; none if all are whole."""
+    def ends(self, lane: int) -> tuple[int, ...]:
+        """Seeds of a lane in its last batches; none if all are whole."""
         if self.drop_last or not self.num_iterations:
             return ()
         num_ends = min(self.num_iterations, 2)
         num_whole = self.num_iterations - num_ends
-        left = max(self.counts[sampler] - num_whole * self.shares[sampler], 0)
+        left = max(self.counts[lane] - num_whole * self.shares[lane], 0)
         if num_ends == 1:
             return (left,)
-        # Odd ones go to one end or the other, so that no trainer has only empty samplers at one.
-        first = (left + (sampler + 1) % 2) // 2
+        # Odd ones go to one end or the other, so that no trainer has only empty lanes at one.
+        first = (left + (lane + 1) % 2) // 2
         return first, left - first
 
     def num_seeds(self) -> np.ndarray:
         """Seeds by iteration and trainer."""
         sizes = np.empty((self.num_iterations, len(self.shares)), np.int64)
-        for sampler, (share, count) in enumerate(zip(self.shares, self.counts, strict=True)):
-            ends = self.ends(sampler)
+        for lane, (share, count) in enumerate(zip(self.shares, self.counts, strict=True)):
+            ends = self.ends(lane)
             num_whole = len(sizes) - len(ends)
-            sizes[:num_whole, sampler] = np.clip(count - share * np.arange(num_whole), 0, share)
-            sizes[num_whole:, sampler] = ends
-        per_trainer: np.ndarray = sizes.reshape(
-            len(sizes), self.num_trainers, self.samplers_per_trainer
-        ).sum(2)
+            sizes[:num_whole, lane] = np.clip(count - share * np.arange(num_whole), 0, share)
+            sizes[num_whole:, lane] = ends
+        firsts = [self.lanes_of(trainer).start for trainer in range(self.num_trainers)]
+        per_trainer: np.ndarray = np.add.reduceat(sizes, firsts, axis=1)
         return per_trainer
 
     def num_seeds_of(self, iteration: int) -> tuple[int, ...]:
@@ -101,10 +117,40 @@ class GlobalBatches:
 
     def merged(self) -> GlobalBatches:
         """The same if every trainer made its batches itself."""
-        own = [self.samplers_of(trainer) for trainer in range(self.num_trainers)]
-        shares = tuple(sum(self.shares[samplers]) for samplers in own)
-        counts = tuple(sum(self.counts[samplers]) for samplers in own)
+        own = [self.lanes_of(trainer) for trainer in range(self.num_trainers)]
+        shares = tuple(sum(self.shares[lanes]) for lanes in own)
+        counts = tuple(sum(self.counts[lanes]) for lanes in own)
         return GlobalBatches(shares, counts, 1, self.drop_last)
+
+
+def divide_lanes(shares: Sequence[int], num_samplers: int) -> tuple[int, ...]:
+    """How many lanes, side by side, each of some other number of samplers takes.
+
+    Args:
+        shares: Seeds per iteration of every lane.
+        num_samplers: How many there are now.
+
+    Returns:
+        Numbers from 1 on, such that all samplers have about as many seeds.
+
+    Raises:
+        SpecError: There are more samplers than lanes.
+    """
+    if num_samplers > len(shares):
+        raise SpecError(
+            f"a run that began with {len(shares)} samplers is to go on with {num_samplers}",
+            "plan with at most as many trainers and samplers as it began with",
+        )
+    if num_samplers == len(shares):
+        return (1,) * num_samplers
+    before = np.cumsum([0, *shares])
+    ends = [0]
+    for sampler in range(1, num_samplers):
+        # Where the sum is nearest, but for a lane each before and after.
+        wanted = before[-1] * sampler / num_samplers
+        nearest = int(np.argmin(np.abs(before - wanted)))
+        ends.append(min(max(nearest, ends[-1] + 1), len(shares) - num_samplers + sampler))
+    return tuple(np.diff([*ends, len(shares)]).tolist())
 
 
 def whole_shares(mix: np.ndarray, samplers_per_trainer: int = 1) -> tuple[int, ...]:

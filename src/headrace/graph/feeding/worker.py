@@ -22,6 +22,7 @@ from headrace.graph.feeding.handover import PartSender, TrainerGoneError
 from headrace.graph.feeding.making import Clock, Draft, PartMaker, SampledJob
 from headrace.graph.feeding.parts import Part, Placed, arrays_in, place
 from headrace.graph.feeding.scheduling import Job
+from headrace.graph.service.errors import StoreLostError
 
 T = TypeVar("T")
 
@@ -156,7 +157,7 @@ class Pipeline:
             self._failure = error
             self._ended.set()
         # At once, while other stages may still wait for a store; who waits for a credit is freed.
-        self._sender.fail(*_said(error))
+        self._sender.fail(*_said(error), isinstance(error, StoreLostError))
         self._sender.close()
 
     def _put(self, queue: Queue[T], item: T) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+TELL_AFTER_S = 5.0
+"""Who waits for another task for longer says so."""
+
 
 @dataclass(frozen=True)
 class Limits:

@@ -17,12 +17,10 @@ import numpy as np
 
 from headrace.graph.service.channel import Address, Channel
 from headrace.graph.service.errors import StoreError, StoreLostError
+from headrace.graph.service.limits import TELL_AFTER_S
 from headrace.graph.service.messages import Fields, Message
 from headrace.graph.service.security import Credentials
 from headrace.graph.service.socket_channel import open_channel
-
-TELL_AFTER_S = 5.0
-"""Who waits for longer says so."""
 
 # A store's machine that is cut off lets a connection hang: better to try anew when it is back.
 _CONNECT_S = 5.0

@@ -142,14 +142,19 @@ class TrainerShell(Shell):
         return where
 
     def _answer(self, request: dict[str, Any]) -> Mapping[str, Any]:
-        """Start the trainer's samplers; in a thread of the request."""
-        import ray
-
+        """Start samplers of the trainer, or one in another's place; in a thread of the request."""
         from headrace.core.errors import SpecError
-        from headrace.runtime.errors import RunError
 
-        if request.get("kind") != "start_samplers":
-            raise SpecError(f"{request.get('kind')!r} is no request", "ask for start_samplers")
+        kind = request.get("kind")
+        if kind == "start_samplers":
+            return {"places": self._start_samplers(request)}
+        if kind == "replace_sampler":
+            return {"places": self._replace_sampler(request)}
+        raise SpecError(f"{kind!r} is no request", "ask for start_samplers or replace_sampler")
+
+    def _start_samplers(self, request: Mapping[str, Any]) -> list[Any]:
+        from headrace.core.errors import SpecError
+
         configs, seeds = request["configs"], request["seeds"]
         if len(configs) != len(self._samplers):
             raise SpecError(
@@ -166,16 +171,29 @@ class TrainerShell(Shell):
             )
             for shell, config, path in zip(self._samplers, configs, seeds, strict=True)
         ]
+        return self._places(self._samplers, began)
+
+    def _replace_sampler(self, request: Mapping[str, Any]) -> list[Any]:
+        shell = self._samplers[request["sampler"]]
+        again = (request["epoch"], request["batch"], request["why"])
+        return self._places([shell], [shell.begin_again.remote(*again)])
+
+    def _places(self, samplers: Sequence[Any], began: Sequence[Any]) -> list[Any]:
+        """Where samplers listen, once all of them do."""
+        import ray
+
+        from headrace.runtime.errors import RunError
+
         end_s = time.monotonic() + _SAMPLERS_S
         try:
             ray.get(began, timeout=_ANSWER_S)
             while True:
-                places = ray.get([shell.place.remote() for shell in self._samplers], timeout=20)
+                places = ray.get([shell.place.remote() for shell in samplers], timeout=20)
                 for place in places:
                     if place is not None and "error" in place:
                         raise RunError(place["error"]["problem"], place["error"]["remedy"])
                 if None not in places:
-                    return {"places": places}
+                    return list(places)
                 if time.monotonic() > end_s:
                     late = places.index(None)
                     raise RunError(

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import SpecError
-from headrace.graph.feeding.scheduling import batches_per_epoch, epoch_order, schedule, share_of
+from headrace.graph.feeding.scheduling import (
+    batches_per_epoch,
+    epoch_order,
+    schedule,
+    share_of,
+    side_by_side,
+)
 
 
 def test_shares_of_a_batch_are_even_and_add_up() -> None:
@@ -89,3 +95,14 @@ def test_a_schedule_that_begins_later_gives_what_is_left_of_the_whole() -> None:
         for job, expected in zip(left, whole[first:], strict=True):
             assert (job.epoch, job.batch) == (expected.epoch, expected.batch)
             assert job.seeds.tolist() == expected.seeds.tolist()
+
+
+def test_lanes_take_turns_in_every_batch() -> None:
+    lanes = [
+        schedule(np.arange(first, first + 6), 2, 3, 0, shuffle=False, num_epochs=1)
+        for first in (0, 10)
+    ]
+    jobs = [(job.batch, job.seeds.tolist()) for job in side_by_side(lanes)]
+    assert jobs == [
+        (0, [0, 1]), (0, [10, 11]), (1, [2, 3]), (1, [12, 13]), (2, [4, 5]), (2, [14, 15]),
+    ]  # fmt: skip

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.errors import SpecError
-from headrace.graph.feeding.shares import GlobalBatches, deal, whole_shares
+from headrace.graph.feeding.shares import GlobalBatches, deal, divide_lanes, whole_shares
 
 
 def test_equal_trainers_stay_equal_although_their_samplers_cannot() -> None:
@@ -56,6 +58,41 @@ def test_trainers_end_together_with_what_is_left() -> None:
 def test_a_trainer_without_seeds_makes_no_batches() -> None:
     assert GlobalBatches((4, 4), (0, 1)).num_iterations == 0
     assert GlobalBatches((4, 4), (0, 0)).num_seeds().shape == (0, 2)
+
+
+@pytest.mark.parametrize("lanes", [(4, 2), (1, 4, 1), (6,), (3, 3)])
+def test_batches_stay_what_they_are_whoever_has_the_lanes(lanes: tuple[int, ...]) -> None:
+    shares, counts = (2, 1, 3, 3, 2, 2), (5, 2, 9, 6, 5, 1)
+    began = GlobalBatches(shares, counts, samplers_per_trainer=2)
+    later = GlobalBatches(shares, counts, 2, lanes=lanes)
+    assert later.num_trainers == len(lanes)
+    assert later.num_iterations == began.num_iterations
+    assert [later.ends(lane) for lane in range(6)] == [began.ends(lane) for lane in range(6)]
+    assert later.num_seeds().sum(1).tolist() == began.num_seeds().sum(1).tolist()
+    assert sum(later.batch_size(t) for t in range(len(lanes))) == sum(shares)
+    taken = [lane for t in range(len(lanes)) for lane in range(6)[later.lanes_of(t)]]
+    assert taken == list(range(6))
+    with pytest.raises(SpecError, match="6 lanes are divided"):
+        GlobalBatches(shares, counts, 2, lanes=(*lanes, 1))
+
+
+@given(
+    shares=st.lists(st.integers(1, 50), min_size=1, max_size=12),
+    num_samplers=st.integers(1, 12),
+)
+def test_lanes_are_divided_evenly_and_completely(shares: list[int], num_samplers: int) -> None:
+    if num_samplers > len(shares):
+        with pytest.raises(SpecError, match="go on with"):
+            divide_lanes(shares, num_samplers)
+        return
+    lanes = divide_lanes(shares, num_samplers)
+    assert len(lanes) == num_samplers
+    assert sum(lanes) == len(shares)
+    assert min(lanes) >= 1
+    ends = np.cumsum([0, *lanes])
+    seeds = [sum(shares[a:b]) for a, b in pairwise(ends.tolist())]
+    if len(set(shares)) == 1 and len(shares) % num_samplers == 0:
+        assert len(set(seeds)) == 1
 
 
 def test_shares_and_counts_belong_together() -> None:

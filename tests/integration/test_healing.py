@@ -1,0 +1,364 @@
+"""Stores and samplers that are killed or silent, and come back: nobody sees it in the batches."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.graph.feeding.config import Lane, SamplerConfig
+from headrace.graph.feeding.errors import FeedError
+from headrace.graph.feeding.feed import Feed, start_feed
+from headrace.graph.opening import PartitionedGraph, open_graph
+from headrace.graph.service.security import Credentials, Secret
+from headrace.runtime.asking import AskServer
+from headrace.runtime.context import RunContext
+from headrace.runtime.feeds import Portion, start_samplers
+from headrace.runtime.messages import Inbox
+from headrace.runtime.shells.sampler import SamplerShell
+from tests.integration.store_service.store_process import patient
+from tests.leftovers import is_left, shared_memory
+from tests.unit.graph.small_graphs import homogeneous, write
+
+pytestmark = pytest.mark.integration
+pytest.importorskip("torch_geometric")
+
+NUM_BATCHES = 9
+SEEDS = np.arange(0, 400, 3)
+PATIENCE_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> PartitionedGraph:
+    folder = tmp_path_factory.mktemp("graph")
+    write(homogeneous(400, 6000), folder / "parts", 2)
+    return open_graph(folder / "parts")
+
+
+class Store:
+    """A store that may be started again where it was.
+
+    Args:
+        folder: For its files.
+        graph: Whose second part it serves.
+    """
+
+    def __init__(self, folder: Path, graph: PartitionedGraph) -> None:
+        folder.mkdir()
+        Credentials(Secret.random()).save(folder / "keys")
+        self.folder, self.port, self._graph = folder, 0, graph
+        self.process = self.start()
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start it, on the same port as before."""
+        ready, config = self.folder / "ready", self.folder / "config"
+        ready.unlink(missing_ok=True)
+        settings = {
+            "graph": str(self._graph.folder),
+            "part": 1,
+            "credentials": str(self.folder / "keys"),
+            "ready": str(ready),
+            "port": self.port,
+            "tls": False,
+        }
+        config.write_text(json.dumps(settings))
+        command = [sys.executable, "-m", "headrace.graph.service", "--config", str(config)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE)
+        assert patient(ready.exists, 120)
+        said = json.loads(ready.read_text())
+        self.port = said["port"] if "port" in said else said["ports"]["1"]
+        return self.process
+
+    def kill(self) -> None:
+        """As a machine would: without a word."""
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What samplers must know."""
+        at = {"part": 1, "task": "store1", "machine": "m1", "host": "127.0.0.1", "port": self.port}
+        return {"stores": [at], "credentials": self.folder / "keys", "tls": False}
+
+
+@pytest.fixture
+def store(graph: PartitionedGraph, tmp_path: Path) -> Iterator[Store]:
+    store = Store(tmp_path / "store", graph)
+    try:
+        yield store
+    finally:
+        store.kill()
+
+
+def config_of(graph: PartitionedGraph, **changes: Any) -> SamplerConfig:
+    settings: dict[str, Any] = {
+        "task": "sampler0.0",
+        "machine": "m0",
+        "graph": graph.folder,
+        "node_type": "node",
+        "seeds": "given",
+        "share": 16,
+        "batches_per_epoch": NUM_BATCHES,
+        "seed": 3,
+        "fanouts": [[edge_type, [5, 4]] for edge_type in graph.edge_types],
+        "window": 2,
+        **changes,
+    }
+    return SamplerConfig(**settings)
+
+
+def as_lists(batch: Any) -> tuple[Any, ...]:
+    labels = batch.y[: batch.batch_size].tolist()
+    return (batch.n_id.tolist(), batch.edge_index.tolist(), batch.x.tolist(), labels)
+
+
+def take(feed: Feed, num_epochs: int, at: dict[int, Callable[[], object]]) -> list[Any]:
+    """Batches of some epochs; something happens after some of them."""
+    seen: list[Any] = []
+    for _ in range(num_epochs):
+        for batch in feed:
+            seen.append(as_lists(batch))
+            at.get(len(seen), lambda: None)()
+    return seen
+
+
+def undisturbed(graph: PartitionedGraph, num_epochs: int) -> list[Any]:
+    with start_feed([config_of(graph)], [SEEDS], time.perf_counter) as feed:
+        return take(feed, num_epochs, {})
+
+
+def test_a_store_that_is_started_again_is_not_noticed(
+    graph: PartitionedGraph, store: Store, tmp_path: Path
+) -> None:
+    expected = undisturbed(graph, 4)
+    config = config_of(graph, patience_s=PATIENCE_S, **store.settings)
+
+    def kill_and_start() -> None:
+        store.kill()
+        store.start()
+
+    with start_feed([config], [SEEDS], time.perf_counter) as feed:
+        assert take(feed, 4, {5: kill_and_start, 20: kill_and_start}) == expected
+
+
+def test_a_store_that_is_silent_for_ten_seconds_is_waited_for(
+    graph: PartitionedGraph, store: Store, tmp_path: Path
+) -> None:
+    expected = undisturbed(graph, 3)
+    waits = tmp_path / "waits"
+    config = config_of(graph, patience_s=PATIENCE_S, waits=waits, **store.settings)
+    said: list[str] = []
+
+    def silence() -> None:
+        store.process.send_signal(signal.SIGSTOP)
+
+        def wake() -> None:
+            time.sleep(10)
+            said.append(waits.read_text() if waits.exists() else "")
+            store.process.send_signal(signal.SIGCONT)
+
+        threading.Thread(target=wake).start()
+
+    with start_feed([config], [SEEDS], time.perf_counter) as feed:
+        assert take(feed, 3, {4: silence}) == expected
+        assert said == ["store1 on m1"]
+        assert patient(lambda: waits.read_text() == "", 30)
+
+
+def test_patience_with_a_store_ends(graph: PartitionedGraph, store: Store) -> None:
+    config = config_of(graph, patience_s=4.0, **store.settings)
+    with start_feed([config], [SEEDS], time.perf_counter) as feed:
+        list(feed)
+        store.process.kill()
+        begin = time.monotonic()
+        with pytest.raises(FeedError, match=r"store1 on m1 has not answered for 4 s"):
+            take(feed, 99, {})
+        assert time.monotonic() - begin < 20
+
+
+class Shells:
+    """Answers a trainer as its shell does, with the shell of its sampler.
+
+    Args:
+        graph: All parts.
+        store: Asked for the part that is not here.
+        far: Whether the sampler is reached as on another machine.
+    """
+
+    def __init__(self, graph: PartitionedGraph, store: Store, far: bool) -> None:
+        self.sampler = SamplerShell("sampler0.0", "m0")
+        self.sampler.address = "127.0.0.1"
+        self.asked: list[dict[str, Any]] = []
+        self.kills_first = False
+        self._trainer_machine = "m1" if far else "m0"
+        settings = {**store.settings, "graph": str(graph.folder)}
+        del settings["credentials"]
+        self.sampler.prepare(settings, (store.folder / "keys").read_bytes(), {})
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Start a sampler, or one in another's place."""
+        self.asked.append(request)
+        if request["kind"] == "start_samplers":
+            (config,), (seeds,) = request["configs"], request["seeds"]
+            self.sampler.begin(config, Path(seeds).read_bytes(), None, self._trainer_machine)
+            if self.kills_first:
+                self.kill()
+        else:
+            assert request["sampler"] == 0
+            self.sampler.begin_again(request["epoch"], request["batch"], request["why"])
+        assert patient(lambda: self.sampler.place() is not None, 120)
+        place = self.sampler.place()
+        assert place is not None
+        return {"places": [place]}
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """Do this to the sampler that works now."""
+        os.kill(self.sampler.state()["pid"], number)
+
+
+@contextmanager
+def running(
+    folder: Path,
+    graph: PartitionedGraph,
+    store: Store,
+    patience_s: float = PATIENCE_S,
+    far: bool = False,
+    kills_first: bool = False,
+) -> Iterator[tuple[Shells, Inbox, Feed]]:
+    """A trainer's feed whose sampler somebody else starts."""
+    from headrace.graph.loading.stores import find_access
+
+    folder.mkdir()
+    shells, inbox = Shells(graph, store, far), Inbox(folder / "messages")
+    shells.kills_first = kills_first
+    server = AskServer(folder / "ask", shells.answer)
+    run = RunContext(
+        machine="m0",
+        messages=folder / "messages",
+        parts=graph.folder,
+        credentials=store.folder / "keys",
+        requests=folder / "ask",
+        samplers=("sampler0.0",),
+        window=2,
+        patience_s=patience_s,
+    )
+    fanouts = {edge_type: [5, 4] for edge_type in graph.edge_types}
+    try:
+        with start_samplers(
+            run,
+            find_access(graph),
+            graph.folder,
+            "node",
+            [Portion(16, (), SEEDS)],
+            NUM_BATCHES,
+            fanouts,
+            {"seed": 3},
+        ) as feed:
+            yield shells, inbox, feed
+    finally:
+        server.close()
+        inbox.close()
+        shells.sampler.close()
+
+
+@pytest.mark.parametrize("far", [False, True], ids=["near", "far"])
+def test_a_sampler_that_is_killed_is_replaced(
+    graph: PartitionedGraph, store: Store, tmp_path: Path, far: bool
+) -> None:
+    shared = shared_memory()
+    expected = undisturbed(graph, 4)
+    with running(tmp_path / "run", graph, store, far=far, kills_first=True) as (
+        shells,
+        inbox,
+        feed,
+    ):
+
+        def kill_both() -> None:
+            shells.kill()
+            store.kill()
+            store.start()
+
+        assert take(feed, 4, {4: shells.kill, 12: kill_both, 30: shells.kill}) == expected
+        state = shells.sampler.state()
+        # One more than was asked for: the first was gone before it listened.
+        assert state["restarts"] == len(shells.asked) >= 3
+        assert "sampler0.0 on m0" in state["why"]
+        told = [message for message in inbox.receive(0) if message["kind"] == "healing"]
+        assert len(told) == len(shells.asked) - 1
+        assert "another one takes its place" in told[0]["text"]
+    assert not is_left(shared)
+
+
+def test_a_silent_sampler_is_replaced_and_a_lasting_fault_is_reported(
+    graph: PartitionedGraph, store: Store, tmp_path: Path
+) -> None:
+    expected = undisturbed(graph, 2)
+    with running(tmp_path / "run", graph, store) as (shells, inbox, feed):
+        assert take(feed, 2, {3: partial(shells.kill, signal.SIGSTOP)}) == expected
+        assert [request["kind"] for request in shells.asked] == [
+            "start_samplers", "replace_sampler",
+        ]  # fmt: skip
+        # Ten seconds without a batch, but not without a word.
+        waits = [m for m in inbox.receive(0) if m["kind"] == "waits" and m["waits"]]
+        assert waits[0]["for"] == "sampler0.0 on m0"
+        shells.sampler._settings["graph"] = str(tmp_path / "nowhere")
+        shells.kill()
+        with pytest.raises(FeedError, match=r"sampler0\.0 on m0: .*nowhere"):
+            take(feed, 99, {})
+        assert len(shells.asked) == 3
+
+
+def test_lanes_make_the_same_batches_on_fewer_samplers(
+    graph: PartitionedGraph, store: Store, tmp_path: Path
+) -> None:
+    seeds = np.array_split(SEEDS, 3)
+    lanes = []
+    for number, (own, share) in enumerate(zip(seeds, (5, 6, 5), strict=True)):
+        np.save(tmp_path / f"{number}.npy", own)
+        lanes.append(Lane(seeds=tmp_path / f"{number}.npy", share=share, ends=(2, 2)))
+
+    def config(*lanes: Lane) -> SamplerConfig:
+        first, *further = lanes
+        own = {"share": first.share, "ends": first.ends, "further": further}
+        return config_of(graph, trace=tmp_path / "trace", **own, **store.settings)
+
+    seen = []
+    for groups in ([[0], [1], [2]], [[0, 1], [2]], [[0, 1, 2]]):
+        configs = [config(*(lanes[lane] for lane in group)) for group in groups]
+        first = [seeds[group[0]] for group in groups]
+        with start_feed(configs, first, time.perf_counter) as feed:
+            seen.append(take(feed, 2, {}))
+            assert feed.report().num_batches == 2 * NUM_BATCHES
+    assert seen[1] == seen[0]
+    assert seen[2] == seen[0]
+    records = [json.loads(line) for line in (tmp_path / "trace").read_text().splitlines()]
+    taken = [record[2] for record in records if record[0] == "exec"]
+    # Three samplers, then two, then one: each says once what an iteration took.
+    assert taken.count(0) == taken.count(7) == 6
+
+
+def test_without_patience_a_lost_sampler_ends_the_feed(
+    graph: PartitionedGraph, store: Store, tmp_path: Path
+) -> None:
+    with running(tmp_path / "run", graph, store, patience_s=0.0) as (shells, _, feed):
+        list(feed)
+        shells.kill()
+        begin = time.monotonic()
+        with pytest.raises(FeedError, match=r"sampler0\.0 on m0 is gone"):
+            take(feed, 99, {})
+        assert time.monotonic() - begin < 15
+        assert len(shells.asked) == 1
