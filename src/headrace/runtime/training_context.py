@@ -21,6 +21,7 @@ from headrace.runtime.checkpointing import Checkpoints
 from headrace.runtime.context import RunContext, current_run
 from headrace.runtime.loading import NeighborLoader
 from headrace.runtime.messages import report
+from headrace.runtime.served_models import ServedModels
 from headrace.runtime.stepping import steps_of
 from headrace.training.checkpoints import as_plain
 from headrace.training.data_parallel import (
@@ -32,6 +33,7 @@ from headrace.training.data_parallel import (
     share_gradients,
     sum_over_trainers,
 )
+from headrace.training.inference.running import Inference, infer
 from headrace.training.keeping import BestKeeper
 from headrace.training.watching import ExchangeWatch
 
@@ -75,6 +77,7 @@ class TrainContext:
         self._folder = run.parts if run and run.parts else graph
         self._graph: PartitionedGraph | None = None
         self._loaders: dict[str, NeighborLoader] = {}
+        self._served = ServedModels(run) if run and run.servers else None
         self._keeper = BestKeeper(self.output if self.rank == 0 else None)
         self._checkpoints = Checkpoints(run, self.device, self._keeper)
 
@@ -170,15 +173,22 @@ class TrainContext:
 
         Args:
             model: The same on all of them; parameters of rank 0 are taken.
-            optimizer: Of the model's parameters; it stays as it is.
+            optimizer: Of the model's parameters. It stays the same object; where the plan has
+                parameter servers, they make its steps.
             **settings: Of torch's `DistributedDataParallel`, e.g. `find_unused_parameters`.
 
         Returns:
             The model to call, and the optimizer if one was given.
+
+        Raises:
+            SpecError: There are parameter servers, and no optimizer or one that they do not know.
         """
         model = model.to(self.device)
         self._checkpoints.add(model, optimizer)
-        if self.world_size > 1:
+        if self._served is not None:
+            self._join()
+            self._served.share(model, optimizer)
+        elif self.world_size > 1:
             self._join()
             steps = None if self._run is None else steps_of(self._run)
             if steps is not None and STEP.watch is None:
@@ -238,6 +248,32 @@ class TrainContext:
         return self._keeper.show(
             score, lambda: dict(as_plain(plain(model).state_dict(), "model")), patience
         )
+
+    def infer(
+        self, model: nn.Module, output: str | os.PathLike[str] | None = None, **settings: Any
+    ) -> Inference | None:
+        """Compute the model for all nodes from all neighbours; all trainers must ask.
+
+        The first trainer computes and the others wait: all parts must be on its machine.
+
+        Args:
+            model: As `prepare` gave it, or as it was before.
+            output: Folder for the tables; else the one for what is kept.
+            **settings: Of `headrace.infer`.
+
+        Returns:
+            What was made, for the first trainer.
+
+        Raises:
+            SpecError: The model cannot be computed layer by layer, or a part is not there.
+        """
+        self._join()
+        done = None
+        if self.rank == 0:
+            folder = self.output if output is None else output
+            done = infer(plain(model), self.graph, folder, **settings)
+        from_first_trainer(0.0, self.device)
+        return done
 
     def _join(self) -> None:
         join_group(self.device, self.world_size)
