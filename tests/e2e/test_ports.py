@@ -272,6 +272,19 @@ def test_no_secret_is_ever_shown(seen: Seen) -> None:
     assert oct(seen.folder.stat().st_mode & 0o777) == "0o700"
 
 
+def test_a_secret_that_is_shown_would_be_found(tmp_path: Path) -> None:
+    secrets = [b"something that only this test knows", b"another"]
+    (tmp_path / "log").write_bytes(b"token: " + secrets[0])
+    assert in_files(secrets, [tmp_path / "log"]) == [str(tmp_path / "log")]
+    environment = {**os.environ, "TOKEN": secrets[0].decode()}
+    with subprocess.Popen(["sleep", "1000"], env=environment) as shows:
+        try:
+            assert patient(lambda: in_processes(secrets))
+            assert all(f"/{shows.pid}/environ" in place for place in in_processes(secrets))
+        finally:
+            shows.kill()
+
+
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
