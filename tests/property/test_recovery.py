@@ -57,11 +57,13 @@ def test_a_run_is_mended_on_machines_that_are_there(state: Recovery, events: lis
             # Who is said to be there is; who has joined and left again is not.
             there = (there & before.machines) | event.machines
         state, decision = decide(before, event)
+        assert decision is None or decision.line
         match decision:
             case Resume():
                 assert state.attempt == before.attempt + 1
                 assert state.machines
                 assert state.machines <= there
+                assert state.machines == decision.machines
                 assert state.machines == (before.machines | decision.joined) - decision.without
             case Restart():
                 assert 1 <= decision.number <= state.limits.restarts

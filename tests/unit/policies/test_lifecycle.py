@@ -22,6 +22,7 @@ from headrace.policies.lifecycle.events import (
     Place,
     Placed,
     Ready,
+    Regroup,
     Say,
     Ship,
     Shipped,
@@ -171,6 +172,8 @@ def test_a_slow_start_says_who_waits_for_what_and_then_fails_with_it() -> None:
     state, commands = drive(Tick(), state=state, now_s=limits.slow_s)
     assert commands == [Say("store1 on m1 waits for 4 CPU after 10 s")]
     assert drive(Tick(), state=state, now_s=limits.slow_s + 1)[1] == []
+    state, commands = drive(Tick(), state=state, now_s=2 * limits.slow_s)
+    assert commands == [Say("store1 on m1 waits for 4 CPU after 20 s")]
     _, commands = drive(Tick(), state=state, now_s=limits.place_s)
     assert outcome_of(commands).problem == "store1 on m1 waits for 4 CPU after 90 s"
     state, _ = drive(*START[:3])
@@ -200,6 +203,32 @@ def test_silence_is_loss_of_a_task_or_of_its_machine() -> None:
     machine, _ = drive(Tick(), state=state, now_s=limits.silence_s)
     problem = (machine.outcome or Outcome()).problem
     assert problem.startswith("m1 is lost with store1, sampler0.0, trainer1: ")
+
+
+def test_silence_is_told_before_it_counts_as_loss() -> None:
+    limits = Deadlines()
+    state, _ = drive(*START)
+    state, _ = drive(Heard(frozenset(NAMES) - {"store1"}), state=state, now_s=5)
+    state, commands = drive(Tick(), state=state, now_s=limits.slow_s)
+    assert commands == [Say("m1 has not answered for 10 s")]
+    state, commands = drive(Tick(), state=state, now_s=limits.slow_s + 1)
+    assert commands == []
+    # A network that was cut for 10 s is no loss.
+    state, _ = drive(Heard(frozenset(NAMES)), state=state, now_s=20)
+    state, commands = drive(Tick(), state=state, now_s=limits.silence_s)
+    assert commands == []
+    assert limits.slow_s <= limits.silence_s - limits.slow_s <= 15
+
+
+def test_an_outcome_names_the_fault_that_may_be_mended() -> None:
+    state, _ = drive(*START)
+    after, _ = drive(FAILURE, state=state)
+    assert (after.outcome or Outcome()).fault == FAILURE
+    after, _ = drive(FAILURE, Lost("m1", "it is gone"), state=state)
+    assert (after.outcome or Outcome()).fault == Lost("m1", "it is gone")
+    after, commands = drive(Regroup("m3 has joined"), state=state)
+    assert commands == [Stop("trainer0"), Stop("trainer1")]
+    assert (after.outcome or Outcome()).fault == Regroup("m3 has joined")
 
 
 def test_a_machine_that_is_lost_early_fails_the_run() -> None:

@@ -17,6 +17,7 @@ from headrace.policies.recovery.events import (
     Restart,
     Resume,
     Saved,
+    Settled,
     Stepped,
     TaskEnded,
     TaskLost,
@@ -43,13 +44,14 @@ def after(*events: Event, state: Recovery | None = None) -> tuple[Recovery, list
 
 def test_a_store_is_started_again_where_it_is() -> None:
     state, decisions = after(KILLED_STORE)
-    assert decisions == [Restart(STORE, "store1 on m1 was ended by SIGKILL", 1)]
+    assert decisions == [Restart(STORE, "store1 on m1 was ended by SIGKILL", 1, 3)]
     assert (state.attempt, state.num_restarts) == (1, 1)
 
 
 def test_a_store_that_ends_while_others_start_is_cause_to_begin_anew() -> None:
     _, decisions = after(TaskEnded(STORE, -9, "was ended by SIGKILL"))
-    assert decisions == [Resume("store1 on m1 was ended by SIGKILL")]
+    assert [each.why for each in decisions] == ["store1 on m1 was ended by SIGKILL"]
+    assert isinstance(decisions[0], Resume)
 
 
 @pytest.mark.parametrize("role", [Role.TRAINER, Role.SERVER])
@@ -57,22 +59,25 @@ def test_a_store_that_ends_while_others_start_is_cause_to_begin_anew() -> None:
 def test_who_was_ended_by_others_leads_to_a_resume(role: Role, code: int) -> None:
     task = Task("x0", role, "m0")
     state, decisions = after(TaskEnded(task, code, "ended", can_restart=True))
-    assert decisions == [Resume("x0 on m0 ended")]
+    assert decisions == [Resume("x0 on m0 ended", 2, machines=MACHINES)]
     assert state.attempt == 2
     assert state.machines == MACHINES
 
 
 def test_a_lost_machine_is_not_used_again() -> None:
     state, decisions = after(MachineLost("m1", "its Ray node is gone"))
-    assert decisions == [Resume("m1 is lost: its Ray node is gone", frozenset({"m1"}))]
-    assert state.machines == MACHINES - {"m1"}
+    left = MACHINES - {"m1"}
+    why = "m1 is lost: its Ray node is gone"
+    assert decisions == [Resume(why, 2, None, frozenset({"m1"}), machines=left)]
+    assert state.machines == left
     _, decisions = after(*(MachineLost(name, "gone") for name in ("m0", "m2")), state=state)
     assert decisions[-1] == GiveUp("m2 is lost: gone", "no machine is left")
 
 
 def test_a_lost_shell_costs_no_machine() -> None:
     state, decisions = after(TaskLost(STORE, "its shell has died"))
-    assert decisions == [Resume("store1 on m1 is lost: its shell has died")]
+    why = "store1 on m1 is lost: its shell has died"
+    assert decisions == [Resume(why, 2, machines=MACHINES)]
     assert state.machines == MACHINES
 
 
@@ -84,7 +89,7 @@ def test_restarts_end_unless_there_are_checkpoints() -> None:
         "there were 3 restarts of store1 since the last checkpoint",
     )
     state, decisions = after(Saved(10), KILLED_STORE, state=state)
-    assert decisions == [Restart(STORE, "store1 on m1 was ended by SIGKILL", 1)]
+    assert decisions == [Restart(STORE, "store1 on m1 was ended by SIGKILL", 1, 3)]
     assert state.num_restarts == 4
 
 
@@ -132,26 +137,55 @@ def test_a_machine_that_joins_is_used_from_the_next_checkpoint_on() -> None:
     state, decisions = after(joined, state=Recovery(MACHINES, Limits.of(0), elastic=True))
     assert not decisions
     state, decisions = after(Saved(100), state=state)
-    assert decisions == [Resume("m3 has joined", joined=frozenset({"m3"}))]
     assert state.machines == MACHINES | {"m3"}
+    more = frozenset({"m3"})
+    assert decisions == [Resume("m3 has joined", 2, 100, joined=more, machines=state.machines)]
     assert not state.joined
     assert state.resumes == 0
 
 
 def test_a_machine_that_has_left_again_is_not_waited_for() -> None:
-    events = [MachinesJoined(frozenset({"m3"})), MachinesJoined(frozenset()), Saved(1)]
-    _, decisions = after(*events, state=Recovery(MACHINES, elastic=True))
+    joined, left = MachinesJoined(frozenset({"m3"})), MachinesJoined(frozenset())
+    _, decisions = after(joined, left, Saved(1), state=Recovery(MACHINES, elastic=True))
     assert not decisions
 
 
 def test_a_resume_for_another_reason_uses_who_has_joined() -> None:
-    events = [MachinesJoined(frozenset({"m3"})), MachineLost("m1", "gone")]
-    state, decisions = after(*events, state=Recovery(MACHINES, elastic=True))
-    assert decisions == [Resume("m1 is lost: gone", frozenset({"m1"}), frozenset({"m3"}))]
-    assert state.machines == {"m0", "m2", "m3"}
+    joined, lost = MachinesJoined(frozenset({"m3"})), MachineLost("m1", "gone")
+    state, decisions = after(joined, lost, state=Recovery(MACHINES, elastic=True))
+    (decision,) = decisions
+    assert isinstance(decision, Resume)
+    assert decision.without == {"m1"}
+    assert decision.joined == {"m3"}
+    assert state.machines == decision.machines == {"m0", "m2", "m3"}
 
 
 def test_nobody_joins_unless_asked_for() -> None:
     state, decisions = after(MachinesJoined(frozenset({"m3"})), Saved(1))
     assert not decisions
     assert state.machines == MACHINES
+
+
+def test_machines_that_went_at_the_same_time_are_done_without() -> None:
+    state, decisions = after(MachineLost("m1", "gone"), Settled(frozenset({"m0", "m1", "m9"})))
+    assert len(decisions) == 1
+    assert state.machines == {"m0"}
+    _, decisions = after(Settled(frozenset({"m9"})), state=state)
+    assert [type(each) for each in decisions] == [GiveUp]
+
+
+@pytest.mark.parametrize(
+    ("events", "line"),
+    [
+        ([KILLED_STORE], "store1 on m1 was ended by SIGKILL: starting it again (1 of 3)"),
+        ([KILLED_TRAINER], "trainer0 on m0 was ended by SIGKILL: beginning anew (attempt 2)"),
+        (
+            [Saved(400), MachineLost("m1", "gone")],
+            "m1 is lost: gone: going on from iteration 400 on m0, m2 (attempt 2)",
+        ),
+        ([RAISED], "trainer0 on m0 ended with code 1: giving up, as it would fail again"),
+    ],
+)
+def test_decisions_are_lines_for_people(events: list[Event], line: str) -> None:
+    _, decisions = after(*events)
+    assert decisions[-1].line == line

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.policies.recovery.stalls import Seen, Stall, accuse, describe, look
+from headrace.policies.recovery.stalls import Stall, accuse, describe, look
 
 
 def test_somebody_who_watches_hears_something_every_15_s() -> None:
@@ -25,21 +25,18 @@ def test_a_step_ends_a_stall() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trainers", "line"),
+    ("waits", "line"),
     [
+        ({}, "nobody says why"),
+        ({"trainer1 on m1": "store2 on m2"}, "trainer1 on m1 waits for store2 on m2"),
         (
-            [Seen("trainer0 on m0", 5), Seen("trainer1 on m1", 4)],
-            "trainer0 on m0 may wait for trainer1 on m1, which has done 4",
-        ),
-        ([Seen("trainer0 on m0", 5), Seen("trainer1 on m1", 5)], "all trainers have done 5"),
-        (
-            [Seen("trainer0 on m0", 5), Seen("trainer1 on m1", 4, "store2 on m2")],
-            "trainer1 on m1 waits for store2 on m2",
+            {f"t{n}": "s" for n in range(5)},
+            "t0 waits for s; t1 waits for s; t2 waits for s and 2 more wait",
         ),
     ],
 )
-def test_who_waits_for_whom(trainers: list[Seen], line: str) -> None:
-    assert describe(trainers, 12.3) == f"no iteration for 12 s: {line}"
+def test_who_waits_for_whom(waits: dict[str, str], line: str) -> None:
+    assert describe(12.3, waits) == f"no iteration for 12 s: {line}"
 
 
 @pytest.mark.parametrize(

@@ -59,16 +59,16 @@ class Deadlines:
         place_s: Until all tasks have their place and their shells.
         ship_s: Until a graph that is being shipped makes a step.
         start_s: Until all tasks of a role are ready.
-        silence_s: Until a task that does not answer counts as lost.
+        silence_s: Until a task that does not answer counts as lost; a network may be cut for 10 s.
         save_s: For trainers to save what they have once they are told to stop.
         stop_s: For all others to end.
-        slow_s: After which a phase of the start says what it waits for.
+        slow_s: After which it is said who waits for what, and again each time it has passed.
     """
 
     place_s: float = 90.0
     ship_s: float = 120.0
     start_s: float = 150.0
-    silence_s: float = 10.0
+    silence_s: float = 22.0
     save_s: float = 6.0
     stop_s: float = 3.0
     slow_s: float = 10.0
@@ -158,11 +158,20 @@ class Interrupted:
 
 
 @dataclass(frozen=True)
+class Regroup:
+    """All tasks are to end, so that they can be started in another way."""
+
+    why: str
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed."""
 
 
-Event = Placed | Shipped | Waits | Ready | Heard | Ended | Lost | Failed | Interrupted | Tick
+Event = (
+    Placed | Shipped | Waits | Ready | Heard | Ended | Lost | Failed | Interrupted | Regroup | Tick
+)
 
 # --- commands ------------------------------------------------------------------------------------
 
@@ -207,12 +216,14 @@ class Outcome:
         is_interrupted: Whether somebody ended it.
         problem: What went wrong; empty otherwise.
         remedy: What to try.
+        fault: What it began with, if that may be mended.
     """
 
     is_success: bool = False
     is_interrupted: bool = False
     problem: str = ""
     remedy: str = ""
+    fault: Ended | Lost | Regroup | None = None
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from headrace.policies.lifecycle.events import (
     Place,
     Placed,
     Ready,
+    Regroup,
     Say,
     Ship,
     Shipped,
@@ -76,7 +77,7 @@ class Lifecycle:
         heard_s: When each task was heard last.
         outcome: How the run will have ended; none while all is well.
         blame: How deep the known cause of a failure lies.
-        said_slow: Whether the user was told that this phase takes long.
+        told_s: When the user was told last how it goes.
     """
 
     tasks: tuple[Task, ...]
@@ -88,7 +89,7 @@ class Lifecycle:
     heard_s: Mapping[str, float] = field(default_factory=dict)
     outcome: Outcome | None = None
     blame: int = 0
-    said_slow: bool = False
+    told_s: float = 0.0
 
     def of_role(self, role: Role) -> tuple[Task, ...]:
         """Tasks that do the same."""
@@ -122,7 +123,8 @@ def begin(
 ) -> tuple[Lifecycle, list[Command]]:
     """A run that is about to start."""
     stages = dict.fromkeys((task.name for task in tasks), Stage.WAITING)
-    state = Lifecycle(tasks, deadlines or Deadlines(), Phase.PLACING, now_s, stages)
+    limits = deadlines or Deadlines()
+    state = Lifecycle(tasks, limits, Phase.PLACING, now_s, stages, told_s=now_s)
     return state, [Place()]
 
 
@@ -159,6 +161,9 @@ def step(state: Lifecycle, event: Event, now_s: float) -> tuple[Lifecycle, list[
             return _lost(state, name, why, now_s)
         case Failed(problem, remedy):
             return _stop(state, Outcome(problem=problem, remedy=remedy), _MACHINE_BLAME, now_s)
+        case Regroup(why):
+            outcome = Outcome(problem=why, remedy="run again", fault=event)
+            return _stop(state, outcome, 0, now_s)
         case Interrupted():
             return _stop(state, Outcome(is_interrupted=True), _MACHINE_BLAME + 1, now_s)
     return state, []
@@ -166,7 +171,7 @@ def step(state: Lifecycle, event: Event, now_s: float) -> tuple[Lifecycle, list[
 
 def _enter(state: Lifecycle, now_s: float) -> tuple[Lifecycle, list[Command]]:
     """Begin the next phase; one that has nothing to start is left at once."""
-    state = replace(state, phase=_NEXT[state.phase], since_s=now_s, waits={}, said_slow=False)
+    state = replace(state, phase=_NEXT[state.phase], since_s=now_s, waits={}, told_s=now_s)
     if state.phase is Phase.SHIPPING:
         return state, [Ship()]
     role = _STARTS.get(state.phase)
@@ -211,20 +216,23 @@ def _ended(state: Lifecycle, event: Ended, now_s: float) -> tuple[Lifecycle, lis
             return _advance(state, now_s)
         return _finished(state, now_s)
     said = f"; it said: {event.said}" if event.said else ""
-    outcome = Outcome(problem=f"{task} {event.how}{said}", remedy=_SEE_LOG.format(task=task.name))
+    remedy = _SEE_LOG.format(task=task.name)
+    outcome = Outcome(problem=f"{task} {event.how}{said}", remedy=remedy, fault=event)
     return _stop(state, outcome, _BLAME[task.role], now_s)
 
 
 def _lost(state: Lifecycle, name: str, why: str, now_s: float) -> tuple[Lifecycle, list[Command]]:
     task = _find(state, name)
     gone = [each for each in state.tasks if name in (each.name, each.machine)]
+    fault = Lost(name, why)
     if task is not None:
-        outcome = Outcome(problem=f"{task} is lost: {why}", remedy="run again")
+        outcome = Outcome(problem=f"{task} is lost: {why}", remedy="run again", fault=fault)
         blame = _BLAME[task.role]
     else:
         names = ", ".join(each.name for each in gone)
         problem = f"{name} is lost with {names}: {why}"
-        outcome = Outcome(problem=problem, remedy="see whether the machine works, and run again")
+        remedy = "see whether the machine works, and run again"
+        outcome = Outcome(problem=problem, remedy=remedy, fault=fault)
         blame = _MACHINE_BLAME
     gone = [each for each in gone if state.stages[each.name] < Stage.ENDED]
     was_stopping = all(state.stages[each.name] is Stage.STOPPING for each in gone)
@@ -287,10 +295,12 @@ def _tick(state: Lifecycle, now_s: float) -> tuple[Lifecycle, list[Command]]:
     assert deadline_s is not None
     if now_s >= deadline_s:
         return _late(state, now_s)
-    is_start = state.phase in _NEXT
-    if is_start and not state.said_slow and now_s >= state.since_s + state.deadlines.slow_s:
-        return replace(state, said_slow=True), [Say(_describe_wait(state, now_s))]
-    return state, []
+    if now_s < state.told_s + state.deadlines.slow_s:
+        return state, []
+    line = _describe_silence(state, now_s)
+    if state.phase in _NEXT:
+        line = _describe_wait(state, now_s)
+    return (replace(state, told_s=now_s), [Say(line)]) if line else (state, [])
 
 
 def _late(state: Lifecycle, now_s: float) -> tuple[Lifecycle, list[Command]]:
@@ -334,6 +344,21 @@ def _describe_wait(state: Lifecycle, now_s: float) -> str:
     others = f" (and {len(waiting) - 1} more)" if len(waiting) > 1 else ""
     for_what = state.waits.get(first.name, usual)
     return f"{first} waits for {for_what} after {now_s - state.since_s:.0f} s{others}"
+
+
+def _describe_silence(state: Lifecycle, now_s: float) -> str:
+    """Who has not answered for long, while all run; empty if everybody has."""
+    if state.phase is not Phase.RUNNING:
+        return ""
+    quiet = {
+        task.machine: now_s - state.heard_s.get(task.name, state.since_s)
+        for task in state._watched()
+        if now_s - state.heard_s.get(task.name, state.since_s) >= state.deadlines.slow_s
+    }
+    parts = [
+        f"{machine} has not answered for {passed_s:.0f} s" for machine, passed_s in quiet.items()
+    ]
+    return ", ".join(parts[:3])
 
 
 def _find(state: Lifecycle, name: str) -> Task | None:

@@ -22,6 +22,7 @@ from headrace.policies.recovery.events import (
     Restart,
     Resume,
     Saved,
+    Settled,
     Stepped,
     TaskEnded,
     TaskLost,
@@ -78,6 +79,8 @@ def decide(state: Recovery, event: Event) -> tuple[Recovery, Decision | None]:
         case MachinesJoined(machines):
             joined = machines - state.machines if state.elastic else frozenset[str]()
             return (state if joined == state.joined else replace(state, joined=joined)), None
+        case Settled(machines):
+            return _settled(state, machines)
         case MachineLost(machine, why):
             return _resume(state, f"{machine} is lost: {why}", frozenset({machine}))
         case TaskLost(task, why):
@@ -103,6 +106,14 @@ def _saved(state: Recovery, iteration: int) -> tuple[Recovery, Decision | None]:
     return _resume(state, f"{names} {verb} joined", counts=False)
 
 
+def _settled(state: Recovery, machines: frozenset[str]) -> tuple[Recovery, Decision | None]:
+    """Do without machines that went while others were mourned."""
+    left = state.machines & machines
+    if not left:
+        return state, GiveUp("all machines are lost", "no machine is left")
+    return (state if left == state.machines else replace(state, machines=left)), None
+
+
 def _restart(state: Recovery, event: TaskEnded) -> tuple[Recovery, Decision]:
     what, name = f"{event.task} {event.why}", event.task.name
     number = state.restarts.get(name, 0) + 1
@@ -111,7 +122,7 @@ def _restart(state: Recovery, event: TaskEnded) -> tuple[Recovery, Decision]:
     state = replace(
         state, restarts={**state.restarts, name: number}, num_restarts=state.num_restarts + 1
     )
-    return state, Restart(event.task, what, number)
+    return state, Restart(event.task, what, number, state.limits.restarts)
 
 
 def _failed(state: Recovery, event: TaskEnded) -> tuple[Recovery, Decision]:
@@ -143,7 +154,7 @@ def _resume(
         resumes=num,
         attempt=state.attempt + 1,
     )
-    return state, Resume(why, without, joined)
+    return state, Resume(why, state.attempt, state.saved, without, joined, left)
 
 
 def _spent(limit: int, what: str) -> str:

@@ -69,6 +69,17 @@ class MachinesJoined:
 
 
 @dataclass(frozen=True)
+class Settled:
+    """Nothing of the run is running, and these are the machines that are there.
+
+    Attributes:
+        machines: Among them others than the run's.
+    """
+
+    machines: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Stepped:
     """All trainers have done an iteration."""
 
@@ -84,7 +95,7 @@ class Saved:
     iteration: int
 
 
-Event = TaskEnded | TaskLost | MachineLost | MachinesJoined | Stepped | Saved
+Event = TaskEnded | TaskLost | MachineLost | MachinesJoined | Settled | Stepped | Saved
 
 # --- decisions -----------------------------------------------------------------------------------
 
@@ -96,12 +107,19 @@ class Restart:
     Attributes:
         task: The task.
         why: What happened, with the names of task and machine.
-        number: The how manieth restart since the last checkpoint this is.
+        number: The how manieth restart since the last checkpoint this is ...
+        most: ... and how many there may be.
     """
 
     task: Task
     why: str
     number: int
+    most: int
+
+    @property
+    def line(self) -> str:
+        """The decision, as people read it."""
+        return f"{self.why}: starting it again ({self.number} of {self.most})"
 
 
 @dataclass(frozen=True)
@@ -110,13 +128,26 @@ class Resume:
 
     Attributes:
         why: What happened.
+        attempt: The how manieth start of all tasks this will be.
+        saved: Iteration of the newest checkpoint; none to begin anew.
         without: Machines that are gone.
         joined: Machines that are to be used from now on.
+        machines: Those that are used.
     """
 
     why: str
+    attempt: int
+    saved: int | None = None
     without: frozenset[str] = field(default_factory=frozenset)
     joined: frozenset[str] = field(default_factory=frozenset)
+    machines: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def line(self) -> str:
+        """The decision, as people read it."""
+        how = "beginning anew" if self.saved is None else f"going on from iteration {self.saved}"
+        where = f" on {', '.join(sorted(self.machines))}" if self.without or self.joined else ""
+        return f"{self.why}: {how}{where} (attempt {self.attempt})"
 
 
 @dataclass(frozen=True)
@@ -130,6 +161,11 @@ class GiveUp:
 
     why: str
     because: str = ""
+
+    @property
+    def line(self) -> str:
+        """The decision, as people read it."""
+        return f"{self.why}: giving up{', as ' if self.because else ''}{self.because}"
 
 
 Decision = Restart | Resume | GiveUp

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 SAY_AFTER_S = 10.0
@@ -44,34 +44,19 @@ def look(stall: Stall, now_s: float) -> tuple[Stall, bool, bool]:
     return stall, says, probes
 
 
-@dataclass(frozen=True)
-class Seen:
-    """A trainer, as it was seen last.
+def describe(still_s: float, waits: Mapping[str, str], has_begun: bool = True) -> str:
+    """Who waits for whom, in a line.
 
-    Attributes:
-        name: With its machine: `trainer0 on m1`.
-        iteration: How many it has done.
-        waits_for: What it, or a sampler of its, says that it waits for; empty if nothing.
+    Args:
+        still_s: For how long nothing has moved.
+        waits: What tasks say that they wait for, by task.
+        has_begun: Whether an iteration was ever done.
     """
-
-    name: str
-    iteration: int
-    waits_for: str = ""
-
-
-def describe(trainers: Sequence[Seen], still_s: float) -> str:
-    """Who waits for whom, in a line."""
-    begin = f"no iteration for {still_s:.0f} s"
-    last = min(each.iteration for each in trainers)
-    behind = [each for each in trainers if each.iteration == last]
-    ahead = [each for each in trainers if each.iteration > last]
-    told = [f"{each.name} waits for {each.waits_for}" for each in trainers if each.waits_for]
-    if told:
-        return f"{begin}: {'; '.join(told[:3])}"
-    if ahead:
-        waiting = ", ".join(each.name for each in ahead[:3])
-        return f"{begin}: {waiting} may wait for {behind[0].name}, which has done {last}"
-    return f"{begin}: all trainers have done {last}"
+    told = [f"{name} waits for {what}" for name, what in waits.items()]
+    more = f" and {len(told) - 3} more wait" if len(told) > 3 else ""
+    reason = "; ".join(told[:3]) + more
+    begin = "no iteration" if has_begun else "no first iteration"
+    return f"{begin} for {still_s:.0f} s: {reason or 'nobody says why'}"
 
 
 def accuse(cuts: Collection[tuple[str, str]], home: str) -> str | None:
