@@ -24,7 +24,7 @@ def train_func(ctx: headrace.TrainContext) -> None:
     train_loader = ctx.loader("train", num_neighbors=[10, 10], batch_size=32)
     val_loader = ctx.loader("val", num_neighbors=[10, 10], batch_size=256)
 
-    for epoch in range(1, ctx.config.get("epochs", 20) + 1):
+    for epoch in ctx.epochs(ctx.config.get("epochs", 20)):
         model.train()
         for batch in train_loader:
             batch = batch.to(ctx.device)
@@ -34,7 +34,7 @@ def train_func(ctx: headrace.TrainContext) -> None:
             loss.backward()
             optimizer.step()
         accuracy = evaluate(ctx, model, val_loader)
-        ctx.report(epoch=epoch, loss=loss.item(), accuracy=accuracy)
+        ctx.report(epoch=epoch + 1, loss=loss.item(), accuracy=accuracy)
         if ctx.keep_best(model, accuracy=accuracy, patience=5):
             break
 

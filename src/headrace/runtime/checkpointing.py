@@ -73,6 +73,7 @@ class Checkpoints:
         self._epoch: int | None = None
         self._num_taken = self._saved_at = 0
         self._agree_at, self._gap, self._agreed_s = 1, 1, 0.0
+        self._agreeing_s = 0.0
         self._cost_s = self._write_cpu_s = self._saved_s = 0.0
         self._stop = StopRequest()
         self._writer: threading.Thread | None = None
@@ -203,6 +204,7 @@ class Checkpoints:
         wish = is_wanted if self._run.rank == 0 else 0
         told, wanted, gap = largest([int(self._stop.is_set), wish, gap], self._device)
         self._gap, self._agree_at, self._agreed_s = gap, self._num_taken + gap, now_s
+        self._agreeing_s += time.perf_counter() - now_s
         if told:
             self._stop.keep()
         return told, wanted
@@ -221,9 +223,11 @@ class Checkpoints:
         if randoms is not None:
             self.close()
             position, state = self._position(loop), self._snapshot(loop, randoms)
-            stall_s = time.perf_counter() - begin_s
+            # Of all that held up the training since the last one.
+            costs = {"stall_s": time.perf_counter() - begin_s, "agree_s": self._agreeing_s}
+            self._agreeing_s = 0.0
             self._writer = threading.Thread(
-                target=self._write, args=(position, state, stall_s), name="write checkpoint"
+                target=self._write, args=(position, state, costs), name="write checkpoint"
             )
             self._writer.start()
         self._saved_s = time.perf_counter()
@@ -259,7 +263,7 @@ class Checkpoints:
             "world_size": len(randoms),
         }
 
-    def _write(self, position: Position, state: dict[str, Any], stall_s: float) -> None:
+    def _write(self, position: Position, state: dict[str, Any], costs: dict[str, float]) -> None:
         assert self._run is not None
         assert self._folder is not None
         begin_s, begin_cpu_s = time.perf_counter(), time.thread_time()
@@ -271,7 +275,7 @@ class Checkpoints:
             told["problem"] = f"cannot be written: {error.strerror}"
         self._write_cpu_s = time.thread_time() - begin_cpu_s
         times = {
-            "stall_s": stall_s,
+            **costs,
             "write_s": time.perf_counter() - begin_s,
             "write_cpu_s": self._write_cpu_s,
         }

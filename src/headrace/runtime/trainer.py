@@ -26,6 +26,8 @@ def main(arguments: list[str]) -> int:
     """Run the script; its exit code, if it does not end by itself with another."""
     parent, machine, script, *rest = arguments
     _end_with_parent(int(parent))
+    # Whoever starts this may have blocked what asks it to end, as a worker of Ray does.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGALRM))
     reuse_memory()
     sys.argv = [script, *rest]
     sys.path[0] = os.path.dirname(os.path.abspath(script))

@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.cli import app
+from headrace.runtime.runs import RunFolder
 from tests.unit.graph.small_graphs import homogeneous, write
 
 REPORTS = """
@@ -207,3 +208,17 @@ def test_settings_come_from_a_file_and_from_the_command_line(tmp_path: Path) -> 
     path.write_text("- 1\n")
     with pytest.raises(SpecError, match="no settings"):
         read_settings(path, [])
+
+
+def test_what_cannot_be_resumed_is_said(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path, "job") as folder:
+        pass
+    for arguments, problem in (
+        (["--resume", folder.run_id], "it has no run.json"),
+        (["--resume", "20200101"], "there is no run '20200101'"),
+        (["--resume", folder.run_id, "--local"], "--resume goes on with a run of a plan"),
+        ([], "a run needs a script"),
+    ):
+        result = invoke(*arguments, "--runs", tmp_path)
+        assert result.exit_code == 2
+        assert problem in " ".join(result.output.split())

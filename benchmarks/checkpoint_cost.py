@@ -1,0 +1,85 @@
+"""What checkpoints cost a run: time in which no trainer computed because of them.
+
+Rank 0 measures how long every checkpoint holds it up (others wait for it), how long trainers ask
+each other whether to stop, and how long its writing thread computes. All of that over the time of
+the same steps is the cost; the thread's part is a bound, as a free core does it for nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cluster_bed import Layout, Run, events, make_cluster, make_plan
+from headrace.api.graph import partition
+from headrace.runtime.testbed import Testbed
+
+EVERY = 100
+SKIP = 20
+"""First steps, in which memory is touched for the first time and code is loaded."""
+
+CONFIG = {"task": "epochs", "features": 64, "classes": 16, "width": 64, "fanouts": [10, 5]}
+GRAPH = "generated:nodes=1e5,edges=2e6,features=64"
+BATCH_SIZE = 192
+
+
+def steps_of(folder: Path, task: str = "trainer0") -> list[tuple[float, float]]:
+    """Beginning and end of every step of a trainer."""
+    lines = (folder / f"trace-{task}.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    return [(record[3], record[4]) for record in records if record[:2] == ["exec", task]]
+
+
+def cost_of(folder: Path) -> dict[str, float]:
+    """What checkpoints have cost a run that is over, by its folder."""
+    steps = steps_of(folder)
+    elapsed_s = steps[-1][1] - steps[SKIP][0]
+    made = [event for event in events(folder, "checkpoint") if event["iteration"] > SKIP]
+    held_up_s = sum(event["stall_s"] + event["agree_s"] for event in made)
+    writing_s = sum(event["write_cpu_s"] for event in made)
+    return {
+        "num_checkpoints": len(made),
+        "checkpoint_bytes": max((event["bytes"] for event in made), default=0),
+        "step_s": elapsed_s / (len(steps) - SKIP),
+        "stall_s": max((event["stall_s"] for event in made), default=0.0),
+        "held_up_share": held_up_s / elapsed_s,
+        "cost_share": (held_up_s + writing_s) / elapsed_s,
+    }
+
+
+def measure(
+    bed: Testbed, graph: Path, scratch: Path, num_steps: int, config: Mapping[str, Any] = CONFIG
+) -> dict[str, Any]:
+    """Train with checkpoints and without, on a testbed."""
+    settings = {**config, "steps": num_steps}
+    found = {}
+    for every in (EVERY, 0):
+        plan = make_plan(Layout(), BATCH_SIZE)
+        options = ("--checkpoint-every", str(every))
+        folder = Run(bed, plan, graph, scratch / str(every), settings, options).end()
+        found[every] = cost_of(folder)
+    return {**found[EVERY], "step_without_s": found[0]["step_s"]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--width", type=int, default=CONFIG["width"])
+    wanted = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        partition(GRAPH, scratch / "parts", 4)
+        bed = Testbed.up(make_cluster(), "checkpoints")
+        try:
+            config = {**CONFIG, "width": wanted.width}
+            print(json.dumps(measure(bed, scratch / "parts", scratch, wanted.steps, config)))
+        finally:
+            bed.down()
+
+
+if __name__ == "__main__":
+    main()

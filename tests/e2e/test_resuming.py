@@ -1,0 +1,144 @@
+"""A run that was stopped, or lost a trainer, ends with the parameters of one that was not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from benchmarks.cluster_bed import Layout, make_plan  # noqa: E402
+from headrace.api.files import save_plan  # noqa: E402
+from headrace.runtime.testbed import Testbed  # noqa: E402
+from headrace.training.checkpoints import load, newest_whole  # noqa: E402
+from tests.e2e.cluster_runs import START_S, Run, left_in  # noqa: E402
+from tests.leftovers import patient  # noqa: E402
+from tests.unit.graph.small_graphs import homogeneous, write  # noqa: E402
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+NUM_EPOCHS, EVERY = 4, 7
+SCRIPT = f"""
+import time
+
+import torch
+from torch.nn.functional import cross_entropy
+from torch_geometric.nn import GraphSAGE
+
+
+def train_func(ctx):
+    print([line for line in open("/proc/self/status") if line.startswith("Sig")], flush=True)
+    torch.manual_seed(5 + ctx.rank)  # every trainer drops other activations
+    model = GraphSAGE(5, 16, num_layers=2, out_channels=7, dropout=0.5)
+    model, optimizer = ctx.prepare(model, torch.optim.Adam(model.parameters(), lr=0.02))
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    ctx.keep(scheduler=scheduler)
+    loader = ctx.loader("train", num_neighbors=[5, 5])
+    for epoch in ctx.epochs({NUM_EPOCHS}):
+        for batch in loader:
+            optimizer.zero_grad()
+            out = model(batch.x, batch.edge_index)[: batch.batch_size]
+            loss = cross_entropy(out, batch.y[: batch.batch_size])
+            loss.backward()
+            optimizer.step()
+            time.sleep(ctx.config["pause_s"])
+        scheduler.step()
+        ctx.report(epoch=epoch, loss=loss.item())
+    if ctx.rank == 0:
+        plain = getattr(model, "module", model)
+        torch.save([plain.state_dict(), optimizer.state_dict()], ctx.output / "last.pt")
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Plan, graph and script."""
+    folder = tmp_path_factory.mktemp("resuming")
+    save_plan(make_plan(Layout(), 12), folder / "plan.json")
+    write(homogeneous(2000, 9000, keep_ids=False), folder / "parts", 4)
+    (folder / "code").mkdir()
+    (folder / "code" / "train.py").write_text(SCRIPT)
+    return folder
+
+
+def start(bed: Testbed, folder: Path, pause_s: float, *options: str) -> Run:
+    more = ["--checkpoint-every", str(EVERY), "--set", f"pause_s={pause_s}", *options]
+    return Run(bed, folder, folder / "code" / "train.py", more)
+
+
+def resume(bed: Testbed, run: Run) -> dict[str, Any]:
+    """Go on with a run; its figures."""
+    words = ["-m", "headrace", "run", "--resume", run.folder.name, "--runs", str(run.runs)]
+    command = bed.command("m0", [sys.executable, *words, "--set", "pause_s=0", "--json"])
+    done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+    assert done.returncode == 0, done.stderr
+    summary: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert summary["run_id"] == run.folder.name
+    return summary
+
+
+def last(folder: Path) -> Any:
+    """What the trainers ended with."""
+    return torch.load(folder / "last.pt", weights_only=True)
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two values are the same to the last bit."""
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    return bool(one == other)
+
+
+def test_a_run_goes_on_to_the_last_bit(testbed: Testbed, folder: Path) -> None:
+    undisturbed = start(testbed, folder, 0)
+    code, _, err = undisturbed.end()
+    assert code == 0, err
+    expected = last(undisturbed.folder)
+    num_steps = load(newest_whole(undisturbed.folder / "checkpoints").path)[0].iteration  # type: ignore[union-attr]
+    assert num_steps % NUM_EPOCHS == 0
+    assert undisturbed.status()["attempt"] == 1
+
+    stopped = start(testbed, folder, 0.15)
+    assert patient(lambda: bool(stopped.events("collected")), START_S)
+    assert patient(lambda: stopped.status()["iterations"] > num_steps // 4, START_S)
+    os.killpg(stopped.process.pid, signal.SIGINT)
+    code, _, err = stopped.end()
+    assert code == 130, err
+    saved = newest_whole(stopped.folder / "checkpoints")
+    assert saved is not None
+    # After the step in which it was told, not only at the last of every seven.
+    assert saved.sidecar.iteration > stopped.status()["iterations"] - 2
+    assert saved.sidecar.batch
+    resume(testbed, stopped)
+    assert is_same(last(stopped.folder), expected)
+    assert stopped.status()["attempt"] == 2
+    (went_on,) = stopped.events("resumed")
+    assert went_on["iteration"] == saved.sidecar.iteration
+    assert not went_on["deals_anew"]
+    assert patient(lambda: not left_in(testbed), 60), left_in(testbed)
+
+
+def test_a_run_that_lost_a_trainer_goes_on_to_the_last_bit(testbed: Testbed, folder: Path) -> None:
+    (undisturbed, *_) = sorted((folder / "runs").glob("2*"))
+    expected = last(undisturbed)
+    run = start(testbed, folder, 0.15, "--max-restarts", "0")
+    assert patient(lambda: len(run.events("collected")) > 1, START_S)
+    kill = testbed.command("m0", ["kill", "-KILL", str(run.task("trainer0")["pid"])])
+    subprocess.run(kill, check=True)
+    code, _, err = run.end()
+    assert code != 0, err
+    resume(testbed, run)
+    assert is_same(last(run.folder), expected)
+    (went_on,) = run.events("resumed")
+    assert went_on["iteration"] % EVERY == 0

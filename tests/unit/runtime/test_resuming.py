@@ -1,0 +1,67 @@
+"""What it takes to go on with a run: its folder, and what it was asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headrace.api.planning import plan
+from headrace.core.cluster import Cluster
+from headrace.core.errors import SpecError
+from headrace.core.job import Job
+from headrace.runtime.cluster_run import ClusterRun, _asked, resumed
+from headrace.runtime.run_file import RunFile
+from headrace.runtime.runs import RunFolder
+
+CLUSTER = Cluster.model_validate(
+    {"version": 1, "machines": [{"name": "m", "count": 2, "nic": "1Gbps"}]}
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    with RunFolder.create(tmp_path / "runs", "job") as folder:
+        return folder
+
+
+def test_a_run_is_asked_for_again_as_it_was(folder: RunFolder, tmp_path: Path) -> None:
+    wanted = ClusterRun(
+        plan=plan(CLUSTER, Job(trainers=2, batch_size=4), method="colocate"),
+        graph=tmp_path / "parts",
+        script=tmp_path / "train.py",
+        arguments=("--epochs", "3"),
+        config={"lr": 0.1, "width": 8},
+        tls=False,
+        checkpoint_every=50,
+    )
+    folder.plan.write_text(wanted.plan.model_dump_json())
+    _asked(wanted).save(folder.path)
+    assert resumed(folder) == replace(wanted, resume=folder.path)
+    changed = resumed(folder, config={"lr": 0.2}, checkpoint_every=7)
+    assert changed.config == {"lr": 0.2, "width": 8}
+    assert changed.checkpoint_every == 7
+    folder.plan.write_text("{}")
+    with pytest.raises(SpecError, match="cannot be read as a plan"):
+        resumed(folder)
+    assert resumed(folder, plan=wanted.plan).plan == wanted.plan
+
+
+def test_a_folder_without_what_was_asked_for(folder: RunFolder) -> None:
+    with pytest.raises(SpecError, match=r"cannot be resumed: it has no run.json"):
+        resumed(folder)
+    (folder.path / "run.json").write_text('{"version": 2}')
+    with pytest.raises(SpecError, match="version"):
+        RunFile.load(folder.path)
+
+
+def test_only_one_process_drives_a_run(tmp_path: Path) -> None:
+    said = r"still runs, driven by pid \d+ on"
+    with RunFolder.create(tmp_path, "job") as folder, pytest.raises(SpecError, match=said):
+        RunFolder(folder.path).reopen()
+    with RunFolder(folder.path).reopen(), pytest.raises(SpecError, match="still runs"):
+        RunFolder(folder.path).reopen()
+    RunFolder(folder.path).reopen().close()
+    with pytest.raises(SpecError, match="cannot be gone on with"):
+        RunFolder(tmp_path / "nowhere").reopen()
