@@ -2,6 +2,7 @@
 
     python benchmarks/rivals.py dgl FOLDER
     python benchmarks/rivals.py torch-sparse FOLDER
+    python benchmarks/rivals.py inference FOLDER
     python benchmarks/rivals.py socket FOLDER
 
 Nothing of headrace is imported. Whoever starts it writes how often to do it, a number per line, and
@@ -106,6 +107,37 @@ def sparse_loop(folder: Path, settings: dict[str, Any]) -> Work:
     return work
 
 
+def full_inference(folder: Path, settings: dict[str, Any]) -> Work:
+    """PyG's layer-wise inference in memory; asked for with a batch size instead of a number."""
+    import resource
+
+    import torch
+    import torch_sparse  # noqa: F401 - PyG samples with it
+    from torch_geometric.data import Data
+    from torch_geometric.loader import NeighborLoader
+    from torch_geometric.nn import GraphSAGE
+
+    torch.set_num_threads(settings["threads"])
+    indptr = np.load(folder / "indptr.npy")
+    col = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    src = np.load(folder / "indices.npy").astype(np.int64)
+    x = torch.from_numpy(np.load(folder / "x.npy"))
+    data = Data(x=x, edge_index=torch.from_numpy(np.stack([src, col])))
+    model = GraphSAGE(*settings["model"]).eval()
+    model.load_state_dict(torch.load(folder / "model.pt"))
+
+    def work(batch_size: int) -> dict[str, float]:
+        loader = NeighborLoader(data, [-1], batch_size=batch_size, is_sorted=True)
+        begin = time.perf_counter()
+        out = model.inference(loader)
+        seconds = time.perf_counter() - begin
+        np.save(folder / "out.npy", out.numpy())
+        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return {"seconds": seconds, "peak_bytes": peak_bytes}
+
+    return work
+
+
 def serve_rows(folder: Path, settings: dict[str, Any]) -> None:
     """A bare socket: ids come in, rows go out, one client."""
     rows = np.memmap(settings["file"], np.float32, mode="r", shape=tuple(settings["shape"])).view(
@@ -152,13 +184,15 @@ def receive(end: Any, array: np.ndarray) -> bool:
 
 
 def main() -> int:
-    os.environ["OMP_NUM_THREADS"] = "1"  # read when DGL and torch are imported
     kind, folder = sys.argv[1], Path(sys.argv[2])
+    if kind != "inference":
+        os.environ["OMP_NUM_THREADS"] = "1"  # read when DGL and torch are imported
     settings = json.loads((folder / "settings.json").read_text())
     if kind == "socket":
         serve_rows(folder, settings)
         return 0
-    work = {"dgl": dgl_sampler, "torch-sparse": sparse_loop}[kind](folder, settings)
+    kinds = {"dgl": dgl_sampler, "torch-sparse": sparse_loop, "inference": full_inference}
+    work = kinds[kind](folder, settings)
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         print(json.dumps(work(int(line))), flush=True)

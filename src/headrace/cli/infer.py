@@ -46,7 +46,9 @@ def infer(
     edge_attr: Annotated[
         str | None, typer.Option(help="Edge column for layers that look.", metavar="NAME")
     ] = None,
-    device: Annotated[str, typer.Option(help="Where to compute.", metavar="DEVICE")] = "cpu",
+    device: Annotated[
+        str | None, typer.Option(help="Where to compute, else the CPU.", metavar="DEVICE")
+    ] = None,
     memory: Annotated[
         str, typer.Option(help="That a chunk of nodes may take.", metavar="SIZE")
     ] = "256MiB",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,18 @@ def test_alone_there_is_one_trainer_with_everything(
     assert capsys.readouterr().out == "epoch 1  accuracy 0.5\n"
     kept = torch.load(tmp_path / "kept" / "best.pt", weights_only=True)
     torch.testing.assert_close(kept["weight"], model.weight.detach())
+
+
+def test_all_nodes_are_inferred_at_the_end(tmp_path: Path) -> None:
+    model = pytest.importorskip("torch_geometric.nn").GraphSAGE(5, 8, 2, 7)
+    write(homogeneous(), tmp_path / "graph", 2)
+    ctx = TrainContext(graph=tmp_path / "graph", output=tmp_path / "kept")
+    done = ctx.infer(ctx.prepare(model), write=["output"])
+    assert done is not None
+    assert done.tables == {"node": tmp_path / "kept" / "nodes.parquet"}
+    shutil.rmtree(tmp_path / "graph" / "part-1")
+    with pytest.raises(SpecError, match=r"part 1 of .* is not on this machine"):
+        ctx.infer(model)
 
 
 def test_what_is_asked_for_wrongly_is_said(tmp_path: Path) -> None:

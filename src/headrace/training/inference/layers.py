@@ -123,8 +123,6 @@ def _step(
         raise SpecError(f"{kind.__name__} sends against the edges", "turn the edges of the graph")
     is_here = setting.device.type == "cpu"
     if kind is GCNConv:
-        if not is_here:
-            raise SpecError("GCN infers on the CPU only", "leave the device out")
         return Normalized(conv, tail, setting, roots)
     is_plain = conv.aggr in _SUMS and not getattr(conv, "project", False) and conv.fuse
     if kind in _SUMMED and is_plain and is_here:

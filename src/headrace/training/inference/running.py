@@ -74,7 +74,7 @@ def infer(
     column: str = "x",
     edge_weight: str | None = None,
     edge_attr: str | None = None,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | None = None,
     memory_bytes: int = MEMORY_BYTES,
     watcher: Watcher | None = None,
 ) -> Inference:
@@ -100,7 +100,7 @@ def infer(
         column: Of the nodes: what goes into the first layer.
         edge_weight: Edge column that layers get under this name.
         edge_attr: Edge column that layers get under this name.
-        device: Where to compute.
+        device: Where to compute; where the model is if not given.
         memory_bytes: What a chunk may take, about.
         watcher: Is told of every layer.
 
@@ -110,10 +110,11 @@ def infer(
     """
     opened = graph if isinstance(graph, PartitionedGraph) else open_graph(graph)
     _check(opened, write, node_type, memory_bytes)
+    home = next((each.device for each in model.parameters()), torch.device("cpu"))
     setting = Setting(
         graph=opened,
         is_homogeneous=opened.node_types == (NODE,) and opened.edge_types == (EDGE,),
-        device=torch.device(device),
+        device=home if device is None else torch.device(device),
         edge_weight=edge_weight,
         edge_attr=edge_attr,
         widest=widest_of(model),
@@ -134,7 +135,7 @@ def infer(
                 before, after = run.through(planned, wanted)
                 return _write(folder, opened, write, before, after, type(model).__name__)
     finally:
-        model.train(was_training)
+        model.to(home).train(was_training)
 
 
 class _Run:
@@ -286,6 +287,13 @@ def _check(
         raise SpecError(f"{memory_bytes} bytes are no memory", "give some megabytes")
     if node_type is not None:
         graph.manifest.node_index(node_type)
+    parts = range(graph.num_parts)
+    elsewhere = [part for part in parts if not (graph.folder / f"part-{part}").is_dir()]
+    if elsewhere:
+        raise SpecError(
+            f"part {elsewhere[0]} of {graph.folder} is not on this machine",
+            "infer where the whole graph lies, with `headrace infer`",
+        )
 
 
 def _needed_bytes(

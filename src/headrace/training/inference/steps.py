@@ -132,7 +132,7 @@ class Normalized(Step):
         out = torch.sparse.mm(matrix, x)
         if self._conv.add_self_loops:
             out += torch.from_numpy(loops)[:, None] * x[own]
-        out = self._conv.lin(out)
+        out = self._conv.lin(out.to(self._setting.device))
         return self._tail(out if self._conv.bias is None else out + self._conv.bias)
 
     def _weighed(self, chunk: Chunk) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
