@@ -86,7 +86,7 @@ class RunView:
             return (
                 f"the driver ({self.folder.driver_name()}) is gone, the run ended with it while "
                 f"{self.status.state}",
-                f"see `headrace logs {name} --errors`, then start the run again",
+                f"see `headrace logs {name} --errors`, then `headrace run --resume {name}`",
             )
         if self.driver is Driver.SILENT:
             silent_s = self.now_s - self.status.updated_s

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 EXAMPLE = "Example: headrace run --plan plan.json --graph parts train.py -- --epochs 10"
 INTERRUPTED = 130
 CHECKPOINT_EVERY = 100
+MAX_RESTARTS = 3
 
 
 def run(
@@ -59,6 +60,12 @@ def run(
     resume: Annotated[
         str | None, typer.Option(help="Go on with a run, from its last.", metavar="RUN")
     ] = None,
+    max_restarts: Annotated[
+        int | None, typer.Option(help="Of a lost task; else 3, 0 to stop.", metavar="N", min=0)
+    ] = None,
+    elastic: Annotated[
+        bool, typer.Option("--elastic", help="Use machines once they are there.")
+    ] = False,
     local: Annotated[bool, typer.Option("--local", help="All on this machine.")] = False,
     parts: Annotated[
         Path | None, typer.Option(help="Another name of --graph.", metavar="DIR", hidden=True)
@@ -94,6 +101,8 @@ def run(
             "pip": pip,
             "cache": cache,
             "checkpoint_every": checkpoint_every,
+            "max_restarts": max_restarts,
+            "elastic": elastic or None,
         }
         if local or dry_run or name:
             raise SpecError(
@@ -132,6 +141,8 @@ def run(
         pip=pip,
         cache=cache,
         checkpoint_every=CHECKPOINT_EVERY if checkpoint_every is None else checkpoint_every,
+        max_restarts=MAX_RESTARTS if max_restarts is None else max_restarts,
+        elastic=elastic,
     )
     if dry_run:
         _rehearse(wanted, as_json)

@@ -96,6 +96,9 @@ def headline(view: RunView) -> list[Text]:
         from headrace.api.runs import line_of
 
         lines.append(Text(line_of(status.figures), "bold"))
+    if status.last_decision:
+        count = f"attempt {status.attempt}, {status.restarts} restarts"
+        lines.append(Text(f"{count}  ·  {status.last_decision}", "yellow"))
     if view.trouble is not None:
         problem, remedy = view.trouble
         style = "yellow" if view.exit_code == 0 else "red"

@@ -45,6 +45,14 @@ class NicUse:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """Something that was decided while a run went on, such as to start a lost task again."""
+
+    at_s: float
+    text: str
+
+
+@dataclass(frozen=True)
 class Trace:
     """One rehearsal or run.
 
@@ -60,6 +68,7 @@ class Trace:
         nic_use: NIC throughput over time, where it was recorded.
         local: What tasks gave each other on one machine, where it was recorded; its times say when
             it was used.
+        marks: What was decided meanwhile.
     """
 
     task_names: tuple[str, ...]
@@ -72,6 +81,7 @@ class Trace:
     flows: Flows
     nic_use: NicUse | None = None
     local: Flows | None = None
+    marks: tuple[Mark, ...] = ()
 
     @property
     def makespan_s(self) -> float:

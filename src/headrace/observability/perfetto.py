@@ -71,6 +71,12 @@ def _events(trace: Trace) -> Iterator[str]:
     yield from _flows(trace)
     if trace.nic_use is not None:
         yield from _throughput(trace.nic_use)
+    for mark in trace.marks:
+        # An instant of the whole trace: a line through all machines.
+        yield (
+            f'{{"ph":"i","s":"g","pid":1,"tid":0,"cat":"decision","name":{_json(mark.text)},'
+            f'"ts":{_microseconds(mark.at_s):.3f}}}'
+        )
 
 
 def _machines(trace: Trace) -> Iterator[str]:

@@ -11,19 +11,21 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import SpecError
-from headrace.core.trace import TRACE_VERSION, Executions, Flows, NicUse, Trace
+from headrace.core.trace import TRACE_VERSION, Executions, Flows, Mark, NicUse, Trace
 
 _TABLES = {"executions": Executions, "flows": Flows, "nic_use": NicUse, "local": Flows}
 
 
 def save_trace(trace: Trace, path: Path) -> None:
     """Write a trace; equal traces give equal files."""
-    header = {
+    header: dict[str, Any] = {
         "version": TRACE_VERSION,
         "task_names": trace.task_names,
         "task_roles": trace.task_roles,
         "machine_names": trace.machine_names,
     }
+    if trace.marks:
+        header["marks"] = [[mark.at_s, mark.text] for mark in trace.marks]
     arrays = {
         "header": np.frombuffer(json.dumps(header).encode(), np.uint8),
         "task_machines": trace.task_machines,
@@ -63,6 +65,7 @@ def load_trace(path: Path) -> Trace:
             task_machines=arrays["task_machines"],
             nic_in_bytes_per_s=arrays["nic_in_bytes_per_s"],
             nic_out_bytes_per_s=arrays["nic_out_bytes_per_s"],
+            marks=tuple(Mark(at_s, text) for at_s, text in header.get("marks", ())),
             **tables,
         )
     except SpecError:

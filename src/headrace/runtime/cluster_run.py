@@ -14,16 +14,22 @@ from headrace.core.errors import SpecError
 from headrace.core.plan import Plan
 from headrace.graph.opening import PartitionedGraph, open_graph
 from headrace.observability.trace_file import save_trace
+from headrace.planner.replanning import replan
+from headrace.policies.lifecycle.events import Outcome, Task
+from headrace.policies.recovery.deciding import Recovery
+from headrace.policies.recovery.events import Decision, Limits
 from headrace.runtime import connecting
+from headrace.runtime.attempts import Machines, run_attempts
 from headrace.runtime.controller import Controller, Script
 from headrace.runtime.crew import Crew
 from headrace.runtime.errors import RunError
 from headrace.runtime.interruption import Interruption, signals_set
 from headrace.runtime.local import RunWatcher
-from headrace.runtime.nodes import Node, check_resources, find_nodes
-from headrace.runtime.orders import Orders
+from headrace.runtime.mending import Mender
+from headrace.runtime.nodes import check_resources
+from headrace.runtime.orders import PATIENCE_S, Orders
 from headrace.runtime.placing import slots_of
-from headrace.runtime.recording import Recorder
+from headrace.runtime.recording import Recorder, Story
 from headrace.runtime.run_file import RunFile
 from headrace.runtime.runs import RunFolder, runs_folder
 from headrace.runtime.shipping import wanted_files
@@ -57,6 +63,10 @@ class ClusterRun:
         checkpoint_every: Steps between checkpoints; 0 for none.
         resume: Folder of the run to go on with, whose newest whole checkpoint is where it begins;
             none for a new one.
+        max_restarts: How often a task is started again without a new checkpoint, before the run is
+            given up; 0 to end with the first fault.
+        elastic: Whether machines of the plan that are not there are done without, and used once
+            they are.
     """
 
     plan: Plan
@@ -74,6 +84,8 @@ class ClusterRun:
     cache: str | None = None
     checkpoint_every: int = 0
     resume: Path | None = None
+    max_restarts: int = 3
+    elastic: bool = False
 
 
 def resumed(folder: RunFolder, **changes: Any) -> ClusterRun:
@@ -118,42 +130,129 @@ def run_cluster(wanted: ClusterRun, watcher: RunWatcher) -> dict[str, Any]:
     with ExitStack() as stack:
         interrupted = Interruption()
         stack.enter_context(signals_set(interrupted))
-        nodes = stack.enter_context(connected(wanted))
+        ray = stack.enter_context(connected(wanted))
         # Again: Ray takes SIGTERM for itself.
         stack.enter_context(signals_set(interrupted))
-        slots = slots_of(wanted.plan, nodes)
+        machines = Machines(wanted.plan, ray.nodes)
+        there = first_machines(wanted, machines)
         folder = stack.enter_context(_open(wanted))
         folder.plan.write_text(wanted.plan.model_dump_json(indent=1), encoding="utf-8")
         _asked(wanted).save(folder.path)
-        newest = None if wanted.resume is None else newest_whole(folder.checkpoints)
-        attempt = 1 if wanted.resume is None else folder.read_status().attempt + 1
-        recorder = Recorder(folder, wanted.plan, slots, watcher, attempt)
-        if wanted.resume is not None and newest is None:
-            recorder.say("there is no whole checkpoint: the run begins anew")
-        orders = Orders(
-            wanted.plan,
-            nodes,
-            graph,
-            wanted.tls,
-            wanted.config,
-            wanted.iterations,
-            wanted.checkpoint_every,
-            newest,
-        )
-        crew = Crew(slots, folder.run_id, wanted.cache)
-        files = wanted_files(wanted.plan, graph)
-        inside = (wanted.working_dir or wanted.script.parent).resolve()
-        command = (str(wanted.script.resolve().relative_to(inside)), *wanted.arguments)
-        script = Script(command, code)
-        controller = Controller(crew, orders, files, script, recorder, folder.checkpoints)
-        outcome = controller.run(interrupted)
-        recorder.finish(outcome)
-        save_trace(trace_of_folder(folder.path, wanted.plan), folder.path / TRACE)
+        run = _Run(wanted, graph, code, folder, watcher, machines, there, interrupted)
+        outcome = run_attempts(wanted.plan, run.mender, machines, run.attempt, interrupted)
+        run.finish(outcome)
     if outcome.is_interrupted:
         raise KeyboardInterrupt
     if not outcome.is_success:
         raise RunError(outcome.problem, outcome.remedy)
-    return recorder.summary()
+    return run.summary()
+
+
+class _Run:
+    """All attempts of a run."""
+
+    def __init__(
+        self,
+        wanted: ClusterRun,
+        graph: PartitionedGraph,
+        code: bytes,
+        folder: RunFolder,
+        watcher: RunWatcher,
+        machines: Machines,
+        there: frozenset[str],
+        interrupted: Interruption,
+    ) -> None:
+        self._wanted, self._graph, self._folder = wanted, graph, folder
+        self._watcher, self._machines, self._interrupted = watcher, machines, interrupted
+        inside = (wanted.working_dir or wanted.script.parent).resolve()
+        command = (str(wanted.script.resolve().relative_to(inside)), *wanted.arguments)
+        self._script = Script(command, code)
+        self._story = Story()
+        self._recorder: Recorder | None = None
+        self._plan: Plan | None = None
+        newest = newest_whole(folder.checkpoints)
+        state = Recovery(
+            machines=there,
+            limits=Limits.of(wanted.max_restarts),
+            elastic=wanted.elastic,
+            attempt=1 if wanted.resume is None else folder.read_status().attempt + 1,
+            has_stepped=newest is not None,
+            saved=None if newest is None else newest.sidecar.iteration,
+        )
+        self.mender = Mender(state, self._decided)
+        if wanted.resume is not None and newest is None:
+            watcher.say("there is no whole checkpoint: the run begins anew")
+
+    def attempt(self, plan: Plan) -> tuple[Outcome, tuple[Task, ...]]:
+        """Run a plan once, from the newest checkpoint."""
+        wanted, folder = self._wanted, self._folder
+        nodes = self._machines.nodes(plan)
+        check_resources(nodes, plan.placed, plan.job)
+        number = self.mender.state.attempt
+        if self._plan is not None and plan != self._plan:
+            folder.set_traces_aside(number - 1)
+        slots, self._plan = slots_of(plan, nodes), plan
+        self._recorder = recorder = Recorder(
+            folder, plan, slots, self._watcher, number, self._story
+        )
+        orders = Orders(
+            plan,
+            nodes,
+            self._graph,
+            wanted.tls,
+            wanted.config,
+            wanted.iterations,
+            wanted.checkpoint_every,
+            newest_whole(folder.checkpoints),
+            wanted.plan,
+            PATIENCE_S if wanted.max_restarts else 0.0,
+        )
+        crew = Crew(slots, f"{folder.run_id}-{number}", wanted.cache)
+        controller = Controller(
+            crew,
+            orders,
+            wanted_files(plan, self._graph),
+            self._script,
+            recorder,
+            folder.checkpoints,
+            self.mender,
+            self._machines.there,
+        )
+        return controller.run(self._interrupted), crew.tasks
+
+    def finish(self, outcome: Outcome) -> None:
+        """Write the last status, and what was seen."""
+        assert self._recorder is not None
+        assert self._plan is not None
+        self._recorder.finish(outcome)
+        trace = trace_of_folder(self._folder.path, self._plan)
+        save_trace(trace, self._folder.path / TRACE)
+
+    def summary(self) -> dict[str, Any]:
+        """Figures of the run."""
+        assert self._recorder is not None
+        return {
+            **self._recorder.summary(),
+            "attempts": self.mender.state.attempt,
+            "restarts": self.mender.state.num_restarts,
+        }
+
+    def _decided(self, state: Recovery, decision: Decision) -> None:
+        assert self._recorder is not None
+        self._recorder.decided(state, decision)
+
+
+def first_machines(wanted: ClusterRun, machines: Machines) -> frozenset[str]:
+    """Machines that a run begins with.
+
+    Raises:
+        SpecError: One is missing, and the run is not to do without; or has too little.
+        InfeasibleError: The job does not fit on those that are there.
+    """
+    there = machines.there()
+    plan = replan(wanted.plan, there) if wanted.elastic else wanted.plan
+    check_resources(machines.nodes(plan), plan.placed, plan.job)
+    return there
 
 
 def _open(wanted: ClusterRun) -> RunFolder:
@@ -191,11 +290,9 @@ def check(wanted: ClusterRun) -> PartitionedGraph:
 
 
 @contextmanager
-def connected(wanted: ClusterRun) -> Iterator[tuple[Node, ...]]:
-    """The machines of a plan, found on the Ray cluster; let go of it at the end."""
+def connected(wanted: ClusterRun) -> Iterator[Any]:
+    """Ray, connected to the cluster; let go of it at the end."""
     environment = {} if wanted.pip is None else {"pip": str(wanted.pip.resolve())}
     options = {"runtime_env": environment or None, "namespace": "headrace"}
     with connecting.connected(wanted.address, **options) as ray:
-        nodes = find_nodes(wanted.plan.cluster, ray.nodes())
-        check_resources(nodes, wanted.plan.placed, wanted.plan.job)
-        yield nodes
+        yield ray

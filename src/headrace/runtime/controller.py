@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,32 +14,40 @@ from headrace.policies.lifecycle.events import (
     Command,
     Ended,
     Event,
-    Failed,
     Finish,
     Heard,
     Interrupted,
+    Lost,
     Outcome,
     Phase,
     Place,
     Placed,
     Ready,
+    Regroup,
     Say,
     Ship,
-    Shipped,
     Stage,
     Start,
     Stop,
     Tick,
-    Waits,
 )
-from headrace.policies.lifecycle.steps import Lifecycle, begin, step
+from headrace.policies.lifecycle.steps import begin, step
+from headrace.policies.recovery.events import (
+    Restart,
+    Resume,
+    Saved,
+    TaskEnded,
+)
 from headrace.runtime.calls import Calls
-from headrace.runtime.clocks import ClockOffset
 from headrace.runtime.collecting import Collector
 from headrace.runtime.crew import Crew
 from headrace.runtime.interruption import Interruption
+from headrace.runtime.mending import HeldFaults, Mender
+from headrace.runtime.observer import Observer
 from headrace.runtime.orders import Orders
-from headrace.runtime.shipping import Shipment, WantedFiles
+from headrace.runtime.reading import Reader
+from headrace.runtime.shipping import Shipping, WantedFiles
+from headrace.runtime.watching import Watch
 from headrace.training.checkpoints import Checkpoint
 
 _LOOK_S = 0.1
@@ -50,38 +58,6 @@ _FAST_POLL_S = 0.2
 _ENDING_S = 3.0
 # A gigabyte over a network of a gigabit per second.
 _COLLECTING_S = 10.0
-_HOLD_S = 0.7
-
-
-class Observer:
-    """Is told what happens; does nothing with it."""
-
-    def say(self, line: str) -> None:
-        """Something happened that the user should know."""
-
-    def placed(self, hellos: Mapping[str, Mapping[str, Any]]) -> None:
-        """Every shell has said where it is."""
-
-    def changed(self, state: Lifecycle, event: Event) -> None:
-        """The lifecycle took an event."""
-
-    def looked(self, task: str, state: Mapping[str, Any]) -> None:
-        """A task's shell said how its process is."""
-
-    def synchronised(self, offsets: Mapping[str, ClockOffset]) -> None:
-        """Clocks of machines were compared with the driver's."""
-
-    def printed(self, task: str, data: bytes) -> None:
-        """A task's process printed something."""
-
-    def traced(self, task: str, data: bytes) -> None:
-        """A task's process measured something."""
-
-    def collected(self, checkpoint: Checkpoint) -> None:
-        """A checkpoint has arrived, whole."""
-
-    def kept(self, name: str, pieces: Iterator[bytes]) -> None:
-        """The script has left a file."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +83,8 @@ class Controller:
         script: What trainers run.
         observer: Is told what happens.
         checkpoints: Folder for the run's checkpoints.
+        mender: Decides what to do about faults.
+        there: Names of the machines that are there; asked now and then if those that join are used.
     """
 
     def __init__(
@@ -117,9 +95,11 @@ class Controller:
         script: Script,
         observer: Observer,
         checkpoints: Path,
+        mender: Mender,
+        there: Callable[[], frozenset[str]],
     ) -> None:
-        self._crew, self._orders, self._files = crew, orders, files
-        self._script, self._observer = script, observer
+        self._crew, self._orders = crew, orders
+        self._script, self._observer, self._mender = script, observer, mender
         self._calls = Calls()
         first = next(w for w, rank in orders.ranks.items() if rank == 0)
         self._first = f"trainer{first}"
@@ -127,19 +107,19 @@ class Controller:
             checkpoints,
             self._calls,
             partial(crew.piece, self._first),
-            observer.collected,
+            self._collected,
         )
+        self._shipping = Shipping(files, crew, orders, self._calls, observer.say, self._tell)
+        take = {"log": observer.printed, "trace": observer.traced}
+        self._reader = Reader(self._calls, crew.shell, take)
         self._events: list[Event] = []
         self._state, commands = begin(crew.tasks, time.monotonic())
         self._polled: set[str] = set()
         self._next_poll_s = 0.0
-        self._read: dict[tuple[str, str], int] = {}
-        self._reading: set[tuple[str, str]] = set()
-        self._sizes: dict[tuple[str, str], int] = {}
         self._kept: dict[str, tuple[str, ...]] = {}
-        self._held: dict[str, tuple[float, Ended]] = {}
-        self._release_s = 0.0
-        self._num_shipped = 0
+        self._held = HeldFaults()
+        self._starts: dict[str, int] = {}
+        self._watch = Watch(crew, orders, self._calls, observer, mender, there, self._tell)
         self._waiting_trainers: list[str] = []
         self._outcome: Outcome | None = None
         self._begin = commands
@@ -158,7 +138,10 @@ class Controller:
                 self._tell(Interrupted())
             self._crew.look()
             self._poll()
-            self._release()
+            for fault in self._held.release(time.monotonic()):
+                self._mend(fault)
+            if self._state.phase is Phase.RUNNING:
+                self._watch.look(time.monotonic())
             self._tell(Tick())
             self._settle()
             if len(self._calls):
@@ -184,6 +167,7 @@ class Controller:
                     self._observer.placed(self._crew.hellos)
                 if self._state.phase is Phase.RUNNING and before.phase is not Phase.RUNNING:
                     self._observer.synchronised(self._crew.clock_offsets())
+                    self._watch.begin(time.monotonic())
                 self._obey(commands)
 
     def _obey(self, commands: Sequence[Command]) -> None:
@@ -192,7 +176,7 @@ class Controller:
                 case Place():
                     self._crew.place(self._calls, self._tell)
                 case Ship():
-                    self._ship()
+                    self._shipping.begin()
                 case Start(task):
                     self._start(task)
                 case Stop(task):
@@ -201,43 +185,6 @@ class Controller:
                     self._observer.say(line)
                 case Finish(outcome):
                     self._finish(outcome)
-
-    # --- graph ------------------------------------------------------------------------------------
-
-    def _ship(self) -> None:
-        for machine, wanted in enumerate(self._files):
-            self._ship_to(machine, wanted)
-
-    def _ship_to(self, machine: int, wanted: WantedFiles) -> None:
-        name = f"store{machine}"
-        where = self._crew.slot(name).task
-
-        def end(folder: str, shipped_bytes: int) -> None:
-            self._orders.note_folder(machine, folder)
-            if shipped_bytes:
-                self._observer.say(
-                    f"{where.machine} got {shipped_bytes / 1e6:.1f} MB of the graph in {folder}"
-                )
-            self._num_shipped += 1
-            if self._num_shipped == len(self._files):
-                self._tell(Shipped())
-
-        def fail(error: str | Exception) -> None:
-            if isinstance(error, Exception):
-                self._tell(self._crew.explain(name, error))
-            else:
-                problem = f"the graph does not get to {where.machine}: {error}"
-                self._tell(Failed(problem, "put the graph there, or make room"))
-
-        shell = self._crew.shell(name)
-        Shipment(
-            wanted,
-            shell,
-            self._calls,
-            lambda words: self._tell(Waits(name, words)),
-            end,
-            fail,
-        )
 
     # --- tasks ------------------------------------------------------------------------------------
 
@@ -319,20 +266,42 @@ class Controller:
                 self._collector.see(state.get("checkpoints", {}))
             if self._note_ports(name, state):
                 self._tell(Ready(name))
+            self._watch.see(name, state, time.monotonic())
+            self._note_restarts(name, state)
             if state["code"] is not None:
-                ended = Ended(name, state["code"], state["how"], state["said"])
-                if ended.code and self._state.phase is Phase.RUNNING:
-                    self._hold(ended, state["ended_ago_s"])
-                else:
-                    self._tell(ended)
+                self._note_end(name, state)
             elif state["pid"] is None and self._state.stages[name] is Stage.STOPPING:
                 # Nothing runs here, so whoever waits for its end waits no longer.
                 self._tell(Ended(name, 0, "ended"))
-            for what in ("log", "trace"):
-                self._sizes[name, what] = state[f"{what}_bytes"]
-                self._fetch(name, what)
+            self._reader.see(name, state)
 
         return then
+
+    def _note_end(self, name: str, state: Mapping[str, Any]) -> None:
+        ended = Ended(name, state["code"], state["how"], state["said"])
+        is_stopping = self._state.phase in (Phase.STOPPING, Phase.ENDED)
+        role = self._crew.slot(name).task.role
+        if is_stopping or (not ended.code and role is not Role.STORE):
+            self._tell(ended)
+        elif role is Role.SAMPLER and self._mends:
+            # Its trainer starts another one when it needs it, or fails.
+            return
+        elif state.get("starts", 1) > self._starts.get(name, 0):
+            if role is Role.STORE:
+                # Until it is started again, it has ended only once.
+                self._starts[name] = state["starts"]
+            self._hold(ended, state["ended_ago_s"])
+
+    def _note_restarts(self, name: str, state: Mapping[str, Any]) -> None:
+        """Count samplers that their trainers have started again."""
+        num = state.get("restarts", 0)
+        if num <= self._starts.get(name, 0) or not self._mends:
+            return
+        self._starts[name] = num
+        task, why = self._crew.slot(name).task, state.get("why") or "was lost"
+        decision = self._mender.take(TaskEnded(task, -1, why, can_restart=True))
+        if not isinstance(decision, Restart):
+            self._tell(Ended(name, -1, why))
 
     def _note_ports(self, name: str, state: Mapping[str, Any]) -> bool:
         """Know where a task listens; whether it does."""
@@ -345,53 +314,54 @@ class Controller:
             return True
         return False
 
-    def _hold(self, ended: Ended, ago_s: float) -> None:
-        """Keep a failure until others had time to tell theirs: the first one explains the rest."""
+    def _hold(self, fault: Ended | Lost, ago_s: float = 0.0) -> None:
         now_s = time.monotonic()
-        if not self._held:
-            self._release_s, self._next_poll_s = now_s + _HOLD_S, 0.0
-        self._held.setdefault(ended.task, (now_s - ago_s, ended))
-
-    def _release(self) -> None:
-        if self._held and time.monotonic() >= self._release_s:
-            for _, ended in sorted(self._held.values(), key=lambda each: each[0]):
-                self._tell(ended)
-            self._held.clear()
+        if self._held.hold(fault, now_s - ago_s, now_s):
+            self._next_poll_s = 0.0
 
     def _unseen(self, name: str) -> Any:
         def failed(error: Exception) -> None:
             self._polled.discard(name)
             if not self._crew.is_passing(error):
-                self._tell(self._crew.explain(name, error))
+                event = self._crew.explain(name, error)
+                if isinstance(event, Lost) and name == event.name:
+                    # Others of its machine may be gone too, and then the machine is.
+                    self._hold(event)
+                else:
+                    self._tell(event)
 
         return failed
 
-    def _fetch(self, name: str, what: str) -> None:
-        key = (name, what)
-        offset = self._read.get(key, 0)
-        if key in self._reading or self._sizes.get(key, 0) <= offset:
-            return
-        self._reading.add(key)
+    # --- faults -----------------------------------------------------------------------------------
 
-        def then(data: bytes) -> None:
-            self._reading.discard(key)
-            self._read[key] = offset + len(data)
-            (self._observer.printed if what == "log" else self._observer.traced)(name, data)
-            if data:
-                self._fetch(name, what)
+    @property
+    def _mends(self) -> bool:
+        return self._state.phase is Phase.RUNNING and self._mender.state.limits.restarts > 0
 
-        def failed(error: Exception) -> None:
-            self._reading.discard(key)
+    def _mend(self, fault: Ended | Lost) -> None:
+        """Do at once what can be done while all others wait; the lifecycle hears of all else."""
+        if isinstance(fault, Ended) and self._mends:
+            slot = self._crew.slot(fault.task)
+            if slot.task.role is Role.STORE:
+                event = TaskEnded(slot.task, fault.code, fault.how, can_restart=True)
+                if isinstance(self._mender.take(event), Restart):
+                    self._ask(fault.task, self._crew.shell(fault.task).restart.remote())
+                    return
+        if isinstance(fault, Lost):
+            fault = self._crew.judge(fault)
+        self._tell(fault)
 
-        shell = self._crew.shell(name)
-        ref = (shell.log if what == "log" else shell.trace).remote(offset)
-        self._calls.ask(ref, then, failed)
+    def _collected(self, checkpoint: Checkpoint) -> None:
+        self._observer.collected(checkpoint)
+        decision = self._mender.take(Saved(checkpoint.sidecar.iteration))
+        if isinstance(decision, Resume):
+            self._tell(Regroup(decision.why))
 
     # --- the end ----------------------------------------------------------------------------------
 
     def _finish(self, outcome: Outcome) -> None:
         end_s = time.monotonic() + _ENDING_S
-        while (self._reading or self._polled) and time.monotonic() < end_s:
+        while (self._reader.is_busy or self._polled) and time.monotonic() < end_s:
             self._calls.collect(_LOOK_S)
         end_s = time.monotonic() + _COLLECTING_S
         while self._collector.is_busy and time.monotonic() < end_s:

@@ -87,18 +87,30 @@ class Crew:
         """Handle of a task's shell."""
         return self._shells[name]
 
+    @property
+    def stores(self) -> tuple[Slot, ...]:
+        """Where stores are: one on every machine."""
+        return tuple(slot for slot in self._slots.values() if slot.task.role is Role.STORE)
+
+    @property
+    def home(self) -> str:
+        """The machine of the driver; empty if it is none of the run's."""
+        import ray
+
+        own = ray.get_runtime_context().get_node_id()
+        return next((slot.task.machine for slot in self.stores if slot.node.node_id == own), "")
+
     def clock_offsets(self) -> dict[str, ClockOffset]:
         """How far the clocks of all machines are from this one's; of those that answer at once."""
         import ray
 
         offsets = {}
-        for name, slot in self._slots.items():
-            if slot.task.role is Role.STORE:
-                shell = self._shells[name]
-                with suppress(ray.exceptions.RayError):
-                    offsets[slot.task.machine] = clock_offset(
-                        partial(_clock_of, shell), num_pings=_NUM_PINGS
-                    )
+        for slot in self.stores:
+            shell = self._shells[slot.task.name]
+            with suppress(ray.exceptions.RayError):
+                offsets[slot.task.machine] = clock_offset(
+                    partial(_clock_of, shell), num_pings=_NUM_PINGS
+                )
         return offsets
 
     def machine(self, name: str) -> int:
@@ -145,6 +157,7 @@ class Crew:
         if not self._group.is_ready:
             if time.monotonic() >= self._next_ask_s:
                 self._next_ask_s = time.monotonic() + _ASK_S
+                self._look_for_nodes()
                 for name, what in self._group.lacks().items():
                     self._tell(Waits(name, what))
             return
@@ -160,6 +173,14 @@ class Crew:
                 partial(self._greet, name),
                 partial(self._unwell, name),
             )
+
+    def _look_for_nodes(self) -> None:
+        """A node that dies now keeps the whole group from its place."""
+        alive = _alive()
+        for slot in self.stores:
+            if slot.node.node_id not in alive and slot.task.name not in self._lost:
+                self._lost.add(slot.task.name)
+                self._tell(Lost(slot.task.machine, "its Ray node is gone"))
 
     def _unwell(self, name: str, error: Exception) -> None:
         self._tell(self.explain(name, error))
@@ -192,7 +213,6 @@ class Crew:
 
     def explain(self, name: str, error: Exception) -> Event:
         """What an error of a call to a shell means for the run."""
-        import ray
         from ray.exceptions import RayActorError, RayTaskError, RuntimeEnvSetupError
 
         slot = self._slots[name]
@@ -203,8 +223,7 @@ class Crew:
                 "see whether the machine reaches the package index, or install it there",
             )
         if isinstance(error, RayActorError) and not isinstance(error, RayTaskError):
-            alive = {node["NodeID"] for node in ray.nodes() if node.get("Alive")}
-            if slot.node.node_id not in alive:
+            if slot.node.node_id not in _alive():
                 for other, there in self._slots.items():
                     if there.node.node_id == slot.node.node_id:
                         self._lost.add(other)
@@ -216,6 +235,12 @@ class Crew:
                 )
             return Lost(name, "its shell has died, perhaps because memory was full")
         return Failed(f"{slot.task}: {_first_line(error)}", f"see `headrace logs --task {name}`")
+
+    def judge(self, lost: Lost) -> Lost:
+        """The loss of a task, or of its machine if that has lost all of its tasks."""
+        machine = self._slots[lost.name].task.machine
+        there = {name for name, slot in self._slots.items() if slot.task.machine == machine}
+        return Lost(machine, "all of its shells have died") if there <= self._lost else lost
 
     def close(self, timeout_s: float) -> None:
         """End all shells and give everything back."""
@@ -232,6 +257,12 @@ class Crew:
                 ray.kill(shell)
         if self._group is not None:
             self._group.remove()
+
+
+def _alive() -> set[str]:
+    import ray
+
+    return {node["NodeID"] for node in ray.nodes() if node.get("Alive")}
 
 
 def _clock_of(shell: Any) -> float:

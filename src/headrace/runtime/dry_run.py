@@ -6,6 +6,7 @@ from typing import Any
 
 from headrace.core.errors import SpecError
 from headrace.runtime.cluster_run import ClusterRun, check, connected
+from headrace.runtime.nodes import check_resources, find_nodes
 from headrace.runtime.placing import slots_of
 from headrace.runtime.shells.graph_files import GraphFiles
 from headrace.runtime.shipping import WantedFiles, wanted_files
@@ -27,7 +28,9 @@ def describe(wanted: ClusterRun) -> dict[str, Any]:
     graph = check(wanted)
     code = pack(wanted.working_dir or wanted.script.parent, wanted.script)
     plan = wanted.plan
-    with connected(wanted) as nodes:
+    with connected(wanted) as ray:
+        nodes = find_nodes(plan.cluster, ray.nodes())
+        check_resources(nodes, plan.placed, plan.job)
         slots = slots_of(plan, nodes)
         files = wanted_files(plan, graph)
         found = _look(wanted, [node.node_id for node in nodes], files)

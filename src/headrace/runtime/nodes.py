@@ -45,7 +45,7 @@ def find_nodes(cluster: Cluster, known: Sequence[Mapping[str, Any]]) -> tuple[No
     Raises:
         SpecError: A machine is not there, or two machines are one node.
     """
-    alive = [node for node in known if node.get("Alive", node.get("alive", False))]
+    alive = _alive(known)
     found = [_match(machine, alive) for machine in cluster.hosts]
     missing = [
         machine.name for machine, node in zip(cluster.hosts, found, strict=True) if node is None
@@ -58,16 +58,7 @@ def find_nodes(cluster: Cluster, known: Sequence[Mapping[str, Any]]) -> tuple[No
             f"start Ray there with --labels={HOST_LABEL}=NAME, or write machines with "
             "`headrace cluster discover` and plan again",
         )
-    nodes = tuple(
-        Node(
-            machine.name,
-            node["NodeID"],
-            node["NodeManagerAddress"],
-            dict(node.get("Resources", {})),
-        )
-        for machine, node in zip(cluster.hosts, found, strict=True)
-        if node is not None
-    )
+    nodes = nodes_there(cluster, known)
     owners: dict[str, str] = {}
     for node in nodes:
         if node.node_id in owners:
@@ -78,6 +69,22 @@ def find_nodes(cluster: Cluster, known: Sequence[Mapping[str, Any]]) -> tuple[No
             )
         owners[node.node_id] = node.machine
     return nodes
+
+
+def nodes_there(cluster: Cluster, known: Sequence[Mapping[str, Any]]) -> tuple[Node, ...]:
+    """The nodes of those machines that are there, in the order of the cluster."""
+    alive = _alive(known)
+    found = [(machine, _match(machine, alive)) for machine in cluster.hosts]
+    return tuple(
+        Node(
+            machine.name,
+            node["NodeID"],
+            node["NodeManagerAddress"],
+            dict(node.get("Resources", {})),
+        )
+        for machine, node in found
+        if node is not None
+    )
 
 
 def ray_resources(demand: Mapping[str, float]) -> dict[str, float]:
@@ -112,6 +119,10 @@ def check_resources(nodes: Sequence[Node], placement: Placement, job: Job) -> No
                     f"{node.address} has {there:g}",
                     "start Ray there with more, or plan for the machines that there are",
                 )
+
+
+def _alive(known: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [node for node in known if node.get("Alive", node.get("alive", False))]
 
 
 def _match(machine: Machine, alive: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from headrace.core.errors import SpecError
@@ -23,10 +23,12 @@ from headrace.policies.lifecycle.events import (
     Waits,
 )
 from headrace.policies.lifecycle.steps import Lifecycle
+from headrace.policies.recovery.deciding import Recovery
+from headrace.policies.recovery.events import Decision
 from headrace.runtime.bringing import bring
 from headrace.runtime.clocks import ClockOffset
-from headrace.runtime.controller import Observer
 from headrace.runtime.local import RunWatcher
+from headrace.runtime.observer import Observer
 from headrace.runtime.placing import Slot
 from headrace.runtime.progress import Progress
 from headrace.runtime.run_status import (
@@ -53,8 +55,25 @@ _STAGES = {
 }
 
 
+@dataclass
+class Story:
+    """What is told of all attempts of a run together.
+
+    Attributes:
+        since_s: When the first one began, in seconds since 1970.
+        begin_s: The same by a clock that never goes back.
+        num_restarts: How often a task was started again.
+        last_decision: What was done about the last fault.
+    """
+
+    since_s: float = field(default_factory=time.time)
+    begin_s: float = field(default_factory=time.monotonic)
+    num_restarts: int = 0
+    last_decision: str = ""
+
+
 class Recorder(Observer):
-    """Writes a run's folder, and tells whoever shows the run.
+    """Writes a run's folder, and tells whoever shows the run; one for each attempt.
 
     Args:
         folder: Of the run.
@@ -62,6 +81,7 @@ class Recorder(Observer):
         slots: Where every task goes.
         watcher: Whoever shows it.
         attempt: From 1; how often the run was begun or gone on with.
+        story: Of the attempts before.
     """
 
     def __init__(
@@ -71,12 +91,13 @@ class Recorder(Observer):
         slots: Sequence[Slot],
         watcher: RunWatcher,
         attempt: int = 1,
+        story: Story | None = None,
     ) -> None:
         self._attempt = attempt
         folder.append_event("attempt", number=attempt)
         self._folder, self._plan, self._slots, self._watcher = folder, plan, slots, watcher
-        self._since_s = time.time()
-        self._begin_s = time.monotonic()
+        self._story = story or Story()
+        self._begin_s = self._story.begin_s
         self._progress = {
             slot.task.name: Progress() for slot in slots if slot.task.role is Role.TRAINER
         }
@@ -167,6 +188,15 @@ class Recorder(Observer):
         what = checkpoint.sidecar.model_dump(include={"iteration", "epoch", "batch", "size"})
         self._folder.append_event("collected", **what)
 
+    def decided(self, state: Recovery, decision: Decision) -> None:
+        """Something is done about a fault."""
+        self._story.num_restarts, self._story.last_decision = state.num_restarts, decision.line
+        what = type(decision).__name__.lower()
+        clock_s = round(time.monotonic(), 6)
+        self._folder.append_event("decision", what=what, line=decision.line, clock_s=clock_s)
+        self._next_write_s = 0.0
+        self.say(decision.line)
+
     def kept(self, name: str, pieces: Iterator[bytes]) -> None:
         """The script has left a file."""
         try:
@@ -199,10 +229,12 @@ class Recorder(Observer):
         return Status(
             run_id=self._folder.run_id,
             state=self._run_state(),
-            since_s=self._since_s,
+            since_s=self._story.since_s,
             updated_s=time.time(),
             job=self._plan.job.name,
             attempt=self._attempt,
+            restarts=self._story.num_restarts,
+            last_decision=self._story.last_decision,
             iterations=min(self._iterations.get(task, -1) for task in self._progress) + 1,
             epoch=epoch if isinstance(epoch, int) and epoch >= 0 else 0,
             figures=shown.figures,

@@ -30,6 +30,8 @@ class RunFile(Value):
         iterations: After so many the run ends.
         cache: Folder for shipped graphs.
         checkpoint_every: Steps between checkpoints.
+        max_restarts: How often a task is started again without a new checkpoint.
+        elastic: Whether machines that join are used.
     """
 
     version: Literal[1] = 1
@@ -44,6 +46,8 @@ class RunFile(Value):
     iterations: Annotated[int, Field(ge=1)] | None = None
     cache: str | None = None
     checkpoint_every: Annotated[int, Field(ge=0)] = 0
+    max_restarts: Annotated[int, Field(ge=0)] = 3
+    elastic: bool = False
 
     def save(self, folder: Path) -> None:
         """Write it at one stroke."""

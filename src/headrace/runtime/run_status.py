@@ -109,6 +109,8 @@ class Status(Value):
         updated_s: When this was written, in seconds since 1970.
         job: What the job is called.
         attempt: From 1; how often it was begun or gone on with.
+        restarts: How often a task was started again, all others waiting.
+        last_decision: What was done about the last fault; empty if there was none.
         iterations: How many are done.
         epoch: The one that it is in.
         figures: What the script reported last.
@@ -127,6 +129,8 @@ class Status(Value):
     updated_s: float
     job: str = ""
     attempt: Annotated[Count, Field(ge=1)] = 1
+    restarts: _Num = 0
+    last_decision: str = ""
     iterations: _Num = 0
     epoch: _Num = 0
     figures: Mapping[str, bool | int | float | str] = Field(default_factory=dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,10 @@ from typing import Any
 from headrace.core.plan import Plan
 from headrace.graph.manifest import MANIFEST, Manifest, load_manifest
 from headrace.graph.opening import PartitionedGraph
+from headrace.policies.lifecycle.events import Event, Failed, Shipped, Waits
 from headrace.runtime.calls import Calls
+from headrace.runtime.crew import Crew
+from headrace.runtime.orders import Orders
 from headrace.runtime.shells.graph_files import fingerprint_of
 
 PIECE_BYTES = 4 << 20
@@ -141,3 +144,61 @@ class Shipment:
             self._on_failure(str(sealed["error"]))
         else:
             self._on_end(sealed["folder"], self._total_bytes)
+
+
+class Shipping:
+    """Brings every machine what it needs.
+
+    Args:
+        files: What that is.
+        crew: Shells of all tasks.
+        orders: Told where the graph is on every machine.
+        calls: To make calls with.
+        say: Told what the user should know.
+        tell: Told how it goes.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[WantedFiles],
+        crew: Crew,
+        orders: Orders,
+        calls: Calls,
+        say: Callable[[str], None],
+        tell: Callable[[Event], None],
+    ) -> None:
+        self._files, self._crew, self._orders = files, crew, orders
+        self._calls, self._say, self._tell = calls, say, tell
+        self._num_shipped = 0
+
+    def begin(self) -> None:
+        """Ask every machine what it has, and send the rest."""
+        for machine, wanted in enumerate(self._files):
+            name = f"store{machine}"
+            Shipment(
+                wanted,
+                self._crew.shell(name),
+                self._calls,
+                partial(self._wait, name),
+                partial(self._end, machine),
+                partial(self._fail, name),
+            )
+
+    def _wait(self, name: str, words: str) -> None:
+        self._tell(Waits(name, words))
+
+    def _end(self, machine: int, folder: str, shipped_bytes: int) -> None:
+        self._orders.note_folder(machine, folder)
+        if shipped_bytes:
+            where = self._crew.slot(f"store{machine}").task.machine
+            self._say(f"{where} got {shipped_bytes / _MB:.1f} MB of the graph in {folder}")
+        self._num_shipped += 1
+        if self._num_shipped == len(self._files):
+            self._tell(Shipped())
+
+    def _fail(self, name: str, error: str | Exception) -> None:
+        if isinstance(error, Exception):
+            self._tell(self._crew.explain(name, error))
+        else:
+            problem = f"the graph does not get to {self._crew.slot(name).task.machine}: {error}"
+            self._tell(Failed(problem, "put the graph there, or make room"))

@@ -19,7 +19,7 @@ import numpy as np
 
 from headrace.core.plan import Plan
 from headrace.core.tasks import ROLES, TaskGraph, build_task_graph
-from headrace.core.trace import Executions, Flows, Trace
+from headrace.core.trace import Executions, Flows, Mark, Trace
 from headrace.costs import task_machines
 from headrace.runtime.clocks import ClockOffset
 
@@ -66,7 +66,10 @@ def read_records(data: bytes) -> list[list[Any]]:
 
 
 def merge_records(
-    collected: Iterable[tuple[str, bytes]], offsets_s: Mapping[str, float], plan: Plan
+    collected: Iterable[tuple[str, bytes]],
+    offsets_s: Mapping[str, float],
+    plan: Plan,
+    marks: Iterable[Mark] = (),
 ) -> Trace:
     """One trace of what all tasks recorded.
 
@@ -74,12 +77,13 @@ def merge_records(
         collected: Machine, and what one of its tasks recorded; the tail may be missing.
         offsets_s: What to add to a machine's times; see `clock_offset`.
         plan: What was run.
+        marks: What was decided meanwhile, by the clock to which offsets lead.
     """
     merging = _Merging(plan)
     for machine, data in collected:
         for record in read_records(data):
             merging.add(record, offsets_s.get(machine, 0.0))
-    return merging.trace()
+    return merging.trace(marks)
 
 
 def link_bytes(trace: Trace) -> dict[str, tuple[float, float]]:
@@ -144,7 +148,7 @@ class _Merging:
         else:
             self._stayed[pair] = rest[2]
 
-    def trace(self) -> Trace:
+    def trace(self, marks: Iterable[Mark] = ()) -> Trace:
         """The trace, its first moment at 0."""
         ends_s = self._add_samplers()
         self._add_stores()
@@ -184,6 +188,9 @@ class _Merging:
             ),
             flows=made[0],
             local=made[1],
+            marks=tuple(
+                Mark(mark.at_s - begin_s, mark.text) for mark in marks if mark.at_s >= begin_s
+            ),
         )
 
     def _are_apart(self, src: int, dst: int) -> bool:
@@ -288,7 +295,17 @@ def trace_of_folder(folder: Path, plan: Plan) -> Trace:
         for path in sorted(folder.glob("trace-*.jsonl"))
         if (task := path.stem.removeprefix("trace-")) in machines
     ]
-    return merge_records(collected, read_offsets(folder), plan)
+    return merge_records(collected, read_offsets(folder), plan, _decisions(folder))
+
+
+def _decisions(folder: Path) -> list[Mark]:
+    """What was decided in a run, by the clock of its driver."""
+    try:
+        lines = (folder / "events.jsonl").read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    events = map(json.loads, lines)
+    return [Mark(each["clock_s"], each["line"]) for each in events if each["kind"] == "decision"]
 
 
 def write_offsets(folder: Path, offsets: Mapping[str, ClockOffset]) -> None:

@@ -63,6 +63,12 @@ def test_status_says_how_it_goes(run: RunFolder) -> None:
     assert str(run.path) in result.output.replace("\n", "")
 
 
+def test_what_was_done_about_faults_is_shown(run: RunFolder) -> None:
+    tell(run, attempt=2, restarts=1, last_decision="m3 is lost: gone: going on")
+    for verb in ("status", "top"):
+        assert "attempt 2, 1 restarts  ·  m3 is lost: gone: going on" in call(verb).output
+
+
 def test_status_as_json(run: RunFolder) -> None:
     for verb in ("status", "top"):
         summary = json.loads(call(verb, run.run_id, "--json").output)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.core.job import Sync
-from headrace.core.trace import Trace
+from headrace.core.trace import Mark, Trace
 from headrace.observability import write_perfetto
 from headrace.observability.lanes import FLOW_KINDS
 from tests.unit.observability.traces import random_trace, tiny_trace
@@ -37,6 +37,12 @@ def test_the_head_names_generator_and_version(tmp_path: Path) -> None:
     assert head["otherData"]["generator"].startswith("headrace")
     assert head["otherData"]["trace_version"] == 1
     assert head["displayTimeUnit"] == "ms"
+
+
+def test_decisions_are_instants_of_the_whole_trace(tmp_path: Path) -> None:
+    trace = replace(tiny_trace(), marks=(Mark(0.25, 'm1 is "lost"'),))
+    (instant,) = of_phase(written(trace, tmp_path), "i")
+    assert (instant["name"], instant["s"], instant["ts"]) == ('m1 is "lost"', "g", 250_000)
 
 
 def test_machines_are_processes_and_tasks_threads(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from headrace.core.errors import SpecError
+from headrace.core.trace import Mark
 from headrace.observability.trace_file import load_trace, save_trace
 from tests.unit.observability import traces
 
@@ -24,6 +26,12 @@ def test_equal_traces_are_equal_files_and_come_back(tmp_path: Path) -> None:
     assert np.array_equal(found.flows.num_bytes, trace.flows.num_bytes)
     assert found.local is None
     assert found.makespan_s == trace.makespan_s
+
+
+def test_decisions_come_back(tmp_path: Path) -> None:
+    marks = (Mark(0.5, "store1 on m1 was killed: starting it again"),)
+    save_trace(replace(traces.tiny_trace(), marks=marks), tmp_path / "marked")
+    assert load_trace(tmp_path / "marked").marks == marks
 
 
 def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:

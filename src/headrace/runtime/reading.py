@@ -1,0 +1,57 @@
+"""What tasks print and measure, brought to the driver while they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headrace.runtime.calls import Calls
+
+Take = Callable[[str, bytes], None]
+"""Takes the name of a task, and bytes that follow those before."""
+
+
+class Reader:
+    """Reads logs and traces of tasks from where it stopped, one piece of each at a time.
+
+    Args:
+        calls: Carry the pieces.
+        shell: Gives the handle of a task's shell.
+        take: Takes pieces of each kind: `log` and `trace`.
+    """
+
+    def __init__(self, calls: Calls, shell: Callable[[str], Any], take: Mapping[str, Take]) -> None:
+        self._calls, self._shell, self._take = calls, shell, take
+        self._read: dict[tuple[str, str], int] = {}
+        self._sizes: dict[tuple[str, str], int] = {}
+        self._reading: set[tuple[str, str]] = set()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a piece is on its way."""
+        return bool(self._reading)
+
+    def see(self, task: str, state: Mapping[str, Any]) -> None:
+        """Take note of how much there is to read."""
+        for what in self._take:
+            self._sizes[task, what] = state[f"{what}_bytes"]
+            self._fetch(task, what)
+
+    def _fetch(self, task: str, what: str) -> None:
+        key = (task, what)
+        offset = self._read.get(key, 0)
+        if key in self._reading or self._sizes.get(key, 0) <= offset:
+            return
+        self._reading.add(key)
+
+        def then(data: bytes) -> None:
+            self._reading.discard(key)
+            self._read[key] = offset + len(data)
+            self._take[what](task, data)
+            if data:
+                self._fetch(task, what)
+
+        def failed(error: Exception) -> None:
+            self._reading.discard(key)
+
+        self._calls.ask(getattr(self._shell(task), what).remote(offset), then, failed)

@@ -1,0 +1,80 @@
+"""Watches a run while nothing is wrong with any task: whether it moves, and who has joined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headrace.policies.lifecycle.events import Event
+from headrace.policies.recovery.events import MachinesJoined, Stepped
+from headrace.runtime.calls import Calls
+from headrace.runtime.crew import Crew
+from headrace.runtime.mending import Mender
+from headrace.runtime.observer import Observer
+from headrace.runtime.orders import Orders
+from headrace.runtime.stalling import NetworkProbe, StallWatch
+
+_JOINING_S = 5.0
+
+
+class Watch:
+    """Says what a run waits for, lets machines look for a cut network, and asks for new machines.
+
+    Args:
+        crew: Shells of all tasks.
+        orders: Know where stores listen.
+        calls: To ask shells with.
+        observer: Is told what is seen.
+        mender: Is told of steps, and of machines that have joined.
+        there: Names of the machines that are there.
+        tell: Told who cannot be reached.
+    """
+
+    def __init__(
+        self,
+        crew: Crew,
+        orders: Orders,
+        calls: Calls,
+        observer: Observer,
+        mender: Mender,
+        there: Callable[[], frozenset[str]],
+        tell: Callable[[Event], None],
+    ) -> None:
+        self._crew, self._orders, self._calls = crew, orders, calls
+        self._observer, self._mender, self._there, self._tell = observer, mender, there, tell
+        self._stalls = StallWatch(crew.tasks, 0.0)
+        self._next_join_s = 0.0
+
+    def begin(self, now_s: float) -> None:
+        """All tasks run from now on."""
+        self._stalls = StallWatch(self._crew.tasks, now_s)
+
+    def see(self, name: str, state: Mapping[str, Any], now_s: float) -> None:
+        """Take note of how a task is."""
+        if self._stalls.see(name, state, now_s):
+            self._mender.take(Stepped())
+
+    def look(self, now_s: float) -> None:
+        """Do what it is time for."""
+        line, probes = self._stalls.look(now_s)
+        if line:
+            self._observer.say(line)
+        if probes:
+            self._probe()
+        if self._mender.state.elastic and now_s >= self._next_join_s:
+            self._next_join_s = now_s + _JOINING_S
+            before = self._mender.state.joined
+            self._mender.take(MachinesJoined(self._there()))
+            for name in sorted(self._mender.state.joined - before):
+                self._observer.say(f"{name} has joined: it is used from the next checkpoint on")
+
+    def _probe(self) -> None:
+        self._observer.say("machines try whether they reach each other")
+        stores = self._crew.stores
+        places = {
+            slot.task.machine: (slot.node.address, self._orders.some_port(slot.index))
+            for slot in stores
+        }
+        probe = NetworkProbe(places, self._crew.home, self._observer.say, self._tell)
+        shells = {slot.task.machine: self._crew.shell(slot.task.name) for slot in stores}
+        probe.begin(self._calls, shells)

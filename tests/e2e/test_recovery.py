@@ -1,0 +1,128 @@
+"""Whoever is killed, a run on four Ray nodes goes on, and ends with the same parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Now: PyG warns of what it imports, and warnings are errors in tests.
+pytest.importorskip("torch_geometric.nn")
+
+from headrace.api.files import save_plan
+from headrace.api.planning import plan
+from headrace.core.cluster import Cluster
+from headrace.core.job import Job, Role
+from headrace.core.plan import Plan
+from headrace.runtime.testbed import Testbed
+from tests.e2e.cluster_runs import left_in, machine_folders
+from tests.e2e.recovery_runs import (
+    WatchedRun,
+    difference,
+    kill,
+    kill_raylet,
+    start_raylet,
+    write_script,
+)
+from tests.leftovers import patient
+from tests.unit.graph.small_graphs import homogeneous, write
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+OPTIONS = ["--checkpoint-every", "20", "--set", "epochs=8", "--set", "pause_s=0.03"]
+SILENCE_S = 15.0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Path:
+    """Plan, graph and script."""
+    folder = tmp_path_factory.mktemp("recovery")
+    job = Job(
+        name="small",
+        trainers=3,
+        batch_size=4,
+        iterations=5,
+        demands={Role.TRAINER: {"cpu": 2}, Role.SAMPLER: {"cpu": 1}},
+    )
+    save_plan(plan(cluster, job), folder / "plan.json")
+    write(homogeneous(num_nodes=1200, num_edges=6000), folder / "parts", 4)
+    write_script(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(testbed: Testbed, folder: Path) -> WatchedRun:
+    """A run that nobody disturbs."""
+    run = begin(testbed, folder)
+    run.end_well()
+    return run
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(testbed: Testbed) -> Iterator[None]:
+    yield
+    assert patient(lambda: not left_in(testbed), 60), left_in(testbed)
+    assert machine_folders(testbed) == set()
+
+
+def begin(testbed: Testbed, folder: Path, *options: str) -> WatchedRun:
+    run = WatchedRun(testbed, folder, folder / "code" / "train.py", [*OPTIONS, *options])
+    run.watch()
+    return run
+
+
+def other_machine(folder: Path) -> str:
+    """One with a trainer, and without the driver."""
+    planned = Plan.model_validate_json((folder / "plan.json").read_bytes())
+    return next(name for name in planned.placement.trainers if name != "m0")
+
+
+def test_a_killed_store_comes_back(testbed: Testbed, folder: Path, undisturbed: WatchedRun) -> None:
+    run = begin(testbed, folder)
+    run.wait_until(50)
+    killed_s = kill(testbed, "m2", run.task("store2")["pid"])
+    run.end_well()
+    assert difference(run, undisturbed) == 0.0
+    assert run.heard("store2 on m2 was ended by SIGKILL")
+    assert run.heard("starting it again (1 of 3)")
+    assert (run.status()["attempt"], run.status()["restarts"]) == (1, 1)
+    assert run.longest_silence_s(killed_s) < SILENCE_S, run.said
+
+
+def test_a_killed_trainer_goes_on_from_the_last_checkpoint(
+    testbed: Testbed, folder: Path, undisturbed: WatchedRun
+) -> None:
+    run = begin(testbed, folder)
+    run.wait_until(50)
+    killed_s = kill(testbed, run.task("trainer1")["machine"], run.task("trainer1")["pid"])
+    run.end_well()
+    assert difference(run, undisturbed) == 0.0
+    assert run.heard("trainer1 on ")
+    assert run.heard(": going on from iteration ")
+    assert run.status()["attempt"] == 2
+    assert run.longest_silence_s(killed_s) < SILENCE_S, run.said
+
+
+def test_a_run_goes_on_without_a_machine_and_uses_it_again(
+    testbed: Testbed, folder: Path, undisturbed: WatchedRun
+) -> None:
+    lost = other_machine(folder)
+    run = begin(testbed, folder, "--elastic")
+    try:
+        run.wait_until(50)
+        killed_s = kill_raylet(testbed, lost)
+        assert patient(lambda: run.status()["attempt"] == 2 and run.heard("goes on at"), 240), (
+            run.said
+        )
+        assert {task["machine"] for task in run.status()["tasks"]} == {"m0", "m1", "m2", "m3"} - {
+            lost
+        }
+    finally:
+        start_raylet(testbed, lost)
+    run.end_well()
+    assert run.heard(f"{lost} is lost: ")
+    assert run.heard(f"{lost} has joined")
+    assert {task["machine"] for task in run.status()["tasks"]} == {"m0", "m1", "m2", "m3"}
+    assert difference(run, undisturbed) <= 1e-4
+    assert run.longest_silence_s(killed_s) < SILENCE_S, run.said
