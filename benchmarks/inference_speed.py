@@ -44,7 +44,7 @@ QUICK_GRAPH = "generated:nodes=2e4,edges=5e5,features=128"
 MODEL = (128, 64, 2, 16)
 EDGE = ("node", "to", "node")
 BATCH_SIZES = {False: (1024, 4096, 16384), True: (1024,)}
-REAL = {
+REAL: dict[bool, dict[str, tuple[str, ...]]] = {
     False: {
         "pubmed": ("sage", "gcn", "gat"),
         "coauthor_cs": ("sage", "gcn", "gat"),
