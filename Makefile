@@ -11,7 +11,7 @@ FAST := not slow and not integration and not e2e and not benchmark
 
 dev: ## create the virtual environment and install headrace for editing
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --editable '.[train,partition,report,dev]'
+	$(BIN)/pip install --quiet --editable '.[train,partition,report,metrics,track,dev]'
 
 check: lint types fast ## everything a change must pass, in under 3 minutes
 

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from headrace import __version__
 from headrace.cli import (
     cluster,
+    dashboard,
     doctor,
     explain,
     export,
@@ -99,6 +100,11 @@ app.command(
 app.command("logs", short_help="Print what the tasks of a run printed.", epilog=logs.EXAMPLE)(
     logs.logs
 )
+app.command(
+    "dashboard",
+    short_help="Print files for Grafana and Prometheus.",
+    epilog=dashboard.EXAMPLE,
+)(dashboard.dashboard)
 app.add_typer(testbed.app, name="testbed")
 app.add_typer(cluster.app, name="cluster")
 app.command(

@@ -66,6 +66,10 @@ def run(
     elastic: Annotated[
         bool, typer.Option("--elastic", help="Use machines once they are there.")
     ] = False,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(help="tensorboard[:DIR] or mlflow[:URI].", metavar="TOOL"),
+    ] = None,
     local: Annotated[bool, typer.Option("--local", help="All on this machine.")] = False,
     parts: Annotated[
         Path | None, typer.Option(help="Another name of --graph.", metavar="DIR", hidden=True)
@@ -103,6 +107,7 @@ def run(
             "checkpoint_every": checkpoint_every,
             "max_restarts": max_restarts,
             "elastic": elastic or None,
+            "track": None if track is None else tuple(track),
         }
         if local or dry_run or name:
             raise SpecError(
@@ -119,7 +124,8 @@ def run(
         if dry_run:
             raise SpecError("--dry-run shows where a plan goes", "give --plan, or drop --local")
         given = tuple(arguments or ())
-        _run_local(LocalRun(script, given, graph, stores, samplers, tls, wanted_config), as_json)
+        here = LocalRun(script, given, graph, stores, samplers, tls, wanted_config)
+        _run_local(here, tuple(track or ()), as_json)
     if plan is None or local:
         raise SpecError("a run needs machines", "give --plan, or say --local to use this one alone")
     if graph is None:
@@ -143,6 +149,7 @@ def run(
         checkpoint_every=CHECKPOINT_EVERY if checkpoint_every is None else checkpoint_every,
         max_restarts=MAX_RESTARTS if max_restarts is None else max_restarts,
         elastic=elastic,
+        track=tuple(track or ()),
     )
     if dry_run:
         _rehearse(wanted, as_json)
@@ -197,13 +204,13 @@ def _run_cluster(wanted: ClusterRun, as_json: bool) -> None:
         typer.echo(json.dumps(summary | _figures(display)))
 
 
-def _run_local(wanted: LocalRun, as_json: bool) -> NoReturn:
+def _run_local(wanted: LocalRun, track: tuple[str, ...], as_json: bool) -> NoReturn:
     from headrace.api.running import Progress, run_local
 
     begin_s = time.perf_counter()
     with Display(Progress().after, as_json) as display:
         try:
-            code = run_local(wanted, display)
+            code = run_local(wanted, track, display)
         except KeyboardInterrupt:
             display.say("interrupted; all processes of the run have ended")
             raise typer.Exit(INTERRUPTED) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,8 +24,11 @@ from headrace.runtime.controller import Controller, Script
 from headrace.runtime.crew import Crew
 from headrace.runtime.errors import RunError
 from headrace.runtime.interruption import Interruption, signals_set
+from headrace.runtime.listening import Listeners, RunListener
 from headrace.runtime.local import RunWatcher
+from headrace.runtime.log_lines import LOG, LogLines
 from headrace.runtime.mending import Mender
+from headrace.runtime.metrics import RaySink, RunMetrics, endpoint_here
 from headrace.runtime.nodes import check_resources
 from headrace.runtime.orders import PATIENCE_S, Orders
 from headrace.runtime.placing import slots_of
@@ -34,6 +37,7 @@ from headrace.runtime.run_file import RunFile
 from headrace.runtime.runs import RunFolder, runs_folder
 from headrace.runtime.shipping import wanted_files
 from headrace.runtime.tracing import trace_of_folder
+from headrace.runtime.tracking import check_trackers, make_tracking, settings_of
 from headrace.runtime.user_code import pack
 from headrace.training.checkpoints import newest_whole
 
@@ -67,6 +71,7 @@ class ClusterRun:
             given up; 0 to end with the first fault.
         elastic: Whether machines of the plan that are not there are done without, and used once
             they are.
+        track: Who keeps figures: `tensorboard[:DIR]`, `mlflow[:URI]`.
     """
 
     plan: Plan
@@ -86,6 +91,7 @@ class ClusterRun:
     resume: Path | None = None
     max_restarts: int = 3
     elastic: bool = False
+    track: tuple[str, ...] = ()
 
 
 def resumed(folder: RunFolder, **changes: Any) -> ClusterRun:
@@ -167,6 +173,7 @@ class _Run:
         inside = (wanted.working_dir or wanted.script.parent).resolve()
         command = (str(wanted.script.resolve().relative_to(inside)), *wanted.arguments)
         self._script = Script(command, code)
+        self._listener = listeners_of(wanted, folder, watcher.say)
         self._story = Story()
         self._recorder: Recorder | None = None
         self._plan: Plan | None = None
@@ -193,7 +200,7 @@ class _Run:
             folder.set_traces_aside(number - 1)
         slots, self._plan = slots_of(plan, nodes), plan
         self._recorder = recorder = Recorder(
-            folder, plan, slots, self._watcher, number, self._story
+            folder, plan, slots, self._watcher, number, self._listener, self._story
         )
         orders = Orders(
             plan,
@@ -278,6 +285,7 @@ def check(wanted: ClusterRun) -> PartitionedGraph:
         raise SpecError(f"there is no script {wanted.script}", "give a Python file")
     if wanted.pip is not None and not wanted.pip.is_file():
         raise SpecError(f"there is no file {wanted.pip}", "give --pip a requirements file")
+    check_trackers(wanted.track)
     graph = open_graph(wanted.graph)
     num_parts = len(wanted.plan.part_machines)
     if graph.num_parts != num_parts:
@@ -287,6 +295,29 @@ def check(wanted: ClusterRun) -> PartitionedGraph:
             f"{graph.num_parts} machines",
         )
     return graph
+
+
+def listeners_of(wanted: ClusterRun, folder: RunFolder, say: Callable[[str], None]) -> RunListener:
+    """Who hears of a run, beside the user: its log, Prometheus and trackers."""
+    plan = wanted.plan
+    listeners: list[RunListener] = [LogLines(folder.path / LOG)]
+    endpoint = endpoint_here()
+    if endpoint is not None:
+        folder.append_event("metrics", endpoint=endpoint)
+        say(f"metrics at http://{endpoint}/metrics")
+        listeners.append(RunMetrics(RaySink(folder.run_id, plan.job.name)))
+    if wanted.track:
+        tracking = make_tracking(wanted.track, folder.path, plan.job.name, say)
+        told = {
+            "script": wanted.script.name,
+            "arguments": " ".join(wanted.arguments),
+            "machines": plan.cluster.num_machines,
+            "trainers": plan.job.trainers,
+            "batch_size": plan.job.batch_size,
+        }
+        tracking.start(folder.run_id, told | settings_of(wanted.config))
+        listeners.append(tracking)
+    return Listeners(listeners)
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from headrace.policies.recovery.deciding import Recovery
 from headrace.policies.recovery.events import Decision
 from headrace.runtime.bringing import bring
 from headrace.runtime.clocks import ClockOffset
+from headrace.runtime.listening import RunListener
 from headrace.runtime.local import RunWatcher
 from headrace.runtime.observer import Observer
 from headrace.runtime.placing import Slot
@@ -81,6 +82,7 @@ class Recorder(Observer):
         slots: Where every task goes.
         watcher: Whoever shows it.
         attempt: From 1; how often the run was begun or gone on with.
+        listener: Whoever else wants to know.
         story: Of the attempts before.
     """
 
@@ -91,9 +93,12 @@ class Recorder(Observer):
         slots: Sequence[Slot],
         watcher: RunWatcher,
         attempt: int = 1,
+        listener: RunListener | None = None,
         story: Story | None = None,
     ) -> None:
         self._attempt = attempt
+        self._listener = listener or RunListener()
+        self._listener.began(plan, slots)
         folder.append_event("attempt", number=attempt)
         self._folder, self._plan, self._slots, self._watcher = folder, plan, slots, watcher
         self._story = story or Story()
@@ -126,6 +131,7 @@ class Recorder(Observer):
     def say(self, line: str) -> None:
         """Something happened that the user should know."""
         self._folder.append_event("say", line=line)
+        self._listener.said(line)
         self._watcher.say(line)
 
     def placed(self, hellos: Mapping[str, Mapping[str, Any]]) -> None:
@@ -140,6 +146,7 @@ class Recorder(Observer):
         if before is None or before.phase is not state.phase:
             self._phases[state.phase] = time.monotonic() - self._begin_s
             self._folder.append_event("phase", phase=state.phase.value)
+            self._listener.said(_line_of(state))
             self._watcher.say(_line_of(state))
             self._next_write_s = 0.0
         if not isinstance(event, Heard | Tick | Waits):
@@ -150,23 +157,28 @@ class Recorder(Observer):
     def looked(self, task: str, state: Mapping[str, Any]) -> None:
         """A task's shell said how its process is."""
         self._seen[task] = state
+        self._listener.looked(task, state)
         for message in state.get("messages", ()):
             self._progress[task] = self._progress[task].after(message)
             if task == self._first:
                 if message.get("kind") == "report":
                     self._folder.append_report(message["figures"])
+                    self._listener.reported(message["figures"])
                 self._note_checkpoint(message)
                 self._watcher.tell(message)
         if state.get("nic") is not None:
             self._note_nic(task, *state["nic"])
         if time.monotonic() >= self._next_write_s:
             self._next_write_s = time.monotonic() + _WRITE_S
-            self._folder.write_status(self.status())
+            status = self.status()
+            self._folder.write_status(status)
+            self._listener.noted(status)
 
     def printed(self, task: str, data: bytes) -> None:
         """A task's process printed something."""
         with self._folder.log(task).open("ab") as file:
             file.write(data)
+        self._listener.printed(task, data)
         if task not in self._progress:
             return
         *lines, self._halves[task] = (self._halves.get(task, b"") + data).split(b"\n")
@@ -181,6 +193,7 @@ class Recorder(Observer):
         """A task's process measured something."""
         with (self._folder.path / f"trace-{task}.jsonl").open("ab") as file:
             file.write(data)
+        self._listener.traced(task, data)
         self._note_work(task, data)
 
     def collected(self, checkpoint: Checkpoint) -> None:
@@ -214,7 +227,9 @@ class Recorder(Observer):
                 self._show(task, half)
         self._outcome = outcome
         self._folder.append_event("outcome", **asdict(outcome))
-        self._folder.write_status(self.status())
+        status = self.status()
+        self._folder.write_status(status)
+        self._listener.finished(status)
         self._folder.summary.write_text(json.dumps(self.summary()) + "\n", encoding="utf-8")
 
     def status(self) -> Status:

@@ -97,6 +97,12 @@ def link_bytes(trace: Trace) -> dict[str, tuple[float, float]]:
     }
 
 
+def ring_bytes(model_bytes: float, num_trainers: int) -> float:
+    """What a trainer sends to the next one while gradients of one iteration go round."""
+    chunk_bytes = _RING_SHARE * model_bytes / num_trainers + _RING_STEP_BYTES
+    return 2 * (num_trainers - 1) * chunk_bytes
+
+
 class _Merging:
     """Records by what they are about, then all rows of the trace."""
 
@@ -263,7 +269,7 @@ class _Merging:
         num_steps = 2 * (graph.num_trainers - 1)
         step_s = length_s / num_steps
         model_bytes = max(ring[2] for ring in rings.values())
-        chunk_bytes = _RING_SHARE * model_bytes / graph.num_trainers + _RING_STEP_BYTES
+        chunk_bytes = ring_bytes(model_bytes, graph.num_trainers) / num_steps
         self._executions.add(graph.first_ring, n, start_s, start_s)
         follower = dict(zip(order, (*order[1:], order[0]), strict=True))
         for step in range(num_steps):
