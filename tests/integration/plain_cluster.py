@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,10 @@ class PlainCluster:
     Args:
         folder: For files.
         graph: Directory of the parts; their splits are dealt.
-        mix: Seeds per iteration, by sampler and part.
+        mix: Seeds per iteration, by lane and part.
         samplers_per_trainer: How many.
         far: Whether samplers are reached as on other machines.
+        lanes: How many each sampler has; none for one each.
         **fields: More of `RunContext`.
     """
 
@@ -52,10 +54,12 @@ class PlainCluster:
         mix: np.ndarray,
         samplers_per_trainer: int = 1,
         far: bool = False,
+        lanes: tuple[int, ...] = (),
         **fields: Any,
     ) -> None:
         self.folder, self.graph, self.far = folder, graph, far
-        self.num_trainers = len(mix) // samplers_per_trainer
+        self._lanes = lanes or (1,) * len(mix)
+        self.num_trainers = len(self._lanes) // samplers_per_trainer
         self._per_trainer = samplers_per_trainer
         self._processes: list[subprocess.Popen[bytes]] = []
         self._servers: list[AskServer] = []
@@ -74,11 +78,18 @@ class PlainCluster:
             "samplers_per_trainer": samplers_per_trainer,
             "shares": self.shares,
             "counts": {split: tuple(map(len, own)) for split, own in self.dealt.items()},
+            "lane_counts": lanes,
             **fields,
         }
 
-    def run(self, script: Path, *arguments: str, environment: Mapping[str, str] = {}) -> list[str]:
-        """Run a script on all trainers; what each printed."""
+    def run(
+        self,
+        script: Path,
+        *arguments: str,
+        environment: Mapping[str, str] = {},
+        code: int = 0,
+    ) -> list[str]:
+        """Run a script on all trainers, which must end with a code; what each printed."""
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         torchrun = {
@@ -105,7 +116,7 @@ class PlainCluster:
                 log.seek(0)
                 texts.append(log.read())
                 log.close()
-            assert codes == [0] * self.num_trainers, "\n".join(texts)
+            assert codes == [code] * self.num_trainers, "\n".join(texts)
             return texts
         finally:
             self.close()
@@ -123,11 +134,13 @@ class PlainCluster:
     def _write_context(self, trainer: int) -> Path:
         first = trainer * self._per_trainer
         names = [f"sampler{trainer}.{i}" for i in range(self._per_trainer)]
+        begins = np.cumsum([0, *self._lanes])[first : first + self._per_trainer + 1]
         for split, own in self.dealt.items():
-            mine = own[first : first + self._per_trainer]
+            mine = own[begins[0] : begins[-1]]
             np.save(self.folder / f"{split}-trainer{trainer}.npy", np.sort(np.concatenate(mine)))
-            for name, seeds in zip(names, mine, strict=True):
-                np.save(self.folder / f"{split}-{name}.npy", seeds)
+            for name, (begin, end) in zip(names, pairwise(begins), strict=True):
+                for lane, seeds in enumerate(own[begin:end]):
+                    np.save(self.folder / f"{split}-{name}-{lane}.npy", seeds)
         asked = self.folder / f"ask{trainer}"
         self._servers.append(AskServer(asked, self._start_samplers))
         context = RunContext(
@@ -148,7 +161,11 @@ class PlainCluster:
         places = []
         for config, given in zip(wanted.configs, wanted.seeds, strict=True):
             task = config["task"]
-            seeds = self.folder / f"{wanted.split}-{task}.npy"
+            seeds = self.folder / f"{wanted.split}-{task}-0.npy"
+            further = [
+                {**lane, "seeds": str(self.folder / f"{wanted.split}-{task}-{number}.npy")}
+                for number, lane in enumerate(config["further"], 1)
+            ]
             if given is not None:
                 seeds = self.folder / f"given-{task}.npy"
                 seeds.write_bytes(given.read_bytes())
@@ -157,6 +174,7 @@ class PlainCluster:
                 **config,
                 "graph": str(self.graph),
                 "seeds": str(seeds),
+                "further": further,
                 "credentials": str(self.folder / "keys"),
                 "tls": False,
                 "listen": {"ready": str(ready), **({} if self.far else {"path": str(path)})},

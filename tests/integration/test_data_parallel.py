@@ -14,6 +14,7 @@ pytest.importorskip("torch_geometric")
 from torch.nn.functional import cross_entropy  # noqa: E402
 from torch_geometric.data import Data  # noqa: E402
 
+from headrace.graph.feeding.scheduling import schedule  # noqa: E402
 from headrace.graph.feeding.shares import GlobalBatches  # noqa: E402
 from tests.integration.noting_script import NUM_EPOCHS, make_model  # noqa: E402
 from tests.integration.plain_cluster import PlainCluster  # noqa: E402
@@ -31,12 +32,12 @@ TWO_EACH = np.repeat(UNEQUAL / 2, 2, axis=0)
 def learn(
     folder: Path, mix: np.ndarray, **settings: Any
 ) -> tuple[PlainCluster, list[Any], list[dict[str, Any]], Any]:
-    """Train with three trainers; what each noted, and the graph as PyG has it."""
+    """Train with some trainers; what each noted, and the graph as PyG has it."""
     source = homogeneous(200, 900, keep_ids=False)
     write(source, folder / "graph", 2)
     cluster = PlainCluster(folder / "run", folder / "graph", mix, **settings)
     cluster.run(SCRIPT)
-    files = [torch.load(folder / "run" / f"noted{rank}.pt") for rank in range(3)]
+    files = [torch.load(folder / "run" / f"noted{rank}.pt") for rank in range(cluster.num_trainers)]
     columns = {column.name: column for column in source.nodes[0].columns}
     x, y = (torch.tensor(columns[name].read(0, 200)) for name in ("x", "y"))
     edges = torch.stack([torch.tensor(ends) for ends in endpoints(source.edges[0])]).long()
@@ -103,4 +104,30 @@ def test_all_trainers_may_leave_an_epoch_early(tmp_path: Path) -> None:
     assert [len(steps) for steps in noted] == [3] * 3 == [found["steps"] for found in checks]
     seen = torch.cat([seeds for steps in noted for seeds, _ in steps]).sort().values
     np.testing.assert_array_equal(seen, np.sort(np.concatenate(cluster.dealt["train"])))
+    assert_as_alone(noted, whole)
+
+
+@pytest.mark.parametrize(("lanes", "per_trainer"), [((3, 1, 1, 1), 2), ((6,), 1)], ids=str)
+def test_fewer_trainers_learn_the_same_from_the_same_lanes(
+    lanes: tuple[int, ...], per_trainer: int, tmp_path: Path
+) -> None:
+    settings = {"samplers_per_trainer": per_trainer, "lanes": lanes, "far": per_trainer == 2}
+    cluster, noted, checks, whole = learn(tmp_path, TWO_EACH, **settings)
+    assert len(noted) == len(lanes) // per_trainer
+    counts = tuple(map(len, cluster.dealt["train"]))
+    num_steps = GlobalBatches(cluster.shares, counts, per_trainer).num_iterations
+    assert [found["steps"] for found in checks] == [num_steps] * len(noted)
+    orders = [
+        schedule(own, share, num_steps, 0, num_epochs=NUM_EPOCHS, ends=ends)
+        for own, share, ends in zip(
+            cluster.dealt["train"],
+            cluster.shares,
+            map(GlobalBatches(cluster.shares, counts, per_trainer).ends, range(6)),
+            strict=True,
+        )
+    ]
+    # As if each lane had a sampler of its own.
+    for steps, jobs in zip(zip(*noted, strict=True), zip(*orders, strict=True), strict=True):
+        seen = torch.cat([seeds for seeds, _ in steps])
+        assert seen.tolist() == np.concatenate([job.seeds for job in jobs]).tolist()
     assert_as_alone(noted, whole)

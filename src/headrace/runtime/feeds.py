@@ -233,7 +233,12 @@ def _heal(run: RunContext, place: SamplerPlace, config: SamplerConfig, number: i
     def replace(epoch: int, batch: int, why: str) -> PartReceiver:
         assert run.requests is not None
         request = ReplaceSampler(sampler=number, epoch=epoch, batch=batch, why=why)
-        return _take_from(run, ask_for_another(run.requests, request, loader), config)
+        try:
+            other = ask_for_another(run.requests, request, loader)
+        except RunError as error:
+            # Its machine may be cut off: that is for others to find out, who end this trainer then.
+            raise SamplerLostError(error.problem, error.remedy) from None
+        return _take_from(run, other, config)
 
     return HealedReceiver(
         f"{place.task or config.task} on {place.machine or run.machine}",

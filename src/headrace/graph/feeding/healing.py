@@ -6,17 +6,19 @@ What the lost one had made ahead is made again; what was handed over stays with 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from headrace.graph.feeding.errors import SamplerLostError
 from headrace.graph.feeding.handover import PartReceiver
 from headrace.graph.feeding.parts import Part
 
 Replace = Callable[[int, int, str], PartReceiver]
-"""Has another sampler started: epoch and batch with which it begins, and why it must."""
+"""Has another sampler started: epoch and batch with which it begins, and why it must.
 
-_MAX_TRIES = 3
-_PAUSE_S = 1.0
+Fails with `SamplerLostError` if a later try may do better."""
+
+PAUSES_S = (0.0, 2.0, 10.0)
+"""Before each try. Whoever watches the run needs time to see that more than a sampler is lost."""
 
 
 class LostReceiver:
@@ -48,6 +50,7 @@ class HealedReceiver:
         batches_per_epoch: As the sampler was told.
         tell: Called with a line for people whenever a sampler is replaced.
         num_lanes: Parts that it makes of every batch.
+        pauses_s: Before each try; as many samplers may be lost before one hands anything over.
 
     Attributes:
         sampler: Task and machine, for messages.
@@ -62,9 +65,11 @@ class HealedReceiver:
         batches_per_epoch: int,
         tell: Callable[[str], None] = lambda _: None,
         num_lanes: int = 1,
+        pauses_s: Sequence[float] = PAUSES_S,
     ) -> None:
         self.sampler = sampler
         self._num_lanes = num_lanes
+        self._pauses_s = pauses_s
         # Of the next batch: how many parts were handed over, and how many come a second time.
         self._num_taken = self._num_again = 0
         self._receiver = receiver
@@ -107,10 +112,13 @@ class HealedReceiver:
             self._receiver.close()
 
     def _heal(self, error: SamplerLostError) -> None:
-        while not self._closed.is_set() and self._num_tries < _MAX_TRIES:
+        self._receiver.close()
+        while self._num_tries < len(self._pauses_s):
+            self._closed.wait(self._pauses_s[self._num_tries])
+            if self._closed.is_set():
+                break
             self._num_tries += 1
             epoch, batch = self._next
-            self._receiver.close()
             self._tell(
                 f"{error.problem}; another one takes its place, from batch {batch} of epoch {epoch}"
             )
@@ -118,14 +126,12 @@ class HealedReceiver:
                 other = self._replace(epoch, batch, error.problem)
             except SamplerLostError as again:
                 error = again
-                self._closed.wait(_PAUSE_S)
                 continue
             with self._lock:
                 self._receiver = other
             self._num_again = self._num_taken
             if self._closed.is_set():
+                other.close()
                 break
             return
-        if self._closed.is_set():
-            self._receiver.close()
         raise error

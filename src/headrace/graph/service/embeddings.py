@@ -125,7 +125,8 @@ class Once:
         """Work, unless this client's number was done; waits if it is just being done."""
         with self._lock:
             # Put last: the first is whoever has not been here for longest.
-            done = self._clients[client] = self._clients.pop(client, None) or _Done()
+            done = self._clients.pop(client) if client in self._clients else _Done()
+            self._clients[client] = done
             while len(self._clients) > self._max_clients:
                 del self._clients[next(iter(self._clients))]
         with done.lock:

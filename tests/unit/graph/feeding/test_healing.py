@@ -56,7 +56,9 @@ class Others:
 
 def healed(first: PartReceiver, others: Others, told: list[str] | None = None) -> HealedReceiver:
     tell = (lambda _: None) if told is None else told.append
-    return HealedReceiver("sampler0.1 on m1", first, others, (0, 0), NUM_BATCHES, tell)
+    return HealedReceiver(
+        "sampler0.1 on m1", first, others, (0, 0), NUM_BATCHES, tell, pauses_s=(0.0, 0.0, 0.01)
+    )
 
 
 def take(receiver: HealedReceiver, num: int) -> list[tuple[int, int]]:
@@ -102,6 +104,13 @@ def test_it_is_not_tried_for_ever() -> None:
     receiver.receive()
     with pytest.raises(SamplerLostError, match="SIGKILL"):
         receiver.receive()
+    assert others.asked == [(0, 1)] * 3
+
+
+def test_one_that_cannot_be_started_is_tried_again() -> None:
+    gone = SamplerLostError("sampler0.1 on m1 is gone: its shell does not answer", "wait")
+    others = Others([gone, gone, 5])
+    assert take(healed(Parts(0, 0, 1), others), 3) == [(0, 0), (0, 1), (0, 2)]
     assert others.asked == [(0, 1)] * 3
 
 
