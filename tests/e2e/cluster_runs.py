@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from headrace.runtime.folders import PREFIX
 from headrace.runtime.testbed import Testbed
+from headrace.runtime.testbed.machines import tmp_folder
 from tests.leftovers import patient
 
 START_S = 240.0
@@ -98,14 +99,7 @@ def left_in(bed: Testbed) -> list[str]:
     return found
 
 
-def machine_folders(bed: Testbed) -> set[str]:
-    """Folders that shells made on the machines of a testbed, which all have the same disk."""
-    look = ["stat", "--dereference", "--format=%i", "/proc/self/ns/pid"]
-    found = set()
-    for host in bed.hosts:
-        words = bed.command(host.name, look)
-        done = subprocess.run(words, capture_output=True, text=True, check=True)
-        # Others may run something at the same time: numbers of namespaces tell machines apart.
-        prefix = f"headrace-run-{done.stdout.strip()}."
-        found |= {name for name in os.listdir("/tmp") if name.startswith(prefix)}
-    return found
+def machine_folders(bed: Testbed) -> set[Path]:
+    """Folders that shells have made on the machines of a testbed."""
+    temporary = [tmp_folder(host) for host in bed.hosts]
+    return {path for folder in temporary for path in folder.glob(f"{PREFIX}*")}

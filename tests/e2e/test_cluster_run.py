@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -128,7 +129,7 @@ def test_a_script_that_fails_is_named(testbed: Testbed, folder: Path) -> None:
 
 
 def test_a_killed_store_is_named(testbed: Testbed, folder: Path) -> None:
-    run = Run(testbed, folder, folder / "code" / "forever.py")
+    run = Run(testbed, folder, folder / "code" / "forever.py", ["--max-restarts", "0"])
     run.wait_for("running")
     pid = run.task("store2")["pid"]
     subprocess.run(testbed.command("m2", ["kill", "-9", str(pid)]), check=True)
@@ -157,9 +158,9 @@ def test_everything_ends_with_a_killed_driver(testbed: Testbed, folder: Path) ->
     os.killpg(run.process.pid, signal.SIGKILL)
     run.end(60)
     assert patient(lambda: not left_in(testbed), 60), left_in(testbed)
-    for name in machine_folders(testbed):
+    for folder in machine_folders(testbed):
         # Killed shells cannot; the next run on the same machines does.
-        subprocess.run(["rm", "-r", f"/tmp/{name}"], check=True)
+        shutil.rmtree(folder)
 
 
 def test_a_graph_that_only_the_driver_has_is_shipped_once(
@@ -188,6 +189,14 @@ def test_a_wrong_graph_is_said_before_anything_starts(testbed: Testbed, folder: 
     code, _, err = run.end(60)
     assert code == 2
     assert "the plan is for 4 machines" in err
+
+
+def test_a_missing_token_is_said_before_anything_starts(testbed: Testbed, folder: Path) -> None:
+    before = ["env", "-u", "RAY_AUTH_MODE"]
+    run = Run(testbed, folder, folder / "code" / "forever.py", before=before)
+    code, _, err = run.end(60)
+    assert code == 2
+    assert "asks for a token, and RAY_AUTH_MODE is not set" in err
 
 
 def test_a_dry_run_starts_nothing(testbed: Testbed, folder: Path) -> None:
