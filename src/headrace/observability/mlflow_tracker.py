@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping
 from typing import Any
+
+from headrace.observability.passwords import without_passwords
 
 _TAG = "headrace.run"
 _STATES = {"done": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
@@ -23,7 +24,7 @@ class MlflowTracker:
 
     def __init__(self, uri: str, experiment: str) -> None:
         self._uri, self._experiment = uri, experiment
-        self.where = f"experiment {experiment!r} at {_shown(uri)}"
+        self.where = f"experiment {experiment!r} at {without_passwords(uri)}"
         self._client: Any = None
         self._run_id = ""
 
@@ -67,8 +68,3 @@ class MlflowTracker:
     def finish(self, state: str, at_s: float) -> None:
         """Say how the run ended."""
         self._client.set_terminated(self._run_id, _STATES.get(state, "FAILED"), int(at_s * 1000))
-
-
-def _shown(uri: str) -> str:
-    """An address without the password that may be in it."""
-    return re.sub(r"//[^/@]*@", "//", uri)

@@ -10,6 +10,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from headrace.observability.passwords import without_passwords
 from headrace.observability.trackers import Tracker, make_tracker, numbers_of, step_of
 from headrace.runtime.listening import RunListener
 from headrace.runtime.local import LocalRun, RunWatcher, run_local
@@ -105,7 +106,8 @@ class _Lane:
                 work(self._tracker)
             except Exception as error:
                 reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
-                self._say(f"{self._tracker.name} is told no more, since it failed: {reason[0]}")
+                why = without_passwords(reason[0])
+                self._say(f"{self._tracker.name} is told no more, since it failed: {why}")
                 return
 
 

@@ -34,7 +34,7 @@ class Fails(Remembers):
     name = "Broken"
 
     def log(self, step: int, figures: Mapping[str, float], at_s: float) -> None:
-        raise ConnectionError("no server\nat all")
+        raise ConnectionError("no server at https://me:secret@host/\nat all")
 
 
 def test_figures_come_with_their_step_and_those_of_the_run() -> None:
@@ -64,7 +64,7 @@ def test_one_that_fails_is_left_out_and_said_once() -> None:
     run.finish("done")
     assert [what for what, *_ in memory.heard] == ["start", "log", "log", "log", "finish"]
     assert broken.heard == [("start", "run-1", {})]
-    assert said == ["Broken is told no more, since it failed: no server"]
+    assert said == ["Broken is told no more, since it failed: no server at https://host/"]
 
 
 def test_a_run_does_not_wait_for_a_slow_one(monkeypatch: pytest.MonkeyPatch) -> None:
