@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -73,6 +74,37 @@ def bytes_by_machine(
                 "counted": float(after[k] - before[k]),
             }
     return found
+
+
+_IDLE_WORKERS = """
+import resource, sys, time
+import ray
+ray.init("auto", log_to_driver=False, logging_level="ERROR")
+
+@ray.remote(num_cpus=0)
+class Idle:
+    def cpu_s(self):
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        return used.ru_utime + used.ru_stime
+
+workers = [Idle.options(scheduling_strategy="SPREAD").remote() for _ in range(int(sys.argv[1]))]
+ray.get([worker.cpu_s.remote() for worker in workers])
+time.sleep(5)
+before, began = ray.get([worker.cpu_s.remote() for worker in workers]), time.monotonic()
+time.sleep(20)
+after = ray.get([worker.cpu_s.remote() for worker in workers])
+print("SHARE", (sum(after) - sum(before)) / (time.monotonic() - began))
+"""
+
+
+def idle_workers_share(bed: Testbed, num_workers: int) -> float:
+    """CPU seconds per second that Ray's own threads take in workers which do nothing at all."""
+    command = bed.command("m0", [sys.executable, "-c", _IDLE_WORKERS, str(num_workers)])
+    said = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    shares = [line.split()[1] for line in said.stdout.splitlines() if line.startswith("SHARE")]
+    if not shares:
+        raise RuntimeError(f"idle workers did not start: {said.stderr[-1000:]}")
+    return float(shares[0])
 
 
 def recording_cost_s(num_samplers: int, num_trainers: int, num_stores: int) -> float:
