@@ -34,7 +34,6 @@ from torch_geometric.nn import GraphSAGE
 
 
 def train_func(ctx):
-    print([line for line in open("/proc/self/status") if line.startswith("Sig")], flush=True)
     torch.manual_seed(5 + ctx.rank)  # every trainer drops other activations
     model = GraphSAGE(5, 16, num_layers=2, out_channels=7, dropout=0.5)
     model, optimizer = ctx.prepare(model, torch.optim.Adam(model.parameters(), lr=0.02))
@@ -92,7 +91,7 @@ def last(folder: Path) -> Any:
 def is_same(one: Any, other: Any) -> bool:
     """Whether two values are the same to the last bit."""
     if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
+        return bool(torch.equal(one, other))
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple):
@@ -110,7 +109,7 @@ def test_a_run_goes_on_to_the_last_bit(testbed: Testbed, folder: Path) -> None:
     assert undisturbed.status()["attempt"] == 1
 
     stopped = start(testbed, folder, 0.15)
-    assert patient(lambda: bool(stopped.events("collected")), START_S)
+    stopped.wait_for("running")
     assert patient(lambda: stopped.status()["iterations"] > num_steps // 4, START_S)
     os.killpg(stopped.process.pid, signal.SIGINT)
     code, _, err = stopped.end()
@@ -133,6 +132,7 @@ def test_a_run_that_lost_a_trainer_goes_on_to_the_last_bit(testbed: Testbed, fol
     (undisturbed, *_) = sorted((folder / "runs").glob("2*"))
     expected = last(undisturbed)
     run = start(testbed, folder, 0.15, "--max-restarts", "0")
+    run.wait_for("running")
     assert patient(lambda: len(run.events("collected")) > 1, START_S)
     kill = testbed.command("m0", ["kill", "-KILL", str(run.task("trainer0")["pid"])])
     subprocess.run(kill, check=True)

@@ -9,29 +9,27 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from headrace.core.errors import SpecError
+from headrace.runtime.agreement import Agreement
 from headrace.runtime.context import RunContext
 from headrace.runtime.messages import send
 from headrace.runtime.randomness import begin_random, random_state, restore_random_state
 from headrace.runtime.stepping import steps_of
 from headrace.runtime.stopping import StopRequest
-from headrace.training.agreeing import at_first_trainer, largest
+from headrace.training.agreeing import at_first_trainer
 from headrace.training.checkpoints import Position, Sidecar, as_plain, load, save
 from headrace.training.data_parallel import join_group, plain
-from headrace.training.keeping import BestKeeper
+from headrace.training.keeping import BestKeeper, set_state, state_of
 
 FOLDER = "checkpoints"
 """In the folder for what a script keeps."""
-
-_AGREE_S = 0.3
-"""How often trainers ask each other whether to stop: it takes them 0.3 ms on the testbed."""
 
 _COST_SHARE = 0.01
 """What checkpoints at the end of epochs may cost; those every so many steps are made anyhow."""
@@ -72,10 +70,10 @@ class Checkpoints:
         self._looped: set[int] = set()
         self._epoch: int | None = None
         self._num_taken = self._saved_at = 0
-        self._agree_at, self._gap, self._agreed_s = 1, 1, 0.0
-        self._agreeing_s = 0.0
+        self._sent: Callable[[], Any] | None = None
         self._cost_s = self._write_cpu_s = self._saved_s = 0.0
         self._stop = StopRequest()
+        self._agreement = Agreement(run is None or run.world_size == 1, device, self._stop)
         self._writer: threading.Thread | None = None
         self._sidecar: Sidecar | None = None
         self._state: dict[str, Any] = {}
@@ -105,7 +103,7 @@ class Checkpoints:
             SpecError: Something cannot be kept.
         """
         for name, thing in things.items():
-            as_plain(_state_of(thing, name), name)
+            as_plain(state_of(thing, name), name)
             self._things[name] = thing
             if self._sidecar is not None and not self._is_behind and name in self._state["kept"]:
                 self._restore(name, thing, self._state["kept"][name])
@@ -122,7 +120,8 @@ class Checkpoints:
     def epochs(self, num: int | None) -> Iterator[int]:
         """Numbers of the epochs that are left."""
         self._epoch, state = 0, self._state
-        self._saved_s = self._agreed_s = time.perf_counter()
+        self._saved_s = time.perf_counter()
+        self._agreement.begin(self._num_taken)
         if self._every and self._run is not None:
             join_group(self._device, self._run.world_size)
         with self._stop.heard() if self._every else _nothing():
@@ -163,9 +162,7 @@ class Checkpoints:
         """A step has ended, and there is another batch in this epoch."""
         if not self._every or self._epoch is None or self._model is None:
             return
-        is_told = False
-        if self._num_taken >= self._agree_at:
-            is_told = bool(self._agree(0)[0])
+        is_told = self._is_told()
         is_due = self._num_taken % self._every == 0
         # Of two loops in an epoch, nobody could tell whether the other one has ended.
         if (is_due or is_told) and len(self._looped) == 1:
@@ -173,41 +170,30 @@ class Checkpoints:
         self._end_if(is_told)
 
     def close(self) -> None:
-        """Wait until what was to be written is."""
+        """Wait until what was to be written is, or sent."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
+        elif self._sent is not None and self._run is not None and self._run.rank:
+            # Rank 0 may be gone; whoever needs it will say so.
+            with suppress(RuntimeError):
+                self._sent()
+            self._sent = None
 
     def _end_epoch(self, is_last: bool) -> None:
         if not self._every or self._model is None:
             return
+        is_told, num_new = self._is_told(), self._num_taken - self._saved_at
+        if is_last or (num_new and (is_told or self._agreement.wish or num_new >= self._every)):
+            self._save(None)
+        self._end_if(is_told)
+
+    def _is_told(self) -> bool:
+        """Whether all trainers are to stop now; and what rank 0 wants is known anew."""
         passed_s = time.perf_counter() - self._saved_s
         is_cheap = self._cost_s + self._write_cpu_s <= _COST_SHARE * passed_s
-        is_told, is_wanted = self._agree(int(is_cheap))
-        is_due = is_last or is_told or is_wanted or self._num_taken - self._saved_at >= self._every
-        if is_due and (is_last or self._num_taken > self._saved_at):
-            self._save(None)
-        self._end_if(bool(is_told))
-
-    def _agree(self, is_wanted: int) -> tuple[int, int]:
-        """Whether somebody is told to stop, and whether rank 0 wants something; the same for all.
-
-        Trainers may be told at different steps, and must stop after the same.
-        """
-        assert self._run is not None
-        now_s = time.perf_counter()
-        num_steps = max(self._num_taken - self._agree_at + self._gap, 1)
-        step_s = max((now_s - self._agreed_s) / num_steps, 1e-6)
-        gap = min(max(int(_AGREE_S / step_s), 1), 2 * self._gap)
-        if self._run.world_size == 1:
-            gap = 1
-        wish = is_wanted if self._run.rank == 0 else 0
-        told, wanted, gap = largest([int(self._stop.is_set), wish, gap], self._device)
-        self._gap, self._agree_at, self._agreed_s = gap, self._num_taken + gap, now_s
-        self._agreeing_s += time.perf_counter() - now_s
-        if told:
-            self._stop.keep()
-        return told, wanted
+        is_first = self._run is not None and self._run.rank == 0
+        return self._agreement.is_told(self._num_taken, is_first and is_cheap)
 
     def _end_if(self, is_told: bool) -> None:
         if is_told:
@@ -217,17 +203,21 @@ class Checkpoints:
     # --- saving -----------------------------------------------------------------------------------
 
     def _save(self, loop: Loader | None) -> None:
+        assert self._run is not None
         begin_s = time.perf_counter()
-        randoms = at_first_trainer(random_state(self._device), self._device)
+        self.close()
+        self._sent = randoms = at_first_trainer(random_state(self._device), self._device)
         self._saved_at = self._num_taken
-        if randoms is not None:
-            self.close()
-            position, state = self._position(loop), self._snapshot(loop, randoms)
+        if self._run.rank == 0:
+            position, state = self._position(loop), self._snapshot(loop)
             # Of all that held up the training since the last one.
-            costs = {"stall_s": time.perf_counter() - begin_s, "agree_s": self._agreeing_s}
-            self._agreeing_s = 0.0
+            stall_s, agree_s = time.perf_counter() - begin_s, self._agreement.seconds
+            self._agreement.seconds = 0.0
             self._writer = threading.Thread(
-                target=self._write, args=(position, state, costs), name="write checkpoint"
+                target=self._write,
+                args=(position, state, randoms, {"stall_s": stall_s, "agree_s": agree_s}),
+                name="write checkpoint",
+                daemon=True,
             )
             self._writer.start()
         self._saved_s = time.perf_counter()
@@ -243,7 +233,7 @@ class Checkpoints:
             lanes=self._run.lanes,
         )
 
-    def _snapshot(self, loop: Loader | None, randoms: list[torch.Tensor]) -> dict[str, Any]:
+    def _snapshot(self, loop: Loader | None) -> dict[str, Any]:
         assert self._model is not None
         optimizer = self._optimizer
         return {
@@ -252,27 +242,35 @@ class Checkpoints:
             if optimizer is None
             else as_plain(optimizer.state_dict(), "optimizer"),
             "kept": {
-                name: as_plain(_state_of(thing, name), name) for name, thing in self._things.items()
+                name: as_plain(state_of(thing, name), name) for name, thing in self._things.items()
             },
             "best": self._keeper.state_dict(),
-            "randoms": randoms,
             "loaders": [each.position(is_looping=each is loop) for each in self._loaders],
             "loop": None if loop is None else self._loaders.index(loop),
             "epoch": self._epoch,
             "iteration": self._num_taken,
-            "world_size": len(randoms),
         }
 
-    def _write(self, position: Position, state: dict[str, Any], costs: dict[str, float]) -> None:
+    def _write(
+        self,
+        position: Position,
+        state: dict[str, Any],
+        randoms: Callable[[], list[torch.Tensor] | None],
+        costs: dict[str, float],
+    ) -> None:
         assert self._run is not None
         assert self._folder is not None
         begin_s, begin_cpu_s = time.perf_counter(), time.thread_time()
         told: dict[str, Any] = {"kind": "checkpoint", "iteration": position.iteration}
         try:
-            made = save(self._folder, position, state)
+            states = randoms() or []
+            whole = {**state, "randoms": states, "world_size": len(states)}
+            made = save(self._folder, position, whole)
             told |= {"epoch": position.epoch, "batch": position.batch, "bytes": made.sidecar.size}
         except OSError as error:
             told["problem"] = f"cannot be written: {error.strerror}"
+        except RuntimeError:
+            told["problem"] = "is not whole: other trainers are gone"
         self._write_cpu_s = time.thread_time() - begin_cpu_s
         times = {
             **costs,
@@ -300,7 +298,7 @@ class Checkpoints:
         for number, loader in enumerate(self._loaders):
             self._place(number, loader)
         self._num_taken = self._saved_at = self._sidecar.iteration
-        self._agree_at = self._num_taken + 1
+        self._agreement.begin(self._num_taken)
         steps = steps_of(self._run)
         if steps is not None:
             steps.start_at(self._num_taken)
@@ -331,7 +329,7 @@ class Checkpoints:
     def _restore(self, name: str, thing: Any, state: Any) -> None:
         assert self._sidecar is not None
         try:
-            _set_state(thing, state)
+            set_state(thing, state)
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise SpecError(
                 f"the {name} of iteration {self._sidecar.iteration} does not fit this script's: "
@@ -343,28 +341,3 @@ class Checkpoints:
 @contextmanager
 def _nothing() -> Iterator[None]:
     yield
-
-
-def _state_of(thing: Any, name: str) -> Any:
-    if hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict"):
-        return thing.state_dict()
-    if isinstance(thing, torch.Generator):
-        return thing.get_state()
-    if isinstance(thing, dict | list):
-        return thing
-    raise SpecError(
-        f"{name} is of {type(thing).__qualname__}, which cannot be put back when a run is resumed",
-        "keep what has state_dict and load_state_dict, a torch.Generator, a dict or a list",
-    )
-
-
-def _set_state(thing: Any, state: Any) -> None:
-    if isinstance(thing, torch.Generator):
-        thing.set_state(state)
-    elif isinstance(thing, dict):
-        thing.clear()
-        thing.update(state)
-    elif isinstance(thing, list):
-        thing[:] = state
-    else:
-        thing.load_state_dict(state)

@@ -1,31 +1,51 @@
-"""What trainers tell each other beside gradients; all of them must ask, in the same order."""
+"""What trainers tell each other beside gradients; all of them must ask, in the same order.
+
+Nobody waits when asking: answers come while trainers go on with their next step.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
 
 
-def largest(values: Sequence[int], device: torch.device) -> list[int]:
-    """The largest of each value over all trainers."""
+def largest(values: Sequence[int], device: torch.device) -> Callable[[], list[int]]:
+    """Ask for the largest of each value over all trainers; what is returned waits for it."""
     if not dist.is_available() or not dist.is_initialized():
-        return list(values)
+        return lambda: list(values)
     tensor = torch.tensor(values, dtype=torch.int64, device=device)
-    dist.all_reduce(tensor, dist.ReduceOp.MAX)
-    found: list[int] = tensor.tolist()
-    return found
+    work = dist.all_reduce(tensor, dist.ReduceOp.MAX, async_op=True)
+    assert work is not None
+
+    def wait() -> list[int]:
+        work.wait()
+        found: list[int] = tensor.tolist()
+        return found
+
+    return wait
 
 
-def at_first_trainer(data: torch.Tensor, device: torch.device) -> list[torch.Tensor] | None:
-    """The tensors of all trainers by rank, of the same size and on the CPU; none at other ranks."""
+def at_first_trainer(
+    data: torch.Tensor, device: torch.device
+) -> Callable[[], list[torch.Tensor] | None]:
+    """Send a tensor to rank 0; it has the same size on all trainers.
+
+    Returns:
+        Waits until it is there. Tensors of all trainers by rank, on the CPU; none at other ranks.
+    """
     if not dist.is_available() or not dist.is_initialized():
-        return [data]
-    own = data.to(device)
-    if dist.get_rank() != 0:
-        dist.gather(own)
-        return None
-    found = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-    dist.gather(own, found)
-    return [each.cpu() for each in found]
+        return lambda: [data]
+    own, is_first = data.to(device), dist.get_rank() == 0
+    found = [torch.empty_like(own) for _ in range(dist.get_world_size())] if is_first else None
+    alive = own, found  # until all is sent
+    work = dist.gather(own, found, async_op=True)
+    assert work is not None
+
+    def wait() -> list[torch.Tensor] | None:
+        work.wait()
+        _, tensors = alive
+        return None if tensors is None else [each.cpu() for each in tensors]
+
+    return wait

@@ -1,4 +1,4 @@
-"""The best model so far, in a file, and when to stop looking for a better one."""
+"""What is kept of a training: the best model so far, and the state of whatever can be put back."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from headrace.core.errors import SpecError
 
 FILE_NAME = "best.pt"
 
@@ -72,3 +74,34 @@ def _save(state: dict[str, Any], path: Path) -> None:
     partial = path.with_name(f".{path.name}.partial")
     torch.save(state, partial)
     os.replace(partial, path)
+
+
+def state_of(thing: Any, name: str) -> Any:
+    """What a checkpoint keeps of something.
+
+    Raises:
+        SpecError: It could not be put back.
+    """
+    if hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict"):
+        return thing.state_dict()
+    if isinstance(thing, torch.Generator):
+        return thing.get_state()
+    if isinstance(thing, dict | list):
+        return thing
+    raise SpecError(
+        f"{name} is of {type(thing).__qualname__}, which cannot be put back when a run is resumed",
+        "keep what has state_dict and load_state_dict, a torch.Generator, a dict or a list",
+    )
+
+
+def set_state(thing: Any, state: Any) -> None:
+    """Make something as it was when it was asked for its state."""
+    if isinstance(thing, torch.Generator):
+        thing.set_state(state)
+    elif isinstance(thing, dict):
+        thing.clear()
+        thing.update(state)
+    elif isinstance(thing, list):
+        thing[:] = state
+    else:
+        thing.load_state_dict(state)
