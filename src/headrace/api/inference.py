@@ -62,7 +62,7 @@ def find_weights(wanted: str, runs: Path | None = None) -> Path:
     run = find_run(runs_folder(runs), wanted)
     if run.best.is_file():
         return run.best
-    newest = newest_whole(run.path / "checkpoints")
+    newest = newest_whole(run.checkpoints)
     if newest is None:
         raise SpecError(
             f"the run {run.run_id} has kept no model", "let its script call ctx.keep_best"

@@ -15,6 +15,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 from headrace.cli import app  # noqa: E402
 from headrace.runtime.runs import RunFolder  # noqa: E402
+from headrace.training.checkpoints import Position, save  # noqa: E402
 from headrace.training.exporting import load_weights  # noqa: E402
 from headrace.training.models import make_model  # noqa: E402
 from tests.unit.graph.small_graphs import homogeneous, write  # noqa: E402
@@ -97,6 +98,10 @@ def test_export_of_a_run(folder: Path) -> None:
         words = ["export", made.run_id, "--runs", "runs", "-o", "model.safetensors"]
         done = run(*words)
         assert (done.exit_code, "has kept no model" in done.stderr) == (2, True)
+        state = torch.load(folder / "best.pt")
+        save(made.path / "checkpoints", Position(iteration=4, epoch=0, batch=4), {"model": state})
+        done = run(*words, "--json")
+        assert json.loads(done.stdout)["weights"].endswith("checkpoint-00000004.pt"), done.output
         (folder / "best.pt").rename(made.best)
     done = run(*words, "--json")
     assert done.exit_code == 0, done.output
