@@ -69,6 +69,7 @@ class Checkpoints:
         self._loaders: list[Loader] = []
         self._looped: set[int] = set()
         self._epoch: int | None = None
+        self._num_loops = 0
         self._num_taken = self._saved_at = 0
         self._sent: Callable[[], Any] | None = None
         self._cost_s = self._write_cpu_s = self._saved_s = 0.0
@@ -118,8 +119,11 @@ class Checkpoints:
     # --- where the script comes by ----------------------------------------------------------------
 
     def epochs(self, num: int | None) -> Iterator[int]:
-        """Numbers of the epochs that are left."""
+        """Numbers of the epochs that are left; none in a loop that was over before."""
         self._epoch, state = 0, self._state
+        self._num_loops += 1
+        if self._is_behind and self._num_loops < state["num_loops"]:
+            return
         self._saved_s = time.perf_counter()
         self._agreement.begin(self._num_taken)
         if self._every and self._run is not None:
@@ -247,6 +251,7 @@ class Checkpoints:
             "best": self._keeper.state_dict(),
             "loaders": [each.position(is_looping=each is loop) for each in self._loaders],
             "loop": None if loop is None else self._loaders.index(loop),
+            "num_loops": self._num_loops,
             "epoch": self._epoch,
             "iteration": self._num_taken,
         }

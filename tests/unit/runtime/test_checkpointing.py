@@ -252,6 +252,38 @@ def test_what_does_not_fit_or_cannot_be_kept_is_said(
         TrainContext().keep(seen={"what": object()})
 
 
+def test_a_training_may_have_two_parts(run: Callable[..., Any]) -> None:
+    class Stages(Training):
+        """Trains, and then trains again."""
+
+        def __call__(self, ctx: TrainContext) -> dict[str, Any]:
+            torch.manual_seed(3)
+            model = torch.nn.Linear(5, 1)
+            model, optimizer = ctx.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+            ctx.keep(log=self.log)
+            loader = ctx.loader("train", num_neighbors=[1], batch_size=3)
+            for stage in (1, 2):
+                for epoch in ctx.epochs(2):
+                    for batch in loader:
+                        optimizer.zero_grad()
+                        model(batch.x).square().mean().backward()
+                        optimizer.step()
+                        self.num_steps += 1
+                        self.log.append((stage, epoch, *batch.n_id.tolist()))
+                        if self.num_steps == self.stop_after:
+                            self.at_stop()
+            return {"model": model.state_dict(), "lr": 0}
+
+    undisturbed = Stages()
+    expected = run(undisturbed, "whole")
+    for stop in (7, 12, 17):
+        with pytest.raises(StoppedError):
+            run(Stages(stop), f"stopped{stop}")
+        again = Stages()
+        assert_same(run(again, f"again{stop}", resume=f"stopped{stop}"), expected)
+        assert again.log == undisturbed.log
+
+
 def test_alone_epochs_are_just_counted() -> None:
     assert list(TrainContext().epochs(3)) == [0, 1, 2]
     assert next(iter(TrainContext().epochs())) == 0
