@@ -76,7 +76,7 @@ class PatientChannel:
         self._lock = threading.Lock()
         self._channel: Channel | None = None
         self._broken: Channel | None = None
-        self._is_mending = False
+        self._is_mending = self._was_open = False
         self._num_pushes = 0
         self._waiting: set[_Request] = set()
         self._to_send: list[_Request] = []
@@ -158,10 +158,10 @@ class PatientChannel:
     def _mend(self) -> None:
         """Connect anew, and send what waits; in a thread of its own."""
         self._clear()
-        pause_s = _FIRST_PAUSE_S
-        # Also before the first time: a store may fall over what waits again and again.
+        # Also before the first try: a store may fall over what waits again and again.
+        pause_s = _FIRST_PAUSE_S if self._was_open else 0.0
         while not self._closed.wait(pause_s):
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            pause_s = min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
             channel, error = self._try()
             if channel is not None:
                 self._resume(channel)
@@ -194,7 +194,7 @@ class PatientChannel:
     def _resume(self, channel: Channel) -> None:
         with self._lock:
             if not self._closed.is_set():
-                self._channel, self._is_mending = channel, False
+                self._channel, self._is_mending, self._was_open = channel, False, True
             to_send, self._to_send = self._to_send, []
         if self._closed.is_set():
             channel.close()
