@@ -167,20 +167,25 @@ class Bench:
             kind: _sum(last, both, kind) / max(_sum(first, both, kind), 1)
             for kind in sorted({first.seen[pid].kind for pid in both})
         }
-        control_s = sum(
-            last.seen[pid].cpu_s - first.seen[pid].cpu_s
-            for pid in both
-            if first.seen[pid].kind in ("shell", "driver")
-        )
+        used_s = {
+            kind: sum(
+                last.seen[pid].cpu_s - first.seen[pid].cpu_s
+                for pid in both
+                if first.seen[pid].kind == kind
+            )
+            for kind in ("shell", "driver")
+        }
         num_steps = last_iteration(trace, folder, last.at_s)
         num_steps -= last_iteration(trace, folder, first.at_s)
         iteration_s = passed_s / max(num_steps, 1)
         tracing_s = recording_cost_s(6, 3, 3)
         # What Ray's threads do in any worker, whatever it is for, is not ours to spend.
-        control_share = control_s / passed_s - self._idle_share
-        self.found["overhead_share"] = control_share + tracing_s / iteration_s
+        shells_share = max(used_s["shell"] / passed_s - self._idle_share, 0.0)
+        driver_share = used_s["driver"] / passed_s
+        self.found["overhead_share"] = shells_share + driver_share + tracing_s / iteration_s
         self.found["overhead"] = {
-            "control_cpu_share": control_share,
+            "driver_cpu_share": driver_share,
+            "shells_cpu_share": used_s["shell"] / passed_s,
             "idle_ray_workers_cpu_share": self._idle_share,
             "tracing_cpu_s_per_iteration": tracing_s,
             "iteration_s": iteration_s,
