@@ -108,7 +108,8 @@ def test_a_run_goes_on_without_a_machine_and_uses_it_again(
     testbed: Testbed, folder: Path, undisturbed: WatchedRun
 ) -> None:
     lost = other_machine(folder)
-    run = begin(testbed, folder, "--elastic")
+    # Slower, so that it still runs when the machine is back.
+    run = begin(testbed, folder, "--elastic", "--set", "pause_s=0.3")
     try:
         run.wait_until(50)
         killed_s = kill_raylet(testbed, lost)

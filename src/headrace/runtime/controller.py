@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ from headrace.runtime.watching import Watch
 from headrace.training.checkpoints import Checkpoint
 
 _LOOK_S = 0.1
+_CALM_LOOK_S = 0.3
 _POLL_S = 1.0
 # Measured: a call takes 2 ms of two processes' time. Trainers say how the run goes; all others only
 # that they are well.
@@ -149,10 +150,11 @@ class Controller:
                 self._watch.look(time.monotonic())
             self._tell(Tick())
             self._settle()
+            wait_s = _CALM_LOOK_S if self._state.phase is Phase.RUNNING else _LOOK_S
             if len(self._calls):
-                self._calls.collect(_LOOK_S)
+                self._calls.collect(wait_s)
             elif not was_told:
-                interrupted.wait(_LOOK_S)
+                interrupted.wait(wait_s)
             else:
                 time.sleep(_LOOK_S)
         return self._outcome
@@ -381,5 +383,8 @@ class Controller:
             self._calls.collect(_LOOK_S)
         for name in self._kept.get(self._first, ()):
             self._observer.kept(name, self._crew.pieces(self._first, name))
+        if isinstance(outcome.fault, Ended | Lost):
+            # Whoever was with a machine that is gone has often failed before its shells are missed.
+            outcome = replace(outcome, fault=self._crew.judge(outcome.fault))
         self._crew.close(_ENDING_S)
         self._outcome = outcome

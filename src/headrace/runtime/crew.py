@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from headrace.core.job import Role
-from headrace.policies.lifecycle.events import Event, Failed, Lost, Placed, Task, Waits
+from headrace.policies.lifecycle.events import Ended, Event, Failed, Lost, Placed, Task, Waits
 from headrace.runtime.calls import Calls
 from headrace.runtime.clocks import ClockOffset, clock_offset
 from headrace.runtime.placing import Group, Slot
@@ -236,11 +236,13 @@ class Crew:
             return Lost(name, "its shell has died, perhaps because memory was full")
         return Failed(f"{slot.task}: {_first_line(error)}", f"see `headrace logs --task {name}`")
 
-    def judge(self, lost: Lost) -> Lost:
-        """The loss of a task, or of its machine if that has lost all of its tasks."""
-        machine = self._slots[lost.name].task.machine
-        there = {name for name, slot in self._slots.items() if slot.task.machine == machine}
-        return Lost(machine, "all of its shells have died") if there <= self._lost else lost
+    def judge(self, fault: Ended | Lost) -> Ended | Lost:
+        """A fault, or the loss of a machine if one has lost all of its tasks."""
+        for machine in dict.fromkeys(slot.task.machine for slot in self._slots.values()):
+            there = {name for name, slot in self._slots.items() if slot.task.machine == machine}
+            if there <= self._lost:
+                return Lost(machine, "all of its shells have died")
+        return fault
 
     def close(self, timeout_s: float) -> None:
         """End all shells and give everything back."""

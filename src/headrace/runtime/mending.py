@@ -19,6 +19,9 @@ from headrace.policies.recovery.events import (
 HOLD_S = 0.7
 """How long a failure is kept until others had time to tell theirs: the first explains the rest."""
 
+_WORDS = 160
+"""How much of a task's last words is repeated with a decision."""
+
 Tell = Callable[[Recovery, Decision], None]
 
 
@@ -67,7 +70,7 @@ def event_of(fault: Ended | Lost | Regroup, tasks: tuple[Task, ...]) -> Event:
     by_name = {task.name: task for task in tasks}
     match fault:
         case Ended(name, code, how, said):
-            what = f"{how}; it said: {said}" if said else how
+            what = f"{how}; it said: {said[:_WORDS]}" if said else how
             return TaskEnded(by_name[name], code, what)
         case Lost(name, why) if name in by_name:
             return TaskLost(by_name[name], why)

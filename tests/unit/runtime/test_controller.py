@@ -130,8 +130,8 @@ class Crew:
         self.lost.add(name)
         return Lost(name, "its shell has died")
 
-    def judge(self, lost: Lost) -> Lost:
-        return Lost("m0", "all gone") if len(self.lost) == len(TASKS) else lost
+    def judge(self, fault: Ended | Lost) -> Ended | Lost:
+        return Lost("m0", "all gone") if len(self.lost) == len(TASKS) else fault
 
     def clock_offsets(self) -> dict[str, Any]:
         return {}
@@ -263,3 +263,20 @@ def test_a_killed_trainer_ends_the_attempt(monkeypatch: pytest.MonkeyPatch) -> N
     outcome = driven.run(on_change)
     assert outcome.fault == Ended("trainer0", -9, "was ended by SIGKILL")
     assert driven.decisions == []
+
+
+def test_a_failure_that_a_lost_machine_explains_is_its_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driven = Driven(monkeypatch, 3)
+
+    def on_change(phase: str) -> None:
+        trainer = driven.crew.shells["trainer0"]
+        if phase == "running":
+            trainer.now |= {**KILLED, "code": 1, "how": "ended with code 1"}
+        if phase == "stopping":
+            # What Ray says of the machine comes later.
+            for shell in driven.crew.shells.values():
+                shell.now["lost"] = True
+
+    assert driven.run(on_change).fault == Lost("m0", "all gone")
