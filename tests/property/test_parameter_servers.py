@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from headrace.training.servers.layout import Layout  # noqa: E402
-from headrace.training.servers.learning import LearningShard  # noqa: E402
+from headrace.training.servers.learning import LearningShard, sum_by_rank  # noqa: E402
 from headrace.training.servers.recipes import OPTIMIZERS, check_options, options_of  # noqa: E402
 
 SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=5)
@@ -73,7 +73,8 @@ def test_shards_step_as_one_optimizer_with_gradients_summed_by_rank(
         for server, shard in enumerate(shards):
             bounds = slice(*layout.bounds(server))
             owners = [piece.parameter for piece in layout.pieces(server)]
-            shard.step([each[bounds] for each in gradients], [has[owners] for has in present])
+            has_any = np.any([has[owners] for has in present], axis=0)
+            shard.step(sum_by_rank([each[bounds] for each in gradients]), has_any)
     found = np.concatenate([shard.values for shard in shards])
     expected = np.concatenate([parameter.detach().numpy() for parameter in whole])
     np.testing.assert_array_equal(found, expected)

@@ -11,9 +11,10 @@ from torch import nn
 
 from headrace.core.errors import SpecError
 from headrace.runtime.context import RunContext
+from headrace.runtime.messages import tell_waiting
 from headrace.runtime.stepping import note_exchanges, steps_of
 from headrace.training.data_parallel import STEP, TIMEOUT_S, from_first_trainer_all
-from headrace.training.servers.client import Servers
+from headrace.training.servers.client import PATIENCE_S, Servers
 from headrace.training.servers.sharing import SharedOptimizer
 
 
@@ -28,13 +29,13 @@ class ServedModels:
         self._run = run
         self._steps = steps_of(run)
         self._servers: Servers | None = None
-        self._num = 0
+        self._shared: dict[nn.Module, SharedOptimizer] = {}
 
     def share(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
         """Make a model learn with all trainers; the group of trainers is met already.
 
         Raises:
-            SpecError: There is no optimizer, or servers do not know it.
+            SpecError: There is no optimizer, servers do not know it, or it is the model's second.
             StoreError: A server is gone, or trainers have different models.
         """
         if optimizer is None:
@@ -42,21 +43,35 @@ class ServedModels:
                 "this run has parameter servers, and `prepare` was given no optimizer",
                 "call ctx.prepare(model, optimizer), or plan the job with `sync: ring`",
             )
+        if model in self._shared:
+            raise SpecError(
+                "this model was prepared already", "prepare it with one optimizer that has it all"
+            )
         steps = self._steps
-        SharedOptimizer(
+        self._shared[model] = SharedOptimizer(
             optimizer,
             self._connect(),
-            self._num,
+            len(self._shared),
             lambda: STEP.weight,
             None if steps is None else lambda: steps.num_steps,
         )
-        self._num += 1
         # What nobody learns has to be the same too, as it is in torch's data parallel model.
         fixed = [parameter for parameter in model.parameters() if not parameter.requires_grad]
         buffers = list(model.buffers())
         from_first_trainer_all([*fixed, *buffers])
         if buffers:
             optimizer.register_step_post_hook(lambda *_: from_first_trainer_all(buffers))
+
+    def clip(self, model: nn.Module, max_norm: float) -> float:
+        """Clip the gradients of a model before its next step; see `SharedOptimizer.clip`.
+
+        Raises:
+            SpecError: The model was not prepared, or its gradients were changed.
+        """
+        shared = self._shared.get(model)
+        if shared is None:
+            raise SpecError("this model was not prepared", "call ctx.prepare(model, optimizer)")
+        return shared.clip(max_norm)
 
     def _connect(self) -> Servers:
         if self._servers is None:
@@ -68,6 +83,8 @@ class ServedModels:
                 time.monotonic,
                 TIMEOUT_S,
                 None if steps is None else partial(note_exchanges, steps, run.task),
+                partial(tell_waiting, run),
+                run.patience_s or PATIENCE_S,
             )
             weakref.finalize(self, self._servers.close)
         return self._servers

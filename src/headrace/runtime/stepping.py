@@ -12,7 +12,7 @@ from headrace.graph.feeding.recording import Recorder, StepRecorder
 from headrace.graph.service.channel import Channel
 from headrace.graph.service.measuring import MeasuredChannel
 from headrace.runtime.context import RunContext
-from headrace.training.servers.client import Exchange
+from headrace.training.servers.exchanges import Exchange
 
 
 def steps_of(run: RunContext) -> StepRecorder | None:

@@ -196,6 +196,23 @@ class TrainContext:
             model = share_gradients(model, self.device, **settings)
         return model if optimizer is None else (model, optimizer)
 
+    def clip_grad_norm(self, model: nn.Module, max_norm: float) -> float:
+        """Scale a model's gradients down if their norm is too large; all trainers must ask.
+
+        Args:
+            model: As `prepare` gave it. With parameter servers, what its optimizer has counts.
+            max_norm: The largest norm of all gradients together that is left as it is.
+
+        Returns:
+            The norm as it was.
+
+        Raises:
+            SpecError: There are parameter servers, and the model was not prepared.
+        """
+        if self._served is not None:
+            return self._served.clip(plain(model), max_norm)
+        return float(nn.utils.clip_grad_norm_(plain(model).parameters(), max_norm))
+
     def report(self, **figures: SupportsFloat | str) -> None:
         """Show figures, those of rank 0; see `headrace.report`."""
         if self.rank == 0:

@@ -16,8 +16,9 @@ torch = pytest.importorskip("torch")
 from headrace.graph.service.errors import StoreError  # noqa: E402
 from headrace.graph.service.messages import encode_request  # noqa: E402
 from headrace.graph.service.security import Credentials, Secret  # noqa: E402
-from headrace.training.servers.client import Exchange, Servers  # noqa: E402
+from headrace.training.servers.client import Servers  # noqa: E402
 from headrace.training.servers.config import ServerAt  # noqa: E402
+from headrace.training.servers.exchanges import Exchange  # noqa: E402
 from headrace.training.servers.recipes import options_of  # noqa: E402
 from headrace.training.servers.sharing import SharedOptimizer  # noqa: E402
 from tests.integration.store_service.hostile import NUMBER, hostile_requests  # noqa: E402

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,11 @@ from headrace.graph.service.channel import Address, Channel
 from headrace.graph.service.errors import StoreError
 from headrace.graph.service.measuring import Call, MeasuredChannel
 from headrace.graph.service.messages import Message
-from headrace.graph.service.patience import Patience, reach_store
+from headrace.graph.service.patience import TELL_AFTER_S, Patience, reach_store
 from headrace.graph.service.security import Credentials
 from headrace.training.servers.config import ServerAt
-from headrace.training.servers.layout import Layout
-from headrace.training.servers.learning import States
-from headrace.training.servers.recipes import SCALARS, Options
+from headrace.training.servers.exchanges import Exchange, Note, Options, Part, Shared, States
+from headrace.training.servers.recipes import SCALARS
 
 TIMEOUT_S = 10.0
 """Servers answer sooner, be it that others are late."""
@@ -27,56 +27,12 @@ PATIENCE_S = 30.0
 """How long a server may be out of reach."""
 
 Clock = Callable[[], float]
+Tell = Callable[[str, bool], None]
+"""Takes who is waited for; true when it takes long, false when it is over."""
 
 
-@dataclass(frozen=True)
-class Exchange:
-    """What a step has moved between a trainer and one server.
-
-    Attributes:
-        server: Name of the server.
-        iteration: Of the training.
-        sent_bytes: On the network ...
-        got_bytes: ... and back.
-        start_s: When gradients were sent.
-        end_s: When parameters were there.
-        held_s: How much of that time the server had them, or waited for others.
-    """
-
-    server: str
-    iteration: int
-    sent_bytes: int
-    got_bytes: int
-    start_s: float
-    end_s: float
-    held_s: float
-
-    @property
-    def moving_s(self) -> tuple[float, float]:
-        """Time on the network: gradients, and parameters; shared by their bytes."""
-        moving_s = max(0.0, self.end_s - self.start_s - self.held_s)
-        there_s = moving_s * self.sent_bytes / max(self.sent_bytes + self.got_bytes, 1)
-        return there_s, moving_s - there_s
-
-
-Note = Callable[[Sequence[Exchange]], None]
-
-
-@dataclass(frozen=True)
-class Shared:
-    """A model that servers have.
-
-    Attributes:
-        number: Of the model, in the order in which they were prepared.
-        layout: Who has what.
-        groups: Of which group each parameter is.
-        dtype: Of all numbers.
-    """
-
-    number: int
-    layout: Layout
-    groups: tuple[int, ...]
-    dtype: str
+def _tell_nobody(name: str, waits: bool) -> None:
+    """Nobody wants to know."""
 
 
 @dataclass(eq=False)
@@ -97,6 +53,7 @@ class Servers:
         clock: Seconds.
         timeout_s: How long to wait for other trainers.
         note: Told of the exchanges of every step, one per server; none if nobody wants to know.
+        tell: Told which trainers are waited for, once it takes long, and when that is over.
     """
 
     def __init__(
@@ -106,9 +63,11 @@ class Servers:
         clock: Clock,
         timeout_s: float,
         note: Note | None = None,
+        tell: Tell = _tell_nobody,
     ) -> None:
         self.rank = rank
-        self._clock, self._timeout_s, self._note = clock, timeout_s, note
+        self._clock, self._timeout_s = clock, timeout_s
+        self._note, self._tell = note, tell
         self._servers = [_Server(name, channel) for name, channel in channels.items()]
         for server in self._servers:
             add = server.calls.append
@@ -123,21 +82,32 @@ class Servers:
         clock: Clock,
         timeout_s: float,
         note: Note | None = None,
-        tell: Callable[[str, bool], None] = lambda _name, _waits: None,
+        tell: Tell = _tell_nobody,
+        patience_s: float = PATIENCE_S,
     ) -> Servers:
-        """Reach all servers.
+        """Reach all servers; see the class for the rest.
+
+        Args:
+            places: Where they are.
+            credentials: Of the run.
+            rank: Of this trainer.
+            clock: Seconds.
+            timeout_s: How long to wait for other trainers.
+            note: Told of the exchanges of every step.
+            tell: Told who is waited for.
+            patience_s: How long a server may be out of reach.
 
         Raises:
             StoreError: One cannot be reached, or does not let this trainer in.
         """
-        patience = Patience(PATIENCE_S, clock, tell)
+        patience = Patience(patience_s, clock, tell)
         channels = {
             at.task: reach_store(
                 Address(at.task, at.machine, at.host, at.port), credentials, TIMEOUT_S, patience
             )
             for at in places
         }
-        return cls(channels, rank, clock, timeout_s, note)
+        return cls(channels, rank, clock, timeout_s, note, tell)
 
     def __len__(self) -> int:
         return len(self._servers)
@@ -171,49 +141,39 @@ class Servers:
             own = [] if self.rank else [values[slice(*shared.layout.bounds(server))]]
             return [lengths, groups, *own]
 
-        found = self._collect(shared, 0, [(fields, arrays(p)) for p in range(len(self))])
+        found = self._collect(shared, self._answers(fields, [arrays(p) for p in range(len(self))]))
         for server in self._servers:
             server.calls.clear()
         return found
 
-    def step(
-        self,
-        shared: Shared,
-        number: int,
-        iteration: int,
-        gradients: np.ndarray,
-        present: np.ndarray,
-        options: Sequence[Options] | None = None,
-        values: np.ndarray | None = None,
-    ) -> np.ndarray:
+    def step(self, shared: Shared, part: Part) -> np.ndarray:
         """Bring gradients, and get parameters once all trainers have brought theirs.
-
-        Args:
-            shared: The model.
-            number: Of the step, from 1.
-            iteration: Of the training, for traces.
-            gradients: All of them, flat.
-            present: Which parameters have any.
-            options: Of the optimizer, if they may have changed; those of rank 0 count.
-            values: Parameters, if rank 0 has changed them by hand.
 
         Raises:
             StoreError: Other trainers do not come, or a server is gone.
         """
-        fields: dict[str, Any] = {
-            "op": "gradients", "model": shared.number, "rank": self.rank, "step": number,
-            "iteration": iteration, "options": None if options is None else list(options),
-        }  # fmt: skip
-        asked = []
-        for server in range(len(self)):
-            own = slice(*shared.layout.bounds(server))
-            has = present[[piece.parameter for piece in shared.layout.pieces(server)]]
-            arrays = [gradients[own], has] + ([] if values is None else [values[own]])
-            asked.append((fields, arrays))
-        found = self._collect(shared, number, asked)
-        exchanges = [self._exchange(server, iteration) for server in self._servers]
-        if self._note is not None:
-            self._note(exchanges)
+        found = self._collect(shared, self._answers(*self._brought(shared, part, False)))
+        self._note_exchanges(part.iteration)
+        return found
+
+    def hold(self, shared: Shared, part: Part) -> float:
+        """Like `step`, but only add gradients up; `scale` makes the step.
+
+        Returns:
+            The sum of all squares of all trainers' gradients together.
+        """
+        replies = self._answers(*self._brought(shared, part, True))
+        return float(sum(reply.fields["square"] for reply in replies))
+
+    def scale(self, shared: Shared, part: Part, factor: float) -> np.ndarray:
+        """Make a step that was held, with so much of its gradients.
+
+        Returns:
+            Parameters, as from `step`.
+        """
+        fields = {"op": "scale", "model": shared.number, "step": part.number, "factor": factor}
+        found = self._collect(shared, self._answers(fields, [()] * len(self)))
+        self._note_exchanges(part.iteration)
         return found
 
     def state(self, shared: Shared) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -255,29 +215,58 @@ class Servers:
         for server in self._servers:
             server.channel.close()
 
-    def _collect(
-        self, shared: Shared, number: int, asked: Sequence[tuple[Mapping[str, Any], Any]]
-    ) -> np.ndarray:
-        """Ask all servers at once, then wait for what each has after a step."""
-        end_s = self._clock() + self._timeout_s
+    def _brought(
+        self, shared: Shared, part: Part, holds: bool
+    ) -> tuple[dict[str, Any], list[list[np.ndarray]]]:
+        options = None if part.options is None else list(part.options)
+        fields = {
+            "op": "gradients", "model": shared.number, "rank": self.rank, "step": part.number,
+            "iteration": part.iteration, "holds": holds, "options": options,
+        }  # fmt: skip
+        arrays = []
+        for server in range(len(self)):
+            own = slice(*shared.layout.bounds(server))
+            has = part.present[[piece.parameter for piece in shared.layout.pieces(server)]]
+            changed = [] if part.values is None else [part.values[own]]
+            arrays.append([part.gradients[own], has, *changed])
+        return fields, arrays
+
+    def _answers(
+        self, fields: Mapping[str, Any], arrays: Sequence[Sequence[np.ndarray]]
+    ) -> list[Message]:
+        """Ask all servers at once, and wait for each until no trainer is missing."""
+        began_s, told = self._clock(), ""
         waiting = [
-            self._ask(server, fields, arrays)
-            for server, (fields, arrays) in zip(self._servers, asked, strict=True)
+            self._ask(*each) for each in zip(self._servers, repeat(fields), arrays, strict=False)
         ]
-        found = np.empty(shared.layout.num_elements, shared.dtype)
-        wait = {"op": "wait", "model": shared.number, "step": number}
-        for p, server in enumerate(self._servers):
-            reply = waiting[p].result()
-            while not reply.arrays:
-                if self._clock() > end_s:
-                    late = ", ".join(map(str, reply.fields["missing"]))
+        wait = {"op": "wait", "model": fields["model"], "step": fields.get("step", 0)}
+        wait["holds"] = fields.get("holds", False)
+        replies = []
+        for server, asked in zip(self._servers, waiting, strict=True):
+            reply = asked.result()
+            while "missing" in reply.fields:
+                late = ", ".join(map(str, reply.fields["missing"]))
+                waited_s = self._clock() - began_s
+                if waited_s > self._timeout_s:
                     raise StoreError(
                         f"{server.name} has no gradients of rank {late} "
                         f"after {self._timeout_s:.0f} s",
                         "see that all trainers call step() as often",
                     )
+                if waited_s > TELL_AFTER_S and not told:
+                    told = f"gradients of rank {late}"
+                    self._tell(told, True)
                 reply = self._ask(server, wait, ()).result()
-            found[slice(*shared.layout.bounds(p))] = reply.arrays[0]
+            replies.append(reply)
+        if told:
+            self._tell(told, False)
+        return replies
+
+    def _collect(self, shared: Shared, replies: Sequence[Message]) -> np.ndarray:
+        """Parameters of all servers."""
+        found = np.empty(shared.layout.num_elements, shared.dtype)
+        for server, reply in enumerate(replies):
+            found[slice(*shared.layout.bounds(server))] = reply.arrays[0]
         return found
 
     def _ask_all(
@@ -308,15 +297,22 @@ class Servers:
         server.channel.ask(fields, arrays, TIMEOUT_S).add_done_callback(pass_on)
         return made
 
+    def _note_exchanges(self, iteration: int) -> None:
+        exchanges = [self._exchange(server, iteration) for server in self._servers]
+        if self._note is not None:
+            self._note(exchanges)
+
     def _exchange(self, server: _Server, iteration: int) -> Exchange:
         calls = list(server.calls)
         server.calls.clear()
+        start_s, end_s = min(c.start_s for c in calls), max(c.end_s for c in calls)
+        moving_s = sum(c.end_s - c.start_s - float(c.fields.get("held_s", 0.0)) for c in calls)
         return Exchange(
             server.name,
             iteration,
             sum(call.request_bytes for call in calls),
             sum(call.reply_bytes for call in calls),
-            min(call.start_s for call in calls),
-            max(call.end_s for call in calls),
-            sum(float(call.fields.get("held_s", 0.0)) for call in calls),
+            start_s,
+            end_s,
+            end_s - start_s - moving_s,
         )

@@ -6,7 +6,7 @@ same parameters to the last bit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -14,7 +14,16 @@ import torch
 from torch import Tensor
 
 from headrace.core.errors import SpecError
-from headrace.training.servers.recipes import SCALARS, Options
+from headrace.training.servers.exchanges import Options
+from headrace.training.servers.recipes import SCALARS
+
+
+def sum_by_rank(gradients: Sequence[np.ndarray]) -> np.ndarray:
+    """The sum of what trainers have, in the order of their ranks."""
+    total = gradients[0].copy()
+    for more in gradients[1:]:
+        total += more
+    return total
 
 
 class LearningShard:
@@ -60,19 +69,15 @@ class LearningShard:
         for group, each in zip(self._optimizer.param_groups, options, strict=True):
             group.update(each)
 
-    def step(self, gradients: Sequence[np.ndarray], present: Sequence[np.ndarray]) -> None:
-        """Change the values by the sum of gradients.
+    def step(self, total: np.ndarray, present: np.ndarray) -> None:
+        """Change the values by the gradients of all trainers together.
 
         Args:
-            gradients: Of all trainers, by rank.
-            present: Of each of them, which pieces have a gradient; others count as zeros, and what
-                nobody has a gradient for stays as it is.
+            total: Their sum.
+            present: Which pieces have a gradient; others stay as they are.
         """
-        total = gradients[0].copy()
-        for more in gradients[1:]:
-            total += more
-        summed, has_any = torch.from_numpy(total), np.any(present, axis=0)
-        for piece, span, has in zip(self._pieces, self._spans, has_any, strict=True):
+        summed = torch.from_numpy(total)
+        for piece, span, has in zip(self._pieces, self._spans, present, strict=True):
             piece.grad = summed[span] if has else None
         self._optimizer.step()
 
@@ -128,7 +133,3 @@ class LearningShard:
                 )
                 kept: dict[str, Tensor] = self._optimizer.state[piece]
                 kept[name] = value
-
-
-States = Mapping[str, tuple[np.ndarray, np.ndarray]]
-"""What an optimizer keeps, by name: values, and which parameters have any."""

@@ -52,15 +52,26 @@ class Gradients(Value):
     rank: Number
     step: Annotated[int, Field(strict=True, ge=1, lt=2**53)]
     iteration: Number
+    holds: Annotated[bool, Field(strict=True)] = False
     options: Groups | None = None
 
 
+class Scale(Value):
+    """A step that was held is to be made with so much of its gradients."""
+
+    op: Literal["scale"]
+    model: Model
+    step: Annotated[int, Field(strict=True, ge=1, lt=2**53)]
+    factor: Annotated[float, Field(ge=0, le=1)]
+
+
 class Wait(Value):
-    """A trainer waits for the parameters after a step."""
+    """A trainer waits for the parameters after a step, or for the square of its gradients."""
 
     op: Literal["wait"]
     model: Model
     step: Number
+    holds: Annotated[bool, Field(strict=True)] = False
 
 
 class Names(Value):
@@ -99,7 +110,7 @@ class Ping(Value):
     op: Literal["ping"]
 
 
-Request = Begin | Gradients | Wait | Names | State | Forget | Load | Ping
+Request = Begin | Gradients | Scale | Wait | Names | State | Forget | Load | Ping
 _REQUESTS: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="op")])
 
 Answer = tuple[Fields, tuple[np.ndarray, ...]]
@@ -151,7 +162,13 @@ class ServerOperations(Operations):
                 return self._gradients(asked, arrays)
             case Wait():
                 _expect(arrays, 0)
-                return self._values(self._rounds(asked.model), asked.step, self._now())
+                rounds = self._rounds(asked.model)
+                return self._found(rounds, asked.step, self._now(), asked.holds)
+            case Scale():
+                _expect(arrays, 0)
+                began_s, rounds = self._now(), self._rounds(asked.model)
+                rounds.scale(asked.step, asked.factor)
+                return self._found(rounds, asked.step, began_s)
             case Names():
                 _expect(arrays, 0)
                 return {"names": self._rounds(asked.model).with_shard().state_names()}, ()
@@ -198,7 +215,7 @@ class ServerOperations(Operations):
             if (values[0].shape, values[0].dtype) != ((shape.num_elements,), np.dtype(shape.dtype)):
                 raise SpecError("values have another shape or type", "send one per number")
             rounds.begin(options, values[0])
-        return self._values(rounds, 0, began_s)
+        return self._found(rounds, 0, began_s)
 
     def _gradients(self, asked: Gradients, arrays: Sequence[np.ndarray]) -> Answer:
         began_s = self._now()
@@ -210,16 +227,21 @@ class ServerOperations(Operations):
             if len(options) != rounds.shape.num_groups:
                 raise SpecError("there are more or fewer groups than before", "prepare them again")
         gradients, present, *values = _expect(arrays, 2, 3)
-        brought = Brought(gradients, present, options, values[0] if values else None)
+        changed = values[0] if values else None
+        brought = Brought(gradients, present, asked.holds, options, changed)
         rounds.bring(asked.rank, asked.step, asked.iteration, brought)
-        return self._values(rounds, asked.step, began_s)
+        return self._found(rounds, asked.step, began_s, asked.holds)
 
-    def _values(self, rounds: Rounds, step: int, began_s: float) -> Answer:
-        values = rounds.values(step, self._answer_s)
-        held_s = round(self._now() - began_s, 6)
+    def _found(self, rounds: Rounds, step: int, began_s: float, holds: bool = False) -> Answer:
+        """Parameters, or a square, or who is waited for."""
+        values = None if holds else rounds.values(step, self._answer_s)
+        square = rounds.square(step, self._answer_s) if holds else None
+        held = {"held_s": round(self._now() - began_s, 6)}
+        if square is not None:
+            return {"square": square, **held}, ()
         if values is None:
-            return {"missing": rounds.missing()[:100], "held_s": held_s}, ()
-        return {"held_s": held_s}, (values,)
+            return {"missing": rounds.missing()[:100], **held}, ()
+        return held, (values,)
 
     def _rounds(self, model: int) -> Rounds:
         with self._lock:

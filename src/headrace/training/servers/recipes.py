@@ -6,7 +6,7 @@ Only optimizers that treat each number by itself can work on a piece of a parame
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -27,9 +27,6 @@ SCALARS = frozenset({"step", "mu_product", "eta", "mu"})
 # They say how to compute, which is the same for all servers.
 _HOW = frozenset({"foreach", "fused", "capturable", "differentiable"})
 _MOST = 1e30
-
-Options = Mapping[str, Any]
-"""Of one group of parameters: learning rate and the like."""
 
 
 def name_of(optimizer: torch.optim.Optimizer) -> str:

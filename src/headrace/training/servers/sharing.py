@@ -5,6 +5,7 @@ Gradients are weighed as they come, so that a parameter's `grad` is this trainer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import wraps
 from types import MethodType
@@ -16,9 +17,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from headrace.core.errors import SpecError
-from headrace.training.servers.client import Servers, Shared
+from headrace.training.servers.client import Servers
+from headrace.training.servers.exchanges import Part, Shared, States
 from headrace.training.servers.layout import Layout
-from headrace.training.servers.learning import States
 from headrace.training.servers.recipes import SCALARS, name_of, options_of
 
 _DTYPES = {torch.float32: "float32", torch.float64: "float64"}
@@ -52,6 +53,7 @@ class SharedOptimizer:
         name = name_of(optimizer)
         self._optimizer, self._servers, self._iteration = optimizer, servers, iteration
         self._num_steps = 0
+        self._held: tuple[Part, float, float] | None = None
         owned = [(p, g) for g, group in enumerate(optimizer.param_groups) for p in group["params"]]
         self._all = [parameter for parameter, _ in owned]
         # Those that stay as they are belong to the optimizer's numbering, but not to servers.
@@ -126,9 +128,39 @@ class SharedOptimizer:
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if self._held is None:
+            values = self._servers.step(self._shared, self._part())
+        else:
+            part, _, factor = self._held
+            values, self._held = self._servers.scale(self._shared, part, factor), None
+        self._take(values)
+        self._seen.clear()
+        self._optimizer._opt_called = True  # type: ignore[attr-defined]
+        return loss
+
+    def clip(self, max_norm: float) -> float:
+        """Let the next step use gradients whose norm is no larger; all trainers must ask.
+
+        Returns:
+            The norm of the gradients of all trainers together, as they were.
+
+        Raises:
+            SpecError: Parameters were added, or gradients changed since `backward`.
+            StoreError: Other trainers do not come, or a server is gone.
+        """
+        if self._held is None:
+            part = self._part()
+            self._held = (part, math.sqrt(self._servers.hold(self._shared, part)), 1.0)
+        part, norm, factor = self._held
+        # As torch clips; for the second time if the script does.
+        now = norm * factor
+        self._held = (part, norm, factor * min(1.0, max_norm / (now + 1e-6)))
+        return now
+
+    def _part(self) -> Part:
+        """What this trainer has for the next step."""
         self._check()
         self._num_steps += 1
-        number, servers = self._num_steps, self._servers
         present = np.array([p.grad is not None for p in self._learnt], bool)
         for view, parameter in zip(self._views, self._learnt, strict=True):
             gradient = parameter.grad
@@ -137,16 +169,12 @@ class SharedOptimizer:
             else:
                 view.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
         gradients, options, changed = self._flat.numpy(), None, None
-        if servers.rank == 0:
+        if self._servers.rank == 0:
             gradients = gradients.copy()
             options, changed = options_of(self._optimizer), self._changed()
-        iteration = number - 1 if self._iteration is None else self._iteration()
-        self._take(
-            servers.step(self._shared, number, iteration, gradients, present, options, changed)
-        )
-        self._seen.clear()
-        self._optimizer._opt_called = True  # type: ignore[attr-defined]
-        return loss
+        count = self._num_steps
+        iteration = count - 1 if self._iteration is None else self._iteration()
+        return Part(count, iteration, gradients, present, options, changed)
 
     def state_dict(self) -> dict[str, Any]:
         """As torch's, with what the servers keep."""
@@ -205,7 +233,7 @@ class SharedOptimizer:
                 raise SpecError(
                     "gradients were changed between backward() and step(): each trainer has only "
                     "its part of them, the sum is made by parameter servers",
-                    "do not clip or scale them here, or plan the job with `sync: ring`",
+                    "clip with ctx.clip_grad_norm(model, max_norm), do not change them otherwise",
                 )
 
     def _changed(self) -> np.ndarray | None:

@@ -14,7 +14,8 @@ from headrace.core.errors import SpecError
 from headrace.graph.service.errors import StoreError
 from headrace.graph.service.limits import Limits
 from headrace.graph.service.messages import Message, decode_request, encode_request
-from headrace.training.servers.client import Note, Servers
+from headrace.training.servers.client import Servers, Tell
+from headrace.training.servers.exchanges import Note
 from headrace.training.servers.operations import ServerOperations
 
 T = TypeVar("T")
@@ -56,11 +57,12 @@ def reach(
     rank: int = 0,
     note: Note | None = None,
     timeout_s: float = 1e9,
+    tell: Tell = lambda _name, _waits: None,
 ) -> Servers:
     """A trainer's way to servers."""
     times = count()
     channels = {f"ps{p}": DirectChannel(each) for p, each in enumerate(made)}
-    return Servers(channels, rank, lambda: float(next(times)), timeout_s, note)
+    return Servers(channels, rank, lambda: float(next(times)), timeout_s, note, tell)
 
 
 def together(num_trainers: int, train: Callable[[int], T]) -> list[T]:

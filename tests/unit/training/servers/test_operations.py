@@ -60,6 +60,26 @@ def test_a_step_waits_for_all_and_may_be_asked_again(ask: Ask) -> None:
     assert ask({**wait, "step": 2}).fields["missing"] == [0, 1]
 
 
+def test_a_held_step_waits_to_be_scaled(ask: Ask) -> None:
+    for rank in (0, 1):
+        ask({**BEGIN, "rank": rank}, *PIECES, *([] if rank else [VALUES]))
+    held, gradients = {**STEP, "holds": True}, np.array([3, 0, 4], np.float32)
+    scale = {"op": "scale", "model": 0, "step": 1, "factor": 0.5}
+    with pytest.raises(SpecError, match="no gradients yet"):
+        ask(scale)
+    assert ask(held, gradients, HAS).fields["missing"] == [1]
+    assert ask({**held, "rank": 1}, 0 * gradients, HAS).fields["square"] == 25
+    wait = {"op": "wait", "model": 0, "step": 1, "holds": True}
+    assert ask(wait).fields["square"] == 25
+    with pytest.raises(SpecError):
+        ask({**scale, "factor": 2.0})
+    for _ in range(2):
+        found = ask(scale).arrays[0]
+        np.testing.assert_array_equal(found, VALUES - 0.5 * 0.5 * gradients)
+    # Who is slow gets its answer although the step is over.
+    assert ask(wait).fields["square"] == ask({**held, "rank": 1}, gradients, HAS).fields["square"]
+
+
 def test_every_step_is_told() -> None:
     told: list[tuple[int, float, float]] = []
     times = iter(range(100))
@@ -69,7 +89,8 @@ def test_every_step_is_told() -> None:
     one.answer(Message(1, BEGIN, (*PIECES, VALUES)))
     one.answer(Message(2, STEP, (VALUES, HAS)))
     ((iteration, start_s, end_s),) = told
-    assert (iteration, end_s - start_s) == (7, 1.0)
+    # One for the sum, and one for the step.
+    assert (iteration, end_s - start_s) == (7, 2.0)
 
 
 @pytest.mark.parametrize(

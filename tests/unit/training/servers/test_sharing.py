@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from headrace.core.errors import SpecError  # noqa: E402
 from headrace.graph.service.errors import StoreError  # noqa: E402
-from headrace.training.servers.client import Exchange  # noqa: E402
+from headrace.training.servers.exchanges import Exchange  # noqa: E402
 from headrace.training.servers.operations import ServerOperations  # noqa: E402
 from headrace.training.servers.recipes import OPTIMIZERS  # noqa: E402
 from headrace.training.servers.sharing import SharedOptimizer  # noqa: E402
@@ -205,15 +205,51 @@ def test_changed_gradients_and_other_parameters_are_refused() -> None:
         share(model, torch.optim.SGD(model.parameters(), lr=0.1), make_servers(1))
 
 
+@pytest.mark.parametrize("max_norm", [1e-2, 1e3])
+def test_gradients_of_all_trainers_together_are_clipped(max_norm: float) -> None:
+    made, norms = make_servers(3, 2), []
+
+    def train(rank: int) -> Any:
+        model = make_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+        shared = share(model, optimizer, made, rank=rank, weight=lambda: 0.5)
+        for step in range(NUM_STEPS):
+            inputs, targets = data(step)
+            own = slice(4 * rank, 4 * rank + 4)
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(inputs[own]), targets[own]).backward()
+            norm = shared.clip(max_norm)
+            if rank == 0:
+                norms.append(norm)
+            assert shared.clip(10 * max_norm) == pytest.approx(min(norm, max_norm), rel=1e-3)
+            optimizer.step()
+        return [parameter.detach().clone() for parameter in model.parameters()]
+
+    first, second = together(2, train)
+    assert_same(first, second)
+    alone, expected = make_model(), []
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.5, momentum=0.9)
+    for step in range(NUM_STEPS):
+        inputs, targets = data(step)
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(alone(inputs), targets).backward()
+        expected.append(float(torch.nn.utils.clip_grad_norm_(alone.parameters(), max_norm)))
+        optimizer.step()
+    assert norms == pytest.approx(expected, rel=1e-4)
+    for own, other in zip(first, alone.parameters(), strict=True):
+        torch.testing.assert_close(own, other.detach(), atol=1e-5, rtol=1e-5)
+
+
 def test_other_models_and_trainers_that_do_not_come_are_named() -> None:
     made, begun = make_servers(1, 2), threading.Event()
+    told: list[tuple[str, bool]] = []
 
     def train(rank: int) -> None:
         model = torch.nn.Linear(2, 2 + rank)
         if rank:
             assert begun.wait(30)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        reached = reach(made, rank, timeout_s=20)
+        reached = reach(made, rank, timeout_s=20, tell=lambda *each: told.append(each))
         shared = SharedOptimizer(optimizer, reached, 0, lambda: 1.0)
         begun.set()
         model(torch.ones(1, 2)).sum().backward()
@@ -221,6 +257,7 @@ def test_other_models_and_trainers_that_do_not_come_are_named() -> None:
 
     with pytest.raises(StoreError, match=r"ps0 has no gradients of rank 1 after 20 s"):
         together(2, train)
+    assert told == [("gradients of rank 1", True)]
     with pytest.raises(StoreError, match="rank 1 has another model"):
         train(1)
 
