@@ -17,6 +17,7 @@ from pathlib import Path
 from headrace.core.errors import SpecError
 
 _PATIENCE_S = 5.0
+_MAX_BYTES = 1 << 16
 _UNAUTHENTICATED = b"16"
 REMEDY = (
     "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to the file with its token "
@@ -87,7 +88,7 @@ def _is_refused(host: str, port: int, token: bytes | None) -> bool:
     said = b""
     with suppress(OSError), socket.create_connection((host, port), _PATIENCE_S) as link:
         link.sendall(_PREFACE + _frame(_SETTINGS, 0, 0, b"") + words)
-        while more := link.recv(1 << 16):
+        while len(said) < _MAX_BYTES and (more := link.recv(_MAX_BYTES)):
             said += more
             # The first answer of a connection is written out: there is nothing to refer to yet.
             if found := _STATUS.search(said):

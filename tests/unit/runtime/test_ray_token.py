@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -79,3 +82,33 @@ def test_a_wrong_token_is_told_and_not_shown(sent: list[bytes | None]) -> None:
 def test_lengths_are_written_as_http2_wants_them(length: int, head: str) -> None:
     # RFC 7541, section 5.1, with a prefix of seven bits.
     assert ray_token._text(b"x" * length) == bytes.fromhex(head) + b"x" * length
+
+
+@pytest.mark.parametrize(
+    ("said", "refused"),
+    [
+        (b"\0\0\x20\1\5\0\0\0\1@\x0bgrpc-status\x0216", True),
+        (b"\0\0\x20\1\5\0\0\0\1@\x0bgrpc-status\x010", False),
+        (b"\x15\3\1\0\2\2\x16", False),
+        (b"", False),
+        (bytes(1 << 20), False),
+    ],
+    ids=["refused", "welcome", "tls", "closed", "endless"],
+)
+def test_only_a_refusal_counts_as_one(
+    said: bytes, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr("socket.create_connection", lambda place, timeout_s: ours)
+
+    def answer() -> None:
+        with theirs, suppress(OSError):
+            asked = b""
+            while b"GetClusterId" not in asked:
+                asked += theirs.recv(1 << 16)
+            theirs.sendall(said)
+
+    server = threading.Thread(target=answer)
+    server.start()
+    assert ray_token._is_refused("m0", 6379, b"x" * 300) is refused
+    server.join()
