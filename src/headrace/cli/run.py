@@ -81,7 +81,7 @@ def run(
     samplers: Annotated[
         int,
         typer.Option(
-            help="With --local: who make batches, else 1.", metavar="S", min=0, show_default=False
+            help="With --local: of batches; else 1.", metavar="S", min=0, show_default=False
         ),
     ] = 1,
     tls: Annotated[bool, typer.Option("--tls", help="With --local: encrypt.")] = False,
