@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -134,14 +133,16 @@ class RunContext(Value):
             return ()
         return self.stores
 
-    def connect(self, stores: tuple[StoreAt, ...]) -> Mapping[int, Any]:
-        """How to reach stores, by part."""
+    def connect(
+        self, stores: tuple[StoreAt, ...], patience: Patience | None = None
+    ) -> Mapping[int, Any]:
+        """How to reach stores, by part; with patience if they are started again."""
         from headrace.graph.service.channel import Address
         from headrace.graph.service.client import TIMEOUT_S, StoreClient
 
         if not stores:
             return {}
-        credentials, patience = self.load_credentials(), self._patience()
+        credentials = self.load_credentials()
         return {
             at.part: partial(
                 StoreClient.connect,
@@ -152,14 +153,6 @@ class RunContext(Value):
             )
             for at in stores
         }
-
-    def _patience(self) -> Patience | None:
-        from headrace.graph.service.patience import Patience
-        from headrace.runtime.messages import tell_waiting
-
-        if not self.patience_s:
-            return None
-        return Patience(self.patience_s, time.monotonic, partial(tell_waiting, self))
 
     def load_credentials(self) -> Credentials:
         """What the trainer shows stores and samplers of other machines."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from headrace.runtime.context import RunContext
 from headrace.runtime.errors import RunError
 from headrace.runtime.messages import tell_healing, tell_waiting
 from headrace.runtime.stepping import measured_parts
+
+if TYPE_CHECKING:
+    from headrace.graph.service.patience import Patience
 
 _GIVEN = Path("given")
 """For seeds: whoever starts a sampler knows where they are."""
@@ -100,6 +103,15 @@ def portions_of(seeds: np.ndarray, batch_size: int, num_samplers: int) -> list[P
         Portion(share_of(batch_size, num_samplers, s), (), ids[s::num_samplers])
         for s in range(num_samplers)
     ]
+
+
+def patience_of(run: RunContext) -> Patience | None:
+    """With stores that a run starts again; none if it does not."""
+    from headrace.graph.service.patience import Patience
+
+    if not run.patience_s:
+        return None
+    return Patience(run.patience_s, time.monotonic, partial(tell_waiting, run))
 
 
 def start_samplers(

@@ -21,7 +21,13 @@ from headrace.graph.loading.inputs import links_of, seeds_of
 from headrace.graph.loading.stores import find_access
 from headrace.graph.opening import PartitionedGraph, open_graph
 from headrace.runtime.context import RunContext, current_run
-from headrace.runtime.feeds import can_feed, num_batches, portions_of, start_samplers
+from headrace.runtime.feeds import (
+    can_feed,
+    num_batches,
+    patience_of,
+    portions_of,
+    start_samplers,
+)
 from headrace.runtime.messages import send
 from headrace.runtime.sharing import Share, SharedBatches, take_share
 from headrace.runtime.stepping import steps_of
@@ -256,7 +262,7 @@ def _find(settings: dict[str, Any]) -> tuple[RunContext | None, PartitionedGraph
 def _connect(run: RunContext, graph: PartitionedGraph, settings: dict[str, Any]) -> None:
     stores = run.stores_of(Path(graph.folder))
     if stores:
-        settings["connect"] = run.connect(stores)
+        settings["connect"] = run.connect(stores, patience_of(run))
 
 
 def _watched(
