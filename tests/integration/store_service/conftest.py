@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +89,9 @@ def serving(
 ) -> ServingProcess:
     """One of all that listen; see `every_endpoint`."""
     kind, protection = request.param
-    processes: list[Any] = {"store": stores, "sampler": samplers, "ps": servers}[kind]
-    found: ServingProcess = processes[PROTECTIONS.index(protection)]
-    return found
+    processes: dict[str, Sequence[ServingProcess]]
+    processes = {"store": stores, "sampler": samplers, "ps": servers}
+    return processes[kind][PROTECTIONS.index(protection)]
 
 
 @pytest.fixture(scope="package")

@@ -11,10 +11,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
 
 from headrace.core.errors import SpecError  # noqa: E402
-from headrace.runtime import served_models  # noqa: E402
 from headrace.runtime.context import RunContext  # noqa: E402
 from headrace.runtime.served_models import ServedModels  # noqa: E402
 from headrace.runtime.training_context import TrainContext  # noqa: E402
+from headrace.training.servers.client import Servers  # noqa: E402
 from headrace.training.servers.config import ServerAt  # noqa: E402
 from tests.unit.training.servers.in_process import make_servers, reach  # noqa: E402
 
@@ -31,7 +31,7 @@ def run() -> RunContext:
 def _in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     made = make_servers(2)
     monkeypatch.setattr(RunContext, "load_credentials", lambda self: None)
-    monkeypatch.setattr(served_models.Servers, "connect", lambda *_, **__: reach(made))
+    monkeypatch.setattr(Servers, "connect", lambda *_, **__: reach(made))
 
 
 def step(model: Any, optimizer: Any, clip: Any) -> float:

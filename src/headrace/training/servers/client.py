@@ -12,9 +12,10 @@ import numpy as np
 
 from headrace.graph.service.channel import Address, Channel
 from headrace.graph.service.errors import StoreError
+from headrace.graph.service.limits import TELL_AFTER_S
 from headrace.graph.service.measuring import Call, MeasuredChannel
 from headrace.graph.service.messages import Message
-from headrace.graph.service.patience import TELL_AFTER_S, Patience, reach_store
+from headrace.graph.service.patience import Patience, reach_store
 from headrace.graph.service.security import Credentials
 from headrace.training.servers.config import ServerAt
 from headrace.training.servers.exchanges import Exchange, Note, Options, Part, Shared, States
