@@ -20,7 +20,7 @@ from headrace.policies.recovery.deciding import Recovery
 from headrace.policies.recovery.events import Decision, Limits
 from headrace.runtime import connecting
 from headrace.runtime.attempts import Machines, run_attempts
-from headrace.runtime.controller import Controller, Script
+from headrace.runtime.controller import Controller
 from headrace.runtime.crew import Crew
 from headrace.runtime.errors import RunError
 from headrace.runtime.interruption import Interruption, signals_set
@@ -38,7 +38,7 @@ from headrace.runtime.runs import RunFolder, runs_folder
 from headrace.runtime.shipping import wanted_files
 from headrace.runtime.tracing import trace_of_folder
 from headrace.runtime.tracking import check_trackers, make_tracking, settings_of
-from headrace.runtime.user_code import pack
+from headrace.runtime.user_code import Script, pack
 from headrace.training.checkpoints import newest_whole
 
 TRACE = "trace.npz"

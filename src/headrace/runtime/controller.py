@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ from headrace.runtime.observer import Observer
 from headrace.runtime.orders import Orders
 from headrace.runtime.reading import Reader
 from headrace.runtime.shipping import Shipping, WantedFiles
+from headrace.runtime.user_code import Script
 from headrace.runtime.watching import Watch
 from headrace.training.checkpoints import Checkpoint
 
@@ -63,19 +64,6 @@ _FAST_POLL_S = 0.2
 _ENDING_S = 3.0
 # A gigabyte over a network of a gigabit per second.
 _COLLECTING_S = 10.0
-
-
-@dataclass(frozen=True)
-class Script:
-    """What trainers run.
-
-    Attributes:
-        command: The script as its path in the code, and its arguments.
-        code: The user's folder, packed; none if it is where shells run.
-    """
-
-    command: Sequence[str]
-    code: bytes | None
 
 
 class Controller:
@@ -378,13 +366,24 @@ class Controller:
         end_s = time.monotonic() + _ENDING_S
         while (self._reader.is_busy or self._polled) and time.monotonic() < end_s:
             self._calls.collect(_LOOK_S)
-        end_s = time.monotonic() + _COLLECTING_S
-        while self._collector.is_busy and time.monotonic() < end_s:
-            self._calls.collect(_LOOK_S)
-        for name in self._kept.get(self._first, ()):
-            self._observer.kept(name, self._crew.pieces(self._first, name))
+        self._bring_home()
         if isinstance(outcome.fault, Ended | Lost):
             # Whoever was with a machine that is gone has often failed before its shells are missed.
             outcome = replace(outcome, fault=self._crew.judge(outcome.fault))
         self._crew.close(_ENDING_S)
         self._outcome = outcome
+
+    def _bring_home(self) -> None:
+        """Fetch what the first trainer has left, if it is there."""
+        if self._crew.is_lost(self._first):
+            return
+        if self._collector.is_busy:
+            self._observer.say("waiting for the newest checkpoint to arrive")
+        end_s = time.monotonic() + _COLLECTING_S
+        while self._collector.is_busy and time.monotonic() < end_s:
+            self._calls.collect(_LOOK_S)
+        if self._collector.is_busy:
+            self._observer.say(f"{self._first} does not answer: its last files stay behind")
+            return
+        for name in self._kept.get(self._first, ()):
+            self._observer.kept(name, self._crew.pieces(self._first, name))

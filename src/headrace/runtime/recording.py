@@ -46,6 +46,7 @@ from headrace.training.checkpoints import Checkpoint
 
 _WRITE_S = 1.0
 _TAIL_BYTES = 4096
+_PROBLEM_CHARS = 200
 _STAGES = {
     Stage.WAITING: TaskState.WAITING,
     Stage.STARTING: TaskState.STARTING,
@@ -356,6 +357,7 @@ class Recorder(Observer):
 def _line_of(state: Lifecycle) -> str:
     """What a phase does, as the user reads it."""
     num = {role: len(state.of_role(role)) for role in Role}
+    problem = "" if state.outcome is None else state.outcome.problem
     lines = {
         Phase.PLACING: f"placing {len(state.tasks)} tasks",
         Phase.SHIPPING: "all tasks have their place; looking for the graph on every machine",
@@ -364,7 +366,7 @@ def _line_of(state: Lifecycle) -> str:
         Phase.SERVERS: f"starting {num[Role.SERVER]} parameter servers",
         Phase.TRAINERS: f"starting {num[Role.TRAINER]} trainers",
         Phase.RUNNING: "running",
-        Phase.STOPPING: "stopping",
+        Phase.STOPPING: f"stopping: {problem[:_PROBLEM_CHARS]}" if problem else "stopping",
         Phase.ENDED: "ended",
     }
     return lines[state.phase]

@@ -6,7 +6,8 @@ import fnmatch
 import io
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core.errors import SpecError
@@ -18,6 +19,19 @@ EXCLUDES = (
     ".*", "__pycache__", "*.pyc", "node_modules", "venv", "*.egg-info", "*.ckpt", "*.npz",
 )  # fmt: skip
 """Names that are left out: hidden ones, caches and environments."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """What trainers run.
+
+    Attributes:
+        command: The script as its path in the code, and its arguments.
+        code: The user's folder, packed; none if it is where shells run.
+    """
+
+    command: Sequence[str]
+    code: bytes | None
 
 
 def pack(folder: Path, script: Path) -> bytes:

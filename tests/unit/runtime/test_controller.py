@@ -13,12 +13,13 @@ from headrace.policies.lifecycle.events import Ended, Event, Lost, Outcome, Plac
 from headrace.policies.recovery.deciding import Recovery
 from headrace.policies.recovery.events import Decision, GiveUp, Limits, Restart
 from headrace.runtime import controller as module
-from headrace.runtime.controller import Controller, Script
+from headrace.runtime.controller import Controller
 from headrace.runtime.interruption import Interruption
 from headrace.runtime.mending import Mender
 from headrace.runtime.nodes import Node
 from headrace.runtime.observer import Observer
 from headrace.runtime.placing import Slot
+from headrace.runtime.user_code import Script
 
 TASKS = (
     Task("store0", Role.STORE, "m0"),
