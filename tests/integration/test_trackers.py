@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,3 +70,25 @@ def test_mlflow_reads_back_what_was_tracked(tmp_path: Path) -> None:
         (201_000, 2, 0.25),
     ]
     assert run.data.metrics["run/samples_per_s"] == 7.0
+
+
+def test_a_run_on_one_machine_is_tracked(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import headrace\nfor n in range(3):\n    headrace.report(epoch=n, loss=n / 4)"
+    )
+    words = [sys.executable, "-m", "headrace", "run", "--local", "--set", "lr=0.5"]
+    words += ["--track", f"tensorboard:{tmp_path / 'figures'}", str(script)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "figures go to TensorBoard" in done.stderr
+    (folder,) = (tmp_path / "figures").iterdir()
+    read = EventAccumulator(str(folder))
+    read.Reload()
+    losses = [(each.step, each.value) for each in read.Scalars("loss")]
+    assert losses == [(0, 0.0), (1, 0.25), (2, 0.5)]
+    (text,) = read.Tensors("config")[0].tensor_proto.string_val
+    assert b"config.lr: 0.5" in text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 
 EXAMPLE = "Example: headrace logs --task sampler1.0 --follow"
 _PERIOD_S = 0.2
-_ERROR = re.compile(r"error|exception|fatal|critical|panic|killed|out of memory", re.IGNORECASE)
-_TRACEBACK = "Traceback (most recent call last)"
 
 
 def logs(
@@ -80,11 +77,13 @@ class _Reader:
     """Reads a file that grows, whole lines only."""
 
     def __init__(self, path: Path, errors: bool) -> None:
+        from headrace.observability.levels import Levels
+
         self._path = path
         self._begin = 0
         self._rest = b""
         self._errors = errors
-        self._is_in_traceback = False
+        self._levels = Levels()
 
     def read(self, is_last: bool) -> Iterator[str]:
         """Lines that came since the last time; at the end also one without its end."""
@@ -100,19 +99,8 @@ class _Reader:
             whole.append(self._rest)
         for each in whole:
             line = each.decode("utf-8", errors="replace").rstrip("\r")
-            if not self._errors or self._is_trouble(line):
+            if not self._errors or self._levels.of(line) == "error":
                 yield line
-
-    def _is_trouble(self, line: str) -> bool:
-        """Whether a line tells of an error: its word is there, or it belongs to a traceback."""
-        if _TRACEBACK in line:
-            self._is_in_traceback = True
-            return True
-        if self._is_in_traceback:
-            # The first line that is not indented names the error and ends the traceback.
-            self._is_in_traceback = line.startswith((" ", "\t"))
-            return True
-        return _ERROR.search(line) is not None
 
 
 def _names(folder: RunFolder, wanted: set[str]) -> list[str]:

@@ -29,8 +29,8 @@ def dashboard() -> dict[str, Any]:
             _stat("Iteration", _max(metrics.ITERATION_SECONDS), "s"),
             _stat("Trainers wait", f"avg({_series(metrics.IDLE_SHARE)})", "percentunit"),
             _stat("Tasks lost", _sum(metrics.TASKS, 'state="lost"')),
-            _stat("Restarts", _sum(metrics.RESTARTS)),
-            _stat("Resumes", _sum(metrics.RESUMES)),
+            _stat("Restarts", _count(metrics.RESTARTS)),
+            _stat("Resumes", _count(metrics.RESUMES)),
         ],
         height=4,
     )
@@ -75,9 +75,9 @@ def dashboard() -> dict[str, Any]:
             _graph(
                 "Recovery",
                 [
-                    (_sum(metrics.RESTARTS), "restarts"),
-                    (_sum(metrics.RESUMES), "resumes"),
-                    (_sum(metrics.CHECKPOINTS), "checkpoints"),
+                    (_count(metrics.RESTARTS), "restarts"),
+                    (_count(metrics.RESUMES), "resumes"),
+                    (_count(metrics.CHECKPOINTS), "checkpoints"),
                 ],
             ),
             _graph(
@@ -117,6 +117,11 @@ def _series(metric: Metric, more: str = "") -> str:
 
 def _sum(metric: Metric, more: str = "", by: str = "") -> str:
     return f"sum{f' by ({by}) ' if by else ''}({_series(metric, more)})"
+
+
+def _count(metric: Metric) -> str:
+    """A sum of what is only sent once it has happened."""
+    return f"{_sum(metric)} or vector(0)"
 
 
 def _max(metric: Metric, more: str = "", by: str = "") -> str:
