@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks.cluster_bed import Layout, Run, events, make_cluster, make_plan
 from headrace.api.graph import partition
+from headrace.runtime.checkpointing import Checkpoints
+from headrace.runtime.context import RunContext
+from headrace.runtime.messages import Inbox
 from headrace.runtime.testbed import Testbed
+from headrace.training.keeping import BestKeeper
 
 EVERY = 100
 SKIP = 20
@@ -51,6 +58,37 @@ def cost_of(folder: Path) -> dict[str, float]:
     }
 
 
+def measure_here(width: int, num: int = 6) -> dict[str, float]:
+    """What a checkpoint of a model with Adam takes in this process, by its size alone."""
+    model = torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(3)])
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, width)).sum().backward()
+    optimizer.step()
+    with tempfile.TemporaryDirectory() as name:
+        folder, inbox = Path(name), Inbox(Path(name) / "messages")
+        try:
+            run = RunContext(
+                machine="here",
+                messages=folder / "messages",
+                output=folder / "output",
+                checkpoint_every=1,
+            )
+            checkpoints = Checkpoints(run, torch.device("cpu"), BestKeeper(None))
+            checkpoints.add(model, optimizer)
+            for _ in checkpoints.epochs(num):
+                checkpoints.took()
+                # As in a training: the one before has been written long ago.
+                checkpoints.close()
+            told = list(inbox.receive(0))[1:]
+        finally:
+            inbox.close()
+    found = {
+        name: statistics.median(each[name] for each in told)
+        for name in ("bytes", "stall_s", "write_s", "write_cpu_s")
+    }
+    return {"num_parameters": sum(p.numel() for p in model.parameters()), **found}
+
+
 def measure(
     bed: Testbed, graph: Path, scratch: Path, num_steps: int, config: Mapping[str, Any] = CONFIG
 ) -> dict[str, Any]:
@@ -69,7 +107,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--width", type=int, default=CONFIG["width"])
+    parser.add_argument("--here", action="store_true", help="only by size, without a testbed")
     wanted = parser.parse_args()
+    if wanted.here:
+        print(json.dumps([measure_here(width) for width in (64, 512, 2048)]))
+        return
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         partition(GRAPH, scratch / "parts", 4)
