@@ -23,6 +23,7 @@ from headrace.runtime.checkpointing import Checkpoints
 from headrace.runtime.context import RunContext
 from headrace.runtime.messages import Inbox
 from headrace.runtime.testbed import Testbed
+from headrace.training.heap import reuse_memory
 from headrace.training.keeping import BestKeeper
 
 EVERY = 100
@@ -60,6 +61,7 @@ def cost_of(folder: Path) -> dict[str, float]:
 
 def measure_here(width: int, num: int = 6) -> dict[str, float]:
     """What a checkpoint of a model with Adam takes in this process, by its size alone."""
+    reuse_memory()  # as every trainer does
     model = torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(3)])
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(1, width)).sum().backward()
