@@ -22,6 +22,7 @@ from headrace.runtime.testbed import LinkBytes, Testbed
 from headrace.runtime.tracing import read_records
 
 if TYPE_CHECKING:
+    from benchmarks.batch_sources import Whole
     from benchmarks.cluster_runtime import Bench
 
 GRACE_S = 15.0
@@ -220,6 +221,7 @@ def accuracy(bench: Bench, name: str, num_seeds: int) -> dict[str, Any]:
     folder = bench.scratch / f"accuracy-{name}"
     shutil.rmtree(folder, ignore_errors=True)
     whole = load(task, folder)
+    parts = _with_splits(whole, bench.scratch / f"parts-{name}")
     config = {
         "task": "points",
         "seeds": num_seeds,
@@ -229,7 +231,7 @@ def accuracy(bench: Bench, name: str, num_seeds: int) -> dict[str, Any]:
         "width": task.width,
         "fanouts": list(task.fanouts),
     }
-    run = bench.run(Layout(), folder, task.batch_size // 3, config)
+    run = bench.run(Layout(), parts, task.batch_size // 3, config)
     reports = (run.end() / "reports.jsonl").read_text().splitlines()
     ours = [json.loads(line)["figures"]["points"] for line in reports]
     source = pyg_nodes if has_pyg_sampler() else plain_nodes
@@ -240,6 +242,21 @@ def accuracy(bench: Bench, name: str, num_seeds: int) -> dict[str, Any]:
         theirs.append(train(whole, task, seed, source(whole, task, seed)))
     found: dict[str, Any] = verdict(ours, theirs)
     return found | {"points": {"ours": ours, "reference": theirs}}
+
+
+def _with_splits(whole: Whole, folder: Path) -> Path:
+    """Parts that know who trains and who is tested."""
+    import torch
+
+    from headrace.api.graph import partition
+
+    data = whole.data.clone()
+    for split, ids in whole.splits.items():
+        data[f"{split}_mask"] = torch.zeros(data.num_nodes, dtype=torch.bool)
+        data[f"{split}_mask"][torch.from_numpy(ids)] = True
+    shutil.rmtree(folder, ignore_errors=True)
+    partition(data, folder, 4)
+    return folder
 
 
 def left_over(bed: Testbed) -> list[str]:
