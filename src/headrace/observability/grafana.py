@@ -163,7 +163,17 @@ def _panel(kind: str, title: str, queries: Sequence[Query], unit: str) -> dict[s
 
 def _stat(title: str, expr: str, unit: str = "short") -> dict[str, Any]:
     panel = _panel("stat", title, [(expr, "")], unit)
-    panel["options"] = {"reduceOptions": {"calcs": ["lastNotNull"]}, "graphMode": "area"}
+    panel["options"] = {
+        "reduceOptions": {"calcs": ["lastNotNull"]},
+        "graphMode": "area",
+        "colorMode": "value",
+        "textMode": "auto",
+        "justifyMode": "auto",
+        "orientation": "auto",
+        "wideLayout": True,
+        "showPercentChange": False,
+        "percentChangeColorMode": "standard",
+    }
     return panel
 
 
