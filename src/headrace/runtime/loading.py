@@ -302,7 +302,7 @@ def _watched(
         now_s = time.perf_counter()
         if now_s - told_s >= _TELL_EVERY_S or number == num_steps:
             told_s = now_s
-            message = {
+            message: dict[str, Any] = {
                 "kind": "batches",
                 "trains": trains,
                 "batch": number,
@@ -312,6 +312,8 @@ def _watched(
                 "waited_s": waited_s,
                 "stages": {"here_s": waited_s} if feed is None else feed.report().figures,
             }
+            if steps is not None:
+                message["steps"] = steps.num_steps
             send(run.messages, message)
         if points is not None and number < num_steps:
             points.between()

@@ -161,6 +161,9 @@ class Recorder(Observer):
         self._listener.looked(task, state)
         for message in state.get("messages", ()):
             self._progress[task] = self._progress[task].after(message)
+            if message.get("steps"):
+                # Sooner than by the trace, which is fetched in large pieces.
+                self._iterations[task] = max(self._iterations.get(task, 0), message["steps"] - 1)
             if task == self._first:
                 if message.get("kind") == "report":
                     self._folder.append_report(message["figures"])

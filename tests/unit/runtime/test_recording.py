@@ -91,6 +91,16 @@ def test_the_status_says_how_far_everything_is(recorder: Recorder, folder: RunFo
     assert json.loads(folder.reports.read_text())["figures"]["loss"] == 0.5
 
 
+def test_steps_are_known_before_their_trace_comes(recorder: Recorder) -> None:
+    message = {"kind": "batches", "trains": True, "batch": 1, "num_batches": 9, "num_samples": 2}
+    message |= {"elapsed_s": 1.0, "waited_s": 0.0, "stages": {}}
+    for task, num_steps in (("trainer0", 12), ("trainer1", 11)):
+        recorder.looked(task, seen(messages=[{**message, "steps": num_steps}]))
+    assert recorder.status().iterations == 11
+    recorder.traced("trainer1", b'["exec","trainer1",12,1.0,2.0]\n')
+    assert recorder.status().iterations == 12
+
+
 def test_lines_are_shown_whole_and_logs_are_kept(
     recorder: Recorder, folder: RunFolder, watcher: Watcher
 ) -> None:
