@@ -179,6 +179,7 @@ _KINDS = (
     ("headrace.runtime.trainer", "trainer"),
     ("Shell", "shell"),
     ("headrace run --plan", "driver"),
+    ("headrace run --resume", "driver"),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import torch
@@ -43,6 +44,7 @@ def losses(ctx: Any, model: Any, optimizer: Any, loader: Any) -> Any:
         loss.backward()
         yield batch
         optimizer.step()
+        time.sleep(ctx.config.get("pause_s", 0.0))
         del batch
 
 
@@ -60,11 +62,18 @@ def take_steps(ctx: Any) -> None:
 
 
 def take_epochs(ctx: Any) -> None:
-    """The same in epochs that can be gone on with, so that there are checkpoints."""
-    model = make_model(ctx, 0, ctx.config.get("dropout", 0.0))
+    """The same in epochs that can be gone on with, so that there are checkpoints.
+
+    With `ballast`, so many numbers more are in each: it takes a while to write.
+    """
+    config = ctx.config
+    model = make_model(ctx, 0, config.get("dropout", 0.0))
     model, optimizer = ctx.prepare(model, torch.optim.Adam(model.parameters(), lr=0.01))
-    loader = ctx.loader("train", num_neighbors=ctx.config["fanouts"])
-    for _ in ctx.epochs(-(-ctx.config["steps"] // len(loader))):
+    loader = ctx.loader("train", num_neighbors=config["fanouts"])
+    if config.get("ballast"):
+        ctx.keep(ballast=torch.nn.Linear(config["ballast"], 1, bias=False))
+    torch.manual_seed(1 + ctx.rank)  # every trainer drops other activations
+    for _ in ctx.epochs(-(-config["steps"] // len(loader))):
         for _ in losses(ctx, model, optimizer, loader):
             pass
 
@@ -91,7 +100,7 @@ def show_gradients(ctx: Any) -> None:
     if ctx.config.get("by_steps"):
         optimizer.register_step_pre_hook(begin)
         optimizer.register_step_post_hook(end)
-    for _ in range(ctx.config["epochs"]):
+    for _ in ctx.epochs(ctx.config["epochs"]):
         for batch in losses(ctx, model, optimizer, loader):
             seeds.append(batch.n_id[: batch.batch_size].tolist())
             if not ctx.config.get("by_steps"):

@@ -1,0 +1,149 @@
+"""Kill whoever a run consists of, again and again: it must go on and end as if nothing had been.
+
+    python benchmarks/faults.py --trials 60 --seed 0 --output benchmarks/results/faults.json
+    python benchmarks/faults.py --quick --json
+    python benchmarks/faults.py --cut 10 --cut 300 --output benchmarks/results/faults.json
+
+On an emulated cluster of four machines (needs root and iproute2) every trial is a real training,
+with a ring or with parameter servers, with dropout, with a checkpoint every 15 steps. A store, a
+sampler, a trainer, a parameter server, a raylet or the driver is killed with SIGKILL while the run
+starts, trains or writes a checkpoint; the seed says who and when. Whoever lost the driver goes on
+with `headrace run --resume`. With `--cut` the network between two machines is cut instead.
+
+For every trial the result has what was decided (`decisions`), the seconds to the first message
+about it, the longest time without a message or an iteration (`silence_s`, at most 15), the seconds
+to the step after which training went on as before (`recovery_s`; of a driver since its resume),
+whether parameters and the optimizer's state are those of the undisturbed run to the last bit
+(`is_same`; of a run on other machines `difference`, at most 1e-4), what was left behind, and what
+of all that was wrong (`problems`). `in_checkpoint` says whether the file was still being written
+when somebody was killed.
+
+The file is written after every trial. Trials that it has are not done again, so that a campaign can
+be stopped and gone on with. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.cluster_bed import make_cluster
+from benchmarks.fault_trials import SILENCE_S, Case, Trials, draw, draw_cut, write
+from benchmarks.machine import describe_machine
+from headrace.runtime.testbed import Testbed, take_down
+
+QUICK = 6
+
+
+def summary(trials: list[dict[str, Any]]) -> dict[str, Any]:
+    """All trials in a few figures."""
+    by_kind: dict[str, list[float]] = {}
+    for each in trials:
+        if each.get("recovery_s") is not None:
+            by_kind.setdefault(each["kind"], []).append(each["recovery_s"])
+    others = [each for each in trials if len(each.get("machines", ())) < 4]
+    return {
+        "trials": len(trials),
+        "failed": {each["number"]: each["problems"] for each in trials if each["problems"]},
+        "kinds": dict(Counter(each["kind"] for each in trials)),
+        "moments": dict(Counter(each["moment"] for each in trials)),
+        "in_checkpoint": sum(bool(each.get("in_checkpoint")) for each in trials),
+        "same_to_the_last_bit": sum(bool(each.get("is_same")) for each in trials),
+        "on_other_machines": len(others),
+        "largest_difference": max((each.get("difference", 0.0) for each in trials), default=None),
+        "longest_silence_s": max((each["silence_s"] for each in trials), default=None),
+        "allowed_silence_s": SILENCE_S,
+        "first_message_s": max((each["first_message_s"] or 0.0 for each in trials), default=None),
+        "recovery_s": {
+            kind: {"median": sorted(times)[len(times) // 2], "most": max(times)}
+            for kind, times in sorted(by_kind.items())
+        },
+        "left_behind": sum(len(each["left"]) for each in trials),
+    }
+
+
+def load(path: Path | None, seed: int) -> dict[str, Any]:
+    """The campaign so far."""
+    if path is not None and path.exists():
+        found: dict[str, Any] = json.loads(path.read_text())
+        if found["seed"] != seed:
+            raise SystemExit(f"{path} is of seed {found['seed']}")
+        return found
+    return {"benchmark": "faults", "seed": seed, "commands": [], "trials": [], "cuts": []}
+
+
+def wanted_cases(args: argparse.Namespace, known: dict[str, Any]) -> list[Case]:
+    """What is to be done, and was not."""
+    if args.cut:
+        first = len(known["cuts"])
+        return [
+            draw_cut(args.seed, first + i, seconds, args.between)
+            for i, seconds in enumerate(args.cut)
+        ]
+    done = {each["number"] for each in known["trials"]}
+    numbers = range(args.first, QUICK if args.quick else args.trials)
+    return [draw(args.seed, number) for number in numbers if number not in done]
+
+
+def main() -> int:
+    """Run the campaign."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--trials", type=int, default=60, help="of the whole campaign (60)")
+    parser.add_argument("--first", type=int, default=0, help="number of the first one (0)")
+    parser.add_argument("--seed", type=int, default=0, help="says who is killed and when (0)")
+    parser.add_argument("--quick", action="store_true", help=f"the first {QUICK} trials")
+    parser.add_argument("--cut", type=float, action="append", help="seconds without network")
+    parser.add_argument("--between", help="whom to cut, like m1,m2; else the seed says so")
+    parser.add_argument("--within", type=float, help="begin no trial after so many seconds")
+    parser.add_argument("--scratch", type=Path, help="folder for runs; those that fail are kept")
+    parser.add_argument("--output", type=Path, help="result file to write, or to go on with")
+    parser.add_argument("--json", action="store_true", help="print only the JSON object")
+    args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # takes the testbed down
+    begin_s = time.monotonic()
+    document = load(args.output, args.seed)
+    document["commands"].append("python benchmarks/faults.py " + " ".join(sys.argv[1:]))
+    document |= {"date": datetime.now(UTC).strftime("%Y-%m-%d"), "machine": describe_machine()}
+
+    def say(line: str) -> None:
+        print(f"[{time.strftime('%H:%M:%S')}] {line}", file=sys.stderr, flush=True)
+
+    scratch = args.scratch or Path(tempfile.mkdtemp(prefix="headrace-faults-"))
+    scratch.mkdir(parents=True, exist_ok=True)
+    name = f"faults-{os.getpid()}"
+    bed = Testbed.up(make_cluster(), name)
+    try:
+        trials = Trials(bed, scratch, say)
+        for case in wanted_cases(args, document):
+            if args.within is not None and time.monotonic() - begin_s > args.within:
+                break
+            found = trials.trial(case)
+            document["cuts" if args.cut else "trials"].append(found)
+            document["summary"] = summary(document["trials"])
+            if args.output:
+                write(args.output, document)
+            say(f"{case.number}: {found['problems'] or 'well'} ({found['elapsed_s']} s)")
+            if not args.json:
+                print(json.dumps(found), flush=True)
+    finally:
+        take_down(name)
+        if args.scratch is None:
+            shutil.rmtree(scratch, ignore_errors=True)
+    print(json.dumps(document))
+    return 1 if any(each["problems"] for each in document["trials"] + document["cuts"]) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
