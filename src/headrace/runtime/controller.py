@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -278,7 +279,9 @@ class Controller:
         return then
 
     def _note_end(self, name: str, state: Mapping[str, Any]) -> None:
-        ended = Ended(name, state["code"], state["how"], state["said"])
+        # Whoever is killed has no last words: its last line is about something else.
+        said = "" if state["code"] in (-signal.SIGKILL, -signal.SIGTERM) else state["said"]
+        ended = Ended(name, state["code"], state["how"], said)
         is_stopping = self._state.phase in (Phase.STOPPING, Phase.ENDED)
         role = self._crew.slot(name).task.role
         if is_stopping or (not ended.code and role is not Role.STORE):

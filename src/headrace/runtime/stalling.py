@@ -28,7 +28,7 @@ class StallWatch:
     def __init__(self, tasks: Iterable[Task], now_s: float) -> None:
         self._tasks = {task.name: task for task in tasks}
         self._stall = Stall(now_s)
-        self._has_begun = False
+        self._has_begun, self._news = False, ""
         self._sizes: dict[str, int] = {}
         self._waits: dict[str, dict[str, bool]] = {}
 
@@ -50,11 +50,16 @@ class StallWatch:
                 self._waits.setdefault(name, {})[message["for"]] = message["waits"]
         self._has_begun = self._has_begun or has_stepped
         if moves:
+            if self._stall.told_s is not None:
+                self._news = f"it moves again after {now_s - self._stall.moved_s:.0f} s"
             self._stall = Stall(now_s)
         return has_stepped
 
     def look(self, now_s: float) -> tuple[str, bool]:
         """A line if it is time for one, and whether to look for a cut network."""
+        if self._news:
+            news, self._news = self._news, ""
+            return news, False
         moved_s = self._stall.moved_s
         self._stall, says, probes = look(self._stall, now_s)
         waits = {

@@ -30,6 +30,9 @@ def test_steps_and_records_are_movement() -> None:
     assert line == "no iteration for 11 s: nobody says why"
     assert not probes
     assert watch.look(62.0)[1]
+    watch.see("trainer0", state_of(trace_bytes=20), 63.0)
+    assert watch.look(63.0) == ("it moves again after 46 s", False)
+    assert watch.look(64.0) == ("", False)
 
 
 def test_who_waits_is_named() -> None:
