@@ -96,6 +96,9 @@ def test_last_words_are_those_of_the_newest_process(log: Path) -> None:
     quiet = Child([sys.executable, "-c", ""], log)
     assert has_ended(quiet)
     assert quiet.last_words() == ""
+    warned = Child([sys.executable, "-c", "print('begins\\n[W1115 13:40:00 socket.cpp] hm')"], log)
+    assert has_ended(warned)
+    assert warned.last_words() == "begins"
 
 
 def test_a_machine_knows_its_card() -> None:

@@ -15,6 +15,8 @@ KILL_AFTER_S = 4.0
 """How long a process may take to end before it is killed: trainers save what they have."""
 
 _WORDS_BYTES = 8192
+_WARNING = "[W"
+"""How torch begins those of its own: `[W1115 13:40:00 socket.cpp:207] ...`."""
 
 
 class Child:
@@ -96,7 +98,7 @@ class Child:
             time.sleep(0.01)
 
     def last_words(self) -> str:
-        """The last line it printed that looks like an error, else the last one at all."""
+        """The last line it printed that looks like an error, else the last one, but warnings."""
         try:
             with self._log.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
@@ -104,7 +106,7 @@ class Child:
                 lines = file.read().decode(errors="replace").splitlines()
         except OSError:
             return ""
-        said = [line.strip() for line in lines if line.strip()]
+        said = [line.strip() for line in lines if line.strip() and not line.startswith(_WARNING)]
         errors = [line for line in said if "error" in line.lower()]
         return (errors or said or [""])[-1][:500]
 
