@@ -19,6 +19,7 @@ from headrace.graph.opening import open_graph
 from headrace.graph.service.security import Credentials, Secret
 from headrace.runtime.asking import AskServer, StartSamplers
 from headrace.runtime.context import CONTEXT_VARIABLE, RunContext
+from headrace.training.servers.config import ServerAt, ServerConfig
 from tests.integration.store_service.store_process import patient
 
 PATIENCE_S = 240.0
@@ -81,6 +82,27 @@ class PlainCluster:
             "lane_counts": lanes,
             **fields,
         }
+
+    def start_servers(self, num: int) -> None:
+        """Let trainers learn by parameter servers; they end with `run`."""
+        places = []
+        for number in range(num):
+            task = f"ps{number}"
+            config = ServerConfig(
+                task=task,
+                num_trainers=self.num_trainers,
+                credentials=self.folder / "keys",
+                ready=self.folder / f"ready-{task}",
+                tls=False,
+            )
+            file = self.folder / f"{task}.json"
+            file.write_text(config.model_dump_json())
+            module = [sys.executable, "-m", "headrace.training.servers", "--config", str(file)]
+            self._start(module, None, {})
+            assert patient(config.ready.exists, PATIENCE_S / 4)
+            port = json.loads(config.ready.read_text())["port"]
+            places.append(ServerAt(task=task, machine="m1", host="127.0.0.1", port=port))
+        self._fields["servers"] = tuple(places)
 
     def run(
         self,

@@ -52,24 +52,26 @@ def graph(tmp_path: Path) -> Path:
     return tmp_path / "graph"
 
 
-def train(graph: Path, name: str, code: int = 0, **fields: Any) -> Path:
+def train(graph: Path, name: str, num_servers: int, code: int = 0, **fields: Any) -> Path:
     folder = graph.parent / name
     cluster = PlainCluster(folder, graph, MIX, checkpoint_every=1000, **fields)
+    cluster.start_servers(num_servers)
     cluster.run(graph.parent / "train.py", code=code)
     return folder
 
 
-def test_trainers_stop_after_the_same_step(graph: Path) -> None:
-    expected = train(graph, "whole")
+@pytest.mark.parametrize("num_servers", [0, 2])
+def test_trainers_stop_after_the_same_step(graph: Path, num_servers: int) -> None:
+    expected = train(graph, "whole", num_servers)
     # Rank 2 is told by nobody but the others.
     told = {"told": {"0": 5, "1": 4}}
-    stopped = newest_whole(train(graph, "stopped", code=130, config=told) / "checkpoints")
+    folder = train(graph, "stopped", num_servers, 130, config=told)
+    stopped = newest_whole(folder / "checkpoints")
     assert stopped is not None
     sidecar, state = load(stopped.path)
     assert sidecar.iteration >= 4
-    assert sidecar.batch > 0
     assert state["world_size"] == len(state["randoms"]) == 3
-    again = train(graph, "again", resume=stopped.path)
+    again = train(graph, "again", num_servers, resume=stopped.path)
     for rank in range(3):
         last = torch.load(again / f"last{rank}.pt", weights_only=True)
         for name, tensor in torch.load(expected / f"last{rank}.pt", weights_only=True).items():
