@@ -216,7 +216,7 @@ def accuracy(bench: Bench, name: str, num_seeds: int) -> dict[str, Any]:
     from benchmarks.batch_sources import DATA, TASKS, Task, load, plain_nodes, pyg_nodes
     from benchmarks.same_mathematics import has_pyg_sampler, train, verdict
 
-    photo = Task(str(DATA / "amazon_photo"), batch_size=510, num_epochs=4)
+    photo = Task(str(DATA / "amazon_photo"), batch_size=510, num_epochs=40)
     task = {**TASKS, "amazon_photo": photo}[name]
     folder = bench.scratch / f"accuracy-{name}"
     shutil.rmtree(folder, ignore_errors=True)

@@ -34,7 +34,7 @@ def taken() -> list[tuple[str, int]]:
 
 @pytest.fixture
 def reader(taken: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch) -> Reader:
-    monkeypatch.setattr(reading.time, "monotonic", lambda: NOW_S[0])
+    monkeypatch.setattr("headrace.runtime.reading.time.monotonic", lambda: NOW_S[0])
     NOW_S[0] = 0.0
     take = {
         what: lambda task, data, what=what: taken.append((what, len(data)))
