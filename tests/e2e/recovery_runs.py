@@ -74,8 +74,9 @@ class WatchedRun(Run):
         """Wait for its end."""
         self.process.wait(300)
         self._listener.join()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        for pipe in (self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            pipe.close()
         assert self.process.returncode == 0, self.said
 
     def longest_silence_s(self, since_s: float) -> float:
