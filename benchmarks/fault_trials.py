@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
@@ -29,12 +29,13 @@ from benchmarks.fault_watch import (
     step_ends,
 )
 from headrace.api.graph import partition
+from headrace.runtime.folders import PREFIX
 from headrace.runtime.testbed import Testbed, machines
 
 MOMENTS = ("start", "training", "checkpoint")
 GRAPH = "generated:nodes=2e4,edges=2e5,features=16"
 CONFIG = {"task": "epochs", "features": 16, "classes": 16, "width": 16, "fanouts": [5, 5]}
-STEPS, EVERY, BATCH_SIZE = 240, 15, 12
+STEPS, EVERY, BATCH_SIZE = 144, 15, 12
 PAUSE_S = 0.03
 BALLAST = 2_000_000
 """Numbers in every checkpoint, so that it takes a while to write it."""
@@ -147,9 +148,8 @@ class Trials:
                 problems.append("it does not end")
         finally:
             self._end(watch)
-        found |= self._seen(watch, case, found.get("since_s", watch.began_s))
-        left = left_over(self._bed)
-        found["left"] = [*left, *sorted(left_files(self._bed) - before)]
+        found |= self._seen(watch, found)
+        found["left"] = self._left(before, found.get("machines", MACHINES))
         problems += self._judge(watch, found, expected)
         self._repair()
         found.pop("since_s", None)
@@ -159,6 +159,15 @@ class Trials:
         elif watch.folder is not None:
             shutil.rmtree(watch.folder.parents[1], ignore_errors=True)
         return found
+
+    def _left(self, before: set[str], alive: Sequence[str]) -> list[str]:
+        """What a run leaves; what is on a lost machine is removed by the next run there."""
+        left = left_over(self._bed)
+        for name in sorted(left_files(self._bed)):
+            is_new = name not in before or PREFIX in name
+            if is_new and name.partition(":")[0] in alive:
+                left.append(name)
+        return left
 
     # --- runs -------------------------------------------------------------------------------------
 
@@ -248,8 +257,8 @@ class Trials:
             return watch.folder / "checkpoints" / ".arriving.partial"
         first = LAYOUT["ring"].trainers[0]
         above = machines.tmp_folder(self._bed.layout.host(first))
-        (found,) = above.glob("headrace-run-*-trainer0-*")
-        return found / "output" / "checkpoints" / ".checkpoint.partial"
+        newest = max(above.glob("headrace-run-*-trainer0-*"), key=lambda path: path.stat().st_mtime)
+        return newest / "output" / "checkpoints" / ".checkpoint.partial"
 
     def _sees_checkpoint(self, watch: Watch, is_written: bool) -> bool:
         path, end_s = self._partial(watch, is_written), time.monotonic() + 30
@@ -296,10 +305,10 @@ class Trials:
 
     # --- what is seen -----------------------------------------------------------------------------
 
-    def _seen(self, watch: Watch, case: Case, since_s: float) -> dict[str, Any]:
-        words: list[str] = []
-        if case.kind not in ("driver", "network"):
-            words = ["lost", "SIGKILL", "starting it again", "going on", "beginning anew", "waits"]
+    def _seen(self, watch: Watch, done: dict[str, Any]) -> dict[str, Any]:
+        since_s, words = done.get("since_s", watch.began_s), tuple[str, ...]()
+        if "victim" in done and done["kind"] not in ("driver", "network"):
+            words = (done["victim"].removeprefix("raylet on "),)
         found: dict[str, Any] = {
             "code": watch.process.returncode,
             "first_message_s": watch.first_s(since_s, words),
