@@ -64,7 +64,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Example: headrace simulate --cluster cluster.yaml --job job.yaml",
 )
 # A verb's own help says more; the list of all verbs fits a screen.
 app.command("simulate", epilog=simulate.EXAMPLE)(simulate.simulate)
@@ -128,7 +127,10 @@ def _headrace(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Says what a distributed GNN training job will do before it does it."""
+    """Says what a distributed GNN training job will do before it does it.
+
+    Example: headrace simulate --cluster cluster.yaml --job job.yaml
+    """
 
 
 def main() -> None:
