@@ -43,6 +43,7 @@ OWNERS = (
     (r"ray::RuntimeEnvAgent", "Ray environments"),
     (r"ray::DashboardAgent|dashboard/agent\.py", "Ray agent"),
     (r"dashboard/dashboard\.py", "Ray dashboard"),
+    (r"ray\.util\.client\.server", "Ray client"),
     (r"ray::|headrace run ", "Ray worker"),
 )
 OURS = ("store", "parts", "server")
