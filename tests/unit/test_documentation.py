@@ -32,8 +32,11 @@ def test_commands_work(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     for words in commands(page):
+        words, target = (words[:-2], words[-1]) if ">" in words else (words, None)
         result = CliRunner().invoke(app, words[1:])
         assert result.exit_code == 0, (words, result.output)
+        if target is not None:
+            Path(target).write_text(result.stdout)
 
 
 def test_readme_shows_what_the_rehearsal_prints(monkeypatch: pytest.MonkeyPatch) -> None:

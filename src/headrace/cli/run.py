@@ -20,16 +20,13 @@ if TYPE_CHECKING:
     from headrace.api.cluster_running import ClusterRun
     from headrace.api.running import LocalRun
 
-EXAMPLE = "Example: headrace run --plan plan.json --graph parts train.py -- --epochs 10"
 INTERRUPTED = 130
 CHECKPOINT_EVERY = 100
 MAX_RESTARTS = 3
 
 
 def run(
-    script: Annotated[
-        Path | None, typer.Argument(help="Trains; what follows -- is for it.", metavar="SCRIPT")
-    ] = None,
+    script: Annotated[Path | None, typer.Argument(metavar="SCRIPT", hidden=True)] = None,
     arguments: Annotated[list[str] | None, typer.Argument(metavar="-- ARGS", hidden=True)] = None,
     plan: Annotated[
         Path | None, typer.Option(help="Made by headrace plan: run it on Ray.", metavar="FILE")
@@ -84,10 +81,13 @@ def run(
             help="With --local: of batches; else 1.", metavar="S", min=0, show_default=False
         ),
     ] = 1,
-    tls: Annotated[bool, typer.Option("--tls", help="With --local: encrypt.")] = False,
+    tls: Annotated[bool, typer.Option("--tls", hidden=True)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Train with stores, samplers and your PyG script, on Ray or on this machine."""
+    """Train with your PyG SCRIPT, which gets ARGS, on Ray or on this machine.
+
+    Example: headrace run --plan plan.json --graph parts train.py -- --epochs 10
+    """
     from headrace.core.errors import SpecError
 
     if graph is not None and parts is not None:
