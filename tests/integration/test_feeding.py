@@ -260,9 +260,10 @@ def test_samplers_end_with_a_trainer_that_is_killed(
     program = f"""
 import time, numpy as np
 from pathlib import Path
-from headrace.graph.feeding.config import load_config
+from headrace.graph.feeding.config import SamplerConfig
+from headrace.graph.service.process import load_config
 from headrace.graph.feeding.feed import start_feed
-feed = start_feed([load_config({str(tmp_path / "config")!r})],
+feed = start_feed([load_config({str(tmp_path / "config")!r}, SamplerConfig)],
                   [np.load({str(tmp_path / "seeds.npy")!r})], time.perf_counter)
 next(iter(feed))
 print(feed.processes[0].pid, flush=True)

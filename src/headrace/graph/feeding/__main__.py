@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from headrace.core.errors import HeadraceError
-from headrace.graph.feeding.config import SamplerConfig, load_config
+from headrace.graph.feeding.config import SamplerConfig
 from headrace.graph.feeding.handover import LocalSender, PartSender
 from headrace.graph.feeding.making import PartMaker
 from headrace.graph.feeding.meeting import await_trainer
@@ -30,6 +30,7 @@ from headrace.graph.feeding.scheduling import schedule, side_by_side
 from headrace.graph.feeding.worker import Pipeline
 from headrace.graph.service.errors import StoreLostError
 from headrace.graph.service.patience import Patience
+from headrace.graph.service.process import load_config
 
 _BEAT_S = 1.0
 
@@ -43,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--config", required=True, type=Path, help="JSON file; see SamplerConfig")
     path = parser.parse_args(arguments).config
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    config, sender = load_config(path), None
+    config, sender = load_config(path, SamplerConfig), None
     is_asked = config.listen is not None and config.listen.path is None
     try:
         sender = _find_trainer(config)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from headrace.core.errors import SpecError
 from headrace.core.values import Value
 from headrace.graph.service.limits import Limits
 
@@ -186,19 +184,3 @@ class SamplerConfig(Value):
     def name(self) -> str:
         """Task and machine, as messages have it."""
         return f"{self.task} on {self.machine}"
-
-
-def load_config(path: str | os.PathLike[str]) -> SamplerConfig:
-    """Read the file.
-
-    Raises:
-        SpecError: It cannot be read, or something in it is wrong.
-    """
-    try:
-        return SamplerConfig.model_validate_json(Path(path).read_bytes())
-    except OSError as error:
-        raise SpecError(f"{path} cannot be read: {error.strerror}", "give a file") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise SpecError(f"{path}: {where}: {first['msg']}", "see SamplerConfig") from None

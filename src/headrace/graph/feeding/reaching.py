@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -14,6 +13,7 @@ from headrace.graph.feeding.config import CacheConfig, SamplerConfig, StoreAt
 from headrace.graph.loading.access import PartedAccess
 from headrace.graph.loading.owners import Of, Owner
 from headrace.graph.opening import PartitionedGraph, open_graph
+from headrace.graph.service import process
 from headrace.graph.service.channel import Address
 from headrace.graph.service.client import TIMEOUT_S, StoreClient
 from headrace.graph.service.measuring import Clock, measured_store
@@ -96,15 +96,7 @@ def load_credentials(config: SamplerConfig) -> Credentials:
     """
     if config.credentials is None:
         raise SpecError("another machine is to be reached without credentials", "name their file")
-    credentials = Credentials.load(config.credentials)
-    if not config.tls:
-        return replace(credentials, identity=None)
-    if credentials.identity is None:
-        raise SpecError(
-            f"TLS is on, and {config.credentials} has no certificate",
-            "issue one, or say tls: false",
-        )
-    return credentials
+    return process.load_credentials(config.credentials, config.tls)
 
 
 def _is_wanted(config: SamplerConfig, node_type: str, name: str) -> bool:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from headrace.core.errors import SpecError
 from headrace.core.values import Value
 from headrace.graph.service.limits import Limits
-from headrace.graph.service.security import Credentials
 
 SHARD_LIMITS = Limits(max_request_bytes=1 << 30)
 """Gradients of a whole shard come at once, and so do its parameters."""
@@ -60,35 +56,3 @@ class ServerConfig(Value):
     num_threads: Annotated[int, Field(ge=1)] = 1
     trace: Path | None = None
     limits: Limits = SHARD_LIMITS
-
-    def load_credentials(self) -> Credentials:
-        """Who may ask: with TLS, unless it is switched off.
-
-        Raises:
-            SpecError: The file cannot be read, or TLS is wanted and there is no certificate.
-        """
-        credentials = Credentials.load(self.credentials)
-        if not self.tls:
-            return replace(credentials, identity=None)
-        if credentials.identity is None:
-            raise SpecError(
-                f"TLS is on, and {self.credentials} has no certificate",
-                "issue one, or say tls: false",
-            )
-        return credentials
-
-
-def load_config(path: str | os.PathLike[str]) -> ServerConfig:
-    """Read the file.
-
-    Raises:
-        SpecError: It cannot be read, or something in it is wrong.
-    """
-    try:
-        return ServerConfig.model_validate_json(Path(path).read_bytes())
-    except OSError as error:
-        raise SpecError(f"{path} cannot be read: {error.strerror}", "give a file") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise SpecError(f"{path}: {where}: {first['msg']}", "see ServerConfig") from None

@@ -9,6 +9,7 @@ from typing import Self
 
 from headrace.core.errors import MissingExtraError
 from headrace.graph.feeding.recording import Recorder
+from headrace.graph.service.process import load_credentials
 from headrace.graph.service.shard import Shard
 from headrace.training.servers.config import ServerConfig
 from headrace.training.servers.operations import ServerOperations
@@ -33,7 +34,7 @@ class ParameterServer(StoreServer):
     """
 
     def __init__(self, config: ServerConfig, clock: Callable[[], float], done: Done) -> None:
-        credentials = config.load_credentials()
+        credentials = load_credentials(config.credentials, config.tls)
         super().__init__(Shard(0), credentials, config.host, config.port, config.limits, warm=False)
         self._operations = ServerOperations(config.num_trainers, config.limits, clock, done)
 

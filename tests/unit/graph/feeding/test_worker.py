@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import SpecError
-from headrace.graph.feeding.config import SamplerConfig, load_config
+from headrace.graph.feeding.config import SamplerConfig
 from headrace.graph.feeding.errors import FeedError
 from headrace.graph.feeding.feed import Feed, configs_for
 from headrace.graph.feeding.handover import LocalReceiver, LocalSender, socket_pair
@@ -24,6 +24,7 @@ from headrace.graph.local_sampling import LocalSampler
 from headrace.graph.opening import PartitionedGraph, open_graph
 from headrace.graph.sampling import BatchKey
 from headrace.graph.service.errors import StoreError
+from headrace.graph.service.process import load_config
 from tests.unit.graph.small_graphs import NODE_TO_NODE, heterogeneous, homogeneous, write
 
 pytest.importorskip("torch_geometric")
@@ -293,9 +294,9 @@ def test_wrong_settings_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_text('{"graph": "g"}')
     with pytest.raises(SpecError, match="see SamplerConfig"):
-        load_config(path)
+        load_config(path, SamplerConfig)
     with pytest.raises(SpecError, match="cannot be read"):
-        load_config(tmp_path / "none")
+        load_config(tmp_path / "none", SamplerConfig)
     assert NODE_TO_NODE in dict(config_of(graph).fanouts)
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.graph.service.config import StoreConfig, load_config
+from headrace.graph.service.config import StoreConfig
+from headrace.graph.service.process import load_config
 
 GIVEN = {"graph": "g", "credentials": "c", "ready": "r"}
 
@@ -26,6 +27,5 @@ def test_a_store_serves_one_part_or_several_or_none(
 ) -> None:
     path = tmp_path / "store.json"
     path.write_text(json.dumps({**GIVEN, **settings}))
-    config = load_config(path)
-    assert isinstance(config, StoreConfig)
+    config = load_config(path, StoreConfig)
     assert config.ports == ports
