@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.core.job import Role
+from headrace.graph.feeding.errors import FeedError
+from headrace.graph.service.errors import StoreError
 from headrace.policies.lifecycle.events import Task
 from headrace.policies.recovery.deciding import Recovery, decide
 from headrace.policies.recovery.events import (
@@ -22,6 +24,7 @@ from headrace.policies.recovery.events import (
     TaskEnded,
     TaskLost,
 )
+from headrace.runtime.errors import RunError
 
 MACHINES = frozenset({"m0", "m1", "m2"})
 STORE = Task("store1", Role.STORE, "m1")
@@ -116,6 +119,12 @@ def test_a_script_that_fails_later_is_run_again_once() -> None:
     state, decisions = after(Stepped(), RAISED, RAISED)
     assert [type(each) for each in decisions] == [Resume, GiveUp]
     _, decisions = after(Saved(10), RAISED, state=state)
+    assert [type(each) for each in decisions] == [Resume]
+
+
+@pytest.mark.parametrize("code", [StoreError.exit_code, FeedError.exit_code, RunError.exit_code])
+def test_whoever_lost_another_task_is_not_to_blame(code: int) -> None:
+    _, decisions = after(TaskEnded(TRAINER, code, "lost somebody"))
     assert [type(each) for each in decisions] == [Resume]
 
 

@@ -31,10 +31,10 @@ from headrace.policies.recovery.events import (
 _USUAL = Limits()
 _MENDED = (Role.STORE, Role.SAMPLER)
 
-# Exit codes of our own errors (core/errors.py, runtime/errors.py): what the user gave is wrong ...
+# Exit codes of our own errors (the errors.py of each floor): what the user gave is wrong ...
 _WRONG = 2
-# ... or something broke around the task, which then says so.
-_BROKE = 7
+# ... or a store, a sampler or the run around a task broke, and the task says so.
+_BROKE = (5, 6, 7)
 _INTERRUPTED = 130
 
 
@@ -88,7 +88,7 @@ def decide(state: Recovery, event: Event) -> tuple[Recovery, Decision | None]:
         case TaskEnded(task, code, why, can_restart):
             if task.role in _MENDED and can_restart:
                 return _restart(state, event)
-            if code <= 0 or code in (_BROKE, _INTERRUPTED):
+            if code <= 0 or code in (*_BROKE, _INTERRUPTED):
                 return _resume(state, f"{task} {why}")
             return _failed(state, event)
 
