@@ -1,12 +1,15 @@
-"""The same training on other machines: what a run does when some are lost, or come back.
+"""The same training, planned anew: what a run does when machines are lost or have changed.
 
-A run that lost a machine waits for this plan, so nothing is searched or rehearsed at length: of
-some quick placements the one with the smallest objective is taken, in milliseconds.
+A run that lost a machine waits for its plan, so nothing is searched or rehearsed at length: of
+some quick placements the one with the smallest objective is taken, in milliseconds. One whose
+machines have changed goes on meanwhile, and its plan is searched and rehearsed as the first was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +19,10 @@ from headrace.core.job import Job
 from headrace.core.placement import Placement, PlacementFile
 from headrace.core.plan import Fingerprints, Plan, Terms, uniform_seeds
 from headrace.core.profile import Profile, StoreTraffic
-from headrace.planner import place
+from headrace.planner import anneal, place
 from headrace.planner.certificate import compute_bound_s
 from headrace.planner.objective import Objective, evaluate
+from headrace.planner.planning import PREDICTED_ITERATIONS, predict
 from headrace.planner.traffic import traffic_of
 
 METHOD = "replanned"
@@ -58,6 +62,80 @@ def replan(plan: Plan, machines: Collection[str]) -> Plan:
     profile = _fold(plan.profile, parts, len(left))
     job, placement, objective = _place(cluster, plan, profile, parts)
     seeds = _seeds(job, parts, len(left))
+    return _plan_of(plan, cluster, job, profile, placement, seeds, objective, {"parts": parts})
+
+
+@dataclass(frozen=True)
+class Replanned:
+    """A plan for machines that have changed, beside the one that was made before.
+
+    Attributes:
+        plan: The new plan; its placement may be that of the old one.
+        time_s: Rehearsed time per iteration ...
+        before_s: ... and that of the old plan on the same machines.
+    """
+
+    plan: Plan
+    time_s: float
+    before_s: float
+
+
+def replan_measured(plan: Plan, cluster: Cluster, profile: Profile) -> Replanned:
+    """Plan a job anew for what was measured of it and of its machines while it ran.
+
+    The policy stays, and every sampler keeps its seeds: batches of a run that goes on have the
+    seeds that they would have had.
+
+    Args:
+        plan: The plan that runs.
+        cluster: Its machines, as they were found to be.
+        profile: Times and volumes, as they were measured.
+
+    Raises:
+        SpecError: The profile is not of this job.
+    """
+    seeds = plan.seeds
+    # A rehearsal of few iterations shows how the pipeline fills, and the run is past that.
+    changes: dict[str, float] = {"iterations": max(plan.job.iterations, PREDICTED_ITERATIONS)}
+    if profile.model_bytes is not None:
+        changes["model_bytes"] = profile.model_bytes
+    job = plan.job.model_copy(update=changes)
+
+    def rehearse(placement: Placement) -> float:
+        found = predict(cluster, job, profile, placement, seeds, plan.policy, plan.seed)
+        if found is None:
+            return evaluate(cluster, job, profile, placement, seeds, job.window).time_s
+        return found.iteration_time_s
+
+    candidates, _ = anneal.shortlist(
+        cluster, job, profile, seed=plan.seed, local_seeds=plan.seed_mix is not None
+    )
+    now = plan.placed
+    placements = [now, *(_renamed(each.placement, now, job, seeds) for each in candidates)]
+    times_s = {placement: rehearse(placement) for placement in placements}
+    best = min(times_s, key=lambda placement: times_s[placement])
+    objective = evaluate(cluster, plan.job, profile, best, seeds, job.window)
+    kept = {
+        "parts": plan.parts,
+        "seed_mix_name": plan.seed_mix_name,
+        "seed_mix": plan.seed_mix,
+        "predicted": predict(cluster, plan.job, profile, best, seeds, plan.policy, plan.seed),
+    }
+    made = _plan_of(plan, cluster, plan.job, profile, best, seeds, objective, kept)
+    return Replanned(made, times_s[best], times_s[now])
+
+
+def _plan_of(
+    plan: Plan,
+    cluster: Cluster,
+    job: Job,
+    profile: Profile,
+    placement: Placement,
+    seeds: np.ndarray,
+    objective: Objective,
+    more: Mapping[str, Any],
+) -> Plan:
+    """The plan, placed otherwise; some fields of it are given."""
     bound_s = min(compute_bound_s(cluster, job, profile), objective.time_s)
     traffic = traffic_of(cluster, job, profile, placement, seeds)
     return Plan(
@@ -85,7 +163,29 @@ def replan(plan: Plan, machines: Collection[str]) -> Plan:
         cluster=cluster,
         job=job,
         profile=profile,
-        parts=parts,
+        **more,
+    )
+
+
+def _renamed(placement: Placement, now: Placement, job: Job, seeds: np.ndarray) -> Placement:
+    """The same, trainers renamed so that samplers are near their seeds, or else stay."""
+    num, per_trainer = job.trainers, job.samplers_per_trainer
+    machines = np.array(placement.samplers).reshape(num, per_trainer)
+    before = np.array(now.samplers).reshape(num, per_trainer)
+    near = np.zeros((num, num))
+    for trainer, own in enumerate(seeds.reshape(num, per_trainer, -1)):
+        num_same = (machines == before[trainer]).sum(axis=1)
+        num_same += np.array(placement.trainers) == now.trainers[trainer]
+        near[trainer] = own[np.arange(per_trainer), machines].sum(axis=1) + 1e-6 * num_same
+    chosen = np.zeros(num, dtype=int)
+    for _ in range(num):
+        trainer, other = divmod(int(np.argmax(near)), num)
+        chosen[trainer] = other
+        near[trainer, :] = near[:, other] = -1.0
+    return Placement(
+        samplers=tuple(machines[chosen].ravel().tolist()),
+        trainers=tuple(placement.trainers[other] for other in chosen),
+        servers=placement.servers,
     )
 
 

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.core.cluster import Cluster
 from headrace.core.errors import InfeasibleError, SpecError
 from headrace.core.job import Job, Role, Sync
 from headrace.core.plan import Plan
 from headrace.core.profile import Profile, StoreTraffic
 from headrace.planner.planning import make_plan
-from headrace.planner.replanning import replan
-from tests.unit.planner.small import JOB, PROFILE, cluster_of
+from headrace.planner.replanning import replan, replan_measured
+from tests.unit.planner.small import JOB, PROFILE, cluster_of, profile_of
 
 CLUSTER = cluster_of(1.0, 1.0, 0.25, 1.0)
 NAMES = [host.name for host in CLUSTER.hosts]
@@ -116,3 +117,41 @@ def test_parts_are_spread_and_stay_where_they_can(
         # A plan that was made for a loss can lose a machine itself.
         third = replan(again, first & second)
         assert len(third.part_machines) == 4
+
+
+def test_a_slower_card_is_planned_around() -> None:
+    plan = make_plan(cluster_of(1.0, 1.0, 1.0, 1.0), JOB, PROFILE, policy="maxmin")
+    busy = plan.placement.trainers[0]
+    # Its store sends as fast as before, but its samplers get less.
+    slow = Cluster(
+        machines=tuple(
+            host.model_copy(update={"nic_in": 0.3e9}) if host.name == busy else host
+            for host in plan.cluster.hosts
+        )
+    )
+    found = replan_measured(plan, slow, PROFILE)
+    assert found.time_s < 0.9 * found.before_s
+    assert found.plan.cluster == slow
+    assert (found.plan.job, found.plan.policy) == (plan.job, plan.policy)
+    assert (found.plan.seeds == plan.seeds).all()
+    assert busy not in found.plan.placement.samplers
+    assert Plan.model_validate_json(found.plan.model_dump_json()) == found.plan
+    # What was found is found again, and nothing is better.
+    again = replan_measured(found.plan, slow, PROFILE)
+    assert again.plan.placement == found.plan.placement
+    assert again.time_s == again.before_s == found.time_s
+
+
+def test_seeds_stay_with_their_samplers() -> None:
+    profile = profile_of(locality=0.8)
+    plan = make_plan(CLUSTER, JOB, profile, policy="maxmin", seed_mix="local-first")
+    found = replan_measured(plan, cluster_of(1.0, 0.1, 0.25, 1.0), profile).plan
+    assert found.seed_mix == plan.seed_mix
+    assert (found.seeds == plan.seeds).all()
+
+
+def test_a_plan_for_fewer_machines_can_change_again() -> None:
+    plan = replan(plan_of(profile=MEASURED), {"m0", "m1", "m3"})
+    found = replan_measured(plan, cluster_of(1.0, 0.2, 1.0), plan.profile).plan
+    assert found.parts == plan.parts
+    assert (found.seeds == plan.seeds).all()
