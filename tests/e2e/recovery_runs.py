@@ -99,18 +99,13 @@ def difference(one: WatchedRun, other: WatchedRun) -> float:
     return max(float((first[name] - second[name]).abs().max()) for name in first)
 
 
-def kill(bed: Testbed, machine: str, pid: int) -> float:
-    """Kill a process of a machine; when."""
-    subprocess.run(bed.command(machine, ["kill", "-9", str(pid)]), check=True)
-    return time.monotonic()
-
-
 def kill_raylet(bed: Testbed, machine: str) -> float:
     """Let a machine lose its Ray node; when."""
     words = bed.command(machine, ["ps", "-eo", "pid,comm"])
     listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     (pid,) = [int(line.split()[0]) for line in listed.splitlines() if line.split()[1] == "raylet"]
-    return kill(bed, machine, pid)
+    subprocess.run(bed.command(machine, ["kill", "-KILL", str(pid)]), check=True)
+    return time.monotonic()
 
 
 def start_raylet(bed: Testbed, machine: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 # Now: PyG warns of what it imports, and warnings are errors in tests.
@@ -12,12 +10,7 @@ pytest.importorskip("torch_geometric.nn")
 from benchmarks.fault_trials import Trials, draw
 from headrace.runtime.testbed import Testbed
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.timeout(900),
-    # Ten minutes: the campaign itself is a command, `benchmarks/faults.py`.
-    pytest.mark.skipif("HEADRACE_FAULTS" not in os.environ, reason="set HEADRACE_FAULTS=1"),
-]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 NUM_TRIALS = 8
 

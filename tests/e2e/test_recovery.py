@@ -1,4 +1,7 @@
-"""Whoever is killed, a run on four Ray nodes goes on, and ends with the same parameters."""
+"""A run on four Ray nodes goes on without a machine, and uses it again once it is back.
+
+What it does about killed processes is in `test_faults.py`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,6 @@ from tests.e2e.cluster_runs import left_in, machine_folders
 from tests.e2e.recovery_runs import (
     WatchedRun,
     difference,
-    kill,
     kill_raylet,
     start_raylet,
     write_script,
@@ -76,32 +78,6 @@ def other_machine(folder: Path) -> str:
     """One with a trainer, and without the driver."""
     planned = Plan.model_validate_json((folder / "plan.json").read_bytes())
     return next(name for name in planned.placement.trainers if name != "m0")
-
-
-def test_a_killed_store_comes_back(testbed: Testbed, folder: Path, undisturbed: WatchedRun) -> None:
-    run = begin(testbed, folder)
-    run.wait_until(50)
-    killed_s = kill(testbed, "m2", run.task("store2")["pid"])
-    run.end_well()
-    assert difference(run, undisturbed) == 0.0
-    assert run.heard("store2 on m2 was ended by SIGKILL")
-    assert run.heard("starting it again (1 of 3)")
-    assert (run.status()["attempt"], run.status()["restarts"]) == (1, 1)
-    assert run.longest_silence_s(killed_s) < SILENCE_S, run.said
-
-
-def test_a_killed_trainer_goes_on_from_the_last_checkpoint(
-    testbed: Testbed, folder: Path, undisturbed: WatchedRun
-) -> None:
-    run = begin(testbed, folder)
-    run.wait_until(50)
-    killed_s = kill(testbed, run.task("trainer1")["machine"], run.task("trainer1")["pid"])
-    run.end_well()
-    assert difference(run, undisturbed) == 0.0
-    assert run.heard("trainer1 on ")
-    assert run.heard(": going on from iteration ")
-    assert run.status()["attempt"] == 2
-    assert run.longest_silence_s(killed_s) < SILENCE_S, run.said
 
 
 def test_a_run_goes_on_without_a_machine_and_uses_it_again(

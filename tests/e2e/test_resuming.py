@@ -134,20 +134,3 @@ def test_a_run_goes_on_to_the_last_bit(testbed: Testbed, folder: Path, undisturb
     assert went_on["iteration"] == saved.sidecar.iteration
     assert not went_on["deals_anew"]
     assert patient(lambda: not left_in(testbed), 60), left_in(testbed)
-
-
-@pytest.mark.parametrize("folder", ["ring"], indirect=True)
-def test_a_run_that_lost_a_trainer_goes_on_to_the_last_bit(
-    testbed: Testbed, folder: Path, undisturbed: Path
-) -> None:
-    run = start(testbed, folder, 0.15, "--max-restarts", "0")
-    run.wait_for("running")
-    assert patient(lambda: len(run.events("collected")) > 1, START_S)
-    kill = testbed.command("m0", ["kill", "-KILL", str(run.task("trainer0")["pid"])])
-    subprocess.run(kill, check=True)
-    code, _, err = run.end()
-    assert code == 7, err
-    resume(testbed, run)
-    assert is_same(last(run.folder), last(undisturbed))
-    (went_on,) = run.events("resumed")
-    assert went_on["iteration"] % EVERY == 0 or went_on["batch"] == 0
