@@ -54,6 +54,7 @@ from headrace.training.checkpoints import newest_whole
 
 STAGES = ("servers", "checkpoints", "samplers", "stores", "inference", "campaign", "checks")
 GRAPHS = {
+    "tiny": "generated:nodes=4e3,edges=4e4,features=64",
     "small": "generated:nodes=1e4,edges=1e5,features=64",
     "middle": checkpoint_cost.GRAPH,
     "large": "generated:nodes=1e7,edges=1.6e8,features=128",
@@ -64,6 +65,7 @@ GRADIENTS = {
 }  # fmt: skip
 STEPS = {"task": "steps", "features": 64, "classes": 16, "width": 32, "fanouts": [10, 5]}
 SERVERS: dict[str, tuple[str, ...]] = {"1": ("m3",), "2": ("m0", "m3")}
+FEW = Layout(trainers=("m1", "m2"), samplers=("m3", "m2"), servers=SERVERS["2"])
 SEEDS = (1, 2, 3, 4, 5, 6)
 CHECKS = {"prometheus": "test_observability.py", "ports": "test_ports.py"}
 CAMPAIGN = ROOT / "benchmarks" / "results" / "faults.json"
@@ -110,10 +112,9 @@ class Bench:
 
     def quick(self) -> None:
         """One start: gradients with two servers, although a sampler is killed meanwhile."""
-        graph, layout = self.graph("small"), Layout(servers=SERVERS["2"])
-        config = {**GRADIENTS, "pause_s": 0.05}
-        run = self.run("quick", layout, graph, 4, config, "--checkpoint-every", "20")
-        folder, recovered_s = disturbed(run, "sampler", [15])
+        graph, config = self.graph("tiny"), {**GRADIENTS, "pause_s": 0.05}
+        run = self.run("quick", FEW, graph, 12, config, "--checkpoint-every", "10")
+        folder, recovered_s = disturbed(run, "sampler", [8])
         self.found["recovery_s"]["sampler"] = recovered_s
         self.found["gradient_difference"]["2"] = gradient_difference(folder, graph, GRADIENTS)
         made = events(folder, "checkpoint")
