@@ -8,7 +8,6 @@ from typing import Any
 
 from headrace.core.errors import HeadraceError
 from headrace.core.plan import Plan
-from headrace.planner.replanning import replan
 from headrace.policies.lifecycle.events import Outcome, Task
 from headrace.policies.recovery.events import GiveUp, Resume, Settled
 from headrace.runtime.interruption import Interruption
@@ -18,14 +17,21 @@ from headrace.runtime.nodes import Node, find_nodes, nodes_there
 Attempt = Callable[[Plan], tuple[Outcome, tuple[Task, ...]]]
 """Runs a plan once, from the newest checkpoint; how it ended, and with which tasks."""
 
+PlanFor = Callable[[frozenset[str]], Plan]
+"""The plan for machines of these names."""
+
 
 def run_attempts(
-    plan: Plan, mender: Mender, machines: Machines, attempt: Attempt, interrupted: Interruption
+    plan_for: PlanFor,
+    mender: Mender,
+    machines: Machines,
+    attempt: Attempt,
+    interrupted: Interruption,
 ) -> Outcome:
     """Run a plan until it is done, or nothing more can be done about it.
 
     Args:
-        plan: The plan that the run began with.
+        plan_for: Plans for the machines that are left.
         mender: Decides what to do about faults.
         machines: Know who is there.
         attempt: Runs a plan once.
@@ -34,7 +40,7 @@ def run_attempts(
     Raises:
         HeadraceError: The first attempt cannot begin.
     """
-    outcome, tasks = attempt(replan(plan, mender.state.machines))
+    outcome, tasks = attempt(plan_for(mender.state.machines))
     while True:
         if outcome.is_success or outcome.is_interrupted:
             return outcome
@@ -48,7 +54,7 @@ def run_attempts(
         if isinstance(decision_now, GiveUp):
             return _given_up(outcome, decision_now)
         try:
-            outcome, tasks = attempt(replan(plan, mender.state.machines))
+            outcome, tasks = attempt(plan_for(mender.state.machines))
         except HeadraceError as error:
             problem = f"{outcome.problem}, and the run cannot go on: {error.problem}"
             return Outcome(problem=problem, remedy=error.remedy)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from headrace.core.plan import Plan
 from headrace.graph.opening import PartitionedGraph, open_graph
 from headrace.observability.trace_file import save_trace
 from headrace.planner.replanning import replan
+from headrace.policies.drift.figures import Peak
 from headrace.policies.lifecycle.events import Outcome, Task
 from headrace.policies.recovery.deciding import Recovery
 from headrace.policies.recovery.events import Decision, Limits
@@ -22,6 +23,8 @@ from headrace.runtime import connecting
 from headrace.runtime.attempts import Machines, run_attempts
 from headrace.runtime.controller import Controller
 from headrace.runtime.crew import Crew
+from headrace.runtime.discovering import measure_peaks
+from headrace.runtime.drifting import DriftWatch
 from headrace.runtime.errors import RunError
 from headrace.runtime.interruption import Interruption, signals_set
 from headrace.runtime.listening import Listeners, RunListener
@@ -29,14 +32,15 @@ from headrace.runtime.local import RunWatcher
 from headrace.runtime.log_lines import LOG, LogLines
 from headrace.runtime.mending import Mender
 from headrace.runtime.metrics import RaySink, RunMetrics, endpoint_here
-from headrace.runtime.nodes import check_resources
+from headrace.runtime.nodes import Node, check_resources
 from headrace.runtime.orders import PATIENCE_S, Orders
 from headrace.runtime.placing import slots_of
 from headrace.runtime.recording import Recorder, Story
 from headrace.runtime.run_file import RunFile
 from headrace.runtime.runs import RunFolder, runs_folder
 from headrace.runtime.shipping import wanted_files
-from headrace.runtime.tracing import trace_of_folder
+from headrace.runtime.survey import Found
+from headrace.runtime.tracing import read_offsets, trace_of_folder
 from headrace.runtime.tracking import check_trackers, make_tracking, settings_of
 from headrace.runtime.user_code import Script, pack
 from headrace.training.checkpoints import newest_whole
@@ -71,7 +75,10 @@ class ClusterRun:
             given up; 0 to end with the first fault.
         elastic: Whether machines of the plan that are not there are done without, and used once
             they are.
+        replan: Whether the run goes on with another plan when its machines are no longer what this
+            one was made for.
         track: Who keeps figures: `tensorboard[:DIR]`, `mlflow[:URI]`.
+        files: Texts to keep in the run's folder, by name.
     """
 
     plan: Plan
@@ -91,7 +98,9 @@ class ClusterRun:
     resume: Path | None = None
     max_restarts: int = 3
     elastic: bool = False
+    replan: bool = False
     track: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 def resumed(folder: RunFolder, **changes: Any) -> ClusterRun:
@@ -144,8 +153,10 @@ def run_cluster(wanted: ClusterRun, watcher: RunWatcher) -> dict[str, Any]:
         folder = stack.enter_context(_open(wanted))
         folder.plan.write_text(wanted.plan.model_dump_json(indent=1), encoding="utf-8")
         _asked(wanted).save(folder.path)
-        run = _Run(wanted, graph, code, folder, watcher, machines, there, interrupted)
-        outcome = run_attempts(wanted.plan, run.mender, machines, run.attempt, interrupted)
+        for name, text in wanted.files.items():
+            (folder.path / name).write_text(text, encoding="utf-8")
+        run = _Run(wanted, graph, code, folder, watcher, machines, there, interrupted, ray)
+        outcome = run_attempts(run.plan_for, run.mender, machines, run.attempt, interrupted)
         run.finish(outcome)
     if outcome.is_interrupted:
         raise KeyboardInterrupt
@@ -167,8 +178,9 @@ class _Run:
         machines: Machines,
         there: frozenset[str],
         interrupted: Interruption,
+        ray: Any,
     ) -> None:
-        self._wanted, self._graph, self._folder = wanted, graph, folder
+        self._wanted, self._graph, self._folder, self._ray = wanted, graph, folder, ray
         self._watcher, self._machines, self._interrupted = watcher, machines, interrupted
         inside = (wanted.working_dir or wanted.script.parent).resolve()
         command = (str(wanted.script.resolve().relative_to(inside)), *wanted.arguments)
@@ -177,6 +189,7 @@ class _Run:
         self._story = Story()
         self._recorder: Recorder | None = None
         self._plan: Plan | None = None
+        self._better: dict[frozenset[str], Plan] = {}
         newest = newest_whole(folder.checkpoints)
         state = Recovery(
             machines=there,
@@ -190,6 +203,10 @@ class _Run:
         if wanted.resume is not None and newest is None:
             watcher.say("there is no whole checkpoint: the run begins anew")
 
+    def plan_for(self, machines: frozenset[str]) -> Plan:
+        """The best plan that is known for some machines."""
+        return self._better.get(machines) or replan(self._wanted.plan, machines)
+
     def attempt(self, plan: Plan) -> tuple[Outcome, tuple[Task, ...]]:
         """Run a plan once, from the newest checkpoint."""
         wanted, folder = self._wanted, self._folder
@@ -197,10 +214,15 @@ class _Run:
         check_resources(nodes, plan.placed, plan.job)
         number = self.mender.state.attempt
         if self._plan is not None and plan != self._plan:
-            folder.set_traces_aside(number - 1)
+            folder.set_aside(number - 1, self._plan.model_dump_json(indent=1))
+            if plan.cluster.num_machines == wanted.plan.cluster.num_machines:
+                # Whoever resumes the run goes on with it: it deals the same seeds.
+                folder.plan.write_text(plan.model_dump_json(indent=1), encoding="utf-8")
         slots, self._plan = slots_of(plan, nodes), plan
+        drift = self._watch_drift(plan, nodes) if wanted.replan else None
+        listener = self._listener if drift is None else Listeners([self._listener, drift])
         self._recorder = recorder = Recorder(
-            folder, plan, slots, self._watcher, number, self._listener, self._story
+            folder, plan, slots, self._watcher, number, listener, self._story
         )
         orders = Orders(
             plan,
@@ -224,6 +246,7 @@ class _Run:
             folder.checkpoints,
             self.mender,
             self._machines.there,
+            drift,
         )
         return controller.run(self._interrupted), crew.tasks
 
@@ -247,6 +270,34 @@ class _Run:
     def _decided(self, state: Recovery, decision: Decision) -> None:
         assert self._recorder is not None
         self._recorder.decided(state, decision)
+
+    def _watch_drift(self, plan: Plan, nodes: Sequence[Node]) -> DriftWatch:
+        machines = frozenset(node.machine for node in nodes)
+
+        def measure() -> dict[str, Peak]:
+            found = [Found(node.node_id, node.machine, node.address) for node in nodes]
+            rates = measure_peaks(self._ray, found)
+            return {
+                node.machine: Peak(rate.in_bytes_per_s, rate.out_bytes_per_s)
+                for node, rate in zip(nodes, rates, strict=True)
+            }
+
+        def adopt(better: Plan) -> None:
+            self._better[machines] = better
+
+        def say(line: str) -> None:
+            assert self._recorder is not None
+            self._recorder.say(line)
+
+        return DriftWatch(
+            plan,
+            measure,
+            lambda: read_offsets(self._folder.path),
+            adopt,
+            say,
+            self._folder.append_event,
+            self._wanted.iterations,
+        )
 
 
 def first_machines(wanted: ClusterRun, machines: Machines) -> frozenset[str]:

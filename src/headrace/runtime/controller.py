@@ -43,6 +43,7 @@ from headrace.policies.recovery.events import (
 from headrace.runtime.calls import Calls
 from headrace.runtime.collecting import Collector
 from headrace.runtime.crew import Crew
+from headrace.runtime.drifting import DriftWatch
 from headrace.runtime.interruption import Interruption
 from headrace.runtime.mending import HeldFaults, Mender
 from headrace.runtime.observer import Observer
@@ -79,6 +80,7 @@ class Controller:
         checkpoints: Folder for the run's checkpoints.
         mender: Decides what to do about faults.
         there: Names of the machines that are there; asked now and then if those that join are used.
+        drift: Says when the run has drifted from its plan; none if nobody asks.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Controller:
         checkpoints: Path,
         mender: Mender,
         there: Callable[[], frozenset[str]],
+        drift: DriftWatch | None = None,
     ) -> None:
         self._crew, self._orders = crew, orders
         self._script, self._observer, self._mender = script, observer, mender
@@ -114,7 +117,7 @@ class Controller:
         self._kept: dict[str, tuple[str, ...]] = {}
         self._held = HeldFaults()
         self._starts: dict[str, int] = {}
-        self._watch = Watch(crew, orders, self._calls, observer, mender, there, self._tell)
+        self._watch = Watch(crew, orders, self._calls, observer, mender, there, self._tell, drift)
         self._waiting_trainers: list[str] = []
         self._outcome: Outcome | None = None
         self._begin = commands

@@ -97,6 +97,27 @@ def discover(
     return Discovery(cluster_of(nodes, bandwidths), tuple(notes))
 
 
+def measure_peaks(ray: Any, nodes: Sequence[Found], max_rounds: int = 3) -> list[Bandwidth]:
+    """What network cards carry at most while they are in use.
+
+    Pairs of machines send as much as they can, beside whatever else they send, and every machine
+    counts all that goes through its card: a card that is full shows what it can do.
+
+    Args:
+        ray: Connected to the cluster.
+        nodes: Of the machines.
+        max_rounds: Peers that a machine is measured with.
+
+    Raises:
+        RunError: A machine does not answer.
+    """
+    probes = _Probes(ray, nodes)
+    try:
+        return probes.peaks(max_rounds)
+    finally:
+        probes.end()
+
+
 class _Probes:
     """An actor on every node."""
 
@@ -164,6 +185,20 @@ class _Probes:
                 bandwidths.append(_of_link(node, name))
                 notes.append(f"bandwidth of {name}: what its network card says")
         return bandwidths, notes
+
+    def peaks(self, max_rounds: int) -> list[Bandwidth]:
+        """Fill network cards, and count."""
+        begun = [actor.count.remote() for actor in self._actors]
+        for name, answer in zip(self._names, begun, strict=True):
+            self._get(answer, f"machine {name} did not begin to count", _START_S)
+        for pairs in tournament(len(self._nodes), max_rounds):
+            self._flows(pairs)
+            self._flows([(b, a) for a, b in pairs])
+        counted = [actor.peaks.remote() for actor in self._actors]
+        return [
+            Bandwidth(*self._get(answer, f"machine {name} did not say what it counted", _CALL_S))
+            for name, answer in zip(self._names, counted, strict=True)
+        ]
 
     def _flows(self, flows: Sequence[tuple[int, int]]) -> list[tuple[float, str]]:
         """Rates of flows between different machines, measured at the same time."""

@@ -26,6 +26,8 @@ _MAX_CONNECTIONS = 64
 _PATIENCE_S = 5.0
 _SIOCGIFADDR = 0x8915
 _MBPS_BYTES_PER_S = 1e6 / 8
+_COUNT_EVERY_S = 0.05
+_PEAK_S = 0.4
 
 
 class Probe:
@@ -38,6 +40,7 @@ class Probe:
     def __init__(self, address: str) -> None:
         self._address = address
         self._receiver: Receiver | None = None
+        self._counter: NicCounter | None = None
 
     def facts(self) -> dict[str, Any]:
         """See `facts`."""
@@ -57,6 +60,70 @@ class Probe:
     ) -> str:
         """See `send`."""
         return send(address, port, token, num_streams, duration_s)
+
+    def count(self) -> None:
+        """Begin to count what goes through the network card, whoever sends it."""
+        self._counter = NicCounter(self._address)
+
+    def peaks(self) -> tuple[float, float]:
+        """See `NicCounter.peaks`."""
+        return self._counter.peaks() if self._counter is not None else (0.0, 0.0)
+
+
+class NicCounter:
+    """Counts bytes of a network card until somebody asks.
+
+    Args:
+        address: Of the card.
+    """
+
+    def __init__(self, address: str) -> None:
+        names = [name for _, name in socket.if_nameindex()]
+        self._name = next((name for name in names if _address_of(name) == address), "")
+        self._seen: list[tuple[float, int, int]] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._count, daemon=True)
+        self._thread.start()
+
+    def peaks(self) -> tuple[float, float]:
+        """The most that came in and went out, in bytes per second; counts no longer."""
+        self._ended.set()
+        self._thread.join()
+        return peaks_of(self._seen)
+
+    def _count(self) -> None:
+        while True:
+            counted = nic_bytes(self._name)
+            if counted is not None:
+                self._seen.append((time.monotonic(), *counted))
+            if self._ended.wait(_COUNT_EVERY_S):
+                return
+
+
+def peaks_of(seen: list[tuple[float, int, int]]) -> tuple[float, float]:
+    """Largest rates in and out over a time that no buffer can make up, from counters."""
+    most_in = most_out = 0.0
+    first = 0
+    for at_s, in_bytes, out_bytes in seen:
+        while first + 1 < len(seen) and at_s - seen[first + 1][0] >= _PEAK_S:
+            first += 1
+        begin_s, begin_in, begin_out = seen[first]
+        if at_s - begin_s >= _PEAK_S:
+            most_in = max(most_in, (in_bytes - begin_in) / (at_s - begin_s))
+            most_out = max(most_out, (out_bytes - begin_out) / (at_s - begin_s))
+    return most_in, most_out
+
+
+def nic_bytes(name: str) -> tuple[int, int] | None:
+    """Bytes that came in and went out since a network card is there; none if it is not."""
+    # Not /sys: in a network namespace it may show the interfaces of another one.
+    with suppress(OSError):
+        for line in Path("/proc/net/dev").read_text().splitlines():
+            found, colon, counters = line.partition(":")
+            if colon and found.strip() == name:
+                fields = counters.split()
+                return int(fields[0]), int(fields[8])
+    return None
 
 
 def facts(address: str) -> dict[str, Any]:

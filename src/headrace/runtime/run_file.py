@@ -32,6 +32,7 @@ class RunFile(Value):
         checkpoint_every: Steps between checkpoints.
         max_restarts: How often a task is started again without a new checkpoint.
         elastic: Whether machines that join are used.
+        replan: Whether the run is planned anew when it has drifted from its plan.
         track: Who keeps figures, as `--track` names them.
     """
 
@@ -49,6 +50,7 @@ class RunFile(Value):
     checkpoint_every: Annotated[int, Field(ge=0)] = 0
     max_restarts: Annotated[int, Field(ge=0)] = 3
     elastic: bool = False
+    replan: bool = False
     track: tuple[str, ...] = ()
 
     def save(self, folder: Path) -> None:

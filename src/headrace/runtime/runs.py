@@ -167,13 +167,19 @@ class RunFolder:
             os.close(self._lock)
             self._lock = None
 
-    def set_traces_aside(self, attempt: int) -> None:
-        """Keep what tasks recorded apart: those of another plan have the same names."""
+    def set_aside(self, attempt: int, plan: str) -> None:
+        """Keep what tasks of a plan recorded apart: those of another have the same names.
+
+        Args:
+            attempt: In which they did.
+            plan: The plan, as it is written.
+        """
         aside = self.path / f"attempt-{attempt}"
         aside.mkdir(exist_ok=True)
         for path in [*self.path.glob("trace-*.jsonl"), self.path / "clocks.json"]:
             with suppress(FileNotFoundError):
                 path.replace(aside / path.name)
+        (aside / self.plan.name).write_text(plan, encoding="utf-8")
 
     def log(self, task: str) -> Path:
         """File for what a task prints."""

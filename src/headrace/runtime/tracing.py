@@ -79,9 +79,20 @@ def merge_records(
         plan: What was run.
         marks: What was decided meanwhile, by the clock to which offsets lead.
     """
+    read = ((machine, read_records(data)) for machine, data in collected)
+    return merge_read(read, offsets_s, plan, marks)
+
+
+def merge_read(
+    collected: Iterable[tuple[str, Iterable[list[Any]]]],
+    offsets_s: Mapping[str, float],
+    plan: Plan,
+    marks: Iterable[Mark] = (),
+) -> Trace:
+    """Like `merge_records`, for records that have been read."""
     merging = _Merging(plan)
-    for machine, data in collected:
-        for record in read_records(data):
+    for machine, records in collected:
+        for record in records:
             merging.add(record, offsets_s.get(machine, 0.0))
     return merging.trace(marks)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.policies.lifecycle.events import Event
-from headrace.policies.recovery.events import MachinesJoined, Stepped
+from headrace.policies.lifecycle.events import Event, Regroup
+from headrace.policies.recovery.events import MachinesJoined, Resume, Stepped
 from headrace.runtime.calls import Calls
 from headrace.runtime.crew import Crew
+from headrace.runtime.drifting import DriftWatch
 from headrace.runtime.mending import Mender
 from headrace.runtime.observer import Observer
 from headrace.runtime.orders import Orders
@@ -27,7 +28,8 @@ class Watch:
         observer: Is told what is seen.
         mender: Is told of steps, and of machines that have joined.
         there: Names of the machines that are there.
-        tell: Told who cannot be reached.
+        tell: Told who cannot be reached, and when to go on otherwise.
+        drift: Says when the run has drifted from its plan; none if nobody asks.
     """
 
     def __init__(
@@ -39,7 +41,9 @@ class Watch:
         mender: Mender,
         there: Callable[[], frozenset[str]],
         tell: Callable[[Event], None],
+        drift: DriftWatch | None = None,
     ) -> None:
+        self._drift = drift
         self._crew, self._orders, self._calls = crew, orders, calls
         self._observer, self._mender, self._there, self._tell = observer, mender, there, tell
         self._stalls = StallWatch(crew.tasks, 0.0)
@@ -67,6 +71,10 @@ class Watch:
             self._mender.take(MachinesJoined(self._there()))
             for name in sorted(self._mender.state.joined - before):
                 self._observer.say(f"{name} has joined: it is used from the next checkpoint on")
+        if self._drift is not None:
+            drifted = self._drift.look(now_s, self._mender.state.saved is not None)
+            if drifted is not None and isinstance(self._mender.take(drifted), Resume):
+                self._tell(Regroup(drifted.why))
 
     def _probe(self) -> None:
         self._observer.say("machines try whether they reach each other")

@@ -11,6 +11,7 @@ from headrace.policies.lifecycle.events import Task
 from headrace.policies.recovery.deciding import Recovery, decide
 from headrace.policies.recovery.events import (
     Decision,
+    Drifted,
     Event,
     GiveUp,
     Limits,
@@ -198,3 +199,12 @@ def test_machines_that_went_at_the_same_time_are_done_without() -> None:
 def test_decisions_are_lines_for_people(events: list[Event], line: str) -> None:
     _, decisions = after(*events)
     assert decisions[-1].line == line
+
+
+def test_a_drifted_run_goes_on_from_a_checkpoint_only() -> None:
+    drifted = Drifted("m1 in carries 4 Gbps, not 8 Gbps")
+    assert after(drifted)[1] == []
+    state, (decision,) = after(Saved(10), drifted)
+    assert decision.line == f"{drifted.why}: going on with another plan (attempt 2)"
+    # It is no fault, so none is counted.
+    assert (state.resumes, state.machines) == (0, MACHINES)

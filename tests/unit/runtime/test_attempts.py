@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from headrace.core.job import Role
 from headrace.core.plan import Plan
 from headrace.planner.planning import make_plan
+from headrace.planner.replanning import replan
 from headrace.policies.lifecycle.events import Ended, Lost, Outcome, Task
 from headrace.policies.recovery.deciding import Recovery
 from headrace.policies.recovery.events import Limits
@@ -61,7 +63,11 @@ def drive(
         plans.append(each)
         return outcomes[len(plans) - 1], TASKS
 
-    return run_attempts(plan, mender, machines, attempt, Interruption()), plans, machines
+    return (
+        run_attempts(partial(replan, plan), mender, machines, attempt, Interruption()),
+        plans,
+        machines,
+    )
 
 
 def test_a_run_without_faults_has_one_attempt(plan: Plan) -> None:
@@ -99,7 +105,7 @@ def test_who_went_meanwhile_is_done_without_too(plan: Plan) -> None:
         plans.append(each)
         return (M1_LOST if len(plans) == 1 else DONE), TASKS
 
-    assert run_attempts(plan, mender, machines, attempt, Interruption()) == DONE
+    assert run_attempts(partial(replan, plan), mender, machines, attempt, Interruption()) == DONE
     assert [host.name for host in plans[1].cluster.hosts] == ["m0"]
 
 
@@ -122,5 +128,7 @@ def test_an_interrupt_is_not_mended(plan: Plan) -> None:
     interrupted.set()
     machines = Machines(plan, Ray().nodes)
     mender = Mender(Recovery(frozenset({"m0", "m1", "m2"})), lambda state, decision: None)
-    outcome = run_attempts(plan, mender, machines, lambda each: (KILLED, TASKS), interrupted)
+    outcome = run_attempts(
+        partial(replan, plan), mender, machines, lambda each: (KILLED, TASKS), interrupted
+    )
     assert outcome == Outcome(is_interrupted=True)

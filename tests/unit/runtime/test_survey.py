@@ -9,7 +9,7 @@ import pytest
 
 from headrace.api.files import load_cluster
 from headrace.core.errors import SpecError
-from headrace.runtime.probing import rate_of
+from headrace.runtime.probing import NicCounter, peaks_of, rate_of
 from headrace.runtime.survey import (
     Bandwidth,
     Found,
@@ -111,3 +111,18 @@ def test_no_machine_at_all() -> None:
 def test_a_rate_does_not_count_what_was_on_its_way() -> None:
     assert rate_of([(2.0, 100), (1.0, 999), (3.0, 100)]) == 100
     assert rate_of([]) == rate_of([(1.0, 5)]) == rate_of([(1.0, 5), (1.0, 5)]) == 0
+
+
+def test_a_peak_is_over_a_while() -> None:
+    # A burst of a tenth of a second does not count for more than what it adds to 0.4 s.
+    seen = [(0.1 * n, 100 * n + 1000 * (n > 5), 10 * n) for n in range(20)]
+    most_in, most_out = peaks_of(seen)
+    assert most_in == pytest.approx((400 + 1000) / 0.4)
+    assert most_out == pytest.approx(100)
+    assert peaks_of(seen[:3]) == (0.0, 0.0)
+    assert peaks_of([]) == (0.0, 0.0)
+
+
+def test_cards_are_counted_until_somebody_asks() -> None:
+    assert min(NicCounter("127.0.0.1").peaks()) >= 0.0
+    assert NicCounter("203.0.113.9").peaks() == (0.0, 0.0)

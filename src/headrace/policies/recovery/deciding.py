@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from headrace.core.job import Role
 from headrace.policies.recovery.events import (
     Decision,
+    Drifted,
     Event,
     GiveUp,
     Limits,
@@ -81,6 +82,8 @@ def decide(state: Recovery, event: Event) -> tuple[Recovery, Decision | None]:
             return (state if joined == state.joined else replace(state, joined=joined)), None
         case Settled(machines):
             return _settled(state, machines)
+        case Drifted(why):
+            return _drifted(state, why)
         case MachineLost(machine, why):
             return _resume(state, f"{machine} is lost: {why}", frozenset({machine}))
         case TaskLost(task, why):
@@ -104,6 +107,14 @@ def _saved(state: Recovery, iteration: int) -> tuple[Recovery, Decision | None]:
     names = ", ".join(sorted(state.joined))
     verb = "has" if len(state.joined) == 1 else "have"
     return _resume(state, f"{names} {verb} joined", counts=False)
+
+
+def _drifted(state: Recovery, why: str) -> tuple[Recovery, Decision | None]:
+    if state.saved is None:
+        # All would be done again.
+        return state, None
+    state, decision = _resume(state, why, counts=False)
+    return state, replace(decision, replans=True) if isinstance(decision, Resume) else decision
 
 
 def _settled(state: Recovery, machines: frozenset[str]) -> tuple[Recovery, Decision | None]:

@@ -95,7 +95,18 @@ class Saved:
     iteration: int
 
 
-Event = TaskEnded | TaskLost | MachineLost | MachinesJoined | Settled | Stepped | Saved
+@dataclass(frozen=True)
+class Drifted:
+    """The run is no longer what its plan was made for, and there is a better plan.
+
+    Attributes:
+        why: What has changed, and what the other plan saves.
+    """
+
+    why: str
+
+
+Event = TaskEnded | TaskLost | MachineLost | MachinesJoined | Settled | Stepped | Saved | Drifted
 
 # --- decisions -----------------------------------------------------------------------------------
 
@@ -133,6 +144,7 @@ class Resume:
         without: Machines that are gone.
         joined: Machines that are to be used from now on.
         machines: Those that are used.
+        replans: Whether there is a better plan for the same machines; trainers save first.
     """
 
     why: str
@@ -141,11 +153,14 @@ class Resume:
     without: frozenset[str] = field(default_factory=frozenset)
     joined: frozenset[str] = field(default_factory=frozenset)
     machines: frozenset[str] = field(default_factory=frozenset)
+    replans: bool = False
 
     @property
     def line(self) -> str:
         """The decision, as people read it."""
         how = "beginning anew" if self.saved is None else f"going on from iteration {self.saved}"
+        if self.replans:
+            how = "going on with another plan"
         where = f" on {', '.join(sorted(self.machines))}" if self.without or self.joined else ""
         return f"{self.why}: {how}{where} (attempt {self.attempt})"
 
