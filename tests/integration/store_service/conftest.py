@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from headrace.graph.opening import PartitionedGraph, open_graph
 from headrace.graph.service.client import StoreClient
+from headrace.graph.service.embeddings import EmbeddingSpec
 from tests.integration.store_service.store_process import (
     MEBIBYTE,
     SamplerProcess,
@@ -30,7 +30,7 @@ LIMITS = {
     "stall_s": 2.0,
 }
 PROTECTIONS = ("tls", "plain")
-EMBEDDING = {"node_type": "node", "column": "emb", "dim": 6, "optimizer": "sgd", "lr": 0.5}
+EMBEDDING = EmbeddingSpec(dim=6, optimizer="sgd")
 
 
 @pytest.fixture(scope="package")
@@ -49,10 +49,9 @@ def graph(folder: Path) -> PartitionedGraph:
 def stores(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[StoreProcess]]:
     """Two stores, one with TLS and one without."""
     base = tmp_path_factory.mktemp("stores")
-    config: dict[str, Any] = {"limits": LIMITS, "embeddings": [EMBEDDING]}
     with (
-        running(base / "a", folder, 0, **config) as first,
-        running(base / "b", folder, 1, tls=False, **config) as second,
+        running(base / "a", folder, 0, limits=LIMITS) as first,
+        running(base / "b", folder, 1, tls=False, limits=LIMITS) as second,
     ):
         yield [first, second]
 
@@ -97,6 +96,9 @@ def serving(
 @pytest.fixture(scope="package")
 def clients(stores: list[StoreProcess]) -> Iterator[list[StoreClient]]:
     opened = [store.connect() for store in stores]
+    for client in opened:
+        for column in ("emb", "spare"):
+            client.embed("node", column, EMBEDDING).result()
     yield opened
     for client in opened:
         client.close()

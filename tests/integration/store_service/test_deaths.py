@@ -54,7 +54,7 @@ def test_a_stuck_store_is_named_in_time(folder: Path, tmp_path: Path) -> None:
             client.status()
         # Also one that cannot be written to, and one that is not there yet.
         with pytest.raises(StoreError, match="store 0 on m7"):
-            client.push("node", "x", np.zeros(10**7, np.int64), np.zeros((10**7, 2)))
+            client.put("node", "x", np.zeros(10**7, np.int64), [np.zeros((10**7, 2))], 0).result()
         with pytest.raises(StoreError, match="store 0 on m7 did not let us in within 1 s"):
             store.connect(timeout_s=1.0)
         assert time.monotonic() - begun < 15
@@ -64,8 +64,8 @@ def test_a_large_request_to_a_stuck_store_does_not_hang(folder: Path, tmp_path: 
     with running(tmp_path / "s", folder) as store, store.connect(timeout_s=1.0) as client:
         store.freeze()
         begun = time.monotonic()
-        with pytest.raises(StoreError, match="did not answer push in 1 s"):
-            client.push("node", "x", np.zeros(10**6, np.int64), np.zeros((10**6, 6)))
+        with pytest.raises(StoreError, match="did not answer put in 1 s"):
+            client.put("node", "x", np.zeros(10**6, np.int64), [np.zeros((10**6, 6))], 0).result()
         assert time.monotonic() - begun < 10
 
 

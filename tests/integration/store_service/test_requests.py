@@ -14,6 +14,7 @@ from headrace.graph.opening import PartitionedGraph
 from headrace.graph.service.channel import FlightChannel
 from headrace.graph.service.client import StoreClient
 from headrace.graph.service.errors import StoreError
+from headrace.graph.service.learning import Brought
 from headrace.graph.service.messages import encode_request
 from tests.integration.store_service.hostile import NUMBER, hostile_requests
 from tests.integration.store_service.store_process import (
@@ -53,10 +54,30 @@ REQUESTS: dict[str, tuple[dict[str, Any], list[np.ndarray], dict[str, set[str]]]
         [_NODES, np.array([0, 1])],
         {"column": {"a text"}, "has_dims": {"true"}},
     ),
-    "push": (
-        {"op": "push", "of": "node", "column": "emb"},
-        [_NODES, np.ones((3, 6), np.float32)],
+    "embed": (
+        {"op": "embed", "of": "node", "column": "more", "spec": {"dim": 2}},
+        [],
         {},
+    ),
+    "push": (
+        {
+            "op": "push",
+            "of": "node",
+            "column": "spare",
+            "rank": 0,
+            "round": 1,
+            "piece": 0,
+            "num_pieces": 1,
+            "has_any": True,
+            "lr": 0.5,
+        },
+        [_NODES, np.ones((3, 6), np.float32)],
+        {"num_pieces": {"a number"}, "has_any": {"true"}, "lr": {"a number", "a fraction"}},
+    ),
+    "put": (
+        {"op": "put", "of": "node", "column": "spare", "num_steps": 1},
+        [_NODES, np.ones((3, 6), np.float32)],
+        {"num_steps": {"a number"}},
     ),
     "status": ({"op": "status"}, [], {}),
     "ping": ({"op": "ping"}, [], {}),
@@ -88,7 +109,9 @@ HOSTILE_TO_SAMPLERS = [
 
 
 @pytest.fixture(scope="module")
-def rude(stores: list[StoreProcess]) -> Iterator[RawStream]:
+def rude(stores: list[StoreProcess], clients: list[StoreClient]) -> Iterator[RawStream]:
+    # Whoever has opened the clients has made the rows.
+    assert clients
     stream = RawStream(stores[0])
     yield stream
     stream.close()
@@ -155,13 +178,21 @@ def test_values_that_would_spoil_an_embedding_are_refused(
     graph: PartitionedGraph, clients: list[StoreClient]
 ) -> None:
     ids = np.arange(3) + graph.part(0).start("node")
-    before = clients[0].gather("node", "emb", ids)
+    before = clients[0].gather("node", "spare", ids)
     for wrong in (np.nan, np.inf, -np.inf):
         gradients = np.zeros((3, 6), np.float32)
         gradients[2, 5] = wrong
         with pytest.raises(StoreError, match="not finite"):
-            clients[0].push("node", "emb", ids, gradients)
-    np.testing.assert_array_equal(clients[0].gather("node", "emb", ids), before)
+            clients[0].push(
+                "node", "spare", Brought(0, 1, 0, 1, True, 1.0, ids, gradients)
+            ).result()
+        with pytest.raises(StoreError, match="not finite"):
+            clients[0].put("node", "spare", ids, [gradients], 1).result()
+    for wrong_ids in (ids[::-1], ids[[0, 0, 1]]):
+        brought = Brought(0, 1, 0, 1, True, 1.0, wrong_ids, np.ones((3, 6), np.float32))
+        with pytest.raises(StoreError, match="not ascending"):
+            clients[0].push("node", "spare", brought).result()
+    np.testing.assert_array_equal(clients[0].gather("node", "spare", ids), before)
 
 
 def test_a_reply_that_would_be_too_large_is_not_begun(

@@ -18,6 +18,7 @@ from headrace.graph.opening import PartitionedGraph
 from headrace.graph.service.channel import FlightChannel
 from headrace.graph.service.client import StoreClient
 from headrace.graph.service.errors import StoreError
+from headrace.graph.service.learning import Brought
 from headrace.graph.service.messages import Message, encode_request, receive_reply
 from headrace.graph.service.security import Credentials, Secret
 from headrace.graph.service.socket_channel import SocketChannel, open_channel
@@ -43,7 +44,7 @@ PING = encode_request(NUMBER, {"op": "ping"}, [])
 @pytest.fixture(scope="module")
 def store(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreProcess]:
     base = tmp_path_factory.mktemp("sockets")
-    config: dict[str, Any] = {"limits": LIMITS, "embeddings": [EMBEDDING], "sockets": True}
+    config: dict[str, Any] = {"limits": LIMITS, "sockets": True}
     with running(base / "a", folder, 0, tls=False, **config) as found:
         yield found
 
@@ -117,6 +118,7 @@ def test_answers_are_those_of_flight(store: StoreProcess, graph: PartitionedGrap
     assert isinstance(bare, SocketChannel)
     flight = FlightChannel(store.address, store.client_credentials)
     with StoreClient(bare) as ours, StoreClient(flight) as theirs:
+        ours.embed("node", "emb", EMBEDDING).result()
         for column in ("x", "emb"):
             np.testing.assert_array_equal(
                 ours.gather("node", column, nodes), theirs.gather("node", column, nodes)
@@ -126,7 +128,8 @@ def test_answers_are_those_of_flight(store: StoreProcess, graph: PartitionedGrap
         mine, yours = ours.sample(request), theirs.sample(request)
         for name in ("counts", "neighbours", "edges"):
             np.testing.assert_array_equal(getattr(mine, name), getattr(yours, name))
-        ours.push("node", "emb", nodes[:2], np.ones((2, 6), np.float32))
+        brought = Brought(0, 1, 0, 1, True, 0.5, nodes[:2], np.ones((2, 6), np.float32))
+        assert ours.push("node", "emb", brought).result() == (True, 1)
         np.testing.assert_array_equal(
             ours.gather("node", "emb", nodes), theirs.gather("node", "emb", nodes)
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
@@ -11,6 +11,8 @@ import numpy as np
 
 from headrace.graph.hops import Hop, HopRequest
 from headrace.graph.service.channel import Address, Channel
+from headrace.graph.service.embeddings import EmbeddingSpec
+from headrace.graph.service.learning import Brought
 from headrace.graph.service.messages import Message
 from headrace.graph.service.patience import Patience, reach_store
 from headrace.graph.service.security import Credentials
@@ -19,6 +21,9 @@ from headrace.graph.service.shard import Owner
 T = TypeVar("T")
 
 TIMEOUT_S = 10.0
+
+_EMBED_S = 120.0
+"""First values of very many rows take a while."""
 
 
 @dataclass(frozen=True)
@@ -144,17 +149,37 @@ class StoreClient:
             arrays.append(np.asarray(dims, np.int64))
         return _then(self._channel.ask(fields, arrays, self._timeout_s), lambda m: m.arrays[0])
 
-    def push(self, of: str, column: str, ids: np.ndarray, gradients: np.ndarray) -> None:
-        """Apply gradients to rows of an embedding; those of a repeated id are summed."""
-        self.push_soon(of, column, ids, gradients).result()
+    def embed(self, of: str, column: str, spec: EmbeddingSpec) -> Future[None]:
+        """Have learnable rows made; nothing happens if they are there."""
+        fields = {"op": "embed", "of": of, "column": column, "spec": spec.model_dump(mode="json")}
+        return _then(self._channel.ask(fields, (), _EMBED_S), lambda _: None)
 
-    def push_soon(
-        self, of: str, column: str, ids: np.ndarray, gradients: np.ndarray
+    def push(self, of: str, column: str, brought: Brought) -> Future[tuple[bool, int]]:
+        """Bring a piece of the gradients of a round, by new ids of nodes.
+
+        Returns:
+            Whether the round is made, and how many steps were.
+        """
+        fields = {
+            "op": "push",
+            "of": of,
+            "column": column,
+            "rank": brought.rank,
+            "round": brought.round,
+            "piece": brought.piece,
+            "num_pieces": brought.num_pieces,
+            "has_any": brought.has_any,
+            "lr": brought.lr,
+        }
+        asked = self._channel.ask(fields, [brought.rows, brought.gradients], self._timeout_s)
+        return _then(asked, lambda m: (m.fields["is_made"], m.fields["num_steps"]))
+
+    def put(
+        self, of: str, column: str, ids: np.ndarray, arrays: Sequence[np.ndarray], num_steps: int
     ) -> Future[None]:
-        """Like `push`, without waiting."""
-        fields = {"op": "push", "of": of, "column": column}
-        arrays: list[np.ndarray] = [np.asarray(ids, np.int64), np.asarray(gradients, np.float32)]
-        return _then(self._channel.ask(fields, arrays, self._timeout_s), lambda _: None)
+        """Set learnable rows and the state of their optimizer, after some number of steps."""
+        fields = {"op": "put", "of": of, "column": column, "num_steps": num_steps}
+        return _then(self._channel.ask(fields, [ids, *arrays], self._timeout_s), lambda _: None)
 
     def status(self) -> StoreStatus:
         """How the store is."""

@@ -10,10 +10,12 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from headrace.core.errors import SpecError
 from headrace.graph.hops import EdgePart, HopRequest, Rule, hop_over
-from headrace.graph.service.embeddings import Once
+from headrace.graph.service.embeddings import EmbeddingSpec
+from headrace.graph.service.learning import MAX_PIECES, Brought, Embeddings, Learning
 from headrace.graph.service.limits import Limits
 from headrace.graph.service.messages import Fields, Message
 from headrace.graph.service.residency import Warmer, anonymous_bytes, resident_bytes
@@ -30,6 +32,7 @@ class Operations:
         limits: What one request may ask for.
         warmer: Whose progress `status` reports.
         clock: Seconds; with one, answers to `sample` and `gather` say how long they took.
+        embeddings: Learnable rows; none to refuse them.
     """
 
     def __init__(
@@ -38,8 +41,10 @@ class Operations:
         limits: Limits,
         warmer: Warmer | None = None,
         clock: Callable[[], float] | None = None,
+        embeddings: Embeddings | None = None,
     ) -> None:
         self._shard = shard
+        self._embeddings = embeddings
         self._limits = limits
         self._warmer = warmer
         self._clock = clock
@@ -47,13 +52,14 @@ class Operations:
         self._edges_by = lru_cache(maxsize=16)(shard.edges_by)
         self.offers: Fields = {}
         self._counts: Counter[str] = Counter()
-        self._once = Once()
         self._lock = threading.Lock()
         self._operations: Mapping[str, Callable[[_Asked], tuple[Fields, tuple[np.ndarray, ...]]]]
         self._operations = {
             "sample": self._sample,
             "gather": self._gather,
+            "embed": self._embed,
             "push": self._push,
+            "put": self._put,
             "status": self._status,
             "ping": self._ping,
         }
@@ -101,6 +107,11 @@ class Operations:
         with self._lock:
             self._counts[what] += 1
 
+    def close(self) -> None:
+        """Let nobody wait any more."""
+        if self._embeddings is not None:
+            self._embeddings.close()
+
     def _sample(self, asked: _Asked) -> tuple[Fields, tuple[np.ndarray, ...]]:
         edge_type = asked.edge_type("edge_type")
         weight, time = asked.name("weight"), asked.name("time")
@@ -143,29 +154,58 @@ class Operations:
         self._check_reply("rows", row_bytes * len(ids))
         return {"dtype": rows.dtype}, (take_rows(rows.values, ids - rows.first, dims),)
 
-    def _push(self, asked: _Asked) -> tuple[Fields, tuple[np.ndarray, ...]]:
-        rows = self._rows(asked)
-        client = asked.text("client") if asked.has("client") else None
-        number = 0 if client is None else asked.whole("number", 1, 2**63)
-        asked.end(2)
-        embedding = rows.embedding
-        if embedding is None:
-            raise SpecError("these rows are not learned", "push gradients of an embedding")
-        ids = asked.ids(0, rows.first, len(rows.values), self._limits.max_rows)
-        gradients = asked.arrays[1]
-        if gradients.dtype != np.float32 or gradients.shape != (len(ids), *rows.values.shape[1:]):
+    def _embed(self, asked: _Asked) -> tuple[Fields, tuple[np.ndarray, ...]]:
+        node_type, column, spec = asked.text("of"), asked.text("column"), asked.mapping("spec")
+        asked.end(0)
+        try:
+            wanted = EmbeddingSpec.model_validate(spec)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"]))
             raise SpecError(
-                f"gradients are {gradients.dtype} {gradients.shape}",
-                f"push float32 {(len(ids), *rows.values.shape[1:])}",
-            )
-        if not np.isfinite(gradients).all():
-            raise SpecError("a gradient is not finite", "lower the learning rate, or clip")
-        if client is None:
-            embedding.push(ids - rows.first, gradients)
-        else:
-            local = ids - rows.first
-            self._once.do(client, number, lambda: embedding.push(local, gradients))
+                f"an embedding's {where[:40]}: {first['msg']}", "see EmbeddingSpec"
+            ) from None
+        self._learnt().make(node_type, column, wanted)
         return {}, ()
+
+    def _push(self, asked: _Asked) -> tuple[Fields, tuple[np.ndarray, ...]]:
+        learning, first = self._learning(asked)
+        rank, number = asked.whole("rank", 0, 1 << 16), asked.whole("round", 1, 2**63)
+        num_pieces = asked.whole("num_pieces", 1, MAX_PIECES)
+        piece = asked.whole("piece", 0, num_pieces - 1)
+        has_any, lr = asked.flag("has_any"), asked.fraction("lr", 0, 1e9)
+        asked.end(2)
+        values = learning.embedding.values
+        ids = asked.ids(0, first, len(values), self._limits.max_rows)
+        gradients = asked.floats(1, (len(ids), *values.shape[1:]))
+        is_made = learning.bring(
+            Brought(rank, number, piece, num_pieces, has_any, lr, ids - first, gradients)
+        )
+        return {"is_made": is_made, "num_steps": learning.embedding.num_steps}, ()
+
+    def _put(self, asked: _Asked) -> tuple[Fields, tuple[np.ndarray, ...]]:
+        learning, first = self._learning(asked)
+        num_steps = asked.whole("num_steps", 0, 2**63)
+        asked.end(2 + learning.embedding.spec.num_states)
+        values = learning.embedding.values
+        ids = asked.ids(0, first, len(values), self._limits.max_rows)
+        shape = (len(ids), *values.shape[1:])
+        arrays = [asked.floats(i, shape) for i in range(1, len(asked.arrays))]
+        learning.put(ids - first, arrays, num_steps)
+        return {}, ()
+
+    def _learning(self, asked: _Asked) -> tuple[Learning, int]:
+        """Learnable rows, and the id of the first."""
+        node_type, column = asked.text("of"), asked.text("column")
+        learnt = self._learnt()
+        learning, rows = learnt.learning(node_type, column), learnt.rows(node_type, column)
+        assert rows is not None
+        return learning, rows.first
+
+    def _learnt(self) -> Embeddings:
+        if self._embeddings is None:
+            raise SpecError("this store has no learnable rows", "set embedding_folder")
+        return self._embeddings
 
     def _status(self, asked: _Asked) -> tuple[Fields, tuple[np.ndarray, ...]]:
         asked.end(0)
@@ -192,6 +232,8 @@ class Operations:
     def _rows(self, asked: _Asked) -> Rows:
         owner, column = asked.owner("of"), asked.text("column")
         rows = self._shard.rows.get((owner, column))
+        if rows is None and self._embeddings is not None and isinstance(owner, str):
+            rows = self._embeddings.rows(owner, column)
         if rows is None:
             known = [name for of, name in self._shard.rows if of == owner]
             raise SpecError(
@@ -220,9 +262,6 @@ class _Asked:
             raise SpecError(f"the request lacks {name!r}", "use the same version everywhere")
         return self._fields.pop(name)
 
-    def has(self, name: str) -> bool:
-        return name in self._fields
-
     def text(self, name: str) -> str:
         value = self._take(name)
         if not isinstance(value, str) or len(value) > 1000:
@@ -242,6 +281,18 @@ class _Asked:
         value = self._take(name)
         if type(value) is not int or not least <= value <= most:
             raise _wrong(name, f"a whole number from {least} to {most}")
+        return value
+
+    def fraction(self, name: str, least: float, most: float) -> float:
+        value = self._take(name)
+        if type(value) not in (int, float) or not least <= value <= most:
+            raise _wrong(name, f"a number from {least} to {most}")
+        return float(value)
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        value = self._take(name)
+        if not isinstance(value, dict):
+            raise _wrong(name, "names and values")
         return value
 
     def edge_type(self, name: str) -> tuple[str, str, str]:
@@ -271,6 +322,14 @@ class _Asked:
             raise SpecError(
                 f"array {position} is {array.dtype} {array.shape}", f"send int64 ({length},)"
             )
+        return array
+
+    def floats(self, position: int, shape: tuple[int, ...]) -> np.ndarray:
+        array = self.arrays[position]
+        if array.dtype != np.float32 or array.shape != shape:
+            raise SpecError(f"array {position} is {array.dtype} {array.shape}", f"float32 {shape}")
+        if not np.isfinite(array).all():
+            raise SpecError("a number is not finite", "lower the learning rate, or clip")
         return array
 
     def ids(self, position: int, first: int, count: int, max_rows: int) -> np.ndarray:

@@ -1,12 +1,11 @@
 """A channel that outlives its connection: a store that is started again is asked again.
 
-All questions to a store may be asked twice, but for `push`: those are numbered, and a store leaves
-out numbers that it has applied.
+All questions to a store may be asked twice; gradients are numbered by rounds, and a store leaves
+out those of rounds that it has made.
 """
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -77,12 +76,10 @@ class PatientChannel:
         self._channel: Channel | None = None
         self._broken: Channel | None = None
         self._is_mending = self._was_open = False
-        self._num_pushes = 0
         self._waiting: set[_Request] = set()
         self._to_send: list[_Request] = []
         self._told = False
         self._closed = threading.Event()
-        self._client = secrets.token_hex(8)
         self._start(self._watch)
         try:
             self.ask({"op": "ping"}, (), _CONNECT_S).result()
@@ -100,9 +97,6 @@ class PatientChannel:
     ) -> Future[Message]:
         """Send a request; see `Channel`. It waits as long as patience allows."""
         with self._lock:
-            if fields.get("op") == "push":
-                self._num_pushes += 1
-                fields = {**fields, "client": self._client, "number": self._num_pushes}
             request = _Request(fields, arrays, timeout_s, self._patience.clock())
             self._waiting.add(request)
         self._send(request)

@@ -12,7 +12,6 @@ from headrace.core.errors import SpecError
 from headrace.graph.hops import EdgePart
 from headrace.graph.manifest import edge_path, node_path
 from headrace.graph.opening import PartitionedGraph
-from headrace.graph.service.embeddings import Embedding
 from headrace.graph.source import EdgeType
 
 Owner = str | EdgeType
@@ -28,14 +27,12 @@ class Rows:
         values: The rows; may be a mapped file.
         dtype: As it is stored; `bfloat16` if `values` are its bits.
         file: Where they lie; none if in memory only.
-        embedding: Set if the rows are learned.
     """
 
     first: int
     values: np.ndarray
     dtype: str
     file: Path | None = None
-    embedding: Embedding | None = None
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from pyarrow import flight
 
 from headrace.core.errors import HeadraceError, SpecError
 from headrace.graph.service.guard import FACTOR_CUT, Guard, Stream
+from headrace.graph.service.learning import Embeddings
 from headrace.graph.service.limits import Limits
 from headrace.graph.service.messages import (
     MAX_ARRAYS,
@@ -53,6 +54,7 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
         clock: Seconds, for answers that say how long they took.
         sockets: Whether to offer a bare socket beside Flight; there is none if everything is
             encrypted.
+        embeddings: Learnable rows of the part; none to have no such rows.
     """
 
     def __init__(
@@ -65,11 +67,12 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
         warm: bool = True,
         clock: Callable[[], float] | None = None,
         sockets: bool = False,
+        embeddings: Embeddings | None = None,
     ) -> None:
         self._limits = limits or Limits()
         files = [rows.file for rows in shard.rows.values() if rows.file is not None]
         self._warmer = Warmer(files if warm else [])
-        self._operations = Operations(shard, self._limits, self._warmer, clock)
+        self._operations = Operations(shard, self._limits, self._warmer, clock, embeddings)
         self._operations.prepare()
         self._guard = Guard(self._limits)
         identity = credentials.identity
@@ -102,6 +105,7 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
     def close(self) -> None:
         """Stop serving; streams that are open end with an error."""
         self._warmer.close()
+        self._operations.close()
         if self._sockets is not None:
             self._sockets.close()
         self._guard.close()

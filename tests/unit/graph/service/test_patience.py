@@ -5,13 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
 
 import numpy as np
 import pytest
 
 from headrace.graph.service.channel import Address, Channel
-from headrace.graph.service.embeddings import Once
 from headrace.graph.service.errors import StoreError, StoreLostError
 from headrace.graph.service.messages import Fields, Message
 from headrace.graph.service.patience import Patience, PatientChannel
@@ -176,50 +174,3 @@ def test_a_closed_channel_waits_for_nothing() -> None:
     for future in (asked, ask(channel)):
         with pytest.raises(StoreError, match="connection to store1 on m1 was closed"):
             future.result(WAIT_S)
-
-
-def test_a_push_that_is_sent_again_has_its_old_number() -> None:
-    first, second = Line(), Line()
-    first.is_mute = True
-    channel = patient(Lines(first, second), Clock())
-    futures = [ask(channel, op) for op in ("push", "gather", "push")]
-    first.cut()
-    for future in futures:
-        future.result(WAIT_S)
-
-    def pushes(line: Line) -> list[tuple[Any, Any]]:
-        return sorted((f["client"], f["number"]) for f in line.asked if f["op"] == "push")
-
-    assert pushes(second) == pushes(first)
-    assert [number for _, number in pushes(first)] == [1, 2]
-    channel.close()
-
-
-def test_a_number_is_done_once_in_any_order() -> None:
-    done: list[tuple[str, int]] = []
-    once = Once(max_clients=2, window=4)
-    for client, number in [("a", 2), ("a", 1), ("b", 1), ("a", 2), ("a", 1), ("b", 1)]:
-        once.do(client, number, lambda c=client, n=number: done.append((c, n)))  # type: ignore[misc]
-    assert done == [("a", 2), ("a", 1), ("b", 1)]
-    for number in range(3, 100):
-        once.do("a", number, lambda: None)
-    # Too old to be known, so it must have been done.
-    once.do("a", 5, lambda: done.append(("a", 5)))
-    assert len(done) == 3
-    assert len(once._clients["a"].numbers) <= 8
-    # A third client takes the place of whoever has not been here for longest.
-    once.do("c", 1, lambda: None)
-    assert set(once._clients) == {"a", "c"}
-
-
-def test_what_fails_is_not_done() -> None:
-    once = Once()
-
-    def fail() -> None:
-        raise ValueError("not today")
-
-    with pytest.raises(ValueError, match="today"):
-        once.do("a", 1, fail)
-    done: list[int] = []
-    once.do("a", 1, lambda: done.append(1))
-    assert done == [1]
