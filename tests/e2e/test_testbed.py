@@ -16,7 +16,7 @@ import pytest
 
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
-from headrace.runtime.testbed import Testbed, processes, take_down
+from headrace.runtime.testbed import Testbed, cgroups, processes, take_down
 from headrace.runtime.testbed.layout import FOLDER
 
 pytestmark = [pytest.mark.e2e]
@@ -57,6 +57,7 @@ def left_of(name: str) -> dict[str, list[str]]:
     found = {
         "namespaces": [each for each in names if each.split(".")[:2] == ["hr", name]],
         "files": [str(folder)] if folder.exists() else [],
+        "control groups": [str(path) for path in cgroups.find_top().glob(f"hr.{name}.*")],
         "processes": [],
     }
     for seen in processes.look_around():
@@ -70,8 +71,12 @@ def left_of(name: str) -> dict[str, list[str]]:
     return {kind: things for kind, things in found.items() if things}
 
 
-def links() -> set[str]:
-    return {line.split()[1] for line in run(["ip", "-o", "link"]).stdout.splitlines()}
+def things() -> list[set[str]]:
+    """What a testbed could have left to the machine itself."""
+    links = {line.split()[1] for line in run(["ip", "-o", "link"]).stdout.splitlines()}
+    queues = set(run(["tc", "qdisc", "show"]).stdout.splitlines())
+    groups = {path.name for path in cgroups.find_top().glob("hr.*")}
+    return [links, queues, groups, {path.name for path in Path("/tmp").glob("ray*")}]
 
 
 @pytest.fixture
@@ -82,14 +87,14 @@ def bed(cluster: Cluster, name: str) -> Iterator[Testbed]:
 
 
 def test_coming_and_going_leaves_everything_as_it_was(cluster: Cluster, name: str) -> None:
-    before = links(), {path.name for path in Path("/tmp").glob("ray*")}
+    before = things()
     for i in range(NUM_ROUNDS):
-        bed = Testbed.up(cluster, name, with_ray=i == 0)
+        bed = Testbed.up(cluster, name, with_ray=i == 0, shaped=i % 2 == 0)
         assert bed.problems() == []
         bed.down()
         assert left_of(name) == {}
         bed.down()
-    assert before == (links(), {path.name for path in Path("/tmp").glob("ray*")})
+    assert things() == before
 
 
 def test_every_machine_has_a_ray_node_with_its_resources(testbed: Testbed) -> None:
@@ -213,7 +218,7 @@ def test_what_was_killed_is_seen_and_repaired(bed: Testbed, cluster_file: Path) 
 @pytest.mark.parametrize("moment", ["connecting", "starting Ray's head", "starting Ray on"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_killed_while_it_comes_up(name: str, cluster_file: Path, moment: str, number: int) -> None:
-    words = headrace("up", "--cluster", cluster_file, "--name", name)
+    words = headrace("up", "--cluster", cluster_file, "--name", name, "--shaped")
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as command:
         assert command.stderr is not None
         for line in command.stderr:

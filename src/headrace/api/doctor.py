@@ -25,6 +25,7 @@ _EXTRA = {
     "torch_geometric": "headrace[train]",
     "cryptography": "headrace[train]",
     "safetensors": "headrace[train]",
+    "pyroute2": "headrace[shape]",
     "ray": "headrace[train]",
 }
 
@@ -88,6 +89,7 @@ def check_parts() -> Checkup:
             _try("cryptography", "extra", "encrypts", lambda: import_module("cryptography.x509")),
             _try("safetensors", "extra", "exports", lambda: import_module("safetensors.torch")),
             _try("ray", "extra", "runs plans", lambda: import_module("ray")),
+            _try("pyroute2", "extra", "limits bandwidth", lambda: import_module("pyroute2")),
         )
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from headrace.api.testbed import Testbed
+    from headrace.api.testbed import Host, Testbed
 
 app = typer.Typer(no_args_is_help=True, help="A cluster of emulated machines on this one.")
 
 INTERRUPTED = 130
 _Name = Annotated[str, typer.Option("--name", help="Which testbed.", metavar="NAME")]
+_PLAIN_WIDTH = 120
+_LIMITS = ("in", "out", "cores")
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -29,6 +32,13 @@ def up(
     without_ray: Annotated[
         bool, typer.Option("--without-ray", help="Machines alone, no Ray nodes.")
     ] = False,
+    shaped: Annotated[
+        bool, typer.Option("--shaped", help="Network cards and CPUs as in the cluster file.")
+    ] = False,
+    cores: Annotated[
+        float | None,
+        typer.Option(help="Cores to share by the machines' `cpu`; else all.", metavar="X"),
+    ] = None,
     as_json: _Json = False,
 ) -> None:
     """Bring up a machine with a Ray node for each of the cluster file, joined by a switch."""
@@ -39,7 +49,14 @@ def up(
     begin_s = time.perf_counter()
     try:
         bed = _stoppable(
-            lambda: Testbed.up(machines, name, with_ray=not without_ray, say=_progress)
+            lambda: Testbed.up(
+                machines,
+                name,
+                with_ray=not without_ray,
+                shaped=shaped,
+                cores=cores,
+                say=_progress,
+            )
         )
     except KeyboardInterrupt:
         typer.echo("interrupted; nothing is left of the testbed", err=True)
@@ -83,6 +100,36 @@ def execute(
 
     words = Testbed.find(name).command(host, command)
     os.execv(words[0], words)
+
+
+@app.command(epilog="Example: sudo headrace testbed nic m0 --out 100Mbps")
+def nic(
+    host: Annotated[str, typer.Argument(help="Machine of the cluster file.", metavar="HOST")],
+    rate_in: Annotated[
+        str | None, typer.Option("--in", help="What it receives at most.", metavar="RATE")
+    ] = None,
+    rate_out: Annotated[
+        str | None, typer.Option("--out", help="What it sends at most.", metavar="RATE")
+    ] = None,
+    name: _Name = "headrace",
+) -> None:
+    """Change the network card of a machine of a shaped testbed, also while it is used."""
+    from headrace.api.testbed import Testbed
+    from headrace.core.errors import SpecError
+    from headrace.core.units import parse_bytes_per_s
+
+    if rate_in is None and rate_out is None:
+        raise SpecError("no rate was given", "add --in 100Mbps, --out 100Mbps or both")
+    bed = Testbed.find(name)
+    limits = bed.layout.host(host).limits
+    into = limits.in_bytes_per_s if limits else 1.0
+    out = limits.out_bytes_per_s if limits else 1.0
+    bed = bed.set_nic(
+        host,
+        into if rate_in is None else parse_bytes_per_s(rate_in),
+        out if rate_out is None else parse_bytes_per_s(rate_out),
+    )
+    _show(bed)
 
 
 @app.command(epilog="Example: sudo headrace testbed status")
@@ -134,12 +181,16 @@ def _summary(bed: Testbed) -> dict[str, Any]:
             "pid": host.init and host.init.pid,
             "received_bytes": traffic[host.name].received if host.name in traffic else None,
             "sent_bytes": traffic[host.name].sent if host.name in traffic else None,
+            "nic_in_bytes_per_s": host.limits and host.limits.in_bytes_per_s,
+            "nic_out_bytes_per_s": host.limits and host.limits.out_bytes_per_s,
+            "cores": host.limits and host.limits.cores,
         }
         for host in bed.hosts
     ]
     return {
         "name": bed.layout.name,
         "state": bed.state,
+        "shaped": bed.layout.is_shaped,
         "problems": bed.problems(),
         "ray_address": bed.ray_address,
         "machines": machines,
@@ -153,12 +204,24 @@ def _show(bed: Testbed) -> None:
     summary = _summary(bed)
     table = Table(box=None, pad_edge=False)
     for heading in ("machine", "address", "namespace"):
-        table.add_column(heading)
-    for heading in ("pid", "received", "sent"):
-        table.add_column(heading, justify="right")
-    for each in summary["machines"]:
-        table.add_row(*("-" if value is None else str(value) for value in each.values()))
-    console = Console(highlight=False)
+        table.add_column(heading, no_wrap=heading != "namespace", overflow="fold")
+    for heading in ("pid", "received", "sent", *(_LIMITS if summary["shaped"] else ())):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for host, figures in zip(bed.hosts, summary["machines"], strict=True):
+        counted = [figures[each] for each in ("pid", "received_bytes", "sent_bytes")]
+        cells = ["-" if value is None else str(value) for value in counted]
+        table.add_row(host.name, host.address, host.namespace, *cells, *_limits(host))
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
     console.print(table)
     if summary["ray_address"]:
         console.print(f"Ray: {summary['ray_address']}", markup=False)
+
+
+def _limits(host: Host) -> list[str]:
+    from headrace.core.units import format_bytes_per_s
+
+    limits = host.limits
+    if limits is None:
+        return []
+    rates = limits.in_bytes_per_s, limits.out_bytes_per_s
+    return [*map(format_bytes_per_s, rates), f"{limits.cores:.3g}"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from headrace.core.errors import MissingExtraError
@@ -31,6 +31,7 @@ QUANTUM_BYTES = 60_000
 """What a class may send before the next has its turn, if both want more than their rates. Always
 given: the kernel would derive it from the rate, and complain about what it finds."""
 
+_NO_CLASS = 0xFFFFFFFF  # what the kernel says of the trunk's parent
 _MIN_BURST_BYTES = 65_536  # the largest packet that a socket hands down
 _BURST_S = 0.002  # a timer comes late on a machine with much to do; the burst makes up for it
 _MIN_QUEUE_BYTES = 131_072
@@ -141,6 +142,32 @@ def is_shaped(route: Route, index: int) -> bool:
     )
 
 
+def classes_of(route: Route, index: int) -> tuple[HtbClass, ...]:
+    """All classes that an interface has now, parents before children."""
+    found = [_read(each) for each in route.tc("get-class", index=index) if each["index"] == index]
+    return tuple(sorted(found, key=lambda each: (each.parent != ROOT, each.handle)))
+
+
+def scale(route: Route, index: int, nic_bytes_per_s: float) -> None:
+    """Change the trunk's rate while packets flow, and all others in proportion.
+
+    A class has its rate even if its parent has less, so that the trunk alone would limit nobody.
+
+    Raises:
+        LookupError: The interface has no such tree.
+    """
+    classes = classes_of(route, index)
+    if not classes or classes[0].handle != TRUNK:
+        raise LookupError(f"interface {index}")
+    factor = nic_bytes_per_s / classes[0].rate_bytes_per_s
+    for each in classes:
+        rate, ceil = each.rate_bytes_per_s * factor, each.ceil_bytes_per_s * factor
+        change(route, index, replace(each, rate_bytes_per_s=rate, ceil_bytes_per_s=ceil))
+        if each.handle != TRUNK:
+            with suppress(_netlink_error()):  # queues that measure time have no size to change
+                _tell_queue(route, "change", index, each.handle, ceil)
+
+
 def number_of(route: Route, interface: str) -> int:
     """Number of an interface.
 
@@ -213,6 +240,19 @@ def _netlink_error() -> type[Exception]:
     return error
 
 
+def _read(message: Any) -> HtbClass:
+    options = message.get_attr("TCA_OPTIONS")
+    values = options.get_attr("TCA_HTB_PARMS")
+    return HtbClass(
+        handle=message["handle"],
+        parent=ROOT if message["parent"] == _NO_CLASS else message["parent"],
+        rate_bytes_per_s=options.get_attr("TCA_HTB_RATE64") or values["rate"],
+        ceil_bytes_per_s=options.get_attr("TCA_HTB_CEIL64") or values["ceil"],
+        prio=values["prio"],
+        quantum_bytes=values["quantum"],
+    )
+
+
 def _tell(route: Route, command: str, index: int, told: HtbClass) -> None:
     rate, ceil = max(1, round(told.rate_bytes_per_s)), max(1, round(told.ceil_bytes_per_s))
     route.tc(
@@ -232,13 +272,19 @@ def _tell(route: Route, command: str, index: int, told: HtbClass) -> None:
 
 def _add_queue(route: Route, index: int, owner: HtbClass) -> None:
     """Queue fairly where the kernel can, else in order; what is too much is dropped."""
+    try:
+        route.tc("add", "fq_codel", index, _queue_of(owner.handle), parent=owner.handle)
+    except _netlink_error():
+        _tell_queue(route, "add", index, owner.handle, owner.ceil_bytes_per_s)
+
+
+def _tell_queue(route: Route, command: str, index: int, owner: int, ceil: float) -> None:
     from pyroute2.netlink.rtnl.tcmsg import plugins
 
     # Its options are those of pfifo, but pyroute2 knows only that one.
     plugins.setdefault("bfifo", plugins["pfifo"])
-    handle = (owner.handle & 0xFFFF) << 16
-    try:
-        route.tc("add", "fq_codel", index, handle, parent=owner.handle)
-    except _netlink_error():
-        limit = queue_bytes(owner.ceil_bytes_per_s)
-        route.tc("add", "bfifo", index, handle, parent=owner.handle, limit=limit)
+    route.tc(command, "bfifo", index, _queue_of(owner), parent=owner, limit=queue_bytes(ceil))
+
+
+def _queue_of(handle: int) -> int:
+    return (handle & 0xFFFF) << 16

@@ -8,11 +8,26 @@ from headrace.core.errors import MissingExtraError
 from headrace.runtime import htb
 
 
+class Message(dict[str, Any]):
+    """As pyroute2 gives them."""
+
+    def get_attr(self, name: str) -> Any:
+        return self["attrs"].get(name)
+
+
+def shown(handle: int, parent: int, rate: int, rate64: int | None = None) -> Message:
+    values = {"rate": rate, "ceil": rate, "prio": 0, "quantum": 9_000}
+    attrs = {"TCA_HTB_PARMS": values, "TCA_HTB_RATE64": rate64, "TCA_HTB_CEIL64": rate64}
+    options = Message(attrs=attrs)
+    return Message(index=7, handle=handle, parent=parent, attrs={"TCA_OPTIONS": options})
+
+
 class Kernel:
     """Notes what it is told; has no queue that it is said to lack."""
 
-    def __init__(self, *lacks: str) -> None:
+    def __init__(self, *lacks: str, classes: tuple[Message, ...] = ()) -> None:
         self.lacks = lacks
+        self.classes = classes
         self.told: list[tuple[str, str | None, int | None, dict[str, Any]]] = []
 
     def tc(
@@ -28,6 +43,8 @@ class Kernel:
         if kind in self.lacks or command == "del":
             raise NetlinkError(2, "no such thing")
         assert index == 7
+        if command == "get-class":
+            return [*self.classes, Message(index=8)]
         self.told.append((command, kind, handle, options))
 
     def link_lookup(self, *, ifname: str) -> list[int]:
@@ -65,6 +82,32 @@ def test_changing_leaves_the_queue_alone() -> None:
     assert (command, kind, handle) == ("change-class", "htb", 0x10010)
     assert (options["rate"], options["ceil"]) == (1_000_000, 2_000_000)
     assert (options["prio"], options["quantum"]) == (3, 9_000)
+
+
+def test_a_slower_card_leaves_everyone_their_share() -> None:
+    flow = shown(0x10010, htb.TRUNK, 2_000_000)
+    kernel = Kernel(classes=(flow, shown(htb.TRUNK, 0xFFFFFFFF, 8_000_000)))
+    htb.scale(kernel, 7, 4e6)
+    told = [(command, handle, options) for command, _, handle, options in kernel.told]
+    assert [(command, handle) for command, handle, _ in told] == [
+        ("change-class", htb.TRUNK),
+        ("change-class", 0x10010),
+        ("change", 0x100000),
+    ]
+    assert [options.get("rate") for *_, options in told] == [4_000_000, 1_000_000, None]
+    assert told[1][2]["quantum"] == 9_000
+    assert told[2][2] == {"parent": 0x10010, "limit": htb.queue_bytes(1e6)}
+
+
+def test_only_a_tree_can_be_changed() -> None:
+    with pytest.raises(LookupError):
+        htb.scale(Kernel(), 7, 4e6)
+
+
+def test_very_fast_cards_are_read_in_full() -> None:
+    kernel = Kernel(classes=(shown(htb.TRUNK, 0xFFFFFFFF, 0xFFFFFFFF, 6_250_000_000),))
+    [trunk] = htb.classes_of(kernel, 7)
+    assert (trunk.parent, trunk.rate_bytes_per_s) == (htb.ROOT, 6.25e9)
 
 
 def test_a_class_can_be_removed() -> None:

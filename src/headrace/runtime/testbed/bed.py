@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
 from headrace.runtime.errors import RunError
-from headrace.runtime.testbed import machines, network, processes, ray_nodes, record
-from headrace.runtime.testbed.layout import DEFAULT_NAME, Host, Layout, check_name, lay_out
+from headrace.runtime.testbed import machines, making, network, processes, ray_nodes, record
+from headrace.runtime.testbed.layout import DEFAULT_NAME, Host, Layout, check_name
 from headrace.runtime.testbed.network import LinkBytes
 
-_RAY_START_S = 120.0
-_END_S = 20.0
 _ATTEMPTS = 3  # Ray gives a node 30 s to start, which a machine with much else to do may need
-_NEEDED = ("ip", "unshare", "sh")
 
 State = Literal["up", "broken"]
 
@@ -48,6 +43,8 @@ class Testbed:
         name: str = DEFAULT_NAME,
         *,
         with_ray: bool = True,
+        shaped: bool = False,
+        cores: float | None = None,
         say: Callable[[str], None] = _silent,
     ) -> Self:
         """Bring a testbed up, or find it up; what a crash has left is cleared away first.
@@ -56,33 +53,33 @@ class Testbed:
             cluster: Its machines.
             name: Testbeds of different names know nothing of each other.
             with_ray: Whether to start a Ray node on each machine.
+            shaped: Whether network cards have the rates of the cluster file, and machines share
+                this one's cores in proportion to their `cpu`. One that is up takes new figures.
+            cores: How many cores they share; all of this machine if not told.
             say: Called with what begins.
 
         Raises:
             SpecError: This cannot be done here, or the name is used for another cluster.
+            MissingExtraError: A package is not installed that this needs.
             RunError: Something did not start; nothing is left of it.
         """
-        _check_can_make(with_ray)
+        shape = making.find_shape(shaped, cores)
+        making.check_can_make(with_ray)
         check_name(name)
         with record.locked(name):
             old = record.read(name)
             if old is not None:
                 is_up = not problems_of(old)
-                if is_up and old.is_of(cluster, with_ray):
-                    return cls(old, was_up=True)
                 if is_up:
-                    raise SpecError(
-                        f"testbed {name!r} is up with other machines",
-                        f"take it down (headrace testbed down --name {name}) or choose a --name",
-                    )
+                    return cls(making.as_asked(old, cluster, with_ray, shape), was_up=True)
                 say("clearing away what is left of an earlier testbed")
-                _remove(old)
+                making.remove(old)
             for _ in range(_ATTEMPTS - 1):
                 try:
-                    return cls(_make(_lay_out(cluster, name, with_ray), say))
+                    return cls(making.make(cluster, name, with_ray, shape, say))
                 except RunError as error:
                     say(f"{error.problem}; trying again")
-            return cls(_make(_lay_out(cluster, name, with_ray), say))
+            return cls(making.make(cluster, name, with_ray, shape, say))
 
     @classmethod
     def find(cls, name: str = DEFAULT_NAME) -> Self:
@@ -137,6 +134,20 @@ class Testbed:
         """`link_bytes` of all machines at one moment; of none if the switch is gone."""
         return network.link_bytes(self.layout)
 
+    def set_nic(self, host: str, in_bytes_per_s: float, out_bytes_per_s: float) -> Self:
+        """Change the rates of a machine's network card, while it is used.
+
+        Returns:
+            The testbed as it is now.
+
+        Raises:
+            SpecError: There is no such machine, it has no limits, or a rate is not above 0.
+            RunError: Its network card is gone.
+        """
+        with record.locked(self.layout.name):
+            now = record.read(self.layout.name) or self.layout
+            return replace(self, layout=making.set_nic(now, host, in_bytes_per_s, out_bytes_per_s))
+
     @property
     def state(self) -> State:
         """Whether all of it is there."""
@@ -154,12 +165,12 @@ def take_down(name: str = DEFAULT_NAME) -> bool:
         Whether there was something.
     """
     check_name(name)
-    _check_is_root()
+    making.check_is_root()
     with record.locked(name):
         layout = record.read(name)
         if layout is None:
             return False
-        _remove(layout)
+        making.remove(layout)
         return True
 
 
@@ -174,75 +185,14 @@ def problems_of(layout: Layout) -> list[str]:
     ]
     dead = [host.name for host in layout.hosts if not processes.is_alive(host.init)]
     problems += [f"machine {name} has ended" for name in dead]
+    problems += [
+        f"the control group of machine {host.name} is gone"
+        for host in layout.hosts
+        if host.cgroup is not None and not host.cgroup.exists()
+    ]
     if layout.with_ray:
         if not layout.ray_token.exists():
             problems.append("the token of its Ray cluster is gone")
         without = ray_nodes.names_without_ray(layout)
         problems += [f"Ray on machine {name} has ended" for name in without if name not in dead]
     return problems
-
-
-def _check_is_root() -> None:
-    if os.geteuid() != 0:
-        raise SpecError(
-            "making network namespaces needs root", "run it with sudo, or as root in a container"
-        )
-
-
-def _check_can_make(with_ray: bool) -> None:
-    missing = [program for program in _NEEDED if shutil.which(program) is None]
-    if missing:
-        raise SpecError(
-            f"a testbed is made with {', '.join(missing)}, which this machine does not have",
-            "install iproute2 and util-linux (Linux only)",
-        )
-    _check_is_root()
-    if with_ray:
-        ray_nodes.check_ray()
-
-
-def _lay_out(cluster: Cluster, name: str, with_ray: bool) -> Layout:
-    others = (record.read(other) for other in record.names() if other != name)
-    taken = network.taken_subnets() | {other.subnet for other in others if other is not None}
-    layout = lay_out(cluster, name, processes.boot_id(), with_ray, taken)
-    if with_ray:
-        for host in layout.hosts:
-            ray_nodes.node_command(layout, host)  # refuses what Ray cannot have, before all else
-    for namespace in layout.namespaces:
-        if (network.NAMESPACES / namespace).exists():
-            raise SpecError(
-                f"network namespace {namespace} exists, and no testbed has made it",
-                f"remove it (ip netns del {namespace}) or choose another --name",
-            )
-    return layout
-
-
-def _make(layout: Layout, say: Callable[[str], None]) -> Layout:
-    record.write(layout)
-    try:
-        say(f"connecting {len(layout.hosts)} machines (10.78.{layout.subnet}.0/24)")
-        network.make_network(layout)
-        hosts = tuple(machines.start_machine(layout, host) for host in layout.hosts)
-        layout = layout.model_copy(update={"hosts": hosts})
-        record.write(layout)
-        if layout.with_ray:
-            ray_nodes.start_nodes(layout, say, _RAY_START_S)
-        layout = layout.model_copy(update={"state": "up"})
-        record.write(layout)
-    except BaseException:
-        _remove(layout)
-        raise
-    return layout
-
-
-def _remove(layout: Layout) -> None:
-    left = machines.end_machines(layout, _END_S)
-    if left:
-        pids = ", ".join(str(process.pid) for process in left)
-        raise RunError(
-            f"processes {pids} of testbed {layout.name!r} do not end within {_END_S:g} s",
-            "look at what they wait for (/proc/PID/stack), then take it down again",
-        )
-    for namespace in layout.namespaces:
-        network.remove_namespace(namespace)
-    record.forget(layout)

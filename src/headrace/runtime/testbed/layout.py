@@ -6,7 +6,7 @@ import re
 import zlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
@@ -38,6 +38,20 @@ class Process(Value):
     start_ticks: int
 
 
+class Limits(Value):
+    """What a machine has at most.
+
+    Attributes:
+        in_bytes_per_s: What its network card receives, with Ethernet headers.
+        out_bytes_per_s: What its network card sends.
+        cores: CPU time of all its processes together, in cores of this machine.
+    """
+
+    in_bytes_per_s: float
+    out_bytes_per_s: float
+    cores: float
+
+
 class Host(Value):
     """One emulated machine.
 
@@ -48,6 +62,8 @@ class Host(Value):
         address: Its IPv4 address.
         folder: For its temporary files, log and Ray node.
         resources: As in the cluster file.
+        limits: Of its network card and CPU time, if there are any.
+        cgroup: Folder of the control group that all its processes are in, if there are limits.
         holder: Parent of `init`, outside of the process namespace.
         init: First process of the namespaces; all others end with it.
     """
@@ -58,8 +74,22 @@ class Host(Value):
     address: str
     folder: Path
     resources: Mapping[str, float]
+    limits: Limits | None = None
+    cgroup: Path | None = None
     holder: Process | None = None
     init: Process | None = None
+
+
+class Shape(NamedTuple):
+    """That machines are to have limits.
+
+    Attributes:
+        cores: How many of this machine's cores they share.
+        cgroups: Folder for their control groups.
+    """
+
+    cores: float
+    cgroups: Path
 
 
 class Layout(Value):
@@ -117,11 +147,19 @@ class Layout(Value):
         known = ", ".join(host.name for host in self.hosts)
         raise SpecError(f"testbed {self.name!r} has no machine {name!r}", f"name one of {known}")
 
-    def is_of(self, cluster: Cluster, with_ray: bool) -> bool:
-        """Whether it has that cluster's machines."""
-        wanted = [(host.name, dict(host.resources)) for host in cluster.hosts]
-        made = [(host.name, dict(host.resources)) for host in self.hosts]
-        return wanted == made and self.with_ray == with_ray
+    @property
+    def is_shaped(self) -> bool:
+        """Whether its machines have limits."""
+        return self.hosts[0].limits is not None
+
+    def is_of(self, other: Layout) -> bool:
+        """Whether it has the same machines, and limits if the other one has; of any size."""
+        return self._kind == other._kind
+
+    @property
+    def _kind(self) -> object:
+        hosts = [(host.name, dict(host.resources)) for host in self.hosts]
+        return hosts, self.with_ray, self.is_shaped
 
 
 def check_name(name: str) -> None:
@@ -137,9 +175,14 @@ def check_name(name: str) -> None:
 
 
 def lay_out(
-    cluster: Cluster, name: str, boot_id: str, with_ray: bool, taken_subnets: Collection[int]
+    cluster: Cluster,
+    name: str,
+    boot_id: str,
+    with_ray: bool,
+    taken_subnets: Collection[int],
+    shape: Shape | None = None,
 ) -> Layout:
-    """Decide all names and addresses.
+    """Decide all names and addresses, and limits if machines are to have some.
 
     Raises:
         SpecError: A name, or the number of machines, cannot be emulated.
@@ -156,6 +199,7 @@ def lay_out(
                 f"machine {machine.name!r} cannot be a host's name",
                 "use up to 63 letters, digits, dots, hyphens and underscores",
             )
+    limits = limits_of(cluster, shape.cores) if shape else [None] * cluster.num_machines
     subnet = free_subnet(name, taken_subnets)
     # A testbed's name has no dot, so no two testbeds make the same name.
     switch = f"hr.{name}"
@@ -167,12 +211,40 @@ def lay_out(
             address=f"10.78.{subnet}.{i + 1}",
             folder=FOLDER / name / str(i),
             resources=machine.resources,
+            limits=limits[i],
+            cgroup=shape and shape.cgroups / f"{switch}.{machine.name}",
         )
         for i, machine in enumerate(cluster.hosts)
     )
     return Layout(
         name=name, boot_id=boot_id, subnet=subnet, switch=switch, with_ray=with_ray, hosts=hosts
     )
+
+
+def limits_of(cluster: Cluster, cores: float) -> list[Limits]:
+    """Network cards as in the cluster file; cores in proportion to the machines' `cpu`.
+
+    Raises:
+        SpecError: There are no cores to share, or a machine has no part in them.
+    """
+    if not cores > 0:
+        raise SpecError(f"{cores:g} cores cannot be shared", "give --cores a number above 0")
+    cpus = [machine.resources.get("cpu", 0.0) for machine in cluster.hosts]
+    for machine, cpu in zip(cluster.hosts, cpus, strict=True):
+        if not cpu:
+            raise SpecError(
+                f"machine {machine.name} has no `cpu`, so its share of this machine's cores is"
+                " not known",
+                "write how many it has into the cluster file (resources: {cpu: 8})",
+            )
+    return [
+        Limits(
+            in_bytes_per_s=machine.nic_in,
+            out_bytes_per_s=machine.nic_out,
+            cores=cores * cpu / sum(cpus),
+        )
+        for machine, cpu in zip(cluster.hosts, cpus, strict=True)
+    ]
 
 
 def free_subnet(name: str, taken: Collection[int]) -> int:

@@ -29,6 +29,9 @@ echo ready &&
 exec env --ignore-signal=CHLD sleep infinity > /dev/null 2>&1
 """
 
+# Joins a control group, and becomes what follows.
+_JOIN = 'echo $$ > "$1" && shift && exec "$@"'
+
 
 def hold_command(host: Host, names: Path) -> list[str]:
     """Starts process 1 of a machine; `names` becomes its `/etc/hosts`."""
@@ -36,7 +39,15 @@ def hold_command(host: Host, names: Path) -> list[str]:
     # namespaces that others have removed.
     unshare = "unshare --uts --pid --mount --propagation slave --fork --kill-child --mount-proc"
     script = ["sh", "-c", _HOLD, "hold", host.name, str(names)]
-    return ["ip", "netns", "exec", host.namespace, *unshare.split(), *script]
+    hold = ["ip", "netns", "exec", host.namespace, *unshare.split(), *script]
+    return [*join_command(host), *hold]
+
+
+def join_command(host: Host) -> list[str]:
+    """Stands before a command that shall have the machine's CPU time, not more."""
+    if host.cgroup is None:
+        return []
+    return ["/bin/sh", "-c", _JOIN, "join", str(host.cgroup / "cgroup.procs")]
 
 
 def start_machine(layout: Layout, host: Host) -> Host:
@@ -102,7 +113,8 @@ def enter_command(layout: Layout, name: str, command: Sequence[str]) -> list[str
         )
     numbers = (str(host.init.pid), str(host.init.start_ticks))
     variables = json.dumps(variables_of(layout, host))
-    return [sys.executable, "-I", "-S", str(enter.__file__), *numbers, variables, *command]
+    enter_it = [sys.executable, "-I", "-S", str(enter.__file__), *numbers, variables]
+    return [*join_command(host), *enter_it, *command]
 
 
 def variables_of(layout: Layout, host: Host) -> dict[str, str | None]:

@@ -106,6 +106,35 @@ def test_a_dead_machine_cannot_be_entered() -> None:
         machines.enter_command(layout(), "m1", ["true"])
 
 
+def test_all_of_a_machine_is_in_its_control_group() -> None:
+    host = layout().hosts[0]
+    held = machines.hold_command(host, Path("/names"))
+    limited = host.model_copy(update={"cgroup": Path("/groups/hr.bed.m0")})
+    join = machines.hold_command(limited, Path("/names"))
+    assert join[-len(held) :] == held
+    assert "/groups/hr.bed.m0/cgroup.procs" in join[: -len(held)]
+
+
+def test_joining_a_group_becomes_the_command(tmp_path: Path) -> None:
+    host = layout().hosts[0].model_copy(update={"cgroup": tmp_path})
+    words = [*machines.join_command(host), "sh", "-c", 'echo $$ "$1"', "sh", "two words"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:
+        said, _ = child.communicate()
+    assert said == f"{child.pid} two words\n"
+    assert (tmp_path / "cgroup.procs").read_text() == f"{child.pid}\n"
+
+
+def test_limits_without_pyroute2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"headrace\[shape\]"):
+        Testbed.up(cluster(cpu=2), shaped=True)
+
+
+def test_cores_are_of_a_shaped_testbed() -> None:
+    with pytest.raises(SpecError, match="add --shaped"):
+        Testbed.up(cluster(cpu=2), cores=1.0)
+
+
 def test_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda program: f"/sbin/{program}")
     monkeypatch.setattr("os.geteuid", lambda: 1000)

@@ -1,10 +1,20 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.errors import SpecError
-from headrace.runtime.testbed.layout import Layout, check_name, free_subnet, hosts_file, lay_out
+from headrace.runtime.testbed.layout import (
+    Layout,
+    Limits,
+    Shape,
+    check_name,
+    free_subnet,
+    hosts_file,
+    lay_out,
+)
 
 
 def cluster(*names: str) -> Cluster:
@@ -67,9 +77,43 @@ def test_a_taken_subnet_is_left_alone() -> None:
 
 def test_it_knows_its_cluster() -> None:
     made = layout("a", "b")
-    assert made.is_of(cluster("a", "b"), True)
-    assert not made.is_of(cluster("a", "b"), False)
-    assert not made.is_of(cluster("a"), True)
+    assert made.is_of(lay_out(cluster("a", "b"), "bed", "boot", True, ()))
+    assert not made.is_of(lay_out(cluster("a", "b"), "bed", "boot", False, ()))
+    assert not made.is_of(layout("a"))
+
+
+def shaped(cores: float, *cpus: float) -> Layout:
+    machines = [
+        Machine(name=f"m{i}", resources={"cpu": cpu} if cpu else {}, nic_in=1e7, nic_out=2e7)
+        for i, cpu in enumerate(cpus)
+    ]
+    shape = Shape(cores, Path("/groups"))
+    return lay_out(Cluster(machines=tuple(machines)), "bed", "boot", True, (), shape)
+
+
+def test_cores_are_shared_by_cpu() -> None:
+    made = shaped(2.0, 8, 4, 4)
+    assert made.is_shaped
+    limits = [host.limits for host in made.hosts]
+    assert [each and each.cores for each in limits] == [1.0, 0.5, 0.5]
+    assert limits[0] == Limits(in_bytes_per_s=1e7, out_bytes_per_s=2e7, cores=1.0)
+    assert made.hosts[1].cgroup == Path("/groups/hr.bed.m1")
+    assert Layout.model_validate_json(made.model_dump_json()) == made
+
+
+def test_limits_may_change_but_not_come_and_go() -> None:
+    made = shaped(2.0, 8, 4)
+    assert made.is_of(shaped(1.0, 8, 4))
+    assert not made.is_of(shaped(2.0, 8, 8))
+    assert not layout("a").is_of(shaped(1.0, 4))
+    assert not layout("a").is_shaped
+
+
+def test_every_machine_needs_its_share_of_the_cores() -> None:
+    with pytest.raises(SpecError, match="m1 has no `cpu`"):
+        shaped(2.0, 8, 0)
+    with pytest.raises(SpecError, match="0 cores"):
+        shaped(0.0, 8)
 
 
 def test_it_survives_its_file() -> None:
