@@ -36,12 +36,13 @@ from headrace.runtime.nodes import Node, check_resources
 from headrace.runtime.orders import PATIENCE_S, Orders
 from headrace.runtime.placing import slots_of
 from headrace.runtime.recording import Recorder, Story
-from headrace.runtime.run_file import RunFile
+from headrace.runtime.run_file import RunFile, Traffic
 from headrace.runtime.runs import RunFolder, runs_folder
 from headrace.runtime.shipping import wanted_files
 from headrace.runtime.survey import Found
 from headrace.runtime.tracing import read_offsets, trace_of_folder
 from headrace.runtime.tracking import check_trackers, make_tracking, settings_of
+from headrace.runtime.traffic.control import control_of
 from headrace.runtime.user_code import Script, pack
 from headrace.training.checkpoints import newest_whole
 
@@ -77,6 +78,8 @@ class ClusterRun:
             they are.
         replan: Whether the run goes on with another plan when its machines are no longer what this
             one was made for.
+        traffic: `plan` to share the network as the plan's policy says, which needs privileges on
+            every machine; `none` to leave that to the system.
         track: Who keeps figures: `tensorboard[:DIR]`, `mlflow[:URI]`.
         files: Texts to keep in the run's folder, by name.
     """
@@ -99,6 +102,7 @@ class ClusterRun:
     max_restarts: int = 3
     elastic: bool = False
     replan: bool = False
+    traffic: Traffic = "none"
     track: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
 
@@ -188,6 +192,7 @@ class _Run:
         self._listener = listeners_of(wanted, folder, watcher.say)
         self._story = Story()
         self._recorder: Recorder | None = None
+        self._traffic: list[dict[str, Any]] = []
         self._plan: Plan | None = None
         self._better: dict[frozenset[str], Plan] = {}
         newest = newest_whole(folder.checkpoints)
@@ -236,7 +241,8 @@ class _Run:
             wanted.plan,
             PATIENCE_S if wanted.max_restarts else 0.0,
         )
-        crew = Crew(slots, f"{folder.run_id}-{number}", wanted.cache)
+        traffic = control_of(plan, recorder.say) if wanted.traffic == "plan" else None
+        crew = Crew(slots, f"{folder.run_id}-{number}", wanted.cache, traffic)
         controller = Controller(
             crew,
             orders,
@@ -248,7 +254,11 @@ class _Run:
             self._machines.there,
             drift,
         )
-        return controller.run(self._interrupted), crew.tasks
+        outcome = controller.run(self._interrupted)
+        if traffic is not None:
+            self._traffic.append(traffic.figures())
+            folder.append_event("traffic", **self._traffic[-1])
+        return outcome, crew.tasks
 
     def finish(self, outcome: Outcome) -> None:
         """Write the last status, and what was seen."""
@@ -265,6 +275,7 @@ class _Run:
             **self._recorder.summary(),
             "attempts": self.mender.state.attempt,
             "restarts": self.mender.state.num_restarts,
+            "traffic": self._traffic,
         }
 
     def _decided(self, state: Recovery, decision: Decision) -> None:

@@ -17,6 +17,7 @@ from headrace.runtime.shells.sampler import SamplerShell
 from headrace.runtime.shells.server import ServerShell
 from headrace.runtime.shells.store import StoreShell
 from headrace.runtime.shells.trainer import TrainerShell
+from headrace.runtime.traffic.control import TrafficControl
 from headrace.runtime.version import own_version
 
 _SHELLS = {
@@ -40,13 +41,20 @@ class Crew:
         name: Of the run, for people who look at the Ray cluster.
         cache: Folder for shipped graphs, `{machine}` in it stands for the machine's name; none for
             the usual one.
+        traffic: Controls the traffic between machines; none to leave it alone.
     """
 
-    def __init__(self, slots: Sequence[Slot], name: str, cache: str | None = None) -> None:
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        name: str,
+        cache: str | None = None,
+        traffic: TrafficControl | None = None,
+    ) -> None:
         self._slots = {slot.task.name: slot for slot in slots}
         stores = {slot.node.node_id: slot.index for slot in slots if slot.task.role is Role.STORE}
         self._machines = {slot.task.name: stores[slot.node.node_id] for slot in slots}
-        self._name, self._cache = name, cache
+        self._name, self._cache, self._traffic = name, cache, traffic
         self._group: Group | None = None
         self._shells: dict[str, Any] = {}
         self._hellos: dict[str, dict[str, Any]] = {}
@@ -151,6 +159,8 @@ class Crew:
 
     def look(self) -> None:
         """Start shells as soon as they have their places."""
+        if self._traffic is not None:
+            self._traffic.look()
         if self._group is None or self._shells or time.monotonic() < self._next_look_s:
             return
         self._next_look_s = time.monotonic() + _LOOK_S
@@ -203,7 +213,23 @@ class Crew:
             )
         self._hellos[name] = hello
         if self.is_placed:
+            self._control_traffic()
             self._tell(Placed())
+
+    def _control_traffic(self) -> None:
+        """Start an agent on every machine."""
+        if self._traffic is None:
+            return
+        import ray
+
+        address = ray.util.get_node_ip_address()
+        port = self._traffic.begin(address)
+        for store in self.stores:
+            beside = (name for name, slot in self._slots.items() if slot.node == store.node)
+            tasks = {name: f"{self._hellos[name]['folder']}/{name}.pid" for name in beside}
+            interface = self._hellos[store.task.name]["interface"] or ""
+            order = self._traffic.order(store.task.machine, interface, tasks, address, port)
+            self._shells[store.task.name].control_traffic.remote(order)
 
     def is_passing(self, error: Exception) -> bool:
         """Whether a call may succeed when it is made again."""
@@ -248,6 +274,8 @@ class Crew:
         """End all shells and give everything back."""
         import ray
 
+        if self._traffic is not None:
+            self._traffic.close()
         with suppress(Exception):
             refs = [
                 shell.close.remote() for name, shell in self._shells.items() if name in self._hellos

@@ -14,6 +14,10 @@ from headrace.core.values import Value
 FILE_NAME = "run.json"
 
 
+Traffic = Literal["none", "plan"]
+"""Who shares the network among flows."""
+
+
 class RunFile(Value):
     """A run, as it was asked for; see `ClusterRun`.
 
@@ -33,6 +37,7 @@ class RunFile(Value):
         max_restarts: How often a task is started again without a new checkpoint.
         elastic: Whether machines that join are used.
         replan: Whether the run is planned anew when it has drifted from its plan.
+        traffic: Who shares the network: the plan's policy, or nobody but the system.
         track: Who keeps figures, as `--track` names them.
     """
 
@@ -51,6 +56,7 @@ class RunFile(Value):
     max_restarts: Annotated[int, Field(ge=0)] = 3
     elastic: bool = False
     replan: bool = False
+    traffic: Traffic = "none"
     track: tuple[str, ...] = ()
 
     def save(self, folder: Path) -> None:

@@ -54,6 +54,8 @@ class Child:
                 cwd=folder,
                 start_new_session=True,
             )
+        # For whoever wants to know which processes are this task's.
+        log.with_suffix(".pid").write_text(str(self.pid), encoding="ascii")
         threading.Thread(target=self._watch, name="end of the child", daemon=True).start()
 
     @property

@@ -9,6 +9,7 @@ from typing import Any
 
 from headrace.runtime.shells.child import Child
 from headrace.runtime.shells.graph_files import GraphFiles
+from headrace.runtime.shells.here import write_private
 from headrace.runtime.shells.reaching import unreachable
 from headrace.runtime.shells.shell import Shell
 
@@ -27,6 +28,7 @@ class StoreShell(Shell):
         self._files = GraphFiles(cache)
         self._config: dict[str, Any] = {}
         self._num_starts = 0
+        self._agent: Child | None = None
 
     def find_graph(self, given: str, fingerprint: str, files: dict[str, int]) -> dict[str, Any]:
         """Where the graph is on this machine, and which files of it are not."""
@@ -67,10 +69,28 @@ class StoreShell(Shell):
         """
         return unreachable(places)
 
+    def control_traffic(self, config: dict[str, Any]) -> None:
+        """Start the agent that controls what leaves this machine.
+
+        Args:
+            config: An `AgentConfig`.
+        """
+        path = self.folder / "traffic.json"
+        write_private(path, json.dumps(config).encode())
+        command = [sys.executable, "-m", "headrace.runtime.traffic", str(path)]
+        self._agent = Child(command, self.folder / "traffic.log")
+
+    def close(self) -> None:
+        """End whatever is left, and remove the folder."""
+        if self._agent is not None:
+            self._agent.end()
+        super().close()
+
     def _start(self) -> None:
         self._num_starts += 1
         path = self.folder / "store.json"
-        own = {"ready": str(self._ready)}
+        # Rows that were learnt are found again by a store that is started again.
+        own = {"ready": str(self._ready), "embedding_folder": str(self.folder / "embeddings")}
         path.write_text(json.dumps({**self._config, **own}), encoding="utf-8")
         command = [sys.executable, "-m", "headrace.graph.service", "--config", str(path)]
         self._child = Child(command, self.log_path)

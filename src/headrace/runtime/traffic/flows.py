@@ -1,0 +1,121 @@
+"""Flows between the tasks of a plan: which task sends what to which."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.core.plan import Plan
+from headrace.core.tasks import EdgeKind, build_task_graph
+from headrace.costs import edge_volumes, task_machines
+from headrace.policies.flow import Flow
+
+_KINDS = {
+    ("store", "sampler"): EdgeKind.GRAPH,
+    ("store", "trainer"): EdgeKind.GRAPH,
+    ("sampler", "trainer"): EdgeKind.BATCH,
+    ("trainer", "ps"): EdgeKind.GRADIENT,
+    ("ps", "trainer"): EdgeKind.PARAMETER,
+    ("trainer", "trainer"): EdgeKind.RING,
+}
+_UNKNOWN_BYTES = 1e6  # what trainers sample by themselves, to see how good they are
+
+
+@dataclass(frozen=True)
+class LiveFlow:
+    """What one task sends to another over however many connections.
+
+    Attributes:
+        number: Unique in the run.
+        src: Sending task.
+        dst: Receiving task.
+        src_machine: Number of the sender's machine.
+        dst_machine: Number of the receiver's machine.
+        task: Number of the receiving task.
+        kind: What it carries.
+        volume_bytes: What it carries in an iteration, on average.
+    """
+
+    number: int
+    src: str
+    dst: str
+    src_machine: int
+    dst_machine: int
+    task: int
+    kind: EdgeKind
+    volume_bytes: float
+
+    def opened(self, sent_bytes: float, opened_s: float, iteration: int = 0) -> Flow:
+        """As policies see it while it sends.
+
+        Args:
+            sent_bytes: Since it opened.
+            opened_s: When.
+            iteration: Of what it sends, if somebody knows.
+        """
+        return Flow(
+            src=self.src_machine,
+            dst=self.dst_machine,
+            task=self.task,
+            edge=self.number,
+            kind=int(self.kind),
+            iteration=iteration,
+            volume=self.volume_bytes,
+            remaining=max(self.volume_bytes - sent_bytes, 1.0),
+            opened=opened_s,
+        )
+
+
+class Flows:
+    """All flows of a plan that may be seen.
+
+    Args:
+        plan: The plan.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        job, placed = plan.job, plan.placed
+        graph = build_task_graph(job, plan.cluster.num_machines, placed.ring_order)
+        machines = task_machines(graph, placed)
+        self._tasks = {name: number for number, name in enumerate(graph.names)}
+        self._machines = {name: int(machines[number]) for name, number in self._tasks.items()}
+        self._volumes: dict[tuple[str, str], float] = defaultdict(float)
+        trainers = np.arange(graph.num_tasks)
+        trainers[graph.first_ring :] = graph.first_trainer + graph.owner[graph.first_ring :]
+        volumes = edge_volumes(graph, job, plan.profile, plan.seeds)
+        for src, dst, num_bytes in zip(graph.src, graph.dst, volumes, strict=True):
+            # Steps of the ring are processes of trainers.
+            pair = graph.names[trainers[src]], graph.names[trainers[dst]]
+            self._volumes[pair] += float(num_bytes)
+        self._known: dict[tuple[str, str], LiveFlow] = {}
+        self._numbered: list[LiveFlow] = []
+
+    def __getitem__(self, number: int) -> LiveFlow:
+        return self._numbered[number]
+
+    def __len__(self) -> int:
+        return len(self._numbered)
+
+    def find(self, src: str, dst: str) -> LiveFlow | None:
+        """The flow between two tasks; none if it is too small to care about, or stays at home."""
+        found = self._known.get((src, dst))
+        if found is not None:
+            return found
+        kind = _KINDS.get((role_of(src), role_of(dst)))
+        if kind is None or not {src, dst} <= self._tasks.keys():
+            return None
+        here, there = self._machines[src], self._machines[dst]
+        if here == there:
+            return None
+        volume = self._volumes.get((src, dst), 0.0) or _UNKNOWN_BYTES
+        made = LiveFlow(len(self), src, dst, here, there, self._tasks[dst], kind, volume)
+        self._known[src, dst] = made
+        self._numbered.append(made)
+        return made
+
+
+def role_of(task: str) -> str:
+    """Of a task's name: `sampler` of `sampler1.0`."""
+    return task.rstrip("0123456789.")

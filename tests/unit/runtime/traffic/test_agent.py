@@ -1,0 +1,117 @@
+"""Which flows are open, whose sockets are whose, and what the kernel is told."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from pathlib import Path
+
+import pytest
+
+from headrace.runtime.htb import TRUNK, HtbClass
+from headrace.runtime.traffic.agent import OpenFlows
+from headrace.runtime.traffic.connections import End
+from headrace.runtime.traffic.finding import Finder, session_of
+from headrace.runtime.traffic.kernel import Connection, Counters, class_message
+from headrace.runtime.traffic.trees import filter_keys
+from headrace.runtime.traffic.wire import Line, greet, welcome
+
+NIC = 50e6
+
+
+def test_a_flow_is_open_while_it_sends_or_waits() -> None:
+    flows = OpenFlows(NIC)
+    assert not flows.look({0: Counters(0, 0), 1: Counters(0, 0)}, 0.0)
+    assert flows.look({0: Counters(200_000, 0), 1: Counters(0, 1500)}, 0.05)
+    assert flows.open() == [[0, 200_000], [1, 0]]
+    assert not flows.look({0: Counters(400_000, 0), 1: Counters(0, 1500)}, 0.1)
+    assert flows.look({0: Counters(400_100, 0), 1: Counters(0, 1500)}, 0.15)
+    assert flows.open() == [[1, 0]]
+
+
+def test_acknowledgements_open_no_flow() -> None:
+    flows = OpenFlows(NIC)
+    flows.look({0: Counters(0, 0)}, 0.0)
+    assert not flows.look({0: Counters(20_000, 0)}, 0.05)
+
+
+def test_what_a_flow_has_sent_counts_from_its_opening() -> None:
+    flows = OpenFlows(NIC)
+    flows.look({0: Counters(10_000_000, 0)}, 0.0)
+    flows.look({0: Counters(11_000_000, 0)}, 0.05)
+    assert flows.open() == [[0, 1_000_000]]
+
+
+def test_a_session_is_found_behind_any_name() -> None:
+    assert session_of(b"12 (a) b (c)) S 1 12 77 0 -1 4194304 ...") == 77
+
+
+def test_sockets_of_this_process_are_found_and_missed(tmp_path: Path) -> None:
+    import os
+
+    named = tmp_path / "store0.pid"
+    here, there = ("10.0.0.1", 7000), ("10.0.0.2", 40000)
+    one, other = socket.socketpair()
+    with one, other:
+        inodes = [os.fstat(each.fileno()).st_ino for each in (one, other)]
+        open_ = [Connection(here, there, inodes[0]), Connection(here, ("10.0.0.3", 1), 1)]
+        finder = Finder({"store0": named}, lambda: list(open_))
+        assert finder.look() == ([], [])
+        named.write_text(str(os.getsid(0)))
+        end = End("store0", here, there)
+        assert finder.look() == ([end], [])
+        assert finder.look() == ([], [])
+        open_.clear()
+        assert finder.look() == ([], [end])
+
+
+def test_a_filter_names_the_peer_and_both_ports() -> None:
+    assert filter_keys((7000, "10.78.0.2", 40000)) == [
+        "0x0a4e0002/0xffffffff+16",
+        "0x1b589c40/0xffffffff+20",
+    ]
+
+
+def test_rates_are_told_in_bytes_and_bursts_in_ticks() -> None:
+    message = class_message(3, HtbClass(0x10010, TRUNK, 1e6, 50e6, 2, 120_000))
+    _, index, handle, parent = struct.unpack_from("=BxxxiII", message)
+    assert (index, handle, parent) == (3, 0x10010, TRUNK)
+    at = message.index(struct.pack("=I", 1_000_000))
+    assert struct.unpack_from("=I", message, at + 12) == (50_000_000,)
+    burst, ceil_burst, quantum, _, prio = struct.unpack_from("=IIIII", message, at + 16)
+    # 65,536 bytes at 1 MB/s last 65.5 ms; a tick is 64 ns.
+    assert burst == round(65_536 / 1e6 * 1e9 / 64)
+    assert ceil_burst == round(100_000 / 50e6 * 1e9 / 64)
+    assert (quantum, prio) == (120_000, 2)
+
+
+def test_fast_cards_have_rates_beyond_32_bits() -> None:
+    message = class_message(3, HtbClass(0x10010, TRUNK, 12.5e9, 12.5e9))
+    assert message.count(struct.pack("=Q", 12_500_000_000)) == 2
+
+
+@pytest.mark.parametrize("has_token", [True, False])
+def test_only_who_has_the_token_is_welcome(has_token: bool) -> None:
+    ours, theirs = socket.socketpair()
+    for each in (ours, theirs):
+        each.settimeout(5.0)
+    outcome: list[str] = []
+
+    def agent() -> None:
+        with theirs:
+            try:
+                greet(Line(theirs), b"token" if has_token else b"guess", "m0")
+            except EOFError:
+                outcome.append("refused")
+
+    thread = threading.Thread(target=agent)
+    thread.start()
+    with ours:
+        if has_token:
+            assert welcome(Line(ours), b"token") == "m0"
+        else:
+            with pytest.raises(EOFError):
+                welcome(Line(ours), b"token")
+    thread.join()
+    assert outcome == ([] if has_token else ["refused"])
