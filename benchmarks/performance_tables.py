@@ -1,0 +1,300 @@
+"""What the performance page shows of each result file: part of `performance_page.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+Result = Mapping[str, Any]
+Table = list[str]
+
+_NOT_FIGURES = frozenset(
+    {"benchmark", "date", "machine", "command", "commands", "is_quick", "seconds", "elapsed_s"}
+)
+_MOST_ROWS = 60
+SWEEPS = {"batch_size": "batch size", "pmr": "peak over mean of volumes"}
+
+
+def dig(result: Result, path: str) -> Any:
+    """A value by its keys, like `start/open_s`; none if it is not there."""
+    value: Any = result
+    for key in path.split("/"):
+        if not isinstance(value, Mapping) or key not in value:
+            return None
+        value = value[key]
+    return value
+
+
+def show(value: Any, unit: str = "") -> str:
+    """A value as people read it; units are `%` of a share, `s`, `x` for a ratio, or any word."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Sequence | Mapping):
+        return str(len(value)) if value else "none"
+    if not isinstance(value, int | float):
+        return "-"
+    if unit == "%":
+        return f"{_plain(100 * value)} %"
+    return f"{_plain(value)} {unit}".strip() if unit != "x" else f"{_plain(value)} times"
+
+
+def _plain(value: float) -> str:
+    """Three digits that count, thousands with commas."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 1000 or (isinstance(value, int) and abs(value) >= 100):
+        return f"{value:,.0f}"
+    if abs(value) < 1e-3:
+        return f"{value:.1e}"
+    return f"{value:.3g}"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A Markdown table; nothing if it has no rows."""
+    if not rows:
+        return []
+    lines = [head, ["---"] * len(head), *rows]
+    return ["", *("| " + " | ".join(cells) + " |" for cells in lines)]
+
+
+def figures(result: Result, *wanted: tuple[str, str, str]) -> Table:
+    """A table of single figures: what, where in the file, in which unit."""
+    found = [(what, dig(result, path), unit) for what, path, unit in wanted]
+    rows = [(what, show(value, unit)) for what, value, unit in found if value is not None]
+    return table(("what", "found"), rows)
+
+
+def by_name(result: Result, path: str, first: str, *columns: tuple[str, str, str]) -> Table:
+    """A table with a row for each entry of a mapping."""
+    entries = dig(result, path)
+    if not isinstance(entries, Mapping):
+        return []
+    rows = [
+        (name, *(show(dig(entry, where), unit) for _, where, unit in columns))
+        for name, entry in entries.items()
+        if isinstance(entry, Mapping)
+    ]
+    return table((first, *(head for head, _, _ in columns)), rows)
+
+
+def planner(result: Result) -> Table:
+    """Plans of all settings, and how well the objective ranks placements."""
+    return [
+        *by_name(
+            result, "settings", "setting",
+            ("search", "search_s", "s"),
+            ("makespan over the bound", "gap", "%"),
+            ("share of plans proven best", "proven", "%"),
+            ("saving over DGTP, K = 2", "saving", "%"),
+            ("worst seed", "worst_saving", "%"),
+            ("seeds", "num_seeds", ""),
+        ),
+        *by_name(
+            result, "rank_correlation", "rank correlation with rehearsals",
+            ("our objective, maxmin", "objective_maxmin", ""),
+            ("the paper's critical path, maxmin", "critical_path_maxmin", ""),
+            ("our objective, oes", "objective_oes", ""),
+            ("the paper's critical path, oes", "critical_path_oes", ""),
+        ),
+    ]  # fmt: skip
+
+
+def simulator(result: Result) -> Table:
+    """Events per second, and the largest setting."""
+    policies = [(name, name, "") for name in ("oes", "maxmin", "priority")]
+    return [
+        *by_name(result, "events_per_s", "events per second, K = 2", *policies),
+        *by_name(result, "events_per_s_unlimited", "the same, window unlimited", *policies),
+        *figures(
+            result,
+            ("1,024 machines, 20 iterations, `oes`", "scale_1024_s", "s"),
+            ("events of that", "scale_1024_events", ""),
+        ),
+    ]
+
+
+def theory(result: Result) -> Table:
+    """What was tried of the theorems."""
+    return figures(
+        result,
+        ("random instances", "instances", ""),
+        ("violations of theorem 3 (OES within the critical path)", "theorem3_violations", ""),
+        ("violations of the factor Delta", "delta_violations", ""),
+        ("instances with pacing", "paced_instances", ""),
+        ("violations of its bound", "paced_violations", ""),
+    )
+
+
+def paper(result: Result) -> Table:
+    """Gains over the paper's schedulers, in its simulation settings."""
+    rows = []
+    for setting, sweeps in (dig(result, "gains") or {}).items():
+        for sweep, gains in sweeps.items():
+            for rival, gain in gains.get("ours", {}).items():
+                mean, least = show(gain["mean"], "%"), show(gain["smallest"], "%")
+                rows.append((setting, SWEEPS.get(sweep, sweep), rival, mean, least))
+    return table(("setting", "swept", "against", "time saved, mean", "smallest"), rows)
+
+
+def graph_data(result: Result) -> Table:
+    """Partitioning at scale, starting, and cuts beside METIS."""
+    rows = [
+        (name, parts, show(each.get("cut"), "%"), show(each.get("cut_ratio")),
+         show(each.get("imbalance")), show(each.get("remote_fraction"), "%"))
+        for name, by_parts in (dig(result, "quality") or {}).items()
+        for parts, each in by_parts.items()
+    ]  # fmt: skip
+    return [
+        *figures(
+            result,
+            ("10 M nodes, 160 M edges, 128 features into parts: time", "scale/wall_s", "s"),
+            ("the same: memory of its own", "scale/peak_own_gib", "GiB"),
+            ("the same: on disk", "scale/disk_gib", "GiB"),
+            ("the same: balancing communication", "scale/stages_s/balancing communication", "s"),
+            ("100 M nodes, 1.6 B edges, topology alone, Fennel: time", "stream/wall_s", "s"),
+            ("the same: memory of its own", "stream/peak_own_gib", "GiB"),
+            ("the same: edges cut", "stream/cut", "%"),
+            ("a new process opens the 10 M graph", "start/open_s", "s"),
+            ("... and has its first batch, with starting Python", "start/first_sample_s", "s"),
+            ("memory of a second such process", "start/second_process_own_mib", "MiB"),
+        ),
+        *table(
+            ("graph", "parts", "edges cut", "over METIS alone", "largest communication over mean",
+             "remote in a batch"),
+            rows,
+        ),
+    ]  # fmt: skip
+
+
+def data_path(result: Result) -> Table:
+    """Training speed, sampling and gathering."""
+    runs = [
+        (str(number), *(show(each.get(key), "x") for key in ("ratio", "ceiling")))
+        for number, each in enumerate(result.get("light_runs", ()), 1)
+    ]
+    return [
+        *figures(
+            result,
+            ("training with samplers over plain PyG, GraphSAGE 2 x 64", "end_to_end_ratio", "x"),
+            ("the same, 3 x 256", "end_to_end_ratio_heavy", "x"),
+            ("over PyG with torch-sparse, 2 x 64", "over_torch_sparse", "x"),
+            ("our sampler over DGL 1.1.3's, fan-out 15, 10, 5", "kernel_ratio", "x"),
+            ("our sampler, per batch of 1,024", "details/kernel/ms_per_batch/ours", "ms"),
+            ("rows from a store over those of a bare socket", "gather_ratio", "x"),
+            ("the same through Flight alone", "details/gather/ratio_flight", "x"),
+            ("the same with TLS", "gather_ratio_tls", "x"),
+            ("a store's rows", "details/gather/megabytes_per_s/service 1", "MB/s"),
+            ("share of time in which the trainer waits", "idle_share", "%"),
+            ("memory after 2,000 batches over that after 200", "memory_growth", "x"),
+            ("rows that a cache of a tenth of all has", "cache_hit_rate", "%"),
+        ),
+        *table(("2 x 64, run", "over plain PyG", "the most that samplers could give"), runs),
+    ]
+
+
+def same_mathematics(result: Result) -> Table:
+    """Accuracy beside PyG's loader."""
+    return by_name(
+        result, "tasks", "task",
+        ("headrace, points", "ours", ""),
+        ("PyG's loader", "theirs", ""),
+        ("difference", "difference", ""),
+        ("standard error", "standard_error", ""),
+        ("within what is allowed", "is_within", ""),
+    )  # fmt: skip
+
+
+def cluster_runtime(result: Result) -> Table:
+    """Runs on the emulated cluster."""
+    return [
+        *figures(
+            result,
+            ("from `headrace run` to the first batch", "start_to_first_batch_s", "s"),
+            ("what a graph of 10 M nodes adds", "large_graph_adds_s", "s"),
+            ("processor time that is not the tasks', of the time", "overhead_share", "%"),
+            ("... beyond that of idle Ray", "overhead_share_beyond_idle_ray", "%"),
+            ("tracing, of the time", "overhead/tracing_share", "%"),
+            ("memory after 2,000 iterations over that after 200", "memory_growth", "x"),
+            ("share of time in which trainers wait for batches", "idle_share", "%"),
+            ("tasks where the plan says", "placed_as_planned", ""),
+            ("bytes in the trace against counters of the links", "link_bytes_error", "%"),
+            ("gradients of three trainers against one process", "gradient_difference/equal", ""),
+            ("the same with unequal shares", "gradient_difference/unequal", ""),
+            ("runs interrupted at any moment", "interrupts", ""),
+            ("processes and files that these left", "left_by_interrupts", ""),
+            ("testbeds brought up and down", "ups_and_downs", ""),
+            ("links, namespaces and processes that these left", "left_by_testbeds", ""),
+        ),
+        *by_name(
+            result, "predictions", "placement, predicted over measured time",
+            ("by its own profile", "by_own_profile/predicted_over_measured", ""),
+            ("by another placement's profile", "by_first_profile/predicted_over_measured", ""),
+        ),
+        *by_name(
+            result, "accuracy", "accuracy after a run on three trainers",
+            ("headrace, points", "ours", ""), ("PyG", "theirs", ""),
+            ("difference", "difference", ""), ("within what is allowed", "is_within", ""),
+        ),
+    ]  # fmt: skip
+
+
+def kills(result: Result) -> Table:
+    """Killed stores and samplers of a run on one machine."""
+    return figures(
+        result,
+        ("stores and samplers killed at random", "trials", ""),
+        ("of these, nobody said so in time, or something was left", "failed", ""),
+        ("the slowest error that names them", "slowest_s", "s"),
+        ("the median", "median_s", "s"),
+    )
+
+
+def faults(result: Result) -> Table:
+    """The campaign against runs on a cluster."""
+    return [
+        *figures(
+            result,
+            ("faults in real runs", "summary/trials", ""),
+            ("of these, not as they should be", "summary/failed", ""),
+            ("ended as the undisturbed run, to the last bit", "summary/same_to_the_last_bit", ""),
+            ("went on with fewer machines", "summary/on_other_machines", ""),
+            ("largest difference of these", "summary/largest_difference", ""),
+            ("longest time without a message or an iteration", "summary/longest_silence_s", "s"),
+            ("left behind", "summary/left_behind", ""),
+        ),
+        *by_name(
+            result, "summary/recovery_s", "from the kill to training as before",
+            ("median", "median", "s"), ("most", "most", "s"),
+        ),
+    ]  # fmt: skip
+
+
+def as_it_is(result: Result) -> Table:
+    """All single figures of a file that nobody has described."""
+    rows: list[tuple[str, str]] = []
+
+    def add(name: str, value: Any) -> None:
+        if isinstance(value, Mapping):
+            for key, inner in value.items():
+                add(f"{name} / {key}" if name else str(key), inner)
+        elif value is not None and not (isinstance(value, Sequence) and not value):
+            rows.append((name.replace("_", " "), show(value)))
+
+    add("", {key: value for key, value in result.items() if key not in _NOT_FIGURES})
+    return table(("what", "found"), rows[:_MOST_ROWS])
+
+
+SECTIONS: Mapping[str, tuple[str, Callable[[Result], Table]]] = {
+    "planner": ("Plans", planner),
+    "simulator": ("Rehearsals", simulator),
+    "theory": ("Theory", theory),
+    "paper_figures": ("Beside the paper's schedulers", paper),
+    "graph_data": ("Graphs on disk", graph_data),
+    "data_path": ("From stores to batches", data_path),
+    "same_mathematics": ("The same accuracy as PyG", same_mathematics),
+    "cluster_runtime": ("Runs on a cluster", cluster_runtime),
+    "kills": ("Killed processes, one machine", kills),
+    "faults": ("Faults, on a cluster", faults),
+}
