@@ -10,7 +10,7 @@ import pytest
 
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.errors import SpecError
-from headrace.runtime.testbed import Testbed, take_down
+from headrace.runtime.testbed import Testbed, processes, take_down
 from tests.e2e.goodput import PAYLOAD, measure
 from tests.e2e.test_testbed import left_of
 
@@ -72,3 +72,8 @@ def test_limits_change_but_do_not_come_and_go(bed: Testbed) -> None:
     assert [host.init for host in again.hosts] == [host.init for host in hosts]
     with pytest.raises(SpecError, match="is up with limits"):
         Testbed.up(faster, name, with_ray=False)
+    # What is left of a machine that was killed goes too, which the fixture sees.
+    victim = hosts[1].init
+    assert victim is not None
+    assert processes.end([victim], 60.0) == []
+    assert Testbed.find(name).problems() == ["machine slow has ended"]
