@@ -21,6 +21,7 @@ __all__ = [
     "Outlook",
     "compare",
     "load_trace",
+    "profile_text",
     "profile_trace",
     "save_profile",
     "save_trace",
@@ -75,18 +76,22 @@ def compare(
     return Outlook(found.iteration_time_s, measured_iteration_time_s(trace, skip))
 
 
+def profile_text(profile: Profile) -> str:
+    """A profile as YAML."""
+    written = profile.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    return yaml.safe_dump(
+        {"version": profile.version, **written}, sort_keys=False, default_flow_style=None, width=99
+    )
+
+
 def save_profile(profile: Profile, path: AnyPath) -> None:
     """Write a profile as YAML.
 
     Raises:
         SpecError: The file cannot be written.
     """
-    written = profile.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    text = yaml.safe_dump(
-        {"version": profile.version, **written}, sort_keys=False, default_flow_style=None, width=99
-    )
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        Path(path).write_text(profile_text(profile), encoding="utf-8")
     except OSError as error:
         reason = error.strerror or error
         raise SpecError(f"{path} cannot be written ({reason})", "choose another path") from None

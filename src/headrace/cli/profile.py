@@ -86,18 +86,11 @@ def profile(
 
 def _run(wanted: dict[str, Any], config: Path | None, settings: list[str], as_json: bool) -> Path:
     """Run the job; where its trace is."""
-    from headrace.api.cluster_running import ClusterRun, run_cluster
-    from headrace.api.running import Progress
-    from headrace.cli.run import INTERRUPTED, Display, read_settings
+    from headrace.api.cluster_running import ClusterRun
+    from headrace.cli.run import read_settings, run_shown
 
     asked = ClusterRun(**wanted, config=read_settings(config, settings))
-    with Display(Progress().after, as_json) as display:
-        try:
-            summary = run_cluster(asked, display)
-        except KeyboardInterrupt:
-            display.say("interrupted; all tasks of the run have ended")
-            raise typer.Exit(INTERRUPTED) from None
-    return Path(summary["folder"]) / "trace.npz"
+    return Path(run_shown(asked, as_json)["folder"]) / "trace.npz"
 
 
 def _show(profile: Profile, plan: Plan, outlook: Outlook) -> None:

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self
 
@@ -31,8 +32,15 @@ def run(
     plan: Annotated[
         Path | None, typer.Option(help="Made by headrace plan: run it on Ray.", metavar="FILE")
     ] = None,
+    auto: Annotated[bool, typer.Option("--auto", help="Profile, plan, run and report.")] = False,
+    cluster: Annotated[
+        Path | None, typer.Option(help="With --auto; else what Ray has.", metavar="FILE")
+    ] = None,
+    job: Annotated[
+        Path | None, typer.Option(help="With --auto; else a usual one.", metavar="FILE")
+    ] = None,
     graph: Annotated[
-        Path | None, typer.Option(help="Parts; one per machine of the plan.", metavar="DIR")
+        Path | None, typer.Option(help="Parts; one for each machine.", metavar="DIR")
     ] = None,
     address: Address = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would start.")] = False,
@@ -41,13 +49,13 @@ def run(
     name: Annotated[str, typer.Option(help="Of the run; else the job's.", metavar="NAME")] = "",
     runs: Runs = None,
     working_dir: Annotated[
-        Path | None, typer.Option(help="Your code; else the script's folder.", metavar="DIR")
+        Path | None, typer.Option(help="Your code.", metavar="DIR", hidden=True)
     ] = None,
     pip: Annotated[
         Path | None, typer.Option(help="Packages that the script needs.", metavar="FILE")
     ] = None,
     cache: Annotated[
-        str | None, typer.Option(help="For shipped graphs, on every machine.", metavar="DIR")
+        str | None, typer.Option(help="For shipped graphs.", metavar="DIR", hidden=True)
     ] = None,
     no_tls: NoTls = False,
     checkpoint_every: Annotated[
@@ -63,24 +71,24 @@ def run(
     elastic: Annotated[
         bool, typer.Option("--elastic", help="Use machines once they are there.")
     ] = False,
+    replan: Annotated[
+        bool, typer.Option("--replan", help="Plan anew when machines change.")
+    ] = False,
     track: Annotated[
         list[str] | None,
         typer.Option(help="tensorboard[:DIR] or mlflow[:URI].", metavar="TOOL"),
     ] = None,
-    local: Annotated[bool, typer.Option("--local", help="All on this machine.")] = False,
+    local: Annotated[
+        bool, typer.Option("--local", help="Here: --stores N and --samplers S.")
+    ] = False,
     parts: Annotated[
         Path | None, typer.Option(help="Another name of --graph.", metavar="DIR", hidden=True)
     ] = None,
     stores: Annotated[
         int | None,
-        typer.Option(help="With --local: parts behind a store.", metavar="N", min=0),
+        typer.Option(help="Parts behind a store.", metavar="N", min=0, hidden=True),
     ] = None,
-    samplers: Annotated[
-        int,
-        typer.Option(
-            help="With --local: of batches; else 1.", metavar="S", min=0, show_default=False
-        ),
-    ] = 1,
+    samplers: Annotated[int, typer.Option(help="Of batches.", metavar="S", min=0, hidden=True)] = 1,
     tls: Annotated[bool, typer.Option("--tls", hidden=True)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -107,12 +115,13 @@ def run(
             "checkpoint_every": checkpoint_every,
             "max_restarts": max_restarts,
             "elastic": elastic or None,
+            "replan": replan or None,
             "track": None if track is None else tuple(track),
         }
-        if local or dry_run or name:
+        if local or dry_run or name or auto:
             raise SpecError(
                 "--resume goes on with a run of a plan, as it was",
-                "leave out --local, --dry-run and --name",
+                "leave out --auto, --local, --dry-run and --name",
             )
         _resume(resume, runs, changes, wanted_config, as_json)
         return
@@ -126,15 +135,21 @@ def run(
         given = tuple(arguments or ())
         here = LocalRun(script, given, graph, stores, samplers, tls, wanted_config)
         _run_local(here, tuple(track or ()), as_json)
-    if plan is None or local:
+    if auto and (plan is not None or local or dry_run):
+        raise SpecError(
+            "--auto makes a plan itself, and runs it", "leave out --plan, --local and --dry-run"
+        )
+    if (plan is None or local) and not auto:
         raise SpecError("a run needs machines", "give --plan, or say --local to use this one alone")
     if graph is None:
         raise SpecError("a run of a plan needs its graph", "give --graph, a directory of parts")
+    if not auto and (cluster or job):
+        raise SpecError("a plan has its own cluster and job", "leave both out, or say --auto")
     from headrace.api.cluster_running import ClusterRun
     from headrace.api.files import load_plan
 
-    wanted = ClusterRun(
-        plan=load_plan(plan),
+    run_of = partial(
+        ClusterRun,
         graph=graph,
         script=script,
         arguments=tuple(arguments or ()),
@@ -149,12 +164,18 @@ def run(
         checkpoint_every=CHECKPOINT_EVERY if checkpoint_every is None else checkpoint_every,
         max_restarts=MAX_RESTARTS if max_restarts is None else max_restarts,
         elastic=elastic,
+        replan=replan or auto,
+        traffic="plan" if auto else "none",
         track=tuple(track or ()),
     )
-    if dry_run:
-        _rehearse(wanted, as_json)
+    if plan is None:
+        from headrace.cli.auto import run_auto
+
+        run_auto(run_of, graph, cluster, job, address, as_json)
+    elif dry_run:
+        _rehearse(run_of(load_plan(plan)), as_json)
     else:
-        _run_cluster(wanted, as_json)
+        _run_cluster(run_of(load_plan(plan)), as_json)
 
 
 def _rehearse(wanted: ClusterRun, as_json: bool) -> None:
@@ -191,6 +212,18 @@ def _resume(
 
 
 def _run_cluster(wanted: ClusterRun, as_json: bool) -> None:
+    summary = run_shown(wanted, as_json)
+    if as_json:
+        typer.echo(json.dumps(summary))
+
+
+def run_shown(wanted: ClusterRun, as_json: bool) -> dict[str, Any]:
+    """Run a plan and show the run; its figures.
+
+    Args:
+        wanted: What to run.
+        as_json: Whether standard output is for figures alone.
+    """
     from headrace.api.cluster_running import run_cluster
     from headrace.api.running import Progress
 
@@ -200,8 +233,7 @@ def _run_cluster(wanted: ClusterRun, as_json: bool) -> None:
         except KeyboardInterrupt:
             display.say("interrupted; all tasks of the run have ended")
             raise typer.Exit(INTERRUPTED) from None
-    if as_json:
-        typer.echo(json.dumps(summary | _figures(display)))
+    return summary | _figures(display)
 
 
 def _run_local(wanted: LocalRun, track: tuple[str, ...], as_json: bool) -> NoReturn:

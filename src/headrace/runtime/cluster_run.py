@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from headrace.core.plan import Plan
 from headrace.graph.opening import PartitionedGraph, open_graph
 from headrace.observability.trace_file import save_trace
 from headrace.planner.replanning import replan
-from headrace.policies.drift.figures import Peak
 from headrace.policies.lifecycle.events import Outcome, Task
 from headrace.policies.recovery.deciding import Recovery
 from headrace.policies.recovery.events import Decision, Limits
@@ -39,7 +39,6 @@ from headrace.runtime.recording import Recorder, Story
 from headrace.runtime.run_file import RunFile, Traffic
 from headrace.runtime.runs import RunFolder, runs_folder
 from headrace.runtime.shipping import wanted_files
-from headrace.runtime.survey import Found
 from headrace.runtime.tracing import read_offsets, trace_of_folder
 from headrace.runtime.tracking import check_trackers, make_tracking, settings_of
 from headrace.runtime.traffic.control import control_of
@@ -285,14 +284,6 @@ class _Run:
     def _watch_drift(self, plan: Plan, nodes: Sequence[Node]) -> DriftWatch:
         machines = frozenset(node.machine for node in nodes)
 
-        def measure() -> dict[str, Peak]:
-            found = [Found(node.node_id, node.machine, node.address) for node in nodes]
-            rates = measure_peaks(self._ray, found)
-            return {
-                node.machine: Peak(rate.in_bytes_per_s, rate.out_bytes_per_s)
-                for node, rate in zip(nodes, rates, strict=True)
-            }
-
         def adopt(better: Plan) -> None:
             self._better[machines] = better
 
@@ -302,7 +293,7 @@ class _Run:
 
         return DriftWatch(
             plan,
-            measure,
+            partial(measure_peaks, self._ray, nodes),
             lambda: read_offsets(self._folder.path),
             adopt,
             say,

@@ -15,9 +15,11 @@ from typing import Any
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
 from headrace.core.units import format_bytes_per_s
+from headrace.policies.drift.figures import Peak
 from headrace.runtime import probing
 from headrace.runtime.connecting import connected
 from headrace.runtime.errors import RunError
+from headrace.runtime.nodes import Node
 from headrace.runtime.survey import (
     Bandwidth,
     Found,
@@ -97,8 +99,8 @@ def discover(
     return Discovery(cluster_of(nodes, bandwidths), tuple(notes))
 
 
-def measure_peaks(ray: Any, nodes: Sequence[Found], max_rounds: int = 3) -> list[Bandwidth]:
-    """What network cards carry at most while they are in use.
+def measure_peaks(ray: Any, nodes: Sequence[Node], max_rounds: int = 3) -> dict[str, Peak]:
+    """What network cards carry at most while they are in use, by machine.
 
     Pairs of machines send as much as they can, beside whatever else they send, and every machine
     counts all that goes through its card: a card that is full shows what it can do.
@@ -111,11 +113,12 @@ def measure_peaks(ray: Any, nodes: Sequence[Found], max_rounds: int = 3) -> list
     Raises:
         RunError: A machine does not answer.
     """
-    probes = _Probes(ray, nodes)
+    probes = _Probes(ray, [Found(node.node_id, node.machine, node.address) for node in nodes])
     try:
-        return probes.peaks(max_rounds)
+        peaks = probes.peaks(max_rounds)
     finally:
         probes.end()
+    return {node.machine: peak for node, peak in zip(nodes, peaks, strict=True)}
 
 
 class _Probes:
@@ -186,7 +189,7 @@ class _Probes:
                 notes.append(f"bandwidth of {name}: what its network card says")
         return bandwidths, notes
 
-    def peaks(self, max_rounds: int) -> list[Bandwidth]:
+    def peaks(self, max_rounds: int) -> list[Peak]:
         """Fill network cards, and count."""
         begun = [actor.count.remote() for actor in self._actors]
         for name, answer in zip(self._names, begun, strict=True):
@@ -196,7 +199,7 @@ class _Probes:
             self._flows([(b, a) for a, b in pairs])
         counted = [actor.peaks.remote() for actor in self._actors]
         return [
-            Bandwidth(*self._get(answer, f"machine {name} did not say what it counted", _CALL_S))
+            Peak(*self._get(answer, f"machine {name} did not say what it counted", _CALL_S))
             for name, answer in zip(self._names, counted, strict=True)
         ]
 

@@ -184,6 +184,10 @@ def test_a_run_of_a_plan_needs_its_graph(tmp_path: Path) -> None:
         (("--plan", "plan.json", path), "give --graph"),
         (("--plan", "plan.json", "--local", path), "needs machines"),
         (("--plan", tmp_path / "none.json", "--graph", "parts", path), "none.json"),
+        (("--plan", "plan.json", "--graph", "parts", "--job", "j", path), "or say --auto"),
+        (("--auto", path), "give --graph"),
+        (("--auto", "--plan", "plan.json", path), "--auto makes a plan itself"),
+        (("--auto", "--graph", tmp_path, "--job", tmp_path / "none.yaml", path), "none.yaml"),
     ):
         result = invoke(*arguments)
         assert result.exit_code == 2, result.output
