@@ -205,9 +205,7 @@ class _Merging:
             ),
             flows=made[0],
             local=made[1],
-            marks=tuple(
-                Mark(mark.at_s - begin_s, mark.text) for mark in marks if mark.at_s >= begin_s
-            ),
+            marks=_since(marks, begin_s),
         )
 
     def _are_apart(self, src: int, dst: int) -> bool:
@@ -295,6 +293,15 @@ class _Merging:
                 self._executions.add(here + trainer, n, begin_s, sent_s)
                 if self._are_apart(here + trainer, then):
                     self._flows.add(here + trainer, then, n, chunk_bytes, sent_s, begin_s + step_s)
+
+
+def _since(marks: Iterable[Mark], begin_s: float) -> tuple[Mark, ...]:
+    """Marks by the time of a trace; the last one before is at its begin, which it led to."""
+    known = sorted(marks, key=lambda mark: mark.at_s)
+    num_before = sum(mark.at_s < begin_s for mark in known)
+    return tuple(
+        Mark(max(mark.at_s - begin_s, 0.0), mark.text) for mark in known[max(num_before - 1, 0) :]
+    )
 
 
 def trace_of_folder(folder: Path, plan: Plan) -> Trace:

@@ -15,7 +15,7 @@ from headrace.core.job import Job, Role
 from headrace.core.placement import Placement
 from headrace.core.plan import Plan
 from headrace.core.profile import BatchTraffic, Profile, StoreTraffic, TaskTime
-from headrace.core.trace import Trace
+from headrace.core.trace import Mark, Trace
 from headrace.observability.trace_file import load_trace, save_trace
 from headrace.runtime.clocks import ClockOffset, clock_offset
 from headrace.runtime.tracing import (
@@ -185,3 +185,11 @@ def test_the_fastest_answer_says_how_far_a_clock_is() -> None:
     found = clock_offset(lambda: next(answers), lambda: next(times), num_pings=3)
     assert found.offset_s == pytest.approx(1.05 - 51.06)
     assert found.uncertainty_s == pytest.approx(0.05)
+
+
+def test_the_decision_before_a_trace_is_at_its_begin(plan: Plan) -> None:
+    marks = [Mark(9.0, "earlier"), Mark(9.5, "another plan"), Mark(11.5, "again")]
+    found = merge_records([("m0", text(SAMPLER))], {}, plan, marks).marks
+    # The first that happened is a request at 10.5.
+    assert found == (Mark(0.0, "another plan"), Mark(1.0, "again"))
+    assert merge_records([("m0", text(SAMPLER))], {}, plan, marks[2:]).marks == found[1:]
