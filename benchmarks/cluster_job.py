@@ -18,6 +18,7 @@ def train_func(ctx: Any) -> None:
         "epochs": take_epochs,
         "gradients": show_gradients,
         "points": show_points,
+        "learn": learn,
     }
     task[ctx.config["task"]](ctx)
 
@@ -59,6 +60,30 @@ def take_steps(ctx: Any) -> None:
             left -= 1
             if left == 0:
                 break
+
+
+def learn(ctx: Any) -> None:
+    """Steps, and every ten of them the share of right answers among the last fifty steps' seeds."""
+    model = make_model(ctx, 0)
+    model, optimizer = ctx.prepare(model, torch.optim.Adam(model.parameters(), lr=0.01))
+    loader = ctx.loader("train", num_neighbors=ctx.config["fanouts"])
+    shares: list[float] = []
+    began_s = time.monotonic()
+    while len(shares) < ctx.config["steps"]:
+        for batch in loader:
+            optimizer.zero_grad()
+            out = model(batch.x, batch.edge_index)[: batch.batch_size]
+            target = batch.y[: batch.batch_size]
+            cross_entropy(out, target).backward()
+            optimizer.step()
+            shares.append(float((out.argmax(-1) == target).float().mean()))
+            if len(shares) % 10 == 0:
+                recent = shares[-50:]
+                passed_s = time.monotonic() - began_s
+                ctx.report(step=len(shares), accuracy=sum(recent) / len(recent), passed_s=passed_s)
+            if len(shares) == ctx.config["steps"]:
+                break
+            del batch
 
 
 def take_epochs(ctx: Any) -> None:

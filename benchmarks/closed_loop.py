@@ -1,0 +1,193 @@
+"""Plan, run and compare on a shaped testbed: three ways to place and share, predicted and measured.
+
+    python benchmarks/closed_loop.py --json --output benchmarks/results/closed_loop.json
+    python benchmarks/closed_loop.py --json --only b-ps --repetitions 3 --output FILE
+    python benchmarks/closed_loop.py --quick --json
+
+Needs root, iproute2, iperf3 and `headrace[shape]`. The settings are in `examples/shaped-a` (the
+shape of DGTP's testbed) and `examples/shaped-b` (six machines drawn as in its section VI-B, the
+first seed), each with a parameter server and with a ring. A short run measures a profile; from it
+come the plans of `distdgl` (its placement, the system's queues), `dgtp` (the paper's search with
+the best beta, shares of `oes`) and `ours` (annealing, the best policy). They run one after the
+other, all of them once in each repetition. `--quick` is one mode of a, once.
+
+The last line is one JSON object:
+
+- `modes`: for each setting and mode `iteration_s` (median of repetitions) and `predicted_s` of
+  each configuration, `predicted_over_measured`, `to_accuracy_s`, `gain` of ours (1 - ours over
+  theirs, measured and predicted), `ranking_errors` (pairs further apart than 5 % that the
+  prediction has in the wrong order), `goodput_over_iperf` of the busiest card, `cpu_share` of all
+  cores, `traffic_cpu_share` (CPU seconds of traffic control over time);
+- `policy_shares`: see `traffic_shares.py`;
+- `drift`: time per iteration after a card got half as fast, with and without planning anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from itertools import combinations
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.closed_loop_runs import CONFIGS, CORES, GRAPH, ROOT, Setting, Trainings, say
+from benchmarks.machine import describe_machine
+from headrace.api.files import save_plan
+from headrace.api.graph import partition
+from headrace.api.profiling import save_profile
+from headrace.runtime.testbed import Testbed, take_down
+
+MODES = ("a-ps", "a-ring", "b-ps", "b-ring")
+STEPS, QUICK_STEPS, PROFILE_STEPS = 120, 40, 50
+ACCURACY = 0.5
+NOTABLE = 0.05
+
+
+def measure(mode: str, scratch: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """Profile, plan and run one mode of a setting."""
+    name, sync = mode.split("-")
+    setting = Setting.of(name, sync)
+    graph = scratch / f"graph-{setting.cluster.num_machines}"
+    if not graph.exists():
+        partition(GRAPH, graph, setting.cluster.num_machines)
+    steps = QUICK_STEPS if args.quick else args.steps
+    bed_name = f"loop-{os.getpid()}"
+    bed = Testbed.up(setting.cluster, bed_name, say=say, shaped=True, cores=CORES[name])
+    try:
+        trainings = Trainings(bed, setting, graph, scratch / mode, ACCURACY)
+        fastest = max(setting.cluster.hosts, key=lambda machine: machine.nic_in)
+        slowest = min(setting.cluster.hosts, key=lambda machine: machine.nic_in)
+        iperf = trainings.iperf_bytes_per_s(slowest.name, fastest.name)
+        profile = trainings.profile(QUICK_STEPS if args.quick else PROFILE_STEPS)
+        save_profile(profile, scratch / mode / "profile.yaml")
+        plans = {config: setting.plan(profile, config) for config in CONFIGS}
+        runs: dict[str, list[dict[str, Any]]] = {config: [] for config in CONFIGS}
+        for repetition in range(1 if args.quick else args.repetitions):
+            for config, made in plans.items():
+                save_plan(made, scratch / mode / f"plan-{config}.json")
+                found = trainings.run(f"{config}-{repetition}", made, config, steps)
+                runs[config].append(found)
+                say(f"{mode} {config}: {found['measured_s'] * 1e3:.0f} ms, {found}")
+    finally:
+        take_down(bed_name)
+    predicted = {
+        config: made.predicted.iteration_time_s
+        for config, made in plans.items()
+        if made.predicted is not None
+    }
+    return {
+        **summary(runs, predicted),
+        "policies": {config: made.policy for config, made in plans.items()},
+        "iperf_over_rate": iperf / slowest.nic_out,
+        "goodput_over_iperf": {
+            config: median(each["goodput"]["share"] for each in all_) * slowest.nic_out / iperf
+            for config, all_ in runs.items()
+        },
+        "busiest": {config: all_[0]["goodput"] for config, all_ in runs.items()},
+        "cpu_share": max(each["cpu_share"] for all_ in runs.values() for each in all_),
+        "traffic_cpu_share": max(
+            each["traffic_cpu_share"] for all_ in runs.values() for each in all_
+        ),
+        "steps": steps,
+    }
+
+
+def summary(runs: dict[str, list[dict[str, Any]]], predicted_s: dict[str, float]) -> dict[str, Any]:
+    """Prediction beside measurement."""
+    all_s = {config: [each["measured_s"] for each in found] for config, found in runs.items()}
+    measured_s = {config: median(times) for config, times in all_s.items()}
+    gain = {
+        theirs: {
+            "measured": 1 - measured_s["ours"] / measured_s[theirs],
+            "predicted": 1 - predicted_s["ours"] / predicted_s[theirs],
+        }
+        for theirs in runs
+        if theirs != "ours"
+    }
+    reached = {
+        config: [each["to_accuracy_s"] for each in found if each["to_accuracy_s"] is not None]
+        for config, found in runs.items()
+    }
+    wrong = [
+        [one, other]
+        for one, other in combinations(runs, 2)
+        if abs(measured_s[one] / measured_s[other] - 1) > NOTABLE
+        and (measured_s[one] < measured_s[other]) != (predicted_s[one] < predicted_s[other])
+    ]
+    return {
+        "iteration_s": measured_s,
+        "iteration_s_all": all_s,
+        "predicted_s": predicted_s,
+        "predicted_over_measured": {
+            config: predicted_s[config] / measured_s[config] for config in runs
+        },
+        "to_accuracy_s": {
+            config: median(all_) if all_ else None for config, all_ in reached.items()
+        },
+        "gain": gain,
+        "ranking_errors": wrong,
+    }
+
+
+def policy_shares(is_quick: bool) -> Any:
+    """Whether flows get the shares they are given."""
+    words = [sys.executable, str(ROOT / "benchmarks" / "traffic_shares.py"), "--json"]
+    words += ["--quick"] if is_quick else []
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=600)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--json", action="store_true", help="print one JSON object last")
+    parser.add_argument("--quick", action="store_true", help="one mode, one repetition")
+    parser.add_argument("--only", help=f"of {','.join(MODES)}, shares, by commas")
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"of each run ({STEPS})")
+    parser.add_argument("--scratch", type=Path, help="folder for graphs and runs, kept")
+    parser.add_argument("--output", type=Path, help="result file to write, or to add to")
+    args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # takes the testbed down
+    begin_s = time.monotonic()
+    scratch = args.scratch or Path(tempfile.mkdtemp(prefix="headrace-loop-"))
+    found: dict[str, Any] = {"modes": {}}
+    if args.output is not None and args.output.exists():
+        found = json.loads(args.output.read_text())
+    default = MODES[:1] if args.quick else (*MODES, "shares")
+    try:
+        for stage in args.only.split(",") if args.only else default:
+            if stage == "shares":
+                found["policy_shares"] = policy_shares(args.quick)
+            else:
+                found["modes"][stage] = measure(stage, scratch, args)
+            found |= {
+                "benchmark": "closed_loop",
+                "date": datetime.now(UTC).isoformat(timespec="seconds"),
+                "command": "python benchmarks/closed_loop.py " + " ".join(sys.argv[1:]),
+                "machine": describe_machine(),
+                "is_quick": args.quick,
+                "elapsed_s": round(time.monotonic() - begin_s, 1),
+            }
+            if args.output is not None:
+                args.output.write_text(json.dumps(found, indent=1) + "\n")
+    finally:
+        if args.scratch is None:
+            shutil.rmtree(scratch, ignore_errors=True)
+    print(json.dumps(found) if args.json else json.dumps(found, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""One training after the other on a shaped testbed, and what each shows from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cluster_bed import Run, trace_of
+from headrace.api.files import load_cluster, load_job
+from headrace.api.planning import plan
+from headrace.core.cluster import Cluster
+from headrace.core.job import Job, Sync
+from headrace.core.plan import Plan
+from headrace.core.profile import Profile
+from headrace.profiling import measured_iteration_time_s, profile_trace
+from headrace.runtime.testbed import Testbed
+
+ROOT = Path(__file__).resolve().parents[1]
+GRAPH = "generated:nodes=1e5,edges=2e6,features=128"
+MODEL = {"task": "learn", "features": 128, "classes": 16, "width": 64, "fanouts": [10, 5]}
+SKIP = 20
+"""First iterations, in which windows fill and connections find their rates."""
+
+CORES = {"a": 100.0, "b": 8.0}
+"""Shared out by the machines' `cpu`: in b, machines with few cores are slow; none stands still."""
+
+CONFIGS: dict[str, tuple[str, str, str]] = {
+    "distdgl": ("colocate", "maxmin", "none"),
+    "dgtp": ("etp", "oes", "plan"),
+    "ours": ("anneal", "auto", "plan"),
+}
+"""Method, flow policy of the prediction, and who shares the network: the plan, or the system alone.
+
+Without anybody who shares it, TCP comes near to max-min fairness.
+"""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is trained, on which machines."""
+
+    name: str
+    cluster: Cluster
+    job: Job
+
+    @classmethod
+    def of(cls, name: str, sync: str) -> Setting:
+        """One of the settings in the repository."""
+        folder = ROOT / "examples" / f"shaped-{name}"
+        job = load_job(folder / "job.yaml").model_copy(update={"sync": Sync(sync)})
+        return cls(name, load_cluster(folder / "cluster.yaml"), job)
+
+    def plan(self, profile: Profile | None, config: str) -> Plan:
+        """The plan of a configuration."""
+        method, policy, _ = CONFIGS[config]
+        job = self.job
+        if profile is not None and profile.model_bytes is not None:
+            job = job.model_copy(update={"model_bytes": profile.model_bytes})
+        return plan(self.cluster, job, profile, method=method, policy=policy)
+
+
+class Trainings:
+    """Runs on one testbed.
+
+    Args:
+        bed: Shaped as the setting says.
+        setting: What is trained.
+        graph: A part for each machine.
+        scratch: Folder for runs.
+        accuracy: Share of right answers to reach.
+    """
+
+    def __init__(
+        self, bed: Testbed, setting: Setting, graph: Path, scratch: Path, accuracy: float
+    ) -> None:
+        self.bed, self.setting = bed, setting
+        self._graph, self._scratch, self._accuracy = graph, scratch, accuracy
+
+    def profile(self, steps: int) -> Profile:
+        """What a short run of the plan without a profile measures."""
+        first = self.setting.plan(None, "distdgl")
+        run = Run(self.bed, first, self._graph, self._scratch / "profile", self._config(steps))
+        return profile_trace(trace_of(run.end()), first)
+
+    def run(self, name: str, made: Plan, config: str, steps: int) -> dict[str, Any]:
+        """Train; what it took, and what the network and the cores had to do meanwhile."""
+        options = ("--traffic", CONFIGS[config][2], "--checkpoint-every", "0")
+        run = Run(self.bed, made, self._graph, self._scratch / name, self._config(steps), options)
+        run.wait_for_iteration(SKIP)
+        first = self._look()
+        run.wait_for_iteration(steps - 2)
+        last = self._look()
+        folder = run.end()
+        trace = trace_of(folder)
+        measured_s = measured_iteration_time_s(trace, SKIP)
+        passed_s = last["at_s"] - first["at_s"]
+        figures = json.loads((folder / "figures.json").read_text())
+        traffic_s = sum(
+            each["agents_cpu_s"] + each["controller_cpu_s"] for each in figures.get("traffic", ())
+        )
+        return {
+            "measured_s": measured_s,
+            "to_accuracy_s": self._to_accuracy_s(folder),
+            "goodput": self._busiest(first, last, passed_s),
+            "cpu_share": (last["cpu_s"] - first["cpu_s"]) / passed_s / (os.cpu_count() or 1),
+            "traffic_cpu_share": traffic_s / (steps * measured_s),
+            "folder": str(folder),
+        }
+
+    def iperf_bytes_per_s(self, source: str, target: str, seconds: float = 5.0) -> float:
+        """What iperf3 gets from one machine to another."""
+        server = subprocess.Popen(
+            self.bed.command(target, ["iperf3", "--server", "--one-off"]),
+            stdout=subprocess.DEVNULL,
+        )
+        try:
+            time.sleep(0.5)
+            words = ["iperf3", "--client", target, "--time", str(int(seconds)), "--omit", "1"]
+            done = subprocess.run(
+                self.bed.command(source, [*words, "--json"]),
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=60,
+            )
+        finally:
+            server.wait(30)
+        return float(json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"]) / 8
+
+    def _config(self, steps: int) -> dict[str, Any]:
+        return {**MODEL, "steps": steps, "accuracy": self._accuracy}
+
+    def _look(self) -> dict[str, Any]:
+        return {
+            "at_s": time.monotonic(),
+            "links": self.bed.traffic(),
+            "cpu_s": _used_s(),
+        }
+
+    def _busiest(self, first: dict[str, Any], last: dict[str, Any], passed_s: float) -> Any:
+        """The direction of a card that was used most, over its rate."""
+        rows = []
+        for machine in self.setting.cluster.hosts:
+            before, after = first["links"][machine.name], last["links"][machine.name]
+            received = (after.received - before.received) / passed_s
+            sent = (after.sent - before.sent) / passed_s
+            rows.append((received / machine.nic_in, machine.name, "in", received))
+            rows.append((sent / machine.nic_out, machine.name, "out", sent))
+        share, name, direction, rate = max(rows)
+        return {"share": share, "machine": name, "direction": direction, "bytes_per_s": rate}
+
+    def _to_accuracy_s(self, folder: Path) -> float | None:
+        lines = (folder / "reports.jsonl").read_text().splitlines()
+        for line in lines:
+            figures = json.loads(line)
+            reached = figures.get("figures", figures)
+            if reached.get("accuracy", 0.0) >= self._accuracy:
+                return float(reached["passed_s"])
+        return None
+
+
+def _used_s() -> float:
+    """Seconds in which the cores of this machine were not idle."""
+    words = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+    user, nice, system, _, _, irq, softirq, *_ = map(int, words)
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def say(line: str) -> None:
+    """Tell who watches."""
+    print(f"[{time.strftime('%H:%M:%S')}] {line}", file=sys.stderr, flush=True)
