@@ -50,7 +50,7 @@ REAL: dict[bool, dict[str, tuple[str, ...]]] = {
         "coauthor_cs": ("sage", "gcn", "gat"),
         "rgcn_imdb": ("rgcn",),
     },
-    True: {"pubmed": ("sage", "gcn")},
+    True: {},
 }
 
 
