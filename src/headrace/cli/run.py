@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self
 
 import typer
 
-from headrace.cli.run_options import Address, Config, NoTls, Runs, Settings
+from headrace.cli.run_options import (
+    Address,
+    Config,
+    NoTls,
+    Runs,
+    Settings,
+    TrafficOption,
+    traffic_of,
+)
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -74,6 +82,7 @@ def run(
     replan: Annotated[
         bool, typer.Option("--replan", help="Plan anew when machines change.")
     ] = False,
+    traffic: TrafficOption = None,
     track: Annotated[
         list[str] | None,
         typer.Option(help="tensorboard[:DIR] or mlflow[:URI].", metavar="TOOL"),
@@ -116,6 +125,7 @@ def run(
             "max_restarts": max_restarts,
             "elastic": elastic or None,
             "replan": replan or None,
+            "traffic": traffic_of(traffic),
             "track": None if track is None else tuple(track),
         }
         if local or dry_run or name or auto:
@@ -165,7 +175,7 @@ def run(
         max_restarts=MAX_RESTARTS if max_restarts is None else max_restarts,
         elastic=elastic,
         replan=replan or auto,
-        traffic="plan" if auto else "none",
+        traffic=traffic_of(traffic) or ("plan" if auto else "none"),
         track=tuple(track or ()),
     )
     if plan is None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from headrace.api.cluster_running import Traffic
 
 Address = Annotated[
     str | None, typer.Option(help="Of the Ray cluster; else RAY_ADDRESS.", metavar="HOST:PORT")
@@ -18,3 +21,29 @@ Settings = Annotated[
 ]
 Runs = Annotated[Path | None, typer.Option(help="Where run folders lie.", metavar="DIR")]
 NoTls = Annotated[bool, typer.Option("--no-tls", help="Encrypt nothing.")]
+TrafficOption = Annotated[
+    str | None,
+    typer.Option(
+        "--traffic",
+        help="plan: its policy shares the network; or none.",
+        metavar="HOW",
+        hidden=True,
+    ),
+]
+
+
+def traffic_of(given: str | None) -> Traffic | None:
+    """Who shares the network, if the user says so.
+
+    Raises:
+        SpecError: It is neither of the two.
+    """
+    from headrace.core.errors import SpecError
+
+    if given is None:
+        return None
+    if given == "none":
+        return "none"
+    if given == "plan":
+        return "plan"
+    raise SpecError(f"--traffic {given} is not known", "say --traffic plan, or none")
