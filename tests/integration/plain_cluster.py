@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from headrace.graph.feeding.config import StoreAt
 from headrace.graph.feeding.shares import deal, whole_shares
 from headrace.graph.opening import open_graph
+from headrace.graph.service.config import StoreConfig
 from headrace.graph.service.security import Credentials, Secret
 from headrace.runtime.asking import AskServer, StartSamplers
 from headrace.runtime.context import CONTEXT_VARIABLE, RunContext
@@ -36,7 +38,7 @@ def seeds_by_part(folder: Path, split: str) -> list[np.ndarray]:
 
 
 class PlainCluster:
-    """Three kinds of processes on this machine.
+    """Processes of a run on this machine.
 
     Args:
         folder: For files.
@@ -64,6 +66,8 @@ class PlainCluster:
         self._per_trainer = samplers_per_trainer
         self._processes: list[subprocess.Popen[bytes]] = []
         self._servers: list[AskServer] = []
+        self._stores: dict[int, StoreAt] = {}
+        self._store_processes: dict[int, subprocess.Popen[bytes]] = {}
         folder.mkdir(parents=True, exist_ok=True)
         Credentials(Secret.random()).save(folder / "keys")
         self.shares = whole_shares(mix, samplers_per_trainer)
@@ -103,6 +107,38 @@ class PlainCluster:
             port = json.loads(config.ready.read_text())["port"]
             places.append(ServerAt(task=task, machine="m1", host="127.0.0.1", port=port))
         self._fields["servers"] = tuple(places)
+
+    def start_stores(self) -> None:
+        """Let stores serve all parts, and be waited for; they end with `run`."""
+        for part in range(open_graph(self.graph).num_parts):
+            self.start_store(part)
+        self._fields |= {"stores": tuple(self._stores.values()), "patience_s": 60.0}
+
+    def start_store(self, part: int) -> None:
+        """Start the store of a part; if there was one, kill it and start another in its place."""
+        there, ready = self._stores.get(part), self.folder / f"ready-store{part}"
+        if there is not None:
+            self._store_processes[part].kill()
+            self._store_processes[part].wait()
+            ready.unlink()
+        config = StoreConfig(
+            graph=self.graph,
+            part=part,
+            credentials=self.folder / "keys",
+            ready=ready,
+            port=0 if there is None else there.port,
+            tls=False,
+            embedding_folder=self.folder / "embeddings",
+        )
+        file = self.folder / f"store{part}.json"
+        file.write_text(config.model_dump_json())
+        module = [sys.executable, "-m", "headrace.graph.service", "--config", str(file)]
+        self._store_processes[part] = self._start(module, None, {})
+        assert patient(ready.exists, PATIENCE_S / 4)
+        port = json.loads(ready.read_text())["port"]
+        self._stores[part] = StoreAt(
+            part=part, task=f"store{part}", machine="m1", host="127.0.0.1", port=port
+        )
 
     def run(
         self,

@@ -105,6 +105,11 @@ class Checkpoints:
         """
         for name, thing in things.items():
             as_plain(state_of(thing, name), name)
+        self.know(things)
+
+    def know(self, things: Mapping[str, Any]) -> None:
+        """Like `keep`, for what can be kept but is too large to try it."""
+        for name, thing in things.items():
             self._things[name] = thing
             if self._sidecar is not None and not self._is_behind and name in self._state["kept"]:
                 self._restore(name, thing, self._state["kept"][name])

@@ -125,6 +125,7 @@ def _run(wanted: LocalRun, num_stores: int, machine: str, folder: Path, watcher:
                 host=_HOST,
                 tls=wanted.tls,
                 sockets=not wanted.tls,
+                embedding_folder=folder / "embeddings",
             )
             stores.append(StoreProcess(config, machine, folder))
             stack.callback(stores[-1].close)

@@ -19,6 +19,7 @@ from headrace.graph.opening import PartitionedGraph, open_graph
 from headrace.graph.source import SPLITS
 from headrace.runtime.checkpointing import Checkpoints
 from headrace.runtime.context import RunContext, current_run
+from headrace.runtime.embeddings import NodeEmbeddings
 from headrace.runtime.loading import NeighborLoader
 from headrace.runtime.messages import report
 from headrace.runtime.served_models import ServedModels
@@ -33,6 +34,7 @@ from headrace.training.data_parallel import (
     share_gradients,
     sum_over_trainers,
 )
+from headrace.training.embeddings import NodeEmbedding
 from headrace.training.inference.running import Inference, infer
 from headrace.training.keeping import BestKeeper
 from headrace.training.watching import ExchangeWatch
@@ -80,6 +82,7 @@ class TrainContext:
         self._served = ServedModels(run) if run and run.servers else None
         self._keeper = BestKeeper(self.output if self.rank == 0 else None)
         self._checkpoints = Checkpoints(run, self.device, self._keeper)
+        self._embeddings = NodeEmbeddings(run, self.device)
 
     @property
     def graph(self) -> PartitionedGraph:
@@ -163,8 +166,9 @@ class TrainContext:
         self._checkpoints.keep(things)
 
     def close(self) -> None:
-        """Wait until the last checkpoint is written."""
+        """Wait until the last checkpoint is written, and leave the stores."""
         self._checkpoints.close()
+        self._embeddings.close()
 
     def prepare(
         self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None, **settings: Any
@@ -185,6 +189,8 @@ class TrainContext:
         """
         model = model.to(self.device)
         self._checkpoints.add(model, optimizer)
+        if optimizer is not None:
+            optimizer.register_step_post_hook(lambda *_: self._embeddings.step())
         if self._served is not None:
             self._join()
             self._served.share(model, optimizer)
@@ -195,6 +201,42 @@ class TrainContext:
                 STEP.watch = ExchangeWatch(steps.clock, steps.exchange)
             model = share_gradients(model, self.device, **settings)
         return model if optimizer is None else (model, optimizer)
+
+    def embedding(
+        self,
+        name: str,
+        dim: int,
+        *,
+        node_type: str | None = None,
+        optimizer: str = "adam",
+        lr: float = 0.01,
+        seed: int = 0,
+        init: float | None = None,
+    ) -> NodeEmbedding:
+        """Learnable rows of nodes, in the stores; all trainers must ask.
+
+        Every step of an optimizer that was prepared is a step of theirs.
+
+        Args:
+            name: What they are called; also the node type, if that is not given.
+            dim: Numbers per row.
+            node_type: Which nodes have them; not needed if there is one type.
+            optimizer: `sgd`, `adagrad` or `adam`, as torch's for sparse gradients.
+            lr: Step size.
+            seed: Of first values, which follow from it, the names and a node's id.
+            init: First values are uniform between minus and plus this; none for `1 / sqrt(dim)`.
+
+        Returns:
+            A module: `rows = embedding(batch.n_id)`.
+
+        Raises:
+            SpecError: There is no such node type, or a setting is wrong.
+        """
+        self._join()
+        given = {"dim": dim, "optimizer": optimizer, "seed": seed, "bound": init}
+        made, kept = self._embeddings.make(self.graph, name, node_type, lr, **given)
+        self._checkpoints.know({f"embedding {name}": kept})
+        return made
 
     def clip_grad_norm(self, model: nn.Module, max_norm: float) -> float:
         """Scale a model's gradients down if their norm is too large; all trainers must ask.

@@ -77,7 +77,7 @@ def test_trainers_wait_for_each_other() -> None:
     rows = learning()
     made: list[bool] = []
     threads = [
-        threading.Thread(target=lambda r=rank: made.append(rows.bring(brought(r), 60)))  # type: ignore[misc]
+        threading.Thread(target=lambda r=rank: made.append(rows.bring(brought(r), 60)))
         for rank in (0, 1)
     ]
     for thread in threads:
