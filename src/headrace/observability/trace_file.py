@@ -49,7 +49,7 @@ def load_trace(path: Path) -> Trace:
     """
     remedy = "give a file that `headrace run` or `headrace profile` wrote"
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = dict(archive)
         header: dict[str, Any] = json.loads(arrays["header"].tobytes())
         if header["version"] != TRACE_VERSION:

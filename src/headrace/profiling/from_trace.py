@@ -91,7 +91,8 @@ def _task_times(
 ) -> Mapping[Role, Mapping[str, TaskTime]]:
     rows = trace.executions
     kept = (rows.iteration >= skip) & (rows.iteration < num)
-    time_s = (rows.end_s - rows.start_s) * _per_seed(trace, plan)[rows.task]
+    # Steps of a ring that took no time may end a rounding error before they begin.
+    time_s = np.maximum(rows.end_s - rows.start_s, 0.0) * _per_seed(trace, plan)[rows.task]
     kinds = [machine.kind for machine in plan.cluster.hosts]
     times: dict[Role, dict[str, TaskTime]] = {}
     for role in dict.fromkeys(Role(name) for name in trace.task_roles):
