@@ -42,6 +42,7 @@ from headrace.runtime.run_status import (
 )
 from headrace.runtime.runs import RunFolder
 from headrace.runtime.tracing import write_offsets
+from headrace.runtime.version import versions
 from headrace.training.checkpoints import Checkpoint
 
 _WRITE_S = 1.0
@@ -100,7 +101,7 @@ class Recorder(Observer):
         self._attempt = attempt
         self._listener = listener or RunListener()
         self._listener.began(plan, slots)
-        folder.append_event("attempt", number=attempt)
+        folder.append_event("attempt", number=attempt, versions=versions())
         self._folder, self._plan, self._slots, self._watcher = folder, plan, slots, watcher
         self._story = story or Story()
         self._begin_s = self._story.begin_s
