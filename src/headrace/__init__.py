@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from headrace.api.inference import Inference, export, infer
     from headrace.api.loading import LinkNeighborLoader, NeighborLoader
     from headrace.api.planning import Explanation, PlanDiff, diff_plans, explain, plan
+    from headrace.api.reporting import RunReport, report_on
     from headrace.api.running import report
     from headrace.api.schema import json_schema
     from headrace.api.simulation import Comparison, Simulation, compare, simulate
@@ -66,6 +67,7 @@ __all__ = [
     "Plan",
     "PlanDiff",
     "Profile",
+    "RunReport",
     "Simulation",
     "SpecError",
     "Trace",
@@ -87,6 +89,7 @@ __all__ = [
     "partition",
     "plan",
     "report",
+    "report_on",
     "save_plan",
     "simulate",
     "train",
@@ -106,6 +109,7 @@ _HOMES = {
     "api.inference": ("Inference", "export", "infer"),
     "api.loading": ("LinkNeighborLoader", "NeighborLoader"),
     "api.planning": ("Explanation", "PlanDiff", "diff_plans", "explain", "plan"),
+    "api.reporting": ("RunReport", "report_on"),
     "api.running": ("report",),
     "api.schema": ("json_schema",),
     "api.simulation": ("Comparison", "Simulation", "compare", "simulate"),

@@ -25,6 +25,7 @@ from headrace.cli import (
     partition,
     plan,
     profile,
+    report,
     run,
     schema,
     simulate,
@@ -98,6 +99,11 @@ app.command(
 app.command("logs", short_help="Print what the tasks of a run printed.", epilog=logs.EXAMPLE)(
     logs.logs
 )
+app.command(
+    "report",
+    short_help="Write a page: predicted beside measured, what would help.",
+    epilog=report.EXAMPLE,
+)(report.report)
 app.command(
     "dashboard",
     short_help="Print files for Grafana and Prometheus.",

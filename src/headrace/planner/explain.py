@@ -10,6 +10,7 @@ import numpy as np
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.job import UNLIMITED_WINDOW, Job
 from headrace.core.plan import Plan
+from headrace.core.report import MachinePlan, PlanFacts
 from headrace.core.units import format_seconds
 from headrace.planner.planning import make_plan
 from headrace.planner.traffic import traffic_of
@@ -143,19 +144,60 @@ def _bottleneck(plan: Plan) -> str:
     )
 
 
+def plan_facts(plan: Plan) -> PlanFacts:
+    """A plan in short, as a report shows it."""
+    tasks: dict[str, list[str]] = {}
+    per_trainer = plan.job.samplers_per_trainer
+    for w, name in enumerate(plan.placement.trainers):
+        tasks.setdefault(name, []).append(f"trainer{w}")
+    for s, name in enumerate(plan.placement.samplers):
+        tasks.setdefault(name, []).append(f"sampler{s // per_trainer}.{s % per_trainer}")
+    for p, name in enumerate(plan.placement.servers):
+        tasks.setdefault(name, []).append(f"ps{p}")
+    return PlanFacts(
+        method=plan.method,
+        policy=plan.policy,
+        seed_mix=plan.seed_mix_name,
+        sync=plan.job.sync.value,
+        window=str(plan.job.window or "unlimited"),
+        batch_size=plan.job.batch_size,
+        trainers=plan.job.trainers,
+        samplers_per_trainer=per_trainer,
+        limit=_bottleneck(plan),
+        time_s=plan.terms.time_s,
+        bound_s=plan.bound_s,
+        gap=plan.gap,
+        proven=plan.proven,
+        network_bytes=plan.network_bytes,
+        uniform_network_bytes=plan.uniform_network_bytes,
+        fingerprints=plan.fingerprints.model_dump(),
+        machines=tuple(
+            MachinePlan(
+                name=machine.name,
+                kind=machine.kind,
+                resources=dict(machine.resources),
+                nic_in_bytes_per_s=machine.nic_in,
+                nic_out_bytes_per_s=machine.nic_out,
+                tasks=(f"store{m}", *tasks.get(machine.name, ())),
+            )
+            for m, machine in enumerate(plan.cluster.hosts)
+        ),
+    )
+
+
 def _time_s(plan: Plan) -> float:
     return plan.terms.time_s if plan.predicted is None else plan.predicted.iteration_time_s
 
 
 def _changes(plan: Plan) -> Iterator[_Change]:
     hosts, job = plan.cluster.hosts, plan.job
-    classes = _busiest_classes(plan)
+    classes = busiest_classes(plan)
     for members in classes:
-        yield _Change(f"doubling {_nics_of(hosts, members)}", _doubled(hosts, members), job)
+        yield _Change(f"doubling {nics_of(hosts, members)}", doubled_nics(hosts, members), job)
     busiest = classes[0]
     if len(busiest) > 1:
         alone = busiest[:1]
-        yield _Change(f"doubling {_nics_of(hosts, alone)} alone", _doubled(hosts, alone), job)
+        yield _Change(f"doubling {nics_of(hosts, alone)} alone", doubled_nics(hosts, alone), job)
     if not plan.profile.store_traffic.matrix:  # a measured matrix is of one number of parts
         for members in _distinct_resources(hosts, classes):
             model = hosts[members[0]]
@@ -165,7 +207,7 @@ def _changes(plan: Plan) -> Iterator[_Change]:
         yield _Change(f"a window of {wider.window} instead of {job.window}", plan.cluster, wider)
 
 
-def _busiest_classes(plan: Plan) -> list[list[int]]:
+def busiest_classes(plan: Plan) -> list[list[int]]:
     """Equal machines together, the busiest machine of a class and the busiest class first."""
     load_in, load_out = traffic_of(
         plan.cluster, plan.job, plan.profile, plan.placed, plan.seeds
@@ -188,7 +230,8 @@ def _distinct_resources(hosts: tuple[Machine, ...], classes: list[list[int]]) ->
     return list(seen.values())
 
 
-def _nics_of(hosts: tuple[Machine, ...], members: list[int]) -> str:
+def nics_of(hosts: tuple[Machine, ...], members: list[int]) -> str:
+    """Name the network cards of some machines: `the NICs of m2 and m3`."""
     names = [hosts[m].name for m in sorted(members)]
     if len(names) == 1:
         return f"the NIC of {names[0]}"
@@ -197,7 +240,8 @@ def _nics_of(hosts: tuple[Machine, ...], members: list[int]) -> str:
     return f"the NICs of {names[0]} and the {len(names) - 1} machines like it"
 
 
-def _doubled(hosts: tuple[Machine, ...], members: list[int]) -> Cluster:
+def doubled_nics(hosts: tuple[Machine, ...], members: list[int]) -> Cluster:
+    """The same machines, some of them with twice the bandwidth."""
     chosen = set(members)
     return Cluster(
         machines=tuple(

@@ -230,6 +230,12 @@ def predict(
     )
 
 
+def rehearsable_iterations(cluster: Cluster, job: Job, most: int) -> int:
+    """Iterations that can be rehearsed in a short while, whatever number the job has; maybe 0."""
+    affordable = _PREDICTION_WORK // (_num_edges(cluster, job) * cluster.num_machines)
+    return min(most, affordable)
+
+
 def follows_locality(profile: Profile) -> bool:
     """Whether it matters which part a sampler's seeds come from."""
     return bool(profile.store_traffic.matrix) or profile.store_traffic.locality > 0

@@ -1,9 +1,10 @@
 """What a run was seen to do becomes a profile, with the confidence of each figure."""
 
 from headrace.profiling.from_trace import (
+    default_skip,
     measured_iteration_time_s,
     num_iterations,
     profile_trace,
 )
 
-__all__ = ["measured_iteration_time_s", "num_iterations", "profile_trace"]
+__all__ = ["default_skip", "measured_iteration_time_s", "num_iterations", "profile_trace"]

@@ -1,0 +1,55 @@
+"""`headrace report`: look back at a run, prediction beside reality."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.cli.files import check_can_write
+from headrace.cli.progress import Stages
+from headrace.cli.status import AsJson, Runs
+
+EXAMPLE = "Example: headrace report 20261115-0830-sage -o report.html --open"
+
+
+def report(
+    run: Annotated[
+        str | None,
+        typer.Argument(help="Id or folder of the run; else the newest.", metavar="RUN"),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Else report.html in the run's folder.", metavar="FILE"
+        ),
+    ] = None,
+    runs: Runs = None,
+    show: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
+    advise: Annotated[
+        bool, typer.Option("--advice/--no-advice", help="Rehearse what would help.")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Write one HTML page: what was predicted, what was measured, what would help."""
+    from headrace.api.reporting import FILE_NAME, find_folder, report_on
+
+    folder = find_folder(run, runs)
+    path = output or folder.path / FILE_NAME
+    check_can_write(path)
+    with Stages() as stages:
+        found = report_on(folder.path, advise=advise, on_step=stages.begin)
+    page, figures = found.save(path)
+    if as_json:
+        typer.echo(json.dumps(found.summary() | {"page": str(page), "figures": str(figures)}))
+    else:
+        typer.echo(f"{found.sentence}.")
+        for line in found.verdict:
+            typer.echo(line)
+        typer.echo(f"The report is in {page}, its figures are in {figures}.")
+    if show:
+        import webbrowser
+
+        webbrowser.open(page.resolve().as_uri())

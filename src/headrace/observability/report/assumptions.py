@@ -1,0 +1,87 @@
+"""The figures of a plan's profile beside those of another one."""
+
+from __future__ import annotations
+
+from headrace.core.errors import SpecError
+from headrace.core.job import Role
+from headrace.core.plan import Plan
+from headrace.core.profile import Profile
+from headrace.core.report import Assumption
+
+_WORDS = {
+    Role.STORE: "store, all it is asked in an iteration",
+    Role.SAMPLER: "sampler, its part of a batch",
+    Role.TRAINER: "trainer, a step",
+    Role.SERVER: "parameter server, an update",
+}
+
+
+def assumptions_of(plan: Plan, measured: Profile) -> list[Assumption]:
+    """What the plan's profile says, beside what was measured, at the job's number of seeds."""
+    job, assumed = plan.job, plan.profile
+    kinds = tuple(dict.fromkeys(machine.kind for machine in plan.cluster.hosts))
+    found = []
+    for role, words in _WORDS.items():
+        if role is Role.SERVER and not job.num_servers:
+            continue
+        for kind in kinds:
+            if kind not in measured.task_times.get(role, {}):
+                continue
+            where = f" (machine class {kind})" if len(kinds) > 1 else ""
+            found.append(
+                Assumption(
+                    what=words + where,
+                    unit="s",
+                    assumed=_time_s(assumed, role, kind, plan),
+                    measured=_time_s(measured, role, kind, plan),
+                )
+            )
+    seeds = float(plan.seeds.sum())
+    for what, per_seed in (
+        ("stores to samplers, an iteration", _store_bytes),
+        ("samplers to trainers, an iteration", _batch_bytes),
+    ):
+        found.append(
+            Assumption(
+                what=what,
+                unit="B",
+                assumed=_times(per_seed(assumed, plan), seeds),
+                measured=_times(per_seed(measured, plan), seeds),
+            )
+        )
+    found.append(
+        Assumption(
+            what="gradients of a trainer, an iteration",
+            unit="B",
+            assumed=assumed.model_bytes if assumed.model_bytes is not None else job.model_bytes,
+            measured=measured.model_bytes,
+        )
+    )
+    return found
+
+
+def _time_s(profile: Profile, role: Role, kind: str, plan: Plan) -> float | None:
+    try:
+        time_s = profile.task_time(role, kind).mean
+    except SpecError:
+        return None
+    if role in (Role.SAMPLER, Role.TRAINER) and profile.seeds_per_sampler:
+        time_s *= plan.job.batch_size / plan.job.samplers_per_trainer / profile.seeds_per_sampler
+    return time_s
+
+
+def _store_bytes(profile: Profile, plan: Plan) -> float | None:
+    try:
+        matrix = profile.store_traffic.bytes_per_seed_matrix(plan.cluster.num_machines)
+    except SpecError:
+        return None
+    seeds = plan.seeds.sum(axis=0)
+    return float(seeds @ matrix.sum(axis=1) / seeds.sum()) if seeds.sum() else None
+
+
+def _batch_bytes(profile: Profile, plan: Plan) -> float | None:
+    return profile.batch_traffic.bytes_per_seed
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor

@@ -1,0 +1,164 @@
+"""What lines of a run's folder say: its phases, decisions, curves and versions."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from headrace.core.report import Curve, Moment, Phase
+from headrace.observability.passwords import without_passwords
+
+AXES = ("step", "iteration", "epoch")
+"""Figures that say where others lie, the finest first."""
+
+_TRAINING, _STOPPING = "running", ("stopping", "ended")
+_MOST_POINTS = 1000
+_HIDDEN = "..."
+_SECRET = re.compile(r"pass(word|wd)?|secret|token|credential|api[_-]?key", re.IGNORECASE)
+
+
+def read_lines(data: bytes) -> list[dict[str, Any]]:
+    """Objects of a file with one on every line; what a killed process left of one is no object."""
+    found = []
+    for line in data.splitlines():
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found
+
+
+def phases_of(events: Iterable[Mapping[str, Any]], began_s: float, end_s: float) -> list[Phase]:
+    """What a run's time was spent on: starting, training, stopping, of all attempts in order."""
+    changes: list[tuple[float, str]] = [(0.0, "starting")]
+    for event in events:
+        if event.get("kind") != "phase" or not isinstance(event.get("at_s"), int | float):
+            continue
+        phase = event.get("phase")
+        name = "training" if phase == _TRAINING else "starting"
+        if phase in _STOPPING:
+            name = "stopping"
+        if name != changes[-1][1]:
+            changes.append((max(event["at_s"] - began_s, changes[-1][0]), name))
+    length_s = max(end_s - began_s, changes[-1][0])
+    ends = [*(start_s for start_s, _ in changes[1:]), length_s]
+    return [
+        Phase(name=name, start_s=start_s, end_s=stop_s)
+        for (start_s, name), stop_s in zip(changes, ends, strict=True)
+        if stop_s > start_s
+    ]
+
+
+def decisions_of(events: Iterable[Mapping[str, Any]], began_s: float) -> list[Moment]:
+    """What was decided about faults, and when."""
+    return [
+        Moment(at_s=max(0.0, event["at_s"] - began_s), text=str(event["line"]))
+        for event in events
+        if event.get("kind") == "decision"
+        and isinstance(event.get("at_s"), int | float)
+        and "line" in event
+    ]
+
+
+def versions_of(events: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """What the run noted of the software that drove it; the last attempt's."""
+    found: dict[str, str] = {}
+    for event in events:
+        versions = event.get("versions")
+        if event.get("kind") == "attempt" and isinstance(versions, Mapping):
+            found = {str(name): str(version) for name, version in versions.items()}
+    return found
+
+
+def curves_of(reports: Sequence[Mapping[str, Any]]) -> list[Curve]:
+    """Every number that a script reported, over the finest axis that was reported with it.
+
+    Losses come first, then accuracies, then the rest as they were named.
+    """
+    series: dict[str, list[tuple[Mapping[str, Any], int, float]]] = {}
+    for number, report in enumerate(reports, start=1):
+        figures = report.get("figures")
+        if not isinstance(figures, Mapping):
+            continue
+        for name, value in figures.items():
+            if name not in AXES and _is_number(value):
+                series.setdefault(str(name), []).append((figures, number, float(value)))
+    curves = []
+    for name, points in series.items():
+        axis = next((a for a in AXES if all(_is_number(f.get(a)) for f, _, _ in points)), "report")
+        kept = _thinned(points)
+        at = tuple(float(n if axis == "report" else f[axis]) for f, n, _ in kept)
+        curves.append(Curve(name=name, axis=axis, at=at, values=tuple(v for _, _, v in kept)))
+    return sorted(curves, key=lambda curve: _rank(curve.name))
+
+
+def command_of(asked: Mapping[str, Any]) -> str:
+    """How to run it again, from what a run was asked for; secrets are left to be filled in.
+
+    Args:
+        asked: What `run.json` holds.
+    """
+    words = ["headrace", "run", "--plan", "plan.json", "--graph", str(asked.get("graph"))]
+    for option in ("address", "working_dir", "pip", "cache", "checkpoint_every"):
+        if asked.get(option) is not None:
+            words += [f"--{option.replace('_', '-')}", str(asked[option])]
+    if asked.get("tls") is False:
+        words.append("--no-tls")
+    if asked.get("max_restarts") not in (None, 3):
+        words += ["--max-restarts", str(asked["max_restarts"])]
+    if asked.get("elastic"):
+        words.append("--elastic")
+    for tool in asked.get("track") or ():
+        words += ["--track", without_passwords(str(tool))]
+    for key, value in (asked.get("config") or {}).items():
+        shown = _shown(str(key), value)
+        words += ["--set", f"{key}={shown if shown == _HIDDEN else json.dumps(shown)}"]
+    words.append(str(asked.get("script")))
+    arguments = [str(word) for word in asked.get("arguments") or ()]
+    return shlex.join([*words, *(["--", *_masked(arguments)] if arguments else [])])
+
+
+def _shown(key: str, value: Any) -> Any:
+    """A setting, with secrets left out wherever they are in it."""
+    if _SECRET.search(key):
+        return _HIDDEN
+    if isinstance(value, Mapping):
+        return {name: _shown(str(name), each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_shown("", each) for each in value]
+    return without_passwords(value) if isinstance(value, str) else value
+
+
+def _masked(arguments: Sequence[str]) -> list[str]:
+    """Arguments of a script; what follows an option that names a secret is left out."""
+    masked: list[str] = []
+    hides = False
+    for word in arguments:
+        name, _, value = word.partition("=")
+        is_secret = name.startswith("-") and bool(_SECRET.search(name))
+        if hides:
+            masked.append(_HIDDEN)
+        else:
+            masked.append(f"{name}={_HIDDEN}" if is_secret and value else without_passwords(word))
+        hides = is_secret and not value and not hides
+    return masked
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _thinned(points: list[Any]) -> list[Any]:
+    step = -(-len(points) // _MOST_POINTS)
+    return [*points[:-1:step], points[-1]]
+
+
+def _rank(name: str) -> int:
+    lower = name.lower()
+    return 0 if "loss" in lower else 1 if "acc" in lower else 2

@@ -1,0 +1,270 @@
+"""The parts of a report's page, from plain values."""
+
+from __future__ import annotations
+
+from headrace.core.report import Curve, Report, Split
+from headrace.core.units import format_bytes, format_bytes_per_s, format_seconds
+from headrace.observability.report.charts import line_chart, meter, stacked_bar
+from headrace.observability.report.markup import Content, Html, el, join, table
+from headrace.observability.report.words import (
+    counted_sentence,
+    percent,
+    quantity,
+    seconds,
+    split_parts,
+)
+
+_MOST_CURVES = 8
+_MOST_DECISIONS = 50
+_MOST_ROWS = 200
+_LEGEND = (
+    ("compute", "computes"),
+    ("exchange", "exchanges gradients, waits for other trainers"),
+    ("wait", "waits for samplers"),
+    ("other", "something else"),
+)
+
+
+def section(title: str, lead: str, *content: Content, anchor: str = "") -> Html:
+    """A headed part of the page."""
+    return el(
+        "section",
+        el("h2", title),
+        el("p", lead, class_="lead") if lead else None,
+        *content,
+        id=anchor or None,
+    )
+
+
+def time_section(report: Report) -> Html | None:
+    """Where the time of every trainer went, and how busy tasks were."""
+    known = [t for t in report.trainers if t.measured is not None or t.predicted is not None]
+    if not known:
+        return None
+    splits = [split for t in known for split in (t.predicted, t.measured) if split is not None]
+    whole = max(split.total_s for split in splits) or 1.0
+    rows = []
+    for trainer in known[:_MOST_ROWS]:
+        name = el("b", trainer.name), el("small", f" on {trainer.machine}")
+        rows.append(el("div", *name, class_="who"))
+        for kind, split in (("predicted", trainer.predicted), ("measured", trainer.measured)):
+            if split is not None:
+                rows.append(el("span", kind, class_="kind"))
+                rows.append(_split_bar(trainer.name, kind, split, whole))
+                rows.append(el("span", seconds(split.total_s), class_="sum"))
+    legend = [el("span", el("i", class_=kind), words) for kind, words in _LEGEND]
+    return section(
+        "Where the time went",
+        counted_sentence(report.pace) if report.pace.num_steady else "",
+        el("div", *legend, class_="legend", aria_hidden="true"),
+        el("div", *rows, class_="splits"),
+        _more("Trainers in figures", _split_table(report)),
+        _task_table(report),
+        anchor="time",
+    )
+
+
+def _split_bar(name: str, kind: str, split: Split, whole: float) -> Html:
+    parts = split_parts(split)
+    label = f"{name}, {kind}: " + ", ".join(words for _, words, _ in parts)
+    return stacked_bar(parts, whole, label)
+
+
+def _split_table(report: Report) -> Html:
+    rows: list[tuple[Content, ...]] = []
+    for trainer in report.trainers[:_MOST_ROWS]:
+        for kind, split in (("predicted", trainer.predicted), ("measured", trainer.measured)):
+            if split is not None:
+                parts = [seconds(size) for _, _, size in split_parts(split)]
+                rows.append((trainer.name, kind, *parts, seconds(split.total_s)))
+    heads = ("trainer", "", "computes", "exchanges", "waits", "something else", "in all")
+    return table(heads, rows, "ttnnnnn")
+
+
+def _task_table(report: Report) -> Html | None:
+    if not report.tasks:
+        return None
+    rows: list[tuple[Content, ...]] = [
+        (task.name, task.machine, meter(task.predicted, "pale"), meter(task.measured))
+        for task in report.tasks[:_MOST_ROWS]
+    ]
+    shown = table(("task", "machine", "busy, predicted", "busy, measured"), rows, "ttnn")
+    return _more("How busy every task was", shown)
+
+
+def advice_section(report: Report) -> Html | None:
+    """What would help most."""
+    advice = report.advice
+    if advice is None:
+        return None
+    best = advice.best()
+    rests = "what was measured in this run" if advice.profile == "run" else "the plan's profile"
+    lead = (
+        f"Each change was rehearsed by itself with {rests}, against "
+        f"{seconds(advice.time_s)} per iteration of the plan as it is."
+    )
+    if not best:
+        told = el("p", f"None of the {len(advice.tried)} changes that were tried saves 1 %.")
+    else:
+        told = el(
+            "ol",
+            *(
+                el(
+                    "li",
+                    el("span", percent(change.saving), class_="gain"),
+                    el(
+                        "div",
+                        el("b", change.change[:1].upper() + change.change[1:]),
+                        el("small", f"{seconds(change.time_s)} per iteration. {change.remark}"),
+                    ),
+                )
+                for change in best
+            ),
+            class_="advice",
+        )
+    if 0 < len(best) < 3:
+        left = len(advice.tried) - len(best)
+        told = join(told, el("p", f"None of the {left} other changes that were tried saves 1 %."))
+    rows: list[tuple[Content, ...]] = [
+        (change.change, seconds(change.time_s), percent(change.saving, signed=True))
+        for change in advice.tried
+    ]
+    heads = ("change", "per iteration", "saves of the time per seed")
+    title = "What would help most"
+    everything = _more("Everything that was tried", table(heads, rows, "tnn"))
+    return section(title, lead, told, everything, anchor="advice")
+
+
+def curve_section(report: Report) -> Html | None:
+    """What the script reported."""
+    if not report.curves:
+        return None
+    shown = report.curves[:_MOST_CURVES]
+    figures = [el("figure", _curve_caption(curve), _curve_chart(curve)) for curve in shown]
+    rows: list[tuple[Content, ...]] = [
+        (curve.name, f"{at:g}", f"{value:.6g}")
+        for curve in shown
+        for at, value in list(zip(curve.at, curve.values, strict=True))[-_MOST_ROWS:]
+    ]
+    return section(
+        "Learning",
+        "What the script reported.",
+        el("div", *figures, class_="curves"),
+        _more("As a table", table(("figure", "at", "value"), rows, "tnn")),
+        anchor="learning",
+    )
+
+
+def _curve_caption(curve: Curve) -> Html:
+    last = f"{curve.values[-1]:.4g} at the end"
+    extreme = ""
+    if len(curve.values) > 1:
+        extreme = f", from {min(curve.values):.4g} to {max(curve.values):.4g}"
+    return el("figcaption", el("b", curve.name), el("small", f" {last}{extreme}"))
+
+
+def _curve_chart(curve: Curve) -> Html:
+    label = (
+        f"{curve.name} over {curve.axis}: {len(curve.values)} values, "
+        f"first {curve.values[0]:.4g}, last {curve.values[-1]:.4g}"
+    )
+    return line_chart(curve.at, curve.values, label, curve.axis)
+
+
+def decision_section(report: Report) -> Html | None:
+    """What went wrong and what was done about it."""
+    if not report.decisions:
+        return None
+    rows: list[tuple[Content, ...]] = [
+        (format_seconds(moment.at_s), moment.text) for moment in report.decisions[-_MOST_DECISIONS:]
+    ]
+    attempts = "1 attempt" if report.attempts == 1 else f"{report.attempts} attempts"
+    lead = f"{attempts}, tasks started again {report.restarts} times."
+    shown = table(("after", "decision"), rows, "nt")
+    return section("Faults and decisions", lead, shown, anchor="decisions")
+
+
+def assumption_section(report: Report) -> Html | None:
+    """The plan's profile beside this run."""
+    if not report.assumptions:
+        return None
+    rows: list[tuple[Content, ...]] = []
+    for each in report.assumptions:
+        ratio = ""
+        if each.assumed and each.measured is not None:
+            ratio = percent(each.measured / each.assumed - 1, signed=True)
+        figures = quantity(each.assumed, each.unit), quantity(each.measured, each.unit)
+        rows.append((each.what, *figures, ratio))
+    note = f"The plan's profile is {report.pace.profile}: {report.pace.profile_note}."
+    if not report.pace.profile_note:
+        note = f"The plan's profile is {report.pace.profile}."
+    heads = ("figure", "the plan assumed", "this run", "difference")
+    shown = table(heads, rows, "tnnn")
+    return section("What the plan assumed", note, shown, anchor="assumed")
+
+
+def plan_section(report: Report) -> Html | None:
+    """The plan: who runs where, and how good it is."""
+    plan = report.plan
+    if plan is None:
+        return None
+    rows: list[tuple[Content, ...]] = []
+    for machine in plan.machines[:_MOST_ROWS]:
+        speed = format_bytes_per_s(machine.nic_in_bytes_per_s)
+        if machine.nic_out_bytes_per_s != machine.nic_in_bytes_per_s:
+            speed = f"{speed} in, {format_bytes_per_s(machine.nic_out_bytes_per_s)} out"
+        has = ", ".join(_resource(key, amount) for key, amount in machine.resources.items())
+        rows.append((machine.name, machine.kind, has, speed, ", ".join(machine.tasks)))
+    near = (
+        "No placement has a smaller one."
+        if plan.proven
+        else (
+            f"The smallest that any placement could have is {seconds(plan.bound_s)}: the gap is "
+            f"{percent(plan.gap)}."
+        )
+    )
+    saved = ""
+    if plan.uniform_network_bytes > plan.network_bytes:
+        saved = f" ({format_bytes(plan.uniform_network_bytes)} if seeds were dealt alike)"
+    facts = (
+        ("made by", f"{plan.method}, seeds dealt {plan.seed_mix}, network shared by {plan.policy}"),
+        (
+            "job",
+            f"{plan.trainers} trainers with {plan.samplers_per_trainer} samplers each, "
+            f"{plan.batch_size:,} seeds per trainer and iteration, sync by {plan.sync}, "
+            f"window {plan.window}",
+        ),
+        ("objective", f"{seconds(plan.time_s)} per iteration. {near}"),
+        ("limit", plan.limit),
+        ("network", f"{format_bytes(plan.network_bytes)} per iteration between machines{saved}"),
+        ("inputs", ", ".join(f"{key} {value}" for key, value in plan.fingerprints.items())),
+    )
+    listed = [join(el("dt", key), el("dd", value)) for key, value in facts if value]
+    return section(
+        "The plan",
+        "",
+        table(("machine", "class", "resources", "network card", "tasks"), rows),
+        el("dl", *listed),
+        anchor="plan",
+    )
+
+
+def repeat_section(report: Report) -> Html:
+    """How to do it again."""
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    facts = (
+        ("ran with", versions or "The run did not note its versions."),
+        ("report by", f"headrace {report.made_by}"),
+    )
+    listed = [join(el("dt", key), el("dd", value)) for key, value in facts]
+    command = el("pre", el("code", report.command), tabindex="0") if report.command else None
+    lead = "In the folder of the run, on a machine of the cluster:" if report.command else ""
+    return section("Do it again", lead, command, el("dl", *listed), anchor="again")
+
+
+def _resource(name: str, amount: float) -> str:
+    return format_bytes(amount) if amount >= 1e6 else f"{amount:g} {name}"
+
+
+def _more(title: str, content: Html) -> Html:
+    return el("details", el("summary", title), content)

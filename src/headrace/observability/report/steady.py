@@ -1,0 +1,109 @@
+"""Which iterations of a run show its pace, and which ones show how a script pauses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.core.trace import Trace
+from headrace.observability.report.timelines import Timelines, timelines_of
+
+FEWEST_STEADY = 8
+"""With fewer steady iterations than this, all that follow the first ones are counted."""
+
+
+@dataclass(frozen=True)
+class Steady:
+    """The iterations that count.
+
+    Attributes:
+        timelines: Of all trainers.
+        counted: Whether each iteration counts.
+        took_s: From the end of the iteration before to its own; `nan` for the first.
+        pauses: Iterations before which a trainer did something else, or tasks were started again.
+        num_skipped: First iterations that were left out.
+    """
+
+    timelines: Timelines
+    counted: np.ndarray
+    took_s: np.ndarray
+    pauses: np.ndarray
+    num_skipped: int
+
+    @property
+    def num(self) -> int:
+        """How many count."""
+        return int(self.counted.sum())
+
+    @property
+    def time_s(self) -> float | None:
+        """Mean time of an iteration that counts."""
+        return float(self.took_s[self.counted].mean()) if self.num else None
+
+    @property
+    def pauses_s(self) -> float:
+        """What pauses took beyond an iteration's usual time."""
+        usual_s = self.time_s or 0.0
+        return float(np.maximum(self.took_s[self.pauses] - usual_s, 0.0).sum())
+
+    @property
+    def span_s(self) -> float:
+        """Time of all iterations that count."""
+        return float(self.took_s[self.counted].sum())
+
+    def stretch(self, num: int, before: int | None = None) -> tuple[int, int] | None:
+        """First and last of some neighbouring iterations that are most like the mean.
+
+        Args:
+            num: How many; fewer if there is no such stretch.
+            before: Only iterations before this one, if there are such.
+        """
+        if not self.num or self.time_s is None:
+            return None
+        for length in range(num, 0, -1):
+            sums = np.convolve(self.counted, np.ones(length), mode="valid")
+            firsts = np.flatnonzero(sums == length)
+            if before is not None and len(firsts) and firsts[0] + length <= before:
+                firsts = firsts[firsts + length <= before]
+            if len(firsts):
+                took = np.array([self.took_s[n : n + length].sum() for n in firsts])
+                first = int(firsts[np.argmin(np.abs(took - length * self.time_s))])
+                return first, first + length - 1
+        return None
+
+
+def steady_iterations(trace: Trace, skip: int, window: int = 0) -> Steady:
+    """Find the iterations that show a run's pace.
+
+    A pause is an iteration before which a trainer did something else for longer than an iteration
+    takes, such as validation, or within which the run was mended. It does not count, nor do those
+    right after it, whose batches were made meanwhile.
+
+    Args:
+        trace: Of a run or of a rehearsal.
+        skip: First iterations to leave out.
+        window: How many batches may be made ahead.
+    """
+    lines = timelines_of(trace)
+    ends_s = lines.ends_s
+    took_s = np.diff(ends_s, prepend=np.nan)
+    is_known = ~np.isnan(took_s)
+    is_known[: max(skip, 1)] = False
+    pauses = np.zeros(len(took_s), dtype=bool)
+    if is_known.any():
+        usual_s = float(np.median(took_s[is_known]))
+        _, others_s = lines.gaps_s()
+        idle_s = np.nan_to_num(others_s).max(axis=0)
+        pauses = is_known & (idle_s > usual_s) & (took_s > 2 * usual_s)
+        for mark in trace.marks:
+            after = int(np.searchsorted(np.nan_to_num(ends_s, nan=np.inf), mark.at_s))
+            if after < len(pauses):
+                pauses[after] = is_known[after]
+    near = pauses.copy()
+    for ahead in range(1, window + 1):
+        near[ahead:] |= pauses[:-ahead]
+    counted = is_known & ~near
+    if counted.sum() < FEWEST_STEADY:
+        counted = is_known & ~pauses
+    return Steady(lines, counted, took_s, np.flatnonzero(pauses), min(skip, len(took_s)))

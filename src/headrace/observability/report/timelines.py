@@ -1,0 +1,146 @@
+"""When trainers stepped, exchanged gradients and had their batches, from any trace."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.core.job import Role
+from headrace.core.report import Split
+from headrace.core.trace import Trace
+
+_NUMBER = re.compile(r"\D*(\d+)")
+
+
+@dataclass(frozen=True)
+class Timelines:
+    """Times of every trainer (rows) and iteration (columns); `nan` where nothing was seen.
+
+    Attributes:
+        names: Of the trainers.
+        machines: Index of each trainer's machine.
+        start_s: When a step began.
+        end_s: When it ended.
+        agreed_s: When gradients were exchanged; the end of the step where none were.
+        ready_s: When the last part of the batch was there.
+    """
+
+    names: tuple[str, ...]
+    machines: tuple[int, ...]
+    start_s: np.ndarray
+    end_s: np.ndarray
+    agreed_s: np.ndarray
+    ready_s: np.ndarray
+
+    @property
+    def num_iterations(self) -> int:
+        """How many some trainer has begun."""
+        return int(self.start_s.shape[1])
+
+    @property
+    def ends_s(self) -> np.ndarray:
+        """When the last trainer ended each iteration; `nan` unless all of them did."""
+        if not len(self.names):
+            return np.empty(0)
+        ends: np.ndarray = self.end_s.max(axis=0)
+        return ends
+
+    def gaps_s(self) -> tuple[np.ndarray, np.ndarray]:
+        """Before every step: how long it waited for its batch, and how long for anything else."""
+        before = np.full_like(self.start_s, np.nan)
+        before[:, 1:] = self.agreed_s[:, :-1]
+        ready = np.fmin(np.fmax(np.nan_to_num(self.ready_s, nan=-np.inf), before), self.start_s)
+        return ready - before, self.start_s - ready
+
+    def split(self, trainer: int, counted: np.ndarray) -> Split | None:
+        """Where the time of a trainer went, on average over some iterations.
+
+        Args:
+            trainer: Its row.
+            counted: Whether each iteration counts.
+        """
+        waits, others = self.gaps_s()
+        parts = np.stack(
+            [
+                self.end_s[trainer] - self.start_s[trainer],
+                self.agreed_s[trainer] - self.end_s[trainer],
+                waits[trainer],
+                others[trainer],
+            ]
+        )[:, counted]
+        parts = parts[:, ~np.isnan(parts).any(axis=0)]
+        if not parts.shape[1]:
+            return None
+        compute, exchange, wait, other = np.maximum(parts.mean(axis=1), 0.0).tolist()
+        return Split(compute_s=compute, exchange_s=exchange, wait_s=wait, other_s=other)
+
+
+def timelines_of(trace: Trace) -> Timelines:
+    """Find every trainer's steps in a trace of a rehearsal or a run."""
+    roles = np.array(trace.task_roles)
+    trainers = np.flatnonzero(roles == Role.TRAINER)
+    rows, flows = trace.executions, trace.flows
+    is_step = roles[rows.task] == Role.TRAINER
+    num = int(rows.iteration[is_step].max(initial=-1)) + 1
+    owner = _owners(trace)
+    shape = (len(trainers), num)
+    start_s, end_s = np.full(shape, np.nan), np.full(shape, np.nan)
+    steps = np.flatnonzero(is_step & (rows.iteration < num))
+    start_s[owner[rows.task[steps]], rows.iteration[steps]] = rows.start_s[steps]
+    end_s[owner[rows.task[steps]], rows.iteration[steps]] = rows.end_s[steps]
+
+    agreed_s, ready_s = end_s.copy(), np.full(shape, np.nan)
+    rings = np.flatnonzero((roles[rows.task] == Role.RING) & (rows.iteration < num))
+    _latest(agreed_s, owner[rows.task[rings]], rows.iteration[rings], rows.end_s[rings])
+    servers = np.flatnonzero((roles[rows.task] == Role.SERVER) & (rows.iteration < num))
+    for trainer in range(len(trainers)):
+        here = np.full(len(servers), trainer)
+        _latest(agreed_s, here, rows.iteration[servers], rows.end_s[servers])
+    made = np.flatnonzero((roles[rows.task] == Role.SAMPLER) & (rows.iteration < num))
+    _latest(ready_s, owner[rows.task[made]], rows.iteration[made], rows.end_s[made])
+
+    src, dst = roles[flows.src], roles[flows.dst]
+    known = (flows.iteration < num) & ~np.isnan(flows.end_s)
+    to_ring = (src == Role.RING) & ((dst == Role.RING) | (dst == Role.TRAINER))
+    synced = np.flatnonzero(known & (to_ring | ((src == Role.SERVER) & (dst == Role.TRAINER))))
+    _latest(agreed_s, owner[flows.dst[synced]], flows.iteration[synced], flows.end_s[synced])
+    fed = np.flatnonzero(known & (src == Role.SAMPLER) & (dst == Role.TRAINER))
+    _latest(ready_s, owner[flows.dst[fed]], flows.iteration[fed], flows.end_s[fed])
+    # Nobody is seen to agree on an iteration that a trainer did not end.
+    agreed_s[np.isnan(end_s)] = np.nan
+    return Timelines(
+        names=tuple(trace.task_names[task] for task in trainers),
+        machines=tuple(int(trace.task_machines[task]) for task in trainers),
+        start_s=start_s,
+        end_s=end_s,
+        agreed_s=agreed_s,
+        ready_s=ready_s,
+    )
+
+
+def _latest(into: np.ndarray, row: np.ndarray, column: np.ndarray, value: np.ndarray) -> None:
+    kept = row >= 0
+    np.fmax.at(into, (row[kept], column[kept]), value[kept])
+
+
+def _owners(trace: Trace) -> np.ndarray:
+    """Per task the row of the trainer that it is, feeds or steps the ring of; -1 for others."""
+    numbers = [int(found[1]) if (found := _NUMBER.match(name)) else -1 for name in trace.task_names]
+    row = {
+        number: index
+        for index, number in enumerate(
+            number
+            for number, role in zip(numbers, trace.task_roles, strict=True)
+            if role == Role.TRAINER
+        )
+    }
+    owned = (Role.TRAINER, Role.SAMPLER, Role.RING)
+    return np.array(
+        [
+            row.get(number, -1) if role in owned else -1
+            for number, role in zip(numbers, trace.task_roles, strict=True)
+        ],
+        dtype=np.int64,
+    )

@@ -1,0 +1,156 @@
+"""What a report says in sentences."""
+
+from __future__ import annotations
+
+import re
+
+from headrace.core.report import Pace, Report, Split
+from headrace.core.units import format_bytes, format_seconds
+
+SATURATED = 0.85
+"""From this share of its bandwidth on a network card counts as full: what TCP and uneven iterations
+leave of a link that is never idle."""
+
+_WORTH_NAMING = 0.04
+_MINUS = "\N{MINUS SIGN}"
+_PARTS = (
+    ("compute", "compute", "compute_s"),
+    ("exchange", "exchange gradients", "exchange_s"),
+    ("wait", "wait for samplers", "wait_s"),
+    ("other", "do something else", "other_s"),
+)
+
+
+def seconds(value: float) -> str:
+    """A duration with three digits: `41.2 ms`."""
+    return format_seconds(float(f"{value:.3g}"))
+
+
+def percent(share: float, signed: bool = False) -> str:
+    """A share: `6.8 %`, or `+6.8 %`."""
+    size = 100 * abs(share)
+    written = f"{size:.0f}" if size >= 9.95 else f"{size:.1f}".removesuffix(".0")
+    sign = ("+" if share >= 0 else _MINUS) if signed and float(written) else ""
+    return f"{sign}{written} %"
+
+
+def headline(pace: Pace) -> str:
+    """Prediction beside reality in one sentence."""
+    if pace.measured_s is not None and pace.excess is not None and pace.predicted_s is not None:
+        return (
+            f"Predicted {seconds(pace.predicted_s)} per iteration, measured "
+            f"{seconds(pace.measured_s)} ({percent(pace.excess, signed=True)})"
+        )
+    if pace.measured_s is not None:
+        return f"Measured {seconds(pace.measured_s)} per iteration, without a prediction"
+    if pace.predicted_s is not None:
+        return f"Predicted {seconds(pace.predicted_s)} per iteration, too few were seen to measure"
+    return "This run did not get far enough to be measured"
+
+
+def verdict(report: Report) -> list[str]:
+    """What to make of it, one sentence each."""
+    said = [limit_sentence(report)]
+    pace = report.pace
+    if pace.profile == "synthetic" and pace.predicted_s is not None:
+        said.append(
+            "The prediction rests on a synthetic profile, so it says little about this graph and "
+            "these machines: headrace profile measures one."
+        )
+    if pace.rehearsed_s is not None and pace.measured_s:
+        off = pace.rehearsed_s / pace.measured_s - 1
+        said.append(
+            "Rehearsed with the times and volumes of this very run, the plan takes "
+            f"{seconds(pace.rehearsed_s)}, {percent(off)} {'more' if off >= 0 else 'less'} than "
+            "measured: so far the model itself is off, the rest is the profile."
+        )
+    return [each for each in said if each]
+
+
+def limit_sentence(report: Report) -> str:
+    """What set the pace."""
+    splits = [trainer.measured for trainer in report.trainers if trainer.measured is not None]
+    is_seen = bool(splits)
+    if not is_seen:
+        splits = [each.predicted for each in report.trainers if each.predicted is not None]
+    if not splits:
+        return ""
+    would = "" if is_seen else "would "
+    said = f"Trainers {would}{_and(parts_of(splits))}"
+    nic = busiest_nic(report)
+    if nic is None:
+        return f"{said}; nothing crosses the network."
+    name, used = nic
+    if used >= SATURATED:
+        return f"The network sets the pace: {name} uses {percent(used)} of its bandwidth. {said}."
+    return f"{said}; no network card is full (the busiest is {name} with {percent(used)})."
+
+
+def parts_of(splits: list[Split]) -> list[str]:
+    """What trainers do, in words, the most first; what is hardly anything is left out."""
+    total_s = sum(split.total_s for split in splits) or 1.0
+    shares = {
+        words: sum(getattr(split, field) for split in splits) / total_s
+        for _, words, field in _PARTS
+    }
+    ranked = sorted(shares.items(), key=lambda each: -each[1])
+    told = [each for each in ranked if each[1] >= _WORTH_NAMING] or ranked[:1]
+    first = " of the time"
+    return [
+        f"{words} for {percent(share)}{first if number == 0 else ''}"
+        for number, (words, share) in enumerate(told)
+    ]
+
+
+def unbroken(text: str) -> str:
+    """Keep figures and their units on one line."""
+    return re.sub(r"(?<=\d) (?=(%|ms|us|s|min|h)\b|%)", "\N{NO-BREAK SPACE}", text)
+
+
+def _and(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def busiest_nic(report: Report) -> tuple[str, float] | None:
+    """The network card and direction with the largest share, measured if anything was."""
+    for seen in ("measured", "predicted"):
+        found = [
+            (f"{machine.name} {way}", share)
+            for machine in report.machines
+            for way in ("in", "out")
+            if (share := getattr(machine, f"{seen}_{way}")) is not None
+        ]
+        if found:
+            name, share = max(found, key=lambda each: each[1])
+            return (name, share) if share > 0 else None
+    return None
+
+
+def split_parts(split: Split) -> list[tuple[str, str, float]]:
+    """Class, words and seconds of each part of a trainer's iteration."""
+    return [
+        (kind, f"{words}: {seconds(getattr(split, field))}", getattr(split, field))
+        for kind, words, field in _PARTS
+    ]
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """Seconds or bytes for people."""
+    if value is None:
+        return "-"
+    return seconds(value) if unit == "s" else format_bytes(float(f"{value:.3g}"))
+
+
+def counted_sentence(pace: Pace) -> str:
+    """Which iterations were counted."""
+    said = f"Measured over {pace.num_steady:,} of {pace.num_iterations:,} iterations"
+    left = []
+    if pace.num_skipped:
+        left.append(f"the first {pace.num_skipped}")
+    if pace.num_pauses:
+        times = "1 pause" if pace.num_pauses == 1 else f"{pace.num_pauses} pauses"
+        left.append(
+            f"{times} of {seconds(pace.pauses_s)} in all (validation, a new epoch, a fault) with "
+            "what was made ahead meanwhile"
+        )
+    return f"{said}; {' and '.join(left)} are left out." if left else f"{said}."

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headrace.observability.report.pairing import (
+    Seen,
+    machines_of,
+    stretches_of,
+    tasks_of,
+    trainers_of,
+)
+from headrace.observability.report.steady import steady_iterations
+from headrace.observability.report.timelines import timelines_of
+from headrace.observability.report.use import nic_series
+from tests.unit.observability.report.small import (
+    NUM,
+    OTHER_S,
+    PACE_S,
+    RING_S,
+    STEP_S,
+    WAIT_S,
+    marked,
+    steady_trace,
+)
+from tests.unit.observability.traces import tiny_trace
+
+
+def test_an_iteration_of_a_trainer_is_split_without_rest() -> None:
+    lines = timelines_of(steady_trace())
+    assert lines.names == ("trainer0", "trainer1")
+    counted = np.arange(NUM) >= 1
+    for trainer in (0, 1):
+        split = lines.split(trainer, counted)
+        assert split is not None
+        assert split.compute_s == pytest.approx(STEP_S)
+        assert split.exchange_s == pytest.approx(RING_S)
+        assert split.wait_s == pytest.approx(WAIT_S)
+        assert split.other_s == pytest.approx(OTHER_S)
+        assert split.total_s == pytest.approx(PACE_S)
+
+
+def test_parameter_servers_end_the_exchange() -> None:
+    lines = timelines_of(tiny_trace())
+    assert lines.num_iterations == 1
+    # The flow back is unfinished; the server's own end is known.
+    assert lines.agreed_s[0, 0] == pytest.approx(0.062)
+    assert lines.ready_s[0, 0] == pytest.approx(0.04)
+
+
+def test_the_pace_is_the_mean_of_what_follows_the_first() -> None:
+    steady = steady_iterations(steady_trace(), skip=5)
+    assert steady.num == NUM - 5
+    assert steady.time_s == pytest.approx(PACE_S)
+    assert steady.pauses_s == 0
+
+
+def test_a_pause_and_what_was_made_ahead_do_not_count() -> None:
+    steady = steady_iterations(steady_trace(pause_at=12), skip=5, window=2)
+    assert steady.pauses.tolist() == [12]
+    assert not steady.counted[12:15].any()
+    assert steady.num == NUM - 5 - 3
+    assert steady.time_s == pytest.approx(PACE_S)
+    assert steady.pauses_s == pytest.approx(1.0)
+
+
+def test_an_iteration_in_which_the_run_was_mended_does_not_count() -> None:
+    trace = marked(steady_trace(), at_s=10.5 * PACE_S)
+    assert steady_iterations(trace, skip=5).pauses.tolist() == [10]
+
+
+def test_few_iterations_all_count() -> None:
+    steady = steady_iterations(steady_trace(num=8, pause_at=4), skip=1, window=4)
+    assert steady.counted.tolist() == [False, True, True, True, False, True, True, True]
+
+
+def test_nothing_was_seen() -> None:
+    steady = steady_iterations(steady_trace(num=1), skip=0)
+    assert steady.num == 0
+    assert steady.time_s is None
+    assert steady.stretch(6) is None
+
+
+def test_a_stretch_is_whole_and_typical() -> None:
+    steady = steady_iterations(steady_trace(pause_at=12), skip=5)
+    first, last = steady.stretch(6) or (0, 0)
+    assert last - first == 5
+    assert not first <= 12 <= last
+    assert steady.stretch(6, before=11) == (5, 10)
+    assert steady.stretch(40) == (13, NUM - 1)
+
+
+def test_network_cards_carry_what_flows_bring() -> None:
+    trace = steady_trace()
+    series = nic_series(trace, 0.0, trace.makespan_s, 50)
+    length_s = trace.makespan_s / 50
+    received = (series.into * trace.nic_in_bytes_per_s * length_s).sum(axis=0)
+    # The last exchange ends after the last step of a task.
+    assert received == pytest.approx([200.0 * (NUM - 1), 700.0 * (NUM - 1) + 500.0], rel=0.02)
+
+
+def test_a_rehearsal_and_a_run_side_by_side() -> None:
+    slow = Seen(steady_trace(), steady_iterations(steady_trace(), skip=5))
+    machines = machines_of(None, slow)
+    assert [machine.name for machine in machines] == ["m0", "m1"]
+    assert machines[0].measured_in == pytest.approx(200 / PACE_S / 1e5)
+    assert machines[0].measured_out == pytest.approx(700 / PACE_S / 1e5)
+    assert machines[1].measured_out == pytest.approx(200 / PACE_S / 2e5)
+    assert machines[0].predicted_in is None
+    tasks = {task.name: task.measured for task in tasks_of(slow, slow)}
+    assert tasks["trainer1"] == pytest.approx(STEP_S / PACE_S)
+    assert "ring0.0" not in tasks
+    assert [each.machine for each in trainers_of(slow, None)] == ["m0", "m1"]
+    (one, first), (other, second) = stretches_of(slow, slow, 6)
+    assert (one, other) == ("Predicted", "Measured")
+    assert (first.first, first.last) == (second.first, second.last)
+    assert first.end_s - first.begin_s == pytest.approx(6 * PACE_S)
+
+
+def test_a_short_rehearsal_shows_its_last_iterations() -> None:
+    short = steady_trace(num=10)
+    late = steady_trace()
+    predicted = Seen(short, steady_iterations(short, skip=2))
+    measured = Seen(late, steady_iterations(late, skip=15))
+    (_, first), (_, second) = stretches_of(predicted, measured, 4)
+    assert (first.first, first.last) == (6, 9)
+    assert second.first >= 15
