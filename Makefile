@@ -1,13 +1,14 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+BENCH ?= simulator
 
 # Compiled code stays beside its source, where .ci/fresh-numba-cache looks for it.
 unexport NUMBA_CACHE_DIR
 
 FAST := not slow and not integration and not e2e and not benchmark
 
-.PHONY: dev check lint types fast test docs bench format clean fresh
+.PHONY: dev check lint types fast test docs bench performance format clean fresh
 
 dev: ## create the virtual environment and install headrace for editing
 	$(PYTHON) -m venv $(VENV)
@@ -36,8 +37,11 @@ test: fresh ## every test
 docs: ## build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
-bench: fresh ## measure the simulator; the last line is one JSON object
-	$(BIN)/python benchmarks/simulator.py --json
+bench: fresh ## measure the simulator, or BENCH=planner, ...; the last line is one JSON object
+	$(BIN)/python benchmarks/$(BENCH).py --json
+
+performance: ## make the page of all figures of the result files
+	$(BIN)/python benchmarks/performance_page.py
 
 format:
 	$(BIN)/ruff format .
