@@ -37,8 +37,8 @@ def drive(folder: Path, policy: str) -> None:
     control = TrafficControl(made.model_copy(update={"placement": placement}), said.append)
     port = control.begin(HOSTS["m0"])
     for machine, tasks in (("m0", ("store0", "trainer0")), ("m1", ("sampler1.0", "trainer1"))):
-        files = {task: str(folder / f"{task}.pid") for task in tasks}
-        order = control.order(machine, "eth0", files, HOSTS["m0"], port)
+        folders = dict.fromkeys(tasks, str(folder))
+        order = control.order(machine, "eth0", folders, HOSTS["m0"], port)
         (folder / f"{machine}.json").write_text(json.dumps(order))
     say("ready")
     for _ in sys.stdin:

@@ -226,9 +226,9 @@ class Crew:
         port = self._traffic.begin(address)
         for store in self.stores:
             beside = (name for name, slot in self._slots.items() if slot.node == store.node)
-            tasks = {name: f"{self._hellos[name]['folder']}/{name}.pid" for name in beside}
+            folders = {name: self._hellos[name]["folder"] for name in beside}
             interface = self._hellos[store.task.name]["interface"] or ""
-            order = self._traffic.order(store.task.machine, interface, tasks, address, port)
+            order = self._traffic.order(store.task.machine, interface, folders, address, port)
             self._shells[store.task.name].control_traffic.remote(order)
 
     def is_passing(self, error: Exception) -> bool:

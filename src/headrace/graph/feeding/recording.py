@@ -13,7 +13,10 @@ Times are those of the machine's monotonic clock.
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +30,9 @@ from headrace.graph.service.measuring import Call
 
 Clock = Callable[[], float]
 Record = tuple[str | int | float, ...]
+
+MARK = struct.Struct("<q")
+"""How an iteration is written to the mark's file."""
 
 _FLUSH_EVERY_S = 1.0
 
@@ -44,6 +50,8 @@ class Recorder:
         self.task = task
         self.clock = clock
         self._file = path.open("ab", buffering=0)
+        self._mark_path = mark_path(path)
+        self._mark: io.FileIO | None = None
         self._lock = threading.Lock()
         self._records: list[Record] = []
         self._flushed_s = clock()
@@ -68,6 +76,15 @@ class Recorder:
                 self._flushed_s = now_s
                 self._write()
 
+    def mark(self, iteration: int) -> None:
+        """Show whoever looks at the mark's file which iteration the task is at."""
+        with self._lock:
+            if self._file.closed:
+                return
+            if self._mark is None:
+                self._mark = self._mark_path.open("wb", buffering=0)
+            os.pwrite(self._mark.fileno(), MARK.pack(iteration), 0)
+
     def flush(self) -> None:
         """Write what is kept."""
         with self._lock:
@@ -78,12 +95,19 @@ class Recorder:
         with self._lock:
             self._write()
             self._file.close()
+            if self._mark is not None:
+                self._mark.close()
 
     def _write(self) -> None:
         if self._records and not self._file.closed:
             lines = [json.dumps(record, separators=(",", ":")) for record in self._records]
             self._file.write(("\n".join(lines) + "\n").encode())
         self._records = []
+
+
+def mark_path(trace: Path) -> Path:
+    """Beside a task's trace: the file with the iteration that it is at, eight bytes."""
+    return trace.with_suffix(".at")
 
 
 class SharedTime:
@@ -189,6 +213,7 @@ class PartRecorder:
         iteration = job.epoch * self._batches_per_epoch + job.batch
         with self._lock:
             meter = self._meters.setdefault(iteration, Meter())
+            self._recorder.mark(min(self._meters))
         return PartNotes(iteration, self._shared, self._busy_clock, meter)
 
     def end(self, notes: PartNotes, num_bytes: int) -> None:
@@ -205,6 +230,7 @@ class PartRecorder:
             if len(done) < self._num_lanes:
                 return
             del self._meters[n], self._done[n]
+            self._recorder.mark(min(self._meters, default=n + 1))
         lanes = [each for each, _ in done]
         times = (_round(min(x.start_s for x in lanes)), _round(max(x.end_s for x in lanes)))
         taken = (_round(sum(x.taken_s for x in lanes)), _round(sum(x.busy_s for x in lanes)))

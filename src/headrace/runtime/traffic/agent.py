@@ -17,6 +17,7 @@ from headrace.runtime import htb
 from headrace.runtime.traffic.connections import End, end_to
 from headrace.runtime.traffic.finding import Finder
 from headrace.runtime.traffic.kernel import Counters, Sockets
+from headrace.runtime.traffic.marks import Marks
 from headrace.runtime.traffic.shares import Share
 from headrace.runtime.traffic.trees import Tree, netlink_errors, shaped
 from headrace.runtime.traffic.wire import Line, Said, greet
@@ -42,6 +43,7 @@ class AgentConfig:
         interface: Whose traffic is controlled.
         nic_out_bytes_per_s: What the plan takes the card for.
         tasks: For each task of the machine the file that names its process.
+        marks: For tasks whose iterations matter the files in which they tell them.
         host: Of the controller.
         port: Of the controller.
         token: What both show each other.
@@ -52,6 +54,7 @@ class AgentConfig:
     interface: str
     nic_out_bytes_per_s: float
     tasks: Mapping[str, str]
+    marks: Mapping[str, str]
     host: str
     port: int
     token: str
@@ -113,6 +116,7 @@ class Agent:
         line: To the controller, which knows it.
         tree: Classes of the network card.
         find: Connections that have come and gone since the last call.
+        marks: Iterations of the machine's tasks.
     """
 
     def __init__(
@@ -121,8 +125,9 @@ class Agent:
         line: Line,
         tree: Tree,
         find: Callable[[], tuple[list[End], list[End]]],
+        marks: Marks,
     ) -> None:
-        self._line, self._tree, self._find = line, tree, find
+        self._line, self._tree, self._find, self._marks = line, tree, find, marks
         self._poll_s = config.poll_s
         self._nic_bytes_per_s = tree.nic_bytes_per_s
         self._flows = OpenFlows(tree.nic_bytes_per_s)
@@ -156,6 +161,7 @@ class Agent:
 
     def _look(self, now_s: float) -> None:
         if now_s >= self._next_find_s:
+            self._marks.find()
             opened, closed = self._find()
             if opened or closed:
                 self._found_s = now_s
@@ -163,14 +169,19 @@ class Agent:
                 self._line.say({"ends": [end_to(end) for end in opened], "gone": gone})
             is_calm = now_s - self._found_s > _CALM_AFTER_S
             self._next_find_s = now_s + (_CALM_FIND_S if is_calm else _FIND_S)
+        said: dict[str, Any] = {}
+        iterations = self._marks.look()
+        if iterations:
+            said["at"] = iterations
         if self._tree.num_filters:
             self._num_polls += 1
             if self._flows.look(self._tree.counters(), now_s):
-                self._line.say({"open": self._flows.open()})
+                said["open"] = self._flows.open()
             trunk = self._tree.trunk_bytes_per_s
             if abs(trunk - self._nic_bytes_per_s) > _OTHER * self._nic_bytes_per_s:
-                self._nic_bytes_per_s = trunk
-                self._line.say({"nic": trunk})
+                said["nic"] = self._nic_bytes_per_s = trunk
+        if said:
+            self._line.say(said)
         if now_s >= self._next_tell_s:
             self._next_tell_s = now_s + _TELL_S
             self._line.say({"used": self._used()})
@@ -207,8 +218,10 @@ def serve(config: AgentConfig) -> None:
         sockets = stack.enter_context(Sockets())
         files = {task: Path(name) for task, name in config.tasks.items()}
         finder = Finder(files, sockets.connections)
+        marks = Marks({task: Path(name) for task, name in config.marks.items()})
+        stack.callback(marks.close)
         with suppress(EOFError, OSError):
-            Agent(config, line, tree, finder.look).run(sys.stdin)
+            Agent(config, line, tree, finder.look, marks).run(sys.stdin)
 
 
 def _shape(stack: ExitStack, config: AgentConfig, line: Line) -> Tree | None:

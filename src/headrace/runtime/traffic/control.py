@@ -15,7 +15,8 @@ from typing import Any
 from headrace.core.plan import Plan
 from headrace.runtime.traffic.agent import POLL_S
 from headrace.runtime.traffic.deciding import Decider
-from headrace.runtime.traffic.rates import UNSHAPED
+from headrace.runtime.traffic.flows import role_of
+from headrace.runtime.traffic.rates import BY_ITERATION, UNSHAPED
 from headrace.runtime.traffic.wire import Line, Said, welcome
 
 _ANSWER_S = 1.0
@@ -62,23 +63,26 @@ class TrafficControl:
         return port
 
     def order(
-        self, machine: str, interface: str, tasks: Mapping[str, str], address: str, port: int
+        self, machine: str, interface: str, folders: Mapping[str, str], address: str, port: int
     ) -> dict[str, Any]:
         """Fields of an `AgentConfig`.
 
         Args:
             machine: Its machine.
             interface: Whose traffic it controls.
-            tasks: Files that name the processes of the machine's tasks.
+            folders: Of the shells of the machine's tasks.
             address: See `begin`.
             port: See `begin`.
         """
         spec = next(each for each in self._plan.cluster.hosts if each.name == machine)
+        heeds = self._plan.policy in BY_ITERATION
+        samplers = [task for task in folders if heeds and role_of(task) == "sampler"]
         return {
             "machine": machine,
             "interface": interface,
             "nic_out_bytes_per_s": spec.nic_out,
-            "tasks": dict(tasks),
+            "tasks": {task: f"{folder}/{task}.pid" for task, folder in folders.items()},
+            "marks": {task: f"{folders[task]}/trace-{task}.at" for task in samplers},
             "host": address,
             "port": port,
             "token": self._token,

@@ -34,6 +34,7 @@ class Decider:
         self._ports: dict[str, Port] = {}
         self._open: dict[str, dict[int, float]] = defaultdict(dict)
         self._opened_s: dict[int, float] = {}
+        self._at: dict[str, int] = {}
         self.is_dirty = False
         self.num_decisions = 0
 
@@ -62,6 +63,9 @@ class Decider:
         closed = [end_from(each) for each in said.get("gone", ())]
         self._remove(self._joiner.remove(machine, [end.key for end in closed]))
         self._add(self._joiner.add(machine, [end_from(each) for each in said.get("ends", ())]))
+        if "at" in said:
+            self._at |= {str(task): int(number) for task, number in said["at"].items()}
+            self.is_dirty |= bool(self._opened_s)
         if "open" in said:
             flows = {int(number): float(sent) for number, sent in said["open"]}
             self._open[machine] = flows
@@ -92,15 +96,18 @@ class Decider:
         self.num_decisions += 1
         sent = {number: num for flows in self._open.values() for number, num in flows.items()}
         self._opened_s = {number: self._opened_s[number] for number in sent}
-        opened = [
-            self._flows[number].opened(num, self._opened_s[number]) for number, num in sent.items()
-        ]
-        given = self._rates.of(opened)
+        given = self._rates.of([self._opened(number, num) for number, num in sent.items()])
         for machine, port in self._ports.items():
             changed = port.change(given)
             if changed:
                 shares = [share_to(number, share) for number, share in changed.items()]
                 self._tell(machine, {"shares": shares})
+
+    def _opened(self, number: int, sent_bytes: float) -> Flow:
+        flow = self._flows[number]
+        # What a sampler gets or sends is of the iteration that it is at.
+        at = max(self._at.get(flow.src, 0), self._at.get(flow.dst, 0))
+        return flow.opened(sent_bytes, self._opened_s[number], at)
 
     def _add(self, ways: list[Way]) -> None:
         told: dict[str, list[tuple[Any, ...]]] = defaultdict(list)

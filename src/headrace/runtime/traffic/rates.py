@@ -16,6 +16,9 @@ UNSHAPED = frozenset({"maxmin"})
 HELD = frozenset({"oes", "fifo", "mrtf-exclusive"})
 """Policies that leave bandwidth unused, and mean it."""
 
+BY_ITERATION = frozenset({"priority", "omcoflow"})
+"""Policies that ask which iteration a flow is of."""
+
 _MAXMIN = FLOW_POLICIES["maxmin"]
 _PRIOS = {EdgeKind.GRAPH: 2, EdgeKind.BATCH: 1}
 _FULL = 0.95

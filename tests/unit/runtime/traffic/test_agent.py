@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from headrace.graph.feeding.recording import Recorder, mark_path
 from headrace.runtime.htb import TRUNK, HtbClass
 from headrace.runtime.traffic.agent import OpenFlows
 from headrace.runtime.traffic.connections import End
 from headrace.runtime.traffic.finding import Finder, session_of
 from headrace.runtime.traffic.kernel import Connection, Counters, class_message
+from headrace.runtime.traffic.marks import Marks
 from headrace.runtime.traffic.trees import filter_keys
 from headrace.runtime.traffic.wire import Line, greet, welcome
 
@@ -64,6 +66,24 @@ def test_sockets_of_this_process_are_found_and_missed(tmp_path: Path) -> None:
         assert finder.look() == ([], [])
         open_.clear()
         assert finder.look() == ([], [end])
+
+
+def test_marks_are_read_once_they_are_there(tmp_path: Path) -> None:
+    marks = Marks({"sampler0.0": mark_path(tmp_path / "trace-sampler0.0.jsonl")})
+    marks.find()
+    assert marks.look() == {}
+    with Recorder(tmp_path / "trace-sampler0.0.jsonl", "sampler0.0", lambda: 0.0) as recorder:
+        recorder.mark(7)
+        marks.find()
+        assert marks.look() == {"sampler0.0": 7}
+        assert marks.look() == {}
+        recorder.mark(8)
+        assert marks.look() == {"sampler0.0": 8}
+    with Recorder(tmp_path / "trace-sampler0.0.jsonl", "sampler0.0", lambda: 0.0) as recorder:
+        assert marks.look() == {}
+        recorder.mark(3)
+        assert marks.look() == {"sampler0.0": 3}
+    marks.close()
 
 
 def test_a_filter_names_the_peer_and_both_ports() -> None:

@@ -81,6 +81,17 @@ def test_gradients_go_before_graph_data_and_come_down_again() -> None:
     assert agents.shares("m0")[0][1] == NIC
 
 
+def test_graph_data_of_earlier_iterations_goes_first() -> None:
+    agents = Agents("priority")
+    agents.connect("store0", "m0", "sampler1.0", "m1", 40000)
+    agents.connect("store0", "m0", "trainer1", "m1", 40001)
+    agents.decider.hear("m0", {"open": [[0, 1000], [1, 1000]]}, 1.0)
+    agents.decider.hear("m1", {"at": {"sampler1.0": 3}}, 1.0)
+    agents.decider.decide()
+    first, second = (agents.shares("m0")[number][0] for number in (1, 0))
+    assert first > 30 * second
+
+
 def test_a_card_that_has_become_slower_is_shared_anew() -> None:
     agents = Agents("paced")
     agents.connect("store0", "m0", "sampler1.0", "m1", 40000)
