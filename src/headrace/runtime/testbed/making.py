@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
@@ -74,8 +75,12 @@ def find_shape(shaped: bool, cores: float | None) -> Shape | None:
 
 
 def _lay_out(cluster: Cluster, name: str, with_ray: bool, shape: Shape | None) -> Layout:
-    others = (record.read(other) for other in record.names() if other != name)
-    taken = network.taken_subnets() | {other.subnet for other in others if other is not None}
+    taken = network.taken_subnets()
+    for other in record.names():
+        # One of another version has namespaces of its own, in which a subnet may be used again.
+        with suppress(SpecError):
+            if other != name and (known := record.read(other)) is not None:
+                taken.add(known.subnet)
     layout = lay_out(cluster, name, processes.boot_id(), with_ray, taken, shape)
     if with_ray:
         for host in layout.hosts:
