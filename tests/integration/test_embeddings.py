@@ -54,7 +54,7 @@ def train_func(ctx):
             if len(seeds) == ctx.config.get("kill"):
                 (ctx.output / f"kill{ctx.rank}").touch()
             if ctx.config.get("kill"):
-                time.sleep(0.05)
+                time.sleep(0.2)
     plain = getattr(model, "module", model)
     last = {"seeds": seeds, "model": plain.state_dict(), "first": first, "rows": emb.rows()}
     torch.save(last, ctx.output / f"last{ctx.rank}.pt")
@@ -118,12 +118,24 @@ def hops(edges: Any, seeds: Any) -> Any:
     return reached
 
 
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("embeddings")
+
+
+@pytest.fixture(scope="module")
+def ring(base: Path) -> list[dict[str, Any]]:
+    return Run(base, "ring", TWO).end()
+
+
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch's own
-@pytest.mark.parametrize(
-    ("mix", "servers"), [(ONE, 0), (TWO, 0), (TWO, 1)], ids=["alone", "ring", "servers"]
-)
-def test_rows_learn_as_in_one_process(tmp_path: Path, mix: np.ndarray, servers: int) -> None:
-    lasts = Run(tmp_path, "run", mix, servers=servers).end()
+@pytest.mark.parametrize("how", ["alone", "ring", "servers"])
+def test_rows_learn_as_in_one_process(base: Path, ring: list[dict[str, Any]], how: str) -> None:
+    lasts = ring
+    if how == "alone":
+        lasts = Run(base, how, ONE).end()
+    elif how == "servers":
+        lasts = Run(base, how, TWO, servers=1).end()
     model, rows = alone(lasts)
     assert not torch.allclose(rows, lasts[0]["first"], atol=0.05)
     for last in lasts:
@@ -132,35 +144,8 @@ def test_rows_learn_as_in_one_process(tmp_path: Path, mix: np.ndarray, servers: 
             torch.testing.assert_close(last["model"][name], parameter, **EXACT)
 
 
-def assert_same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
-    for one, other in zip(ours, theirs, strict=True):
-        assert torch.equal(one["rows"], other["rows"])
-        for name, parameter in one["model"].items():
-            assert torch.equal(parameter, other["model"][name]), name
-
-
-def test_kills_and_resumes_change_no_bit(tmp_path: Path) -> None:
-    whole = Run(tmp_path, "whole", TWO).end()
-
-    killed = Run(tmp_path, "killed", TWO, config={"kill": 3})
-
-    def kill() -> None:
-        for part in (0, 1):
-            assert patient((killed.folder / f"kill{part}").exists, PATIENCE_S)
-            killed.cluster.start_store(part)
-        # A store ends with the thread that has started it.
-        over.wait()
-
-    over, killer = threading.Event(), threading.Thread(target=kill)
-    killer.start()
-    try:
-        lasts = killed.end()
-    finally:
-        over.set()
-        killer.join()
-    assert_same(lasts, whole)
-
-    stopped = Run(tmp_path, "stopped", TWO, config={"stop": 4}, code=130)
+def test_a_resume_and_killed_stores_change_no_bit(base: Path, ring: list[dict[str, Any]]) -> None:
+    stopped = Run(base, "stopped", TWO, config={"stop": 4}, code=130)
     stopped.end()
     found = newest_whole(stopped.folder / "checkpoints")
     assert found is not None
@@ -168,6 +153,24 @@ def test_kills_and_resumes_change_no_bit(tmp_path: Path) -> None:
     kept = state["kept"]["embedding node"]
     assert kept["rows"].shape == kept["states"][0].shape == kept["states"][1].shape
     assert kept["num_steps"] == state["iteration"]
-    again = Run(tmp_path, "again", TWO, resume=found.path).end()
-    assert_same(again, whole)
-    assert len(again[0]["seeds"]) < len(whole[0]["seeds"])
+    again = Run(base, "again", TWO, resume=found.path, config={"kill": 2})
+
+    def kill() -> None:
+        for part in (0, 1):
+            assert patient((again.folder / f"kill{part}").exists, PATIENCE_S)
+            again.cluster.start_store(part)
+        # A store ends with the thread that has started it.
+        over.wait()
+
+    over, killer = threading.Event(), threading.Thread(target=kill)
+    killer.start()
+    try:
+        lasts = again.end()
+    finally:
+        over.set()
+        killer.join()
+    assert len(lasts[0]["seeds"]) < len(ring[0]["seeds"])
+    for ours, theirs in zip(lasts, ring, strict=True):
+        assert torch.equal(ours["rows"], theirs["rows"])
+        for name, parameter in ours["model"].items():
+            assert torch.equal(parameter, theirs["model"][name]), name

@@ -121,9 +121,8 @@ class EmbeddingTable:
 
     def state_dict(self) -> dict[str, Any]:
         """All rows and the optimizer's state of them, by original ids; between two steps."""
-        ids = np.arange(self.num_nodes)
         names = [self.name, *(f"{self.name}.state{i}" for i in range(self.spec.num_states))]
-        rows, *states = (torch.from_numpy(self._read(name, ids)) for name in names)
+        rows, *states = map(torch.from_numpy, self._read_all(names))
         return {
             "rows": rows,
             "states": states,
@@ -181,6 +180,20 @@ class EmbeddingTable:
         for places, found in asked:
             rows[places] = found.result()
         return rows
+
+    def _read_all(self, columns: Sequence[str]) -> list[np.ndarray]:
+        """All rows of some columns, by original ids; stores read side by side and in order."""
+        found = [np.empty((self.num_nodes, self.spec.dim), np.float32) for _ in columns]
+        asked = [
+            (rows[begin:end], store.gather_soon(self.node_type, column, np.arange(begin, end)))
+            for column, rows in zip(columns, found, strict=True)
+            for part, store in enumerate(self._stores)
+            for begin, end in self._ranges(self._offsets[part], self._offsets[part + 1])
+        ]
+        for place, future in asked:
+            place[:] = future.result()
+        new = self._graph.to_new(self.node_type, np.arange(self.num_nodes))
+        return [rows[new] for rows in found]
 
     def _pieces(self, ids: np.ndarray, sums: np.ndarray, has_any: bool) -> list[Brought]:
         ranges = list(self._ranges(0, len(ids))) or [(0, 0)]
