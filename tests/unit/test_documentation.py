@@ -55,3 +55,19 @@ def test_links_lead_somewhere(page: Path) -> None:
     text = BLOCK.sub("", page.read_text())
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
         assert (page.parent / target).exists(), target
+
+
+CODE_PAGES = [
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "docs" / "scale.md",
+    ROOT / "docs" / "walk.md",
+    *sorted((ROOT / "docs" / "decisions").glob("*.md")),
+]
+
+
+@pytest.mark.parametrize("page", CODE_PAGES, ids=lambda page: page.stem)
+def test_files_of_the_code_that_pages_name_are_there(page: Path) -> None:
+    folders = ("src/headrace", "tests", "benchmarks")
+    there = [path.as_posix() for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    for named in re.findall(r"`([\w/]+\.py)`", page.read_text()):
+        assert any(path.endswith(f"/{named}") for path in there), named
