@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from headrace.api.discovering import discover_cluster
 from headrace.api.planning import plan as make_plan
 from headrace.api.planning import plan_summary
 from headrace.api.profiling import compare, load_trace, profile_text, profile_trace
+from headrace.api.reporting import FILE_NAME, report_on
 from headrace.core.cluster import Cluster
 from headrace.core.errors import HeadraceError, SpecError
 from headrace.core.job import Job, Role
@@ -182,9 +182,8 @@ def _plan_line(plan: Plan, first_s: float) -> str:
 def _report(folder: Path, say: Say) -> dict[str, Any] | None:
     """Look back at the run; that this fails takes nothing from it."""
     try:
-        reporting = import_module("headrace.api.reporting")
-        found = reporting.report_on(folder)
-        page, _ = found.save(folder / reporting.FILE_NAME)
+        found = report_on(folder)
+        page, _ = found.save(folder / FILE_NAME)
     except HeadraceError as error:
         say(f"report: none, {error.problem}")
         return None

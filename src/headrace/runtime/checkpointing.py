@@ -127,6 +127,8 @@ class Checkpoints:
         """Numbers of the epochs that are left; none in a loop that was over before."""
         self._epoch, state = 0, self._state
         self._num_loops += 1
+        if self._run is not None and self._run.rank == 0:
+            send(self._run.messages, {"kind": "epochs", "num": num})
         if self._is_behind and self._num_loops < state["num_loops"]:
             return
         self._saved_s = time.perf_counter()

@@ -22,6 +22,7 @@ from headrace.policies.drift.deciding import (
 )
 from headrace.policies.drift.figures import Peak, with_peaks
 from headrace.policies.recovery.events import Drifted
+from headrace.profiling.by_machine import filled_in, told_apart
 from headrace.runtime.listening import RunListener
 from headrace.runtime.windows import Taken, Windows, expected_of
 
@@ -208,11 +209,13 @@ class Examination:
         """
         plan = self._plan
         cluster, nics = with_peaks(plan.cluster, peaks, self._rules.threshold)
+        # One machine alone may have changed.
+        cluster = told_apart(cluster)
         # What samplers waited for a slower network is not their own time.
-        _, profile = self._taken.measure(
+        _, measured = self._taken.measure(
             plan.model_copy(update={"cluster": cluster}), self._offsets_s
         )
-        found = replan_measured(plan, cluster, profile)
+        found = replan_measured(plan, cluster, filled_in(measured, plan))
         before, after = plan.placement, found.plan.placement
         num_moves = sum(
             one != other

@@ -1,0 +1,48 @@
+"""Times of every machine by itself: machines of one class are alike until one of them changes."""
+
+from __future__ import annotations
+
+from headrace.core.cluster import Cluster
+from headrace.core.job import Role
+from headrace.core.plan import Plan
+from headrace.core.profile import Profile, TaskTime
+
+
+def told_apart(cluster: Cluster) -> Cluster:
+    """The cluster, every machine a class of its own."""
+    return Cluster(
+        machines=tuple(host.model_copy(update={"kind": host.name}) for host in cluster.hosts)
+    )
+
+
+def filled_in(measured: Profile, plan: Plan) -> Profile:
+    """A profile of machines told apart, with what is known of tasks where none was seen.
+
+    A task that a machine did not run takes as long there as the plan's profile says, if that was
+    measured. So does a step of the ring at most: it computes nothing, and what it waited longer for
+    is a card that is full now.
+
+    Args:
+        measured: Times by machine, measured while the plan ran.
+        plan: What ran.
+    """
+    known = plan.profile
+    if known.source != "measured":
+        return measured
+    nominal = plan.job.batch_size / plan.job.samplers_per_trainer
+    scale = nominal / known.seeds_per_sampler if known.seeds_per_sampler else 1.0
+
+    def time_of(role: Role, name: str, kind: str) -> TaskTime:
+        seen = measured.task_times[role].get(name)
+        if role not in known.task_times or (seen is not None and role is not Role.RING):
+            return seen or measured.task_time(role, name)
+        planned = known.task_time(role, kind)
+        if role in (Role.SAMPLER, Role.TRAINER):
+            planned = planned.model_copy(update={"mean": planned.mean * scale})
+        return planned if seen is None or planned.mean <= seen.mean else seen
+
+    times = {
+        role: {host.name: time_of(role, host.name, host.kind) for host in plan.cluster.hosts}
+        for role in measured.task_times
+    }
+    return measured.model_copy(update={"task_times": times})
