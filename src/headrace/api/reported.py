@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from headrace.api.runs import look_at
 from headrace.api.simulation import Simulation, simulate
 from headrace.core.errors import HeadraceError
 from headrace.core.plan import Plan
@@ -271,10 +272,12 @@ def _report(
     advice: Advice | None,
 ) -> Report:
     status, events = looking.status, looking.lines("events.jsonl")
+    view = look_at(looking.folder, status.updated_s, {})
+    problem, remedy = view.trouble or ("", "")
     reports = curves_of(looking.lines("reports.jsonl"))
     if not reports:
         looking.missing.append(
-            "The script reported no figures; headrace.report(loss=...) draws them here."
+            "The script reported no figures: `headrace.report(loss=...)` draws them here."
         )
     seeds = None
     if plan is not None and pace.measured_s:
@@ -283,8 +286,8 @@ def _report(
         run_id=status.run_id,
         job=status.job,
         state=status.state.value,
-        problem="" if status.error is None else status.error.problem,
-        remedy="" if status.error is None else status.error.remedy,
+        problem=problem,
+        remedy=remedy,
         began_s=status.since_s,
         elapsed_s=max(0.0, status.updated_s - status.since_s),
         attempts=status.attempt,

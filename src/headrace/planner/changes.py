@@ -140,7 +140,7 @@ def _hardware(plan: Plan, base: _Setup) -> Iterator[_Idea]:
         )
     yield _Idea(
         "half the bytes per seed",
-        "headrace partition --features float16, or fewer neighbours: see what accuracy says.",
+        "`headrace partition --features float16`, or fewer neighbours: see what accuracy says.",
         partial(replace, base, profile=_lighter(base.profile)),
     )
 
@@ -150,7 +150,7 @@ def _parts(base: _Setup, shares: np.ndarray) -> Iterator[_Idea]:
     if np.abs(wanted - shares).max() > _PARTS_DIFFER:
         yield _Idea(
             "larger graph parts where network cards are faster",
-            "headrace partition --cluster; estimated from the parts as they are.",
+            "`headrace partition --cluster`; estimated from the parts as they are.",
             partial(_resized, base, wanted / np.maximum(shares, 1e-9)),
         )
 
@@ -193,7 +193,7 @@ def _settings(base: _Setup) -> Iterator[_Idea]:
         if policy != base.policy:
             yield _Idea(
                 f"sharing the network by {policy} instead of {base.policy}",
-                f"Plan with --policy {policy}.",
+                f"Plan with `--policy {policy}`.",
                 partial(replace, base, policy=policy),
             )
     window = base.job.window
@@ -210,7 +210,7 @@ def _plans(plan: Plan, base: _Setup) -> Iterator[_Idea]:
     job = base.job
     yield _Idea(
         "planning again with the times of this run",
-        "headrace profile --trace, then headrace plan.",
+        "`headrace profile --trace`, then `headrace plan`.",
         partial(_planned, plan, base, {}),
     )
     each = job.samplers_per_trainer

@@ -24,6 +24,7 @@ _UNIT_PX = 15.0
 _STRIP_PX = 18.0
 _GAP_PX = 4.0
 _HEAD_PX = 4.0
+_NAMES_PX = 114
 _NUM_INTERVALS = 240
 _FOOT_PX = 22.0
 _NARROWEST = 0.0015
@@ -112,7 +113,7 @@ def gantt_panel(stretch: Stretch, span_s: float, title: str, label: str) -> Html
     names = el(
         "svg",
         *(_names(trace, band, n) for n, band in enumerate(bands)),
-        width=150,
+        width=_NAMES_PX,
         height=_px(height),
         class_="names",
         aria_hidden="true",
@@ -185,7 +186,7 @@ def _names(trace: Trace, band: _Band, number: int) -> Html:
         _back(band, number),
         el("text", el("title", name), shown, x=6, y=_px(band.top + 14), class_="machine"),
         *(
-            el("text", label, x=142, y=_px(y), class_="row", text_anchor="end")
+            el("text", label, x=_NAMES_PX - 8, y=_px(y), class_="row", text_anchor="end")
             for label, y in labels
         ),
     )

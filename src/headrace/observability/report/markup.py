@@ -71,3 +71,11 @@ def table(heads: tuple[str, ...], rows: list[tuple[Content, ...]], numbers: str 
     ]
     whole = el("table", el("thead", el("tr", *head)), el("tbody", *body))
     return el("div", whole, class_="scroll", tabindex="0")
+
+
+def coded(words: str) -> Html:
+    """Text in which what stands between backticks is code."""
+    parts = words.split("`")
+    if len(parts) % 2 == 0:
+        return text(words)
+    return join(*(el("code", part) if i % 2 else part for i, part in enumerate(parts)))

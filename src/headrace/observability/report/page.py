@@ -12,7 +12,7 @@ from headrace.core.units import format_bytes_per_s, format_seconds
 from headrace.observability.report import sections
 from headrace.observability.report.charts import mirror_chart, stacked_bar
 from headrace.observability.report.gantt import NUM_COLOURS, Stretch, gantt_panel
-from headrace.observability.report.markup import Html, el, join
+from headrace.observability.report.markup import Html, coded, el, join
 from headrace.observability.report.use import nic_series
 from headrace.observability.report.words import (
     busiest_nic,
@@ -27,6 +27,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 _TIMES = "\N{MULTIPLICATION SIGN}"
 _NUM_INTERVALS = 240
 _MOST_NICS = 32
+_WORTH_DRAWING = 0.02
 _STATES = {"done": "good", "failed": "bad", "interrupted": "bad"}
 
 
@@ -89,14 +90,17 @@ def _head(report: Report) -> Html:
     trouble = None
     if report.problem:
         trouble = el(
-            "p", el("b", report.problem), el("br"), f"Try: {report.remedy}", class_="trouble"
+            "p", el("b", report.problem), el("br"), "Try: ", coded(report.remedy), class_="trouble"
         )
     return el(
         "header",
         el("p", facts, class_="facts"),
         el("h1", unbroken(headline(report.pace))),
         trouble,
-        el("p", unbroken(" ".join(verdict(report))), class_="verdict"),
+        *(
+            el("p", coded(unbroken(each)), class_="lead" if number else "verdict")
+            for number, each in enumerate(verdict(report))
+        ),
         _tiles(report),
         _phases(report),
     )
@@ -153,7 +157,7 @@ def _phases(report: Report) -> Html | None:
 def _missing(report: Report) -> Html | None:
     if not report.missing:
         return None
-    listed = el("ul", *(el("li", each) for each in report.missing))
+    listed = el("ul", *(el("li", coded(each)) for each in report.missing))
     return el("aside", el("h2", "What this report cannot say"), listed)
 
 
@@ -187,13 +191,15 @@ def gantt_section(stretches: Sequence[tuple[str, Stretch]]) -> Html | None:
         class_="zoom",
         hidden="",
     )
+    same = "The same iterations on the same time scale. " if len(stretches) > 1 else ""
     lead = (
-        "The same iterations on the same time scale. A colour and a number stand for an iteration; "
+        f"{same}A colour and a number stand for an iteration; "
         "grey is what a network card carries, of all that it can; the dashed line is where the "
         "last of the iterations ended."
     )
+    title = "Predicted beside measured" if len(stretches) > 1 else "Some iterations"
     return sections.section(
-        "Predicted beside measured",
+        title,
         lead,
         el("div", el("span", "iteration "), *legend, zoom, class_="legend"),
         el("div", el("div", *panels, class_="inner"), class_="gantt scroll", tabindex="0"),
@@ -207,6 +213,10 @@ def nic_section(report: Report, measured: Trace | None) -> Html | None:
     if measured is None or not len(measured.flows.src) or measured.makespan_s <= 0:
         return None
     series = nic_series(measured, 0.0, measured.makespan_s, _NUM_INTERVALS)
+    most = float(max(series.into.max(), series.out_of.max()))
+    if most < _WORTH_DRAWING:
+        lead = f"No network card ever carried more than {percent(most)} of what it can."
+        return sections.section("Network cards", lead, anchor="network")
     marks_s = [mark.at_s for mark in measured.marks]
     used = {machine.name: machine for machine in report.machines}
     busy = series.into.mean(axis=0) + series.out_of.mean(axis=0)

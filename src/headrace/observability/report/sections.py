@@ -5,9 +5,10 @@ from __future__ import annotations
 from headrace.core.report import Curve, Report, Split
 from headrace.core.units import format_bytes, format_bytes_per_s, format_seconds
 from headrace.observability.report.charts import line_chart, meter, stacked_bar
-from headrace.observability.report.markup import Content, Html, el, join, table
+from headrace.observability.report.markup import Content, Html, coded, el, join, table
 from headrace.observability.report.words import (
     counted_sentence,
+    difference,
     percent,
     quantity,
     seconds,
@@ -115,7 +116,11 @@ def advice_section(report: Report) -> Html | None:
                     el(
                         "div",
                         el("b", change.change[:1].upper() + change.change[1:]),
-                        el("small", f"{seconds(change.time_s)} per iteration. {change.remark}"),
+                        el(
+                            "small",
+                            f"{seconds(change.time_s)} per iteration. ",
+                            coded(change.remark),
+                        ),
                     ),
                 )
                 for change in best
@@ -191,8 +196,8 @@ def assumption_section(report: Report) -> Html | None:
     rows: list[tuple[Content, ...]] = []
     for each in report.assumptions:
         ratio = ""
-        if each.assumed and each.measured is not None:
-            ratio = percent(each.measured / each.assumed - 1, signed=True)
+        if each.assumed is not None and each.measured is not None:
+            ratio = difference(each.assumed, each.measured)
         figures = quantity(each.assumed, each.unit), quantity(each.measured, each.unit)
         rows.append((each.what, *figures, ratio))
     note = f"The plan's profile is {report.pace.profile}: {report.pace.profile_note}."

@@ -108,6 +108,10 @@ def timelines_of(trace: Trace) -> Timelines:
     _latest(agreed_s, owner[flows.dst[synced]], flows.iteration[synced], flows.end_s[synced])
     fed = np.flatnonzero(known & (src == Role.SAMPLER) & (dst == Role.TRAINER))
     _latest(ready_s, owner[flows.dst[fed]], flows.iteration[fed], flows.end_s[fed])
+    # What a run's step does after the exchange counts to its bar, which then reaches into it.
+    overlap_s = np.maximum(np.nan_to_num(end_s - _exchange_starts(trace, owner, shape)), 0.0)
+    agreed_s += overlap_s
+    agreed_s[:, :-1] = np.fmin(agreed_s[:, :-1], start_s[:, 1:])
     # Nobody is seen to agree on an iteration that a trainer did not end.
     agreed_s[np.isnan(end_s)] = np.nan
     return Timelines(
@@ -118,6 +122,19 @@ def timelines_of(trace: Trace) -> Timelines:
         agreed_s=agreed_s,
         ready_s=ready_s,
     )
+
+
+def _exchange_starts(trace: Trace, owner: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """When the exchange of gradients began: the ring's barrier, or the first flow to a server."""
+    roles, names = np.array(trace.task_roles), np.array(trace.task_names)
+    rows, flows = trace.executions, trace.flows
+    found = np.full(shape, np.nan)
+    known = np.flatnonzero((names[rows.task] == "barrier") & (rows.iteration < shape[1]))
+    found[:, rows.iteration[known]] = rows.start_s[known]
+    is_sent = (roles[flows.src] == Role.TRAINER) & (roles[flows.dst] == Role.SERVER)
+    sent = np.flatnonzero(is_sent & (flows.iteration < shape[1]))
+    np.fmin.at(found, (owner[flows.src[sent]], flows.iteration[sent]), flows.start_s[sent])
+    return found
 
 
 def _latest(into: np.ndarray, row: np.ndarray, column: np.ndarray, value: np.ndarray) -> None:

@@ -12,6 +12,7 @@ SATURATED = 0.85
 leave of a link that is never idle."""
 
 _WORTH_NAMING = 0.04
+_FAR = 4.0
 _MINUS = "\N{MINUS SIGN}"
 _PARTS = (
     ("compute", "compute", "compute_s"),
@@ -34,12 +35,20 @@ def percent(share: float, signed: bool = False) -> str:
     return f"{sign}{written} %"
 
 
+def difference(assumed: float, found: float) -> str:
+    """How far one figure is from another: `+6.8 %`, or `5.2 times` where it is far."""
+    if not assumed:
+        return ""
+    ratio = found / assumed
+    return f"{ratio:.3g} times" if ratio >= _FAR else percent(ratio - 1, signed=True)
+
+
 def headline(pace: Pace) -> str:
     """Prediction beside reality in one sentence."""
     if pace.measured_s is not None and pace.excess is not None and pace.predicted_s is not None:
         return (
             f"Predicted {seconds(pace.predicted_s)} per iteration, measured "
-            f"{seconds(pace.measured_s)} ({percent(pace.excess, signed=True)})"
+            f"{seconds(pace.measured_s)} ({difference(pace.predicted_s, pace.measured_s)})"
         )
     if pace.measured_s is not None:
         return f"Measured {seconds(pace.measured_s)} per iteration, without a prediction"
@@ -55,7 +64,7 @@ def verdict(report: Report) -> list[str]:
     if pace.profile == "synthetic" and pace.predicted_s is not None:
         said.append(
             "The prediction rests on a synthetic profile, so it says little about this graph and "
-            "these machines: headrace profile measures one."
+            "these machines: `headrace profile` measures one."
         )
     if pace.rehearsed_s is not None and pace.measured_s:
         off = pace.rehearsed_s / pace.measured_s - 1

@@ -25,10 +25,10 @@ from headrace.core.report import (
 )
 from headrace.observability.report import draw_page, headline, verdict
 from headrace.observability.report.charts import ticks
-from headrace.observability.report.markup import Html, el, join
+from headrace.observability.report.markup import Html, coded, el, join
 from headrace.observability.report.pairing import Seen, stretches_of
 from headrace.observability.report.steady import steady_iterations
-from headrace.observability.report.words import percent, unbroken
+from headrace.observability.report.words import difference, percent, unbroken
 from tests.unit.observability.report.small import marked, steady_trace
 from tests.unit.observability.traces import random_trace
 
@@ -260,6 +260,17 @@ def test_text_is_escaped_and_html_is_not() -> None:
     )
     assert join("a", Html("<br>")) == "a<br>"
     assert el("rect", x=1, data_i=None) == '<rect x="1"/>'
+
+
+def test_code_stands_between_backticks() -> None:
+    assert coded("see `a <b>` & c") == "see <code>a &lt;b&gt;</code> &amp; c"
+    assert coded("one ` alone <") == "one ` alone &lt;"
+
+
+def test_far_figures_are_told_in_times() -> None:
+    assert difference(0.028, 0.41) == "14.6 times"
+    assert difference(2.0, 1.0) == "\N{MINUS SIGN}50 %"
+    assert difference(0.0, 1.0) == ""
 
 
 def test_figures_and_units_stay_together() -> None:

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from headrace.core.trace import Executions
 from headrace.observability.report.pairing import (
     Seen,
     machines_of,
@@ -46,6 +49,33 @@ def test_parameter_servers_end_the_exchange() -> None:
     # The flow back is unfinished; the server's own end is known.
     assert lines.agreed_s[0, 0] == pytest.approx(0.062)
     assert lines.ready_s[0, 0] == pytest.approx(0.04)
+
+
+def test_what_a_step_does_after_the_exchange_is_its_own() -> None:
+    trace = tiny_trace()
+    # The trainer's bar ends at 60 ms; gradients are now said to have left at 45 ms.
+    flows = replace(trace.flows, start_s=np.array([0.01, 0.03, 0.045, 0.062]))
+    lines = timelines_of(replace(trace, flows=flows))
+    assert lines.agreed_s[0, 0] == pytest.approx(0.062 + 0.015)
+
+
+def test_an_exchange_ends_before_the_next_step() -> None:
+    trace = steady_trace()
+    rows = trace.executions
+    # A barrier long before the end of the step: most of the step came after the exchange.
+    early = [(6, n, n * PACE_S + WAIT_S, n * PACE_S + WAIT_S) for n in range(NUM)]
+    task, iteration, start_s, end_s = (np.array(column) for column in zip(*early, strict=True))
+    more = Executions(
+        np.concatenate([rows.task, task]),
+        np.concatenate([rows.iteration, iteration]),
+        np.concatenate([rows.start_s, start_s]),
+        np.concatenate([rows.end_s, end_s]),
+    )
+    counted = (np.arange(NUM) >= 1) & (np.arange(NUM) < NUM - 1)
+    split = timelines_of(replace(trace, executions=more)).split(0, counted)
+    assert split is not None
+    assert split.compute_s == pytest.approx(STEP_S)
+    assert split.total_s == pytest.approx(PACE_S)
 
 
 def test_the_pace_is_the_mean_of_what_follows_the_first() -> None:
