@@ -112,7 +112,9 @@ class PlainCluster:
         """Let stores serve all parts, and be waited for; they end with `run`."""
         for part in range(open_graph(self.graph).num_parts):
             self.start_store(part)
-        self._fields |= {"stores": tuple(self._stores.values()), "patience_s": 60.0}
+        # As if the first part was on the machine of all trainers.
+        own, *stores = self._stores.values()
+        self._fields |= {"stores": tuple(stores), "own_stores": (own,), "patience_s": 60.0}
 
     def start_store(self, part: int) -> None:
         """Start the store of a part; if there was one, kill it and start another in its place."""

@@ -34,6 +34,8 @@ class RunContext(Value):
         messages: Socket that takes figures for the display.
         parts: Directory of the graph whose parts are with stores; none if nobody serves one.
         stores: Where they are.
+        own_stores: Stores of parts of this machine, which are mapped here: only learnable rows are
+            asked for there.
         servers: Parameter servers, each with a part of the model; none if trainers form a ring.
         credentials: File to talk to stores and servers with.
         tls: Whether they are asked over encrypted connections.
@@ -69,6 +71,7 @@ class RunContext(Value):
     messages: Path
     parts: Path | None = None
     stores: tuple[StoreAt, ...] = ()
+    own_stores: tuple[StoreAt, ...] = ()
     servers: tuple[ServerAt, ...] = ()
     credentials: Path | None = None
     tls: bool = False
@@ -127,11 +130,11 @@ class RunContext(Value):
         ids: np.ndarray = np.load(self.seeds / f"{split}-{task or self.task}.npy")
         return ids
 
-    def stores_of(self, folder: Path) -> tuple[StoreAt, ...]:
+    def stores_of(self, folder: Path, with_own: bool = False) -> tuple[StoreAt, ...]:
         """Stores of the graph in a folder; none if this run serves another graph."""
         if self.parts is None or folder.resolve() != self.parts.resolve():
             return ()
-        return self.stores
+        return self.stores + (self.own_stores if with_own else ())
 
     def connect(
         self, stores: tuple[StoreAt, ...], patience: Patience | None = None

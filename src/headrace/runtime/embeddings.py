@@ -92,7 +92,7 @@ class NodeEmbeddings:
         """A client for each part."""
         if not self._stores:
             run = self._run
-            stores = () if run is None else run.stores_of(graph.folder)
+            stores = () if run is None else run.stores_of(graph.folder, with_own=True)
             connect = {} if run is None else run.connect(stores, patience_of(run))
             for part in range(graph.num_parts):
                 if part in connect:

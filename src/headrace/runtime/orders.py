@@ -181,6 +181,7 @@ class Orders:
         context = {
             "parts": self._folders[machine],
             "stores": self._stores_for(machine),
+            "own_stores": self._stores_for(machine, own=True),
             "servers": self._servers(),
             "tls": self._tls,
             "patience_s": self._patience_s,
@@ -257,8 +258,8 @@ class Orders:
             for p, node in enumerate(nodes)
         ]
 
-    def _stores_for(self, machine: int) -> list[dict[str, Any]]:
-        """Stores of all parts but the machine's own, which are mapped."""
+    def _stores_for(self, machine: int, own: bool = False) -> list[dict[str, Any]]:
+        """Stores of all parts but the machine's own, which are mapped; or of those alone."""
         return [
             {
                 "part": part,
@@ -268,7 +269,7 @@ class Orders:
                 "port": self._ports[home][part],
             }
             for part, home in enumerate(self._plan.part_machines)
-            if home != machine
+            if (home == machine) == own
         ]
 
 

@@ -137,6 +137,8 @@ def test_trainers_are_told_what_they_understand(orders: Orders) -> None:
         assert context.samplers == (f"sampler{trainer}.0", f"sampler{trainer}.1")
         assert sum(context.shares) == 12
         assert context.config == {"lr": 0.1}
+        assert sorted(at.part for at in context.stores + context.own_stores) == [0, 1, 2]
+        assert len({at.machine for at in context.own_stores}) == 1
         own = np.load(io.BytesIO(files[f"train-trainer{trainer}.npy"]))
         parts = [np.load(io.BytesIO(files[f"train-sampler{trainer}.{i}.npy"])) for i in range(2)]
         np.testing.assert_array_equal(own, np.sort(np.concatenate(parts)))
