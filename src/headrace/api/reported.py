@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from headrace.api.simulation import Simulation, simulate
 from headrace.core.errors import HeadraceError
 from headrace.core.plan import Plan
 from headrace.core.profile import Profile
-from headrace.core.report import Advice, Pace, Report
+from headrace.core.report import Advice, Earlier, Pace, Report
 from headrace.core.trace import Trace
 from headrace.observability.report import (
     Seen,
@@ -301,6 +301,7 @@ def _report(
         assumptions=tuple([] if plan is None or profile is None else assumptions_of(plan, profile)),
         curves=tuple(reports),
         decisions=tuple(decisions_of(events, status.since_s)),
+        earlier=tuple(_earlier(looking.folder.path)),
         advice=advice,
         plan=None if plan is None else plan_facts(plan),
         command=_command(looking.folder.path),
@@ -308,6 +309,25 @@ def _report(
         made_by=own_version(),
         missing=tuple(dict.fromkeys(looking.missing)),
     )
+
+
+def _earlier(folder: Path) -> Iterator[Earlier]:
+    """What lies aside of attempts under other plans."""
+    numbers = [path.name.removeprefix("attempt-") for path in folder.glob("attempt-*")]
+    for number in sorted(int(each) for each in numbers if each.isdecimal()):
+        path = folder / f"attempt-{number}"
+        try:
+            plan = Plan.model_validate_json((path / "plan.json").read_bytes())
+            trace = trace_of_folder(path, plan)
+        except (HeadraceError, OSError, ValueError, KeyError, TypeError):
+            continue
+        steady = steady_iterations(trace, default_skip(trace), plan.job.window)
+        yield Earlier(
+            attempt=number,
+            num_machines=plan.cluster.num_machines,
+            num_iterations=steady.timelines.num_iterations,
+            measured_s=steady.time_s,
+        )
 
 
 def _command(folder: Path) -> str:

@@ -148,6 +148,22 @@ class Moment(Value):
     text: str
 
 
+class Earlier(Value):
+    """What an attempt under another plan had come to before the run went on without that plan.
+
+    Attributes:
+        attempt: Its number.
+        num_machines: That it ran on.
+        num_iterations: That were seen of it.
+        measured_s: Time per steady iteration, where there were enough.
+    """
+
+    attempt: Num
+    num_machines: Num
+    num_iterations: Num
+    measured_s: Amount | None = None
+
+
 class Change(Value):
     """Something that could be different, and what rehearsals make of it.
 
@@ -245,8 +261,9 @@ class Report(Value):
         assumptions: The plan's profile beside this run.
         curves: What the script reported.
         decisions: What was decided meanwhile.
+        earlier: Attempts under other plans.
         advice: What would help most.
-        plan: The plan.
+        plan: The plan; the last one, if it was planned anew.
         command: How to run it again.
         versions: Of the software that ran it.
         made_by: The headrace that wrote this.
@@ -272,6 +289,7 @@ class Report(Value):
     assumptions: tuple[Assumption, ...] = ()
     curves: tuple[Curve, ...] = ()
     decisions: tuple[Moment, ...] = ()
+    earlier: tuple[Earlier, ...] = ()
     advice: Advice | None = None
     plan: PlanFacts | None = None
     command: str = ""

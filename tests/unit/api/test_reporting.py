@@ -151,6 +151,21 @@ def test_a_run_that_failed_at_once(folder: RunFolder) -> None:
     assert [name for name, _ in found.stretches] == ["Predicted"]
 
 
+def test_attempts_under_other_plans_are_told(folder: RunFolder, plan: Plan) -> None:
+    records = [
+        ["exec", name, n, 0.1 * n, 0.1 * n + 0.05]
+        for n in range(20)
+        for name in ("trainer0", "trainer1")
+    ]
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    folder.set_aside(1, plan.model_dump_json())
+    (folder.path / "attempt-1" / "trace-trainer0.jsonl").write_text(lines)
+    (folder.path / "attempt-2").mkdir()
+    (earlier,) = said(folder)[0].report.earlier
+    assert (earlier.attempt, earlier.num_machines, earlier.num_iterations) == (1, 3, 20)
+    assert earlier.measured_s == pytest.approx(0.1)
+
+
 def test_a_damaged_trace_is_none(folder: RunFolder) -> None:
     (folder.path / "trace.npz").write_bytes(b"PK\x03\x04 no archive")
     assert "nothing was measured" in said(folder)[1]

@@ -112,8 +112,9 @@ def command_of(asked: Mapping[str, Any]) -> str:
         words.append("--no-tls")
     if asked.get("max_restarts") not in (None, 3):
         words += ["--max-restarts", str(asked["max_restarts"])]
-    if asked.get("elastic"):
-        words.append("--elastic")
+    words += [f"--{option}" for option in ("elastic", "replan") if asked.get(option)]
+    if asked.get("traffic") not in (None, "none"):
+        words += ["--traffic", str(asked["traffic"])]
     for tool in asked.get("track") or ():
         words += ["--track", without_passwords(str(tool))]
     for key, value in (asked.get("config") or {}).items():

@@ -178,15 +178,47 @@ def _curve_chart(curve: Curve) -> Html:
 
 def decision_section(report: Report) -> Html | None:
     """What went wrong and what was done about it."""
-    if not report.decisions:
+    if not report.decisions and not report.earlier:
         return None
     rows: list[tuple[Content, ...]] = [
         (format_seconds(moment.at_s), moment.text) for moment in report.decisions[-_MOST_DECISIONS:]
     ]
     attempts = "1 attempt" if report.attempts == 1 else f"{report.attempts} attempts"
-    lead = f"{attempts}, tasks started again {report.restarts} times."
-    shown = table(("after", "decision"), rows, "nt")
-    return section("Faults and decisions", lead, shown, anchor="decisions")
+    times = "once" if report.restarts == 1 else f"{report.restarts} times"
+    return section(
+        "Faults and decisions",
+        f"{attempts}; tasks started again {times}.",
+        table(("after", "decision"), rows, "nt") if rows else None,
+        _earlier(report),
+        anchor="decisions",
+    )
+
+
+def _earlier(report: Report) -> Html | None:
+    """Attempts under other plans, and the one that everything else is about."""
+    if not report.earlier:
+        return None
+    rows: list[tuple[Content, ...]] = [
+        (
+            each.attempt,
+            each.num_machines,
+            f"{each.num_iterations:,}",
+            quantity(each.measured_s, "s"),
+        )
+        for each in report.earlier
+    ]
+    num_machines = "-" if report.plan is None else len(report.plan.machines)
+    pace = report.pace
+    rows.append(
+        (
+            f"{report.attempts}, this report",
+            num_machines,
+            f"{pace.num_iterations:,}",
+            quantity(pace.measured_s, "s"),
+        )
+    )
+    heads = ("attempt", "machines", "up to iteration", "measured per iteration")
+    return join(el("h3", "Attempts under other plans"), table(heads, rows, "tnnn"))
 
 
 def assumption_section(report: Report) -> Html | None:

@@ -12,6 +12,7 @@ from headrace.core.report import (
     Assumption,
     Change,
     Curve,
+    Earlier,
     MachinePlan,
     MachineUse,
     Moment,
@@ -114,6 +115,7 @@ def whole_report(name: str = "m0") -> Report:
             Curve(name="once", axis="report", at=(1,), values=(0.5,)),
         ),
         decisions=(Moment(at_s=30.0, text=f"{name} was started again"),),
+        earlier=(Earlier(attempt=1, num_machines=4, num_iterations=90, measured_s=0.21),),
         advice=Advice(
             time_s=0.0431,
             profile="run",
@@ -177,6 +179,8 @@ def test_a_page_says_everything() -> None:
         "None of the 1 other changes that were tried saves 1 %.",
         "the gap is 5 %",
         "m0 was started again",
+        "Attempts under other plans",
+        "210 ms",
         "m0 is missing",
         "headrace run m0",
     ):

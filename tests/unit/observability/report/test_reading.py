@@ -84,11 +84,14 @@ def test_the_command_is_what_was_asked_without_secrets() -> None:
             "tls": False,
             "max_restarts": 3,
             "checkpoint_every": 100,
+            "replan": True,
+            "traffic": "plan",
         }
     )
     assert command == (
         "headrace run --plan plan.json --graph /data/parts --checkpoint-every 100 --no-tls "
-        "--track mlflow:http://host --set 'fanouts=[10, 5]' --set wandb_token=... "
+        "--replan --traffic plan --track mlflow:http://host "
+        "--set 'fanouts=[10, 5]' --set wandb_token=... "
         """--set 'a=[{"password": "..."}]' """
         "'/home/me/my train.py' -- --epochs 3 --api-key ... --token=... last"
     )
