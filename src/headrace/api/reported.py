@@ -88,8 +88,8 @@ class _Looking:
                 found = trace_of_folder(self.folder.path, plan)
                 if len(found.executions.task):
                     self.missing.append(
-                        "The run has not ended as it should: what its tasks had recorded until "
-                        "then is shown."
+                        "The run has not written its whole trace: what tasks had recorded so far "
+                        "is shown."
                     )
                     return found
         except (HeadraceError, OSError, ValueError, KeyError, TypeError):

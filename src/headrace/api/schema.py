@@ -15,6 +15,7 @@ from headrace.core.job import Job
 from headrace.core.placement import PlacementFile
 from headrace.core.plan import Plan
 from headrace.core.profile import Profile
+from headrace.core.report import Report
 from headrace.core.values import Value
 from headrace.graph.manifest import Manifest
 from headrace.runtime.run_status import Status
@@ -27,6 +28,7 @@ SCHEMA_KINDS: Mapping[str, type[Value]] = {
     "plan": Plan,
     "graph": Manifest,
     "status": Status,
+    "report": Report,
 }
 """The kinds of files, by the name `headrace schema` knows them under."""
 
@@ -37,7 +39,7 @@ def json_schema(kind: str) -> dict[str, Any]:
     """JSON schema of a kind of file, for editors that complete and check while one writes.
 
     Args:
-        kind: `cluster`, `job`, `profile`, `placement`, `plan`, `graph` or `status`.
+        kind: `cluster`, `job`, `profile`, `placement`, `plan`, `graph`, `status` or `report`.
 
     Raises:
         SpecError: There is no such kind of file.

@@ -13,7 +13,8 @@ def schema(
     kind: Annotated[
         str,
         typer.Argument(
-            help="cluster, job, profile, placement, plan, graph or status.", metavar="KIND"
+            help="cluster, job, profile, placement, plan, graph, status or report.",
+            metavar="KIND",
         ),
     ],
 ) -> None:

@@ -27,7 +27,7 @@ _PARTS_DIFFER = 0.05
 """Shares of the graph that differ by less are those that were asked for."""
 
 _MOST_CLASSES = 3
-_MOST_MACHINES_TO_PLAN = 64
+_MOST_MACHINES_TO_PLAN = 32
 """Planning anew for each change takes seconds up to this size, beyond it minutes."""
 
 
