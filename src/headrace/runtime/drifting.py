@@ -117,8 +117,6 @@ class DriftWatch(RunListener):
         self._state, decision = weigh(
             self._state, done.findings, done.asked.window, left, resume_s, now_s
         )
-        if done.problem:
-            self._say(f"nothing was found out about the drift: {done.problem}")
         is_taken = isinstance(decision, Replan)
         found = done.findings
         if found is not None:
@@ -135,7 +133,7 @@ class DriftWatch(RunListener):
                 nics={change.nic: [change.before, change.now] for change in found.nics},
             )
         if not is_taken:
-            self._say(decision.why)
+            self._say(f"{decision.why}: {done.problem}" if done.problem else decision.why)
             return None
         assert done.plan is not None
         self._adopt(done.plan)

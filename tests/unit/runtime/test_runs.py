@@ -183,3 +183,18 @@ def test_a_run_of_somebody_else_is_not_gone_on_with(
     lock.symlink_to("elsewhere")
     with pytest.raises(SpecError, match="cannot be gone on with"):
         run.reopen()
+
+
+def test_what_tasks_of_another_plan_recorded_is_kept_apart(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path, "job") as folder:
+        for name in ("trace-store0.jsonl", "clocks.json", "plan.json"):
+            (folder.path / name).write_text(name)
+        folder.set_aside(2, "the plan before")
+    aside = folder.path / "attempt-2"
+    assert {path.name: path.read_text() for path in aside.iterdir()} == {
+        "trace-store0.jsonl": "trace-store0.jsonl",
+        "clocks.json": "clocks.json",
+        "plan.json": "the plan before",
+    }
+    assert not (folder.path / "clocks.json").exists()
+    assert folder.plan.read_text() == "plan.json"

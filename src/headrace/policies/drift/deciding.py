@@ -192,7 +192,7 @@ def weigh(
         rest_s=min(2 * state.rest_s, rules.most_rest_s),
     )
     if found is None:
-        return state, Keep("what has changed cannot be told: going on as planned")
+        return state, Keep("what has changed cannot be told")
     if not found.num_moves or found.saving < rules.margin:
         saving = max(found.saving, 0.0) if found.num_moves else 0.0
         best = f"the best saves {saving:.0%} of an iteration" if saving else "none is better"
