@@ -20,12 +20,14 @@ class Split(Value):
 
     Attributes:
         compute_s: Its own step.
-        exchange_s: From the end of its step to the end of the exchange of gradients.
+        peers_s: From the end of its step until the last trainer's step has ended.
+        exchange_s: From there to the end of the exchange of gradients.
         wait_s: From there until its samplers' parts of the next batch are there.
         other_s: From there to the next step: taking the batch over, and whatever the script does.
     """
 
     compute_s: Amount
+    peers_s: Amount
     exchange_s: Amount
     wait_s: Amount
     other_s: Amount
@@ -33,7 +35,7 @@ class Split(Value):
     @property
     def total_s(self) -> float:
         """All of it."""
-        return self.compute_s + self.exchange_s + self.wait_s + self.other_s
+        return self.compute_s + self.peers_s + self.exchange_s + self.wait_s + self.other_s
 
 
 class TrainerTime(Value):

@@ -17,7 +17,7 @@ from headrace.core.plan import Plan
 from headrace.core.profile import Profile
 from headrace.core.report import Change
 from headrace.planner.explain import busiest_classes, doubled_nics, nics_of
-from headrace.planner.planning import AUTO, AUTO_POLICIES, make_plan
+from headrace.planner.planning import AUTO, make_plan, policies_to_try
 from headrace.simulator import build_instance, simulate
 
 METHOD = "anneal"
@@ -189,7 +189,7 @@ def _resized(base: _Setup, ratio: np.ndarray) -> _Setup:
 
 
 def _settings(base: _Setup) -> Iterator[_Idea]:
-    for policy in AUTO_POLICIES:
+    for policy in policies_to_try(AUTO, base.cluster, base.job):
         if policy != base.policy:
             yield _Idea(
                 f"sharing the network by {policy} instead of {base.policy}",

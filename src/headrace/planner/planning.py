@@ -137,7 +137,7 @@ def make_plan(
         InfeasibleError: The job does not fit; the message names the short resource.
         MissingExtraError: The method needs a package that is not installed.
     """
-    policies = _policies(policy, cluster, job)
+    policies = policies_to_try(policy, cluster, job)
     mixes = _mixes(seed_mix, profile)
     if method not in PLACEMENT_METHODS:
         raise SpecError(
@@ -230,10 +230,11 @@ def predict(
     )
 
 
-def rehearsable_iterations(cluster: Cluster, job: Job, most: int) -> int:
+def rehearsable_iterations(
+    cluster: Cluster, job: Job, most: int, work: int = _PREDICTION_WORK
+) -> int:
     """Iterations that can be rehearsed in a short while, whatever number the job has; maybe 0."""
-    affordable = _PREDICTION_WORK // (_num_edges(cluster, job) * cluster.num_machines)
-    return min(most, affordable)
+    return min(most, work // (_num_edges(cluster, job) * cluster.num_machines))
 
 
 def follows_locality(profile: Profile) -> bool:
@@ -241,7 +242,8 @@ def follows_locality(profile: Profile) -> bool:
     return bool(profile.store_traffic.matrix) or profile.store_traffic.locality > 0
 
 
-def _policies(policy: str, cluster: Cluster, job: Job) -> tuple[str, ...]:
+def policies_to_try(policy: str, cluster: Cluster, job: Job) -> tuple[str, ...]:
+    """The policy itself, or those that `auto` stands for here."""
     if policy == AUTO:
         worth_trying = {
             "priority": cluster.num_machines <= _PRIORITY_MACHINES,
@@ -394,6 +396,5 @@ def _num_edges(cluster: Cluster, job: Job) -> int:
 
 def _iterations(cluster: Cluster, job: Job, most: int, work: int) -> int:
     """Iterations to rehearse: as many as the job has and a short while allows; 0 if too few."""
-    affordable = work // (_num_edges(cluster, job) * cluster.num_machines)
-    iterations = min(most, job.iterations, affordable)
+    iterations = min(job.iterations, rehearsable_iterations(cluster, job, most, work))
     return iterations if iterations >= min(_FEWEST_ITERATIONS, job.iterations) else 0

@@ -20,7 +20,8 @@ _MOST_DECISIONS = 50
 _MOST_ROWS = 200
 _LEGEND = (
     ("compute", "computes"),
-    ("exchange", "exchanges gradients, waits for other trainers"),
+    ("peers", "waits for other trainers"),
+    ("exchange", "exchanges gradients"),
     ("wait", "waits for samplers"),
     ("other", "something else"),
 )
@@ -78,8 +79,9 @@ def _split_table(report: Report) -> Html:
             if split is not None:
                 parts = [seconds(size) for _, _, size in split_parts(split)]
                 rows.append((trainer.name, kind, *parts, seconds(split.total_s)))
-    heads = ("trainer", "", "computes", "exchanges", "waits", "something else", "in all")
-    return table(heads, rows, "ttnnnnn")
+    waits = ("waits for trainers", "exchanges", "waits for samplers")
+    heads = ("trainer", "", "computes", *waits, "something else", "in all")
+    return table(heads, rows, "ttnnnnnn")
 
 
 def _task_table(report: Report) -> Html | None:

@@ -62,10 +62,13 @@ class Timelines:
             counted: Whether each iteration counts.
         """
         waits, others = self.gaps_s()
+        end_s, agreed_s = self.end_s[trainer], self.agreed_s[trainer]
+        all_s = np.clip(self.ends_s, end_s, agreed_s)
         parts = np.stack(
             [
-                self.end_s[trainer] - self.start_s[trainer],
-                self.agreed_s[trainer] - self.end_s[trainer],
+                end_s - self.start_s[trainer],
+                all_s - end_s,
+                agreed_s - all_s,
                 waits[trainer],
                 others[trainer],
             ]
@@ -73,8 +76,10 @@ class Timelines:
         parts = parts[:, ~np.isnan(parts).any(axis=0)]
         if not parts.shape[1]:
             return None
-        compute, exchange, wait, other = np.maximum(parts.mean(axis=1), 0.0).tolist()
-        return Split(compute_s=compute, exchange_s=exchange, wait_s=wait, other_s=other)
+        compute, peers, exchange, wait, other = np.maximum(parts.mean(axis=1), 0.0).tolist()
+        return Split(
+            compute_s=compute, peers_s=peers, exchange_s=exchange, wait_s=wait, other_s=other
+        )
 
 
 def timelines_of(trace: Trace) -> Timelines:

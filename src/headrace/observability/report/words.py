@@ -16,6 +16,7 @@ _FAR = 4.0
 _MINUS = "\N{MINUS SIGN}"
 _PARTS = (
     ("compute", "compute", "compute_s"),
+    ("peers", "wait for other trainers", "peers_s"),
     ("exchange", "exchange gradients", "exchange_s"),
     ("wait", "wait for samplers", "wait_s"),
     ("other", "do something else", "other_s"),

@@ -75,7 +75,7 @@ def read(page: str) -> Reader:
 
 
 def whole_report(name: str = "m0") -> Report:
-    split = Split(compute_s=0.05, exchange_s=0.02, wait_s=0.03, other_s=0.001)
+    split = Split(compute_s=0.05, peers_s=0.01, exchange_s=0.01, wait_s=0.03, other_s=0.001)
     return Report(
         run_id=f"20261115-0830-{name}",
         job=name,

@@ -37,10 +37,23 @@ def test_an_iteration_of_a_trainer_is_split_without_rest() -> None:
         split = lines.split(trainer, counted)
         assert split is not None
         assert split.compute_s == pytest.approx(STEP_S)
+        assert split.peers_s == 0
         assert split.exchange_s == pytest.approx(RING_S)
         assert split.wait_s == pytest.approx(WAIT_S)
         assert split.other_s == pytest.approx(OTHER_S)
         assert split.total_s == pytest.approx(PACE_S)
+
+
+def test_the_wait_for_a_slower_trainer_is_no_exchange() -> None:
+    trace = steady_trace()
+    rows = trace.executions
+    quick = np.where(rows.task == 4, rows.end_s - STEP_S / 4, rows.end_s)
+    lines = timelines_of(replace(trace, executions=replace(rows, end_s=quick)))
+    split = lines.split(0, np.arange(NUM) >= 1)
+    assert split is not None
+    assert split.peers_s == pytest.approx(STEP_S / 4)
+    assert split.exchange_s == pytest.approx(RING_S)
+    assert split.total_s == pytest.approx(PACE_S)
 
 
 def test_parameter_servers_end_the_exchange() -> None:
