@@ -189,6 +189,24 @@ def test_without_stores_parts_are_mapped(parts: Path) -> None:
     assert "store" not in err
 
 
+def test_samplers_keep_rows_of_other_machines(parts: Path, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("""
+import sys, headrace
+loader = headrace.NeighborLoader(
+    sys.argv[1], [5, 5], "train", batch_size=20, shuffle=True, cache_bytes=1 << 24
+)
+for epoch in range(3):
+    for batch in loader:
+        pass
+    headrace.report(epoch=epoch)
+""")
+    _, err = start(parts, epochs=3, script=script).communicate(timeout=120)
+    rates = [int(found) for found in re.findall(r"cache (\d+)%", err)]
+    assert rates, err
+    assert rates[-1] > 0, err
+
+
 def test_samplers_give_what_pyg_scripts_expect(
     parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

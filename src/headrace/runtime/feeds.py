@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace.graph.feeding.config import Lane, SamplerConfig, Wanted
+from headrace.graph.feeding.config import CacheConfig, Lane, SamplerConfig, Wanted
 from headrace.graph.feeding.errors import SamplerLostError
 from headrace.graph.feeding.feed import Feed, start_feed
 from headrace.graph.feeding.handover import PartReceiver
@@ -143,7 +143,7 @@ def start_samplers(
     Raises:
         RunError: Samplers could not be started.
     """
-    stores = run.stores_of(folder)
+    stores, cache_bytes = run.stores_of(folder), settings.get("cache_bytes", 0)
     names = run.samplers or tuple(f"sampler {s}" for s in range(len(portions)))
     configs = [
         SamplerConfig(
@@ -176,6 +176,7 @@ def start_samplers(
             keep_dtype=settings.get("keep_dtype", False),
             edge_ids=any(access.has_edge_ids(edge_type) for edge_type in access.edge_types),
             edge_columns=any(access.columns[edge_type] for edge_type in access.edge_types),
+            cache=CacheConfig(num_bytes=cache_bytes) if cache_bytes else None,
             window=run.window,
             patience_s=run.patience_s,
         )

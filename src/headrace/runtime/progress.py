@@ -24,6 +24,7 @@ class Progress:
         samples_per_s: Seeds per second, of the newest epoch.
         idle_share: Share of that time in which the trainer waited for a batch.
         waits_for: The stage that takes longest, if the trainer waits; else `nothing`.
+        cache_hit_rate: Share of rows of other machines that samplers had; none without a cache.
     """
 
     figures: Mapping[str, Any] = field(default_factory=dict)
@@ -33,6 +34,7 @@ class Progress:
     samples_per_s: float = 0.0
     idle_share: float = 0.0
     waits_for: str = "nothing"
+    cache_hit_rate: float | None = None
 
     def after(self, message: Mapping[str, Any]) -> Progress:
         """What is known with one more message."""
@@ -50,6 +52,7 @@ class Progress:
                 samples_per_s=message["num_samples"] / elapsed_s,
                 idle_share=idle_share,
                 waits_for=_slowest(message["stages"]) if idle_share > BUSY_SHARE else "nothing",
+                cache_hit_rate=_hit_rate(message["stages"]),
             )
         return self
 
@@ -59,7 +62,14 @@ class Progress:
         if not self.num_batches:
             return ""
         waits = f", {self.waits_for}" if self.waits_for != "nothing" else ""
-        return f"{self.samples_per_s:,.0f} samples/s  waits {self.idle_share:.0%}{waits}"
+        rate = self.cache_hit_rate
+        hits = "" if rate is None else f"  cache {rate:.0%}"
+        return f"{self.samples_per_s:,.0f} samples/s  waits {self.idle_share:.0%}{waits}{hits}"
+
+
+def _hit_rate(stages: Mapping[str, float]) -> float | None:
+    hits, misses = stages.get("cache_hits", 0.0), stages.get("cache_misses", 0.0)
+    return hits / (hits + misses) if hits + misses else None
 
 
 def _slowest(stages: Mapping[str, float]) -> str:

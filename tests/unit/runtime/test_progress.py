@@ -36,6 +36,11 @@ def test_a_waiting_trainer_waits_for_the_slowest_stage() -> None:
     assert Progress().after(batches(waited_s=1.0, stages={})).waits_for == "batches"
 
 
+def test_a_cache_shows_how_often_it_helps() -> None:
+    stages = {"fetch_s": 0.1, "cache_hits": 3.0, "cache_misses": 1.0}
+    assert Progress().after(batches(stages=stages)).speed == "150 samples/s  waits 5%  cache 75%"
+
+
 def test_evaluation_and_the_unknown_change_nothing() -> None:
     before = Progress().after(batches())
     assert before.after(batches(trains=False, batch=7)) == before

@@ -108,6 +108,8 @@ class NeighborLoader(NodeLoader, _KeyedLoader):  # type: ignore[misc]
         seed: Of the order of seeds and of all draws.
         keep_dtype: Whether features stay 16 bits long if they are stored so; else they are handed
             over as `float32`.
+        cache_bytes: Memory of each sampler process of a run for rows of other machines that are
+            asked for most; without such processes it means nothing.
         connect: How to reach the stores of parts that are not on this machine.
         **kwargs: Of `DataLoader`: `batch_size`, `shuffle`, `num_workers` and others.
 
@@ -136,6 +138,7 @@ class NeighborLoader(NodeLoader, _KeyedLoader):  # type: ignore[misc]
         *,
         seed: int = 0,
         keep_dtype: bool = False,
+        cache_bytes: int = 0,
         connect: Mapping[int, Connect] | None = None,
         **kwargs: Any,
     ) -> None:
