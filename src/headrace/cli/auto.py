@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
-
-from headrace.cli.run import run_shown
 
 if TYPE_CHECKING:
     from headrace.api.cluster_running import ClusterRun
@@ -24,6 +21,7 @@ def run_auto(
     job: Path | None,
     address: str | None,
     as_json: bool,
+    run: Callable[[ClusterRun], dict[str, Any]],
 ) -> None:
     """Do all of it.
 
@@ -34,6 +32,7 @@ def run_auto(
         job: Job file; none for a usual job.
         address: Of the Ray cluster.
         as_json: Whether to print one JSON object.
+        run: Runs a plan and shows the run.
     """
     from headrace.api.files import load_cluster, load_job
     from headrace.api.looping import Loop, run_loop
@@ -45,8 +44,6 @@ def run_auto(
         cluster=None if cluster is None else load_cluster(cluster),
         job=None if job is None else load_job(job),
     )
-    found = run_loop(
-        wanted, partial(run_shown, as_json=as_json), lambda line: typer.echo(line, err=True)
-    )
+    found = run_loop(wanted, run, lambda line: typer.echo(line, err=True))
     if as_json:
         typer.echo(json.dumps(found))

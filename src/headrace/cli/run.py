@@ -181,7 +181,8 @@ def run(
     if plan is None:
         from headrace.cli.auto import run_auto
 
-        run_auto(run_of, graph, cluster, job, address, as_json)
+        shown = partial(run_shown, as_json=as_json)
+        run_auto(run_of, graph, cluster, job, address, as_json, shown)
     elif dry_run:
         _rehearse(run_of(load_plan(plan)), as_json)
     else:
