@@ -24,10 +24,13 @@ from headrace.policies.drift.figures import Peak, with_peaks
 from headrace.policies.recovery.events import Drifted
 from headrace.profiling.by_machine import filled_in, told_apart
 from headrace.runtime.listening import RunListener
+from headrace.runtime.run_status import Status
 from headrace.runtime.windows import Taken, Windows, expected_of
 
 STOP_S = 5.0
 """What it takes to stop all tasks and to bring a checkpoint home."""
+
+_END_S = 10.0
 
 Measure = Callable[[], Mapping[str, Peak]]
 """Finds out what network cards carry at most, by machine; takes seconds."""
@@ -82,6 +85,11 @@ class DriftWatch(RunListener):
     def traced(self, task: str, data: bytes) -> None:
         """A task's process measured something."""
         self._windows.add(task, data)
+
+    def finished(self, status: Status) -> None:
+        """The run is over: whoever still measures needs the cluster for a moment."""
+        if self._examination is not None:
+            self._examination.wait(_END_S)
 
     def look(self, now_s: float, can_resume: bool) -> Drifted | None:
         """Do what it is time for; whether the run is to go on with another plan.
@@ -189,6 +197,11 @@ class Examination:
             target=self._run, args=(measure,), name="examine drift", daemon=True
         )
         self._thread.start()
+
+    def wait(self, timeout_s: float) -> None:
+        """Until all that can be known is, or that long."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
 
     def _run(self, measure: Measure) -> None:
         try:

@@ -16,6 +16,7 @@ from headrace.policies.drift.figures import Peak
 from headrace.policies.recovery.events import Drifted
 from headrace.runtime.drifting import DriftWatch
 from headrace.runtime.errors import RunError
+from headrace.runtime.run_status import Status
 from headrace.runtime.windows import Windows, expected_of
 from tests.unit.runtime.recorded import NIC, recorded, small_plan
 
@@ -70,6 +71,7 @@ class Watched:
         found = self.watch.look(now_s, can_resume)
         for thread in threading.enumerate():
             if thread.name == "examine drift":
+                self.watch.finished(Status(run_id="r", since_s=0.0, updated_s=0.0))
                 thread.join(60)
                 found = self.watch.look(now_s, can_resume)
         return found
