@@ -14,6 +14,7 @@ import torch
 from headrace.core.errors import SpecError
 from headrace.graph.feeding.shares import GlobalBatches
 from headrace.graph.loading.order import SeededShuffle
+from headrace.graph.opening import PartitionedGraph
 from headrace.graph.source import SPLITS
 from headrace.runtime.context import RunContext
 from headrace.runtime.feeds import Portion
@@ -104,6 +105,20 @@ class SharedBatches:
             yield order[begin:end]
 
 
+def check_dealt(graph: PartitionedGraph, node_type: str | None) -> None:
+    """See that seeds of a type are those that a run deals: of the first type that has splits.
+
+    Raises:
+        SpecError: They are of another one.
+    """
+    dealt = next((node.name for node in graph.manifest.nodes if node.splits), None)
+    if node_type is not None and node_type != dealt:
+        raise SpecError(
+            f"a loader wants seeds of {node_type!r}, and a run of a plan deals those of {dealt!r}",
+            f"train on {dealt!r}, or give the loader ids instead of a split's name",
+        )
+
+
 def take_share(run: RunContext, settings: dict[str, Any]) -> Share | None:
     """Let a loader that shuffles a split by its name have this trainer's share of it.
 
@@ -125,6 +140,8 @@ def take_share(run: RunContext, settings: dict[str, Any]) -> Share | None:
         return None
     if not settings.get("shuffle"):
         return None
+    if isinstance(settings["data"], PartitionedGraph):
+        check_dealt(settings["data"], node_type)
     batches = run.batches_of(split, bool(settings.get("drop_last")))
     share = Share(split, run.trainer, batches, lanes=run.own_lanes)
     batch_size = batches.batch_size(run.trainer)

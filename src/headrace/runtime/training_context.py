@@ -23,6 +23,7 @@ from headrace.runtime.embeddings import NodeEmbeddings
 from headrace.runtime.loading import NeighborLoader
 from headrace.runtime.messages import report
 from headrace.runtime.served_models import ServedModels
+from headrace.runtime.sharing import check_dealt
 from headrace.runtime.stepping import steps_of
 from headrace.training.checkpoints import as_plain
 from headrace.training.data_parallel import (
@@ -127,6 +128,7 @@ class TrainContext:
         nodes: Any = split
         run = self._run
         if run is not None and run.requests is not None:
+            check_dealt(self.graph, node_type)
             planned = run.batches_of(split).batch_size(run.trainer)
             if settings["shuffle"]:
                 settings["batch_size"] = planned

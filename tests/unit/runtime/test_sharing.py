@@ -16,8 +16,9 @@ import headrace  # noqa: E402
 from headrace.core.errors import SpecError  # noqa: E402
 from headrace.graph.opening import open_graph  # noqa: E402
 from headrace.runtime.context import CONTEXT_VARIABLE, RunContext  # noqa: E402
+from headrace.runtime.sharing import check_dealt  # noqa: E402
 from headrace.training.data_parallel import STEP  # noqa: E402
-from tests.unit.graph.small_graphs import homogeneous, write  # noqa: E402
+from tests.unit.graph.small_graphs import heterogeneous, homogeneous, write  # noqa: E402
 
 SEEDS = np.array([3, 5, 7, 11, 13])
 
@@ -90,6 +91,16 @@ def test_a_loader_that_contradicts_the_plan_is_refused(graph: Path) -> None:
     with pytest.raises(SpecError, match="no share of a split 'val'"):
         loader(graph, input_nodes="val")
     assert len(loader(graph, drop_last=True)) == 2
+
+
+def test_seeds_of_a_type_that_the_run_does_not_deal_are_refused(tmp_path: Path) -> None:
+    write(heterogeneous(), tmp_path / "graph", 2)
+    graph = open_graph(tmp_path / "graph")
+    dealt = next(node.name for node in graph.manifest.nodes if node.splits)
+    check_dealt(graph, dealt)
+    check_dealt(graph, None)
+    with pytest.raises(SpecError, match=f"deals those of '{dealt}'"):
+        check_dealt(graph, "nobody")
 
 
 def test_seeds_of_its_own_and_loaders_that_do_not_shuffle_are_as_in_pyg(graph: Path) -> None:
