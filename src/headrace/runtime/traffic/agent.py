@@ -22,16 +22,16 @@ from headrace.runtime.traffic.shares import Share
 from headrace.runtime.traffic.trees import Tree, netlink_errors, shaped
 from headrace.runtime.traffic.wire import Line, Said, greet
 
-POLL_S = 0.05
-"""How often flows are looked at: rates do not change more often."""
-
 _FIND_S = 0.5
-_CALM_FIND_S = 2.0
+_CALM_FIND_S = 5.0
 _CALM_AFTER_S = 10.0
 _TELL_S = 2.0
 _GREETING_S = 10.0
 _OTHER = 0.01
-_OPEN = 0.01  # of what the card can do: less is nothing but headers, and acknowledgements
+# Of what the card can do. Whoever sends less has not begun: those are acknowledgements. Whoever has
+# begun and sends less has not ended as long as it sends at all: it is starved.
+_OPEN = 0.004
+_CLOSED = 0.001
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class AgentConfig:
     host: str
     port: int
     token: str
-    poll_s: float = POLL_S
+    poll_s: float
 
 
 @dataclass
@@ -86,12 +86,13 @@ class OpenFlows:
         """Take new counters; whether other flows are open than before."""
         passed_s = 0.0 if self._looked_s is None else now_s - self._looked_s
         self._looked_s = now_s
-        least = _OPEN * self._nic_bytes_per_s * passed_s
+        possible_bytes = self._nic_bytes_per_s * passed_s
         has_changed = False
         for number, now in counters.items():
             seen = self._seen.get(number)
             if seen is None:
                 seen = self._seen[number] = _Seen(now.sent_bytes)
+            least = (_CLOSED if seen.is_open else _OPEN) * possible_bytes
             moves = now.waiting_bytes > 0 or now.sent_bytes - seen.sent_bytes > least
             if moves and not seen.is_open:
                 seen.began_bytes = seen.sent_bytes

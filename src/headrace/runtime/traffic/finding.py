@@ -17,8 +17,7 @@ class Finder:
     """Looks for connections of tasks; looks closer only where something is new.
 
     Args:
-        tasks: For each task the file that names its process. A task's process leads a session, so
-            that all it starts are known by their session.
+        tasks: For each task the file that names its process.
         connections: All open connections of the machine with others.
     """
 
@@ -26,20 +25,20 @@ class Finder:
         self, tasks: Mapping[str, Path], connections: Callable[[], list[Connection]]
     ) -> None:
         self._tasks, self._connections = tasks, connections
-        self._leaders: dict[int, str] = {}
+        self._pids: dict[int, str] = {}
         self._owners: dict[int, str | None] = {}
         self._known: dict[int, End] = {}
 
     def look(self) -> tuple[list[End], list[End]]:
         """What has come and what has gone since the last look."""
-        leaders = dict(self._read_leaders())
-        if leaders != self._leaders:
+        pids = dict(self._read_pids())
+        if pids != self._pids:
             # Who was nobody's may be somebody's now.
-            self._leaders = leaders
+            self._pids = pids
             self._owners = {inode: task for inode, task in self._owners.items() if task}
         seen = {each.inode: each for each in self._connections() if each.inode}
         if not seen.keys() <= self._owners.keys():
-            found = dict(_sockets_of(self._leaders))
+            found = dict(_sockets_of(self._pids))
             self._owners.update({inode: found.get(inode) for inode in seen})
         self._owners = {inode: self._owners[inode] for inode in seen}
         ends = {
@@ -52,29 +51,20 @@ class Finder:
         self._known = ends
         return opened, closed
 
-    def _read_leaders(self) -> Iterator[tuple[int, str]]:
+    def _read_pids(self) -> Iterator[tuple[int, str]]:
         for task, path in self._tasks.items():
             with suppress(OSError, ValueError):
                 yield int(path.read_bytes()), task
 
 
-def _sockets_of(leaders: Mapping[int, str]) -> Iterator[tuple[int, str]]:
+def _sockets_of(pids: Mapping[int, str]) -> Iterator[tuple[int, str]]:
     """Inodes of all sockets of tasks."""
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
+    for pid, task in pids.items():
+        folder = f"/proc/{pid}/fd"
+        # The task may have ended, or a descriptor of it.
         with suppress(OSError):
-            task = leaders.get(session_of(Path(f"/proc/{name}/stat").read_bytes()))
-            if task is None:
-                continue
-            for descriptor in os.listdir(f"/proc/{name}/fd"):
+            for descriptor in os.listdir(folder):
                 with suppress(OSError):
-                    target = os.readlink(f"/proc/{name}/fd/{descriptor}")
+                    target = os.readlink(f"{folder}/{descriptor}")
                     if target.startswith(_SOCKET):
                         yield int(target[len(_SOCKET) : -1]), task
-
-
-def session_of(stat: bytes) -> int:
-    """The session of a process, from its `/proc/PID/stat`."""
-    # Its name is in brackets and may have spaces and brackets of its own.
-    return int(stat.rpartition(b")")[2].split()[3])

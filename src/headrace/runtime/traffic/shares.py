@@ -3,8 +3,7 @@
 Every flow has a class at the card of its sender. Its rate is what the policy gives it, but never
 below a floor, as a flow that is starved takes long to come back. Beyond that classes borrow what
 others leave, in proportion to their rates, so that a card is never idle while the next rates are on
-their way. Where cards of receivers are full, a flow that is to get less there than the network
-would give it by itself is held at its rate.
+their way: flows are often shorter than it takes to notice them.
 """
 
 from __future__ import annotations
@@ -12,17 +11,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headrace.runtime.htb import QUANTUM_BYTES
+QUANTUM_BYTES = 30_000
+"""What a class borrows at a time, at least. Small, lest a short answer waits for long ones."""
 
 DEFAULT_PRIO = 1
 """Of what is nobody's flow, and of flows if the policy knows no classes."""
 
-_FLOOR = 0.025
+_FLOOR = 0.02
 _MOST_FLOORS = 0.5
 _IDLE = 0.005
 _MOST_IDLE = 0.05
-_DEFAULT = 0.025
-_DEFAULT_BYTES_PER_S = 1.25e6
+_DEFAULT = 0.02
+_DEFAULT_BYTES_PER_S = 1e6
 _MOST_DEFAULT = 0.1
 _MOST_QUANTA = 10.0
 _WORTH_TELLING = 0.02
@@ -56,42 +56,27 @@ def share_to(number: int, share: Share) -> tuple[int, ...]:
     return number, rate, ceil, share.quantum_bytes
 
 
-@dataclass(frozen=True)
-class Given:
-    """What the policy gives an open flow.
-
-    Attributes:
-        rate_bytes_per_s: Its rate.
-        is_held: Whether it gets no more than that.
-    """
-
-    rate_bytes_per_s: float
-    is_held: bool = False
-
-
 def shares_of(
-    nic_bytes_per_s: float, paths: Mapping[int, float], given: Mapping[int, Given]
+    nic_bytes_per_s: float, paths: Mapping[int, float], given: Mapping[int, float]
 ) -> dict[int, Share]:
     """Share a card among flows that leave it; their rates are within what it can do.
 
     Args:
         nic_bytes_per_s: Of the card.
         paths: All flows, and what the slower of the two cards of each can do.
-        given: What the policy gives those that are open.
+        given: Bytes per second that the policy gives those that are open.
     """
     nic = nic_bytes_per_s
     num_idle = len(paths) - len(given)
     idle = min(_IDLE * nic, _MOST_IDLE * nic / max(1, num_idle))
     most = _MOST_FLOORS * nic / max(1, len(given))
     floors = {number: min(_FLOOR * paths[number], most) for number in given}
-    rates = {number: min(each.rate_bytes_per_s, nic) for number, each in given.items()}
-    fitted = _fit(rates, floors, nic - default_rate(nic) - idle * num_idle)
+    fitted = _fit(given, floors, nic - default_rate(nic) - idle * num_idle)
     least = min(fitted.values(), default=1.0)
     shares = {number: Share(idle, max(idle, path)) for number, path in paths.items()}
     for number, rate in fitted.items():
         quantum = round(QUANTUM_BYTES * min(rate / least, _MOST_QUANTA))
-        ceil = rates[number] if given[number].is_held else paths[number]
-        shares[number] = Share(rate, max(ceil, rate), quantum)
+        shares[number] = Share(rate, max(paths[number], rate), quantum)
     return shares
 
 
@@ -124,7 +109,7 @@ class Port:
     paths: dict[int, float] = field(default_factory=dict)
     told: dict[int, Share] = field(default_factory=dict)
 
-    def change(self, given: Mapping[int, Given]) -> dict[int, Share]:
+    def change(self, given: Mapping[int, float]) -> dict[int, Share]:
         """What to tell anew; nothing as long as nobody would notice.
 
         Args:
