@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-QUANTUM_BYTES = 30_000
-"""What a class borrows at a time, at least. Small, lest a short answer waits for long ones."""
+QUANTUM_BYTES = 65_536
+"""What a class borrows at a time, at least: the largest packet, lest all borrow alike."""
 
 DEFAULT_PRIO = 1
 """Of what is nobody's flow, and of flows if the policy knows no classes."""
