@@ -22,7 +22,7 @@ from tests.integration.traffic_tasks import NIC_BYTES_PER_S
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("testbed")]
 
 DEADLINE_S = 60.0
-ATTEMPTS = 4
+ATTEMPTS = 8
 
 
 @pytest.fixture(autouse=True)

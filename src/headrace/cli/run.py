@@ -175,7 +175,7 @@ def run(
         max_restarts=MAX_RESTARTS if max_restarts is None else max_restarts,
         elastic=elastic,
         replan=replan or auto,
-        traffic=traffic_of(traffic) or ("plan" if auto else "none"),
+        traffic=traffic_of(traffic) or "none",
         track=tuple(track or ()),
     )
     if plan is None:
