@@ -42,7 +42,6 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import checkpoint_cost, inference_speed
-from benchmarks.apart import apart
 from benchmarks.cluster_bed import ROOT, Layout, Run, events, make_cluster, make_plan
 from benchmarks.cluster_checks import gradient_difference, left_over
 from benchmarks.fault_victims import victims
@@ -112,7 +111,7 @@ class Bench:
 
     def quick(self) -> None:
         """One start: gradients with two servers, although a sampler is killed meanwhile."""
-        graph, config = self.graph("tiny"), {**GRADIENTS, "pause_s": 0.2}
+        graph, config = self.graph("tiny"), {**GRADIENTS, "pause_s": 0.1}
         run = self.run("quick", FEW, graph, 12, config, "--checkpoint-every", "10")
         folder, recovered_s = disturbed(run, "sampler", [8])
         self.found["recovery_s"]["sampler"] = recovered_s
@@ -198,9 +197,7 @@ def infer(scratch: Path, args: argparse.Namespace) -> Any:
     folder = scratch / "inference"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    run: Callable[..., Any] = apart if args.quick else inference_speed.here
-    wanted = (args.inference_graph, args.sparse_python, args.quick, folder)
-    return run(inference_speed.measure, *wanted)
+    return inference_speed.measure(args.inference_graph, args.sparse_python, args.quick, folder)
 
 
 def disturbed(run: Run, kind: str, at: Sequence[int]) -> tuple[Path, list[float | None]]:
