@@ -35,15 +35,17 @@ from torch_geometric.nn import GraphSAGE
 
 def train_func(ctx):
     torch.manual_seed(5 + ctx.rank)  # every trainer drops other activations
-    model = GraphSAGE(5, 16, num_layers=2, out_channels=7, dropout=0.5)
+    model = GraphSAGE(5 + 3, 16, num_layers=2, out_channels=7, dropout=0.5)
     model, optimizer = ctx.prepare(model, torch.optim.Adam(model.parameters(), lr=0.02))
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     ctx.keep(scheduler=scheduler)
+    embedding = ctx.embedding("node", 3)
     loader = ctx.loader("train", num_neighbors=[5, 5])
     for epoch in ctx.epochs({NUM_EPOCHS}):
         for batch in loader:
             optimizer.zero_grad()
-            out = model(batch.x, batch.edge_index)[: batch.batch_size]
+            x = torch.cat([batch.x, embedding(batch.n_id)], dim=1)
+            out = model(x, batch.edge_index)[: batch.batch_size]
             loss = cross_entropy(out, batch.y[: batch.batch_size])
             loss.backward()
             optimizer.step()
@@ -52,7 +54,8 @@ def train_func(ctx):
         ctx.report(epoch=epoch, loss=loss.item())
     if ctx.rank == 0:
         plain = getattr(model, "module", model)
-        torch.save([plain.state_dict(), optimizer.state_dict()], ctx.output / "last.pt")
+        states = [plain.state_dict(), optimizer.state_dict(), embedding.rows()]
+        torch.save(states, ctx.output / "last.pt")
 """
 
 
