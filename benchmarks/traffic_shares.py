@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -286,7 +286,11 @@ def main() -> None:
     parser.add_argument("--tcp", default="cubic", help="bbr pauses for 0.2 s every 10 s")
     parser.add_argument("--role", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    roles = {"sink": sink, "source": partial(source, options.tcp), "control": control}
+    roles: dict[str, Callable[[], None]] = {
+        "sink": sink,
+        "source": partial(source, options.tcp),
+        "control": control,
+    }
     if options.role is not None:
         roles[options.role]()
         return
