@@ -271,6 +271,29 @@ def faults(result: Result) -> Table:
     ]  # fmt: skip
 
 
+def training_for_keeps(result: Result) -> Table:
+    """Parameter servers, checkpoints, recovery and inference."""
+    times_s: Mapping[str, list[float] | None] = dig(result, "recovery_s") or {}
+    most_s = {f"most_{kind}": max(all_) for kind, all_ in times_s.items() if all_}
+    return figures(
+        {**result, **most_s},
+        ("gradients with one parameter server beside one process", "gradient_difference/1", ""),
+        ("the same with two", "gradient_difference/2", ""),
+        ("parameters at the end, two servers beside a ring", "ring_difference/2", ""),
+        ("time that checkpoints every 100 steps took", "checkpoint/cost_share", "%"),
+        ("checkpoints cut at some byte", "checkpoint_cuts/tried", ""),
+        ("of these, loaded", "checkpoint_cuts/loaded", ""),
+        ("until training went on after a killed sampler, at most", "most_sampler", "s"),
+        ("the same for a store of 10 million nodes", "most_store", "s"),
+        ("inference for 1 million nodes, PyG's time over ours", "inference/ratio", "x"),
+        ("its memory", "inference/peak_bytes/ours", "bytes"),
+        ("memory of PyG's", "inference/peak_bytes/theirs", "bytes"),
+        ("largest difference to PyG's", "inference/max_difference", ""),
+        ("a real Prometheus agrees with the trace", "checks/prometheus/passed", ""),
+        ("every open port is documented and refuses strangers", "checks/ports/passed", ""),
+    )  # fmt: skip
+
+
 def as_it_is(result: Result) -> Table:
     """All single figures of a file that nobody has described."""
     rows: list[tuple[str, str]] = []
@@ -297,4 +320,5 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Result], Table]]] = {
     "cluster_runtime": ("Runs on a cluster", cluster_runtime),
     "kills": ("Killed processes, one machine", kills),
     "faults": ("Faults, on a cluster", faults),
+    "training_for_keeps": ("Training for keeps", training_for_keeps),
 }
