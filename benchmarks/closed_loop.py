@@ -4,8 +4,8 @@
     python benchmarks/closed_loop.py --json --only b-ps --repetitions 3 --output FILE
     python benchmarks/closed_loop.py --quick --json
 
-Needs root, iproute2, iperf3 and `headrace[shape]`. The settings are in `examples/shaped-a` (the
-shape of DGTP's testbed) and `examples/shaped-b` (six machines drawn as in its section VI-B, the
+Needs root, iproute2, iperf3 and `headrace[shape]`. The settings are in `benchmarks/shaped-a` (the
+shape of DGTP's testbed) and `benchmarks/shaped-b` (six machines drawn as in its section VI-B, the
 first seed), each with a parameter server and with a ring. A short run measures a profile; from it
 come the plans of `distdgl` (its placement, the system's queues), `dgtp` (the paper's search with
 the best beta, shares of `oes`) and `ours` (annealing, the best policy). They run one after the

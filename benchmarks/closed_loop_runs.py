@@ -52,7 +52,7 @@ class Setting:
     @classmethod
     def of(cls, name: str, sync: str) -> Setting:
         """One of the settings in the repository."""
-        folder = ROOT / "examples" / f"shaped-{name}"
+        folder = ROOT / "benchmarks" / f"shaped-{name}"
         job = load_job(folder / "job.yaml").model_copy(update={"sync": Sync(sync)})
         return cls(name, load_cluster(folder / "cluster.yaml"), job)
 

@@ -115,7 +115,7 @@ app.command(
     "profile", short_help="Measure task times and volumes of a job.", epilog=profile.EXAMPLE
 )(profile.profile)
 app.command("trace", epilog=trace.EXAMPLE)(trace.trace)
-app.command("schema", epilog=schema.EXAMPLE)(schema.schema)
+app.command("schema", epilog=schema.EXAMPLE, hidden=True)(schema.schema)  # docs/files.md has it
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
 
 
