@@ -32,7 +32,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -111,9 +110,9 @@ class Bench:
 
     def quick(self) -> None:
         """One start: gradients with two servers, although a sampler is killed meanwhile."""
-        graph, config = self.graph("tiny"), {**GRADIENTS, "pause_s": 0.1}
+        graph, config = self.graph("tiny"), {**GRADIENTS, "pause_s": 0.2}
         run = self.run("quick", FEW, graph, 12, config, "--checkpoint-every", "10")
-        folder, recovered_s = disturbed(run, "sampler", [8])
+        folder, recovered_s = disturbed(run, "sampler", [4])
         self.found["recovery_s"]["sampler"] = recovered_s
         self.found["gradient_difference"]["2"] = gradient_difference(folder, graph, GRADIENTS)
         made = events(folder, "checkpoint")
@@ -264,9 +263,6 @@ def main() -> int:
     scratch = args.scratch or Path(tempfile.mkdtemp(prefix="headrace-keeps-"))
     wanted = args.only.split(",") if args.only else ("quick",) if args.quick else STAGES
     name = f"keeps-{os.getpid()}"
-    # A quick look does two things at once, so its seconds say little.
-    ahead = ThreadPoolExecutor(1)
-    inferred = ahead.submit(infer, scratch, args) if args.quick and not args.only else None
     bed = Testbed.up(make_cluster(), name, say=say)
     bench = Bench(bed, scratch, args)
     found: dict[str, Any] = {}
@@ -278,10 +274,7 @@ def main() -> int:
             say(f"stage {stage}")
             method: Callable[[], None] = getattr(bench, stage)
             method()
-        if inferred is not None:
-            bench.found["inference"] = inferred.result()
     finally:
-        ahead.shutdown()
         take_down(name)
         if args.scratch is None:
             shutil.rmtree(scratch, ignore_errors=True)
