@@ -18,8 +18,7 @@ The last line is one JSON object:
   theirs, measured and predicted), `ranking_errors` (pairs further apart than 5 % that the
   prediction has in the wrong order), `goodput_over_iperf` of the busiest card, `cpu_share` of all
   cores, `traffic_cpu_share` (CPU seconds of traffic control over time);
-- `policy_shares`: see `traffic_shares.py`;
-- `drift`: time per iteration after a card got half as fast, with and without planning anew.
+- `policy_shares`: see `traffic_shares.py`.
 """
 
 from __future__ import annotations
