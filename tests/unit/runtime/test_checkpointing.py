@@ -212,7 +212,9 @@ def test_what_a_checkpoint_says_of_itself(
     assert (sidecar.epoch, sidecar.batch, state["loop"]) == (NUM_EPOCHS, 0, None)
     assert state["world_size"] == 1
     assert set(state["kept"]) == {"scheduler", "log", "draws"}
-    sent = run.sent  # type: ignore[attr-defined]
+    begun, *sent = run.sent  # type: ignore[attr-defined]
+    assert begun == {"kind": "epochs", "num": NUM_EPOCHS}
+    assert {message["kind"] for message in sent} == {"checkpoint"}
     assert [message["iteration"] for message in sent] == [2, 4, 5, 6, 8, 10, 12, 14, 15]
     assert all(message["stall_s"] >= 0 and message["bytes"] > 1000 for message in sent)
     # A run that is over has nothing left to do, and more epochs go on from there.
