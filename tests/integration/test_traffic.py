@@ -22,7 +22,6 @@ from tests.integration.traffic_tasks import NIC_BYTES_PER_S
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("testbed")]
 
 DEADLINE_S = 60.0
-ATTEMPTS = 8
 
 
 @pytest.fixture(autouse=True)
@@ -34,11 +33,7 @@ def _can_control() -> None:
 
 
 def test_three_flows_get_the_shares_that_policies_give_them() -> None:
-    # A flow whose sender has to wait for a processor leaves its share to others.
-    for _ in range(ATTEMPTS):
-        found = figures(quick=True, congestion="cubic")
-        if found["largest_error"] <= 0.05 and found["strict_top"] >= 0.94:
-            break
+    found = figures(quick=True, congestion="cubic")
     assert found["largest_error"] <= 0.05
     assert found["strict_top"] >= 0.94
     assert min(found["strict_floors"]) >= 0.015
@@ -140,10 +135,10 @@ def until(is_so: Callable[[], bool]) -> None:
 def test_flows_of_tasks_are_found_and_shared_by_the_plans_policy(run: Run) -> None:
     until(lambda: run.driver.ask()["flows"] >= 2)
     # Gradients go first, graph data goes on.
-    until(lambda: run.rates()["trainer0"] > 0.9)
+    until(lambda: (found := run.rates())["trainer0"] > 0.9 and found["store0"] > 0.01)
     both = run.rates(2.0)
     assert both["trainer0"] / sum(both.values()) >= 0.94
-    assert both["store0"] >= 0.001
+    assert both["store0"] >= 0.01
     assert "htb" in run.queues()
     run.sending["trainer0"].end()
     until(lambda: run.rates()["store0"] > 0.9)
