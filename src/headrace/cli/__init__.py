@@ -81,6 +81,7 @@ app.add_typer(graph.app, name="graph")
 app.command(
     "run",
     short_help="Train: stores, samplers and your PyG script, on Ray or here.",
+    epilog=run.EXAMPLE,
 )(run.run)
 app.command(
     "infer", short_help="Predict for all nodes with a trained model.", epilog=infer.EXAMPLE

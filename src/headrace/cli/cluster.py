@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Describe a live Ray cluster.")
-
 EXAMPLE = "Example: headrace cluster discover --output cluster.yaml"
 
+app = typer.Typer(no_args_is_help=True, help="Describe a live Ray cluster.", epilog=EXAMPLE)
 
-@app.callback()
+
+@app.callback(epilog=EXAMPLE)
 def _cluster() -> None:
     """Describe a live Ray cluster."""
 

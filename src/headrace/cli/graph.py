@@ -10,7 +10,11 @@ import typer
 
 from headrace.cli.progress import Stages
 
-app = typer.Typer(no_args_is_help=True, help="Look at a partitioned graph.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Look at a partitioned graph.",
+    epilog="Example: headrace graph info parts",
+)
 
 _Folder = Annotated[Path, typer.Argument(help="Made by headrace partition.", metavar="DIR")]
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

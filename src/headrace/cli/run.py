@@ -33,6 +33,11 @@ INTERRUPTED = 130
 CHECKPOINT_EVERY = 100
 MAX_RESTARTS = 3
 
+EXAMPLE = (
+    "Example: headrace run --plan plan.json --graph parts train.py -- --epochs 10\n\n"
+    "Example: headrace run --local --graph parts train.py"
+)
+
 
 def run(
     script: Annotated[Path | None, typer.Argument(metavar="SCRIPT", hidden=True)] = None,
@@ -101,10 +106,7 @@ def run(
     tls: Annotated[bool, typer.Option("--tls", hidden=True)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Train with your PyG SCRIPT, which gets ARGS, on Ray or on this machine.
-
-    Example: headrace run --plan plan.json --graph parts train.py -- --epochs 10
-    """
+    """Train with your PyG SCRIPT, which gets ARGS, on Ray or on this machine."""
     from headrace.core.errors import SpecError
 
     if graph is not None and parts is not None:

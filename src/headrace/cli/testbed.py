@@ -16,7 +16,11 @@ import typer
 if TYPE_CHECKING:
     from headrace.api.testbed import Host, Testbed
 
-app = typer.Typer(no_args_is_help=True, help="A cluster of emulated machines on this one.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="A cluster of emulated machines on this one.",
+    epilog="Example: sudo headrace testbed up --cluster examples/testbed/cluster.yaml",
+)
 
 INTERRUPTED = 130
 _Name = Annotated[str, typer.Option("--name", help="Which testbed.", metavar="NAME")]

@@ -171,13 +171,6 @@ time.sleep(100)
         assert "Traceback" not in err
 
 
-def test_help_has_examples_and_fits_a_screen() -> None:
-    result = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "80"})
-    assert result.exit_code == 0
-    assert "Example: headrace run" in result.stdout
-    assert len(result.stdout.splitlines()) <= 32
-
-
 def test_a_run_of_a_plan_needs_its_graph(tmp_path: Path) -> None:
     path = script(tmp_path, "")
     for arguments, problem in (
