@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from headrace.core.errors import SpecError
+from headrace.core.errors import FileError
 from headrace.core.units import quote
 
 At = tuple[str | int, ...]
@@ -83,10 +83,10 @@ class Document:
                 return line, depth
         return line, len(at)
 
-    def error(self, problem: str, remedy: str, at: At = ()) -> SpecError:
+    def error(self, problem: str, remedy: str, at: At = ()) -> FileError:
         """An error about a place of this file, with its line."""
         place = f"{format_place(at)}: " if at else ""
-        return SpecError(f"{self.path}, line {self.line(at)}: {place}{problem}", remedy, at)
+        return FileError(f"{self.path}, line {self.line(at)}: {place}{problem}", remedy, at)
 
 
 def format_place(at: At) -> str:
@@ -105,19 +105,19 @@ def read_document(path: str | os.PathLike[str], kind: str) -> Document:
         kind: What it should be, for messages, e.g. `cluster`.
 
     Raises:
-        SpecError: There is no such file, or it is no text, no YAML or JSON, empty, or no mapping.
+        FileError: There is no such file, or it is no text, no YAML or JSON, empty, or no mapping.
     """
     path = Path(path)
     text = _read_text(path, kind)
     try:
         data = _parse_json(path, text) if path.suffix == ".json" else _parse_yaml(path, text)
     except RecursionError:
-        raise SpecError(f"{path} is nested too deeply", _write_one(kind)) from None
+        raise FileError(f"{path} is nested too deeply", _write_one(kind)) from None
     if data is None or data == {}:
-        raise SpecError(f"{path} is empty", _write_one(kind))
+        raise FileError(f"{path} is empty", _write_one(kind))
     if not isinstance(data, dict):
         found = quote(data) if isinstance(data, list) else f"only {quote(data)}"
-        raise SpecError(
+        raise FileError(
             f"{path}, line 1: a {kind} file is a mapping, this one holds {found}", _write_one(kind)
         )
     return Document(path, kind, text, data)
@@ -133,32 +133,32 @@ def _read_text(path: Path, kind: str) -> str:
     except IsADirectoryError:
         files = sorted(entry.name for entry in path.iterdir() if entry.is_file())
         likely = difflib.get_close_matches(f"{kind}.yaml", files, n=1, cutoff=0.5)
-        raise SpecError(
+        raise FileError(
             f"{path} is a directory, not a {kind} file",
             f"did you mean {path / likely[0]}?" if likely else "name a file in it",
         ) from None
     except (FileNotFoundError, NotADirectoryError):
         siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
         likely = difflib.get_close_matches(path.name, siblings, n=1, cutoff=0.8)
-        raise SpecError(
+        raise FileError(
             f"the {kind} file {path} does not exist",
             f"did you mean {path.with_name(likely[0])}?" if likely else "check the path",
         ) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = getattr(error, "strerror", None) or error
-        raise SpecError(
+        raise FileError(
             f"the {kind} file {path} cannot be read ({reason})", "check its permissions"
         ) from None
     if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise SpecError(f"{path}, line 1: this is UTF-16 text", "save the file as UTF-8")
+        raise FileError(f"{path}, line 1: this is UTF-16 text", "save the file as UTF-8")
     if b"\0" in raw:
         line = raw[: raw.index(b"\0")].count(b"\n") + 1
-        raise SpecError(f"{path}, line {line}: this is not a text file", _write_one(kind))
+        raise FileError(f"{path}, line {line}: this is not a text file", _write_one(kind))
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        raise SpecError(
+        raise FileError(
             f"{path}, line {line}: byte 0x{raw[error.start]:02x} is not UTF-8 text",
             "save the file as UTF-8",
         ) from None
@@ -183,7 +183,7 @@ def _parse_json(path: Path, text: str) -> object:
     try:
         data: object = json.loads(text, object_pairs_hook=to_dict)
     except json.JSONDecodeError as error:
-        raise SpecError(
+        raise FileError(
             f"{path}, line {error.lineno}: this is not JSON ({error.msg.lower()})",
             "check the commas, colons, quotes and brackets around this line",
         ) from None
@@ -215,7 +215,7 @@ def _check_depth(path: Path, text: str) -> None:
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if depth > _MAX_DEPTH:
-            raise SpecError(
+            raise FileError(
                 f"{path}, line {event.start_mark.line + 1}: more than {_MAX_DEPTH} levels are "
                 "nested here",
                 "check the brackets; no file of headrace needs more than ten",
@@ -245,7 +245,7 @@ def _check_keys_are_single(path: Path, root: yaml.Node) -> None:
             if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE_TAG:
                 continue
             if key.value in first:
-                raise SpecError(
+                raise FileError(
                     f"{path}, line {_line_of(key)}: the key `{key.value}` is there twice, "
                     f"first on line {first[key.value]}",
                     "keep one of the two",
@@ -260,7 +260,7 @@ def _check_scalars_convert(path: Path, root: yaml.Node, loader: yaml.SafeLoader)
             try:
                 loader.construct_object(node)
             except ValueError as error:
-                raise SpecError(
+                raise FileError(
                     f"{path}, line {_line_of(node)}: {node.value!r} is not what it looks like "
                     f"({error})",
                     "put it in quotes",
@@ -286,7 +286,7 @@ def _fail_on_syntax(path: Path, text: str, error: yaml.YAMLError) -> NoReturn:
         remedy = "remove the `!tag`: these files hold plain text and numbers"
     else:
         remedy = "check the indentation, colons, quotes and brackets around this line"
-    raise SpecError(f"{path}, line {line}: this is not YAML ({reason})", remedy) from None
+    raise FileError(f"{path}, line {line}: this is not YAML ({reason})", remedy) from None
 
 
 def _code_point(character: object) -> int:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from headrace import __version__
 from headrace.cli import (
@@ -33,38 +32,21 @@ from headrace.cli import (
     testbed,
     top,
     trace,
+    troubles,
 )
-from headrace.core.errors import HeadraceError
+from headrace.cli.verbs import VerbApp
+from headrace.core.errors import DOCS_URL, ERRORS_PAGE
 
-BUG_EXIT_CODE = 70
-"""EX_SOFTWARE of sysexits.h: the program itself failed."""
+EPILOG = (
+    "Exit codes: 0 done, 1 failed, 2 not understood, 3 does not fit, 4 not installed, 5 to 7 a "
+    f"task failed, 70 a bug, 130 interrupted.\n\n{DOCS_URL}{ERRORS_PAGE}"
+)
 
-
-class _Verbs(TyperGroup):
-    """Turns the errors headrace raises on purpose into a message and an exit code."""
-
-    def get_params(self, ctx: Any) -> Any:
-        params = super().get_params(ctx)
-        for param in params:
-            # They work, but would take a fifth of the screen.
-            if param.name in ("install_completion", "show_completion"):
-                param.hidden = True  # type: ignore[attr-defined]
-        return params
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except HeadraceError as error:
-            _say(error.problem, error.remedy)
-            raise typer.Exit(error.exit_code) from None
-
-
-app = typer.Typer(
-    cls=_Verbs,
+app = VerbApp(
     name="headrace",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=EPILOG,
 )
 # A verb's own help says more; the list of all verbs fits a screen.
 app.command("simulate", epilog=simulate.EXAMPLE)(simulate.simulate)
@@ -146,20 +128,7 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("HEADRACE_DEBUG"):
             raise
-        if "no locator available" in str(error):  # how numba says that it may write nowhere
-            _say(
-                "numba finds no directory to keep compiled code in",
-                "set NUMBA_CACHE_DIR to a directory that you may write to",
-            )
-            sys.exit(HeadraceError.exit_code)
-        what = f"{type(error).__name__}: {error}".splitlines()[0]
-        _say(
-            f"this is a bug in headrace ({what})",
-            "set HEADRACE_DEBUG=1 to see where, and report it with what it prints",
-        )
-        sys.exit(BUG_EXIT_CODE)
-
-
-def _say(problem: str, remedy: str) -> None:
-    label = typer.style("error:", fg="red", bold=True)
-    typer.echo(f"{label} {problem}\n  try: {remedy}", err=True)
+        found = troubles.bug(error)
+        found.__cause__ = error
+        troubles.tell(found, "")
+        sys.exit(troubles.BUG_EXIT_CODE)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from headrace.cli import voice
+
 if TYPE_CHECKING:
     from headrace.api.cluster_running import ClusterRun
     from headrace.core.plan import Plan
@@ -44,6 +46,6 @@ def run_auto(
         cluster=None if cluster is None else load_cluster(cluster),
         job=None if job is None else load_job(job),
     )
-    found = run_loop(wanted, run, lambda line: typer.echo(line, err=True))
+    found = run_loop(wanted, run, voice.note)
     if as_json:
         typer.echo(json.dumps(found))

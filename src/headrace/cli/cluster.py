@@ -8,9 +8,12 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli import voice
+from headrace.cli.verbs import VerbApp
+
 EXAMPLE = "Example: headrace cluster discover --output cluster.yaml"
 
-app = typer.Typer(no_args_is_help=True, help="Describe a live Ray cluster.", epilog=EXAMPLE)
+app = VerbApp(help="Describe a live Ray cluster.", epilog=EXAMPLE)
 
 
 @app.callback(epilog=EXAMPLE)
@@ -48,9 +51,7 @@ def discover(
     rate = None if bandwidth is None else parse_bytes_per_s(bandwidth)
     if rate is not None and rate <= 0:
         raise SpecError(f"{bandwidth} is no bandwidth", "write one like 10Gbps")
-    found = discover_cluster(
-        address, lambda line: typer.echo(line, err=True), not no_bandwidth, rate
-    )
+    found = discover_cluster(address, voice.note, not no_bandwidth, rate)
     text = cluster_text(found.cluster, ("Written by headrace cluster discover.", *found.notes))
     if output is not None:
         output.write_text(text, encoding="utf-8")

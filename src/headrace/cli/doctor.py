@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli import voice
+
 if TYPE_CHECKING:
     from headrace.api.doctor import Checkup
 
@@ -32,7 +34,6 @@ def doctor(
 
 
 def _show(checkup: Checkup) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -44,7 +45,7 @@ def _show(checkup: Checkup) -> None:
         is_alarming = part.group == "base" and part.status != "works"
         colour = "bold red" if is_alarming else colours.get(part.status, "yellow")
         table.add_row(part.name, Text(part.status, style=colour), part.version, part.purpose)
-    console = Console(highlight=False)
+    console = voice.console()
     console.print(table)
     console.print()
     for part in checkup.parts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+from headrace.cli import voice
 
 if TYPE_CHECKING:
     from headrace.core.profile import Profile
@@ -23,9 +23,7 @@ def find_profile(path: Path | None) -> Profile:
     if path is not None:
         return load_profile(path)
     profile = default_profile()
-    typer.echo(
-        f"note: no --profile, so all times and volumes are synthetic: {profile.note}", err=True
-    )
+    voice.note(f"note: no --profile, so all times and volumes are synthetic: {profile.note}")
     return profile
 
 

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from headrace.cli.progress import Stages
+from headrace.cli.verbs import VerbApp
 
-app = typer.Typer(
-    no_args_is_help=True,
+app = VerbApp(
     help="Look at a partitioned graph.",
     epilog="Example: headrace graph info parts",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace.cli import voice
 from headrace.core.units import format_bytes
 
 if TYPE_CHECKING:
@@ -60,10 +61,9 @@ def summary_of(graph: PartitionedGraph) -> dict[str, Any]:
 
 def show_graph(summary: dict[str, Any]) -> None:
     """Print the headline, a row per part and the quality of the cut."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    console = voice.console()
     figures = {
         "graph": f"{summary['name']} in {summary['folder']}",
         "nodes": _counts(summary["num_nodes"]),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli import voice
 from headrace.cli.status import Runs, WantedRun
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def _print(name: str, found: Iterable[str], as_json: bool, is_prefixed: bool) ->
         if as_json:
             typer.echo(json.dumps({"task": name, "line": line}))
         elif is_prefixed:
-            typer.echo(f"{typer.style(f'{name:<12}', dim=True)}{line}")
+            typer.echo(f"{voice.styled(f'{name:<12}', dim=True)}{line}")
         else:
             typer.echo(line)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from headrace.cli import voice
 from headrace.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _LIMITS = {
 
 def show_plan(plan: Plan) -> None:
     """Print the decision, its prediction and certificate, and a row per machine."""
-    console = _console()
+    console = voice.console()
     _figures(console, _decision(plan) | _prediction(plan) | _certificate(plan))
     console.print()
     console.print(_terms_table(plan))
@@ -40,7 +41,7 @@ def show_plan(plan: Plan) -> None:
 
 def show_explanation(explanation: Explanation) -> None:
     """Print the bottleneck and the remedies, best first."""
-    console, plan = _console(), explanation.plan
+    console, plan = voice.console(), explanation.plan
     _figures(console, _decision(plan) | _prediction(plan) | _certificate(plan))
     console.print()
     console.print(_terms_table(plan))
@@ -60,7 +61,7 @@ def show_diff(diff: PlanDiff, before: str, after: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console = _console()
+    console = voice.console()
     table = Table(box=None, pad_edge=False)
     for heading in ("", before, after):
         table.add_column(Text(heading))
@@ -86,12 +87,6 @@ def show_diff(diff: PlanDiff, before: str, after: str) -> None:
         _print(console, f"  {move.task}: {move.before or 'nowhere'} -> {move.after or 'nowhere'}")
     if len(diff.moves) > MAX_ROWS:
         _print(console, f"  ... and {len(diff.moves) - MAX_ROWS} more (--json lists all)")
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(highlight=False)
 
 
 def _print(console: Console, text: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.cli import voice
 from headrace.cli.files import check_can_write
 from headrace.cli.run_options import Address, Config, NoTls, Runs, Settings
 
@@ -94,7 +95,6 @@ def _run(wanted: dict[str, Any], config: Path | None, settings: list[str], as_js
 
 
 def _show(profile: Profile, plan: Plan, outlook: Outlook) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from headrace.core.units import format_seconds
@@ -105,7 +105,7 @@ def _show(profile: Profile, plan: Plan, outlook: Outlook) -> None:
             error = "" if time.relative_error is None else f"±{time.relative_error:.1%}"
             samples = str(time.num_samples or "")
             table.add_row(role.value, kind, format_seconds(time.mean), error, samples)
-    Console(highlight=False).print(table)
+    voice.console().print(table)
     matrix = profile.store_traffic.bytes_per_seed_matrix(plan.cluster.num_machines)
     per_seed = float(matrix.sum(axis=1).mean())
     typer.echo(

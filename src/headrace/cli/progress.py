@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-import typer
+from headrace.cli import voice
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -23,15 +22,15 @@ def steps(num_steps: int) -> Iterator[Callable[[str], None]]:
     Yields:
         What to call with a step's name before the step begins.
     """
-    if not sys.stderr.isatty():
+    if not voice.has_bars():
         yield _line_writer(num_steps)
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False))
     counted = (BarColumn(), MofNCompleteColumn()) if num_steps > 1 else ()
-    with Progress(*columns, *counted, console=Console(stderr=True), transient=True) as progress:
+    console = voice.console(stderr=True)
+    with Progress(*columns, *counted, console=console, transient=True) as progress:
         bar = progress.add_task("", total=num_steps)
         num_begun = 0
 
@@ -50,7 +49,7 @@ def _line_writer(num_steps: int) -> Callable[[str], None]:
         nonlocal num_begun
         num_begun += 1
         counter = f"[{num_begun}/{num_steps}] " if num_steps > 1 else ""
-        typer.echo(f"{counter}{name}", err=True)
+        voice.note(f"{counter}{name}")
 
     return begin
 
@@ -63,15 +62,14 @@ class Stages:
         self._current: TaskID | None = None
 
     def __enter__(self) -> Self:
-        if sys.stderr.isatty():
-            from rich.console import Console
+        if voice.has_bars():
             from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
             self._bars = Progress(
                 TextColumn("{task.description}", markup=False),
                 BarColumn(),
                 TimeElapsedColumn(),
-                console=Console(stderr=True),
+                console=voice.console(stderr=True),
             )
             self._bars.start()
         return self
@@ -85,7 +83,7 @@ class Stages:
         """A stage begins; the one before has ended."""
         self._end_stage()
         if self._bars is None:
-            typer.echo(stage, err=True)
+            voice.note(stage)
         else:
             self._current = self._bars.add_task(stage, total=total)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self
 
 import typer
 
+from headrace.cli import voice
 from headrace.cli.run_options import (
     Address,
     Config,
@@ -21,6 +21,7 @@ from headrace.cli.run_options import (
     TrafficOption,
     traffic_of,
 )
+from headrace.cli.troubles import INTERRUPTED_EXIT_CODE
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from headrace.api.cluster_running import ClusterRun
     from headrace.api.running import LocalRun
 
-INTERRUPTED = 130
 CHECKPOINT_EVERY = 100
 MAX_RESTARTS = 3
 
@@ -245,7 +245,7 @@ def run_shown(wanted: ClusterRun, as_json: bool) -> dict[str, Any]:
             summary = run_cluster(wanted, display)
         except KeyboardInterrupt:
             display.say("interrupted; all tasks of the run have ended")
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
     return summary | _figures(display)
 
 
@@ -258,7 +258,7 @@ def _run_local(wanted: LocalRun, track: tuple[str, ...], as_json: bool) -> NoRet
             code = run_local(wanted, track, display)
         except KeyboardInterrupt:
             display.say("interrupted; all processes of the run have ended")
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
     if as_json:
         summary = {
             "script": str(wanted.script),
@@ -325,7 +325,7 @@ class Display:
     """
 
     def __init__(self, after: Callable[[Mapping[str, Any]], Any], as_json: bool) -> None:
-        self.output: int | None = None if sys.stderr.isatty() else 2 if as_json else 1
+        self.output: int | None = None if voice.has_bars() else 2 if as_json else 1
         self.progress = after({})
         self._bars: Bars | None = None
         self._bar: TaskID | None = None
@@ -333,13 +333,12 @@ class Display:
 
     def __enter__(self) -> Self:
         if self.output is None:
-            from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
             text = TextColumn("{task.description}", markup=False)
             speed = TextColumn("{task.fields[speed]}", markup=False)
             columns = (text, BarColumn(), MofNCompleteColumn(), speed)
-            self._bars = Progress(*columns, console=Console(stderr=True))
+            self._bars = Progress(*columns, console=voice.console(stderr=True))
             self._bars.start()
             self._bar = self._bars.add_task("starting", total=None, speed="")
         return self
@@ -381,4 +380,4 @@ class Display:
         if self._bars is not None:
             self._bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
         else:
-            typer.echo(line, err=True)
+            voice.note(line)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli import voice
+
 if TYPE_CHECKING:
     from headrace.api.runs import RunView
 
@@ -51,11 +53,9 @@ def status(
 
 
 def _show(view: RunView) -> None:
-    from rich.console import Console
-
     from headrace.cli.run_pictures import counts_of, headline
 
-    console = Console(highlight=False)
+    console = voice.console()
     for line in headline(view):
         console.print(line, soft_wrap=True)
     seen = view.status
@@ -83,7 +83,6 @@ def _show_all(views: list[RunView], place: Path, as_json: bool) -> None:
     if not views:
         typer.echo(f"There is no run in {place}.")
         return
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -103,4 +102,4 @@ def _show_all(views: list[RunView], place: Path, as_json: bool) -> None:
             f"{view.status.iterations:,}",
             Text(line_of(view.status.figures)),
         )
-    Console(highlight=False).print(table)
+    voice.console().print(table)

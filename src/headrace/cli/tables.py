@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.cli import voice
 from headrace.core.units import format_seconds
 
 if TYPE_CHECKING:
@@ -19,9 +20,7 @@ _HEADINGS = {"store": "stores", "sampler": "samplers", "trainer": "trainers", "p
 
 def show_simulation(simulation: Simulation) -> None:
     """Print the headline, a row per machine and the bottleneck."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
+    console = voice.console()
     figures = {
         "makespan": f"{format_seconds(simulation.makespan_s)} for "
         f"{simulation.instance.num_iterations} iterations",
@@ -44,10 +43,9 @@ def show_simulation(simulation: Simulation) -> None:
 
 def show_comparison(comparison: Comparison) -> None:
     """Print one row per policy."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    console = voice.console()
     first = comparison.simulations[0]
     console.print(
         f"{first.instance.num_iterations} iterations, window {first.window}, placement "

@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.cli import voice
+from headrace.cli.troubles import INTERRUPTED_EXIT_CODE
+from headrace.cli.verbs import VerbApp
+
 if TYPE_CHECKING:
     from headrace.api.testbed import Host, Testbed
 
-app = typer.Typer(
-    no_args_is_help=True,
+app = VerbApp(
     help="A cluster of emulated machines on this one.",
     epilog="Example: sudo headrace testbed up --cluster examples/testbed/cluster.yaml",
 )
 
-INTERRUPTED = 130
 _Name = Annotated[str, typer.Option("--name", help="Which testbed.", metavar="NAME")]
 _PLAIN_WIDTH = 120
 _LIMITS = ("in", "out", "cores")
@@ -59,12 +61,12 @@ def up(
                 with_ray=not without_ray,
                 shaped=shaped,
                 cores=cores,
-                say=_progress,
+                say=voice.note,
             )
         )
     except KeyboardInterrupt:
-        typer.echo("interrupted; nothing is left of the testbed", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+        voice.note("interrupted; nothing is left of the testbed")
+        raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
     if as_json:
         elapsed = {"was_up": bed.was_up, "elapsed_s": time.perf_counter() - begin_s}
         typer.echo(json.dumps(_summary(bed) | elapsed))
@@ -158,10 +160,6 @@ def status(name: _Name = "headrace", as_json: _Json = False) -> None:
         raise typer.Exit(1)
 
 
-def _progress(line: str) -> None:
-    typer.echo(line, err=True)
-
-
 def _stoppable(work: Callable[[], Testbed]) -> Testbed:
     """Do work that SIGTERM interrupts as Ctrl-C does, so that it can clean up."""
 
@@ -202,7 +200,6 @@ def _summary(bed: Testbed) -> dict[str, Any]:
 
 
 def _show(bed: Testbed) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     summary = _summary(bed)
@@ -215,7 +212,7 @@ def _show(bed: Testbed) -> None:
         counted = [figures[each] for each in ("pid", "received_bytes", "sent_bytes")]
         cells = ["-" if value is None else str(value) for value in counted]
         table.add_row(host.name, host.address, host.namespace, *cells, *_limits(host))
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    console = voice.console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
     console.print(table)
     if summary["ray_address"]:
         console.print(f"Ray: {summary['ray_address']}", markup=False)

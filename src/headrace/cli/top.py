@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli import voice
 from headrace.cli.status import AsJson, Runs, WantedRun
 
 if TYPE_CHECKING:
@@ -44,24 +45,21 @@ def top(
 
 
 def _show(view: RunView) -> None:
-    from rich.console import Console
-
     from headrace.cli.run_pictures import picture
 
     is_terminal = sys.stdout.isatty()
-    console = Console(highlight=False, width=None if is_terminal else _PLAIN_WIDTH)
+    console = voice.console(width=None if is_terminal else _PLAIN_WIDTH)
     console.print(picture(view, bars=is_terminal), soft_wrap=not is_terminal)
 
 
 def _watch(folder: RunFolder, view: RunView) -> RunView:
     """Show a run until it is over or the user has seen enough; returns what was seen last."""
-    from rich.console import Console
     from rich.live import Live
 
     from headrace.api.runs import look_at, nic_limits
     from headrace.cli.run_pictures import picture
 
-    console = Console(highlight=False)
+    console = voice.console()
     with Live(console=console, screen=True, auto_refresh=False) as live:
         try:
             while True:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+DOCS_URL = "https://github.com/headrace/headrace/blob/main/docs/"
+"""Where the pages of `docs/` are read; the one place that says so."""
+
+ERRORS_PAGE = "reference/errors.md"
+"""The page that lists exit codes and common errors."""
+
 
 class HeadraceError(Exception):
     """Base of every error headrace raises on purpose.
@@ -9,9 +15,15 @@ class HeadraceError(Exception):
     Args:
         problem: What was asked and what was found, in one sentence.
         remedy: What the user can do about it, in one sentence.
+
+    Attributes:
+        exit_code: What the command line ends with.
+        page: Page of `docs/` that helps with errors of this class; empty if that of the command
+            helps more.
     """
 
     exit_code = 1
+    page = ""
 
     def __init__(self, problem: str, remedy: str) -> None:
         # All arguments go to the base, so that the error survives pickling.
@@ -42,13 +54,21 @@ class SpecError(HeadraceError, ValueError):
         self.at = at
 
 
+class FileError(SpecError):
+    """A cluster, job, profile, placement or plan file cannot be understood."""
+
+    page = "files.md"
+
+
 class InfeasibleError(HeadraceError):
     """The job does not fit the cluster, whatever the placement."""
 
     exit_code = 3
+    page = f"{ERRORS_PAGE}#a-job-that-does-not-fit"
 
 
 class MissingExtraError(HeadraceError):
     """An optional part is needed that is not installed."""
 
     exit_code = 4
+    page = f"{ERRORS_PAGE}#a-part-that-is-not-installed"

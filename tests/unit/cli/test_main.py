@@ -14,7 +14,8 @@ import headrace
 from headrace import cli
 from headrace.api import doctor
 from headrace.api.schema import SCHEMA_KINDS, schema_text
-from headrace.core.errors import MissingExtraError
+from headrace.cli.troubles import BUG_EXIT_CODE
+from headrace.core.errors import DOCS_URL, MissingExtraError
 
 ROOT = Path(__file__).parents[3]
 
@@ -100,6 +101,7 @@ def test_errors_raised_on_purpose(
     assert run_main(monkeypatch, error) == 4
     assert capsys.readouterr().err == (
         "error: no matplotlib\n  try: pip install 'headrace[report]'\n"
+        f"  see: {DOCS_URL}reference/errors.md#a-part-that-is-not-installed\n"
     )
 
 
@@ -107,10 +109,11 @@ def test_a_bug_is_one_line_and_a_way_to_see_more(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("HEADRACE_DEBUG", raising=False)
-    assert run_main(monkeypatch, KeyError("x\ny")) == cli.BUG_EXIT_CODE
+    assert run_main(monkeypatch, KeyError("x\ny")) == BUG_EXIT_CODE
     assert capsys.readouterr().err == (
         "error: this is a bug in headrace (KeyError: 'x\\ny')\n"
-        "  try: set HEADRACE_DEBUG=1 to see where, and report it with what it prints\n"
+        "  try: run it again with --verbose to see where, and report what it prints\n"
+        f"  see: {DOCS_URL}reference/errors.md\n"
     )
 
 
