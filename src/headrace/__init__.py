@@ -9,8 +9,11 @@
 Every name below loads its module when it is first used, so that `import headrace` costs nothing.
 """
 
+from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from headrace.core.views import provide
 
 if TYPE_CHECKING:
     from headrace.api.defaults import default_profile
@@ -26,10 +29,12 @@ if TYPE_CHECKING:
     from headrace.api.inference import Inference, export, infer
     from headrace.api.loading import LinkNeighborLoader, NeighborLoader
     from headrace.api.planning import Explanation, PlanDiff, diff_plans, explain, plan
+    from headrace.api.rehearsed import Comparison, Simulation
     from headrace.api.reporting import RunReport, report_on
     from headrace.api.running import report
     from headrace.api.schema import json_schema
-    from headrace.api.simulation import Comparison, Simulation, compare, simulate
+    from headrace.api.simulation import compare, simulate
+    from headrace.api.tracing import load_trace, save_trace
     from headrace.api.training import TrainContext, train
     from headrace.core.cluster import Cluster, Machine
     from headrace.core.errors import (
@@ -85,12 +90,14 @@ __all__ = [
     "load_placement",
     "load_plan",
     "load_profile",
+    "load_trace",
     "open_graph",
     "partition",
     "plan",
     "report",
     "report_on",
     "save_plan",
+    "save_trace",
     "simulate",
     "train",
 ]
@@ -109,10 +116,12 @@ _HOMES = {
     "api.inference": ("Inference", "export", "infer"),
     "api.loading": ("LinkNeighborLoader", "NeighborLoader"),
     "api.planning": ("Explanation", "PlanDiff", "diff_plans", "explain", "plan"),
+    "api.rehearsed": ("Comparison", "Simulation"),
     "api.reporting": ("RunReport", "report_on"),
     "api.running": ("report",),
     "api.schema": ("json_schema",),
-    "api.simulation": ("Comparison", "Simulation", "compare", "simulate"),
+    "api.simulation": ("compare", "simulate"),
+    "api.tracing": ("load_trace", "save_trace"),
     "api.training": ("TrainContext", "train"),
     "core.cluster": ("Cluster", "Machine"),
     "core.errors": ("HeadraceError", "InfeasibleError", "MissingExtraError", "SpecError"),
@@ -125,6 +134,25 @@ _HOMES = {
     "policies.flow": ("FLOW_POLICIES",),
 }
 _HOME_OF = {name: f"headrace.{home}" for home, names in _HOMES.items() for name in names}
+
+
+def _loaded_later(home: str, name: str) -> Callable[..., Any]:
+    """A function that loads another one's module when it is called."""
+
+    def call(*given: Any) -> Any:
+        return getattr(import_module(f"headrace.{home}"), name)(*given)
+
+    return call
+
+
+# What plans and traces can be asked for, and only floors above theirs can answer.
+provide(
+    {
+        "explain": _loaded_later("api.planning", "explain"),
+        "gantt": _loaded_later("api.views", "gantt"),
+        "html": _loaded_later("api.views", "html"),
+    }
+)
 
 # Hidden from type checkers, which would otherwise believe that every attribute exists.
 if not TYPE_CHECKING:

@@ -10,10 +10,10 @@ from headrace.api.defaults import default_profile
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
 from headrace.core.job import Job
-from headrace.core.plan import Plan
+from headrace.core.plan import Explanation, Plan
 from headrace.core.profile import Profile
-from headrace.planner.explain import Explanation, limit_of, num_changes
 from headrace.planner.explain import explain as explain_plan
+from headrace.planner.explain import limit_of, num_changes
 from headrace.planner.planning import AUTO, make_plan
 
 BUDGET_METHODS = ("anneal",)

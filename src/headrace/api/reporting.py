@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import webbrowser
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 from headrace.api.files import AnyPath
 from headrace.api.reported import found_in
+from headrace.api.showing import show
 from headrace.core.errors import SpecError
 from headrace.core.report import Report
 from headrace.core.trace import Trace
@@ -22,9 +21,9 @@ FILE_NAME = "report.html"
 """In the folder of a run, unless it is to go elsewhere."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunReport:
-    """A run, looked back at.
+    """A run, looked back at; a notebook shows its page, a shell its sentences.
 
     Attributes:
         report: What was found.
@@ -78,20 +77,16 @@ class RunReport:
             raise SpecError(f"{page} cannot be written ({reason})", "choose another path") from None
         return page, figures
 
-    def show(self) -> None:
-        """Show the page: in a notebook below its cell, else in a browser."""
-        try:
-            from IPython import get_ipython  # type: ignore[import-not-found,unused-ignore]
-            from IPython.display import display  # type: ignore[import-not-found,unused-ignore]
+    def show(self) -> Path | None:
+        """Show the page: in a notebook below its cell, else in a browser.
 
-            if get_ipython() is not None:
-                display(self)
-                return
-        except ImportError:
-            pass
-        with NamedTemporaryFile("w", suffix=".html", delete=False, encoding="utf-8") as file:
-            file.write(self.html())
-        webbrowser.open(Path(file.name).as_uri())
+        Returns:
+            The file that the browser was given; none in a notebook.
+        """
+        return show(self, self.html())
+
+    def __repr__(self) -> str:
+        return "\n".join([f"{self.report.run_id}: {self.sentence}.", *self.verdict])
 
     def _repr_html_(self) -> str:
         # A frame of its own: neither page nor notebook changes the other's looks.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -19,113 +20,33 @@ from headrace.core.errors import SpecError
 from headrace.core.job import Job, Window
 from headrace.core.placement import Placement, PlacementFile
 from headrace.core.profile import Profile
-from headrace.core.units import Count, Number
+from headrace.core.seeds import Positive, SeedMix, SeedMixName, SeedRow, uniform_seeds
+from headrace.core.units import Count, Number, format_seconds
 from headrace.core.values import Value
+from headrace.core.views import view
 
-SeedMixName = Literal["uniform", "local-first"]
-"""How seeds were given to samplers: from all parts alike, or those of their own machine first."""
+__all__ = [
+    "Asked",
+    "Candidate",
+    "Explanation",
+    "Fingerprints",
+    "Plan",
+    "Prediction",
+    "Remedy",
+    "SeedMix",
+    "SeedMixName",
+    "SeedRow",
+    "Shortlist",
+    "Terms",
+    "uniform_seeds",
+]
 
-Positive = Annotated[Number, Field(ge=0)]
+_WORTH_NAMING = 0.005
+"""A smaller saving is not told from the noise of a search."""
+
 WrittenWindow = Annotated[
     Window, PlainSerializer(lambda window: window or "unlimited", when_used="json")
 ]
-
-
-class SeedRow(Value):
-    """The seeds that some samplers take, the same for each of them.
-
-    Attributes:
-        samplers: Which samplers, as entries of the placement's `samplers`.
-        parts: Seeds per iteration by the machine whose graph part they come from.
-        others: Seeds per iteration from every part that is not named.
-    """
-
-    samplers: tuple[Annotated[Count, Field(ge=0)], ...] = Field(min_length=1)
-    parts: Mapping[str, Positive] = Field(default_factory=dict)
-    others: Positive = 0.0
-
-
-class SeedMix(Value):
-    """Seeds per iteration that each sampler takes from each graph part.
-
-    Samplers of one machine usually take the same and most parts not at all, so what is written is
-    short; fractions are averages over an epoch.
-
-    Attributes:
-        rows: Every sampler is in exactly one of them.
-    """
-
-    rows: tuple[SeedRow, ...] = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _every_sampler_once(self) -> Self:
-        samplers = sorted(sampler for row in self.rows for sampler in row.samplers)
-        if samplers != list(range(len(samplers))):
-            raise SpecError(
-                f"the rows of the seed mix list {len(samplers)} samplers, but not each of "
-                f"0 to {len(samplers) - 1} once",
-                "name every sampler in exactly one row",
-                at=("rows",),
-            )
-        return self
-
-    @property
-    def num_samplers(self) -> int:
-        """Samplers of all rows."""
-        return sum(len(row.samplers) for row in self.rows)
-
-    @classmethod
-    def of(cls, seeds: np.ndarray, cluster: Cluster) -> SeedMix:
-        """Write an array down without loss.
-
-        Args:
-            seeds: Seeds per iteration, shape (num_samplers, num_parts).
-            cluster: Whose machines host the parts.
-        """
-        names = [machine.name for machine in cluster.hosts]
-        members: dict[bytes, list[int]] = {}
-        for sampler, row in enumerate(seeds):
-            members.setdefault(row.tobytes(), []).append(sampler)
-        rows = []
-        for samplers in members.values():
-            row = seeds[samplers[0]]
-            values, counts = np.unique(row, return_counts=True)
-            others = float(values[np.argmax(counts)])
-            named = {names[part]: float(row[part]) for part in np.flatnonzero(row != others)}
-            rows.append(SeedRow(samplers=tuple(samplers), parts=named, others=others))
-        return cls(rows=tuple(rows))
-
-    def array(self, cluster: Cluster) -> np.ndarray:
-        """Seeds per iteration, shape (num_samplers, num_parts).
-
-        Raises:
-            SpecError: A row names a machine that the cluster does not have.
-        """
-        index = {machine.name: part for part, machine in enumerate(cluster.hosts)}
-        seeds = np.empty((self.num_samplers, cluster.num_machines))
-        for i, each in enumerate(self.rows):
-            row = np.full(cluster.num_machines, each.others)
-            for name, num in each.parts.items():
-                if name not in index:
-                    raise SpecError(
-                        f"the seed mix names machine {name!r}, which the cluster does not have",
-                        "name machines of the cluster",
-                        at=("rows", i, "parts", name),
-                    )
-                row[index[name]] = num
-            seeds[list(each.samplers)] = row
-        return seeds
-
-
-def uniform_seeds(job: Job, num_parts: int) -> np.ndarray:
-    """Every sampler takes its seeds from all parts alike: the paper's model.
-
-    Returns:
-        Seeds per iteration, shape (num_samplers, num_parts).
-    """
-    return np.full(
-        (job.num_samplers, num_parts), job.batch_size / job.samplers_per_trainer / num_parts
-    )
 
 
 class Fingerprints(Value):
@@ -335,3 +256,94 @@ class Plan(Value):
         counts = np.bincount(self.part_machines, minlength=num)
         seeds: np.ndarray = uniform_seeds(self.job, num) * (counts * (num / counts.sum()))
         return seeds
+
+    @property
+    def time_s(self) -> float:
+        """Time per iteration: rehearsed, or the objective if the job is too large for that."""
+        return self.terms.time_s if self.predicted is None else self.predicted.iteration_time_s
+
+    def explain(self, on_step: Callable[[str], None] = lambda name: None) -> Explanation:
+        """Name the bottleneck, and what would help most, each found by planning again.
+
+        Args:
+            on_step: Called with the name of every change before it is planned.
+
+        Raises:
+            MissingExtraError: The plan's method needs a package that is not installed.
+        """
+        found: Explanation = view("explain")(self, on_step)
+        return found
+
+    def __repr__(self) -> str:
+        trainers = f"{self.job.trainers} trainer{'s' if self.job.trainers > 1 else ''}"
+        return (
+            f"<Plan by {self.method}, {self.policy}: {trainers} on {self.cluster.num_machines} "
+            f"machines, {format_seconds(self.time_s)} per iteration>"
+        )
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        return str(view("html")(self))
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A change of the inputs and what a new plan makes of it.
+
+    Attributes:
+        change: What is changed, e.g. `doubling the NIC of m2`.
+        time_s: Time per iteration of the new plan.
+        saving: Share of the time per iteration that it saves; negative if it costs.
+    """
+
+    change: str
+    time_s: float
+    saving: float
+
+    @property
+    def matters(self) -> bool:
+        """Whether it saves or costs more than the noise of a search."""
+        return abs(self.saving) >= _WORTH_NAMING
+
+    def sentence(self) -> str:
+        """E.g. `doubling the NIC of m2 saves 31 %`."""
+        if not self.matters:
+            return f"{self.change} changes nothing"
+        verb = "saves" if self.saving > 0 else "costs"
+        return f"{self.change} {verb} {100 * abs(self.saving):.2g} %"
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation:
+    """What bounds a plan, and what would help; a notebook shows a table, a shell sentences.
+
+    Attributes:
+        plan: The plan.
+        limit: The largest term of its objective: `nic`, `cycle`, `task` or `latency`.
+        bottleneck: The same in a sentence.
+        time_s: Time per iteration that the remedies are measured against.
+        is_rehearsed: Whether times per iteration are rehearsed; else they are objectives.
+        remedies: Largest saving first.
+    """
+
+    plan: Plan
+    limit: str
+    bottleneck: str
+    time_s: float
+    is_rehearsed: bool
+    remedies: tuple[Remedy, ...]
+
+    def __repr__(self) -> str:
+        basis = "rehearsed" if self.is_rehearsed else "by the objective"
+        lines = [
+            f"{format_seconds(self.time_s)} per iteration, {basis}.",
+            f"The bottleneck is {self.bottleneck}.",
+        ]
+        if self.remedies:
+            lines.append("What would help, by planning again:")
+        lines += [f"  {each.sentence()} ({format_seconds(each.time_s)})" for each in self.remedies]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return str(view("html")(self))

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.core.units import format_seconds
+from headrace.core.views import Picture, view
+
 TRACE_VERSION = 1
 """Version of the trace file format."""
 
@@ -52,9 +55,9 @@ class Mark:
     text: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trace:
-    """One rehearsal or run.
+    """One rehearsal or run; a notebook draws it.
 
     Attributes:
         task_names: Name per task.
@@ -87,3 +90,28 @@ class Trace:
     def makespan_s(self) -> float:
         """End of the last task execution (eq. 16)."""
         return float(self.executions.end_s.max(initial=0.0))
+
+    def gantt(self, first: int | None = None, last: int | None = None) -> Picture:
+        """Some iterations as a Gantt chart: HTML in a notebook, text in a shell.
+
+        Args:
+            first: Iteration to begin with; if neither is given, all of a short trace, else some
+                that are like most.
+            last: Iteration to end with.
+
+        Raises:
+            SpecError: There are no such iterations.
+        """
+        picture: Picture = view("gantt")(self, first, last)
+        return picture
+
+    def __repr__(self) -> str:
+        num = int(self.executions.iteration.max(initial=-1)) + 1
+        return (
+            f"<Trace of {num} iterations on {len(self.machine_names)} machines: "
+            f"{len(self.executions.task):,} executions and {len(self.flows.src):,} flows in "
+            f"{format_seconds(self.makespan_s)}>"
+        )
+
+    def _repr_html_(self) -> str:
+        return str(view("html")(self))

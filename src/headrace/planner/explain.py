@@ -9,7 +9,7 @@ import numpy as np
 
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.job import UNLIMITED_WINDOW, Job
-from headrace.core.plan import Plan
+from headrace.core.plan import Explanation, Plan, Remedy
 from headrace.core.report import MachinePlan, PlanFacts
 from headrace.core.units import format_seconds
 from headrace.planner.planning import make_plan
@@ -17,52 +17,6 @@ from headrace.planner.traffic import traffic_of
 
 MOST_CLASSES = 4
 """Classes of machines whose change is tried, those with the busiest network cards first."""
-
-WORTH_NAMING = 0.005
-"""A smaller change is not told from the noise of a search."""
-
-
-@dataclass(frozen=True)
-class Remedy:
-    """A change of the inputs and what a new plan makes of it.
-
-    Attributes:
-        change: What is changed, e.g. `doubling the NIC of m2`.
-        time_s: Time per iteration of the new plan.
-        saving: Share of the time per iteration that it saves; negative if it costs.
-    """
-
-    change: str
-    time_s: float
-    saving: float
-
-    def sentence(self) -> str:
-        """E.g. `doubling the NIC of m2 saves 31 %`."""
-        if abs(self.saving) < WORTH_NAMING:
-            return f"{self.change} changes nothing"
-        verb = "saves" if self.saving > 0 else "costs"
-        return f"{self.change} {verb} {100 * abs(self.saving):.2g} %"
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """What bounds a plan, and what would help.
-
-    Attributes:
-        plan: The plan.
-        limit: The largest term of its objective: `nic`, `cycle`, `task` or `latency`.
-        bottleneck: The same in a sentence.
-        time_s: Time per iteration that the remedies are measured against.
-        is_rehearsed: Whether times per iteration are rehearsed; else they are objectives.
-        remedies: Largest saving first.
-    """
-
-    plan: Plan
-    limit: str
-    bottleneck: str
-    time_s: float
-    is_rehearsed: bool
-    remedies: tuple[Remedy, ...]
 
 
 @dataclass(frozen=True)
@@ -101,14 +55,14 @@ def explain(plan: Plan, on_step: Callable[[str], None] = lambda name: None) -> E
             rounds=plan.rounds,
             also=(plan.placed,),
         )
-        time_s = _time_s(changed)
-        saving = 1 - time_s / _time_s(plan) if _time_s(plan) > 0 else 0.0
+        time_s = changed.time_s
+        saving = 1 - time_s / plan.time_s if plan.time_s > 0 else 0.0
         remedies.append(Remedy(change.name, time_s, saving))
     return Explanation(
         plan=plan,
         limit=limit_of(plan),
-        bottleneck=_bottleneck(plan),
-        time_s=_time_s(plan),
+        bottleneck=bottleneck_of(plan),
+        time_s=plan.time_s,
         is_rehearsed=is_rehearsed,
         remedies=tuple(sorted(remedies, key=lambda remedy: -remedy.saving)),
     )
@@ -127,7 +81,8 @@ def limit_of(plan: Plan) -> str:
     return largest if by_name[largest] >= terms.time_s else "latency"
 
 
-def _bottleneck(plan: Plan) -> str:
+def bottleneck_of(plan: Plan) -> str:
+    """What bounds a plan's time per iteration, in words."""
     terms, limit = plan.terms, limit_of(plan)
     if limit == "nic":
         name, _, way = terms.busiest_nic.rpartition(" ")
@@ -163,7 +118,7 @@ def plan_facts(plan: Plan) -> PlanFacts:
         batch_size=plan.job.batch_size,
         trainers=plan.job.trainers,
         samplers_per_trainer=per_trainer,
-        limit=_bottleneck(plan),
+        limit=bottleneck_of(plan),
         time_s=plan.terms.time_s,
         bound_s=plan.bound_s,
         gap=plan.gap,
@@ -183,10 +138,6 @@ def plan_facts(plan: Plan) -> PlanFacts:
             for m, machine in enumerate(plan.cluster.hosts)
         ),
     )
-
-
-def _time_s(plan: Plan) -> float:
-    return plan.terms.time_s if plan.predicted is None else plan.predicted.iteration_time_s
 
 
 def _changes(plan: Plan) -> Iterator[_Change]:

@@ -4,9 +4,9 @@ import pytest
 
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.job import UNLIMITED_WINDOW
-from headrace.core.plan import Plan
+from headrace.core.plan import Plan, Remedy
 from headrace.core.profile import StoreTraffic
-from headrace.planner.explain import Remedy, explain, num_changes
+from headrace.planner.explain import explain, num_changes
 from headrace.planner.planning import make_plan
 from tests.unit.planner.small import CLUSTER, JOB, PROFILE, cluster_of, profile_of
 

@@ -101,7 +101,7 @@ def gantt_panel(stretch: Stretch, span_s: float, title: str, label: str) -> Html
     Args:
         stretch: What to show.
         span_s: Time that the whole width stands for.
-        title: Above it.
+        title: Above it; may be empty.
         label: What it shows, in words.
     """
     done_s = stretch.end_s - stretch.begin_s
@@ -137,7 +137,8 @@ def gantt_panel(stretch: Stretch, span_s: float, title: str, label: str) -> Html
     hidden = None
     if num_hidden:
         hidden = el("small", f" ({num_hidden} machines with less busy network cards are not shown)")
-    return join(el("h3", title, hidden), el("div", names, chart, class_="panel"))
+    heading = el("h3", title, hidden) if title or hidden else None
+    return join(heading, el("div", names, chart, class_="panel"))
 
 
 def _bands(trace: Trace, span_s: float) -> tuple[list[_Band], int]:

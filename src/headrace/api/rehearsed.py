@@ -1,0 +1,225 @@
+"""What was found by rehearsing a job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from headrace.core.cluster import Cluster
+from headrace.core.job import Job
+from headrace.core.placement import Placement, PlacementFile
+from headrace.core.profile import Profile
+from headrace.core.tasks import ROLES, TaskGraph
+from headrace.core.trace import Trace
+from headrace.core.units import format_seconds
+from headrace.core.views import Picture
+from headrace.observability.cells import comparison_cell, rehearsal_cell
+from headrace.observability.nics import NicSummary, nic_summary
+from headrace.simulator import Instance, Outcome, trace_of
+from headrace.simulator import simulate as simulate_instance
+
+_SMALL = 10_000_000
+"""Completions x task pairs that the general kernel, quick to compile, settles in half a second."""
+
+
+def rehearse(instance: Instance, policy: str, planned: bool, record: bool = False) -> Outcome:
+    """Run a placed job in virtual time, with the kernel that is quickest for it."""
+    # A plan is held to its prediction to the last bit, so it keeps the kernel that predicted it.
+    work = instance.num_iterations * (instance.num_tasks + instance.num_edges) * instance.num_edges
+    return simulate_instance(
+        instance, policy, record=record, general=work <= _SMALL and not planned
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class Simulation:
+    """A rehearsed job and what was found; a notebook shows a table, a shell sentences.
+
+    Attributes:
+        cluster: The machines.
+        job: The job as asked for; `instance` holds the iterations and window that were rehearsed.
+        profile: Its times and volumes.
+        placement: Where its tasks ran.
+        placement_name: The method or file the placement came from, or `given`.
+        policy: Name of the flow policy.
+        instance: What the simulator was given.
+        graph: The job's tasks and edges.
+        outcome: What the simulator found.
+        iteration_time_s: What an iteration adds to a long job: (T(N) - T(H)) / (N - H), where T is
+            the makespan, N the number of iterations and H half of it, rounded down. T(H) comes from
+            a rehearsal of its own; the ends of iterations within one rehearsal would mislead where
+            work queues up and drains at the end.
+    """
+
+    cluster: Cluster
+    job: Job
+    profile: Profile
+    placement: Placement
+    placement_name: str
+    policy: str
+    instance: Instance
+    graph: TaskGraph
+    planned: bool
+    """Whether this rehearses a plan."""
+    outcome: Outcome
+    iteration_time_s: float
+
+    @property
+    def makespan_s(self) -> float:
+        """When the last task of the last iteration ends."""
+        return self.outcome.makespan_s
+
+    @property
+    def mean_iteration_time_s(self) -> float:
+        """Makespan per iteration, the filling of the pipeline included."""
+        return self.makespan_s / self.instance.num_iterations
+
+    @property
+    def window(self) -> int | str:
+        """The run-ahead window K that was rehearsed, or `unlimited`."""
+        return self.instance.window or "unlimited"
+
+    @cached_property
+    def nics(self) -> NicSummary:
+        """How busy every network card was."""
+        return nic_summary(
+            tuple(machine.name for machine in self.cluster.hosts),
+            self.outcome.in_bytes,
+            self.outcome.out_bytes,
+            self.instance.nic_in_bytes_per_s,
+            self.instance.nic_out_bytes_per_s,
+            self.makespan_s,
+        )
+
+    @property
+    def bottleneck(self) -> str:
+        """The busiest network card, e.g. `m2 in`; empty if nothing crosses the network."""
+        return self.nics.busiest
+
+    def trace(self) -> Trace:
+        """Every task execution and flow; rehearses once more if the times were not recorded."""
+        outcome = self.outcome
+        if outcome.record is None:
+            outcome = rehearse(self.instance, self.policy, self.planned, record=True)
+        return trace_of(self.instance, self.graph, outcome, self.cluster)
+
+    def gantt(self, first: int | None = None, last: int | None = None) -> Picture:
+        """Some iterations as a Gantt chart: HTML in a notebook, text in a shell.
+
+        Args:
+            first: Iteration to begin with; if neither is given, all of a short rehearsal, else some
+                that are like most.
+            last: Iteration to end with.
+
+        Raises:
+            SpecError: There are no such iterations.
+        """
+        return self.trace().gantt(first, last)
+
+    def num_tasks(self) -> list[dict[str, int]]:
+        """Tasks by role for every machine; ring steps belong to their trainer and do not count."""
+        counts: list[dict[str, int]] = [{} for _ in range(self.cluster.num_machines)]
+        for task in range(self.graph.first_ring):
+            role = ROLES[self.graph.role[task]].value
+            here = counts[self.instance.task_machine[task]]
+            here[role] = here.get(role, 0) + 1
+        return counts
+
+    def summary(self) -> dict[str, Any]:
+        """All figures as plain values with stable names: what `headrace simulate --json` prints."""
+        nics, outcome = self.nics, self.outcome
+        file = PlacementFile.of(self.placement, self.cluster)
+        return {
+            "policy": self.policy,
+            "placement": self.placement_name,
+            "iterations": self.instance.num_iterations,
+            "window": self.window,
+            "seed": self.instance.seed,
+            "makespan_s": self.makespan_s,
+            "iteration_time_s": self.iteration_time_s,
+            "mean_iteration_time_s": self.mean_iteration_time_s,
+            "num_events": outcome.num_events,
+            "bottleneck": {
+                "nic": nics.busiest or None,
+                "utilisation": float(nics.busiest_utilisation),
+            },
+            "machines": [
+                {
+                    "name": machine.name,
+                    "tasks": tasks,
+                    "in_bytes": float(outcome.in_bytes[m]),
+                    "out_bytes": float(outcome.out_bytes[m]),
+                    "in_utilisation": float(nics.in_utilisation[m]),
+                    "out_utilisation": float(nics.out_utilisation[m]),
+                }
+                for m, (machine, tasks) in enumerate(
+                    zip(self.cluster.hosts, self.num_tasks(), strict=True)
+                )
+            ],
+            "tasks": {
+                "samplers": list(file.samplers),
+                "trainers": list(file.trainers),
+                "servers": list(file.servers),
+            },
+            "profile": {"source": self.profile.source, "note": self.profile.note},
+        }
+
+    def __repr__(self) -> str:
+        return (
+            f"{format_seconds(self.iteration_time_s)} per iteration; "
+            f"{format_seconds(self.makespan_s)} for {self.instance.num_iterations} under "
+            f"{self.policy}.\n{self.nics.sentence()}"
+        )
+
+    def _repr_html_(self) -> str:
+        return rehearsal_cell(self.summary(), self.nics.sentence())
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """The same placed job under several flow policies, with the same draws.
+
+    Attributes:
+        simulations: One per policy, in the order asked for.
+    """
+
+    simulations: tuple[Simulation, ...]
+
+    @property
+    def best(self) -> Simulation:
+        """The one with the smallest makespan; of equal ones the first."""
+        return min(self.simulations, key=lambda each: each.makespan_s)
+
+    def relative_makespan(self, simulation: Simulation) -> float:
+        """Makespan as a multiple of the best one."""
+        best_s = self.best.makespan_s
+        return simulation.makespan_s / best_s if best_s > 0 else 1.0
+
+    def summary(self) -> dict[str, Any]:
+        """All figures as plain values: what `headrace simulate --compare --json` prints."""
+        summaries = [each.summary() for each in self.simulations]
+        same = ("placement", "iterations", "window", "seed", "tasks", "profile")
+        differing = (
+            *("policy", "makespan_s", "iteration_time_s", "mean_iteration_time_s"),
+            *("num_events", "bottleneck"),
+        )
+        return {
+            **{key: summaries[0][key] for key in same},
+            "best": self.best.policy,
+            "policies": [
+                {key: summary[key] for key in differing}
+                | {"relative_makespan": self.relative_makespan(each)}
+                for each, summary in zip(self.simulations, summaries, strict=True)
+            ],
+        }
+
+    def __repr__(self) -> str:
+        return "\n".join(
+            f"{each.policy:<10} {format_seconds(each.makespan_s):>10} "
+            f"{self.relative_makespan(each) - 1:+8.1%}"
+            for each in self.simulations
+        )
+
+    def _repr_html_(self) -> str:
+        return comparison_cell(self.summary())
