@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,4 +40,34 @@ def check_can_write(path: Path | None) -> None:
     if path is not None and path.is_dir():
         raise SpecError(f"{path} is a directory", "name the file to write")
     if path is not None and not path.parent.is_dir():
-        raise SpecError(f"{path.parent} is no directory, so {path} cannot be written", "make it")
+        raise SpecError(
+            f"{path.parent} is no directory, so {path} cannot be written",
+            f"make it with `mkdir -p {path.parent}`, or write elsewhere",
+        )
+
+
+def check_script(path: Path) -> None:
+    """Refuse early a script that could not start: every task of a run would have to, first.
+
+    Raises:
+        SpecError: There is no such file, or it is no Python.
+    """
+    from headrace.core.errors import SpecError
+
+    if path.is_dir():
+        raise SpecError(f"{path} is a directory, not a script", "name a Python file in it")
+    if not path.is_file():
+        siblings = [each.name for each in path.parent.glob("*.py")]
+        likely = difflib.get_close_matches(path.name, siblings, n=1)
+        remedy = f"did you mean {path.with_name(likely[0])}?" if likely else "give a Python file"
+        raise SpecError(f"there is no script {path}", remedy)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise SpecError(
+            f"{path}, line {error.lineno or 1}: this is not Python ({error.msg})",
+            f"mend the script; `python {path}` shows the place",
+        ) from None
+    except ValueError:
+        raise SpecError(f"{path} is not a text file", "give a Python file") from None

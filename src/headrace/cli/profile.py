@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli import voice
-from headrace.cli.files import check_can_write
+from headrace.cli.files import check_can_write, check_script
 from headrace.cli.run_options import Address, Config, NoTls, Runs, Settings
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def profile(
         assert script is not None
         if graph is None:
             raise SpecError("a run of a plan needs its graph", "give --graph, a directory of parts")
+        check_script(script)
         wanted = {
             "plan": known,
             "graph": graph,

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.cli.files import check_can_write
 from headrace.cli.progress import Stages
 from headrace.cli.status import AsJson, Runs
+
+if TYPE_CHECKING:
+    from headrace.api.runs import RunFolder
 
 EXAMPLE = "Example: headrace report 20261115-0830-sage -o report.html --open"
 
@@ -37,6 +41,7 @@ def report(
     from headrace.api.reporting import FILE_NAME, find_folder, report_on
 
     folder = find_folder(run, runs)
+    _check_is_over(folder)
     path = output or folder.path / FILE_NAME
     check_can_write(path)
     with Stages() as stages:
@@ -53,3 +58,15 @@ def report(
         import webbrowser
 
         webbrowser.open(page.resolve().as_uri())
+
+
+def _check_is_over(folder: RunFolder) -> None:
+    """Refuse a run that goes on: its tasks write down what they did when they end."""
+    from headrace.api.runs import look_at
+    from headrace.core.errors import SpecError
+
+    if not look_at(folder, time.time(), {}).is_over:
+        raise SpecError(
+            f"run {folder.run_id} is not over yet",
+            "watch it with `headrace top`, and ask for the report when it has ended",
+        )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self
 import typer
 
 from headrace.cli import voice
+from headrace.cli.files import check_script
 from headrace.cli.run_options import (
     Address,
     Config,
@@ -139,6 +140,7 @@ def run(
         return
     if script is None:
         raise SpecError("a run needs a script", "give a Python file that trains")
+    check_script(script)
     if local and plan is None:
         from headrace.api.running import LocalRun
 

@@ -85,7 +85,7 @@ def tell(error: HeadraceError, verb: str) -> None:
 def understood(error: Exception) -> HeadraceError | None:
     """An error of Python or the system, if it is one that users can mend."""
     if isinstance(error, HeadraceError):
-        return error
+        return _other_versions(error) or error
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").split(".")[0]
         if package in _EXTRAS:
@@ -97,6 +97,11 @@ def understood(error: Exception) -> HeadraceError | None:
         return HeadraceError(
             "this machine has not enough memory for it",
             "close other programs, or do it on a machine with more memory",
+        )
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return HeadraceError(
+            "another program listens on the port that is to be used",
+            "end it (`ss -tlnp` lists who listens where), or choose another port",
         )
     if isinstance(error, OSError) and error.errno in _FULL:
         return HeadraceError(
@@ -114,6 +119,22 @@ def understood(error: Exception) -> HeadraceError | None:
             "set NUMBA_CACHE_DIR to a directory that you may write to",
         )
     return None
+
+
+def _other_versions(error: HeadraceError) -> HeadraceError | None:
+    """Ray calls a cluster of another Python no cluster; what it met is in several lines."""
+    words = " ".join(str(error.__context__).split())
+    found = re.search(
+        r"Version mismatch: .* Ray: (\S+) Python: (\S+) .* Ray: (\S+) Python: (\S+)", words
+    )
+    if found is None:
+        return None
+    theirs, own = found.group(1, 2), found.group(3, 4)
+    return SpecError(
+        f"the cluster has Ray {theirs[0]} and Python {theirs[1]}, here are Ray {own[0]} and "
+        f"Python {own[1]}",
+        f"use Python {theirs[1]} here, with `pip install ray=={theirs[0]}`",
+    )
 
 
 def bug(error: Exception) -> HeadraceError:
@@ -156,7 +177,8 @@ def misused(error: Any) -> SpecError:
     if type(error).__name__ == "MissingParameter":
         what = name if is_argument else f"{name} {metavar}"
         return SpecError(f"{path}: {name} is missing", f"add {what}; {shows_how}")
-    reason = re.sub(r"^Input should be ", "it should be ", str(error.message)).rstrip(".")
+    reason = re.sub(r"^Input should be ", "it should be ", str(error.message))
+    reason = re.sub(r", unable to parse.*", "", reason).rstrip(".")
     least = getattr(param, "min", None)
     if least is None:
         least = getattr(getattr(param, "type", None), "min", None)

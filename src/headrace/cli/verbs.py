@@ -66,8 +66,22 @@ def _voice_options() -> list[Any]:
 _VOICE_OPTIONS = _voice_options()
 
 
+def _name_command(error: Any, ctx: Any) -> None:
+    """Say which command a usage error is about; typer's parser does not always."""
+    if getattr(error, "ctx", None) is None:
+        error.ctx = ctx
+
+
 class Verb(TyperCommand):
     """A command that may be quiet or verbose."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words after the command."""
+        try:
+            return super().parse_args(ctx, args)
+        except troubles.UsageError as error:
+            _name_command(error, ctx)
+            raise
 
     def get_params(self, ctx: Any) -> Any:
         """Its own parameters, the two options, and --help."""

@@ -11,6 +11,9 @@ from headrace.core.placement import demand_vector
 from headrace.core.units import format_bytes
 from headrace.planner.packing import Room, most_samplers, num_fitting, totals_of
 
+_LEAST_SIZE = 1e6
+"""Nobody has a million cores: an amount that large was written as a size."""
+
 _ROLE_NAMES = {
     Role.SAMPLER: "sampler",
     Role.TRAINER: "trainer",
@@ -76,7 +79,7 @@ def _task_too_large(room: Room, job: Job, largest: np.ndarray) -> InfeasibleErro
             f"a {_ROLE_NAMES[role]} needs {_amount(demand[r], name)}, no machine has more than "
             f"{_amount(largest[r], name)} beside its store, "
             f"{_amount(demand[r] - largest[r], name)} short",
-            f"lower demands.{role.value}.{name} to {_plain(largest[r])} or add a larger machine",
+            f"lower demands.{role.value}.{name} to {_written(largest[r])} or add a larger machine",
         )
     return None
 
@@ -146,9 +149,9 @@ def _numbers(job: Job) -> tuple[tuple[Role, int], ...]:
 
 
 def _amount(amount: float, name: str) -> str:
-    # Nobody has a million cores: an amount that large was written as a size.
-    return f"{format_bytes(amount)} {name}" if amount >= 1e6 else f"{_plain(amount)} {name}"
+    return f"{format_bytes(amount)} {name}" if amount >= _LEAST_SIZE else f"{amount:.6g} {name}"
 
 
-def _plain(amount: float) -> str:
-    return f"{amount:.6g}"
+def _written(amount: float) -> str:
+    """As a job file has it, and never more than it is."""
+    return f"{amount // 1e6:.0f}MB" if amount >= _LEAST_SIZE else f"{amount:.6g}"
