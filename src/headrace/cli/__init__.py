@@ -20,6 +20,7 @@ from headrace.cli import (
     export,
     graph,
     infer,
+    init,
     logs,
     partition,
     plan,
@@ -39,7 +40,7 @@ from headrace.core.errors import DOCS_URL, ERRORS_PAGE
 
 EPILOG = (
     "Exit codes: 0 done, 1 failed, 2 not understood, 3 does not fit, 4 not installed, 5 to 7 a "
-    f"task failed, 70 a bug, 130 interrupted.\n\n{DOCS_URL}{ERRORS_PAGE}"
+    f"task failed, 70 a bug, 130 interrupted. See {DOCS_URL}{ERRORS_PAGE}"
 )
 
 app = VerbApp(
@@ -49,6 +50,9 @@ app = VerbApp(
     epilog=EPILOG,
 )
 # A verb's own help says more; the list of all verbs fits a screen.
+app.command("init", short_help="Write a job file and a cluster file.", epilog=init.EXAMPLE)(
+    init.init
+)
 app.command("simulate", epilog=simulate.EXAMPLE)(simulate.simulate)
 app.command("plan", short_help="Decide where every task runs.", epilog=plan.EXAMPLE)(plan.plan)
 app.command(

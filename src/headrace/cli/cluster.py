@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from headrace.cli import voice
+from headrace.cli.options import Address, AsJson
 from headrace.cli.verbs import VerbApp
 
-EXAMPLE = "Example: headrace cluster discover --output cluster.yaml"
+EXAMPLE = "Example: headrace cluster discover -o cluster.yaml"
 
 app = VerbApp(help="Describe a live Ray cluster.", epilog=EXAMPLE)
 
@@ -23,10 +24,7 @@ def _cluster() -> None:
 
 @app.command(epilog=EXAMPLE)
 def discover(
-    address: Annotated[
-        str | None,
-        typer.Option(help="Of Ray's head; this machine's cluster if not given.", metavar="A"),
-    ] = None,
+    address: Address = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write.", metavar="FILE")
     ] = None,
@@ -36,7 +34,7 @@ def discover(
     bandwidth: Annotated[
         str | None, typer.Option(help="Of every machine, e.g. 10Gbps.", metavar="RATE")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a cluster file: machines, their resources and classes, and measured bandwidth.
 

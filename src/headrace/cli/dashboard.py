@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.run_options import Address
+from headrace.cli.options import Address
 
 EXAMPLE = "Example: headrace dashboard > headrace-grafana.json"
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from headrace.cli import voice
+from headrace.cli.options import AsJson
 
 if TYPE_CHECKING:
     from headrace.api.doctor import Checkup
@@ -16,7 +17,7 @@ EXAMPLE = "Example: headrace doctor"
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say which parts are installed and work.
 

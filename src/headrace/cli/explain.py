@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.options import AsJson
 from headrace.cli.progress import steps
 
 EXAMPLE = "Example: headrace explain plan.json"
@@ -15,7 +16,7 @@ EXAMPLE = "Example: headrace explain plan.json"
 
 def explain(
     plan: Annotated[Path, typer.Argument(help="Plan file, as `headrace plan -o` writes it.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Name a plan's bottleneck and what would help most, each found by planning again."""
     from headrace.api.files import load_plan

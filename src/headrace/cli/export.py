@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli import choices
 from headrace.cli.files import check_can_write
-from headrace.cli.run_options import Runs
+from headrace.cli.options import AsJson, Runs
 
 EXAMPLE = "Example: headrace export latest -o model.safetensors"
 
@@ -18,7 +19,9 @@ def export(
     weights: Annotated[
         str,
         typer.Argument(
-            help="best.pt, model.safetensors, a checkpoint, or a run.", metavar="WEIGHTS"
+            help="best.pt, model.safetensors, a checkpoint, or a run.",
+            metavar="WEIGHTS",
+            autocompletion=choices.runs,
         ),
     ],
     output: Annotated[
@@ -26,7 +29,7 @@ def export(
         typer.Option("--output", "-o", help="model.safetensors or model.pt.", metavar="FILE"),
     ],
     runs: Runs = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write the parameters of a trained model as safetensors or as a state_dict.
 

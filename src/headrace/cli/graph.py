@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.options import AsJson
 from headrace.cli.progress import Stages
 from headrace.cli.verbs import VerbApp
 
@@ -17,11 +18,10 @@ app = VerbApp(
 )
 
 _Folder = Annotated[Path, typer.Argument(help="Made by headrace partition.", metavar="DIR")]
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command(epilog="Example: headrace graph info parts")
-def info(folder: _Folder, as_json: _Json = False) -> None:
+def info(folder: _Folder, as_json: AsJson = False) -> None:
     """Show what a partitioned graph holds and how good its cut is."""
     from headrace.api.graph import open_graph
     from headrace.cli.graph_tables import show_graph, summary_of
@@ -34,7 +34,7 @@ def info(folder: _Folder, as_json: _Json = False) -> None:
 
 
 @app.command(epilog="Example: headrace graph verify parts")
-def verify(folder: _Folder, as_json: _Json = False) -> None:
+def verify(folder: _Folder, as_json: AsJson = False) -> None:
     """Read every byte: checksums, sizes, ids. Exits with 1 if something is wrong."""
     from headrace.api.graph import verify as find_problems
 

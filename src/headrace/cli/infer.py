@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli import choices
+from headrace.cli.options import AsJson, Config, Runs, Settings
 from headrace.cli.progress import Stages
-from headrace.cli.run_options import Config, Runs, Settings
 
 EXAMPLE = (
     "Example: headrace infer best.pt --model sage --graph parts -o out\n\n"
@@ -22,19 +23,30 @@ def infer(
     weights: Annotated[
         str,
         typer.Argument(
-            help="best.pt, model.safetensors, a checkpoint, or a run.", metavar="WEIGHTS"
+            help="best.pt, model.safetensors, a checkpoint, or a run.",
+            metavar="WEIGHTS",
+            autocompletion=choices.runs,
         ),
     ],
     model: Annotated[
         str,
-        typer.Option(help="sage, gcn, gat, or a script's FILE.py:FUNCTION.", metavar="MODEL"),
+        typer.Option(
+            help="sage, gcn, gat, or a script's FILE.py:FUNCTION.",
+            metavar="MODEL",
+            autocompletion=choices.one_of(*choices.MODELS),
+        ),
     ],
     graph: Annotated[Path, typer.Option(help="Made by headrace partition.", metavar="DIR")],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder for nodes.parquet.", metavar="DIR")
     ],
     write: Annotated[
-        str, typer.Option(help="Of prediction, output, embedding.", metavar="NAMES")
+        str,
+        typer.Option(
+            help="Of prediction, output, embedding.",
+            metavar="NAMES",
+            autocompletion=choices.some_of(*choices.WRITABLE),
+        ),
     ] = "prediction",
     node_type: Annotated[
         str | None, typer.Option(help="Only nodes of this type.", metavar="TYPE")
@@ -55,7 +67,7 @@ def infer(
     config: Config = None,
     settings: Settings = None,
     runs: Runs = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run a trained model on all nodes, with all neighbours, and write Parquet.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli import voice
-from headrace.cli.status import Runs, WantedRun
+from headrace.cli.options import Runs, WantedRun
 
 if TYPE_CHECKING:
     from headrace.api.runs import RunFolder

@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli import choices
 from headrace.cli.files import check_can_write
+from headrace.cli.options import AsJson
 from headrace.cli.progress import Stages
 
 EXAMPLE = (
@@ -36,10 +38,20 @@ def partition(
         typer.Option(help="A part per machine, by its memory and NIC.", metavar="FILE"),
     ] = None,
     method: Annotated[
-        str, typer.Option(help="metis, kaminpar, fennel, hash, range.", metavar="NAME")
+        str,
+        typer.Option(
+            help="metis, kaminpar, fennel, hash, range.",
+            metavar="NAME",
+            autocompletion=choices.one_of("auto", *choices.PARTITIONERS),
+        ),
     ] = "auto",
     balance: Annotated[
-        str, typer.Option(help="Of nodes, edges, train, val, test.", metavar="NAMES")
+        str,
+        typer.Option(
+            help="Of nodes, edges, train, val, test.",
+            metavar="NAMES",
+            autocompletion=choices.some_of(*choices.BALANCED),
+        ),
     ] = "train,edges",
     tolerance: Annotated[
         float, typer.Option(help="Above its share a part may be.", metavar="X", min=0.0)
@@ -48,11 +60,16 @@ def partition(
         int, typer.Option(help="Per part, for its trainers.", metavar="C", min=1)
     ] = 1,
     features: Annotated[
-        str | None, typer.Option(help="float32, float16 or bfloat16.", metavar="TYPE")
+        str | None,
+        typer.Option(
+            help="float32, float16 or bfloat16.",
+            metavar="TYPE",
+            autocompletion=choices.one_of(*choices.FEATURE_TYPES),
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of all choices.", metavar="S", min=0)] = 0,
     plot: Annotated[Path | None, typer.Option(help="Draw the parts (PNG).", metavar="FILE")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Cut a graph into memory-mapped parts; a killed run continues where it was."""
     from headrace.core.errors import SpecError

@@ -9,7 +9,9 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli import choices
 from headrace.cli.files import check_can_write, find_profile
+from headrace.cli.options import AsJson
 from headrace.cli.progress import steps
 
 EXAMPLE = (
@@ -25,13 +27,28 @@ def plan(
         Path | None, typer.Option(help="Profile; else a synthetic one.", metavar="FILE")
     ] = None,
     method: Annotated[
-        str, typer.Option(help="anneal, etp, colocate, ifs or exact.", metavar="NAME")
+        str,
+        typer.Option(
+            help="anneal, etp, colocate, ifs or exact.",
+            metavar="NAME",
+            autocompletion=choices.one_of(*choices.METHODS),
+        ),
     ] = "anneal",
     policy: Annotated[
-        str, typer.Option(help="Flow policy; auto rehearses several.", metavar="NAME")
+        str,
+        typer.Option(
+            help="Flow policy; auto rehearses several.",
+            metavar="NAME",
+            autocompletion=choices.one_of("auto", *choices.POLICIES),
+        ),
     ] = "auto",
     seed_mix: Annotated[
-        str, typer.Option(help="auto, uniform or local-first.", metavar="NAME")
+        str,
+        typer.Option(
+            help="auto, uniform or local-first.",
+            metavar="NAME",
+            autocompletion=choices.one_of(*choices.SEED_MIXES),
+        ),
     ] = "auto",
     budget: Annotated[
         str | None, typer.Option(help="Search at least so long, e.g. 2s.", metavar="TIME")
@@ -43,7 +60,7 @@ def plan(
     diff: Annotated[
         tuple[Path, Path] | None, typer.Option(help="Compare two plans.", metavar="A B")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Decide where every task runs, and say how far from the best that is."""
     from headrace.core.errors import SpecError

@@ -10,7 +10,7 @@ import typer
 
 from headrace.cli import voice
 from headrace.cli.files import check_can_write, check_script
-from headrace.cli.run_options import Address, Config, NoTls, Runs, Settings
+from headrace.cli.options import Address, AsJson, Config, NoTls, Runs, Settings
 
 if TYPE_CHECKING:
     from headrace.api.profiling import Outlook
@@ -18,14 +18,16 @@ if TYPE_CHECKING:
     from headrace.core.profile import Profile
 
 EXAMPLE = (
-    "Example: headrace profile --plan plan.json --graph parts train.py --output profile.yaml\n\n"
-    "Example: headrace profile --plan plan.json --trace trace.npz --output profile.yaml"
+    "Example: headrace profile --plan plan.json --graph parts train.py -o profile.yaml\n\n"
+    "Example: headrace profile --plan plan.json --trace trace.npz -o profile.yaml"
 )
 
 
 def profile(
     plan: Annotated[Path, typer.Option(help="What to run, or what was run.", metavar="FILE")],
-    output: Annotated[Path, typer.Option(help="The profile to write.", metavar="FILE")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The profile to write.", metavar="FILE")
+    ],
     script: Annotated[
         Path | None, typer.Argument(help="Python script that trains.", metavar="SCRIPT")
     ] = None,
@@ -47,7 +49,7 @@ def profile(
     settings: Settings = None,
     runs: Runs = None,
     no_tls: NoTls = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure task times and volumes of a job, with the confidence of each figure."""
     from headrace.api.files import load_plan

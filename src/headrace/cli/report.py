@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli import choices
 from headrace.cli.files import check_can_write
+from headrace.cli.options import AsJson, Runs
 from headrace.cli.progress import Stages
-from headrace.cli.status import AsJson, Runs
 
 if TYPE_CHECKING:
     from headrace.api.runs import RunFolder
@@ -22,7 +23,11 @@ EXAMPLE = "Example: headrace report 20261115-0830-sage -o report.html --open"
 def report(
     run: Annotated[
         str | None,
-        typer.Argument(help="Id or folder of the run; else the newest.", metavar="RUN"),
+        typer.Argument(
+            help="Id or folder of the run; else the newest.",
+            metavar="RUN",
+            autocompletion=choices.runs,
+        ),
     ] = None,
     output: Annotated[
         Path | None,

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self
 
 import typer
 
-from headrace.cli import voice
+from headrace.cli import choices, voice
 from headrace.cli.files import check_script
-from headrace.cli.run_options import (
+from headrace.cli.options import (
     Address,
+    AsJson,
     Config,
     NoTls,
     Runs,
@@ -77,7 +78,10 @@ def run(
         typer.Option(help="Steps; else 100, 0 for none.", metavar="N", min=0),
     ] = None,
     resume: Annotated[
-        str | None, typer.Option(help="Go on with a run, from its last.", metavar="RUN")
+        str | None,
+        typer.Option(
+            help="Go on with a run, from its last.", metavar="RUN", autocompletion=choices.runs
+        ),
     ] = None,
     max_restarts: Annotated[
         int | None, typer.Option(help="Of a lost task; else 3, 0 to stop.", metavar="N", min=0)
@@ -91,7 +95,11 @@ def run(
     traffic: TrafficOption = None,
     track: Annotated[
         list[str] | None,
-        typer.Option(help="tensorboard[:DIR] or mlflow[:URI].", metavar="TOOL"),
+        typer.Option(
+            help="tensorboard[:DIR] or mlflow[:URI].",
+            metavar="TOOL",
+            autocompletion=choices.one_of(*choices.TRACKERS),
+        ),
     ] = None,
     local: Annotated[
         bool, typer.Option("--local", help="Here: --stores N and --samplers S.")
@@ -105,7 +113,7 @@ def run(
     ] = None,
     samplers: Annotated[int, typer.Option(help="Of batches.", metavar="S", min=0, hidden=True)] = 1,
     tls: Annotated[bool, typer.Option("--tls", hidden=True)] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train with your PyG SCRIPT, which gets ARGS, on Ray or on this machine."""
     from headrace.core.errors import SpecError

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli import choices
+
 EXAMPLE = "Example: headrace schema cluster > cluster.schema.json"
 
 
@@ -15,6 +17,7 @@ def schema(
         typer.Argument(
             help="cluster, job, profile, placement, plan, graph, status or report.",
             metavar="KIND",
+            autocompletion=choices.one_of(*choices.KINDS),
         ),
     ],
 ) -> None:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
+from headrace.cli import choices
 from headrace.cli.files import check_can_write, find_profile
+from headrace.cli.options import AsJson
 from headrace.cli.progress import steps
 
 if TYPE_CHECKING:
@@ -31,19 +33,39 @@ def simulate(
         Path | None, typer.Option(help="Profile; else a synthetic one.", metavar="FILE")
     ] = None,
     placement: Annotated[
-        str, typer.Option(help="Method, placement file or plan.", metavar="NAME")
+        str,
+        typer.Option(
+            help="Method, placement file or plan.",
+            metavar="NAME",
+            autocompletion=choices.one_of(*choices.METHODS),
+        ),
     ] = "colocate",
     policy: Annotated[
-        str | None, typer.Option(help="Else the plan's, or priority.", metavar="NAME")
+        str | None,
+        typer.Option(
+            help="Else the plan's, or priority.",
+            metavar="NAME",
+            autocompletion=choices.one_of(*choices.POLICIES),
+        ),
     ] = None,
     compare: Annotated[
-        str | None, typer.Option(help="Policies side by side: a,b,c or all.", metavar="NAMES")
+        str | None,
+        typer.Option(
+            help="Policies side by side: a,b,c or all.",
+            metavar="NAMES",
+            autocompletion=choices.some_of("all", *choices.POLICIES),
+        ),
     ] = None,
     iterations: Annotated[
         int | None, typer.Option(help="Instead of the job's.", metavar="N", min=1)
     ] = None,
     window: Annotated[
-        str | None, typer.Option(help="Run-ahead: 1, 2, ... or unlimited.", metavar="K")
+        str | None,
+        typer.Option(
+            help="Run-ahead: 1, 2, ... or unlimited.",
+            metavar="K",
+            autocompletion=choices.one_of(*choices.WINDOWS),
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of all draws.", metavar="S", min=0)] = 0,
     trace: Annotated[
@@ -52,7 +74,7 @@ def simulate(
     gantt: Annotated[
         Path | None, typer.Option(help="Draw a Gantt chart (PNG).", metavar="FILE")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Rehearse a training job in virtual time and name its bottleneck."""
     from headrace.core.errors import SpecError

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli import voice
+from headrace.cli.options import AsJson, Runs, WantedRun
 
 if TYPE_CHECKING:
     from headrace.api.runs import RunView
@@ -18,16 +19,6 @@ EXAMPLE = (
     "Example: headrace status\n\n"
     "Ends with 0 if the run is done or goes well so far, 7 if it failed, 130 if it was interrupted."
 )
-
-WantedRun = Annotated[
-    str | None,
-    typer.Argument(help="Id of the run, or its beginning; the newest if not given.", metavar="RUN"),
-]
-Runs = Annotated[
-    Path | None,
-    typer.Option(help="Where runs lie; else $HEADRACE_RUNS or ~/.headrace/runs.", metavar="DIR"),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def status(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli import voice
+from headrace.cli.options import AsJson
 from headrace.cli.troubles import INTERRUPTED_EXIT_CODE
 from headrace.cli.verbs import VerbApp
 
@@ -28,7 +29,6 @@ app = VerbApp(
 _Name = Annotated[str, typer.Option("--name", help="Which testbed.", metavar="NAME")]
 _PLAIN_WIDTH = 120
 _LIMITS = ("in", "out", "cores")
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command(epilog="Example: sudo headrace testbed up --cluster examples/testbed/cluster.yaml")
@@ -45,7 +45,7 @@ def up(
         float | None,
         typer.Option(help="Cores to share by the machines' `cpu`; else all.", metavar="X"),
     ] = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Bring up a machine with a Ray node for each of the cluster file, joined by a switch."""
     from headrace.api.files import load_cluster
@@ -78,7 +78,7 @@ def up(
 
 
 @app.command(epilog="Example: sudo headrace testbed down")
-def down(name: _Name = "headrace", as_json: _Json = False) -> None:
+def down(name: _Name = "headrace", as_json: AsJson = False) -> None:
     """Remove a testbed, or what a crash has left of it; fine if there is none."""
     from headrace.api.testbed import take_down
 
@@ -139,7 +139,7 @@ def nic(
 
 
 @app.command(epilog="Example: sudo headrace testbed status")
-def status(name: _Name = "headrace", as_json: _Json = False) -> None:
+def status(name: _Name = "headrace", as_json: AsJson = False) -> None:
     """Show a testbed's machines. Exits with 1 if it is down or something of it has ended."""
     from headrace.api.testbed import Testbed
 

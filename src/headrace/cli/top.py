@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli import voice
-from headrace.cli.status import AsJson, Runs, WantedRun
+from headrace.cli.options import AsJson, Runs, WantedRun
 
 if TYPE_CHECKING:
     from headrace.api.runs import RunFolder, RunView

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.files import check_can_write
+from headrace.cli.options import AsJson
 
 EXAMPLE = "Example: headrace trace trace.npz --perfetto t.json --gantt t.png"
 
@@ -21,7 +22,7 @@ def trace(
     gantt: Annotated[
         Path | None, typer.Option(help="Draw a Gantt chart (PNG).", metavar="FILE")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show a run as `headrace simulate` shows a rehearsal."""
     from headrace.api.tracing import load_trace, trace_summary

@@ -35,6 +35,7 @@ PAGES = {
     "export": "inference.md",
     "graph": "graph.md",
     "infer": "inference.md",
+    "init": "howto/init.md",
     "logs": "observability.md#logs",
     "partition": "graph.md",
     "plan": "planner.md",

@@ -52,7 +52,7 @@ def _voice_options() -> list[Any]:
             typer.Option(
                 "--verbose",
                 "-v",
-                help="Also times, and where errors come from.",
+                help="Also times and tracebacks.",
                 callback=_be_verbose,
                 is_eager=True,
                 expose_value=False,
@@ -96,9 +96,11 @@ class Verbs(TyperGroup):
         """Its own parameters, the two options, and --help."""
         *own, last = super().get_params(ctx)
         for param in own:
-            # They work, but would take a fifth of the screen.
-            if param.name in ("install_completion", "show_completion"):
-                setattr(param, "hidden", True)  # noqa: B010  # parameters of typer have it
+            # Who wants to see the script finds it in the documentation.
+            if param.name == "show_completion":
+                vars(param)["hidden"] = True
+            if param.name == "install_completion":
+                vars(param)["help"] = "Let Tab complete words in this shell."
         return [*own, *_VOICE_OPTIONS, last]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

@@ -1,4 +1,4 @@
-"""Options that `headrace run` and `headrace profile` share."""
+"""Options that several commands have: the same name, the same words."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from headrace.cli import choices
 
 if TYPE_CHECKING:
     from headrace.api.cluster_running import Traffic
@@ -19,7 +21,19 @@ Config = Annotated[
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="One of it.", metavar="KEY=VALUE")
 ]
-Runs = Annotated[Path | None, typer.Option(help="Where run folders lie.", metavar="DIR")]
+Runs = Annotated[
+    Path | None,
+    typer.Option(help="Where runs lie; else $HEADRACE_RUNS or ~/.headrace/runs.", metavar="DIR"),
+]
+WantedRun = Annotated[
+    str | None,
+    typer.Argument(
+        help="Id of the run, or its beginning; the newest if not given.",
+        metavar="RUN",
+        autocompletion=choices.runs,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 NoTls = Annotated[bool, typer.Option("--no-tls", help="Encrypt nothing.")]
 TrafficOption = Annotated[
     str | None,
@@ -27,6 +41,7 @@ TrafficOption = Annotated[
         "--traffic",
         help="plan: its policy shares the network; or none.",
         metavar="HOW",
+        autocompletion=choices.one_of(*choices.TRAFFIC),
         hidden=True,
     ),
 ]

@@ -1,0 +1,58 @@
+"""What a shell proposes after an option; written out, because it must not import what decides it.
+
+A test holds every list to the code that knows the names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import typer
+
+POLICIES = ("oes", "maxmin", "priority", "paced", "mrtf", "mrtf-exclusive", "omcoflow", "fifo")
+METHODS = ("anneal", "colocate", "etp", "exact", "ifs")
+SEED_MIXES = ("auto", "uniform", "local-first")
+PARTITIONERS = ("metis", "kaminpar", "fennel", "hash", "range")
+BALANCED = ("nodes", "edges", "train", "val", "test")
+FEATURE_TYPES = ("float32", "float16", "bfloat16")
+MODELS = ("sage", "gcn", "gat")
+WRITABLE = ("prediction", "output", "embedding")
+KINDS = ("cluster", "job", "profile", "placement", "plan", "graph", "status", "report")
+TRACKERS = ("tensorboard", "mlflow")
+TRAFFIC = ("plan", "none")
+WINDOWS = ("1", "2", "4", "unlimited")
+
+Completer = Callable[[str], list[str]]
+
+
+def one_of(*names: str) -> Completer:
+    """Proposes names."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names if name.startswith(incomplete)]
+
+    return complete
+
+
+def some_of(*names: str) -> Completer:
+    """Proposes names for the last place of a list with commas."""
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        given = before.split(",")
+        fitting = [name for name in names if name.startswith(last) and name not in given]
+        return [f"{before}{comma}{name}" for name in fitting]
+
+    return complete
+
+
+def runs(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Proposes runs, the newest first; headrace's own code for it would import too much."""
+    given = ctx.params.get("runs") or os.environ.get("HEADRACE_RUNS")
+    place = Path(given) if given else Path.home() / ".headrace" / "runs"
+    if not place.is_dir():
+        return []
+    names = sorted((each.name for each in place.iterdir() if each.is_dir()), reverse=True)
+    return [name for name in names if name.startswith(incomplete)]
