@@ -23,6 +23,11 @@ def default_profile() -> Profile:
     Volumes follow from the fan-out and the features, times are estimates for a GTX 1080Ti server;
     `examples/testbed/profile.yaml` derives both. All stores send alike. The profile's `note` names
     the figures, for whoever shows results that rest on them.
+
+    Example:
+        >>> import headrace
+        >>> headrace.default_profile().source
+        'synthetic'
     """
     times = ", ".join(f"{role.value} {1e3 * time:g} ms" for role, time in _TASK_TIMES_S.items())
     variation = Variation(peak_to_mean=_PEAK_TO_MEAN)

@@ -48,6 +48,14 @@ def load_cluster(path: AnyPath) -> Cluster:
 
     Raises:
         SpecError: It cannot be understood; the message names file, line and remedy.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import headrace
+        >>> path = Path("cluster.yaml")
+        >>> _ = path.write_text("machines: [{name: m, count: 3, nic: 1Gbps}]")
+        >>> headrace.load_cluster(path).num_machines
+        3
     """
     document = read_document(path, "cluster")
     cluster = _validate(Cluster, document)
@@ -67,6 +75,14 @@ def load_job(path: AnyPath) -> Job:
 
     Raises:
         SpecError: It cannot be understood; the message names file, line and remedy.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import headrace
+        >>> path = Path("job.yaml")
+        >>> _ = path.write_text("{trainers: 2, batch_size: 100, model_bytes: 1MB}")
+        >>> headrace.load_job(path).model_bytes
+        1000000.0
     """
     document = read_document(path, "job")
     job = _validate(Job, document)
@@ -82,6 +98,14 @@ def load_profile(path: AnyPath) -> Profile:
 
     Raises:
         SpecError: It cannot be understood; the message names file, line and remedy.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import headrace
+        >>> path = Path("profile.yaml")
+        >>> _ = path.write_text(headrace.default_profile().model_dump_json())
+        >>> headrace.load_profile(path) == headrace.default_profile()
+        True
     """
     return _validate(Profile, read_document(path, "profile"))
 
@@ -97,6 +121,16 @@ def load_placement(path: AnyPath, cluster: Cluster, job: Job | None = None) -> P
     Raises:
         SpecError: It cannot be understood; the message names file, line and remedy.
         InfeasibleError: It asks a machine for more than it has.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import headrace
+        >>> machines = [headrace.Machine(name="m", count=3, nic="1Gbps")]
+        >>> cluster = headrace.Cluster(machines=machines)
+        >>> path = Path("placement.yaml")
+        >>> _ = path.write_text("{samplers: [m-0, m-1], trainers: [m-0, m-1]}")
+        >>> headrace.load_placement(path, cluster).trainers
+        (0, 1)
     """
     document = read_document(path, "placement")
     is_plan = _is_plan(document)
@@ -117,6 +151,16 @@ def load_plan(path: AnyPath) -> Plan:
     Raises:
         SpecError: It cannot be understood, or was changed; the message names file and line.
         InfeasibleError: It asks a machine for more than it has.
+
+    Example:
+        >>> import headrace
+        >>> machines = [headrace.Machine(name="m", count=3, nic="1Gbps")]
+        >>> cluster = headrace.Cluster(machines=machines)
+        >>> job = headrace.Job(trainers=2, batch_size=100, iterations=20)
+        >>> plan = headrace.plan(cluster, job, method="colocate", policy="maxmin")
+        >>> headrace.save_plan(plan, "plan.json")
+        >>> headrace.load_plan("plan.json") == plan
+        True
     """
     return _validate(Plan, read_document(path, "plan"))
 
@@ -136,6 +180,14 @@ def save_plan(plan: Plan, path: AnyPath) -> None:
 
     Raises:
         SpecError: The file cannot be written.
+
+    Example:
+        >>> import headrace
+        >>> machines = [headrace.Machine(name="m", count=3, nic="1Gbps")]
+        >>> cluster = headrace.Cluster(machines=machines)
+        >>> job = headrace.Job(trainers=2, batch_size=100, iterations=20)
+        >>> plan = headrace.plan(cluster, job, method="colocate", policy="maxmin")
+        >>> headrace.save_plan(plan, "plan.json")
     """
     try:
         Path(path).write_text(plan.model_dump_json(indent=2) + "\n", encoding="utf-8")

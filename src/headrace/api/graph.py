@@ -56,6 +56,15 @@ def partition(
     Raises:
         SpecError: The source is broken, or what is asked for cannot be had.
         MissingExtraError: The partitioner is not installed.
+
+    Example:
+        >>> import headrace
+        >>> source = "generated:nodes=1000,edges=5000"
+        >>> graph = headrace.partition(source, "parts", parts=2, method="hash")
+        >>> graph.num_parts
+        2
+        >>> headrace.open_graph("parts")
+        <generated-1000-5000-0 in 2 parts at parts>
     """
     if isinstance(parts, Cluster):
         shares = shares_of(parts)

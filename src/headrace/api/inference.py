@@ -1,4 +1,13 @@
-"""Use a model that was trained: infer for all nodes, export its parameters."""
+"""Use a model that was trained: infer for all nodes, export its parameters.
+
+Example:
+    >>> import headrace
+    >>> from torch_geometric.nn import GraphSAGE
+    >>> graph = headrace.partition("generated:nodes=1000,edges=5000", "parts", 2, method="hash")
+    >>> model = GraphSAGE(128, 16, num_layers=2, out_channels=4)
+    >>> headrace.infer(model, graph, "output").num_nodes
+    {'node': 1000}
+"""
 
 from __future__ import annotations
 
@@ -88,6 +97,12 @@ def export(
     Raises:
         SpecError: There is no such thing, or it holds no parameters.
         MissingExtraError: safetensors is not installed.
+
+    Example:
+        >>> import headrace, torch
+        >>> weights = headrace.export(torch.nn.Linear(2, 3), "model.pt")
+        >>> weights["weight"].shape
+        torch.Size([3, 2])
     """
     if isinstance(source, str | os.PathLike):
         state: Mapping[str, Any] = load_weights(find_weights(os.fspath(source), runs))

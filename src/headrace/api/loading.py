@@ -1,4 +1,12 @@
-"""PyG's loaders over graphs in parts, for training scripts."""
+"""PyG's loaders over graphs in parts, for training scripts.
+
+Example:
+    >>> import headrace
+    >>> graph = headrace.partition("generated:nodes=1000,edges=5000", "parts", 2, method="hash")
+    >>> loader = headrace.NeighborLoader(graph, num_neighbors=[5, 5], batch_size=64)
+    >>> next(iter(loader)).batch_size
+    64
+"""
 
 from __future__ import annotations
 

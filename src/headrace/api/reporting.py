@@ -111,6 +111,13 @@ def report_on(
 
     Raises:
         SpecError: There is no such run, or its status cannot be read.
+
+    Example:
+        >>> import headrace
+        >>> report = headrace.report_on()  # doctest: +SKIP
+        >>> print(report.sentence)  # doctest: +SKIP
+        Predicted 29.5 ms per iteration, measured 31.2 ms (+5.8 %)
+        >>> report.show()  # doctest: +SKIP
     """
     folder = find_folder(run, runs)
     report, measured, stretches = found_in(folder, advise, on_step)

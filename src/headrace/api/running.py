@@ -1,4 +1,10 @@
-"""Run a training script with its stores and samplers; figures that it reports."""
+"""Run a training script with its stores and samplers; figures that it reports.
+
+Example:
+    >>> import headrace
+    >>> headrace.report(epoch=3, loss=0.25)
+    epoch 3  loss 0.25
+"""
 
 from __future__ import annotations
 

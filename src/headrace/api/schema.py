@@ -43,6 +43,11 @@ def json_schema(kind: str) -> dict[str, Any]:
 
     Raises:
         SpecError: There is no such kind of file.
+
+    Example:
+        >>> import headrace
+        >>> sorted(headrace.json_schema("cluster")["properties"])
+        ['machines', 'version']
     """
     if kind not in SCHEMA_KINDS:
         raise SpecError(

@@ -71,6 +71,18 @@ def simulate(
     Raises:
         SpecError: A name is unknown, a file cannot be read, or the values do not belong together.
         InfeasibleError: The job does not fit the cluster.
+
+    Example:
+        >>> import headrace
+        >>> machines = [headrace.Machine(name="m", count=3, nic="1Gbps")]
+        >>> cluster = headrace.Cluster(machines=machines)
+        >>> job = headrace.Job(trainers=2, batch_size=100, iterations=20)
+        >>> simulation = headrace.simulate(cluster, job)
+        >>> simulation
+        49.55 ms per iteration; 1.054 s for 20 under priority.
+        The network is the bottleneck: m-2 sends at 97% of its 1 Gbps.
+        >>> round(simulation.makespan_s, 3)
+        1.054
     """
     if policy is None:
         policy = default_policy(placement)
@@ -120,6 +132,18 @@ def compare(
     Raises:
         SpecError: A name is unknown, a file cannot be read, or the values do not belong together.
         InfeasibleError: The job does not fit the cluster.
+
+    Example:
+        >>> import headrace
+        >>> machines = [headrace.Machine(name="m", count=3, nic="1Gbps")]
+        >>> cluster = headrace.Cluster(machines=machines)
+        >>> job = headrace.Job(trainers=2, batch_size=100, iterations=20)
+        >>> found = headrace.compare(cluster, job, policies=["maxmin", "fifo"])
+        >>> found
+        maxmin        1.054 s    +0.0%
+        fifo          1.446 s   +37.2%
+        >>> found.best.policy
+        'maxmin'
     """
     names = tuple(dict.fromkeys(FLOW_POLICIES if policies is None else policies))
     if not names:

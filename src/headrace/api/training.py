@@ -1,4 +1,12 @@
-"""Train with a function that runs alone, on one machine or on many."""
+"""Train with a function that runs alone, on one machine or on many.
+
+Example:
+    >>> import headrace
+    >>> def steps(context: headrace.TrainContext) -> int:
+    ...     return context.world_size * context.config["steps"]
+    >>> headrace.train(steps, config={"steps": 5})
+    5
+"""
 
 from __future__ import annotations
 

@@ -67,6 +67,13 @@ class Cluster(Value):
     Attributes:
         version: Of the file format.
         machines: Machines and groups of equal ones.
+
+    Example:
+        >>> from headrace import Cluster, Machine
+        >>> fast = Machine(name="fast", nic="10Gbps", resources={"cpu": 16, "memory": "64GiB"})
+        >>> cluster = Cluster(machines=[fast, Machine(name="slow", count=2, nic="1Gbps")])
+        >>> [host.name for host in cluster.hosts]
+        ['fast', 'slow-0', 'slow-1']
     """
 
     version: Literal[1] = 1

@@ -64,6 +64,12 @@ class Job(Value):
         window: Run-ahead window K per producer-consumer edge: a producer starts iteration n only
             when each consumer has finished n - K. 1 means no overlap; `unlimited` is the paper.
         demands: Resource amounts a task of each role occupies; ring steps occupy none.
+
+    Example:
+        >>> from headrace import Job
+        >>> job = Job(trainers=4, samplers_per_trainer=2, batch_size=1000, model_bytes="1MB")
+        >>> job.num_samplers
+        8
     """
 
     version: Literal[1] = 1

@@ -270,6 +270,15 @@ class Plan(Value):
 
         Raises:
             MissingExtraError: The plan's method needs a package that is not installed.
+
+        Example:
+            >>> import headrace
+            >>> machines = [headrace.Machine(name="m", count=3, nic="1Gbps")]
+            >>> cluster = headrace.Cluster(machines=machines)
+            >>> job = headrace.Job(trainers=2, batch_size=100, iterations=20)
+            >>> explanation = headrace.plan(cluster, job, method="colocate").explain()
+            >>> explanation.limit
+            'nic'
         """
         found: Explanation = view("explain")(self, on_step)
         return found

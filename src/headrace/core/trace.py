@@ -101,6 +101,32 @@ class Trace:
 
         Raises:
             SpecError: There are no such iterations.
+
+        Example:
+            >>> import headrace
+            >>> machines = [headrace.Machine(name="m", count=3, nic="1Gbps")]
+            >>> cluster = headrace.Cluster(machines=machines)
+            >>> job = headrace.Job(trainers=2, batch_size=100, iterations=20)
+            >>> trace = headrace.simulate(cluster, job).trace()
+            >>> print(trace.gantt(2, 3).text(60))
+            Iterations 2 to 3 in 99.1 ms (digits: iterations, blocks: network use)
+            m-0
+                       in |████████████████████████████████████████████
+                   store0 |33333333333           4444444444444       55
+               sampler0.0 |                     22                  3
+                 trainer0 |                      222                 33
+                      out |▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▄▅▅▅▅▅▅▅▅
+            m-1
+                       in |████████████████████████████████████████████
+                   store1 |33333333333           4444444444444       55
+               sampler1.0 |                 22                   3
+                 trainer1 |                   22                  33
+                      out |▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄
+            m-2
+                       in |
+                   store2 |33333333333           4444444444444       55
+                      out |████████████████████████████████████████████
+                          |0                                    99.1 ms
         """
         picture: Picture = view("gantt")(self, first, last)
         return picture

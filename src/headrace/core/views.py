@@ -22,6 +22,10 @@ _VIEWS: dict[str, View] = {}
 class Picture(Protocol):
     """Something to look at: a notebook shows its HTML, a shell its text."""
 
+    def text(self, width: int = 100) -> str:
+        """As lines of letters, which are so long."""
+        ...
+
     def show(self) -> Path | None:
         """Show it below a notebook's cell, else in a browser.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from dataclasses import fields
 from pathlib import Path
@@ -16,7 +17,7 @@ from headrace.core.trace import TRACE_VERSION, Executions, Flows, Mark, NicUse, 
 _TABLES = {"executions": Executions, "flows": Flows, "nic_use": NicUse, "local": Flows}
 
 
-def save_trace(trace: Trace, path: Path) -> None:
+def save_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
     """Write a trace; equal traces give equal files."""
     header: dict[str, Any] = {
         "version": TRACE_VERSION,
@@ -37,11 +38,11 @@ def save_trace(trace: Trace, path: Path) -> None:
         if table is not None:
             for field in fields(table):
                 arrays[f"{name}.{field.name}"] = getattr(table, field.name)
-    with path.open("wb") as file:
+    with Path(path).open("wb") as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
-def load_trace(path: Path) -> Trace:
+def load_trace(path: str | os.PathLike[str]) -> Trace:
     """Read what `save_trace` wrote.
 
     Raises:
@@ -49,7 +50,7 @@ def load_trace(path: Path) -> Trace:
     """
     remedy = "give a file that `headrace run` or `headrace profile` wrote"
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = dict(archive)
         header: dict[str, Any] = json.loads(arrays["header"].tobytes())
         if header["version"] != TRACE_VERSION:

@@ -87,7 +87,7 @@ def text_gantt(stretch: Stretch, width: int = 100) -> str:
     done_s = stretch.end_s - stretch.begin_s
     drawn = layout(cut(stretch.trace, stretch.begin_s, stretch.end_s))
     series = nic_series(stretch.trace, stretch.begin_s, stretch.end_s, num)
-    lines = [f"{_title(stretch)} (a digit ends an iteration's number, blocks are network use)"]
+    lines = [f"{_title(stretch)} (digits: iterations, blocks: network use)"]
     for machine, top, bottom in drawn.bands:
         lines.append(stretch.trace.machine_names[machine])
         lines.append(_line("in", _levels(series.into[:, machine])))
