@@ -28,6 +28,7 @@ HEAD = """# Performance
 Every figure that headrace states about itself, when it was measured, and the command that measures
 it again. This page is made of the files in `benchmarks/results` by
 
+<!-- not run: it would write this page -->
 ```sh
 python benchmarks/performance_page.py
 ```
@@ -74,7 +75,8 @@ def _notes(result: Result) -> list[str]:
 
 
 def _in_block(commands: list[str]) -> list[str]:
-    return ["", "```sh", *dict.fromkeys(commands), "```"] if commands else []
+    fence = ["", "<!-- not run: takes minutes to hours -->", "```sh"]
+    return [*fence, *dict.fromkeys(commands), "```"] if commands else []
 
 
 def page(results: Path = RESULTS) -> str:
