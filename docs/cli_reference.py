@@ -6,10 +6,12 @@ The page is made of the command line itself each time that the site is built, so
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 PAGE = "reference/cli.md"
 MARK = "<!-- commands -->"
+_OPTION = re.compile(r"(?<![`\w])--[a-z][a-z-]*")
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
@@ -42,10 +44,11 @@ def _section(name: str, command: Any, level: int) -> list[str]:
     text = inspect.cleandoc(command.help or "").split("\f")[0].strip()
     lines = ["", f"{'#' * level} {name}", ""]
     told, _, example = text.partition("Example: ")
-    lines += [told.strip(), ""]
-    if not hasattr(command, "commands"):
-        lines += ["```text", f"{name} {_usage(command)}".rstrip(), "```", ""]
-        lines += _table(command.params)
+    lines += [_OPTION.sub(r"`\g<0>`", told.strip()), ""]
+    if hasattr(command, "commands"):
+        return lines
+    lines += ["```text", f"{name} {_usage(command)}".rstrip(), "```", ""]
+    lines += _table(command.params)
     shown = [example.strip(), *(command.epilog or "").split("Example:")]
     examples = [" ".join(one.split()) for one in shown if one.strip()]
     if examples:
