@@ -90,7 +90,7 @@ MISTAKES = (
     Mistake(
         "a word instead of a number",
         f"simulate {SPECS} --iterations many",
-        "--iterations has a value that does not fit: it should be a valid integer",
+        "--iterations has a value that does not fit: ",
         "give a number of at least 1",
         "simulator.md",
     ),

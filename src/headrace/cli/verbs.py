@@ -83,6 +83,11 @@ class Verb(TyperCommand):
             _name_command(error, ctx)
             raise
 
+    def invoke(self, ctx: Any) -> Any:
+        """Do it; with `--verbose` say first what does it."""
+        voice.detail(f"headrace {__version__}, Python {platform.python_version()}, {sys.prefix}")
+        return super().invoke(ctx)
+
     def get_params(self, ctx: Any) -> Any:
         """Its own parameters, the two options, and --help."""
         *own, last = super().get_params(ctx)
@@ -118,7 +123,6 @@ class Verbs(TyperGroup):
         """Run a command; errors that people can act on end it with a message."""
         if ctx.parent is not None:
             return super().invoke(ctx)
-        voice.detail(f"headrace {__version__}, Python {platform.python_version()}, {sys.prefix}")
         try:
             return super().invoke(ctx)
         except Exception as error:

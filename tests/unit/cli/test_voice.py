@@ -13,6 +13,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
+from headrace import __version__
 from headrace.cli import app, voice
 from tests.unit.cli.test_help import COMMANDS
 
@@ -67,7 +68,9 @@ def test_verbose_says_when(words: list[str]) -> None:
     assert result.exit_code == 0, result.output
     lines = STAMP.sub("", result.stderr).splitlines()
     assert len(STAMP.findall(result.stderr)) == len(lines)
+    assert lines[0].startswith(f"headrace {__version__}, Python 3.")
     assert "rehearsing 5 iterations under priority" in lines
+    assert lines[-1] == "done"
     assert result.stdout == call(*SIMULATE).stdout
 
 
