@@ -48,7 +48,7 @@ from headrace.api.profiling import save_profile
 from headrace.runtime.testbed import Testbed, take_down
 
 MODES = ("a-ps", "a-ring", "b-ps", "b-ring")
-STEPS, QUICK_STEPS, PROFILE_STEPS = 120, 40, 50
+STEPS, QUICK_STEPS, PROFILE_STEPS = 45, 25, 40
 ACCURACY = 0.5
 NOTABLE = 0.05
 

@@ -148,12 +148,18 @@ class _Volumes:
         self._iteration = self._iteration - skip
 
     def stores(self) -> StoreTraffic:
-        """Store to sampler: bytes per seed by part and store."""
+        """Store to sampler: bytes per seed by part and store.
+
+        The model knows no requests: they count as if they went with what answers them.
+        """
         seeds, num_stores = self._plan.seeds, self._plan.cluster.num_machines
         volumes = np.zeros((len(seeds), num_stores, self._num))
         of = self._between(Role.STORE, Role.SAMPLER)
         sampler = self._dst[of] - self._first[Role.SAMPLER]
         np.add.at(volumes, (sampler, self._src[of], self._iteration[of]), self._bytes[of])
+        asks = self._between(Role.SAMPLER, Role.STORE)
+        sampler = self._src[asks] - self._first[Role.SAMPLER]
+        np.add.at(volumes, (sampler, self._dst[asks], self._iteration[asks]), self._bytes[asks])
         means, spread = volumes.mean(axis=2), volumes.std(axis=2, ddof=1 if self._num > 1 else 0)
         here = self._trace.task_machines[self._first[Role.SAMPLER] :][: len(seeds)]
         # What a sampler had on its own machine is known only if it was recorded.

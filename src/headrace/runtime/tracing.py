@@ -1,9 +1,8 @@
 """Records of all tasks of a run become the trace that a rehearsal would write.
 
 How reality maps onto the model: a pair's volume is all that was answered in an iteration; a store's
-time is its summed service time; round trips, requests and merging are a sampler's time. A sampler
-waits for stores while it works, so what the stores and the network took is taken off its time, but
-never what it computed itself.
+time is its summed service time; a sampler's time is what it computed: requests, stitching, merging.
+While it waits for stores it is free for other batches.
 """
 
 from __future__ import annotations
@@ -218,16 +217,11 @@ class _Merging:
         return float(num_bytes / rate)
 
     def _add_samplers(self) -> dict[tuple[int, int], float]:
-        waited: dict[tuple[int, int], float] = defaultdict(float)
-        for (store, sampler, n), service_s in self._served.items():
-            num_bytes = self._moved.get((store, sampler, n), [0.0])[0]
-            took_s = service_s + self._transfer_s(store, sampler, num_bytes)
-            waited[sampler, n] = max(waited[sampler, n], took_s)
         ends_s = {}
         per_trainer = self._plan.job.samplers_per_trainer
         for (sampler, n), (_, end_s, taken_s, busy_s, part_bytes) in self._samplers.items():
             # Parts that are made on several cores at once take less than they compute.
-            time_s = max(min(busy_s, taken_s), taken_s - waited[sampler, n])
+            time_s = min(busy_s, taken_s)
             self._executions.add(sampler, n, end_s - time_s, end_s)
             ends_s[sampler, n] = end_s
             number = sampler - self._graph.first_sampler

@@ -52,6 +52,17 @@ def host_commands(host: Host) -> list[str]:
     ]
 
 
+def use_cubic(host: Host) -> None:
+    """Let a machine's TCP do what it does on Linux unless somebody chose otherwise.
+
+    Where senders that share a slow card use BBR, they lose and repeat a fifth of what they send.
+    Only routes can be told: a namespace's own setting may have nothing but what the host allows.
+    """
+    subnet = f"{host.address.rpartition('.')[0]}.0/24"
+    route = f"route replace {subnet} dev eth0 proto kernel scope link src {host.address}"
+    _ip(["-n", host.namespace, *route.split(), "congctl", "cubic"])
+
+
 def make_network(layout: Layout) -> None:
     """Make all namespaces and connect them."""
     for namespace in layout.namespaces:

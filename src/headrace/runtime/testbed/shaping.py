@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.runtime import htb
 from headrace.runtime.errors import RunError
-from headrace.runtime.testbed import cgroups
+from headrace.runtime.testbed import cgroups, network
 from headrace.runtime.testbed.layout import Host, Layout, Limits
 
 CARD = "eth0"
@@ -17,6 +17,7 @@ def shape_links(layout: Layout) -> None:
     """
     for host in layout.hosts:
         if host.limits is not None:
+            network.use_cubic(host)
             with htb.open_route(host.namespace) as route:
                 card = htb.number_of(route, CARD)
                 htb.apply(route, card, htb.plain_tree(host.limits.out_bytes_per_s))

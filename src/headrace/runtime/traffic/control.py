@@ -15,13 +15,14 @@ from typing import Any
 from headrace.core.plan import Plan
 from headrace.runtime.traffic.deciding import Decider
 from headrace.runtime.traffic.flows import role_of
-from headrace.runtime.traffic.rates import BY_ITERATION, UNSHAPED
+from headrace.runtime.traffic.rates import BY_ITERATION, BY_KIND, UNSHAPED
 from headrace.runtime.traffic.wire import Line, Said, welcome
 
 # How often flows are looked at, and rates are decided at most. Classes borrow from each other in
 # between, so that little is lost; measured: each look of an agent takes 0.1 ms, a decision 1 ms.
 _POLL_S = 0.1
 _CALM_POLL_S = 0.2
+_RARE_POLL_S = 0.5
 _SMALL = 4
 _ANSWER_S = 1.0
 _GREETING_S = 5.0
@@ -42,6 +43,8 @@ class TrafficControl:
         self._plan, self._say = plan, say
         is_large = plan.cluster.num_machines > _SMALL
         self._poll_s = _CALM_POLL_S if is_large else _POLL_S
+        if plan.policy in BY_KIND:
+            self._poll_s = _RARE_POLL_S
         self._token = secrets.token_hex(32)
         self._lines: dict[str, Line] = {}
         self._words: SimpleQueue[str] = SimpleQueue()
@@ -136,7 +139,7 @@ class TrafficControl:
             while not self._ends.is_set():
                 now_s = time.monotonic()
                 if self._decider.is_dirty and now_s >= next_s:
-                    self._decider.decide()
+                    self._decider.decide(now_s)
                     next_s = now_s + self._poll_s
                 wait_s = max(0.0, next_s - now_s) if self._decider.is_dirty else _LOOK_S
                 for key, _ in selector.select(wait_s):

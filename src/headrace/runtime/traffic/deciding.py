@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from headrace.core.plan import Plan
 from headrace.policies.flow import FLOW_POLICIES, Flow
 from headrace.runtime.traffic.connections import Joiner, Way, end_from
 from headrace.runtime.traffic.flows import Flows, LiveFlow
-from headrace.runtime.traffic.rates import Rates, prio_of
+from headrace.runtime.traffic.rates import BY_KIND, Rates, fair_shares, prio_of
 from headrace.runtime.traffic.shares import Port, share_to
 from headrace.runtime.traffic.wire import Said
+
+_LINGER_S = 2.0
+"""A flow that was open so lately will be soon again: its share of a receiver's card is kept."""
+
+_SLACK = 1.05
+"""Of a fair share: what somebody leaves is taken by others."""
 
 
 class Decider:
@@ -34,6 +40,7 @@ class Decider:
         self._ports: dict[str, Port] = {}
         self._open: dict[str, dict[int, float]] = defaultdict(dict)
         self._opened_s: dict[int, float] = {}
+        self._lately_s: dict[int, float] = {}
         self._at: dict[str, int] = {}
         self.is_dirty = False
         self.num_decisions = 0
@@ -90,18 +97,36 @@ class Decider:
         self._ports[machine] = Port(nic_bytes_per_s, paths)
         self.is_dirty = True
 
-    def decide(self) -> None:
+    def decide(self, now_s: float) -> None:
         """Ask the policy for rates, and tell those whose rates change."""
-        self.is_dirty = False
         self.num_decisions += 1
         sent = {number: num for flows in self._open.values() for number, num in flows.items()}
         self._opened_s = {number: self._opened_s[number] for number in sent}
-        given = self._rates.of([self._opened(number, num) for number, num in sent.items()])
+        most: dict[int, float] = {}
+        self.is_dirty = False
+        if self._policy in BY_KIND:
+            # All have a floor for sure and borrow the rest.
+            given = {number: 0.0 for port in self._ports.values() for number in port.paths}
+            most = self._most(sent, now_s)
+        else:
+            given = self._rates.of([self._opened(number, num) for number, num in sent.items()])
         for machine, port in self._ports.items():
-            changed = port.change(given)
+            changed = port.change(given, most)
             if changed:
                 shares = [share_to(number, share) for number, share in changed.items()]
                 self._tell(machine, {"shares": shares})
+
+    def _most(self, sent: Iterable[int], now_s: float) -> dict[int, float]:
+        """What data flows get at most: a fair share among those that are open or were lately."""
+        self._lately_s |= dict.fromkeys(sent, now_s)
+        self._lately_s = {
+            number: at_s for number, at_s in self._lately_s.items() if now_s - at_s <= _LINGER_S
+        }
+        # Who was open lately has to be forgotten some time.
+        self.is_dirty = self._lately_s.keys() != set(sent)
+        flows = [self._flows[number].opened(0.0, 0.0) for number in self._lately_s]
+        fair = fair_shares(flows, self._nic_out, self._nic_in)
+        return {number: _SLACK * rate for number, rate in fair.items()}
 
     def _opened(self, number: int, sent_bytes: float) -> Flow:
         flow = self._flows[number]

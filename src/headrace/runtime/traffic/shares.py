@@ -57,7 +57,10 @@ def share_to(number: int, share: Share) -> tuple[int, ...]:
 
 
 def shares_of(
-    nic_bytes_per_s: float, paths: Mapping[int, float], given: Mapping[int, float]
+    nic_bytes_per_s: float,
+    paths: Mapping[int, float],
+    given: Mapping[int, float],
+    most: Mapping[int, float] | None = None,
 ) -> dict[int, Share]:
     """Share a card among flows that leave it; their rates are within what it can do.
 
@@ -65,18 +68,20 @@ def shares_of(
         nic_bytes_per_s: Of the card.
         paths: All flows, and what the slower of the two cards of each can do.
         given: Bytes per second that the policy gives those that are open.
+        most: What those that are named here get at most.
     """
-    nic = nic_bytes_per_s
+    nic, limits = nic_bytes_per_s, most or {}
     num_idle = len(paths) - len(given)
     idle = min(_IDLE * nic, _MOST_IDLE * nic / max(1, num_idle))
-    most = _MOST_FLOORS * nic / max(1, len(given))
-    floors = {number: min(_FLOOR * paths[number], most) for number in given}
+    highest = _MOST_FLOORS * nic / max(1, len(given))
+    floors = {number: min(_FLOOR * paths[number], highest) for number in given}
     fitted = _fit(given, floors, nic - default_rate(nic) - idle * num_idle)
     least = min(fitted.values(), default=1.0)
-    shares = {number: Share(idle, max(idle, path)) for number, path in paths.items()}
+    ceils = {number: min(path, limits.get(number, path)) for number, path in paths.items()}
+    shares = {number: Share(idle, max(idle, ceil)) for number, ceil in ceils.items()}
     for number, rate in fitted.items():
         quantum = round(QUANTUM_BYTES * min(rate / least, _MOST_QUANTA))
-        shares[number] = Share(rate, max(paths[number], rate), quantum)
+        shares[number] = Share(rate, max(ceils[number], rate), quantum)
     return shares
 
 
@@ -109,14 +114,17 @@ class Port:
     paths: dict[int, float] = field(default_factory=dict)
     told: dict[int, Share] = field(default_factory=dict)
 
-    def change(self, given: Mapping[int, float]) -> dict[int, Share]:
+    def change(
+        self, given: Mapping[int, float], most: Mapping[int, float] | None = None
+    ) -> dict[int, Share]:
         """What to tell anew; nothing as long as nobody would notice.
 
         Args:
             given: What the policy gives open flows, of this card or others.
+            most: What flows get at most, if that is less than their cards can do.
         """
         own = {number: given[number] for number in self.paths if number in given}
-        shares = shares_of(self.nic_bytes_per_s, self.paths, own)
+        shares = shares_of(self.nic_bytes_per_s, self.paths, own, most)
         worth = _WORTH_TELLING * self.nic_bytes_per_s
         if all(
             number in self.told and _differ(self.told[number], share) <= worth

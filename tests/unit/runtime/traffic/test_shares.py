@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from headrace.core.tasks import EdgeKind
+from headrace.policies.flow import Flow
+from headrace.runtime.traffic.rates import fair_shares
 from headrace.runtime.traffic.shares import Port, default_rate, shares_of
 
 NIC = 50e6
@@ -79,3 +83,21 @@ def test_slow_cards_keep_more_for_all_others() -> None:
     assert default_rate(125e6) == pytest.approx(2.5e6)
     assert default_rate(12.5e6) == pytest.approx(1e6)
     assert default_rate(1.25e6) == pytest.approx(0.125e6)
+
+
+def test_flows_get_fair_shares_of_all_cards() -> None:
+    """Two fast machines and a slow one: those who pass a full card share it by what they carry."""
+    nics = np.array([5.0, 5.0, 1.0])
+    kinds = {0: EdgeKind.GRAPH, 1: EdgeKind.BATCH, 2: EdgeKind.GRAPH, 3: EdgeKind.GRADIENT}
+    ends = {0: (0, 2), 1: (1, 2), 2: (0, 1), 3: (0, 2)}
+    volumes = {0: 1.0, 1: 3.0, 2: 1.0, 3: 1.0}
+    flows = [Flow(*ends[n], 0, n, int(kinds[n]), 0, volumes[n], volumes[n], 0.0) for n in kinds]
+    fair = fair_shares(flows, nics, nics)
+    assert fair == pytest.approx({0: 0.25, 1: 0.75, 2: 4.75})
+    assert fair_shares([], nics, nics) == {}
+
+
+def test_a_flow_gets_no_more_than_it_may() -> None:
+    shares = shares_of(NIC, paths(2), given(0.0, 0.0), {0: NIC / 3})
+    assert shares[0].ceil_bytes_per_s == pytest.approx(NIC / 3)
+    assert shares[1].ceil_bytes_per_s == NIC
