@@ -18,6 +18,8 @@ The last line is one JSON object:
   theirs, measured and predicted), `ranking_errors` (pairs further apart than 5 % that the
   prediction has in the wrong order), `goodput_over_iperf` of the busiest card, `cpu_share` of all
   cores, `traffic_cpu_share` (CPU seconds of traffic control over time);
+- `drift`: a card is halved in mid-run (`benchmarks/shaped-drift`): seconds from there to the end
+  with planning anew and without, and what was decided when;
 - `policy_shares`: see `traffic_shares.py`.
 """
 
@@ -49,6 +51,7 @@ from headrace.runtime.testbed import Testbed, take_down
 
 MODES = ("a-ps", "a-ring", "b-ps", "b-ring")
 STEPS, QUICK_STEPS, PROFILE_STEPS = 45, 25, 40
+DRIFT_STEPS, SLOW_AT = 220, 30
 ACCURACY = 0.5
 NOTABLE = 0.05
 
@@ -139,6 +142,27 @@ def summary(runs: dict[str, list[dict[str, Any]]], predicted_s: dict[str, float]
     }
 
 
+def drift(scratch: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """A card is halved in the middle of a run: with planning anew and without."""
+    setting = Setting.of("drift", "ring")
+    graph = scratch / f"graph-{setting.cluster.num_machines}"
+    if not graph.exists():
+        partition(GRAPH, graph, setting.cluster.num_machines)
+    bed_name = f"loop-{os.getpid()}"
+    bed = Testbed.up(setting.cluster, bed_name, say=say, shaped=True, cores=CORES["drift"])
+    try:
+        trainings = Trainings(bed, setting, graph, scratch / "drift", ACCURACY)
+        made = setting.plan(trainings.profile(QUICK_STEPS if args.quick else PROFILE_STEPS), "ours")
+        found: dict[str, Any] = {}
+        for name, replan in (("without", False), ("with", True)):
+            found[name] = trainings.drift(name, made, DRIFT_STEPS, SLOW_AT, replan)
+            say(f"drift {name}: {found[name]}")
+    finally:
+        take_down(bed_name)
+    without_s, with_s = (found[name]["since_slow_s"] for name in ("without", "with"))
+    return {**found, "gain": 1 - with_s / without_s, "steps": DRIFT_STEPS, "slow_at": SLOW_AT}
+
+
 def policy_shares(is_quick: bool) -> Any:
     """Whether flows get the shares they are given."""
     words = [sys.executable, str(ROOT / "benchmarks" / "traffic_shares.py"), "--json"]
@@ -152,7 +176,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", action="store_true", help="print one JSON object last")
     parser.add_argument("--quick", action="store_true", help="one mode, one repetition")
-    parser.add_argument("--only", help=f"of {','.join(MODES)}, shares, by commas")
+    parser.add_argument("--only", help=f"of {','.join(MODES)}, drift, shares, by commas")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--steps", type=int, default=STEPS, help=f"of each run ({STEPS})")
     parser.add_argument("--scratch", type=Path, help="folder for graphs and runs, kept")
@@ -164,11 +188,13 @@ def main() -> int:
     found: dict[str, Any] = {"modes": {}}
     if args.output is not None and args.output.exists():
         found = json.loads(args.output.read_text())
-    default = MODES[:1] if args.quick else (*MODES, "shares")
+    default = MODES[:1] if args.quick else (*MODES, "drift", "shares")
     try:
         for stage in args.only.split(",") if args.only else default:
             if stage == "shares":
                 found["policy_shares"] = policy_shares(args.quick)
+            elif stage == "drift":
+                found["drift"] = drift(scratch, args)
             else:
                 found["modes"][stage] = measure(stage, scratch, args)
             found |= {

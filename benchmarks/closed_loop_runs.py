@@ -27,7 +27,7 @@ MODEL = {"task": "learn", "features": 128, "classes": 16, "width": 64, "fanouts"
 SKIP = 15
 """First iterations, in which windows fill and connections find their rates."""
 
-CORES = {"a": 100.0, "b": 8.0}
+CORES = {"a": 100.0, "b": 8.0, "drift": 100.0}
 """Shared out by the machines' `cpu`: in b, machines with few cores are slow; none stands still."""
 
 CONFIGS: dict[str, tuple[str, str, str]] = {
@@ -135,6 +135,28 @@ class Trainings:
             server.wait(30)
         sent: int = last["links"][source].sent - first["links"][source].sent
         return sent / float(last["at_s"] - first["at_s"])
+
+    def drift(self, name: str, made: Plan, steps: int, slow_at: int, replan: bool) -> Any:
+        """Train in epochs; halve the card of the first trainer's machine on the way."""
+        machine = made.placement.trainers[0]
+        nic = next(each for each in self.setting.cluster.hosts if each.name == machine)
+        options = ("--traffic", "none", "--checkpoint-every", "50", *["--replan"][: int(replan)])
+        config = {**MODEL, "task": "epochs", "steps": steps}
+        self.bed.set_nic(machine, nic.nic_in, nic.nic_out)
+        run = Run(self.bed, made, self._graph, self._scratch / name, config, options)
+        run.wait_for_iteration(slow_at)
+        self.bed.set_nic(machine, nic.nic_in / 2, nic.nic_out / 2)
+        slowed_s, slowed_at_s = time.monotonic(), time.time()
+        folder = run.end()
+        events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+        decided = [each for each in events if each["kind"] == "drift"]
+        taken = [each for each in decided if each.get("what") == "replan"]
+        return {
+            "since_slow_s": time.monotonic() - slowed_s,
+            "until_replanned_s": taken[0]["at_s"] - slowed_at_s if taken else None,
+            "decisions": decided,
+            "folder": str(folder),
+        }
 
     def _config(self, steps: int) -> dict[str, Any]:
         return {**MODEL, "steps": steps, "accuracy": self._accuracy}
