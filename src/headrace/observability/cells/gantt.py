@@ -120,7 +120,7 @@ def _title(stretch: Stretch) -> str:
 def _seen(stretch: Stretch) -> list[int]:
     """Iterations of which anything is shown: stores and samplers are ahead of trainers."""
     shown = cut(stretch.trace, stretch.begin_s, stretch.end_s).executions.iteration
-    found: list[int] = np.unique(shown).tolist()
+    found: list[int] = np.unique(shown[shown >= stretch.first]).tolist()
     return found
 
 
