@@ -17,7 +17,8 @@ The last line is one JSON object:
   each configuration, `predicted_over_measured`, `to_accuracy_s`, `gain` of ours (1 - ours over
   theirs, measured and predicted), `ranking_errors` (pairs further apart than 5 % that the
   prediction has in the wrong order), `goodput_over_iperf` of the busiest card, `cpu_share` of all
-  cores, `traffic_cpu_share` (CPU seconds of traffic control over time);
+  cores, `traffic_cpu_share` (CPU seconds of traffic control over time, with its start, in which
+  connections are looked for) and `agents_cpu_share` (of its agents alone, in steady state);
 - `drift`: a card is halved in mid-run (`benchmarks/shaped-drift`): seconds from there to the end
   with planning anew and without, and what was decided when;
 - `policy_shares`: see `traffic_shares.py`.
@@ -100,6 +101,9 @@ def measure(mode: str, scratch: Path, args: argparse.Namespace) -> dict[str, Any
         "cpu_share": max(each["cpu_share"] for all_ in runs.values() for each in all_),
         "traffic_cpu_share": max(
             each["traffic_cpu_share"] for all_ in runs.values() for each in all_
+        ),
+        "agents_cpu_share": max(
+            each["agents_cpu_share"] for all_ in runs.values() for each in all_
         ),
         "steps": steps,
     }

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,7 @@ class Trainings:
             "goodput": self._busiest(first, last, passed_s),
             "cpu_share": (last["cpu_s"] - first["cpu_s"]) / passed_s / (os.cpu_count() or 1),
             "traffic_cpu_share": traffic_s / (steps * measured_s),
+            "agents_cpu_share": (last["agents_s"] - first["agents_s"]) / passed_s,
             "folder": str(folder),
         }
 
@@ -166,6 +168,7 @@ class Trainings:
             "at_s": time.monotonic(),
             "links": self.bed.traffic(),
             "cpu_s": _used_s(),
+            "agents_s": _agents_s(),
         }
 
     def _busiest(self, first: dict[str, Any], last: dict[str, Any], passed_s: float) -> Any:
@@ -195,6 +198,17 @@ def _used_s() -> float:
     words = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
     user, nice, system, _, _, irq, softirq, *_ = map(int, words)
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def _agents_s() -> float:
+    """CPU seconds of the processes that control traffic."""
+    ticks = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if b"headrace.runtime.traffic" in (process / "cmdline").read_bytes():
+                words = (process / "stat").read_text().rpartition(")")[2].split()
+                ticks += int(words[11]) + int(words[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def say(line: str) -> None:
