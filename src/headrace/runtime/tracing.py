@@ -261,18 +261,35 @@ class _Merging:
             waited_s = 0.0 if ring is None else min(max(ring[1] - ring[0], 0.0), end_s - start_s)
             self._executions.add(trainer, n, start_s, end_s - waited_s)
         if self._graph.num_tasks > self._graph.first_ring:
+            work_s = min(map(self._ring_work_s, self._rings.values()), default=0.0)
             for n, rings in self._rings.items():
-                self._add_ring(n, rings)
+                self._add_ring(n, rings, work_s)
 
-    def _add_ring(self, n: int, rings: Mapping[int, list[float]]) -> None:
-        """The ring runs when the last trainer is there, in equal steps."""
-        graph, order = self._graph, self._plan.placed.ring_order
+    def _ring_step(self, rings: Mapping[int, list[float]]) -> tuple[float, float, float]:
+        """When the ring begins, as the last trainer is there; its step, and bytes of a step."""
+        num_steps = 2 * (self._graph.num_trainers - 1)
         start_s = max(ring[0] for ring in rings.values())
         length_s = max(0.0, max(ring[1] for ring in rings.values()) - start_s)
-        num_steps = 2 * (graph.num_trainers - 1)
-        step_s = length_s / num_steps
         model_bytes = max(ring[2] for ring in rings.values())
-        chunk_bytes = ring_bytes(model_bytes, graph.num_trainers) / num_steps
+        chunk_bytes = ring_bytes(model_bytes, self._graph.num_trainers) / num_steps
+        return start_s, length_s / num_steps, chunk_bytes
+
+    def _ring_work_s(self, rings: Mapping[int, list[float]]) -> float:
+        """What a step took beyond the transfer, if nobody else used the network."""
+        _, step_s, chunk_bytes = self._ring_step(rings)
+        order, first = self._plan.placed.ring_order, self._graph.first_trainer
+        pairs = zip(order, (*order[1:], order[0]), strict=True)
+        moving_s = max(self._transfer_s(first + a, first + b, chunk_bytes) for a, b in pairs)
+        return max(0.0, step_s - moving_s)
+
+    def _add_ring(self, n: int, rings: Mapping[int, list[float]], work_s: float) -> None:
+        """Equal steps, each of work and a transfer.
+
+        What no iteration did without is work; what came on top was waiting for the network.
+        """
+        graph, order = self._graph, self._plan.placed.ring_order
+        start_s, step_s, chunk_bytes = self._ring_step(rings)
+        num_steps = 2 * (graph.num_trainers - 1)
         self._executions.add(graph.first_ring, n, start_s, start_s)
         follower = dict(zip(order, (*order[1:], order[0]), strict=True))
         for step in range(num_steps):
@@ -282,8 +299,7 @@ class _Merging:
                 then = here + graph.num_trainers + follower[trainer]
                 if step == num_steps - 1:
                     then = graph.first_trainer + follower[trainer]
-                moving_s = min(self._transfer_s(here + trainer, then, chunk_bytes), step_s)
-                sent_s = begin_s + step_s - moving_s
+                sent_s = begin_s + min(work_s, step_s)
                 self._executions.add(here + trainer, n, begin_s, sent_s)
                 if self._are_apart(here + trainer, then):
                     self._flows.add(here + trainer, then, n, chunk_bytes, sent_s, begin_s + step_s)
