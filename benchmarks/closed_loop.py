@@ -9,7 +9,8 @@ shape of DGTP's testbed) and `benchmarks/shaped-b` (six machines drawn as in its
 first seed), each with a parameter server and with a ring. A short run measures a profile; from it
 come the plans of `distdgl` (its placement, the system's queues), `dgtp` (the paper's search with
 the best beta, shares of `oes`) and `ours` (annealing, the best policy). They run one after the
-other, all of them once in each repetition. `--quick` is one mode of a, once.
+other, all of them once in each repetition. `--quick` is one mode on two machines, once, planned
+without a profile: it shows that everything works, not what it is worth.
 
 The last line is one JSON object:
 
@@ -43,7 +44,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.closed_loop_runs import CONFIGS, CORES, GRAPH, ROOT, Setting, Trainings, say
+from benchmarks.closed_loop_runs import CONFIGS, CORES, GRAPH, ROOT, SKIP, Setting, Trainings, say
 from benchmarks.machine import describe_machine
 from headrace.api.files import save_plan
 from headrace.api.graph import partition
@@ -51,7 +52,10 @@ from headrace.api.profiling import save_profile
 from headrace.runtime.testbed import Testbed, take_down
 
 MODES = ("a-ps", "a-ring", "b-ps", "b-ring")
-STEPS, QUICK_STEPS, PROFILE_STEPS = 45, 25, 40
+STEPS, PROFILE_STEPS = 45, 40
+QUICK_GRAPH = "generated:nodes=2e4,edges=2e5,features=128"
+QUICK_STEPS, QUICK_SKIP, QUICK_IPERF_S = 20, 4, 1.0
+IPERF_S = 5.0
 DRIFT_STEPS, SLOW_AT = 220, 30
 ACCURACY = 0.5
 NOTABLE = 0.05
@@ -63,17 +67,21 @@ def measure(mode: str, scratch: Path, args: argparse.Namespace) -> dict[str, Any
     setting = Setting.of(name, sync)
     graph = scratch / f"graph-{setting.cluster.num_machines}"
     if not graph.exists():
-        partition(GRAPH, graph, setting.cluster.num_machines)
+        partition(QUICK_GRAPH if args.quick else GRAPH, graph, setting.cluster.num_machines)
     steps = QUICK_STEPS if args.quick else args.steps
     bed_name = f"loop-{os.getpid()}"
     bed = Testbed.up(setting.cluster, bed_name, say=say, shaped=True, cores=CORES[name])
     try:
-        trainings = Trainings(bed, setting, graph, scratch / mode, ACCURACY)
+        skip = QUICK_SKIP if args.quick else SKIP
+        trainings = Trainings(bed, setting, graph, scratch / mode, ACCURACY, skip)
         fastest = max(setting.cluster.hosts, key=lambda machine: machine.nic_in)
         slowest = min(setting.cluster.hosts, key=lambda machine: machine.nic_in)
-        iperf = trainings.iperf_bytes_per_s(slowest.name, fastest.name)
-        profile = trainings.profile(QUICK_STEPS if args.quick else PROFILE_STEPS)
-        save_profile(profile, scratch / mode / "profile.yaml")
+        iperf_s = QUICK_IPERF_S if args.quick else IPERF_S
+        iperf = trainings.iperf_bytes_per_s(slowest.name, fastest.name, iperf_s)
+        profile = None
+        if not args.quick:
+            profile = trainings.profile(PROFILE_STEPS)
+            save_profile(profile, scratch / mode / "profile.yaml")
         plans = {config: setting.plan(profile, config) for config in CONFIGS}
         runs: dict[str, list[dict[str, Any]]] = {config: [] for config in CONFIGS}
         for repetition in range(1 if args.quick else args.repetitions):
@@ -156,7 +164,7 @@ def drift(scratch: Path, args: argparse.Namespace) -> dict[str, Any]:
     bed = Testbed.up(setting.cluster, bed_name, say=say, shaped=True, cores=CORES["drift"])
     try:
         trainings = Trainings(bed, setting, graph, scratch / "drift", ACCURACY)
-        made = setting.plan(trainings.profile(QUICK_STEPS if args.quick else PROFILE_STEPS), "ours")
+        made = setting.plan(trainings.profile(PROFILE_STEPS), "ours")
         found: dict[str, Any] = {}
         for name, replan in (("without", False), ("with", True)):
             found[name] = trainings.drift(name, made, DRIFT_STEPS, SLOW_AT, replan)
@@ -192,7 +200,7 @@ def main() -> int:
     found: dict[str, Any] = {"modes": {}}
     if args.output is not None and args.output.exists():
         found = json.loads(args.output.read_text())
-    default = MODES[:1] if args.quick else (*MODES, "drift", "shares")
+    default = ("quick-ring",) if args.quick else (*MODES, "drift", "shares")
     try:
         for stage in args.only.split(",") if args.only else default:
             if stage == "shares":

@@ -28,7 +28,10 @@ MODEL = {"task": "learn", "features": 128, "classes": 16, "width": 64, "fanouts"
 SKIP = 15
 """First iterations, in which windows fill and connections find their rates."""
 
-CORES = {"a": 100.0, "b": 8.0, "drift": 100.0}
+LAST = 10
+"""Last iterations, in which a run may end before anybody has seen how far it is."""
+
+CORES = {"a": 100.0, "b": 8.0, "drift": 100.0, "quick": 100.0}
 """Shared out by the machines' `cpu`: in b, machines with few cores are slow; none stands still."""
 
 CONFIGS: dict[str, tuple[str, str, str]] = {
@@ -76,12 +79,19 @@ class Trainings:
         graph: A part for each machine.
         scratch: Folder for runs.
         accuracy: Share of right answers to reach.
+        skip: First iterations that are not measured.
     """
 
     def __init__(
-        self, bed: Testbed, setting: Setting, graph: Path, scratch: Path, accuracy: float
+        self,
+        bed: Testbed,
+        setting: Setting,
+        graph: Path,
+        scratch: Path,
+        accuracy: float,
+        skip: int = SKIP,
     ) -> None:
-        self.bed, self.setting = bed, setting
+        self.bed, self.setting, self._skip = bed, setting, skip
         self._graph, self._scratch, self._accuracy = graph, scratch, accuracy
 
     def profile(self, steps: int) -> Profile:
@@ -94,13 +104,13 @@ class Trainings:
         """Train; what it took, and what the network and the cores had to do meanwhile."""
         options = ("--traffic", CONFIGS[config][2], "--checkpoint-every", "0")
         run = Run(self.bed, made, self._graph, self._scratch / name, self._config(steps), options)
-        run.wait_for_iteration(SKIP)
+        run.wait_for_iteration(self._skip)
         first = self._look()
-        run.wait_for_iteration(steps - 2)
+        run.wait_for_iteration(steps - LAST)
         last = self._look()
         folder = run.end()
         trace = trace_of(folder)
-        measured_s = measured_iteration_time_s(trace, SKIP)
+        measured_s = measured_iteration_time_s(trace, self._skip)
         passed_s = last["at_s"] - first["at_s"]
         events = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
         traffic_s = sum(
