@@ -294,6 +294,60 @@ def training_for_keeps(result: Result) -> Table:
     )  # fmt: skip
 
 
+def first_hour(result: Result) -> Table:
+    """What a stranger waits for."""
+    return [
+        *figures(
+            result,
+            ("the wheel", "wheel_bytes", "bytes"),
+            ("`pip install` of the base, without a cache, at most", "base_install_s", "s"),
+            ("the same with torch and all of `[train]`", "train/train_install_s", "s"),
+            ("of that, torch", "train/torch_install_s", "s"),
+            ("... in Python", "train/python", ""),
+            ("... what it takes on disk, with NVIDIA's libraries if torch has them",
+             "train/venv_bytes", "bytes"),
+            ("a report from the installed wheel", "has_report", ""),
+        ),
+        *by_name(
+            result, "pythons", "Python",
+            ("`pip install`", "base_install_s", "s"),
+            ("`import headrace`", "import_s", "s"),
+            ("`python -c pass`", "bare_python_s", "s"),
+            ("`headrace --help`", "help_s", "s"),
+            ("first rehearsal", "first_simulation_s", "s"),
+            ("the next", "next_simulation_s", "s"),
+            ("first plan", "first_plan_s", "s"),
+            ("the next", "next_plan_s", "s"),
+            ("`explain`", "explain_s", "s"),
+        ),
+    ]  # fmt: skip
+
+
+def closed_loop(result: Result) -> Table:
+    """Three ways to place and share on a shaped testbed."""
+    ways = (("DistDGL's", "distdgl"), ("DGTP's", "dgtp"), ("ours", "ours"))
+    return [
+        *by_name(
+            result, "modes", "setting",
+            *((f"{name}, per iteration", f"iteration_s/{way}", "s") for name, way in ways),
+            *((f"{name}, predicted", f"predicted_s/{way}", "s") for name, way in ways),
+            ("saved over DistDGL's", "gain/distdgl/measured", "%"),
+            ("predicted", "gain/distdgl/predicted", "%"),
+            ("saved over DGTP's", "gain/dgtp/measured", "%"),
+            ("predicted", "gain/dgtp/predicted", "%"),
+            ("busiest card over iperf3, ours", "goodput_over_iperf/ours", ""),
+            ("cores in use", "cpu_share", "%"),
+        ),
+        *figures(
+            result,
+            ("a card is halved: from there to the end", "drift/without/since_slow_s", "s"),
+            ("the same with planning anew", "drift/with/since_slow_s", "s"),
+            ("shares of three flows, largest relative error", "policy_shares/largest_error", "%"),
+            ("strict priority: the first flow's share", "policy_shares/strict_top", "%"),
+        ),
+    ]  # fmt: skip
+
+
 def as_it_is(result: Result) -> Table:
     """All single figures of a file that nobody has described."""
     rows: list[tuple[str, str]] = []
@@ -310,6 +364,7 @@ def as_it_is(result: Result) -> Table:
 
 
 SECTIONS: Mapping[str, tuple[str, Callable[[Result], Table]]] = {
+    "first_hour": ("The first hour", first_hour),
     "planner": ("Plans", planner),
     "simulator": ("Rehearsals", simulator),
     "theory": ("Theory", theory),
@@ -321,4 +376,5 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Result], Table]]] = {
     "kills": ("Killed processes, one machine", kills),
     "faults": ("Faults, on a cluster", faults),
     "training_for_keeps": ("Training for keeps", training_for_keeps),
+    "closed_loop": ("The closed loop, on a shaped testbed", closed_loop),
 }
