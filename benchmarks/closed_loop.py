@@ -110,9 +110,10 @@ def measure(mode: str, scratch: Path, args: argparse.Namespace) -> dict[str, Any
         "traffic_cpu_share": max(
             each["traffic_cpu_share"] for all_ in runs.values() for each in all_
         ),
-        "agents_cpu_share": max(
-            each["agents_cpu_share"] for all_ in runs.values() for each in all_
-        ),
+        "agents_cpu_share": {
+            config: median(each["agents_cpu_share"] for each in all_)
+            for config, all_ in runs.items()
+        },
         "steps": steps,
     }
 
