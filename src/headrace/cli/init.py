@@ -86,7 +86,7 @@ def _ask(
         SpecError: A quantity cannot be understood.
     """
     from headrace.cli.starter import Machines
-    from headrace.core.units import parse_bytes, parse_bytes_per_s
+    from headrace.core.units import parse_bytes
 
     if can_ask():
         if num is None:
@@ -107,8 +107,19 @@ def _ask(
         num = NUM_MACHINES if num is None else num
         gpus = NUM_GPUS if gpus is None else gpus
         bandwidth = BANDWIDTH if bandwidth is None else bandwidth
-    _check(num, gpus, parse_bytes_per_s(bandwidth), parse_bytes(memory))
+    _check(num, gpus, _rate(bandwidth), parse_bytes(memory))
     return Machines(num, gpus, max(8, 4 * gpus) if cpus is None else cpus, memory, bandwidth)
+
+
+def _rate(bandwidth: str) -> float:
+    """Bytes per second; bare numbers are bytes in a file, and here most likely a slip."""
+    from headrace.core.errors import SpecError
+    from headrace.core.units import parse_bytes_per_s
+
+    rate = parse_bytes_per_s(bandwidth)
+    if bandwidth.strip().replace(".", "", 1).isdecimal():
+        raise SpecError(f"a bandwidth of {bandwidth} has no unit", f"write {bandwidth.strip()}Gbps")
+    return rate
 
 
 def can_ask() -> bool:
@@ -140,6 +151,7 @@ def _write(texts: dict[Path, str], force: bool) -> None:
     from headrace.core.errors import SpecError
 
     for path in texts:
+        path.parent.mkdir(parents=True, exist_ok=True)
         check_can_write(path)
         if path.exists() and not force:
             raise SpecError(

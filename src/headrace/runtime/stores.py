@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from headrace.core.errors import MissingExtraError
 from headrace.graph.feeding.config import StoreAt
 from headrace.graph.service.config import StoreConfig
 from headrace.runtime.endings import how_ended
@@ -88,7 +89,9 @@ class StoreProcess:
         """
         code = self._process.poll()
         if code is not None:
-            raise RunError(f"{self.name} {how_ended(code)}{self._last_words()}", "run again")
+            is_missing = code == MissingExtraError.exit_code
+            remedy = "pip install 'headrace[train]'" if is_missing else "run again"
+            raise RunError(f"{self.name} {how_ended(code)}{self._last_words()}", remedy)
 
     def close(self) -> None:
         """End it."""

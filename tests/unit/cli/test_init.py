@@ -117,6 +117,11 @@ def test_nothing_is_overwritten(folder: Path, name: str) -> None:
     assert (folder / name).read_text() != "mine"
 
 
+def test_a_folder_that_is_not_there_is_made(folder: Path) -> None:
+    assert init("--machines", "2", "-o", "new/one").exit_code == 0
+    assert (folder / "new" / "one" / "cluster.yaml").is_file()
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -126,7 +131,7 @@ def test_nothing_is_overwritten(folder: Path, name: str) -> None:
         ("--gpus 1 --machines 2 --trainers 3", "3 trainers need a GPU each, the machines have 2"),
         ("--cluster c.yaml --gpus 1", "--cluster and --gpus both say what machines there are"),
         ("--cluster c.yaml", "the cluster file c.yaml does not exist"),
-        ("-o nowhere", "nowhere is no directory"),
+        ("--bandwidth 10", "a bandwidth of 10 has no unit"),
     ],
 )
 def test_mistakes(folder: Path, words: str, problem: str) -> None:
