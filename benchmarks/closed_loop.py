@@ -69,6 +69,7 @@ def measure(mode: str, scratch: Path, args: argparse.Namespace) -> dict[str, Any
     if not graph.exists():
         partition(QUICK_GRAPH if args.quick else GRAPH, graph, setting.cluster.num_machines)
     steps = QUICK_STEPS if args.quick else args.steps
+    (scratch / mode).mkdir(parents=True, exist_ok=True)
     bed_name = f"loop-{os.getpid()}"
     bed = Testbed.up(setting.cluster, bed_name, say=say, shaped=True, cores=CORES[name])
     try:
