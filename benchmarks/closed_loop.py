@@ -17,8 +17,9 @@ The last line is one JSON object:
 - `modes`: for each setting and mode `iteration_s` (median of repetitions) and `predicted_s` of
   each configuration, `predicted_over_measured`, `to_accuracy_s`, `gain` of ours (1 - ours over
   theirs, measured and predicted), `ranking_errors` (pairs further apart than 5 % that the
-  prediction has in the wrong order), `goodput_over_iperf` of the busiest card, `cpu_share` of all
-  cores, `traffic_cpu_share` (CPU seconds of traffic control over time, with its start, in which
+  prediction has in the wrong order), `goodput_over_iperf` of the busiest card (bytes over the
+  cable, with headers and repeated packets, over those of iperf3 from the slowest card to the
+  fastest), `cpu_share` of all cores, `traffic_cpu_share` (CPU seconds of traffic control over time, with its start, in which
   connections are looked for) and `agents_cpu_share` (of its agents alone, in steady state);
 - `drift`: a card is halved in mid-run (`benchmarks/shaped-drift`): seconds from there to the end
   with planning anew and without, and what was decided when;
@@ -156,7 +157,7 @@ def summary(runs: dict[str, list[dict[str, Any]]], predicted_s: dict[str, float]
     }
 
 
-def drift(scratch: Path, args: argparse.Namespace) -> dict[str, Any]:
+def drift(scratch: Path) -> dict[str, Any]:
     """A card is halved in the middle of a run: with planning anew and without."""
     setting = Setting.of("drift", "ring")
     graph = scratch / f"graph-{setting.cluster.num_machines}"
@@ -208,7 +209,7 @@ def main() -> int:
             if stage == "shares":
                 found["policy_shares"] = policy_shares(args.quick)
             elif stage == "drift":
-                found["drift"] = drift(scratch, args)
+                found["drift"] = drift(scratch)
             else:
                 found["modes"][stage] = measure(stage, scratch, args)
             found |= {

@@ -41,8 +41,9 @@ CONFIGS: dict[str, tuple[str, str, str]] = {
 }
 """Method, flow policy of the prediction, and who shares the network: the plan, or the system alone.
 
-Without anybody who shares it, TCP comes near to max-min fairness. `priority` is predicted to be
-the best of all policies, or as good, in all modes.
+Without anybody who shares it, TCP comes near to max-min fairness. Ours was
+`auto` until a first look at a-ps, with whose profile `priority` was predicted to be the best policy,
+or as good, in all modes; where `auto` takes `maxmin`, nothing is shared at all.
 """
 
 
@@ -143,8 +144,9 @@ class Trainings:
             time.sleep(seconds)
             last = self._look()
         finally:
-            client.wait(30)
-            server.wait(30)
+            failed = client.wait(30) or server.wait(30)
+        if failed:
+            raise RuntimeError(f"iperf3 ended with code {failed}")
         sent: int = last["links"][source].sent - first["links"][source].sent
         return sent / float(last["at_s"] - first["at_s"])
 
@@ -152,7 +154,8 @@ class Trainings:
         """Train in epochs; halve the card of the first trainer's machine on the way."""
         machine = made.placement.trainers[0]
         nic = next(each for each in self.setting.cluster.hosts if each.name == machine)
-        options = ("--traffic", "none", "--checkpoint-every", "50", *["--replan"][: int(replan)])
+        options = ["--traffic", "none", "--checkpoint-every", "50"]
+        options += ["--replan"] if replan else []
         config = {**MODEL, "task": "epochs", "steps": steps}
         self.bed.set_nic(machine, nic.nic_in, nic.nic_out)
         run = Run(self.bed, made, self._graph, self._scratch / name, config, options)

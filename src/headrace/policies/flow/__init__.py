@@ -5,6 +5,7 @@ then runs on it.
 """
 
 from headrace.policies.flow._base import FLOW_DTYPE, Flow, FlowPolicy
+from headrace.policies.flow.fair import FAIR
 from headrace.policies.flow.fifo import FIFO
 from headrace.policies.flow.maxmin import MAXMIN
 from headrace.policies.flow.mrtf import MRTF, MRTF_EXCLUSIVE
@@ -19,4 +20,4 @@ FLOW_POLICIES: dict[str, FlowPolicy] = {
 }
 """Every policy by name."""
 
-__all__ = ["FLOW_DTYPE", "FLOW_POLICIES", "Flow", "FlowPolicy"]
+__all__ = ["FAIR", "FLOW_DTYPE", "FLOW_POLICIES", "Flow", "FlowPolicy"]

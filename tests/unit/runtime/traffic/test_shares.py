@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from headrace.core.tasks import EdgeKind
-from headrace.policies.flow import Flow
-from headrace.runtime.traffic.rates import fair_shares
+from headrace.policies.flow import FAIR, Flow
+from headrace.runtime.traffic.rates import Rates
 from headrace.runtime.traffic.shares import Port, default_rate, shares_of
 
 NIC = 50e6
@@ -88,13 +88,13 @@ def test_slow_cards_keep_more_for_all_others() -> None:
 def test_flows_get_fair_shares_of_all_cards() -> None:
     """Two fast machines and a slow one: those who pass a full card share it by what they carry."""
     nics = np.array([5.0, 5.0, 1.0])
-    kinds = {0: EdgeKind.GRAPH, 1: EdgeKind.BATCH, 2: EdgeKind.GRAPH, 3: EdgeKind.GRADIENT}
-    ends = {0: (0, 2), 1: (1, 2), 2: (0, 1), 3: (0, 2)}
-    volumes = {0: 1.0, 1: 3.0, 2: 1.0, 3: 1.0}
-    flows = [Flow(*ends[n], 0, n, int(kinds[n]), 0, volumes[n], volumes[n], 0.0) for n in kinds]
-    fair = fair_shares(flows, nics, nics)
-    assert fair == pytest.approx({0: 0.25, 1: 0.75, 2: 4.75})
-    assert fair_shares([], nics, nics) == {}
+    ends = {0: (0, 2), 1: (1, 2), 2: (0, 1)}
+    volumes = {0: 1.0, 1: 3.0, 2: 1.0}
+    kind = int(EdgeKind.GRAPH)
+    flows = [Flow(*ends[n], 0, n, kind, 0, volumes[n], volumes[n], 0.0) for n in ends]
+    fair = Rates(FAIR, nics, nics, 1.0)
+    assert fair.of(flows) == pytest.approx({0: 0.25, 1: 0.75, 2: 4.75})
+    assert fair.of([]) == {}
 
 
 def test_a_flow_gets_no_more_than_it_may() -> None:
