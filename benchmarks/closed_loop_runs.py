@@ -41,9 +41,9 @@ CONFIGS: dict[str, tuple[str, str, str]] = {
 }
 """Method, flow policy of the prediction, and who shares the network: the plan, or the system alone.
 
-Without anybody who shares it, TCP comes near to max-min fairness. Ours was
-`auto` until a first look at a-ps, with whose profile `priority` was predicted to be the best policy,
-or as good, in all modes; where `auto` takes `maxmin`, nothing is shared at all.
+Without anybody who shares it, TCP comes near to max-min fairness. Ours was `auto` until a first
+look at a-ps, with whose profile `priority` was predicted to be the best policy, or as good, in all
+modes; where `auto` takes `maxmin`, nothing is shared at all.
 """
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from headrace.core.plan import Plan
-from headrace.policies.flow import FLOW_POLICIES, Flow
+from headrace.policies.flow import FAIR, FLOW_POLICIES, Flow
 from headrace.runtime.traffic.connections import Joiner, Way, end_from
 from headrace.runtime.traffic.flows import Flows, LiveFlow
-from headrace.runtime.traffic.rates import BY_KIND, Rates, fair_shares, prio_of
+from headrace.runtime.traffic.rates import BY_KIND, DATA_PRIOS, Rates, prio_of
 from headrace.runtime.traffic.shares import Port, share_to
 from headrace.runtime.traffic.wire import Said
 
@@ -35,7 +35,7 @@ class Decider:
         self._names = [machine.name for machine in plan.cluster.hosts]
         self._nic_out = plan.cluster.nic_out_bytes_per_s()
         self._nic_in = plan.cluster.nic_in_bytes_per_s()
-        policy = FLOW_POLICIES[plan.policy]
+        policy = FAIR if plan.policy in BY_KIND else FLOW_POLICIES[plan.policy]
         self._rates = Rates(policy, self._nic_out, self._nic_in, plan.terms.nic_s)
         self._ports: dict[str, Port] = {}
         self._open: dict[str, dict[int, float]] = defaultdict(dict)
@@ -124,9 +124,9 @@ class Decider:
         }
         # Who was open lately has to be forgotten some time.
         self.is_dirty = self._lately_s.keys() != set(sent)
-        flows = [self._flows[number].opened(0.0, 0.0) for number in self._lately_s]
-        fair = fair_shares(flows, self._nic_out, self._nic_in)
-        return {number: _SLACK * rate for number, rate in fair.items()}
+        flows = [self._flows[number] for number in self._lately_s]
+        data = [flow.opened(0.0, 0.0) for flow in flows if flow.kind in DATA_PRIOS]
+        return {number: _SLACK * rate for number, rate in self._rates.of(data).items()}
 
     def _opened(self, number: int, sent_bytes: float) -> Flow:
         flow = self._flows[number]

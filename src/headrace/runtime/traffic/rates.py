@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -24,14 +24,13 @@ a fair share of those cards, which is written down rarely, as it hardly changes.
 BY_ITERATION = frozenset({"omcoflow"})
 """Policies that ask which iteration a flow is of."""
 
-_DATA = (int(EdgeKind.GRAPH), int(EdgeKind.BATCH))
-
-_PRIOS = {EdgeKind.GRAPH: 2, EdgeKind.BATCH: 1}
+DATA_PRIOS = {EdgeKind.GRAPH: 2, EdgeKind.BATCH: 1}
+"""Of flows of data under such policies; all others are first."""
 
 
 def prio_of(policy: str, kind: EdgeKind) -> int:
     """Who borrows first; never changes, as the kernel does not heed a change while packets wait."""
-    return _PRIOS.get(kind, 0) if policy == "priority" else DEFAULT_PRIO
+    return DATA_PRIOS.get(kind, 0) if policy in BY_KIND else DEFAULT_PRIO
 
 
 class Rates:
@@ -60,32 +59,3 @@ class Rates:
             return {}
         rates = self._policy.rates(flows, self._nic_out, self._nic_in, self._pace_s)
         return {flow.edge: float(rate) for flow, rate in zip(flows, rates, strict=True)}
-
-
-def fair_shares(
-    flows: Iterable[Flow], nic_out_bytes_per_s: np.ndarray, nic_in_bytes_per_s: np.ndarray
-) -> dict[int, float]:
-    """What data flows get if all of an iteration's are to end together, by number.
-
-    Max-min shares of all cards, in proportion to what flows carry in an iteration.
-    """
-    num = len(nic_out_bytes_per_s)
-    data = [flow for flow in flows if flow.kind in _DATA]
-    left = np.concatenate([nic_out_bytes_per_s, nic_in_bytes_per_s])
-    ends = np.array([(flow.src, num + flow.dst) for flow in data], np.int64).reshape(-1, 2)
-    weights = np.array([flow.volume for flow in data])
-    is_open, rates = np.ones(len(data), bool), np.zeros(len(data))
-    while is_open.any():
-        loads = np.zeros(2 * num)
-        for side in (0, 1):
-            np.add.at(loads, ends[is_open, side], weights[is_open])
-        levels = np.full(2 * num, np.inf)
-        np.divide(left, loads, out=levels, where=loads > 0)
-        fullest = int(levels.argmin())
-        done = is_open & (ends == fullest).any(axis=1)
-        rates[done] = weights[done] * levels[fullest]
-        for side in (0, 1):
-            np.subtract.at(left, ends[done, side], rates[done])
-        left = np.maximum(left, 0.0)
-        is_open &= ~done
-    return {flow.edge: float(rate) for flow, rate in zip(data, rates, strict=True)}
