@@ -20,7 +20,8 @@ The last line is one JSON object:
   prediction has in the wrong order), `goodput_over_iperf` of the busiest card (bytes over the
   cable, with headers and repeated packets, over those of iperf3 from the slowest card to the
   fastest), `cpu_share` of all cores, `traffic_cpu_share` (CPU seconds of traffic control over
-  time, with its start, in which connections are looked for) and `agents_cpu_share` (of its agents alone, in steady state);
+  time, with its start, in which connections are looked for) and `agents_cpu_share` (of its agents
+  alone, in steady state);
 - `drift`: a card is halved in mid-run (`benchmarks/shaped-drift`): seconds from there to the end
   with planning anew and without, and what was decided when;
 - `policy_shares`: see `traffic_shares.py`.
