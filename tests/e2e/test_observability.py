@@ -155,32 +155,37 @@ def test_everybody_agrees_with_the_trace(
 
 
 def _prometheus_agrees(prometheus: Prometheus, run: Run, reports: list[Any]) -> None:
-    mine, trace = f'{{run="{run.folder.name}"}}', load_trace(run.folder / "trace.npz")
+    trace = load_trace(run.folder / "trace.npz")
+
+    def last(name: str) -> str:
+        """Values are gone soon after the run."""
+        return f'last_over_time(ray_headrace_{name}{{run="{run.folder.name}"}}[30m])'
+
     num_iterations = max(n for (task,), n in _steps(trace).items() if task.startswith("trainer"))
-    done = f"sum(ray_headrace_iterations_total{mine})"
+    done = f"sum({last('iterations_total')})"
     # The last figures leave the driver when it ends; then they wait to be scraped.
     assert patient(lambda: prometheus.query(done) == {(): num_iterations}, 60), (
         prometheus.query(done),
         num_iterations,
     )
     assert num_iterations == run.status()["iterations"] > 40
-    steps = prometheus.query(f"sum by (task) (ray_headrace_task_steps_total{mine})")
+    steps = prometheus.query(f"sum by (task) ({last('task_steps_total')})")
     assert steps == _steps(trace)
-    moved = prometheus.query(f"sum by (source, target) (ray_headrace_link_bytes_total{mine})")
+    moved = prometheus.query(f"sum by (source, target) ({last('link_bytes_total')})")
     expected = _moved(trace)
     assert len(expected) == 12
     assert moved == pytest.approx(expected, rel=1e-9)
-    cards = prometheus.query(f"sum by (direction, machine) (ray_headrace_nic_bytes_total{mine})")
+    cards = prometheus.query(f"sum by (direction, machine) ({last('nic_bytes_total')})")
     for machine in ("m0", "m1", "m2", "m3"):
         received = sum(num for (_, target), num in expected.items() if target == machine)
         assert cards["in", machine] > received
-    seeds = prometheus.query(f"sum(ray_headrace_samples_total{mine})")
+    seeds = prometheus.query(f"sum({last('samples_total')})")
     assert seeds == {(): reports[-1]["num_seeds"]}
     checkpoints = [each for each in run.events("checkpoint") if "problem" not in each]
-    made = prometheus.query(f"sum(ray_headrace_checkpoints_total{mine})")
+    made = prometheus.query(f"sum({last('checkpoints_total')})")
     assert made == {(): len(checkpoints)}
-    figures = f"max by (figure) (last_over_time(ray_headrace_figure{mine}[30m]))"
-    assert prometheus.query(figures) == pytest.approx({(k,): v for k, v in reports[-1].items()})
+    figures = prometheus.query(f"max by (figure) ({last('figure')})")
+    assert figures == pytest.approx({(k,): v for k, v in reports[-1].items()})
     _panels_show_something(prometheus, run)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 PREFIX = "ray_"
 """Ray puts it before every name that it exports."""
@@ -13,26 +12,17 @@ RUN_LABELS = ("run", "job")
 """Every metric has these: the id of the run, and what its job is called."""
 
 
-class Kind(StrEnum):
-    """How a metric's values follow each other."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-
-
 @dataclass(frozen=True)
 class Metric:
     """Something that is counted or measured.
 
     Attributes:
-        name: As headrace calls it.
-        kind: A counter only grows; a gauge is gone seconds after its run.
+        name: As headrace calls it; what only grows ends with `_total`.
         text: What it is.
         labels: What tells its values apart, beside `RUN_LABELS`.
     """
 
     name: str
-    kind: Kind
     text: str
     labels: tuple[str, ...] = ()
 
@@ -44,64 +34,48 @@ class Metric:
 
 _TASK = ("task", "role", "machine")
 
-ITERATIONS = Metric(
-    "headrace_iterations_total", Kind.COUNTER, "Iterations that all trainers have done"
-)
-SAMPLES = Metric("headrace_samples_total", Kind.COUNTER, "Seeds that trainers have learnt from")
+ITERATIONS = Metric("headrace_iterations_total", "Iterations that all trainers have done")
+SAMPLES = Metric("headrace_samples_total", "Seeds that trainers have learnt from")
 STEPS = Metric(
     "headrace_task_steps_total",
-    Kind.COUNTER,
     "Iterations in which a sampler, trainer or parameter server has done its part",
     _TASK,
 )
 BUSY = Metric(
     "headrace_task_busy_seconds_total",
-    Kind.COUNTER,
     "Seconds in which a task worked; a trainer's include the exchange of gradients",
     _TASK,
 )
 LINK_BYTES = Metric(
     "headrace_link_bytes_total",
-    Kind.COUNTER,
     "Bytes of graph data, batches and gradients from machine to machine, as the trace has them",
     ("source", "target"),
 )
 NIC_BYTES = Metric(
     "headrace_nic_bytes_total",
-    Kind.COUNTER,
     "Bytes of a machine's network card since the run began, whoever sent them",
     ("machine", "direction"),
 )
-RESTARTS = Metric(
-    "headrace_restarts_total", Kind.COUNTER, "Tasks that were started again while the run went on"
-)
-RESUMES = Metric(
-    "headrace_resumes_total", Kind.COUNTER, "Times that the run went on from a checkpoint"
-)
-CHECKPOINTS = Metric("headrace_checkpoints_total", Kind.COUNTER, "Checkpoints that were kept")
+RESTARTS = Metric("headrace_restarts_total", "Tasks that were started again while the run went on")
+RESUMES = Metric("headrace_resumes_total", "Times that the run went on from a checkpoint")
+CHECKPOINTS = Metric("headrace_checkpoints_total", "Checkpoints that were kept")
 CHECKPOINT_SECONDS = Metric(
     "headrace_checkpoint_seconds_total",
-    Kind.COUNTER,
     "Seconds in which training stood still for checkpoints",
 )
 ITERATION_SECONDS = Metric(
-    "headrace_iteration_seconds", Kind.GAUGE, "Seconds from iteration to iteration, of late"
+    "headrace_iteration_seconds", "Seconds from iteration to iteration, of late"
 )
-SPEED = Metric(
-    "headrace_samples_per_second", Kind.GAUGE, "Seeds per second of all trainers, in this epoch"
-)
+SPEED = Metric("headrace_samples_per_second", "Seeds per second of all trainers, in this epoch")
 IDLE_SHARE = Metric(
     "headrace_trainer_idle_share",
-    Kind.GAUGE,
     "Share of this epoch in which a trainer waited for batches",
     _TASK,
 )
-EPOCH = Metric("headrace_epoch", Kind.GAUGE, "Epoch that the script reported last")
-FIGURE = Metric(
-    "headrace_figure", Kind.GAUGE, "What the script reported last, e.g. its loss", ("figure",)
-)
-TASKS = Metric("headrace_tasks", Kind.GAUGE, "Tasks in each state", ("state",))
-MEMORY = Metric("headrace_task_memory_bytes", Kind.GAUGE, "Memory of a task's process", _TASK)
+EPOCH = Metric("headrace_epoch", "Epoch that the script reported last")
+FIGURE = Metric("headrace_figure", "What the script reported last, e.g. its loss", ("figure",))
+TASKS = Metric("headrace_tasks", "Tasks in each state", ("state",))
+MEMORY = Metric("headrace_task_memory_bytes", "Memory of a task's process", _TASK)
 
 METRICS = (
     ITERATIONS,
@@ -128,23 +102,4 @@ Labels = tuple[str, ...]
 """Values of a metric's own labels, in their order."""
 
 Values = Mapping[tuple[Metric, Labels], float]
-"""What is known at one moment: totals of counters, values of gauges."""
-
-
-class Growth:
-    """By how much counters grew since the last time, and what gauges are now."""
-
-    def __init__(self) -> None:
-        self._before: dict[tuple[Metric, Labels], float] = {}
-
-    def of(self, values: Values) -> list[tuple[Metric, Labels, float]]:
-        """What to send: gauges as they are, of counters the growth if there is any."""
-        news = []
-        for (metric, labels), value in values.items():
-            if metric.kind is Kind.COUNTER:
-                total, value = value, value - self._before.get((metric, labels), 0.0)
-                if value <= 0:
-                    continue
-                self._before[metric, labels] = total
-            news.append((metric, labels, value))
-        return news
+"""What is known at one moment."""

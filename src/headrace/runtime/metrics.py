@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace.core.plan import Plan
 from headrace.observability import metrics
-from headrace.observability.metrics import Growth, Kind, Labels, Metric, Values
+from headrace.observability.metrics import Labels, Metric, Values
 from headrace.observability.trackers import numbers_of
 from headrace.runtime.listening import RunListener
 from headrace.runtime.placing import Slot
@@ -20,7 +20,7 @@ from headrace.runtime.run_status import Status, TaskState
 from headrace.runtime.work import WorkTotals
 
 Sink = Callable[[Metric, Labels, float], None]
-"""Takes a gauge's value, or by how much a counter grew."""
+"""Takes a value."""
 
 _EVERY_S = 2.0
 # Measured: a value takes 10 us to send; so sending takes a hundredth of the time at most.
@@ -37,7 +37,6 @@ class RunMetrics(RunListener):
 
     def __init__(self, sink: Sink, clock: Callable[[], float] = time.monotonic) -> None:
         self._sink, self._clock = sink, clock
-        self._growth = Growth()
         self._work = WorkTotals()
         self._slots: dict[str, Slot] = {}
         self._first = ""
@@ -47,7 +46,7 @@ class RunMetrics(RunListener):
         self._nics: dict[tuple[str, str], int] = {}
         self._nic_bytes: dict[tuple[str, str], int] = {}
         self._num_checkpoints, self._checkpoints_s = 0, 0.0
-        self._first_iteration = 0
+        self._first_iteration, self._num_iterations = 0, 0
         self._first_attempt: int | None = None
         self._before: tuple[int, float] | None = None
         self._iteration_s: float | None = None
@@ -92,8 +91,11 @@ class RunMetrics(RunListener):
 
     def values(self, status: Status) -> Values:
         """All that is known."""
+        # After a resume, iterations are done again.
+        done = status.iterations - self._first_iteration
+        self._num_iterations = max(self._num_iterations, done)
         found: dict[tuple[Metric, Labels], float] = {
-            (metrics.ITERATIONS, ()): status.iterations - self._first_iteration,
+            (metrics.ITERATIONS, ()): self._num_iterations,
             (metrics.SAMPLES, ()): self._num_samples,
             (metrics.CHECKPOINTS, ()): self._num_checkpoints,
             (metrics.CHECKPOINT_SECONDS, ()): self._checkpoints_s,
@@ -161,12 +163,15 @@ class RunMetrics(RunListener):
             if self._before is not None and steps > self._before[0]:
                 self._iteration_s = (end_s - self._before[1]) / (steps - self._before[0])
             self._before = steps, end_s
-        for metric, labels, value in self._growth.of(self.values(status)):
+        for (metric, labels), value in self.values(status).items():
             self._sink(metric, labels, value)
 
 
 class RaySink:
     """Gives values to Ray, which exports them from this machine.
+
+    Totals too are gauges for Ray: of its counters it sends what they grew by, once or several times
+    or, if a node is slow, not at all, and adds up what arrives.
 
     Args:
         run_id: Of the run.
@@ -174,23 +179,17 @@ class RaySink:
     """
 
     def __init__(self, run_id: str, job: str) -> None:
-        from ray.util.metrics import Counter, Gauge
+        from ray.util.metrics import Gauge
 
         always = dict(zip(metrics.RUN_LABELS, (run_id, job), strict=True))
         self._ray: dict[Metric, Any] = {}
         for metric in metrics.METRICS:
-            kind = Counter if metric.kind is Kind.COUNTER else Gauge
-            made = kind(metric.name, metric.text, (*metrics.RUN_LABELS, *metric.labels))
+            made = Gauge(metric.name, metric.text, (*metrics.RUN_LABELS, *metric.labels))
             self._ray[metric] = made.set_default_tags(always)
 
     def __call__(self, metric: Metric, labels: Labels, value: float) -> None:
-        """Count or set a value."""
-        tags = dict(zip(metric.labels, labels, strict=True))
-        ray_metric = self._ray[metric]
-        if metric.kind is Kind.COUNTER:
-            ray_metric.inc(float(value), tags)
-        else:
-            ray_metric.set(float(value), tags)
+        """Set a value."""
+        self._ray[metric].set(float(value), dict(zip(metric.labels, labels, strict=True)))
 
 
 def endpoints(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.core.job import Role
 from headrace.observability import metrics
-from headrace.observability.metrics import METRICS, Kind, Labels, Metric
+from headrace.observability.metrics import METRICS, Labels, Metric
 from headrace.runtime.metrics import RunMetrics, endpoints
 from headrace.runtime.run_status import TaskState, TaskStatus
 from tests.unit.runtime.listened import small_plan, status
@@ -24,8 +24,7 @@ class Prometheus:
     def __call__(self, metric: Metric, labels: Labels, value: float) -> None:
         assert metric in METRICS
         assert len(labels) == len(metric.labels)
-        before = self.values.get((metric, labels), 0.0) if metric.kind is Kind.COUNTER else 0.0
-        self.values[metric, labels] = before + value
+        self.values[metric, labels] = value
 
     def get(self, metric: Metric, *labels: str) -> float:
         return self.values[metric, labels]
