@@ -28,6 +28,7 @@ from headrace.runtime.feeds import (
     portions_of,
     start_samplers,
 )
+from headrace.runtime.first_batch import ASKED
 from headrace.runtime.messages import send
 from headrace.runtime.sharing import Share, SharedBatches, take_share
 from headrace.runtime.stepping import steps_of
@@ -276,6 +277,7 @@ def _watched(
 ) -> Iterator[Any]:
     """Batches of one epoch from the first on, while the display learns how fast they are taken."""
     num_seeds, batch_size, num_steps = size
+    send(run.messages, ASKED)
     began_s = told_s = time.perf_counter()
     waited_s = 0.0
     steps = steps_of(run) if trains else None

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from headrace.graph.service.security import Authority, Credentials, Secret
 from headrace.runtime.context import CONTEXT_VARIABLE, RunContext
 from headrace.runtime.endings import how_ended
 from headrace.runtime.errors import RunError
+from headrace.runtime.first_batch import FirstBatch
 from headrace.runtime.folders import keep_logs, run_folder
 from headrace.runtime.interruption import ENDING, signals_handled
 from headrace.runtime.messages import Inbox
@@ -149,9 +151,13 @@ def _run(wanted: LocalRun, num_stores: int, machine: str, folder: Path, watcher:
         stack.callback(_end, trainer)
         watcher.say(f"trainer on {machine} runs {wanted.script} (process {trainer.pid})")
         reader = _read_lines(trainer.stdout, watcher)
+        first_batch = FirstBatch(time.monotonic())
         while not _has_ended(trainer):
             for message in inbox.receive(_LOOK_S):
+                first_batch.see(message)
                 watcher.tell(message)
+            if line := first_batch.look(time.monotonic()):
+                watcher.say(line)
             for store in stores:
                 store.check()
         code = _end(trainer)
@@ -216,11 +222,23 @@ def _start_trainer(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE if output is None else output,
         stderr=subprocess.STDOUT if output is None else None,
-        env={**os.environ, CONTEXT_VARIABLE: str(context), "PYTHONUNBUFFERED": "1"},
+        env={
+            "OMP_NUM_THREADS": str(_num_threads(wanted.num_samplers)),
+            **os.environ,
+            CONTEXT_VARIABLE: str(context),
+            "PYTHONUNBUFFERED": "1",
+        },
         start_new_session=True,
         text=True,
         errors="replace",
     )
+
+
+def _num_threads(num_samplers: int) -> int:
+    # Threads of one computation wait for each other: where samplers take a core from one of them,
+    # all of them stand still (twenty times slower on two busy cores).
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return max(1, cores - num_samplers)
 
 
 def _has_ended(process: subprocess.Popen[str]) -> bool:

@@ -21,6 +21,7 @@ from headrace.graph.feeding.config import StoreAt  # noqa: E402
 from headrace.graph.service.security import Credentials, Secret  # noqa: E402
 from headrace.runtime import loading  # noqa: E402
 from headrace.runtime.context import CONTEXT_VARIABLE, RunContext  # noqa: E402
+from headrace.runtime.first_batch import ASKED  # noqa: E402
 from tests.unit.graph.loading.loading_graphs import assert_same  # noqa: E402
 from tests.unit.graph.small_graphs import heterogeneous, homogeneous, write  # noqa: E402
 
@@ -53,7 +54,8 @@ def test_the_last_step_counts_in_the_speed(parts: Path, monkeypatch: pytest.Monk
     run = RunContext(machine="m1", messages=parts.parent / "messages")
     for _ in loading._watched(run, batches(), trains=False, size=(30, 32, 1)):
         clock.now_s += 3.0
-    (message,) = sent
+    asked, message = sent
+    assert asked == ASKED
     assert (message["elapsed_s"], message["waited_s"]) == (4.0, 1.0)
     assert message["num_samples"] == 30
 
