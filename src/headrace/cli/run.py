@@ -24,6 +24,7 @@ from headrace.cli.options import (
     traffic_of,
 )
 from headrace.cli.troubles import INTERRUPTED_EXIT_CODE
+from headrace.core.errors import DOCS_URL
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 CHECKPOINT_EVERY = 100
 MAX_RESTARTS = 3
+LOADERS_PAGE = "data-path.md#from-a-pyg-script-to-a-headrace-script"
 
 EXAMPLE = (
     "Example: headrace run --plan plan.json --graph parts train.py -- --epochs 10\n\n"
@@ -269,6 +271,9 @@ def _run_local(wanted: LocalRun, track: tuple[str, ...], as_json: bool) -> NoRet
         except KeyboardInterrupt:
             display.say("interrupted; all processes of the run have ended")
             raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
+    if code == 0 and not display.progress.has_asked:
+        voice.note("note: the script took no batch from a headrace loader, so it trained by itself")
+        voice.note(f"  see: {DOCS_URL}{LOADERS_PAGE}")
     if as_json:
         summary = {
             "script": str(wanted.script),

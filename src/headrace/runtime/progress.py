@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from headrace.runtime.first_batch import ASKED
+
 BUSY_SHARE = 0.1
 """Up to which share of waiting a trainer counts as busy; the target of `idle_share`."""
 
@@ -25,6 +27,7 @@ class Progress:
         idle_share: Share of that time in which the trainer waited for a batch.
         waits_for: The stage that takes longest, if the trainer waits; else `nothing`.
         cache_hit_rate: Share of rows of other machines that samplers had; none without a cache.
+        has_asked: Whether the script asked one of headrace's loaders for batches.
     """
 
     figures: Mapping[str, Any] = field(default_factory=dict)
@@ -35,9 +38,12 @@ class Progress:
     idle_share: float = 0.0
     waits_for: str = "nothing"
     cache_hit_rate: float | None = None
+    has_asked: bool = False
 
     def after(self, message: Mapping[str, Any]) -> Progress:
         """What is known with one more message."""
+        if message.get("kind") == ASKED["kind"]:
+            return replace(self, has_asked=True)
         if message.get("kind") == "report":
             figures = message["figures"]
             return replace(self, figures=figures, reports=(*self.reports, figures))

@@ -65,7 +65,10 @@ def test_reports_are_lines_and_output_is_the_scripts(tmp_path: Path) -> None:
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert out == "script says --epochs 2\n"
-    assert err.splitlines()[1:] == ["epoch 1  loss 1", "epoch 2  loss 0.5"]
+    _, *reports, note, page = err.splitlines()
+    assert reports == ["epoch 1  loss 1", "epoch 2  loss 0.5"]
+    assert note.startswith("note: the script took no batch from a headrace loader")
+    assert page.endswith("docs/data-path.md#from-a-pyg-script-to-a-headrace-script")
 
 
 def test_json_is_alone_on_standard_output(tmp_path: Path) -> None:

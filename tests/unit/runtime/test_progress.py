@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace.runtime.first_batch import ASKED
 from headrace.runtime.progress import Progress
 
 
@@ -46,6 +47,11 @@ def test_evaluation_and_the_unknown_change_nothing() -> None:
     assert before.after(batches(trains=False, batch=7)) == before
     assert before.after({"kind": "later"}) == before
     assert before.after({}) == before
+
+
+def test_a_script_that_loops_over_a_loader_has_asked() -> None:
+    assert not Progress().has_asked
+    assert Progress().after(ASKED).after(batches()).has_asked
 
 
 def test_reports_are_kept() -> None:
