@@ -10,9 +10,6 @@ from contextlib import ExitStack
 
 from headrace.runtime.testbed import Testbed
 
-PAYLOAD = 1448 / 1514
-"""Of a full Ethernet packet: what is left without headers."""
-
 _RECEIVE = """
 import json, socket, sys, threading, time
 num_flows, warm_s, measure_s = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])

@@ -31,6 +31,10 @@ QUANTUM_BYTES = 60_000
 """What a class may send before the next has its turn, if both want more than their rates. Always
 given: the kernel would derive it from the rate, and complain about what it finds."""
 
+DATA_SHARE = 1448 / 1514
+"""Of a full Ethernet packet: what TCP carries of data. The kernel counts packets; rates here are of
+data, as in a cluster file."""
+
 _NO_CLASS = 0xFFFFFFFF  # what the kernel says of the trunk's parent
 _MIN_BURST_BYTES = 65_536  # the largest packet that a socket hands down
 _BURST_S = 0.002  # a timer comes late on a machine with much to do; the burst makes up for it
@@ -63,7 +67,7 @@ class HtbClass:
         handle: Number of the class.
         parent: The class it borrows from; `ROOT` for the trunk.
         rate_bytes_per_s: What it has for sure, as long as the rates below a parent sum up to the
-            parent's at most. Bytes are counted with Ethernet headers.
+            parent's at most.
         ceil_bytes_per_s: What it gets at most, if others leave it.
         prio: Smaller ones are first to borrow.
         quantum_bytes: Classes that borrow do so in proportion to this.
@@ -81,6 +85,16 @@ def plain_tree(nic_bytes_per_s: float) -> tuple[HtbClass, HtbClass]:
     """The card's rate for all packets alike."""
     rate = nic_bytes_per_s
     return HtbClass(TRUNK, ROOT, rate, rate), HtbClass(DEFAULT, TRUNK, rate, rate)
+
+
+def to_kernel(bytes_per_s: float) -> int:
+    """A rate as the kernel counts it."""
+    return max(1, round(bytes_per_s / DATA_SHARE))
+
+
+def from_kernel(bytes_per_s: float) -> float:
+    """A rate of data."""
+    return bytes_per_s * DATA_SHARE
 
 
 def burst_bytes(rate_bytes_per_s: float) -> int:
@@ -246,15 +260,15 @@ def _read(message: Any) -> HtbClass:
     return HtbClass(
         handle=message["handle"],
         parent=ROOT if message["parent"] == _NO_CLASS else message["parent"],
-        rate_bytes_per_s=options.get_attr("TCA_HTB_RATE64") or values["rate"],
-        ceil_bytes_per_s=options.get_attr("TCA_HTB_CEIL64") or values["ceil"],
+        rate_bytes_per_s=from_kernel(options.get_attr("TCA_HTB_RATE64") or values["rate"]),
+        ceil_bytes_per_s=from_kernel(options.get_attr("TCA_HTB_CEIL64") or values["ceil"]),
         prio=values["prio"],
         quantum_bytes=values["quantum"],
     )
 
 
 def _tell(route: Route, command: str, index: int, told: HtbClass) -> None:
-    rate, ceil = max(1, round(told.rate_bytes_per_s)), max(1, round(told.ceil_bytes_per_s))
+    rate, ceil = to_kernel(told.rate_bytes_per_s), to_kernel(told.ceil_bytes_per_s)
     route.tc(
         command,
         "htb",

@@ -64,7 +64,7 @@ def test_a_tree_has_a_trunk_and_a_place_for_everything() -> None:
     root, trunk, default, queue = (options for *_, options in kernel.told)
     assert root == {"default": 2}
     assert (trunk["parent"], default["parent"]) == (htb.ROOT, htb.TRUNK)
-    assert trunk["rate"] == trunk["ceil"] == default["rate"] == 50_000_000
+    assert trunk["rate"] == trunk["ceil"] == default["rate"] == htb.to_kernel(50e6)
     assert trunk["quantum"] == htb.QUANTUM_BYTES
     assert queue == {"parent": htb.DEFAULT, "limit": htb.queue_bytes(50e6)}
 
@@ -80,13 +80,13 @@ def test_changing_leaves_the_queue_alone() -> None:
     htb.change(kernel, 7, htb.HtbClass(0x10010, htb.TRUNK, 1e6, 2e6, prio=3, quantum_bytes=9_000))
     [(command, kind, handle, options)] = kernel.told
     assert (command, kind, handle) == ("change-class", "htb", 0x10010)
-    assert (options["rate"], options["ceil"]) == (1_000_000, 2_000_000)
+    assert (options["rate"], options["ceil"]) == (htb.to_kernel(1e6), htb.to_kernel(2e6))
     assert (options["prio"], options["quantum"]) == (3, 9_000)
 
 
 def test_a_slower_card_leaves_everyone_their_share() -> None:
-    flow = shown(0x10010, htb.TRUNK, 2_000_000)
-    kernel = Kernel(classes=(flow, shown(htb.TRUNK, 0xFFFFFFFF, 8_000_000)))
+    flow = shown(0x10010, htb.TRUNK, htb.to_kernel(2e6))
+    kernel = Kernel(classes=(flow, shown(htb.TRUNK, 0xFFFFFFFF, htb.to_kernel(8e6))))
     htb.scale(kernel, 7, 4e6)
     told = [(command, handle, options) for command, _, handle, options in kernel.told]
     assert [(command, handle) for command, handle, _ in told] == [
@@ -94,9 +94,15 @@ def test_a_slower_card_leaves_everyone_their_share() -> None:
         ("change-class", 0x10010),
         ("change", 0x100000),
     ]
-    assert [options.get("rate") for *_, options in told] == [4_000_000, 1_000_000, None]
+    rates = [options["rate"] for *_, options in told[:2]]
+    assert rates == [pytest.approx(htb.to_kernel(rate), abs=1) for rate in (4e6, 1e6)]
     assert told[1][2]["quantum"] == 9_000
     assert told[2][2] == {"parent": 0x10010, "limit": htb.queue_bytes(1e6)}
+
+
+def test_the_kernel_counts_headers() -> None:
+    assert htb.to_kernel(1448) == 1514
+    assert htb.from_kernel(1514) == pytest.approx(1448)
 
 
 def test_only_a_tree_can_be_changed() -> None:
@@ -107,7 +113,7 @@ def test_only_a_tree_can_be_changed() -> None:
 def test_very_fast_cards_are_read_in_full() -> None:
     kernel = Kernel(classes=(shown(htb.TRUNK, 0xFFFFFFFF, 0xFFFFFFFF, 6_250_000_000),))
     [trunk] = htb.classes_of(kernel, 7)
-    assert (trunk.parent, trunk.rate_bytes_per_s) == (htb.ROOT, 6.25e9)
+    assert (trunk.parent, trunk.rate_bytes_per_s) == (htb.ROOT, htb.from_kernel(6.25e9))
 
 
 def test_a_class_can_be_removed() -> None:

@@ -42,8 +42,8 @@ class Limits(Value):
     """What a machine has at most.
 
     Attributes:
-        in_bytes_per_s: What its network card receives, with Ethernet headers.
-        out_bytes_per_s: What its network card sends.
+        in_bytes_per_s: Data that its network card receives.
+        out_bytes_per_s: Data that its network card sends.
         cores: CPU time of all its processes together, in cores of this machine.
     """
 

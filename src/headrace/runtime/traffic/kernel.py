@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
-from headrace.runtime.htb import ROOT, TRUNK, HtbClass, burst_bytes
+from headrace.runtime.htb import ROOT, TRUNK, HtbClass, burst_bytes, from_kernel, to_kernel
 
 _ERROR, _DONE = 2, 3
 _NEW_CLASS, _GET_CLASS = 40, 42
@@ -144,7 +144,7 @@ class Classes(Netlink):
     def __init__(self, index: int) -> None:
         super().__init__(socket.NETLINK_ROUTE)
         self._index = index
-        self.trunk_bytes_per_s = 0
+        self.trunk_bytes_per_s = 0.0
         self._ask = _CLASS.pack(0, index, 0, ROOT, 0)
         self._stats_at: dict[int, int] = {}
 
@@ -161,7 +161,7 @@ class Classes(Netlink):
                 offset = _find(data, begin + _CLASS.size, end, _STATS) - begin
                 self._stats_at[end - begin] = offset
             if handle == TRUNK:
-                self.trunk_bytes_per_s = _rate(data, begin + _CLASS.size, end)
+                self.trunk_bytes_per_s = from_kernel(_rate(data, begin + _CLASS.size, end))
             sent, _, waiting = _COUNTERS.unpack_from(data, begin + offset)
             found[handle] = Counters(sent, waiting)
         return found
@@ -173,8 +173,8 @@ class Classes(Netlink):
 
 def class_message(index: int, changed: HtbClass) -> bytes:
     """What the kernel is told about a class, without the message's header."""
-    rate, ceil = max(1000, round(changed.rate_bytes_per_s)), round(changed.ceil_bytes_per_s)
-    ceil = max(rate, ceil)
+    rate = max(1000, to_kernel(changed.rate_bytes_per_s))
+    ceil = max(rate, to_kernel(changed.ceil_bytes_per_s))
     options = _HTB.pack(
         *(_ETHERNET, 0, 0, 0, min(rate, _MOST_32)),
         *(_ETHERNET, 0, 0, 0, min(ceil, _MOST_32)),

@@ -148,7 +148,7 @@ def trunk_rate(route: Any, index: int) -> float | None:
         if each["handle"] == TRUNK:
             options = each.get_attr("TCA_OPTIONS")
             parms = None if options is None else options.get_attr("TCA_HTB_PARMS")
-            return None if parms is None else float(parms["rate"])
+            return None if parms is None else htb.from_kernel(parms["rate"])
     return None
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.graph.feeding.recording import Recorder, mark_path
-from headrace.runtime.htb import TRUNK, HtbClass
+from headrace.runtime.htb import TRUNK, HtbClass, from_kernel
 from headrace.runtime.traffic.agent import OpenFlows
 from headrace.runtime.traffic.connections import End
 from headrace.runtime.traffic.finding import Finder
@@ -98,7 +98,8 @@ def test_a_filter_names_the_peer_and_both_ports() -> None:
 
 
 def test_rates_are_told_in_bytes_and_bursts_in_ticks() -> None:
-    message = class_message(3, HtbClass(0x10010, TRUNK, 1e6, 50e6, 2, 120_000))
+    data_rates = from_kernel(1e6), from_kernel(50e6)
+    message = class_message(3, HtbClass(0x10010, TRUNK, *data_rates, 2, 120_000))
     _, index, handle, parent = struct.unpack_from("=BxxxiII", message)
     assert (index, handle, parent) == (3, 0x10010, TRUNK)
     at = message.index(struct.pack("=I", 1_000_000))
@@ -111,7 +112,8 @@ def test_rates_are_told_in_bytes_and_bursts_in_ticks() -> None:
 
 
 def test_fast_cards_have_rates_beyond_32_bits() -> None:
-    message = class_message(3, HtbClass(0x10010, TRUNK, 12.5e9, 12.5e9))
+    rate = from_kernel(12.5e9)
+    message = class_message(3, HtbClass(0x10010, TRUNK, rate, rate))
     assert message.count(struct.pack("=Q", 12_500_000_000)) == 2
 
 
