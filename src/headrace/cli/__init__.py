@@ -119,7 +119,7 @@ def _headrace(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Says what a distributed GNN training job will do before it does it.
+    """Trains graph neural networks on several machines with your PyG script.
 
     Example: headrace simulate --cluster cluster.yaml --job job.yaml
     """
