@@ -11,6 +11,9 @@ from headrace.cli import voice
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+COMPILING = "compiling, once: up to half a minute; from now on this takes a second or two"
+"""What is said while numba compiles what a command needs for the first time."""
+
 
 @contextmanager
 def steps(num_steps: int) -> Iterator[Callable[[str], None]]:
@@ -23,14 +26,18 @@ def steps(num_steps: int) -> Iterator[Callable[[str], None]]:
         What to call with a step's name before the step begins.
     """
     if not voice.has_bars():
-        yield _line_writer(num_steps)
+        with _compiling_told(voice.note):
+            yield _line_writer(num_steps)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False))
     counted = (BarColumn(), MofNCompleteColumn()) if num_steps > 1 else ()
     console = voice.console(stderr=True)
-    with Progress(*columns, *counted, console=console, transient=True) as progress:
+    with (
+        Progress(*columns, *counted, console=console, transient=True) as progress,
+        _compiling_told(progress.console.print),
+    ):
         bar = progress.add_task("", total=num_steps)
         num_begun = 0
 
@@ -40,6 +47,26 @@ def steps(num_steps: int) -> Iterator[Callable[[str], None]]:
             num_begun += 1
 
         yield begin
+
+
+@contextmanager
+def _compiling_told(tell: Callable[[str], None]) -> Iterator[None]:
+    """Say once that code is being compiled, if numba has not kept it from an earlier command."""
+    from numba.core.event import Event, Listener, install_listener
+
+    class Teller(Listener):
+        has_told = False
+
+        def on_start(self, event: Event) -> None:
+            if not self.has_told:
+                self.has_told = True
+                tell(COMPILING)
+
+        def on_end(self, event: Event) -> None:
+            pass
+
+    with install_listener("numba:compile", Teller()):
+        yield
 
 
 def _line_writer(num_steps: int) -> Callable[[str], None]:

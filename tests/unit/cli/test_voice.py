@@ -9,12 +9,13 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import numba
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from headrace import __version__
-from headrace.cli import app, voice
+from headrace.cli import app, progress, voice
 from tests.unit.cli.test_help import COMMANDS
 
 ROOT = Path(__file__).parents[3]
@@ -116,3 +117,14 @@ def test_what_is_shared_is_described_alike() -> None:
             if name in shared and words != ("logs",):  # its JSON is an object per line
                 texts[name].add(f"{option.metavar} {option.help}")
     assert {name: found for name, found in texts.items() if len(found) > 1} == {}
+
+
+def test_compiling_is_told_once_and_only_if_it_happens(capsys: pytest.CaptureFixture[str]) -> None:
+    voice.begin()
+    add_one, add_two = (numba.njit(lambda x, n=n: x + n) for n in (1, 2))
+    with progress.steps(1):
+        assert add_one(1) + add_two(1) == 5
+    assert capsys.readouterr().err.splitlines() == [progress.COMPILING]
+    with progress.steps(1):
+        add_one(1)
+    assert capsys.readouterr().err == ""
