@@ -17,9 +17,6 @@ from headrace.runtime.traffic.wire import Said
 _LINGER_S = 2.0
 """A flow that was open so lately will be soon again: its share of a receiver's card is kept."""
 
-_SLACK = 1.05
-"""Of a fair share: what somebody leaves is taken by others."""
-
 
 class Decider:
     """Knows all flows and ports of a run.
@@ -126,7 +123,7 @@ class Decider:
         self.is_dirty = self._lately_s.keys() != set(sent)
         flows = [self._flows[number] for number in self._lately_s]
         data = [flow.opened(0.0, 0.0) for flow in flows if flow.kind in DATA_PRIOS]
-        return {number: _SLACK * rate for number, rate in self._rates.of(data).items()}
+        return self._rates.of(data)
 
     def _opened(self, number: int, sent_bytes: float) -> Flow:
         flow = self._flows[number]

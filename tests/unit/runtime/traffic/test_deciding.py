@@ -87,7 +87,7 @@ def test_nobody_overruns_the_card_of_a_receiver() -> None:
     agents.decider.hear("m0", {"open": [[0, 1000], [1, 1000]]}, 1.0)
     agents.decider.decide(1.0)
     first, second = (agents.shares("m0")[number][1] for number in (0, 1))
-    assert first + second == pytest.approx(1.05 * NIC, rel=0.01)
+    assert first + second == pytest.approx(NIC, rel=0.01)
     # Who has ended keeps its share for a while, as it will come again.
     agents.decider.hear("m0", {"open": [[0, 2000]]}, 2.0)
     agents.decider.decide(2.0)
