@@ -14,10 +14,8 @@ from typing import Any, NoReturn
 import yaml
 
 from headrace.core.errors import FileError
+from headrace.core.explaining import At, format_place
 from headrace.core.units import quote
-
-At = tuple[str | int, ...]
-"""A place in a document: keys and indices from its root."""
 
 # libyaml's parser is some ten times faster; without it PyYAML's own does the same.
 _Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -54,47 +52,31 @@ class Document:
             return None  # JSON that is no YAML, e.g. with a key of more than 1,024 characters
         return root
 
-    def has(self, at: At) -> bool:
-        """Whether something is written at this place."""
-        return self._find(at)[1] == len(at)
-
     def line(self, at: At) -> int:
         """Line of a place, or of the innermost place around it that is written."""
-        return self._find(at)[0]
-
-    def _find(self, at: At) -> tuple[int, int]:
-        """Line, and how many steps of the way exist."""
         node, line = self._root, 1
         if node is not None:
             line = _line_of(node)
-        for depth, step in enumerate(at):
+        for step in at:
             if isinstance(node, yaml.MappingNode):
                 # The last one wins, as in the data: merged keys stand before the mapping's own.
                 pairs = [(key, value) for key, value in node.value if key.value == str(step)]
                 if not pairs:
-                    return line, depth
+                    break
                 line, node = _line_of(pairs[-1][0]), pairs[-1][1]
             elif isinstance(node, yaml.SequenceNode) and isinstance(step, int):
                 if not 0 <= step < len(node.value):
-                    return line, depth
+                    break
                 node = node.value[step]
                 line = _line_of(node)
             else:
-                return line, depth
-        return line, len(at)
+                break
+        return line
 
     def error(self, problem: str, remedy: str, at: At = ()) -> FileError:
         """An error about a place of this file, with its line."""
         place = f"{format_place(at)}: " if at else ""
         return FileError(f"{self.path}, line {self.line(at)}: {place}{problem}", remedy, at)
-
-
-def format_place(at: At) -> str:
-    """Write a place for people: `machines[0].nic`."""
-    text = ""
-    for step in at:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else str(step)
-    return text
 
 
 def read_document(path: str | os.PathLike[str], kind: str) -> Document:

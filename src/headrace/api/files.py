@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
-from headrace.api.documents import At, Document, read_document
-from headrace.api.schema import SCHEMA_KINDS, json_schema, schema_at
+from headrace.api.documents import Document, read_document
+from headrace.api.schema import SCHEMA_KINDS
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
+from headrace.core.explaining import as_written, problems_of
 from headrace.core.job import UNLIMITED_WINDOW, Job
 from headrace.core.placement import Placement, PlacementFile
 from headrace.core.plan import Plan
@@ -31,16 +28,6 @@ FILE_VERSION = 1
 
 _SLOWEST_NIC_BYTES_PER_S = 1000.0
 """A slower NIC is taken for a number without its unit; the oldest modems were about that fast."""
-
-_SHORT_FORMS = {"nic_in": "nic", "nic_out": "nic"}
-_OTHER_WORDS = {
-    "bandwidth": "nic",
-    "hosts": "machines",
-    "nodes": "machines",
-    "prefetch": "window",
-    "servers": "parameter_servers",
-    "workers": "trainers",
-}
 
 
 def load_cluster(path: AnyPath) -> Cluster:
@@ -65,7 +52,7 @@ def load_cluster(path: AnyPath) -> Cluster:
             raise document.error(
                 f"{getattr(machine, slow):g} bytes per second is no network card",
                 "write the bandwidth with its unit, like 10Gbps",
-                _written(document, ("machines", i, slow)),
+                as_written(document.data, ("machines", i, slow)),
             )
     return cluster
 
@@ -200,38 +187,20 @@ def _is_plan(document: Document) -> bool:
     return "fingerprints" in document.data
 
 
-@dataclass(frozen=True)
-class _Problem:
-    problem: str
-    remedy: str
-    at: At
-    line: int
-    is_missing: bool = False
-
-
 def _validate(model: type[V], document: Document) -> V:
     _check_version(document)
     try:
         return model.model_validate(document.data)
     except ValidationError as error:
-        details = error.errors(include_url=False)
+        found = problems_of(error, model, document.data)
     _check_kind(document)
-    schema = json_schema(document.kind)
-    found = {
-        (problem.at, problem.problem): problem
-        for problem in (_explain(detail, document, schema) for detail in details if _is_own(detail))
-    }
     # A missing key is often a misspelt one: what is there and wrong comes first.
-    problems = sorted(found.values(), key=lambda each: (each.is_missing, each.line))
+    problems = sorted(found, key=lambda each: (each.is_missing, document.line(each.at)))
     first = problems[0]
-    others = sorted({each.line for each in problems[1:]} - {first.line})
+    lines = [document.line(each.at) for each in problems]
+    others = sorted(set(lines) - {lines[0]})
     also = f" (see also line{'s' if len(others) > 1 else ''} {_listed(others)})" if others else ""
     raise document.error(first.problem + also, first.remedy, first.at)
-
-
-def _is_own(detail: ErrorDetails) -> bool:
-    """Whether something is wrong in itself: a list whose entries are wrong also counts as empty."""
-    return detail["type"] != "too_short" or not detail["input"]
 
 
 def _listed(lines: list[int]) -> str:
@@ -264,96 +233,3 @@ def _check_kind(document: Document) -> None:
                 f"this looks like a {kind} file, not a {document.kind} file",
                 f"give the {document.kind} file here and this one as the {kind}",
             )
-
-
-def _written(document: Document, at: At) -> At:
-    """The place as it is written in the file, where a short form stands for several fields."""
-    if at and at[-1] in _SHORT_FORMS and not document.has(at):
-        short = (*at[:-1], _SHORT_FORMS[str(at[-1])])
-        return short if document.has(short) else at
-    return at
-
-
-def _explain(detail: ErrorDetails, document: Document, schema: dict[str, Any]) -> _Problem:
-    error = detail.get("ctx", {}).get("error")
-    at: At = tuple(detail["loc"])
-    if isinstance(error, SpecError):
-        at = _written(document, at + error.at)
-        return _Problem(error.problem, error.remedy, at, document.line(at))
-    is_key = bool(at) and at[-1] == "[key]"
-    if is_key:
-        at = at[:-1]
-    at = _written(document, at)
-    kind, value = detail["type"], at[-1] if is_key else detail["input"]
-    if kind == "missing":
-        problem, remedy = _explain_missing(at, schema)
-        return _Problem(problem, remedy, at[:-1], document.line(at[:-1]), is_missing=True)
-    if kind == "extra_forbidden":
-        problem, remedy = _explain_unknown(at, schema)
-    else:
-        problem, remedy = _explain_wrong(kind, value, detail, at)
-    return _Problem(problem, remedy, at, document.line(at))
-
-
-def _explain_missing(at: At, schema: dict[str, Any]) -> tuple[str, str]:
-    key = str(at[-1])
-    if key in _SHORT_FORMS:
-        return (
-            f"`{key}` is missing",
-            f"add `{_SHORT_FORMS[key]}: 10Gbps`, or `nic_in` and `nic_out`",
-        )
-    part = schema_at(schema, at)
-    example = {"integer": "4", "string": "some text", "array": "[...]"}.get(part.get("type", ""))
-    example = str(part.get("examples", [example or "..."])[0])
-    return f"`{key}` is missing", f"add `{key}: {example}`"
-
-
-def _explain_unknown(at: At, schema: dict[str, Any]) -> tuple[str, str]:
-    key = str(at[-1])
-    part = schema_at(schema, at[:-1])
-    known = list(part.get("properties", {}))
-    for choice in part.get("anyOf", ()):
-        known += choice.get("properties", {})
-    guess = _OTHER_WORDS.get(key.lower())
-    if guess not in known:
-        guess = _closest(key, known)
-    remedy = f"did you mean `{guess}`?" if guess else f"remove it; known keys: {', '.join(known)}"
-    return "there is no such key", remedy
-
-
-def _explain_wrong(kind: str, value: object, detail: ErrorDetails, at: At) -> tuple[str, str]:
-    problem = f"{quote(value)} is not what belongs here"
-    if kind in ("enum", "literal_error"):
-        choices = re.findall(r"'([^']*)'", str(detail.get("ctx", {}).get("expected", "")))
-        guess = _closest(str(value), choices)
-        did_you_mean = f"did you mean `{guess}`? " if guess else ""
-        return f"{quote(value)} is not known", f"{did_you_mean}It is one of {', '.join(choices)}"
-    if kind in ("too_short", "string_too_short"):
-        return "it is empty", "write at least one entry"
-    if kind.startswith("int_") or kind == "finite_number":
-        what = "finite" if kind == "finite_number" else "whole"
-        return f"{quote(value)} is not a {what} number", "write one such as 4"
-    if kind in ("float_parsing", "float_type"):
-        return f"{quote(value)} is not a number", "write one such as 0.5"
-    if kind == "string_type":
-        is_scalar = not isinstance(value, list | dict) and value is not None
-        text = f'put it in quotes: "{value}"' if is_scalar else "write some text"
-        return f"{quote(value)} is not text", text
-    if kind in ("tuple_type", "list_type"):
-        return (
-            f"a list belongs here, not {quote(value)}",
-            "write one `- ` line per entry, or [a, b, c]",
-        )
-    if kind in ("mapping_type", "dict_type", "model_type", "model_attributes_type"):
-        remedy = "write `key: value` lines below it, or remove it"
-        if len(at) == 2 and at[0] == "task_times":
-            remedy = f"name the machine class, as in `{at[1]}: {{default: 20ms}}`"
-        return f"a mapping belongs here, not {quote(value)}", remedy
-    return problem, detail["msg"].replace("Input should", "it should")
-
-
-def _closest(word: str, known: list[str]) -> str | None:
-    """The known word that was probably meant."""
-    by_lower = {each.lower(): each for each in known}
-    likely = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
-    return by_lower[likely[0]] if likely else None

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic.json_schema import GenerateJsonSchema
 
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
@@ -63,30 +63,6 @@ def json_schema(kind: str) -> dict[str, Any]:
 def schema_text(kind: str) -> str:
     """A kind's schema as the text of its file."""
     return json.dumps(json_schema(kind), indent=2) + "\n"
-
-
-def schema_at(schema: Mapping[str, Any], at: tuple[str | int, ...]) -> JsonSchemaValue:
-    """The part of a schema that a place of a file must follow; empty if there is none."""
-    part: JsonSchemaValue = _resolve(schema, schema)
-    for step in at:
-        found: object = None
-        for choice in (part, *part.get("anyOf", ())):
-            choice = _resolve(schema, choice)
-            if isinstance(step, int):
-                found = found or choice.get("items")
-            else:
-                found = found or choice.get("properties", {}).get(step)
-                found = found or choice.get("additionalProperties")
-        if not isinstance(found, dict):
-            return {}
-        part = _resolve(schema, found)
-    return part
-
-
-def _resolve(schema: Mapping[str, Any], part: Mapping[str, Any]) -> JsonSchemaValue:
-    while "$ref" in part:
-        part = schema["$defs"][part["$ref"].removeprefix("#/$defs/")]
-    return dict(part)
 
 
 def _describe_properties(part: dict[str, Any]) -> None:

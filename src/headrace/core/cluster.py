@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from headrace.core.errors import SpecError
 from headrace.core.units import BYTES_PER_S_SCHEMA, Amount, BytesPerS, Count, Number
-from headrace.core.values import Value
+from headrace.core.values import Spec
 
 
 def _one_nic_figure_is_enough(schema: dict[str, Any]) -> None:
@@ -20,7 +20,7 @@ def _one_nic_figure_is_enough(schema: dict[str, Any]) -> None:
     schema["anyOf"] = [{"required": ["nic"]}, {"required": ["nic_in", "nic_out"]}]
 
 
-class Machine(Value):
+class Machine(Spec):
     """One machine, or a group of `count` equal ones.
 
     Attributes:
@@ -61,7 +61,7 @@ class Machine(Value):
         return tuple(f"{self.name}-{i}" for i in range(self.count))
 
 
-class Cluster(Value):
+class Cluster(Spec):
     """All machines of a training job; machine m hosts graph part m.
 
     Attributes:

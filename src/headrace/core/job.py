@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from headrace.core.errors import SpecError
 from headrace.core.units import Amount, Bytes, Count, quote
-from headrace.core.values import Value
+from headrace.core.values import Spec
 
 UNLIMITED_WINDOW = 0
 """How an unlimited run-ahead window is stored; people write `unlimited`."""
@@ -49,7 +49,7 @@ Window = Annotated[
 ]
 
 
-class Job(Value):
+class Job(Spec):
     """A distributed GNN training job (DGTP, section III).
 
     Attributes:

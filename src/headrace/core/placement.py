@@ -9,10 +9,10 @@ import numpy as np
 from headrace.core.cluster import Cluster
 from headrace.core.errors import InfeasibleError, SpecError
 from headrace.core.job import Job, Role
-from headrace.core.values import Value
+from headrace.core.values import Spec
 
 
-class Placement(Value):
+class Placement(Spec):
     """Machine index of every task that can move; stores are fixed, one per machine.
 
     Sampler i of trainer w is entry `w * samplers_per_trainer + i`.
@@ -78,7 +78,7 @@ class Placement(Value):
         return used
 
 
-class PlacementFile(Value):
+class PlacementFile(Spec):
     """A placement as people write it: machine names instead of indices."""
 
     version: Literal[1] = 1

@@ -17,13 +17,13 @@ from pydantic import (
 from headrace.core.errors import SpecError
 from headrace.core.job import Role
 from headrace.core.units import SECONDS_SCHEMA, Bytes, Count, Number, Seconds
-from headrace.core.values import Value
+from headrace.core.values import Spec
 
 NUM_QUANTILES = 256
 """Resolution of a drawn distribution; the tail beyond 1/512 is the last quantile."""
 
 
-class Variation(Value):
+class Variation(Spec):
     """How a positive quantity varies around its mean, as factors of mean 1.
 
     Either `peak_to_mean`, the paper's PMR (section VI-B), or measured `quantiles`: equally likely
@@ -79,7 +79,7 @@ def _a_bare_duration_is_enough(schema: dict[str, Any]) -> None:
     schema |= {"title": whole["title"], "anyOf": [whole, SECONDS_SCHEMA]}
 
 
-class _Figure(Value):
+class _Figure(Spec):
     """Something that may have been measured; what nobody measured is not written.
 
     A profile without confidences so stays what it was, and plans made for it stay valid.

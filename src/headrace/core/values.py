@@ -7,7 +7,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from headrace.core.explaining import spec_error
 
 
 class Value(BaseModel):
@@ -31,3 +33,16 @@ class Value(BaseModel):
         for name in copied.__dict__.keys() - type(self).model_fields.keys():
             del copied.__dict__[name]
         return copied
+
+
+class Spec(Value):
+    """A value that people write, in a file or in Python; a mistake is a `SpecError` of one line."""
+
+    def __init__(self, /, **data: Any) -> None:
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise spec_error(error, type(self), data) from None
+
+    # Else pydantic would call it for values within values too, which lose their place then.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]

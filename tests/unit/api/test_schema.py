@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from headrace.api.schema import SCHEMA_KINDS, json_schema, schema_at, schema_text
+from headrace.api.schema import SCHEMA_KINDS, json_schema, schema_text
 from headrace.core.errors import SpecError
+from headrace.core.explaining import schema_at
 
 SCHEMAS = Path(__file__).parents[3] / "schemas"
 
@@ -88,11 +89,6 @@ def test_properties_are_described() -> None:
     assert trainers["description"].startswith("Number of data-parallel trainers")
     window = json_schema("job")["properties"]["window"]["description"]
     assert window.endswith("`unlimited` is the paper.")
-
-
-def test_nothing_is_at_a_place_that_is_not() -> None:
-    assert schema_at(json_schema("job"), ("trainers", 0)) == {}
-    assert schema_at(json_schema("job"), ("nobody",)) == {}
 
 
 def test_text_is_json_with_a_dialect() -> None:

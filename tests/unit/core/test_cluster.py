@@ -73,8 +73,3 @@ def test_many_machines_are_checked_fast() -> None:
 def test_impossible_machines(fields: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         cluster_of({"name": "a", "nic": "1Gbps"} | fields)
-
-
-def test_a_cluster_has_machines() -> None:
-    with pytest.raises(ValidationError):
-        Cluster(machines=())

@@ -121,5 +121,5 @@ def test_errors_have_the_shape_of_the_matrix() -> None:
     matrix = ((1.0, 2.0), (3.0, 4.0))
     errors = ((0.1, 0.2), (0.3, 1.0))
     assert StoreTraffic(matrix=matrix, relative_errors=errors).relative_errors == errors
-    with pytest.raises(ValidationError, match="another shape than matrix"):
+    with pytest.raises(SpecError, match="another shape than matrix"):
         StoreTraffic(matrix=matrix, relative_errors=((0.1, 0.2),))
