@@ -134,7 +134,7 @@ MISTAKES = (
     Mistake(
         "a graph that is not partitioned",
         "graph info cluster.yaml",
-        "cluster.yaml is no partitioned graph",
+        "cluster.yaml is no partitioned graph, it is a file",
         "make one with `headrace partition`",
         "graph.md",
     ),

@@ -11,7 +11,7 @@ from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
 from headrace.graph.capacity import shares_of
 from headrace.graph.opening import PartitionedGraph, open_graph
-from headrace.graph.partitioning import BALANCED, Wanted
+from headrace.graph.partitioning import BALANCED, Wanted, check_folder
 from headrace.graph.partitioning import partition as make_parts
 from headrace.graph.source import GraphSource
 from headrace.graph.sources.finding import open_source
@@ -72,6 +72,8 @@ def partition(
         shares = np.full(parts, 1 / parts)
     else:
         raise SpecError(f"{parts} parts were asked for", "ask for at least 1")
+    # Before the source is read, which may take minutes.
+    check_folder(Path(folder))
     if isinstance(source, str | Path):
         source = open_source(str(source), seed)
     elif not isinstance(source, GraphSource):

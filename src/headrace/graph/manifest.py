@@ -285,9 +285,9 @@ def load_manifest(folder: Path) -> Manifest:
     try:
         text = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        there = "there is no such directory" if not folder.is_dir() else f"it has no {MANIFEST}"
         raise SpecError(
-            f"{folder} is no partitioned graph, {there}", "make one with `headrace partition`"
+            f"{folder} is no partitioned graph, {_what_is_there(folder)}",
+            "make one with `headrace partition`",
         ) from None
     except OSError as error:
         raise SpecError(f"{path} cannot be read ({error.strerror})", "check the file") from None
@@ -295,6 +295,15 @@ def load_manifest(folder: Path) -> Manifest:
         return Manifest.model_validate_json(text)
     except ValidationError as error:
         raise _explain(path, text, error) from None
+
+
+def _what_is_there(folder: Path) -> str:
+    if folder.is_dir():
+        return f"it has no {MANIFEST}"
+    if folder.exists():
+        return "it is a file"
+    # Whoever reads this may be in another directory than who looked.
+    return f"there is no {'such directory' if folder.is_absolute() else folder.absolute()}"
 
 
 def save_manifest(manifest: Manifest, folder: Path) -> None:

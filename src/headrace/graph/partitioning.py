@@ -6,6 +6,7 @@ run is started again. The directory itself appears only when all of it is there.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -93,10 +94,26 @@ def partition(
     return made
 
 
-def _check(source: GraphSource, wanted: Wanted, folder: Path) -> None:
-    check_method(wanted.method)
+def check_folder(folder: Path) -> None:
+    """Refuse early a folder that could not be made later.
+
+    Raises:
+        SpecError: It is there already, or nothing may be made where it is to be.
+    """
     if folder.exists():
         raise SpecError(f"{folder} exists already", "choose another name or remove it")
+    above = next(each for each in folder.absolute().parents if each.exists())
+    if not above.is_dir():
+        raise SpecError(f"{folder} cannot be made, {above} is a file", "choose another place")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise SpecError(
+            f"{folder} cannot be made, you may not write to {above}", "choose another place"
+        )
+
+
+def _check(source: GraphSource, wanted: Wanted, folder: Path) -> None:
+    check_method(wanted.method)
+    check_folder(folder)
     num_parts = len(wanted.shares)
     if num_parts < 1:
         raise SpecError("no parts were asked for", "ask for at least 1")

@@ -97,10 +97,19 @@ def test_what_cannot_be_had_is_refused(arguments: list[str], says: str, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_is_never_overwritten(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_refused_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A source that is not there either: it would be complained of, if it were looked at first.
     (tmp_path / "parts").mkdir()
-    with pytest.raises(SpecError, match="exists already"):
-        headrace.partition(SOURCE, tmp_path / "parts", 2)
+    (tmp_path / "file").touch()
+    with pytest.raises(SpecError, match="parts exists already: choose another name"):
+        headrace.partition("nowhere.npz", tmp_path / "parts", 2)
+    with pytest.raises(SpecError, match=r"cannot be made, .*/file is a file"):
+        headrace.partition("nowhere.npz", tmp_path / "file" / "parts", 2)
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
+    with pytest.raises(SpecError, match=f"you may not write to {tmp_path}: choose another"):
+        headrace.partition("nowhere.npz", tmp_path / "new" / "parts", 2)
 
 
 class _KilledError(Exception):

@@ -40,6 +40,22 @@ def test_arrays_are_mapped_once_and_cannot_be_changed(tmp_path: Path) -> None:
         part.column("node", "x")[0] = 0
 
 
+def test_whoever_finds_no_graph_says_where_it_looked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    for path, there in (
+        ("parts", f"there is no {tmp_path}/parts"),
+        (f"{tmp_path}/parts", "there is no such directory"),
+        ("file", "it is a file"),
+        ("folder", "it has no manifest.json"),
+    ):
+        with pytest.raises(SpecError, match=f"^{path} is no partitioned graph, {there}: make one"):
+            open_graph(path)
+
+
 def test_a_tensor_shares_the_mapped_pages(tmp_path: Path) -> None:
     write(heterogeneous(), tmp_path)
     part = open_graph(tmp_path).part(0)

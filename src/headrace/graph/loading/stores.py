@@ -151,7 +151,7 @@ def find_access(data: Any, connect: Mapping[int, Connect] | None = None) -> Grap
         if isinstance(access, GraphAccess):
             return access
     raise SpecError(
-        f"{type(data).__name__} is no graph",
+        f"a {type(data).__name__} is no graph",
         "give a folder, a PartitionedGraph, a Data or HeteroData, or the pair of open_stores()",
     )
 

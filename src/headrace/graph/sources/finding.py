@@ -101,7 +101,7 @@ def _load(path: Path) -> Any:
         reason = str(error).splitlines()[0]
         raise SpecError(
             f"{path} cannot be loaded without running code from it ({reason})",
-            "save plain Data or HeteroData, or load it yourself and pass it to from_pyg",
+            "save plain Data or HeteroData, or load it and call headrace.partition yourself",
         ) from None
     if isinstance(loaded, tuple) and len(loaded) == 3 and isinstance(loaded[0], dict):
         # How PyG's InMemoryDataset keeps what it processed.
@@ -111,4 +111,18 @@ def _load(path: Path) -> Any:
         if kind not in (Data, HeteroData):
             raise SpecError(f"{path} holds a {kind}", "save a Data or HeteroData")
         return kind.from_dict(fields)
+    if not isinstance(loaded, Data | HeteroData):
+        raise SpecError(f"{path} holds a {_described(loaded)}, which is no graph", _remedy(loaded))
     return loaded
+
+
+def _described(loaded: object) -> str:
+    keys = [str(key) for key in loaded] if isinstance(loaded, dict) else []
+    names = f" of {', '.join(keys[:3])}{', ...' if len(keys) > 3 else ''}" if keys else ""
+    return f"{type(loaded).__name__}{names}"
+
+
+def _remedy(loaded: object) -> str:
+    if isinstance(loaded, dict) and "edge_index" in loaded:
+        return "save `torch_geometric.data.Data(**it)` instead"
+    return "give a file in which a PyG Data or HeteroData was saved, with `torch.save(data, FILE)`"

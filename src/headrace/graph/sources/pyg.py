@@ -44,7 +44,7 @@ def from_pyg(data: Any, name: str = "graph") -> GraphSource:
         nodes = (_nodes(NODE, data),)
         edges = (_edges(EDGE, data),)
     else:
-        raise SpecError(f"{type(data).__name__} is no graph", "give a PyG Data or HeteroData")
+        raise SpecError(f"a {type(data).__name__} is no graph", "give a PyG Data or HeteroData")
     source = GraphSource(name, nodes, edges)
     check_names(source)
     return source

@@ -99,7 +99,18 @@ class TestPyg:
         with pytest.raises(SpecError, match="without running code"):
             open_source(str(tmp_path / "a.pt"), 0)
 
-    def test_other_objects_are_refused(self, tmp_path: Path) -> None:
-        self.torch.save([1, 2], tmp_path / "a.pt")
-        with pytest.raises(SpecError, match="list is no graph"):
+    @pytest.mark.parametrize(
+        ("saved", "said"),
+        [
+            ([1, 2], r"a.pt holds a list, which is no graph: give a file in which a PyG Data"),
+            (
+                {"lin.weight": 1, "lin.bias": 2, "out.weight": 3, "out.bias": 4},
+                r"a dict of lin.weight, lin.bias, out.weight, ..., which is no graph: give a file",
+            ),
+            ({"x": 1, "edge_index": 2}, r"a dict of x, edge_index, .*: save `torch_geometric"),
+        ],
+    )
+    def test_other_objects_are_refused(self, saved: object, said: str, tmp_path: Path) -> None:
+        self.torch.save(saved, tmp_path / "a.pt")
+        with pytest.raises(SpecError, match=said):
             open_source(str(tmp_path / "a.pt"), 0)

@@ -103,7 +103,7 @@ def lacking_table() -> Any:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: {"x": 1}, "dict is no graph"),
+        (lambda: {"x": 1}, "a dict is no graph: give a PyG Data"),
         (lambda: Data(x=torch.rand(3, 2)), "no edge_index"),
         (lambda: Data(edge_index=torch.tensor([[0], [1]])), "how many node nodes"),
         (lambda: data(edge_index=torch.rand(2, 3)), "float32 of shape"),
