@@ -25,7 +25,9 @@ def find_profile(path: Path | None) -> Profile:
     if path is not None:
         return load_profile(path)
     profile = default_profile()
-    voice.note(f"note: no --profile, so all times and volumes are synthetic: {profile.note}")
+    what, _, figures = profile.note.partition(", ")
+    voice.note(f"note: no --profile, so all times and volumes are synthetic: {what}")
+    voice.detail(f"synthetic are {figures}")
     return profile
 
 

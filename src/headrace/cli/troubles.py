@@ -86,7 +86,7 @@ def tell(error: HeadraceError, verb: str) -> None:
 def understood(error: Exception) -> HeadraceError | None:
     """An error of Python or the system, if it is one that users can mend."""
     if isinstance(error, HeadraceError):
-        return _other_versions(error) or error
+        return error
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").split(".")[0]
         if package in _EXTRAS:
@@ -120,22 +120,6 @@ def understood(error: Exception) -> HeadraceError | None:
             "set NUMBA_CACHE_DIR to a directory that you may write to",
         )
     return None
-
-
-def _other_versions(error: HeadraceError) -> HeadraceError | None:
-    """Ray calls a cluster of another Python no cluster; what it met is in several lines."""
-    words = " ".join(str(error.__context__).split())
-    found = re.search(
-        r"Version mismatch: .* Ray: (\S+) Python: (\S+) .* Ray: (\S+) Python: (\S+)", words
-    )
-    if found is None:
-        return None
-    theirs, own = found.group(1, 2), found.group(3, 4)
-    return SpecError(
-        f"the cluster has Ray {theirs[0]} and Python {theirs[1]}, here are Ray {own[0]} and "
-        f"Python {own[1]}",
-        f"use Python {theirs[1]} here, with `pip install ray=={theirs[0]}`",
-    )
 
 
 def bug(error: Exception) -> HeadraceError:

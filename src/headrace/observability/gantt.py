@@ -56,7 +56,7 @@ class _Scale:
 
 
 def check_can_draw() -> None:
-    """Find out before a long rehearsal whether its chart can be drawn.
+    """Find out before long work whether its picture can be drawn.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -65,7 +65,7 @@ def check_can_draw() -> None:
         import_module("matplotlib.backends.backend_agg")
     except ImportError as error:
         raise MissingExtraError(
-            "a Gantt chart needs matplotlib, which is not installed",
+            "a picture needs matplotlib, which is not installed",
             "pip install 'headrace[report]'",
         ) from error
 

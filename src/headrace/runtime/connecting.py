@@ -15,6 +15,7 @@ from headrace.runtime.ray_token import REMEDY, check_token
 
 _CONNECT_S = 5.0
 _ADDRESS = re.compile(r"cluster at ([\w.-]+):(\d{1,5})")
+_VERSIONS = re.compile(r"Version mismatch:.* Ray: (\S+) Python: (\S+).* Ray: (\S+) Python: (\S+)")
 _REMEDY = (
     "run this on a machine of the cluster (in a testbed: `headrace testbed exec MACHINE -- ...`), "
     "or name its head: --address HOST:6379"
@@ -31,7 +32,7 @@ def connected(address: str | None, **options: Any) -> Iterator[Any]:
 
     Raises:
         MissingExtraError: Ray is not installed.
-        SpecError: There is no cluster, or it does not let this process in.
+        SpecError: There is no cluster, it does not let this process in, or it has other versions.
     """
     try:
         import ray
@@ -42,6 +43,13 @@ def connected(address: str | None, **options: Any) -> Iterator[Any]:
     try:
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **options)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        if versions := _VERSIONS.search(" ".join(str(error).split())):
+            ray_there, python_there, ray_here, python_here = versions.groups()
+            raise SpecError(
+                f"the cluster has Ray {ray_there} and Python {python_there}, here are Ray "
+                f"{ray_here} and Python {python_here}",
+                f"use Python {python_there} here, with `pip install ray=={ray_there}`",
+            ) from None
         where = "on this machine" if address == "auto" else f"at {address}"
         reason = str(error).strip().splitlines()[0]
         if isinstance(error, ray.exceptions.AuthenticationError):
