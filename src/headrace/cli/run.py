@@ -104,16 +104,16 @@ def run(
         ),
     ] = None,
     local: Annotated[
-        bool, typer.Option("--local", help="Here: --stores N and --samplers S.")
+        bool, typer.Option("--local", help="On this machine alone, without Ray.")
     ] = False,
     parts: Annotated[
         Path | None, typer.Option(help="Another name of --graph.", metavar="DIR", hidden=True)
     ] = None,
     stores: Annotated[
         int | None,
-        typer.Option(help="Parts behind a store.", metavar="N", min=0, hidden=True),
+        typer.Option(help="With --local: parts served; else all.", metavar="N", min=0),
     ] = None,
-    samplers: Annotated[int, typer.Option(help="Of batches.", metavar="S", min=0, hidden=True)] = 1,
+    samplers: Annotated[int, typer.Option(help="With --local: processes.", metavar="S", min=0)] = 1,
     tls: Annotated[bool, typer.Option("--tls", hidden=True)] = False,
     as_json: AsJson = False,
 ) -> None:

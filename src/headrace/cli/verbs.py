@@ -66,6 +66,17 @@ def _voice_options() -> list[Any]:
 _VOICE_OPTIONS = _voice_options()
 
 
+def _with_voice(params: Any) -> list[Any]:
+    """Parameters with the two options before the last, which is --help."""
+    *own, last = params
+    found = [*own, *_VOICE_OPTIONS, last]
+    for param in found:
+        # A flag takes no value, so its help names no type of one.
+        if getattr(param, "is_flag", False) and param.metavar is None:
+            vars(param)["metavar"] = ""
+    return found
+
+
 def _name_command(error: Any, ctx: Any) -> None:
     """Say which command a usage error is about; typer's parser does not always."""
     if getattr(error, "ctx", None) is None:
@@ -90,8 +101,7 @@ class Verb(TyperCommand):
 
     def get_params(self, ctx: Any) -> Any:
         """Its own parameters, the two options, and --help."""
-        *own, last = super().get_params(ctx)
-        return [*own, *_VOICE_OPTIONS, last]
+        return _with_voice(super().get_params(ctx))
 
 
 class Verbs(TyperGroup):
@@ -99,14 +109,14 @@ class Verbs(TyperGroup):
 
     def get_params(self, ctx: Any) -> Any:
         """Its own parameters, the two options, and --help."""
-        *own, last = super().get_params(ctx)
-        for param in own:
+        found = _with_voice(super().get_params(ctx))
+        for param in found:
             # Who wants to see the script finds it in the documentation.
             if param.name == "show_completion":
                 vars(param)["hidden"] = True
             if param.name == "install_completion":
                 vars(param)["help"] = "Let Tab complete words in this shell."
-        return [*own, *_VOICE_OPTIONS, last]
+        return found
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find a command by its name.

@@ -42,6 +42,7 @@ def test_nested_commands_are_among_them() -> None:
 def test_help_fits_a_screen(words: tuple[str, ...]) -> None:
     lines = help_of(words).rstrip().splitlines()
     assert len(lines) <= MAX_LINES
+    assert not any("<bool>" in line or "BOOLEAN" in line for line in lines)
     assert max(map(len, lines)) <= NUM_COLUMNS
 
 
