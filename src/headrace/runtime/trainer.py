@@ -28,6 +28,8 @@ def main(arguments: list[str]) -> int:
     _end_with_parent(int(parent))
     # Whoever starts this may have blocked what asks it to end, as a worker of Ray does.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGALRM))
+    # Torch would warn of every machine whose address has no name, which harms nobody.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     reuse_memory()
     sys.argv = [script, *rest]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
@@ -39,7 +41,7 @@ def main(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
-        sys.stderr.writelines(traceback.format_exception(_without_us(error, script)))
+        sys.stderr.writelines(traceback.format_exception(_without_us(error)))
         return 1
     return 0
 
@@ -75,10 +77,11 @@ def _end_with_parent(parent: int) -> None:
         sys.exit(INTERRUPTED)
 
 
-def _without_us(error: Exception, script: str) -> Exception:
-    """The error with a traceback that begins in the script."""
+def _without_us(error: Exception) -> Exception:
+    """The error with a traceback that begins in the user's code."""
     trace: TracebackType | None = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename != script:
+    own = os.path.dirname(__file__)
+    while trace is not None and os.path.dirname(trace.tb_frame.f_code.co_filename) == own:
         trace = trace.tb_next
     return error.with_traceback(trace or error.__traceback__)
 

@@ -1,0 +1,35 @@
+"""What a script's own errors look like."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FAILS = "def fail(*_):\n    raise ValueError('not today')\n"
+
+
+def said(folder: Path, script: str) -> str:
+    (folder / "train.py").write_text(script)
+    (folder / "mine.py").write_text(FAILS)
+    words = [sys.executable, "-m", "headrace.runtime.trainer", str(os.getpid()), "here", "train.py"]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    return done.stderr
+
+
+def test_a_traceback_begins_in_the_script(tmp_path: Path) -> None:
+    lines = said(tmp_path, f"{FAILS}fail()\n").splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[1] == '  File "train.py", line 3, in <module>'
+    assert lines[-1] == "ValueError: not today"
+
+
+def test_or_in_the_users_function_wherever_that_is(tmp_path: Path) -> None:
+    pytest.importorskip("torch_geometric")
+    text = said(tmp_path, "from mine import fail as train_func\n")
+    assert text.splitlines()[1] == f'  File "{tmp_path}/mine.py", line 2, in fail'
+    assert "headrace" not in text
