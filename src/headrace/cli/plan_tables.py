@@ -120,7 +120,7 @@ def _prediction(plan: Plan) -> dict[str, str]:
     figures = {
         "makespan": f"{format_seconds(predicted.makespan_s)} for {predicted.iterations} "
         f"iterations, window {predicted.window or 'unlimited'}",
-        "time per iteration": format_seconds(predicted.iteration_time_s),
+        "time per iteration": f"{format_seconds(predicted.iteration_time_s)} (mean of all)",
     }
     if job.iterations > predicted.iterations:
         whole_s = predicted.iteration_time_s * job.iterations

@@ -49,7 +49,7 @@ def _saving(remedy: Remedy) -> Html:
 def _pace(plan: Plan) -> str:
     if plan.predicted is None:
         return f"{seconds(plan.time_s)} per iteration by the objective"
-    pace = f"{seconds(plan.time_s)} per iteration"
+    pace = f"{seconds(plan.time_s)} per iteration on average"
     whole_s = plan.time_s * plan.job.iterations
     return f"{pace}, {format_seconds(float(f'{whole_s:.3g}'))} for {plan.job.iterations:,}"
 
