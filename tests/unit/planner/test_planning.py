@@ -129,6 +129,14 @@ def test_without_locality_all_seeds_are_alike() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_a_run_of_uniform_seeds_says_nothing_of_others(method: str) -> None:
+    matrix = ((1.1e5, 1.3e5, 0.7e5),) * 3
+    profile = PROFILE.model_copy(update={"store_traffic": StoreTraffic(matrix=matrix)})
+    plan = make_plan(CLUSTER, JOB, profile, method=method)
+    assert (plan.seed_mix_name, plan.seed_mix) == ("uniform", None)
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_a_measured_matrix_is_planned_for(method: str) -> None:
     matrix = ((8e5, 1e5, 1e5), (1e5, 8e5, 1e5), (2e5, 2e5, 6e5))
     profile = PROFILE.model_copy(update={"store_traffic": StoreTraffic(matrix=matrix)})
