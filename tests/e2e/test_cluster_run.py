@@ -96,11 +96,8 @@ def test_an_unchanged_script_runs_where_the_plan_says(testbed: Testbed, folder: 
     assert found == {task: addresses[name] for task, name in where.items()}
     ring = planned(folder).placed.ring_order
     for w, name in enumerate(placement.trainers):
-        (line,) = [
-            line
-            for line in (run.folder / "logs" / f"trainer{w}.log").read_text().splitlines()
-            if line.startswith("{")
-        ]
+        # Nothing but what the script prints, least of all torch's warnings of names without DNS.
+        (line,) = (run.folder / "logs" / f"trainer{w}.log").read_text().splitlines()
         said = json.loads(line)
         assert said == {
             "rank": ring.index(w),

@@ -1,0 +1,71 @@
+"""One command goes from a script to a report, on machines with slow network cards."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.api.files import load_plan, load_profile
+from headrace.api.looping import PROFILED_ITERATIONS
+from headrace.api.tracing import load_trace
+from headrace.core.cluster import Cluster, Machine
+from headrace.profiling import num_iterations
+from headrace.runtime.cluster_run import TRACE
+from headrace.runtime.log_lines import LOG
+from headrace.runtime.testbed import Testbed
+from tests.e2e.cluster_runs import START_S, left_in
+from tests.e2e.recovery_runs import SCRIPT
+from tests.leftovers import patient
+from tests.unit.graph.small_graphs import homogeneous, write
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+MBIT = 1e6 / 8
+CLUSTER = Cluster(
+    machines=tuple(
+        Machine(name=name, resources={"cpu": 4}, nic_in=rate * MBIT, nic_out=rate * MBIT)
+        for name, rate in (("fast", 200), ("slow", 50))
+    )
+)
+
+
+def test_auto_profiles_plans_runs_and_reports(name: str, tmp_path: Path) -> None:
+    write(homogeneous(num_nodes=2000, num_edges=10_000), tmp_path / "parts", 2)
+    (tmp_path / "code").mkdir()
+    script = tmp_path / "code" / "train.py"
+    script.write_text(SCRIPT)
+    words = [sys.executable, "-m", "headrace", "run", "--auto", "--json"]
+    words += ["--graph", str(tmp_path / "parts"), "--runs", str(tmp_path / "runs")]
+    words += ["--set", "epochs=3", "--set", "pause_s=0", str(script)]
+    bed = Testbed.up(CLUSTER, name, shaped=True)
+    done = subprocess.run(
+        bed.command("fast", words), capture_output=True, text=True, timeout=START_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    told = [line.split(":")[0] for line in done.stderr.splitlines()]
+    steps = ("cluster", "job", "profile", "plan", "run", "report")
+    assert [step for step in told if step in steps] == list(steps), done.stderr
+
+    first, folder = (Path(found[step]["folder"]) for step in ("profile", "run"))
+    assert set((tmp_path / "runs").glob("2*")) == {first, folder}
+    assert first.name.endswith("-profile")
+    assert num_iterations(load_trace(first / TRACE)) == PROFILED_ITERATIONS
+    profile, plan = load_profile(folder / "profile.yaml"), load_plan(folder / "plan.json")
+    assert profile.source == "measured"
+    assert plan.profile == profile
+    assert [host.name for host in plan.cluster.hosts] == ["fast", "slow"]
+    assert num_iterations(load_trace(folder / TRACE)) > PROFILED_ITERATIONS
+    assert found["run"]["reports"][-1]["epoch"] == 2
+
+    page = (folder / "report.html").read_text()
+    assert found["report"]["page"] == str(folder / "report.html")
+    assert "Predicted" in page
+    assert "measured" in page
+    # Torch would warn of machines without a name in DNS.
+    assert "c10d" not in (folder / LOG).read_text()
+    assert patient(lambda: not left_in(bed), 60), left_in(bed)
