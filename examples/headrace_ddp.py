@@ -1,7 +1,7 @@
 """GraphSAGE on Pubmed by a training function: alone, on one machine or on many.
 
 python examples/headrace_ddp.py PARTS                                      # alone
-headrace run --local --parts PARTS examples/headrace_ddp.py                # stores and samplers
+headrace run --local --graph PARTS examples/headrace_ddp.py                # stores and samplers
 headrace run --plan plan.json --graph PARTS examples/headrace_ddp.py       # as planned
 """
 

@@ -75,7 +75,7 @@ def partition(
     from headrace.core.errors import SpecError
 
     if (parts is None) == (cluster is None):
-        raise SpecError("either --parts or --cluster is needed", "give one of them")
+        raise SpecError("either --parts or --cluster is needed", "give --parts N or --cluster FILE")
     check_can_write(plot)
     if plot:
         from headrace.observability.gantt import check_can_draw

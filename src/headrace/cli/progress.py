@@ -11,7 +11,7 @@ from headrace.cli import voice
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-COMPILING = "compiling, once: up to half a minute; from now on this takes a second or two"
+COMPILING = "compiling, once: up to 40 seconds; from now on this takes a second or two"
 """What is said while numba compiles what a command needs for the first time."""
 
 

@@ -353,7 +353,7 @@ class Display:
             text = TextColumn("{task.description}", markup=False)
             speed = TextColumn("{task.fields[speed]}", markup=False)
             columns = (text, BarColumn(), MofNCompleteColumn(), speed)
-            self._bars = Progress(*columns, console=voice.console(stderr=True))
+            self._bars = Progress(*columns, console=voice.console(stderr=True), transient=True)
             self._bars.start()
             self._bar = self._bars.add_task("starting", total=None, speed="")
         return self

@@ -7,7 +7,9 @@ user says `--quiet`; details only with `--verbose`.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import textwrap
 import time
 from contextvars import ContextVar
 from enum import IntEnum
@@ -62,7 +64,7 @@ def note(line: str) -> None:
     if is_quiet():
         return
     stamp = f"{time.monotonic() - _begin_s.get():8.3f} s  " if is_verbose() else ""
-    typer.echo(f"{stamp}{line}", err=True)
+    typer.echo(_broken_between_words(f"{stamp}{line}"), err=True)
 
 
 def detail(line: str) -> None:
@@ -93,3 +95,11 @@ def console(stderr: bool = False, width: int | None = None) -> Console:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
+
+
+def _broken_between_words(line: str) -> str:
+    """A long line as a terminal should show it; elsewhere it stays one line."""
+    width = shutil.get_terminal_size().columns
+    if len(line) <= width or not sys.stderr.isatty():
+        return line
+    return textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)

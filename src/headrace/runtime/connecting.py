@@ -57,7 +57,9 @@ def connected(address: str | None, **options: Any) -> Iterator[Any]:
         # Of a cluster that Ray found by itself only the error tells the address.
         if found := _ADDRESS.search(reason):
             check_token(found[1], int(found[2]))
-        raise SpecError(f"there is no Ray cluster {where} ({reason})", _REMEDY) from None
+        # Ray's advice, its own options, would stand beside ours.
+        said = "" if "any running Ray instance" in reason else f" ({reason})"
+        raise SpecError(f"there is no Ray cluster {where}{said}", _REMEDY) from None
     try:
         yield ray
     finally:

@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Protocol
 
-from headrace.core.errors import SpecError
+from headrace.core.errors import MissingExtraError, SpecError
 from headrace.graph.opening import open_graph
 from headrace.graph.service.config import StoreConfig
 from headrace.graph.service.security import Authority, Credentials, Secret
@@ -93,6 +94,7 @@ def run_local(wanted: LocalRun, watcher: RunWatcher) -> int:
 
     Raises:
         SpecError: The script or the parts cannot be used.
+        MissingExtraError: A store would lack a package.
         RunError: A store did not start or is gone.
         KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP, after everything has ended.
     """
@@ -184,7 +186,7 @@ def _check(wanted: LocalRun) -> int:
         if wanted.num_stores:
             raise SpecError(
                 f"{wanted.num_stores} stores were asked for, without parts to serve",
-                "give --parts, a directory that `headrace partition` made",
+                "give --graph, a directory that `headrace partition` made",
             )
         return 0
     num_parts = open_graph(wanted.parts).num_parts
@@ -193,6 +195,10 @@ def _check(wanted: LocalRun) -> int:
         raise SpecError(
             f"{num_stores} stores were asked for, the graph has {num_parts} parts",
             f"ask for 0 to {num_parts}, or partition it again",
+        )
+    if num_stores and find_spec("pyarrow") is None:
+        raise MissingExtraError(
+            "a graph store needs pyarrow, which is not installed", "pip install 'headrace[train]'"
         )
     return num_stores
 

@@ -287,7 +287,8 @@ def find_run(runs: Path, wanted: str | None = None) -> RunFolder:
     if not known:
         raise SpecError(
             f"there is no run in {runs}",
-            f"start one with `headrace run`, or name the folder with --runs or {RUNS_VARIABLE}",
+            "start one with `headrace run` (with --local it keeps no folder), or name the folder "
+            f"with --runs or {RUNS_VARIABLE}",
         )
     if wanted is None or wanted == LATEST:
         return RunFolder(runs / known[-1])

@@ -96,8 +96,8 @@ class TrainContext:
             if self._folder is None:
                 raise SpecError(
                     "this training has no graph",
-                    "give one: `headrace run --local --parts DIR`, `--graph DIR` on a cluster, "
-                    "or `headrace.train(train_func, graph=DIR)`",
+                    "give one: `headrace run --graph DIR`, or "
+                    "`headrace.train(train_func, graph=DIR)`",
                 )
             self._graph = open_graph(self._folder)
         return self._graph

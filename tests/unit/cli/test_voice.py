@@ -128,3 +128,15 @@ def test_compiling_is_told_once_and_only_if_it_happens(capsys: pytest.CaptureFix
     with progress.steps(1):
         add_one(1)
     assert capsys.readouterr().err == ""
+
+
+def test_long_notes_are_broken_between_words_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    line = "peak-to-mean 1.16 from the stores"
+    voice.begin()
+    voice.note(line)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    voice.note(line)
+    assert capsys.readouterr().err == f"{line}\npeak-to-mean 1.16\nfrom the stores\n"
