@@ -77,6 +77,9 @@ class Block:
         """What is wrong with its class, if anything is."""
         if self.mark in ("not run", "not checked") and not self.why:
             return "say why: <!-- not run: needs a Ray cluster -->"
+        for named in re.findall(r"[\w/]+\.py", self.why or ""):
+            if not (ROOT / named).exists():
+                return f"there is no {named}"
         if self.language == "text":
             return "output is `not checked`, not `not run`" if self.mark == "not run" else None
         if self.mark not in (None, "not run"):

@@ -12,6 +12,9 @@ from tests.docs.page_runs import PageRun
 pytestmark = pytest.mark.integration
 
 ELSEWHERE = (ROOT / "docs" / "tutorial.md",)  # tests/e2e/test_tutorial.py
+LOOK_BACK = {"notebook", "report"}
+"""Pages about a run that is over."""
+
 RUN = [page for page in PAGES if page not in ELSEWHERE and any(b.is_run for b in blocks_of(page))]
 
 
@@ -20,4 +23,8 @@ def test_a_page_works(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("HEADRACE_RUNS", str(tmp_path / "runs"))
-    PageRun(tmp_path).run(blocks_of(page))
+    monkeypatch.setenv("BROWSER", "true")  # the command that does nothing
+    reader = PageRun(tmp_path)
+    if page.stem in LOOK_BACK:
+        reader.leave_a_run("20261115-1539-sage")
+    reader.run(blocks_of(page))
