@@ -82,9 +82,14 @@ def _line_writer(num_steps: int) -> Callable[[str], None]:
 
 
 class Stages:
-    """Tells people of the stages of long work: a bar for each on a terminal, else a line."""
+    """Tells people of the stages of long work: a bar for each on a terminal, else a line.
 
-    def __init__(self) -> None:
+    Args:
+        are_kept: Whether bars stay on the terminal, to say how long each stage took.
+    """
+
+    def __init__(self, are_kept: bool = True) -> None:
+        self._are_kept = are_kept
         self._bars: Progress | None = None
         self._current: TaskID | None = None
 
@@ -97,6 +102,7 @@ class Stages:
                 BarColumn(),
                 TimeElapsedColumn(),
                 console=voice.console(stderr=True),
+                transient=not self._are_kept,
             )
             self._bars.start()
         return self

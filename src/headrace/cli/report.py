@@ -49,7 +49,7 @@ def report(
     _check_is_over(folder)
     path = output or folder.path / FILE_NAME
     check_can_write(path)
-    with Stages() as stages:
+    with Stages(are_kept=False) as stages:
         found = report_on(folder.path, advise=advise, on_step=stages.begin)
     page, figures = found.save(path)
     if as_json:

@@ -55,16 +55,20 @@ class Steady:
     def stretch(self, num: int, before: int | None = None) -> tuple[int, int] | None:
         """First and last of some neighbouring iterations that are most like the mean.
 
+        Not of the last tenth, if there are others: cards fall silent when no batch is left to make.
+
         Args:
             num: How many; fewer if there is no such stretch.
             before: Only iterations before this one, if there are such.
         """
         if not self.num or self.time_s is None:
             return None
+        num_all = len(self.counted)
+        before = min(num_all if before is None else before, num_all - num_all // 10)
         for length in range(num, 0, -1):
             sums = np.convolve(self.counted, np.ones(length), mode="valid")
             firsts = np.flatnonzero(sums == length)
-            if before is not None and len(firsts) and firsts[0] + length <= before:
+            if len(firsts) and firsts[0] + length <= before:
                 firsts = firsts[firsts + length <= before]
             if len(firsts):
                 took = np.array([self.took_s[n : n + length].sum() for n in firsts])

@@ -133,6 +133,15 @@ def test_a_stretch_is_whole_and_typical() -> None:
     assert steady.stretch(40) == (13, NUM - 1)
 
 
+def test_a_stretch_is_not_at_the_end_where_cards_fall_silent() -> None:
+    steady = steady_iterations(steady_trace(), skip=5)
+    took_s = np.where(np.arange(NUM) < NUM - 6, steady.took_s * 1.01, steady.took_s)
+    mean_s = took_s[steady.counted].mean()
+    last_is_best = replace(steady, took_s=np.where(np.arange(NUM) < NUM - 6, took_s, mean_s))
+    _, last = last_is_best.stretch(6) or (0, 0)
+    assert last < NUM - NUM // 10
+
+
 def test_network_cards_carry_what_flows_bring() -> None:
     trace = steady_trace()
     series = nic_series(trace, 0.0, trace.makespan_s, 50)
