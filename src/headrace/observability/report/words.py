@@ -11,6 +11,9 @@ SATURATED = 0.85
 """From this share of its bandwidth on a network card counts as full: what TCP and uneven iterations
 leave of a link that is never idle."""
 
+IMPOSSIBLE = 1.1
+"""Nothing carries more than it can; tasks record bytes to 1.25 % (`cluster_runtime.json`)."""
+
 _WORTH_NAMING = 0.04
 _FAR = 4.0
 _MINUS = "\N{MINUS SIGN}"
@@ -91,6 +94,11 @@ def limit_sentence(report: Report) -> str:
     if nic is None:
         return f"{said}; nothing crosses the network."
     name, used = nic
+    if used >= IMPOSSIBLE:
+        return (
+            f"{name} carried {percent(used)} of what the plan's cluster file says it can: mend the "
+            f"file, or give a testbed --shaped, and plan again. {said}."
+        )
     if used >= SATURATED:
         return f"The network sets the pace: {name} uses {percent(used)} of its bandwidth. {said}."
     return f"{said}; no network card is full (the busiest is {name} with {percent(used)})."

@@ -189,6 +189,16 @@ def test_a_page_says_everything() -> None:
     assert len(anchors) == len(set(anchors)) == 9
 
 
+def test_cards_that_carry_more_than_they_can_are_no_bottleneck() -> None:
+    report = whole_report("m0")
+    fast = MachineUse(name="m1", measured_in=0.2, measured_out=1.83)
+    first = verdict(report.model_copy(update={"machines": (fast,)}))[0]
+    assert "m1 out carried 183 % of what the plan's cluster file says it can" in first.replace(
+        "\N{NO-BREAK SPACE}", " "
+    )
+    assert "sets the pace" not in first
+
+
 def test_pictures_have_words_and_boxes_can_be_reached() -> None:
     page = read(whole_page())
     pictures = [each for each in page.named("svg") if each.get("role") == "img"]
