@@ -12,6 +12,7 @@ _NOT_FIGURES = frozenset(
     {"benchmark", "date", "machine", "command", "commands", "is_quick", "seconds", "elapsed_s"}
 )
 _MOST_ROWS = 60
+_NOTHING = 5e-5  # share that is shown as 0 %
 SWEEPS = {"batch_size": "batch size", "pmr": "peak over mean of volumes"}
 
 
@@ -36,7 +37,7 @@ def show(value: Any, unit: str = "") -> str:
     if not isinstance(value, int | float):
         return "-"
     if unit == "%":
-        return f"{_plain(100 * value)} %"
+        return f"{_plain(100 * value if abs(value) >= _NOTHING else 0)} %"
     return f"{_plain(value)} {unit}".strip() if unit != "x" else f"{_plain(value)} times"
 
 
