@@ -238,11 +238,7 @@ def rehearsable_iterations(
 
 
 def follows_locality(profile: Profile) -> bool:
-    """Whether it matters which part a sampler's seeds come from.
-
-    A run in which all samplers took the same mix of seeds does not tell: its rows are equal, and
-    what the mixes would be weighed by is rounding.
-    """
+    """Whether a profile tells parts apart; that of a run with uniform seeds has equal rows."""
     return len(set(profile.store_traffic.matrix)) > 1 or profile.store_traffic.locality > 0
 
 
