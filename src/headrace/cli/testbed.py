@@ -202,6 +202,8 @@ def _summary(bed: Testbed) -> dict[str, Any]:
 def _show(bed: Testbed) -> None:
     from rich.table import Table
 
+    from headrace.core.units import format_bytes
+
     summary = _summary(bed)
     table = Table(box=None, pad_edge=False)
     for heading in ("machine", "address", "namespace"):
@@ -209,8 +211,8 @@ def _show(bed: Testbed) -> None:
     for heading in ("pid", "received", "sent", *(_LIMITS if summary["shaped"] else ())):
         table.add_column(heading, justify="right", no_wrap=True)
     for host, figures in zip(bed.hosts, summary["machines"], strict=True):
-        counted = [figures[each] for each in ("pid", "received_bytes", "sent_bytes")]
-        cells = ["-" if value is None else str(value) for value in counted]
+        shown = (("pid", str), ("received_bytes", format_bytes), ("sent_bytes", format_bytes))
+        cells = ["-" if figures[each] is None else show(figures[each]) for each, show in shown]
         table.add_row(host.name, host.address, host.namespace, *cells, *_limits(host))
     console = voice.console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
     console.print(table)
