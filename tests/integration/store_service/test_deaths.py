@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -88,6 +90,22 @@ def test_a_store_ends_with_its_input_and_with_sigterm(folder: Path, tmp_path: Pa
     with running(tmp_path / "b", folder) as store, store.connect():
         store.process.terminate()
         assert store.process.wait(20) == 0
+
+
+def test_a_store_ends_whichever_thread_hears_the_signal(folder: Path, tmp_path: Path) -> None:
+    with running(tmp_path / "s", folder) as store, store.connect():
+        pid = store.process.pid
+        others = sorted({int(each.name) for each in Path(f"/proc/{pid}/task").iterdir()} - {pid})
+        # The main thread waits, and a signal that another thread hears does not interrupt it.
+        hears = next(thread for thread in others if not _blocks(thread, signal.SIGTERM))
+        assert ctypes.CDLL(None).tgkill(pid, hears, signal.SIGTERM) == 0
+        assert store.process.wait(20) == 0
+
+
+def _blocks(thread: int, number: int) -> bool:
+    status = Path(f"/proc/{thread}/status").read_text()
+    blocked = next(line for line in status.splitlines() if line.startswith("SigBlk:"))
+    return bool(int(blocked.split()[1], 16) >> (number - 1) & 1)
 
 
 def test_a_store_ends_when_its_parent_is_killed(folder: Path, tmp_path: Path) -> None:

@@ -89,19 +89,22 @@ def load_credentials(path: Path, tls: bool) -> Credentials:
 
 def wait_for_end(ready: Path, announcement: Mapping[str, object]) -> None:
     """Write the ready file, with the process number, and wait until the service is to end."""
-    # A pipe, because an event's lock may be held by the very thread that a signal interrupts.
+    # A pipe, because an event's lock may be held by the very thread that a signal interrupts; and
+    # Python's own wakeup, because a signal that comes just before reading would interrupt nothing.
     ended, end = os.pipe()
-
-    def tell(number: int, frame: FrameType | None) -> None:
-        os.write(end, b".")
-
-    signal.signal(signal.SIGTERM, tell)
-    signal.signal(signal.SIGINT, tell)
+    os.set_blocking(end, False)
+    signal.set_wakeup_fd(end)
+    signal.signal(signal.SIGTERM, _let_it_wake)
+    signal.signal(signal.SIGINT, _let_it_wake)
     threading.Thread(target=_wait_for_parent, args=(end,), daemon=True).start()
     partial = ready.with_name(ready.name + ".partial")
     partial.write_text(json.dumps({**announcement, "pid": os.getpid()}), encoding="ascii")
     partial.replace(ready)
     os.read(ended, 1)
+
+
+def _let_it_wake(number: int, frame: FrameType | None) -> None:
+    """Nothing more is to be done."""
 
 
 def _wait_for_parent(end: int) -> None:
