@@ -10,7 +10,8 @@ first seed), each with a parameter server and with a ring. A short run measures 
 come the plans of `distdgl` (its placement, the system's queues), `dgtp` (the paper's search with
 the best beta, shares of `oes`) and `ours` (annealing, the best policy). They run one after the
 other, all of them once in each repetition. `--quick` is one mode on two machines, once, planned
-without a profile: it shows that everything works, not what it is worth.
+without a profile: it shows that everything works, not what it is worth. What it leaves out is null:
+DGTP's run, and the last two keys.
 
 The last line is one JSON object:
 
@@ -19,9 +20,9 @@ The last line is one JSON object:
   theirs, measured and predicted), `ranking_errors` (pairs further apart than 5 % that the
   prediction has in the wrong order), `goodput_over_iperf` of the busiest card (bytes over the
   cable, with headers and repeated packets, over those of iperf3 from the slowest card to the
-  fastest), `cpu_share` of all cores, `traffic_cpu_share` (CPU seconds of traffic control over
-  time, with its start, in which connections are looked for) and `agents_cpu_share` (of its agents
-  alone, in steady state);
+  fastest), `cpu_share` of all cores, `traffic_cpu_share` of each configuration (CPU seconds of
+  traffic control over time, with its start, in which connections are looked for) and
+  `agents_cpu_share` (of its agents alone, in steady state);
 - `drift`: a card is halved in mid-run (`benchmarks/shaped-drift`): seconds from there to the end
   with planning anew and without, and what was decided when;
 - `policy_shares`: see `traffic_shares.py`.
@@ -38,6 +39,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import combinations
 from pathlib import Path
@@ -46,7 +48,17 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.closed_loop_runs import CONFIGS, CORES, GRAPH, ROOT, SKIP, Setting, Trainings, say
+from benchmarks.closed_loop_runs import (
+    CONFIGS,
+    CORES,
+    GRAPH,
+    LAST,
+    ROOT,
+    SKIP,
+    Setting,
+    Trainings,
+    say,
+)
 from benchmarks.machine import describe_machine
 from headrace.api.files import save_plan
 from headrace.api.graph import partition
@@ -56,11 +68,15 @@ from headrace.runtime.testbed import Testbed, take_down
 MODES = ("a-ps", "a-ring", "b-ps", "b-ring")
 STEPS, PROFILE_STEPS = 45, 40
 QUICK_GRAPH = "generated:nodes=2e4,edges=2e5,features=128"
-QUICK_STEPS, QUICK_SKIP, QUICK_IPERF_S = 20, 4, 1.0
+QUICK_STEPS, QUICK_SKIP, QUICK_LAST, QUICK_IPERF_S = 16, 4, 2, 1.0
+QUICK_CONFIGS = ("distdgl", "ours")
 IPERF_S = 5.0
 DRIFT_STEPS, SLOW_AT = 220, 30
 ACCURACY = 0.5
 NOTABLE = 0.05
+
+Runs = dict[str, list[dict[str, Any]]]
+"""What the runs of each configuration showed."""
 
 
 def measure(mode: str, scratch: Path, args: argparse.Namespace) -> dict[str, Any]:
@@ -75,8 +91,8 @@ def measure(mode: str, scratch: Path, args: argparse.Namespace) -> dict[str, Any
     bed_name = f"loop-{os.getpid()}"
     bed = Testbed.up(setting.cluster, bed_name, say=say, shaped=True, cores=CORES[name])
     try:
-        skip = QUICK_SKIP if args.quick else SKIP
-        trainings = Trainings(bed, setting, graph, scratch / mode, ACCURACY, skip)
+        skip, last = (QUICK_SKIP, QUICK_LAST) if args.quick else (SKIP, LAST)
+        trainings = Trainings(bed, setting, graph, scratch / mode, ACCURACY, skip, last)
         fastest = max(setting.cluster.hosts, key=lambda machine: machine.nic_in)
         slowest = min(setting.cluster.hosts, key=lambda machine: machine.nic_in)
         iperf_s = QUICK_IPERF_S if args.quick else IPERF_S
@@ -86,9 +102,11 @@ def measure(mode: str, scratch: Path, args: argparse.Namespace) -> dict[str, Any
             profile = trainings.profile(PROFILE_STEPS)
             save_profile(profile, scratch / mode / "profile.yaml")
         plans = {config: setting.plan(profile, config) for config in CONFIGS}
-        runs: dict[str, list[dict[str, Any]]] = {config: [] for config in CONFIGS}
+        configs = QUICK_CONFIGS if args.quick else tuple(CONFIGS)
+        runs: Runs = {config: [] for config in CONFIGS}
         for repetition in range(1 if args.quick else args.repetitions):
-            for config, made in plans.items():
+            for config in configs:
+                made = plans[config]
                 save_plan(made, scratch / mode / f"plan-{config}.json")
                 found = trainings.run(f"{config}-{repetition}", made, config, steps)
                 runs[config].append(found)
@@ -104,58 +122,62 @@ def measure(mode: str, scratch: Path, args: argparse.Namespace) -> dict[str, Any
         **summary(runs, predicted),
         "policies": {config: made.policy for config, made in plans.items()},
         "iperf_over_rate": iperf / slowest.nic_out,
-        "goodput_over_iperf": {
-            config: median(each["goodput"]["share"] for each in all_) * slowest.nic_out / iperf
-            for config, all_ in runs.items()
-        },
-        "busiest": {config: all_[0]["goodput"] for config, all_ in runs.items()},
-        "cpu_share": max(each["cpu_share"] for all_ in runs.values() for each in all_),
-        "traffic_cpu_share": max(
-            each["traffic_cpu_share"] for all_ in runs.values() for each in all_
+        "goodput_over_iperf": _of_each(
+            runs, lambda run: run["goodput"]["share"] * slowest.nic_out / iperf
         ),
-        "agents_cpu_share": {
-            config: median(each["agents_cpu_share"] for each in all_)
-            for config, all_ in runs.items()
-        },
+        "busiest": {config: all_[0]["goodput"] if all_ else None for config, all_ in runs.items()},
+        "cpu_share": max(each["cpu_share"] for all_ in runs.values() for each in all_),
+        "traffic_cpu_share": _of_each(runs, lambda run: run["traffic_cpu_share"]),
+        "agents_cpu_share": _of_each(runs, lambda run: run["agents_cpu_share"]),
         "steps": steps,
     }
 
 
-def summary(runs: dict[str, list[dict[str, Any]]], predicted_s: dict[str, float]) -> dict[str, Any]:
+def summary(runs: Runs, predicted_s: dict[str, float]) -> dict[str, Any]:
     """Prediction beside measurement."""
-    all_s = {config: [each["measured_s"] for each in found] for config, found in runs.items()}
-    measured_s = {config: median(times) for config, times in all_s.items()}
+    measured_s = _of_each(runs, lambda run: run["measured_s"])
+    ran = [config for config in runs if runs[config]]
     gain = {
         theirs: {
-            "measured": 1 - measured_s["ours"] / measured_s[theirs],
-            "predicted": 1 - predicted_s["ours"] / predicted_s[theirs],
+            "measured": _saved(measured_s["ours"], measured_s[theirs]),
+            "predicted": _saved(predicted_s["ours"], predicted_s[theirs]),
         }
         for theirs in runs
         if theirs != "ours"
     }
-    reached = {
-        config: [each["to_accuracy_s"] for each in found if each["to_accuracy_s"] is not None]
-        for config, found in runs.items()
-    }
     wrong = [
         [one, other]
-        for one, other in combinations(runs, 2)
+        for one, other in combinations(ran, 2)
         if abs(measured_s[one] / measured_s[other] - 1) > NOTABLE
         and (measured_s[one] < measured_s[other]) != (predicted_s[one] < predicted_s[other])
     ]
     return {
         "iteration_s": measured_s,
-        "iteration_s_all": all_s,
+        "iteration_s_all": {
+            config: [each["measured_s"] for each in found] for config, found in runs.items()
+        },
         "predicted_s": predicted_s,
         "predicted_over_measured": {
-            config: predicted_s[config] / measured_s[config] for config in runs
+            config: None if took_s is None else predicted_s[config] / took_s
+            for config, took_s in measured_s.items()
         },
-        "to_accuracy_s": {
-            config: median(all_) if all_ else None for config, all_ in reached.items()
-        },
+        "to_accuracy_s": _of_each(runs, lambda run: run["to_accuracy_s"]),
         "gain": gain,
         "ranking_errors": wrong,
     }
+
+
+def _of_each(runs: Runs, figure: Callable[[dict[str, Any]], float | None]) -> dict[str, Any]:
+    """Median of a figure over the runs of each configuration; none where there is none."""
+    found = {
+        config: [value for each in all_ if (value := figure(each)) is not None]
+        for config, all_ in runs.items()
+    }
+    return {config: median(values) if values else None for config, values in found.items()}
+
+
+def _saved(ours_s: float, theirs_s: float | None) -> float | None:
+    return None if theirs_s is None else 1 - ours_s / theirs_s
 
 
 def drift(scratch: Path) -> dict[str, Any]:
@@ -201,7 +223,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # takes the testbed down
     begin_s = time.monotonic()
     scratch = args.scratch or Path(tempfile.mkdtemp(prefix="headrace-loop-"))
-    found: dict[str, Any] = {"modes": {}}
+    found: dict[str, Any] = {"modes": {}, "drift": None, "policy_shares": None}
     if args.output is not None and args.output.exists():
         found = json.loads(args.output.read_text())
     default = ("quick-ring",) if args.quick else (*MODES, "drift", "shares")

@@ -81,6 +81,7 @@ class Trainings:
         scratch: Folder for runs.
         accuracy: Share of right answers to reach.
         skip: First iterations that are not measured.
+        last: Last iterations in which the network is not looked at.
     """
 
     def __init__(
@@ -91,8 +92,9 @@ class Trainings:
         scratch: Path,
         accuracy: float,
         skip: int = SKIP,
+        last: int = LAST,
     ) -> None:
-        self.bed, self.setting, self._skip = bed, setting, skip
+        self.bed, self.setting, self._skip, self._last = bed, setting, skip, last
         self._graph, self._scratch, self._accuracy = graph, scratch, accuracy
 
     def profile(self, steps: int) -> Profile:
@@ -107,7 +109,7 @@ class Trainings:
         run = Run(self.bed, made, self._graph, self._scratch / name, self._config(steps), options)
         run.wait_for_iteration(self._skip)
         first = self._look()
-        run.wait_for_iteration(steps - LAST)
+        run.wait_for_iteration(steps - self._last)
         last = self._look()
         folder = run.end()
         trace = trace_of(folder)
