@@ -13,6 +13,13 @@ from headrace.graph.topology import Adjacency
 
 _MOST_SEED = 2**31
 _CHUNK = 1 << 24
+_FEW_NODES = 1 << 17
+"""Up to which a graph is not compressed.
+
+KaMinPar 3.7.3 cuts a compressed graph of at most 4,000 nodes as its memory happens to be: it copies
+such a graph at once and forgets to say whether the copy's nodes are sorted. Larger graphs get the
+same answer either way.
+"""
 
 
 @dataclass(frozen=True)
@@ -51,17 +58,21 @@ class KaMinPar:
                 "kaminpar is not installed", "pip install 'headrace[partition]'"
             ) from None
         path = self.scratch / "kaminpar.parhip"
+        is_large = num_nodes > _FEW_NODES
         try:
             on_step("convert")
             write_parhip(question.adjacency, path)
             on_step("read")
-            # The context below crashes on a graph that is not compressed.
-            graph = kaminpar.load_graph(str(path), kaminpar.GraphFileFormat.PARHIP, compress=True)
+            graph = kaminpar.load_graph(
+                str(path), kaminpar.GraphFileFormat.PARHIP, compress=is_large
+            )
         finally:
             path.unlink(missing_ok=True)
         on_step("cut")
         kaminpar.reseed(question.seed % _MOST_SEED)
-        solver = kaminpar.KaMinPar(self.num_threads, kaminpar.terapart_context())
+        # TeraPart's context crashes on a graph that is not compressed.
+        context = kaminpar.terapart_context() if is_large else kaminpar.default_context()
+        solver = kaminpar.KaMinPar(self.num_threads, context)
         shares = num_nodes * question.shares
         most = np.maximum(
             np.ceil(shares), np.floor(shares * (1 + self.tightness * question.tolerance))

@@ -26,7 +26,7 @@ _FIND_S = 0.5
 _CALM_FIND_S = 5.0
 _CALM_AFTER_S = 10.0
 _TELL_S = 2.0
-_GREETING_S = 10.0
+_GREETING_S = 30.0
 _OTHER = 0.01
 # Of what the card can do. Whoever sends less has not begun: those are acknowledgements. Whoever has
 # begun and sends less has not ended as long as it sends at all: it is starved.

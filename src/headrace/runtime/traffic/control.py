@@ -25,7 +25,7 @@ _CALM_POLL_S = 0.2
 _RARE_POLL_S = 0.5
 _SMALL = 4
 _ANSWER_S = 1.0
-_GREETING_S = 5.0
+_GREETING_S = 15.0
 _MOST_STRANGERS = 16
 _LOOK_S = 0.5
 _ENDING_S = 1.5
@@ -110,6 +110,9 @@ class TrafficControl:
         self._ends.set()
         self._wake()
         self._thread.join(2 * _ENDING_S)
+        if not self._thread.is_alive():
+            self._waker.close()
+            self._woken.close()
         self.look()
 
     def figures(self) -> dict[str, Any]:
@@ -129,7 +132,9 @@ class TrafficControl:
     # --- the thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        self._decider.warm()
+        # Compiling the policy's rule may take half a minute, and agents do not wait for that.
+        warming = threading.Thread(target=self._decider.warm, daemon=True)
+        warming.start()
         began_s = time.thread_time()
         next_s = 0.0
         with selectors.DefaultSelector() as selector:
@@ -139,7 +144,8 @@ class TrafficControl:
             while not self._ends.is_set():
                 now_s = time.monotonic()
                 if self._decider.is_dirty and now_s >= next_s:
-                    self._decider.decide(now_s)
+                    if not warming.is_alive():
+                        self._decider.decide(now_s)
                     next_s = now_s + self._poll_s
                 wait_s = max(0.0, next_s - now_s) if self._decider.is_dirty else _LOOK_S
                 for key, _ in selector.select(wait_s):

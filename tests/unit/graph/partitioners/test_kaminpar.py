@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import SpecError
+from headrace.graph.partitioners import kaminpar_
 from headrace.graph.partitioners._base import Question
 from headrace.graph.partitioners.kaminpar_ import KaMinPar, write_parhip
 from headrace.graph.topology import Adjacency
@@ -38,11 +39,25 @@ def test_gives_unequal_shares(tmp_path: Path) -> None:
     assert (np.bincount(parts) <= [2100, 1260, 840]).all()
 
 
-def test_same_seed_same_answer(tmp_path: Path) -> None:
-    adjacency, _ = community_graph(2000, 10_000, community_size=100)
-    first, again = (assign(question_of(adjacency, None, 4, seed=3), tmp_path) for _ in range(2))
+@pytest.mark.parametrize("num_nodes", [200, 2000, 6000])
+def test_same_seed_same_answer(tmp_path: Path, num_nodes: int) -> None:
+    adjacency, _ = community_graph(num_nodes, 5 * num_nodes, community_size=100)
+    question = question_of(adjacency, None, 4, seed=3)
+    first = assign(question, tmp_path)
 
-    assert (first == again).all()
+    # The memory of the process is another one every time.
+    assert all((assign(question, tmp_path) == first).all() for _ in range(20))
+
+
+def test_compressed_graphs_get_the_same_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adjacency, train = community_graph(6000, 30_000, community_size=100)
+    question = question_of(adjacency, train, 4)
+    plain = assign(question, tmp_path)
+    monkeypatch.setattr(kaminpar_, "_FEW_NODES", 0)
+
+    assert (assign(question, tmp_path) == plain).all()
 
 
 def test_cuts_light_edges(tmp_path: Path) -> None:
