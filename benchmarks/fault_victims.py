@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ _MODULES = {
 # Every shell has a folder that is named after its task.
 _TASK = re.compile(r"/headrace-run-\d+\.\d+-([a-z]+[\d.]+)-")
 _RAY_START_S = 120.0
+_RAY_TRIES = 3
 _OF_OTHERS = ("ray", "torch_geometric.")
 _NOWHERE = "02:00:00:00:00:99"
 
@@ -84,8 +86,14 @@ def _name(entry: Path, words: list[str], kind: str) -> str | None:
 def start_raylet(bed: Testbed, machine: str) -> None:
     """Give a machine a Ray node again."""
     command = ray_nodes.node_command(bed.layout, bed.layout.host(machine))
-    if machines.run_on(bed.layout, machine, command).wait(_RAY_START_S):
-        raise RuntimeError(f"Ray on {machine} does not start: {machines.tail(bed.layout, machine)}")
+    for _ in range(_RAY_TRIES):
+        if machines.run_on(bed.layout, machine, command).wait(_RAY_START_S) == 0:
+            return
+        # Ray gives up after half a minute, whatever the machine has to do.
+        for victim in victims(bed, "raylet"):
+            if victim.machine == machine:
+                os.kill(victim.pid, signal.SIGKILL)
+    raise RuntimeError(f"Ray on {machine} does not start: {machines.tail(bed.layout, machine)}")
 
 
 def cut(bed: Testbed, one: str, other: str, is_cut: bool) -> None:

@@ -185,7 +185,7 @@ class Role:
         return line
 
     def end(self) -> str:
-        said, _ = self.process.communicate(timeout=20)
+        said, _ = self.process.communicate(timeout=120)
         return str(said)
 
 

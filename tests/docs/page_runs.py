@@ -33,7 +33,7 @@ LOADERS: dict[str, Callable[[Path], object]] = {
 }
 """Files that are read as headrace reads them, where a page has them."""
 
-BLOCK_S = 300.0
+BLOCK_S = 900.0
 """No block takes half a minute, but compilers and two cores are shared."""
 
 _BORROWED = ("examples", "benchmarks", "tests")

@@ -5,17 +5,19 @@ from __future__ import annotations
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
 import torch
 
-from headrace.runtime.testbed import Testbed, machines, ray_nodes
+from headrace.runtime.testbed import Testbed
 from headrace.training.checkpoints import load, newest_whole
 from tests.e2e.cluster_runs import Run
 from tests.leftovers import patient
 
 SCRIPT = """
+import os
 import time
 import torch
 from torch.nn.functional import cross_entropy
@@ -34,7 +36,8 @@ def train_func(ctx):
             loss = cross_entropy(out, batch.y[: batch.batch_size])
             loss.backward()
             optimizer.step()
-            time.sleep(ctx.config["pause_s"])
+            is_slow = os.path.exists(ctx.config.get("slow", ""))
+            time.sleep(1.0 if is_slow else ctx.config["pause_s"])
         ctx.report(epoch=epoch, loss=loss.item())
 """
 
@@ -45,13 +48,25 @@ class WatchedRun(Run):
     def watch(self) -> None:
         """Begin to listen."""
         self.lines: list[tuple[float, str]] = []
+        self._moved_s: list[float] = []
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
+        threading.Thread(target=self._look, daemon=True).start()
 
     def _listen(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.lines.append((time.monotonic(), line.rstrip("\n")))
+
+    def _look(self) -> None:
+        iterations = 0
+        while self.process.poll() is None:
+            with suppress(OSError, ValueError, KeyError, StopIteration):
+                now = self.status()["iterations"]
+                if now != iterations:
+                    iterations = now
+                    self._moved_s.append(time.monotonic())
+            time.sleep(0.2)
 
     def heard(self, words: str) -> bool:
         """Whether somebody has said this."""
@@ -72,7 +87,7 @@ class WatchedRun(Run):
 
     def end_well(self) -> None:
         """Wait for its end."""
-        self.process.wait(300)
+        self.process.wait(600)
         self._listener.join()
         for pipe in (self.process.stdout, self.process.stderr):
             assert pipe is not None
@@ -80,8 +95,9 @@ class WatchedRun(Run):
         assert self.process.returncode == 0, self.said
 
     def longest_silence_s(self, since_s: float) -> float:
-        """The longest time without a word."""
-        times = [since_s, *(at_s for at_s, _ in self.lines if at_s > since_s)]
+        """The longest time in which it neither said something nor did an iteration."""
+        signs = sorted([*(at_s for at_s, _ in self.lines), *self._moved_s])
+        times = [since_s, *(at_s for at_s in signs if at_s > since_s)]
         return max(b - a for a, b in pairwise(times))
 
     def parameters(self) -> dict[str, torch.Tensor]:
@@ -106,13 +122,6 @@ def kill_raylet(bed: Testbed, machine: str) -> float:
     (pid,) = [int(line.split()[0]) for line in listed.splitlines() if line.split()[1] == "raylet"]
     subprocess.run(bed.command(machine, ["kill", "-KILL", str(pid)]), check=True)
     return time.monotonic()
-
-
-def start_raylet(bed: Testbed, machine: str) -> None:
-    """Give a machine a Ray node again."""
-    host = bed.layout.host(machine)
-    started = machines.run_on(bed.layout, machine, ray_nodes.node_command(bed.layout, host))
-    assert started.wait(120) == 0
 
 
 def write_script(folder: Path) -> Path:

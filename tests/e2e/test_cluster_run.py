@@ -130,7 +130,7 @@ def test_a_killed_store_is_named(testbed: Testbed, folder: Path) -> None:
     run.wait_for("running")
     pid = run.task("store2")["pid"]
     subprocess.run(testbed.command("m2", ["kill", "-9", str(pid)]), check=True)
-    code, _, err = run.end(60)
+    code, _, err = run.end()
     assert code == 7
     assert "error: store2 on m2 was ended by SIGKILL" in err
 
@@ -141,7 +141,7 @@ def test_an_interrupt_ends_everything(testbed: Testbed, folder: Path, state: str
     run.wait_for(state)
     begin_s = time.monotonic()
     interrupt(run)
-    code, _, err = run.end(60)
+    code, _, err = run.end()
     assert code == 130, err
     assert "interrupted; all tasks of the run have ended" in err
     assert run.status()["state"] == "interrupted"
@@ -153,7 +153,7 @@ def test_everything_ends_with_a_killed_driver(testbed: Testbed, folder: Path) ->
     run = Run(testbed, folder, folder / "code" / "forever.py")
     run.wait_for("running")
     os.killpg(run.process.pid, signal.SIGKILL)
-    run.end(60)
+    run.end()
     assert patient(lambda: not left_in(testbed), 60), left_in(testbed)
     for folder in machine_folders(testbed):
         # Killed shells cannot; the next run on the same machines does.
@@ -183,7 +183,7 @@ def test_a_graph_that_only_the_driver_has_is_shipped_once(
 def test_a_wrong_graph_is_said_before_anything_starts(testbed: Testbed, folder: Path) -> None:
     write(homogeneous(), folder / "three", 3)
     run = Run(testbed, folder, folder / "code" / "forever.py", graph=folder / "three")
-    code, _, err = run.end(60)
+    code, _, err = run.end()
     assert code == 2
     assert "the plan is for 4 machines" in err
 
@@ -191,7 +191,7 @@ def test_a_wrong_graph_is_said_before_anything_starts(testbed: Testbed, folder: 
 def test_a_missing_token_is_said_before_anything_starts(testbed: Testbed, folder: Path) -> None:
     before = ["env", "-u", "RAY_AUTH_MODE"]
     run = Run(testbed, folder, folder / "code" / "forever.py", before=before)
-    code, _, err = run.end(60)
+    code, _, err = run.end()
     assert code == 2
     assert "asks for a token, and RAY_AUTH_MODE is not set" in err
 

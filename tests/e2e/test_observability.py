@@ -128,7 +128,7 @@ def _can_watch() -> None:
 def prometheus(_can_watch: None, testbed: Testbed, tmp_path: Path) -> Iterator[Prometheus]:
     watching = Prometheus(testbed, tmp_path)
     try:
-        assert patient(watching.is_ready, 60), (tmp_path / "prometheus.log").read_text()
+        assert patient(watching.is_ready, 180), (tmp_path / "prometheus.log").read_text()
         yield watching
     finally:
         watching.close()
@@ -164,7 +164,7 @@ def _prometheus_agrees(prometheus: Prometheus, run: Run, reports: list[Any]) -> 
     num_iterations = max(n for (task,), n in _steps(trace).items() if task.startswith("trainer"))
     done = f"sum({last('iterations_total')})"
     # The last figures leave the driver when it ends; then they wait to be scraped.
-    assert patient(lambda: prometheus.query(done) == {(): num_iterations}, 60), (
+    assert patient(lambda: prometheus.query(done) == {(): num_iterations}, 180), (
         prometheus.query(done),
         num_iterations,
     )

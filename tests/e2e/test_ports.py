@@ -47,7 +47,7 @@ OWNERS = (
     (r"ray::|headrace run ", "Ray worker"),
 )
 OURS = ("store", "parts", "server")
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
 
 
 @dataclass(frozen=True)

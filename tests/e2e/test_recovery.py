@@ -13,6 +13,7 @@ import pytest
 # Now: PyG warns of what it imports, and warnings are errors in tests.
 pytest.importorskip("torch_geometric.nn")
 
+from benchmarks.fault_victims import start_raylet
 from headrace.api.files import save_plan
 from headrace.api.planning import plan
 from headrace.core.cluster import Cluster
@@ -20,17 +21,11 @@ from headrace.core.job import Job, Role
 from headrace.core.plan import Plan
 from headrace.runtime.testbed import Testbed
 from tests.e2e.cluster_runs import left_in, machine_folders
-from tests.e2e.recovery_runs import (
-    WatchedRun,
-    difference,
-    kill_raylet,
-    start_raylet,
-    write_script,
-)
+from tests.e2e.recovery_runs import WatchedRun, difference, kill_raylet, write_script
 from tests.leftovers import patient
 from tests.unit.graph.small_graphs import homogeneous, write
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 OPTIONS = ["--checkpoint-every", "20", "--set", "epochs=8", "--set", "pause_s=0.03"]
 SILENCE_S = 15.0
@@ -84,10 +79,12 @@ def test_a_run_goes_on_without_a_machine_and_uses_it_again(
     testbed: Testbed, folder: Path, undisturbed: WatchedRun
 ) -> None:
     lost = other_machine(folder)
-    # Slower, so that it still runs when the machine is back.
-    run = begin(testbed, folder, "--elastic", "--set", "pause_s=0.3")
+    # While there is this file it is slow, so that it still runs when the machine is back.
+    slow = folder / "slow"
+    run = begin(testbed, folder, "--elastic", "--set", f"slow={slow}")
     try:
         run.wait_until(50)
+        slow.touch()
         killed_s = kill_raylet(testbed, lost)
         assert patient(lambda: run.status()["attempt"] == 2 and run.heard("goes on at"), 240), (
             run.said
@@ -97,6 +94,8 @@ def test_a_run_goes_on_without_a_machine_and_uses_it_again(
         }
     finally:
         start_raylet(testbed, lost)
+    assert patient(lambda: run.heard(f"{lost} has joined"), 120), run.said
+    slow.unlink()
     run.end_well()
     assert run.heard(f"{lost} is lost: ")
     assert run.heard(f"{lost} has joined")

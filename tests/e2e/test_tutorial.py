@@ -12,7 +12,7 @@ from headrace.runtime.testbed import record, take_down
 from tests.docs.blocks import ROOT, blocks_of
 from tests.docs.page_runs import PageRun
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 NAME = "headrace"
 """Of a testbed to which the page, like most people, gives no name."""

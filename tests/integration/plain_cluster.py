@@ -103,7 +103,7 @@ class PlainCluster:
             file.write_text(config.model_dump_json())
             module = [sys.executable, "-m", "headrace.training.servers", "--config", str(file)]
             self._start(module, None, {})
-            assert patient(config.ready.exists, PATIENCE_S / 4)
+            assert patient(config.ready.exists, PATIENCE_S)
             port = json.loads(config.ready.read_text())["port"]
             places.append(ServerAt(task=task, machine="m1", host="127.0.0.1", port=port))
         self._fields["servers"] = tuple(places)
@@ -114,7 +114,7 @@ class PlainCluster:
             self.start_store(part)
         # As if the first part was on the machine of all trainers.
         own, *stores = self._stores.values()
-        self._fields |= {"stores": tuple(stores), "own_stores": (own,), "patience_s": 60.0}
+        self._fields |= {"stores": tuple(stores), "own_stores": (own,), "patience_s": PATIENCE_S}
 
     def start_store(self, part: int) -> None:
         """Start the store of a part; if there was one, kill it and start another in its place."""
@@ -136,7 +136,7 @@ class PlainCluster:
         file.write_text(config.model_dump_json())
         module = [sys.executable, "-m", "headrace.graph.service", "--config", str(file)]
         self._store_processes[part] = self._start(module, None, {})
-        assert patient(ready.exists, PATIENCE_S / 4)
+        assert patient(ready.exists, PATIENCE_S)
         port = json.loads(ready.read_text())["port"]
         self._stores[part] = StoreAt(
             part=part, task=f"store{part}", machine="m1", host="127.0.0.1", port=port
@@ -243,7 +243,7 @@ class PlainCluster:
             file.write_text(json.dumps(whole))
             module = [sys.executable, "-m", "headrace.graph.feeding", "--config", str(file)]
             self._start(module, None, {})
-            assert patient(ready.exists, PATIENCE_S / 4)
+            assert patient(ready.exists, PATIENCE_S)
             port = json.loads(ready.read_text())["port"]
             far = {"host": "127.0.0.1", "port": port, "task": task, "machine": "m2"}
             places.append(far if self.far else {"socket": str(path)})

@@ -141,16 +141,16 @@ def test_a_sampler_process_feeds_another_machine(tmp_path: Path) -> None:
     (tmp_path / "config").write_text(config.model_dump_json())
     command = [sys.executable, "-m", "headrace.graph.feeding", "--config", str(tmp_path / "config")]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
-        assert patient((tmp_path / "ready").exists, 60)
+        assert patient((tmp_path / "ready").exists, 240)
         port = json.loads((tmp_path / "ready").read_text())["port"]
         channel = FlightChannel(Address("sampler 2", "m9", "127.0.0.1", port), OWN)
         with Feed([RemoteReceiver(channel)], 7, time.perf_counter) as feed:
             for _ in range(2):
                 assert len(list(feed)) == 7
-        assert process.wait(60) == 0
+        assert process.wait(240) == 0
     (tmp_path / "ready").unlink()
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
-        assert patient((tmp_path / "ready").exists, 60)
+        assert patient((tmp_path / "ready").exists, 240)
         port = json.loads((tmp_path / "ready").read_text())["port"]
         channel = FlightChannel(Address("sampler 2", "m9", "127.0.0.1", port), OWN)
         with Feed([RemoteReceiver(channel)], 7, time.perf_counter) as feed:

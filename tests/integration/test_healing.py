@@ -37,7 +37,7 @@ pytest.importorskip("torch_geometric")
 
 NUM_BATCHES = 9
 SEEDS = np.arange(0, 400, 3)
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,8 @@ def test_a_store_that_is_silent_for_ten_seconds_is_waited_for(
 
         def wake() -> None:
             time.sleep(10)
-            said.append(waits.read_text() if waits.exists() else "")
+            patient(lambda: waits.exists() and waits.read_text() != "", PATIENCE_S / 2)
+            said.append(waits.read_text())
             store.process.send_signal(signal.SIGCONT)
 
         threading.Thread(target=wake).start()
@@ -176,18 +177,18 @@ def test_a_store_that_is_silent_for_ten_seconds_is_waited_for(
     with start_feed([config], [SEEDS], time.perf_counter) as feed:
         assert take(feed, 3, {4: silence}) == expected
         assert said == ["store1 on m1"]
-        assert patient(lambda: waits.read_text() == "", 30)
+        assert patient(lambda: waits.read_text() == "", PATIENCE_S)
 
 
 def test_patience_with_a_store_ends(graph: PartitionedGraph, store: Store) -> None:
-    config = config_of(graph, patience_s=4.0, **store.settings)
+    config = config_of(graph, patience_s=20.0, **store.settings)
     with start_feed([config], [SEEDS], time.perf_counter) as feed:
         list(feed)
         store.process.kill()
         begin = time.monotonic()
-        with pytest.raises(FeedError, match=r"store1 on m1 has not answered for 4 s"):
+        with pytest.raises(FeedError, match=r"store1 on m1 has not answered for 20 s"):
             take(feed, 99, {})
-        assert time.monotonic() - begin < 20
+        assert time.monotonic() - begin < 36
 
 
 class Shells:
@@ -309,9 +310,10 @@ def test_a_silent_sampler_is_replaced_and_a_lasting_fault_is_reported(
     expected = undisturbed(graph, 2)
     with running(tmp_path / "run", graph, store) as (shells, inbox, feed):
         assert take(feed, 2, {3: partial(shells.kill, signal.SIGSTOP)}) == expected
-        assert [request["kind"] for request in shells.asked] == [
-            "start_samplers", "replace_sampler",
-        ]  # fmt: skip
+        # More than once if the new one is slow itself.
+        kinds = [request["kind"] for request in shells.asked]
+        assert kinds[0] == "start_samplers"
+        assert set(kinds[1:]) == {"replace_sampler"}
         # Ten seconds without a batch, but not without a word.
         waits = [m for m in inbox.receive(0) if m["kind"] == "waits" and m["waits"]]
         assert waits[0]["for"] == "sampler0.0 on m0"
@@ -319,7 +321,7 @@ def test_a_silent_sampler_is_replaced_and_a_lasting_fault_is_reported(
         shells.kill()
         with pytest.raises(FeedError, match=r"sampler0\.0 on m0: .*nowhere"):
             take(feed, 99, {})
-        assert len(shells.asked) == 3
+        assert len(shells.asked) == len(kinds) + 1
 
 
 def test_lanes_make_the_same_batches_on_fewer_samplers(

@@ -9,7 +9,7 @@ pytest.importorskip("pyarrow")
 
 from benchmarks.kills import PROMISED_S, run
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 
 
 def test_every_death_is_named_soon_and_nothing_is_left() -> None:

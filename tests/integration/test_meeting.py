@@ -51,7 +51,7 @@ def started(config: SamplerConfig, folder: Path) -> Iterator[subprocess.Popen[by
     command = [sys.executable, "-m", "headrace.graph.feeding", "--config", str(folder / "config")]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         try:
-            assert patient((folder / "ready").exists, 60)
+            assert patient((folder / "ready").exists, 240)
             yield process
         finally:
             process.kill()

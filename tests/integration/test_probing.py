@@ -19,10 +19,10 @@ TOKEN = secrets.token_bytes(probing.TOKEN_BYTES)
 
 
 def test_a_rate_is_measured() -> None:
-    receiver = Receiver(HOME, TOKEN, num_streams=2, duration_s=0.2)
+    receiver = Receiver(HOME, TOKEN, num_streams=2, duration_s=2.0)
     said: list[str] = []
     sender = threading.Thread(
-        target=lambda: said.append(probing.send(HOME, receiver.port, TOKEN, 2, 0.2))
+        target=lambda: said.append(probing.send(HOME, receiver.port, TOKEN, 2, 2.0))
     )
     sender.start()
     assert receiver.bytes_per_s() > 1e6
@@ -47,9 +47,9 @@ def test_strangers_are_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_silent_connections_do_not_stand_in_the_way() -> None:
-    receiver = Receiver(HOME, TOKEN, num_streams=1, duration_s=0.2)
+    receiver = Receiver(HOME, TOKEN, num_streams=1, duration_s=2.0)
     with socket.create_connection((HOME, receiver.port)):
-        sender = threading.Thread(target=probing.send, args=(HOME, receiver.port, TOKEN, 1, 0.2))
+        sender = threading.Thread(target=probing.send, args=(HOME, receiver.port, TOKEN, 1, 2.0))
         sender.start()
         assert receiver.bytes_per_s() > 1e6
         sender.join()

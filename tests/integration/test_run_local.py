@@ -110,7 +110,7 @@ def tasks_of(trainer: int) -> set[int]:
     return found
 
 
-def wait_until_gone(find: Any, timeout_s: float = 10.0) -> None:
+def wait_until_gone(find: Any, timeout_s: float = 60.0) -> None:
     end_s = time.monotonic() + timeout_s
     while find() and time.monotonic() < end_s:
         time.sleep(0.05)
@@ -133,7 +133,7 @@ def assert_logs_are_kept(err: str) -> None:
 
 
 def test_learns_pubmed_as_pyg_does(parts: Path) -> None:
-    out, err = start(parts, "--json", epochs=NUM_EPOCHS).communicate(timeout=280)
+    out, err = start(parts, "--json", epochs=NUM_EPOCHS).communicate(timeout=540)
     summary = json.loads(out)
     assert summary["exit_code"] == 0, err
     assert len(summary["reports"]) == NUM_EPOCHS
@@ -150,7 +150,7 @@ def test_nothing_is_left_when_the_run_ends(parts: Path, number: signal.Signals) 
     stores = [run.pid_of(f"store {part}") for part in range(2)]
     assert len(tasks_of(trainer)) == 3  # with two samplers
     run.process.send_signal(number)
-    run.process.communicate(timeout=30)
+    run.process.communicate(timeout=120)
     wait_until_gone(lambda: tasks_of(trainer))
     wait_until_gone(lambda: [pid for pid in stores if is_alive(pid)])
     if number == signal.SIGINT:
@@ -176,7 +176,7 @@ def test_a_sampler_that_is_gone_is_an_error_of_the_script(parts: Path) -> None:
     run.until("epoch 1 ")
     trainer = run.pid_of("trainer")
     os.kill(max(tasks_of(trainer) - {trainer}), signal.SIGKILL)
-    err = run.process.communicate(timeout=30)[1]
+    err = run.process.communicate(timeout=120)[1]
     assert re.search(r"sampler \d on \S+", err), err
     assert_logs_are_kept(err)
     assert run.process.returncode == 6
@@ -247,7 +247,7 @@ def test_examples_with_types_learn(
     folder = tmp_path / "parts"
     partition(open_source(str(DATA / source), seed=0), Wanted((0.5, 0.5), "metis"), folder)
     script = ROOT / "examples" / example
-    out, err = start(folder, "--json", epochs=1, script=script).communicate(timeout=280)
+    out, err = start(folder, "--json", epochs=1, script=script).communicate(timeout=540)
     summary = json.loads(out)
     assert summary["exit_code"] == 0, err
     assert summary["reports"][0][figure] >= least

@@ -209,6 +209,8 @@ class _Run:
 
     def plan_for(self, machines: frozenset[str]) -> Plan:
         """The best plan that is known for some machines."""
+        if len(machines) < self._wanted.plan.cluster.num_machines:
+            self._watcher.say(f"planning for the {len(machines)} machines that are left")
         return self._better.get(machines) or replan(self._wanted.plan, machines)
 
     def attempt(self, plan: Plan) -> tuple[Outcome, tuple[Task, ...]]:

@@ -33,13 +33,7 @@ from headrace.policies.lifecycle.events import (
     Tick,
 )
 from headrace.policies.lifecycle.steps import begin, step
-from headrace.policies.recovery.events import (
-    MachinesJoined,
-    Restart,
-    Resume,
-    Saved,
-    TaskEnded,
-)
+from headrace.policies.recovery.events import MachinesJoined, Restart, Resume, Saved, TaskEnded
 from headrace.runtime.calls import Calls
 from headrace.runtime.collecting import Collector
 from headrace.runtime.crew import Crew
@@ -63,7 +57,9 @@ _OTHERS_EVERY = 4
 # Measured: a call takes 0.3 ms of this process's time; so polling takes a sixth of it at most.
 _POLL_S_PER_TASK = 0.002
 _FAST_POLL_S = 0.2
-_ENDING_S = 3.0
+_STALL_S = 2.0
+# For those that are there, if somebody is lost and if nobody is.
+_ENDING_S, _CALM_ENDING_S = 3.0, 10.0
 # A gigabyte over a network of a gigabit per second.
 _COLLECTING_S = 10.0
 
@@ -100,19 +96,15 @@ class Controller:
         self._calls = Calls()
         first = next(w for w, rank in orders.ranks.items() if rank == 0)
         self._first = f"trainer{first}"
-        self._collector = Collector(
-            checkpoints,
-            self._calls,
-            partial(crew.piece, self._first),
-            self._collected,
-        )
+        piece = partial(crew.piece, self._first)
+        self._collector = Collector(checkpoints, self._calls, piece, self._collected)
         self._shipping = Shipping(files, crew, orders, self._calls, observer.say, self._tell)
         take = {"log": observer.printed, "trace": observer.traced}
         self._reader = Reader(self._calls, crew.shell, take)
         self._events: list[Event] = []
         self._state, commands = begin(crew.tasks, time.monotonic())
         self._polled: set[str] = set()
-        self._next_poll_s = 0.0
+        self._next_poll_s = self._ticked_s = 0.0
         self._num_polls = 0
         self._kept: dict[str, tuple[str, ...]] = {}
         self._held = HeldFaults()
@@ -135,12 +127,12 @@ class Controller:
                 was_told = True
                 self._tell(Interrupted())
             self._crew.look()
-            self._poll()
-            for fault in self._held.release(time.monotonic()):
+            for fault in self._held.release(time.monotonic(), not self._polled):
                 self._mend(fault)
+            self._poll()
             if self._state.phase is Phase.RUNNING:
                 self._watch.look(time.monotonic())
-            self._tell(Tick())
+            self._tick()
             self._settle()
             wait_s = _CALM_LOOK_S if self._state.phase is Phase.RUNNING else _LOOK_S
             if len(self._calls):
@@ -150,6 +142,14 @@ class Controller:
             else:
                 time.sleep(_LOOK_S)
         return self._outcome
+
+    def _tick(self) -> None:
+        now_s = time.monotonic()
+        if self._crew.is_placed and now_s > self._ticked_s + _STALL_S:
+            # Nobody was silent: this process did not listen.
+            self._tell(Heard(frozenset(self._crew.names)))
+        self._ticked_s = now_s
+        self._tell(Tick())
 
     def _tell(self, event: Event) -> None:
         self._events.append(event)
@@ -369,14 +369,16 @@ class Controller:
     # --- the end ----------------------------------------------------------------------------------
 
     def _finish(self, outcome: Outcome) -> None:
-        end_s = time.monotonic() + _ENDING_S
+        lost = [name for name in self._crew.names if self._crew.is_lost(name)]
+        ending_s = _ENDING_S if lost or isinstance(outcome.fault, Lost) else _CALM_ENDING_S
+        end_s = time.monotonic() + ending_s
         while (self._reader.is_busy or self._polled) and time.monotonic() < end_s:
             self._calls.collect(_LOOK_S)
         self._bring_home()
         if isinstance(outcome.fault, Ended | Lost):
             # Whoever was with a machine that is gone has often failed before its shells are missed.
             outcome = replace(outcome, fault=self._crew.judge(outcome.fault))
-        self._crew.close(_ENDING_S)
+        self._crew.close(ending_s)
         self._outcome = outcome
 
     def _bring_home(self) -> None:

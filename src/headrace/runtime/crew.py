@@ -28,7 +28,7 @@ _SHELLS = {
 }
 _LOOK_S = 0.1
 _ASK_S = 3.0
-_PIECE_S = 5.0
+_PIECE_S = 20.0
 _NUM_PINGS = 8
 _PING_S = 2.0
 
@@ -277,9 +277,8 @@ class Crew:
         if self._traffic is not None:
             self._traffic.close()
         with suppress(Exception):
-            refs = [
-                shell.close.remote() for name, shell in self._shells.items() if name in self._hellos
-            ]
+            there = self._hellos.keys() - self._lost
+            refs = [shell.close.remote() for name, shell in self._shells.items() if name in there]
             if refs:
                 ray.wait(refs, num_returns=len(refs), timeout=timeout_s)
         for shell in self._shells.values():

@@ -38,8 +38,8 @@ DURATION_S = 0.6
 MAX_ROUNDS = 15
 """Peers that a machine is measured with: with all of them in clusters of up to 16 machines."""
 
-_START_S = 90.0
-_CALL_S = 20.0
+_START_S = 240.0
+_CALL_S = 90.0
 
 Say = Callable[[str], None]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 
 from headrace.policies.lifecycle.events import Ended, Lost, Outcome, Regroup, Task
@@ -18,6 +19,9 @@ from headrace.policies.recovery.events import (
 
 HOLD_S = 0.7
 """How long a failure is kept until others had time to tell theirs: the first explains the rest."""
+
+MOST_HOLD_S = 4.0
+"""How long at most, if somebody who was asked has not answered."""
 
 _WORDS = 160
 """How much of a task's last words is repeated with a decision."""
@@ -95,9 +99,21 @@ class HeldFaults:
         self._held.setdefault(name, (happened_s, fault))
         return is_first
 
-    def release(self, now_s: float) -> list[Ended | Lost]:
-        """All faults, once they have been kept for long enough, in the order they happened in."""
-        if not self._held or now_s < self._release_s:
+    def release(self, now_s: float, have_all_told: bool = True) -> list[Ended | Lost]:
+        """All faults, once they have been kept for long enough, in the order they happened in.
+
+        Args:
+            now_s: Now.
+            have_all_told: Whether all tasks that were asked how they are have answered.
+        """
+        least_s = self._release_s if have_all_told else self._release_s + MOST_HOLD_S - HOLD_S
+        if not self._held or now_s < least_s:
             return []
-        held, self._held = sorted(self._held.values(), key=lambda each: each[0]), {}
+        held, self._held = sorted(self._held.values(), key=_order), {}
         return [fault for _, fault in held]
+
+
+def _order(held: tuple[float, Ended | Lost]) -> tuple[bool, float]:
+    # Nobody is killed by another task's failure, but many fail when one is killed.
+    happened_s, fault = held
+    return isinstance(fault, Ended) and fault.code != -signal.SIGKILL, happened_s

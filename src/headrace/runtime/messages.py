@@ -23,7 +23,7 @@ from headrace.runtime.context import RunContext, current_run
 
 _MAX_BYTES = 1 << 16
 _MAX_WAITING = 10_000
-_PATIENCE_S = 1.0
+_PATIENCE_S = 20.0
 _LOOK_S = 0.1
 _PLAIN = (bool, int, float, str)
 

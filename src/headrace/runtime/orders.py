@@ -24,7 +24,7 @@ from headrace.training.checkpoints import Checkpoint
 _UNLIMITED_WINDOW = 8
 """Parts of a sampler that wait for its trainer if the plan sets no bound: memory is one."""
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 """How long a store or sampler that is lost is waited for: a store of 10 M nodes is back sooner."""
 
 _CERTIFICATE_LIFETIME = timedelta(days=30)

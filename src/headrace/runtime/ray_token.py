@@ -16,7 +16,7 @@ from pathlib import Path
 
 from headrace.core.errors import SpecError
 
-_PATIENCE_S = 5.0
+_PATIENCE_S = 15.0
 _MAX_BYTES = 1 << 16
 _UNAUTHENTICATED = b"16"
 REMEDY = (

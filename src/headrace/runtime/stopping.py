@@ -17,6 +17,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.is_set = False
+        self._is_kept = False
 
     @contextmanager
     def heard(self) -> Iterator[None]:
@@ -39,7 +40,8 @@ class StopRequest:
                 signal.signal(number, handler)
 
     def keep(self) -> None:
-        """Somebody will stop now: do not interrupt."""
+        """Somebody will stop now: do not interrupt, even if Ctrl-C is heard here only later."""
+        self._is_kept = True
         if self.is_set:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
@@ -47,6 +49,8 @@ class StopRequest:
         if self.is_set:
             raise KeyboardInterrupt
         self.is_set = True
+        if self._is_kept:
+            return
         # A timer of the kernel: a thread may not be started wherever a signal may come.
         signal.signal(signal.SIGALRM, _interrupt)
         signal.setitimer(signal.ITIMER_REAL, PATIENCE_S)

@@ -17,7 +17,7 @@ from headrace.runtime.local import LocalRun, RunWatcher, run_local
 from headrace.runtime.run_status import Status
 from headrace.runtime.runs import runs_folder
 
-_PATIENCE_S = 10.0
+_PATIENCE_S = 30.0
 _SERVER = "MLFLOW_TRACKING_URI"
 
 Work = Callable[[Tracker], None]

@@ -26,7 +26,7 @@ LIMITS = {
     "max_reply_bytes": 8 * MEBIBYTE,
     "max_streams": 40,
     "greeting_s": 2.0,
-    "idle_s": 30.0,
+    "idle_s": 120.0,
     "stall_s": 2.0,
 }
 PROTECTIONS = ("tls", "plain")

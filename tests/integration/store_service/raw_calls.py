@@ -36,7 +36,7 @@ def call(
     """Everything the other side says, until it says how the call went; nothing if it hangs up."""
     said = b""
     with ExitStack() as opened, suppress(ConnectionError, ssl.SSLError):
-        sock = socket.create_connection(("127.0.0.1", process.port), timeout=10)
+        sock = socket.create_connection(("127.0.0.1", process.port), timeout=60)
         opened.enter_context(sock)
         if context is not None:
             sock = opened.enter_context(context.wrap_socket(sock, server_hostname="127.0.0.1"))

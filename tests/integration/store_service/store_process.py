@@ -123,7 +123,7 @@ class ServingProcess:
 
     def call_options(self, *tokens: bytes) -> Any:
         headers = [(TOKEN_HEADER.encode(), token) for token in tokens]
-        return flight.FlightCallOptions(timeout=10, headers=headers)
+        return flight.FlightCallOptions(timeout=60, headers=headers)
 
     def freeze(self) -> None:
         """Stop all threads, and wait until they are: a signal takes effect a little later."""
@@ -134,7 +134,7 @@ class ServingProcess:
             stats = [(task / "stat").read_text() for task in tasks.iterdir()]
             return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
 
-        assert patient(is_stopped, 10)
+        assert patient(is_stopped, 60)
 
     def stop(self) -> None:
         if self.process.poll() is None:
@@ -142,7 +142,7 @@ class ServingProcess:
             assert self.process.stdin is not None
             self.process.stdin.close()
             try:
-                self.process.wait(20)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 raise

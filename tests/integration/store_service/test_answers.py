@@ -82,7 +82,7 @@ def test_gradients_are_applied_where_local_processes_see_them(
 
 def test_a_store_says_how_it_is(graph: PartitionedGraph, clients: list[StoreClient]) -> None:
     for part, client in enumerate(clients):
-        patient(lambda c=client: c.status().warmed_bytes == c.status().to_warm_bytes, 10)
+        patient(lambda c=client: c.status().warmed_bytes == c.status().to_warm_bytes, 60)
         status = client.status()
         assert status.part == part
         assert status.num_edges == graph.part(part).num_edges(EDGES)

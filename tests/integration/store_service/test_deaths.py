@@ -15,12 +15,10 @@ import numpy as np
 import pytest
 
 from headrace.graph.opening import open_graph
+from headrace.graph.service.channel import FlightChannel
 from headrace.graph.service.client import StoreClient
 from headrace.graph.service.errors import StoreError
-from tests.integration.store_service.store_process import (
-    patient,
-    running,
-)
+from tests.integration.store_service.store_process import StoreProcess, patient, running
 
 pytestmark = pytest.mark.integration
 
@@ -48,8 +46,13 @@ def _ask_for_ever(client: StoreClient, futures: list[Any], ids: np.ndarray) -> N
         client.gather("node", "x", ids)
 
 
+def connect(store: StoreProcess) -> StoreClient:
+    """A client that is impatient only once it is connected."""
+    return StoreClient(FlightChannel(store.address, store.client_credentials), 1.0)
+
+
 def test_a_stuck_store_is_named_in_time(folder: Path, tmp_path: Path) -> None:
-    with running(tmp_path / "s", folder) as store, store.connect(timeout_s=1.0) as client:
+    with running(tmp_path / "s", folder) as store, connect(store) as client:
         store.freeze()
         begun = time.monotonic()
         with pytest.raises(StoreError, match="store 0 on m7 did not answer status in 1 s"):
@@ -63,7 +66,7 @@ def test_a_stuck_store_is_named_in_time(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_large_request_to_a_stuck_store_does_not_hang(folder: Path, tmp_path: Path) -> None:
-    with running(tmp_path / "s", folder) as store, store.connect(timeout_s=1.0) as client:
+    with running(tmp_path / "s", folder) as store, connect(store) as client:
         store.freeze()
         begun = time.monotonic()
         with pytest.raises(StoreError, match="did not answer put in 1 s"):
@@ -84,12 +87,12 @@ def test_a_store_ends_with_its_input_and_with_sigterm(folder: Path, tmp_path: Pa
     with running(tmp_path / "a", folder) as store, store.connect() as client:
         assert store.process.stdin is not None
         store.process.stdin.close()
-        assert store.process.wait(20) == 0
+        assert store.process.wait(60) == 0
         with pytest.raises(StoreError, match="store 0 on m7"):
             client.status()
     with running(tmp_path / "b", folder) as store, store.connect():
         store.process.terminate()
-        assert store.process.wait(20) == 0
+        assert store.process.wait(60) == 0
 
 
 def test_a_store_ends_whichever_thread_hears_the_signal(folder: Path, tmp_path: Path) -> None:
@@ -99,7 +102,7 @@ def test_a_store_ends_whichever_thread_hears_the_signal(folder: Path, tmp_path: 
         # The main thread waits, and a signal that another thread hears does not interrupt it.
         hears = next(thread for thread in others if not _blocks(thread, signal.SIGTERM))
         assert ctypes.CDLL(None).tgkill(pid, hears, signal.SIGTERM) == 0
-        assert store.process.wait(20) == 0
+        assert store.process.wait(60) == 0
 
 
 def _blocks(thread: int, number: int) -> bool:

@@ -37,6 +37,9 @@ def start(*arguments: str | Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
 
 
+HANG_S = 240.0
+
+
 def script(folder: Path, text: str) -> Path:
     path = folder / "train.py"
     path.write_text(text)
@@ -52,7 +55,7 @@ def has_ended(pid: int) -> bool:
 
 
 def read_numbers(path: Path, count: int) -> list[int]:
-    end_s = time.monotonic() + 60
+    end_s = time.monotonic() + HANG_S
     while time.monotonic() < end_s:
         if path.exists() and len(path.read_text().split()) == count:
             return [int(word) for word in path.read_text().split()]
@@ -62,10 +65,12 @@ def read_numbers(path: Path, count: int) -> list[int]:
 
 def test_reports_are_lines_and_output_is_the_scripts(tmp_path: Path) -> None:
     process = start(script(tmp_path, REPORTS), "--", "--epochs", "2")
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=HANG_S)
     assert process.returncode == 0, err
     assert out == "script says --epochs 2\n"
-    _, *reports, note, page = err.splitlines()
+    # On a busy machine it is also said who is waited for.
+    said = [line for line in err.splitlines() if not line.startswith("no batch after")]
+    _, *reports, note, page = said
     assert reports == ["epoch 1  loss 1", "epoch 2  loss 0.5"]
     assert note.startswith("note: the script took no batch from a headrace loader")
     assert page.endswith("docs/data-path.md#from-a-pyg-script-to-a-headrace-script")
@@ -73,7 +78,7 @@ def test_reports_are_lines_and_output_is_the_scripts(tmp_path: Path) -> None:
 
 def test_json_is_alone_on_standard_output(tmp_path: Path) -> None:
     process = start(script(tmp_path, REPORTS), "--json")
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=HANG_S)
     summary = json.loads(out)
     assert summary["exit_code"] == process.returncode == 0
     assert [report["loss"] for report in summary["reports"]] == [1.0, 0.5]
@@ -96,7 +101,7 @@ def test_a_terminal_shows_a_bar_and_what_the_script_prints(tmp_path: Path) -> No
             break
         shown += piece
     os.close(ours)
-    assert process.wait(60) == 0
+    assert process.wait(HANG_S) == 0
     assert b"script says" in shown
     assert b"epoch 2  loss 0.5" in shown
 
@@ -114,7 +119,7 @@ def test_failures_have_the_code_of_the_script(
     tmp_path: Path, text: str, code: int, said: str
 ) -> None:
     process = start(script(tmp_path, text))
-    err = process.communicate(timeout=60)[1]
+    err = process.communicate(timeout=HANG_S)[1]
     assert process.returncode == code
     assert said in err
     assert "runpy" not in err
@@ -154,7 +159,7 @@ def test_a_local_run_has_settings_and_either_name_of_the_graph(tmp_path: Path) -
     text = "def train_func(ctx): print('epochs', ctx.config['epochs'], ctx.graph.num_parts)"
     path = script(tmp_path, text)
     process = start("--graph", tmp_path / "parts", "--stores", "0", "--set", "epochs=3", path)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=HANG_S)
     assert process.returncode == 0, err
     assert "epochs 3 2" in out
 
@@ -175,8 +180,8 @@ time.sleep(100)
     process = start(path)
     numbers = read_numbers(pids, 2)
     process.send_signal(number)
-    err = process.communicate(timeout=30)[1]
-    end_s = time.monotonic() + 10
+    err = process.communicate(timeout=HANG_S)[1]
+    end_s = time.monotonic() + 60
     while not all(map(has_ended, numbers)) and time.monotonic() < end_s:
         time.sleep(0.05)
     assert all(map(has_ended, numbers))

@@ -175,7 +175,7 @@ def test_a_slow_start_says_who_waits_for_what_and_then_fails_with_it() -> None:
     state, commands = drive(Tick(), state=state, now_s=2 * limits.slow_s)
     assert commands == [Say("store1 on m1 waits for 4 CPU after 20 s")]
     _, commands = drive(Tick(), state=state, now_s=limits.place_s)
-    assert outcome_of(commands).problem == "store1 on m1 waits for 4 CPU after 90 s"
+    assert outcome_of(commands).problem == "store1 on m1 waits for 4 CPU after 150 s"
     state, _ = drive(*START[:3])
     _, commands = drive(Tick(), state=state, now_s=limits.slow_s)
     assert commands == [Say("store1 on m1 waits for its process after 10 s")]

@@ -17,7 +17,7 @@ from headrace.policies.recovery.events import (
     TaskEnded,
     TaskLost,
 )
-from headrace.runtime.mending import HOLD_S, HeldFaults, Mender, event_of
+from headrace.runtime.mending import HOLD_S, MOST_HOLD_S, HeldFaults, Mender, event_of
 
 STORE, TRAINER = Task("store0", Role.STORE, "m0"), Task("trainer0", Role.TRAINER, "m1")
 TASKS = (STORE, TRAINER)
@@ -39,6 +39,16 @@ def test_the_first_fault_explains_the_rest() -> None:
     assert held.release(10.0 + HOLD_S) == [Lost("store0", "gone"), Ended("trainer0", 1, "ended")]
     assert held.release(99.0) == []
     assert held.hold(Ended("trainer0", 1, "ended"), 99.0, 99.0)
+
+
+def test_whoever_was_killed_explains_the_rest() -> None:
+    held = HeldFaults()
+    failed = Ended("store0", 1, "ended")
+    held.hold(failed, 9.0, 10.0)
+    held.hold(KILLED, 9.5, 10.2)
+    # Somebody has not answered yet, and may have been killed too.
+    assert held.release(10.0 + HOLD_S, have_all_told=False) == []
+    assert held.release(10.0 + MOST_HOLD_S, have_all_told=False) == [KILLED, failed]
 
 
 def test_faults_are_events_of_the_policy() -> None:

@@ -88,7 +88,8 @@ class SamplerProcess:
 
     def _why_gone(self) -> str:
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
+            # Its connection is closed before its memory is, which may be much.
+            self._process.wait(_PATIENCE_S)
         code = self._process.returncode
         if code is None:
             return "it closed the connection"

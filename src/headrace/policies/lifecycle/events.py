@@ -65,7 +65,7 @@ class Deadlines:
         slow_s: After which it is said who waits for what, and again each time it has passed.
     """
 
-    place_s: float = 90.0
+    place_s: float = 150.0
     ship_s: float = 120.0
     start_s: float = 150.0
     silence_s: float = 22.0

@@ -5,12 +5,15 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import socket
 import struct
 from contextlib import suppress
 from pathlib import Path
 
 _SIOCGIFADDR = 0x8915
+_QUIET_PORTS = range(20_000, 32_000)
+_TRIES = 20
 
 
 def interface_of(address: str) -> str | None:
@@ -46,11 +49,17 @@ def rss_bytes(pid: int) -> int:
 
 
 def free_port(address: str) -> int:
-    """A port that nobody has at the moment."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((address, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody has at the moment.
+
+    Whoever asks for it may need half a minute to listen there. So it is, if possible, none of those
+    that Linux gives to whoever connects to somebody meanwhile.
+    """
+    for port in (*(secrets.choice(_QUIET_PORTS) for _ in range(_TRIES)), 0):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe, suppress(OSError):
+            probe.bind((address, port))
+            found: int = probe.getsockname()[1]
+            return found
+    raise OSError(f"no port is free on {address}")
 
 
 def ready_port(path: Path) -> int | None:

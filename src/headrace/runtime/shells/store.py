@@ -13,6 +13,8 @@ from headrace.runtime.shells.here import write_private
 from headrace.runtime.shells.reaching import unreachable
 from headrace.runtime.shells.shell import Shell
 
+_AGENT_S = 5.0
+
 
 class StoreShell(Shell):
     """Runs a store; there is one on every machine.
@@ -83,7 +85,8 @@ class StoreShell(Shell):
     def close(self) -> None:
         """End whatever is left, and remove the folder."""
         if self._agent is not None:
-            self._agent.end()
+            # It gives the card back first, and nobody else could.
+            self._agent.end(_AGENT_S)
         super().close()
 
     def _start(self) -> None:

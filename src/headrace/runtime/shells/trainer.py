@@ -16,7 +16,7 @@ from headrace.runtime.shells.child import Child
 from headrace.runtime.shells.here import free_port
 from headrace.runtime.shells.shell import Shell
 
-_ANSWER_S = 20.0
+_ANSWER_S = 120.0
 _SAMPLERS_S = 120.0
 _LOOK_S = 0.1
 _BEFORE = ("HEADRACE_RUN", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -188,7 +188,7 @@ class TrainerShell(Shell):
         try:
             ray.get(began, timeout=_ANSWER_S)
             while True:
-                places = ray.get([shell.place.remote() for shell in samplers], timeout=20)
+                places = ray.get([shell.place.remote() for shell in samplers], timeout=_ANSWER_S)
                 for place in places:
                     if place is not None and "error" in place:
                         raise RunError(place["error"]["problem"], place["error"]["remedy"])

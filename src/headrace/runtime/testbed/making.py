@@ -23,7 +23,7 @@ from headrace.runtime.testbed import (
 from headrace.runtime.testbed.layout import Host, Layout, Shape, lay_out
 
 _RAY_START_S = 120.0
-_END_S = 20.0
+_END_S = 60.0
 _NEEDED = ("ip", "unshare", "sh")
 
 

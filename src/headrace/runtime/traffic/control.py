@@ -28,7 +28,8 @@ _ANSWER_S = 1.0
 _GREETING_S = 15.0
 _MOST_STRANGERS = 16
 _LOOK_S = 0.5
-_ENDING_S = 1.5
+_ENDING_S = 5.0
+_WARMING_S = 10.0
 
 
 class TrafficControl:
@@ -57,6 +58,9 @@ class TrafficControl:
         self._newcomers: SimpleQueue[tuple[str, Line]] = SimpleQueue()
         self._listener: socket.socket | None = None
         self._thread: threading.Thread | None = None
+        # Compiling the policy's rule may take half a minute, and agents do not wait for that.
+        self._warming = threading.Thread(target=self._decider.warm, daemon=True)
+        self._warming.start()
         self._waker, self._woken = socket.socketpair()
 
     def begin(self, address: str) -> int:
@@ -105,11 +109,12 @@ class TrafficControl:
 
     def close(self) -> None:
         """Have all agents give back what they took, and end."""
+        self._warming.join(_WARMING_S)
         if self._thread is None:
             return
         self._ends.set()
         self._wake()
-        self._thread.join(2 * _ENDING_S)
+        self._thread.join(_ENDING_S + _LOOK_S)
         if not self._thread.is_alive():
             self._waker.close()
             self._woken.close()
@@ -132,9 +137,6 @@ class TrafficControl:
     # --- the thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        # Compiling the policy's rule may take half a minute, and agents do not wait for that.
-        warming = threading.Thread(target=self._decider.warm, daemon=True)
-        warming.start()
         began_s = time.thread_time()
         next_s = 0.0
         with selectors.DefaultSelector() as selector:
@@ -144,7 +146,7 @@ class TrafficControl:
             while not self._ends.is_set():
                 now_s = time.monotonic()
                 if self._decider.is_dirty and now_s >= next_s:
-                    if not warming.is_alive():
+                    if not self._warming.is_alive():
                         self._decider.decide(now_s)
                     next_s = now_s + self._poll_s
                 wait_s = max(0.0, next_s - now_s) if self._decider.is_dirty else _LOOK_S

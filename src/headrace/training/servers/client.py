@@ -24,7 +24,7 @@ from headrace.training.servers.recipes import SCALARS
 TIMEOUT_S = 10.0
 """Servers answer sooner, be it that others are late."""
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 """How long a server may be out of reach."""
 
 Clock = Callable[[], float]
