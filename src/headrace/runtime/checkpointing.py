@@ -138,8 +138,9 @@ class Checkpoints:
         with self._stop.heard() if self._every else _nothing():
             if self._is_behind:
                 self._epoch = int(state["epoch"])
-                if state["loop"] is None:
-                    self._catch_up()
+                is_over = num is not None and self._epoch >= num
+                if state["loop"] is None or is_over:
+                    self._catch_up(is_over)
                     self._restore_random()
             try:
                 while num is None or self._epoch < num:
@@ -293,7 +294,7 @@ class Checkpoints:
 
     # --- going on ---------------------------------------------------------------------------------
 
-    def _catch_up(self) -> None:
+    def _catch_up(self, is_over: bool = False) -> None:
         """Make everything as it was when the checkpoint was made, but random numbers."""
         assert self._sidecar is not None
         assert self._run is not None
@@ -317,7 +318,7 @@ class Checkpoints:
         if self._run.rank == 0:
             told = {"iteration": self._num_taken, "epoch": self._sidecar.epoch}
             others = self._run.lanes != self._sidecar.lanes
-            told |= {"batch": self._sidecar.batch, "deals_anew": others}
+            told |= {"batch": self._sidecar.batch, "deals_anew": others, "is_over": is_over}
             send(self._run.messages, {"kind": "resumed", **told})
 
     def _place(self, number: int, loader: Loader) -> None:

@@ -322,7 +322,9 @@ class Recorder(Observer):
         elif kind == "resumed":
             where = f"epoch {what['epoch']}, batch {what['batch']}"
             self.say(f"goes on at iteration {what['iteration']} ({where})")
-            if what["deals_anew"]:
+            if what["is_over"]:
+                self.say("all epochs that the script asks for were done before: nothing is left")
+            elif what["deals_anew"]:
                 self.say("seeds are dealt otherwise than before, so batches have others")
 
     def _note_work(self, task: str, data: bytes) -> None:

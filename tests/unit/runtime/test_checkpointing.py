@@ -43,7 +43,7 @@ class Training:
 
     def __init__(self, stop_after: int = 0, warms_up: bool = False) -> None:
         self.stop_after, self.warms_up = stop_after, warms_up
-        self.num_steps = 0
+        self.num_steps, self.num_epochs = 0, NUM_EPOCHS
         self.log: list[Any] = []
         self.at_stop: Callable[[], None] = self._raise
 
@@ -63,7 +63,7 @@ class Training:
         val_loader = ctx.loader("val", num_neighbors=[1, 1], batch_size=2)
         if self.warms_up:
             model(next(iter(loader)).x, torch.empty(2, 0, dtype=torch.long))
-        for epoch in ctx.epochs(NUM_EPOCHS):
+        for epoch in ctx.epochs(self.num_epochs):
             model.train()
             for batch in loader:
                 optimizer.zero_grad()
@@ -234,6 +234,23 @@ def test_seeds_that_are_dealt_otherwise_begin_the_epoch_again(run: Callable[...,
     assert again.num_steps == 2 * NUM_BATCHES
     (told,) = [message for message in run.sent if message["kind"] == "resumed"]  # type: ignore[attr-defined]
     assert told["deals_anew"]
+
+
+@pytest.mark.parametrize("stop_after", [2 * NUM_BATCHES, 2 * NUM_BATCHES + 2])
+def test_fewer_epochs_than_were_done_change_nothing(
+    run: Callable[..., Any], tmp_path: Path, stop_after: int
+) -> None:
+    with pytest.raises(StoppedError):
+        run(Training(stop_after), "stopped")
+    again = Training()
+    again.num_epochs = 1
+    found = run(again, "again", resume="stopped")
+    assert again.num_steps == 0
+    saved = newest_whole(tmp_path / "stopped" / "checkpoints")
+    assert saved is not None
+    assert_same(found, {"model": load(saved.path)[1]["model"], "lr": found["lr"]})
+    (told,) = [message for message in run.sent if message["kind"] == "resumed"]  # type: ignore[attr-defined]
+    assert told["is_over"]
 
 
 def test_what_does_not_fit_or_cannot_be_kept_is_said(
