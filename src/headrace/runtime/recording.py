@@ -135,6 +135,7 @@ class Recorder(Observer):
         self._folder.append_event("say", line=line)
         self._listener.said(line)
         self._watcher.say(line)
+        self._note_status()
 
     def placed(self, hellos: Mapping[str, Mapping[str, Any]]) -> None:
         """Every shell has said where it is."""
@@ -151,6 +152,7 @@ class Recorder(Observer):
             self._listener.said(_line_of(state))
             self._watcher.say(_line_of(state))
             self._next_write_s = 0.0
+            self._note_status()
         if not isinstance(event, Heard | Tick | Waits):
             if before is not None and before.stages == state.stages and isinstance(event, Ended):
                 return
@@ -173,7 +175,11 @@ class Recorder(Observer):
                 self._watcher.tell(message)
         if state.get("nic") is not None:
             self._note_nic(task, *state["nic"])
-        if time.monotonic() >= self._next_write_s:
+        self._note_status()
+
+    def _note_status(self) -> None:
+        """Tell others how the run is, if it is time to."""
+        if self._state is not None and time.monotonic() >= self._next_write_s:
             self._next_write_s = time.monotonic() + _WRITE_S
             status = self.status()
             self._folder.write_status(status)

@@ -12,8 +12,8 @@ import pytest
 from headrace.api.planning import plan
 from headrace.core.cluster import Cluster
 from headrace.core.job import Job
-from headrace.policies.lifecycle.events import Ended, Event, Outcome, Placed, Ready, Shipped
-from headrace.policies.lifecycle.steps import begin, step
+from headrace.policies.lifecycle.events import Ended, Event, Outcome, Placed, Ready, Shipped, Waits
+from headrace.policies.lifecycle.steps import Lifecycle, begin, step
 from headrace.runtime.nodes import Node
 from headrace.runtime.placing import slots_of
 from headrace.runtime.recording import Recorder
@@ -51,16 +51,20 @@ def watcher() -> Watcher:
     return Watcher()
 
 
-@pytest.fixture
-def recorder(folder: RunFolder, watcher: Watcher) -> Recorder:
+def begun(folder: RunFolder, watcher: Watcher) -> tuple[Recorder, Lifecycle]:
     machines = [{"name": node.machine, "nic": "1Gbps"} for node in NODES]
     cluster = Cluster.model_validate({"version": 1, "machines": machines})
     made = plan(cluster, Job(name="small", trainers=2, batch_size=2), method="colocate")
     slots = slots_of(made, NODES)
     recorder = Recorder(folder, made, slots, watcher)
     state, _ = begin(tuple(slot.task for slot in slots), 0.0)
-    names = [slot.task.name for slot in slots]
-    events: list[Event] = [Placed(), Shipped(), *map(Ready, names)]
+    return recorder, state
+
+
+@pytest.fixture
+def recorder(folder: RunFolder, watcher: Watcher) -> Recorder:
+    recorder, state = begun(folder, watcher)
+    events: list[Event] = [Placed(), Shipped(), *map(Ready, state.stages)]
     for event in [*events, Ended("trainer1", 0, "ended")]:
         state, _ = step(state, event, 0.0)
         recorder.changed(state, event)
@@ -69,6 +73,18 @@ def recorder(folder: RunFolder, watcher: Watcher) -> Recorder:
 
 def seen(**fields: Any) -> dict[str, Any]:
     return {"pid": 7, "code": None, "log_bytes": 0, "trace_bytes": 0, **fields}
+
+
+def test_there_is_a_status_before_anything_has_its_place(
+    folder: RunFolder, watcher: Watcher
+) -> None:
+    recorder, state = begun(folder, watcher)
+    event = Waits("store1", "4 CPU")
+    state, _ = step(state, event, 0.0)
+    recorder.changed(state, event)
+    status = folder.read_status()
+    assert status.state is RunState.STARTING
+    assert {task.name for task in status.tasks} == set(state.stages)
 
 
 def test_the_status_says_how_far_everything_is(recorder: Recorder, folder: RunFolder) -> None:
