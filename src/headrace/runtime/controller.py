@@ -105,7 +105,7 @@ class Controller:
         self._state, commands = begin(crew.tasks, time.monotonic())
         self._polled: set[str] = set()
         self._next_poll_s = self._ticked_s = 0.0
-        self._num_polls = 0
+        self._num_polls, self._was_late = 0, False
         self._kept: dict[str, tuple[str, ...]] = {}
         self._held = HeldFaults()
         self._starts: dict[str, int] = {}
@@ -145,10 +145,11 @@ class Controller:
 
     def _tick(self) -> None:
         now_s = time.monotonic()
-        if self._crew.is_placed and now_s > self._ticked_s + _STALL_S:
-            # Nobody was silent: this process did not listen.
+        is_late = now_s > self._ticked_s + _STALL_S
+        if is_late and not self._was_late and self._crew.is_placed:
+            # Nobody was silent: this process did not listen. Not so if it is always late.
             self._tell(Heard(frozenset(self._crew.names)))
-        self._ticked_s = now_s
+        self._ticked_s, self._was_late = now_s, is_late
         self._tell(Tick())
 
     def _tell(self, event: Event) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -223,6 +224,36 @@ def test_a_killed_store_is_started_again_if_it_may_be(
     else:
         assert outcome.fault == Ended("store0", -9, "was ended by SIGKILL")
         assert isinstance(driven.mender.after(outcome, TASKS), GiveUp)
+
+
+class Clock:
+    """A clock that may be ahead."""
+
+    sleep, ahead_s = staticmethod(time.sleep), 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead_s
+
+
+def test_a_driver_that_did_not_listen_calls_nobody_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    driven, clock = Driven(monkeypatch, 0), Clock()
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(module, "_POLL_S", 5.0)
+    trainer = driven.crew.shells["trainer0"]
+    phases: list[str] = []
+    num_looks = 0
+
+    def look() -> None:
+        nonlocal num_looks
+        num_looks += "running" in phases
+        if num_looks == 3:
+            clock.ahead_s = 30.0
+        elif num_looks == 4:
+            trainer.now = {**trainer.now, **KILLED, "code": 0, "how": "ended with code 0"}
+            clock.ahead_s += 5.0
+
+    monkeypatch.setattr(driven.crew, "look", look)
+    assert driven.run(phases.append).is_success
 
 
 def test_samplers_are_left_to_their_trainer_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
