@@ -33,12 +33,7 @@ def _can_control() -> None:
 
 
 def test_three_flows_get_the_shares_that_policies_give_them() -> None:
-    # On a busy machine a sender may miss its turn: what is asked for has to be so in one of three.
-    found = {}
-    for _ in range(3):
-        found = figures(quick=True, congestion="cubic")
-        if found["largest_error"] <= 0.05 and found["strict_top"] >= 0.94:
-            break
+    found = figures(quick=True, congestion="cubic")
     assert found["largest_error"] <= 0.05
     assert found["strict_top"] >= 0.94
     assert min(found["strict_floors"]) >= 0.015
@@ -137,16 +132,14 @@ def until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def is_by_priority(rates: dict[str, float]) -> bool:
-    first, total = rates["trainer0"], sum(rates.values())
-    return total > 0.9 and first / total >= 0.94 and rates["store0"] >= 0.01
-
-
 @pytest.mark.skipif(shutil.which("tc") is None, reason="looks at queues with tc")
 def test_flows_of_tasks_are_found_and_shared_by_the_plans_policy(run: Run) -> None:
     until(lambda: run.driver.ask()["flows"] >= 2)
     # Gradients go first, graph data goes on.
-    until(lambda: is_by_priority(run.rates(2.0)))
+    until(lambda: (found := run.rates())["trainer0"] > 0.9 and found["store0"] > 0.01)
+    both = run.rates(2.0)
+    assert both["trainer0"] / sum(both.values()) >= 0.94
+    assert both["store0"] >= 0.01
     assert "htb" in run.queues()
     run.sending["trainer0"].end()
     until(lambda: run.rates()["store0"] > 0.9)
