@@ -64,6 +64,8 @@ def samplers(
     base = tmp_path_factory.mktemp("samplers")
     limits = {**LIMITS, "max_request_bytes": 1 << 16}
     opened = [SamplerProcess(base / name, folder, name == "tls", limits) for name in PROTECTIONS]
+    for sampler in opened:
+        sampler.await_rest()
     yield opened
     for sampler in opened:
         sampler.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -100,6 +101,21 @@ class ServingProcess:
     def memory_bytes(self) -> int:
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+
+    def await_rest(self) -> None:
+        """A sampler prepares, and may have to compile, after it has said that it is ready."""
+
+        def rests() -> bool:
+            memory, work_s = self.memory_bytes, self._work_s
+            time.sleep(1)
+            return self.memory_bytes - memory < MEBIBYTE and self._work_s - work_s < 0.1
+
+        assert patient(rests, START_TIMEOUT_S)
+
+    @property
+    def _work_s(self) -> float:
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
 
     def ping(self) -> None:
         """See that it still lets a client in, and answers."""

@@ -28,6 +28,7 @@ from headrace.graph.feeding.reaching import Caches, load_credentials, open_acces
 from headrace.graph.feeding.recording import PartRecorder, Recorder
 from headrace.graph.feeding.scheduling import schedule, side_by_side
 from headrace.graph.feeding.worker import Pipeline
+from headrace.graph.service.allocator import share_one_heap
 from headrace.graph.service.errors import StoreLostError
 from headrace.graph.service.patience import Patience
 from headrace.graph.service.process import load_config
@@ -46,6 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     config, sender = load_config(path, SamplerConfig), None
     is_asked = config.listen is not None and config.listen.path is None
+    if is_asked:
+        share_one_heap()
     try:
         sender = _find_trainer(config)
         _work(config, sender)

@@ -6,12 +6,14 @@ import logging
 import sys
 import time  # noqa: TID251 - where the process begins, its clock comes in
 
+from headrace.graph.service.allocator import share_one_heap
 from headrace.graph.service.process import run_service, wait_for_end
 from headrace.training.servers.config import ServerConfig
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Serve as a file says; the exit code."""
+    share_one_heap()
     return run_service("headrace.training.servers", ServerConfig, _serve, arguments)
 
 
