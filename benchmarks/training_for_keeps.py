@@ -23,6 +23,7 @@ what one start can show; all other keys are null. The last line is one JSON obje
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import shutil
@@ -30,6 +31,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -110,7 +112,7 @@ class Bench:
 
     def quick(self) -> None:
         """One start: gradients with two servers, although a sampler is killed meanwhile."""
-        graph, config = self.graph("tiny"), {**GRADIENTS, "pause_s": 0.2}
+        graph, config = self.graph("tiny"), {**GRADIENTS, "pause_s": 0.1}
         run = self.run("quick", FEW, graph, 12, config, "--checkpoint-every", "10")
         folder, recovered_s = disturbed(run, "sampler", [4])
         self.found["recovery_s"]["sampler"] = recovered_s
@@ -263,6 +265,9 @@ def main() -> int:
     scratch = args.scratch or Path(tempfile.mkdtemp(prefix="headrace-keeps-"))
     wanted = args.only.split(",") if args.only else ("quick",) if args.quick else STAGES
     name = f"keeps-{os.getpid()}"
+    if args.quick:
+        # Imported while Ray starts, which leaves much of the cores idle.
+        threading.Thread(target=importlib.import_module, args=("torch_geometric.nn",)).start()
     bed = Testbed.up(make_cluster(), name, say=say)
     bench = Bench(bed, scratch, args)
     found: dict[str, Any] = {}
