@@ -112,7 +112,7 @@ class Bench:
 
     def quick(self) -> None:
         """One start: gradients with two servers, although a sampler is killed meanwhile."""
-        graph, config = self.graph("tiny"), {**GRADIENTS, "pause_s": 0.1}
+        graph, config = self.graph("tiny"), {**GRADIENTS, "pause_s": 0.2}
         run = self.run("quick", FEW, graph, 12, config, "--checkpoint-every", "10")
         folder, recovered_s = disturbed(run, "sampler", [4])
         self.found["recovery_s"]["sampler"] = recovered_s
