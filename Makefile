@@ -6,9 +6,9 @@ BENCH ?= simulator
 # Compiled code stays beside its source, where .ci/fresh-numba-cache looks for it.
 unexport NUMBA_CACHE_DIR
 
-FAST := not slow and not integration and not e2e and not benchmark
+FAST := not campaign and not integration and not e2e and not benchmark
 
-.PHONY: dev check lint types fast test docs bench performance format clean fresh
+.PHONY: dev check lint types fast test campaign pages docs bench performance format clean fresh
 
 dev: ## create the virtual environment and install headrace for editing
 	$(PYTHON) -m venv $(VENV)
@@ -23,16 +23,22 @@ lint:
 	.ci/file-lengths
 
 types:
-	$(BIN)/mypy
+	$(BIN)/mypy -n 2
 
 fresh: ## numba does not notice that what a cached kernel calls has changed
 	$(BIN)/python .ci/fresh-numba-cache
 
 fast: fresh
-	$(BIN)/pytest -q -m "$(FAST)" -n 2
+	$(BIN)/pytest -q -m "$(FAST)" -n 2 tests/unit tests/property
 
-test: fresh ## every test
+test: fresh ## every test of a change
 	$(BIN)/pytest -n 2
+
+campaign: fresh ## the long tests that a change does not run; writes benchmarks/results/campaign.json
+	$(BIN)/python benchmarks/campaign.py --json --output benchmarks/results/campaign.json
+
+pages: fresh ## run the commands of all pages, and record that they work
+	HEADRACE_RECORD_PAGES=1 $(BIN)/pytest -n 2 -m "campaign or not campaign" tests/docs/test_pages.py
 
 docs: ## build the documentation into site/
 	$(BIN)/mkdocs build --strict

@@ -309,6 +309,25 @@ def loaded_links(whole: Whole, task: Task, seed: int, is_ours: bool) -> Epochs:
         yield iter(loader)
 
 
+def test_negatives(whole: Whole, seed: int) -> np.ndarray:
+    """What our loader draws beside the test links: as many pairs."""
+    import torch
+
+    from headrace.graph.loading.loaders import LinkNeighborLoader
+
+    loader = LinkNeighborLoader(
+        whole.folder,
+        [1],
+        edge_label_index=torch.from_numpy(whole.links),
+        neg_sampling="binary",
+        batch_size=4096,
+        seed=seed,
+    )
+    pairs = [batch.n_id[batch.edge_label_index[:, batch.edge_label == 0]] for batch in loader]
+    found: np.ndarray = torch.cat(pairs, 1).numpy()
+    return found
+
+
 def train_links(whole: Whole) -> np.ndarray:
     """Links of the graph in the direction in which they were given."""
     links: np.ndarray = whole.data.edge_index[:, : whole.data.num_edges // 2].numpy()

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from benchmarks.cluster_bed import Layout, Run, events, make_cluster, make_plan
 from headrace.api.graph import partition
 from headrace.runtime.checkpointing import Checkpoints
 from headrace.runtime.context import RunContext
@@ -25,6 +24,7 @@ from headrace.runtime.messages import Inbox
 from headrace.runtime.testbed import Testbed
 from headrace.training.heap import reuse_memory
 from headrace.training.keeping import BestKeeper
+from tests.support.cluster_bed import Layout, Run, events, make_cluster, make_plan
 
 EVERY = 100
 SKIP = 20

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cluster_bed import Run, trace_of
 from headrace.api.files import load_cluster, load_job
 from headrace.api.planning import plan
 from headrace.core.cluster import Cluster
@@ -21,6 +20,7 @@ from headrace.core.plan import Plan
 from headrace.core.profile import Profile
 from headrace.profiling import measured_iteration_time_s, profile_trace
 from headrace.runtime.testbed import Testbed
+from tests.support.cluster_bed import Run, trace_of
 
 ROOT = Path(__file__).resolve().parents[1]
 GRAPH = "generated:nodes=1e5,edges=2e6,features=128"

@@ -22,30 +22,32 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.cluster_bed import (
-    Layout,
-    Run,
-    events,
-    make_cluster,
-    make_plan,
-    processes,
-    trace_of,
-)
 from benchmarks.cluster_checks import (
     accuracy,
-    bytes_by_machine,
-    gradient_difference,
     idle_workers_share,
-    left_over,
     names_on_this_machine,
-    origin_s,
     recording_cost_s,
-    snapshot,
 )
 from benchmarks.machine import describe_machine
 from headrace.api.graph import partition
 from headrace.api.profiling import compare, profile_trace
 from headrace.runtime.testbed import Testbed, take_down
+from tests.support.cluster_bed import (
+    Layout,
+    Run,
+    make_cluster,
+    make_plan,
+    processes,
+    trace_of,
+)
+from tests.support.cluster_checks import (
+    bytes_by_machine,
+    gradient_difference,
+    is_placed,
+    left_over,
+    origin_s,
+    snapshot,
+)
 
 STAGES = ("start", "gradients", "steady", "predictions", "accuracy", "clean")
 SMALL = "generated:nodes=1e4,edges=1e5,features=128"
@@ -282,20 +284,6 @@ def last_iteration(trace: Any, folder: Path, at_s: float) -> int:
     is_trainer = roles == "trainer"
     began_s = trace.executions.start_s[is_trainer] + origin_s(trace, folder)
     return int(trace.executions.iteration[is_trainer][began_s <= at_s].max(initial=0))
-
-
-def is_placed(run: Run, folder: Path) -> bool:
-    """Whether every task says, from inside, that it is where the plan wants it."""
-    addresses = {host.name: host.address for host in run.bed.hosts}
-    placement = run.plan.placement
-    where = {f"store{m}": name for m, name in enumerate(addresses)}
-    per = len(placement.samplers) // len(placement.trainers)
-    where |= {f"sampler{s // per}.{s % per}": name for s, name in enumerate(placement.samplers)}
-    where |= {f"trainer{w}": name for w, name in enumerate(placement.trainers)}
-    where |= {f"ps{p}": name for p, name in enumerate(placement.servers)}
-    (places,) = events(folder, "places")
-    found = {task: place["address"] for task, place in places["tasks"].items()}
-    return found == {task: addresses[name] for task, name in where.items()}
 
 
 def main() -> int:

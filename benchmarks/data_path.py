@@ -47,7 +47,6 @@ from benchmarks import rivals
 from benchmarks.apart import apart, staying
 from benchmarks.gathering import gather
 from benchmarks.machine import describe_machine
-from benchmarks.stores import running_stores
 from benchmarks.training_speed import (
     FULL,
     QUICK,
@@ -63,6 +62,7 @@ from benchmarks.training_speed import (
     together,
     train_seeds,
 )
+from tests.support.stores import running_stores
 
 ROOT = Path(__file__).resolve().parents[1]
 HEADLINES = (

@@ -39,10 +39,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.cluster_bed import make_cluster
-from benchmarks.fault_trials import SILENCE_S, Case, Trials, draw, draw_cut, write
 from benchmarks.machine import describe_machine
 from headrace.runtime.testbed import Testbed, take_down
+from tests.support.cluster_bed import make_cluster
+from tests.support.fault_trials import SILENCE_S, Case, Trials, draw, draw_cut, write
 
 QUICK = 6
 

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks import rivals
-from benchmarks.stores import running_stores
 from benchmarks.training_speed import Effort, over
 from headrace.graph.opening import open_graph
 from headrace.graph.service.allocator import keep_freed_memory
 from headrace.graph.service.channel import FlightChannel
 from headrace.graph.service.client import StoreClient
 from headrace.graph.service.security import Authority, Credentials
+from tests.support.stores import running_stores
 
 ROOT = Path(__file__).resolve().parents[1]
 NUM_ROWS = 10_000

@@ -43,14 +43,14 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import checkpoint_cost, inference_speed
-from benchmarks.cluster_bed import ROOT, Layout, Run, events, make_cluster, make_plan
-from benchmarks.cluster_checks import gradient_difference, left_over
-from benchmarks.fault_victims import victims
-from benchmarks.fault_watch import recovery_s, step_ends
 from benchmarks.machine import describe_machine
 from headrace.api.graph import partition
 from headrace.runtime.testbed import Testbed, take_down
 from headrace.training.checkpoints import newest_whole
+from tests.support.cluster_bed import ROOT, Layout, Run, events, make_cluster, make_plan
+from tests.support.cluster_checks import gradient_difference, left_over
+from tests.support.fault_victims import victims
+from tests.support.fault_watch import recovery_s, step_ends
 
 STAGES = ("servers", "checkpoints", "samplers", "stores", "inference", "campaign", "checks")
 GRAPHS = {

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.policies.flow import FLOW_POLICIES, Flow, FlowPolicy
 from tests.oracle.flows import OpenSet, random_open_set
 from tests.oracle.policies import POLICIES, capacities
+from tests.support.examples import examples as more_examples
 
 EPS = 1e-9
 WORK_CONSERVING = ("maxmin", "priority", "paced", "mrtf", "omcoflow")
@@ -21,7 +22,7 @@ open_sets = st.builds(
     st.integers(0, 2**31),
     st.booleans(),
 )
-examples = settings(max_examples=100)
+examples = more_examples(25, 400)
 
 
 @pytest.fixture(params=FLOW_POLICIES, scope="module")

@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.cluster import Cluster, Machine
@@ -16,6 +16,7 @@ from headrace.core.errors import InfeasibleError, SpecError
 from headrace.core.job import Job, Role, Sync
 from headrace.core.profile import BatchTraffic, Profile, StoreTraffic, TaskTime
 from headrace.planner import PLACEMENT_METHODS, place
+from tests.support.examples import examples
 
 METHODS = pytest.mark.parametrize("method", sorted(PLACEMENT_METHODS))
 
@@ -105,7 +106,7 @@ def fits_somehow(cluster: Cluster, job: Job) -> bool:
 
 @METHODS
 @given(cluster=clusters, job=jobs, seed=st.integers(0, 3))
-@settings(max_examples=200, deadline=None)
+@examples(25, 400)
 def test_places_all_tasks_within_capacity_exactly_when_that_is_possible(
     method: str, cluster: Cluster, job: Job, seed: int
 ) -> None:
@@ -119,7 +120,7 @@ def test_places_all_tasks_within_capacity_exactly_when_that_is_possible(
 
 @METHODS
 @given(cluster=clusters, job=jobs)
-@settings(max_examples=100, deadline=None)
+@examples(25, 200)
 def test_lowering_trainers_as_the_error_says_makes_it_fit(
     method: str, cluster: Cluster, job: Job
 ) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from tests.docs.blocks import PAGES, ROOT, blocks_of
 from tests.docs.page_runs import PageRun
+from tests.docs.page_sources import RECORD_VARIABLE, digest, is_verified, write_record
 
 pytestmark = pytest.mark.integration
 
@@ -15,10 +17,20 @@ ELSEWHERE = (ROOT / "docs" / "tutorial.md",)  # tests/e2e/test_tutorial.py
 LOOK_BACK = {"notebook", "report"}
 """Pages about a run that is over."""
 
+ALWAYS = (ROOT / "README.md",)  # and the tutorial
 RUN = [page for page in PAGES if page not in ELSEWHERE and any(b.is_run for b in blocks_of(page))]
 
 
-@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
+def is_due(page: Path) -> bool:
+    """Whether a change must run a page: it, or what it uses, is not as it was when it last ran."""
+    return page in ALWAYS or not is_verified(page)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page if is_due(page) else pytest.param(page, marks=pytest.mark.campaign) for page in RUN],
+    ids=lambda page: page.stem,
+)
 def test_a_page_works(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -28,3 +40,26 @@ def test_a_page_works(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     if page.stem in LOOK_BACK:
         reader.leave_a_run("20261115-1539-sage")
     reader.run(blocks_of(page))
+    if os.environ.get(RECORD_VARIABLE):
+        write_record(page)
+
+
+def test_a_page_is_due_when_what_it_uses_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = ROOT / "docs" / "planner.md"
+    before = digest(page)
+    read = Path.read_bytes
+    for name, uses in (
+        ("src/headrace/planner/__init__.py", True),
+        ("docs/planner.md", True),
+        ("src/headrace/runtime/crew.py", False),
+    ):
+        changed = ROOT / name
+
+        def read_changed(path: Path, changed: Path = changed) -> bytes:
+            return read(path) + (b"#" if path == changed else b"")
+
+        monkeypatch.setattr(Path, "read_bytes", read_changed)
+        digest.cache_clear()
+        assert (digest(page) != before) == uses, name
+        monkeypatch.undo()
+    digest.cache_clear()

@@ -12,7 +12,7 @@ from typing import Any
 from headrace.runtime.folders import PREFIX
 from headrace.runtime.testbed import Testbed
 from headrace.runtime.testbed.machines import tmp_folder
-from tests.leftovers import patient
+from tests.support.waiting import eventually
 
 START_S = 240.0
 """A start takes some ten seconds; tests share two cores."""
@@ -55,7 +55,7 @@ class Run:
     @property
     def folder(self) -> Path:
         """The run's folder, once it has one."""
-        assert patient(self._new, START_S)
+        assert eventually(self._new)
         return self.runs / self._new()[0]
 
     def _new(self) -> list[str]:
@@ -77,7 +77,7 @@ class Run:
         def is_there() -> bool:
             return self.process.poll() is not None or self.status()["state"] == state
 
-        assert patient(is_there, START_S)
+        assert eventually(is_there)
         assert self.process.poll() is None, self.process.communicate()[1]
 
     def end(self, timeout_s: float = START_S) -> tuple[int, str, str]:

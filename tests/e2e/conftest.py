@@ -13,6 +13,9 @@ import yaml
 from headrace.core.cluster import Cluster
 from headrace.runtime.testbed import Testbed, record, take_down
 
+# Ray gives its workers a niceness of 15. Other tests would then leave runs nothing of two cores.
+os.environ.update({"RAY_worker_niceness": "0"})  # Ray spells it so
+
 MACHINES = ("m0", "m1", "m2", "m3")
 NAME = f"test-{os.getpid()}"
 

@@ -14,7 +14,7 @@ import torch
 from headrace.runtime.testbed import Testbed
 from headrace.training.checkpoints import load, newest_whole
 from tests.e2e.cluster_runs import Run
-from tests.leftovers import patient
+from tests.support.waiting import eventually
 
 SCRIPT = """
 import os
@@ -74,7 +74,7 @@ class WatchedRun(Run):
 
     def wait_until(self, iterations: int) -> None:
         """Wait until so many are done."""
-        assert patient(
+        assert eventually(
             lambda: self.process.poll() is not None or self.status()["iterations"] >= iterations,
             240,
         )

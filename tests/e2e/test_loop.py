@@ -19,10 +19,11 @@ from headrace.runtime.log_lines import LOG
 from headrace.runtime.testbed import Testbed
 from tests.e2e.cluster_runs import START_S, left_in
 from tests.e2e.recovery_runs import SCRIPT
-from tests.leftovers import patient
+from tests.support.waiting import eventually
 from tests.unit.graph.small_graphs import homogeneous, write
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+# The tutorial goes the same way, command by command, with every change.
+pytestmark = [pytest.mark.e2e, pytest.mark.campaign, pytest.mark.timeout(600)]
 
 MBIT = 1e6 / 8
 CLUSTER = Cluster(
@@ -68,4 +69,4 @@ def test_auto_profiles_plans_runs_and_reports(name: str, tmp_path: Path) -> None
     assert "measured" in page
     # Torch would warn of machines without a name in DNS.
     assert "c10d" not in (folder / LOG).read_text()
-    assert patient(lambda: not left_in(bed), 60), left_in(bed)
+    assert eventually(lambda: not left_in(bed)), left_in(bed)

@@ -13,7 +13,6 @@ import pytest
 # Now: PyG warns of what it imports, and warnings are errors in tests.
 pytest.importorskip("torch_geometric.nn")
 
-from benchmarks.fault_victims import start_raylet
 from headrace.api.files import save_plan
 from headrace.api.planning import plan
 from headrace.core.cluster import Cluster
@@ -22,10 +21,11 @@ from headrace.core.plan import Plan
 from headrace.runtime.testbed import Testbed
 from tests.e2e.cluster_runs import left_in, machine_folders
 from tests.e2e.recovery_runs import WatchedRun, difference, kill_raylet, write_script
-from tests.leftovers import patient
+from tests.support.fault_victims import start_raylet
+from tests.support.waiting import eventually
 from tests.unit.graph.small_graphs import homogeneous, write
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.e2e, pytest.mark.campaign, pytest.mark.timeout(1800)]
 
 OPTIONS = ["--checkpoint-every", "20", "--set", "epochs=8", "--set", "pause_s=0.03"]
 SILENCE_S = 15.0
@@ -59,7 +59,7 @@ def undisturbed(testbed: Testbed, folder: Path) -> WatchedRun:
 @pytest.fixture(autouse=True)
 def _nothing_is_left(testbed: Testbed) -> Iterator[None]:
     yield
-    assert patient(lambda: not left_in(testbed), 60), left_in(testbed)
+    assert eventually(lambda: not left_in(testbed)), left_in(testbed)
     assert machine_folders(testbed) == set()
 
 
@@ -86,7 +86,7 @@ def test_a_run_goes_on_without_a_machine_and_uses_it_again(
         run.wait_until(50)
         slow.touch()
         killed_s = kill_raylet(testbed, lost)
-        assert patient(lambda: run.status()["attempt"] == 2 and run.heard("goes on at"), 240), (
+        assert eventually(lambda: run.status()["attempt"] == 2 and run.heard("goes on at")), (
             run.said
         )
         assert {task["machine"] for task in run.status()["tasks"]} == {"m0", "m1", "m2", "m3"} - {
@@ -94,7 +94,7 @@ def test_a_run_goes_on_without_a_machine_and_uses_it_again(
         }
     finally:
         start_raylet(testbed, lost)
-    assert patient(lambda: run.heard(f"{lost} has joined"), 120), run.said
+    assert eventually(lambda: run.heard(f"{lost} has joined")), run.said
     slow.unlink()
     run.end_well()
     assert run.heard(f"{lost} is lost: ")

@@ -1,4 +1,8 @@
-"""A run that was stopped, or lost a trainer, ends with the parameters of one that was not."""
+"""A run that was interrupted ends with the parameters of one that was not.
+
+With every change `test_faults.py` interrupts and resumes a run; this one has a scheduler and
+learnable rows too.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +18,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from benchmarks.cluster_bed import Layout, make_plan  # noqa: E402
 from headrace.api.files import save_plan  # noqa: E402
 from headrace.runtime.testbed import Testbed  # noqa: E402
 from headrace.training.checkpoints import load, newest_whole  # noqa: E402
 from tests.e2e.cluster_runs import START_S, Run, left_in  # noqa: E402
-from tests.leftovers import patient  # noqa: E402
+from tests.support.cluster_bed import Layout, make_plan  # noqa: E402
+from tests.support.waiting import eventually  # noqa: E402
 from tests.unit.graph.small_graphs import homogeneous, write  # noqa: E402
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.campaign, pytest.mark.timeout(900)]
 
-NUM_EPOCHS, EVERY = 12, 7
+NUM_EPOCHS, EVERY = 6, 5
 SCRIPT = f"""
 import time
 
@@ -122,11 +126,13 @@ def test_a_run_goes_on_to_the_last_bit(testbed: Testbed, folder: Path, undisturb
     assert num_steps % NUM_EPOCHS == 0
     run = start(testbed, folder, 0.15)
     run.wait_for("running")
-    assert patient(lambda: len(run.events("collected")) > 1, START_S)
+    assert eventually(lambda: len(run.events("collected")) > 1)
     (*_, before) = run.events("collected")
     os.killpg(run.process.pid, signal.SIGINT)
     code, _, err = run.end()
     assert code == 130, err
+    assert "interrupted; all tasks of the run have ended" in err
+    assert run.status()["state"] == "interrupted"
     saved = newest_whole(run.folder / "checkpoints")
     assert saved is not None
     assert before["iteration"] < saved.sidecar.iteration < num_steps
@@ -136,4 +142,4 @@ def test_a_run_goes_on_to_the_last_bit(testbed: Testbed, folder: Path, undisturb
     (went_on,) = run.events("resumed")
     assert went_on["iteration"] == saved.sidecar.iteration
     assert not went_on["deals_anew"]
-    assert patient(lambda: not left_in(testbed), 60), left_in(testbed)
+    assert eventually(lambda: not left_in(testbed)), left_in(testbed)

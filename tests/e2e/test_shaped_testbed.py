@@ -13,6 +13,7 @@ from headrace.core.errors import SpecError
 from headrace.runtime.testbed import Testbed, processes, take_down
 from tests.e2e.goodput import measure
 from tests.e2e.test_testbed import left_of
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.e2e]
 
@@ -38,16 +39,25 @@ def bed(name: str) -> Iterator[Testbed]:
     assert left_of(name) == {}
 
 
+def assert_rate(bed: Testbed, senders: list[str], receiver: str, bytes_per_s: float) -> None:
+    """No measurement exceeds the limit; one reaches it, when the machine has time for it."""
+
+    def reaches() -> bool:
+        found = sum(measure(bed, senders, receiver))
+        assert found <= 1.05 * bytes_per_s
+        return found >= 0.95 * bytes_per_s
+
+    assert eventually(reaches)
+
+
 def test_network_cards_and_cpus_are_those_of_the_file(bed: Testbed) -> None:
     # What the slow machine receives is limited at the switch, what it sends at its own end.
-    assert measure(bed, ["fast"], "slow") == [pytest.approx(80 * MBIT, rel=0.05)]
-    assert measure(bed, ["slow"], "fast") == [pytest.approx(40 * MBIT, rel=0.05)]
-
-    three = measure(bed, ["fast", "fast", "fast"], "slow")
-    assert sum(three) == pytest.approx(80 * MBIT, rel=0.05)
+    assert_rate(bed, ["fast"], "slow", 80 * MBIT)
+    assert_rate(bed, ["slow"], "fast", 40 * MBIT)
+    assert_rate(bed, ["fast", "fast", "fast"], "slow", 80 * MBIT)
 
     bed = bed.set_nic("slow", 40 * MBIT, 20 * MBIT)
-    assert measure(bed, ["fast"], "slow") == [pytest.approx(40 * MBIT, rel=0.05)]
+    assert_rate(bed, ["fast"], "slow", 40 * MBIT)
     limits = Testbed.find(bed.layout.name).hosts[1].limits
     assert limits is not None
     assert (limits.in_bytes_per_s, limits.out_bytes_per_s) == (40 * MBIT, 20 * MBIT)

@@ -215,8 +215,22 @@ def test_what_was_killed_is_seen_and_repaired(bed: Testbed, cluster_file: Path) 
     assert Testbed.find(bed.layout.name).problems() == []
 
 
-@pytest.mark.parametrize("moment", ["connecting", "starting Ray's head", "starting Ray on"])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        ("starting Ray on", signal.SIGKILL),
+        ("connecting", signal.SIGINT),
+        *(
+            pytest.param(moment, number, marks=pytest.mark.campaign)
+            for moment, number in (
+                ("connecting", signal.SIGKILL),
+                ("starting Ray's head", signal.SIGKILL),
+                ("starting Ray's head", signal.SIGINT),
+                ("starting Ray on", signal.SIGINT),
+            )
+        ),
+    ],
+)
 def test_killed_while_it_comes_up(name: str, cluster_file: Path, moment: str, number: int) -> None:
     words = headrace("up", "--cluster", cluster_file, "--name", name, "--shaped")
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as command:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
-import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -21,10 +22,22 @@ from headrace.graph.service.config import StoreConfig
 from headrace.graph.service.security import Credentials, Secret
 from headrace.runtime.asking import AskServer, StartSamplers
 from headrace.runtime.context import CONTEXT_VARIABLE, RunContext
+from headrace.runtime.shells.child import Child
+from headrace.runtime.workers.fork_client import PRELOAD_OF, ForkLease
 from headrace.training.servers.config import ServerAt, ServerConfig
-from tests.integration.store_service.store_process import patient
+from tests.support.waiting import eventually
 
 PATIENCE_S = 240.0
+
+
+_leases: dict[str, ForkLease] = {}
+_leasing = threading.Lock()
+
+
+def lease(preload: str) -> ForkLease:
+    """A fork server for all tests of this process, which ends with it."""
+    with _leasing:
+        return _leases.get(preload) or _leases.setdefault(preload, ForkLease(preload))
 
 
 def seeds_by_part(folder: Path, split: str) -> list[np.ndarray]:
@@ -64,10 +77,11 @@ class PlainCluster:
         self._lanes = lanes or (1,) * len(mix)
         self.num_trainers = len(self._lanes) // samplers_per_trainer
         self._per_trainer = samplers_per_trainer
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Child] = []
+        self._is_closed = False
         self._servers: list[AskServer] = []
         self._stores: dict[int, StoreAt] = {}
-        self._store_processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._store_processes: dict[int, Child] = {}
         folder.mkdir(parents=True, exist_ok=True)
         Credentials(Secret.random()).save(folder / "keys")
         self.shares = whole_shares(mix, samplers_per_trainer)
@@ -102,8 +116,8 @@ class PlainCluster:
             file = self.folder / f"{task}.json"
             file.write_text(config.model_dump_json())
             module = [sys.executable, "-m", "headrace.training.servers", "--config", str(file)]
-            self._start(module, None, {})
-            assert patient(config.ready.exists, PATIENCE_S)
+            self._start(module, task)
+            assert eventually(config.ready.exists)
             port = json.loads(config.ready.read_text())["port"]
             places.append(ServerAt(task=task, machine="m1", host="127.0.0.1", port=port))
         self._fields["servers"] = tuple(places)
@@ -120,8 +134,8 @@ class PlainCluster:
         """Start the store of a part; if there was one, kill it and start another in its place."""
         there, ready = self._stores.get(part), self.folder / f"ready-store{part}"
         if there is not None:
-            self._store_processes[part].kill()
-            self._store_processes[part].wait()
+            os.kill(self._store_processes[part].pid, signal.SIGKILL)
+            self._store_processes[part].end()
             ready.unlink()
         config = StoreConfig(
             graph=self.graph,
@@ -135,8 +149,8 @@ class PlainCluster:
         file = self.folder / f"store{part}.json"
         file.write_text(config.model_dump_json())
         module = [sys.executable, "-m", "headrace.graph.service", "--config", str(file)]
-        self._store_processes[part] = self._start(module, None, {})
-        assert patient(ready.exists, PATIENCE_S)
+        self._store_processes[part] = self._start(module, f"store{part}")
+        assert eventually(ready.exists)
         port = json.loads(ready.read_text())["port"]
         self._stores[part] = StoreAt(
             part=part, task=f"store{part}", machine="m1", host="127.0.0.1", port=port
@@ -166,16 +180,12 @@ class PlainCluster:
                 context = self._write_context(trainer)
                 begin = [sys.executable, "-m", "headrace.runtime.trainer", str(os.getpid())]
                 variables = {CONTEXT_VARIABLE: str(context), "RANK": str(trainer), **torchrun}
-                log = (self.folder / f"trainer{trainer}.log").open("w+")
-                running.append(
-                    (log, self._start([*begin, "m1", str(script), *arguments], log, variables))
-                )
-            codes = [process.wait(PATIENCE_S) for _, process in running]
-            texts = []
-            for log, _ in running:
-                log.seek(0)
-                texts.append(log.read())
-                log.close()
+                words = [*begin, "m1", str(script), *arguments]
+                running.append(self._start(words, f"trainer{trainer}", variables))
+            assert eventually(lambda: all(process.code is not None for process in running))
+            logs = [self.folder / f"trainer{n}.log" for n in range(self.num_trainers)]
+            texts = [log.read_text() for log in logs]
+            codes = [process.code for process in running]
             assert codes == [code] * self.num_trainers, "\n".join(texts)
             return texts
         finally:
@@ -183,13 +193,11 @@ class PlainCluster:
 
     def close(self) -> None:
         """End everything."""
+        self._is_closed = True
         for server in self._servers:
             server.close()
         for process in self._processes:
-            process.kill()
-            process.wait()
-            if process.stdin is not None:
-                process.stdin.close()
+            process.end(0.0)
 
     def _write_context(self, trainer: int) -> Path:
         first = trainer * self._per_trainer
@@ -242,22 +250,22 @@ class PlainCluster:
             file = self.folder / f"{task}.json"
             file.write_text(json.dumps(whole))
             module = [sys.executable, "-m", "headrace.graph.feeding", "--config", str(file)]
-            self._start(module, None, {})
-            assert patient(ready.exists, PATIENCE_S)
+            self._start(module, task)
+            assert eventually(ready.exists)
             port = json.loads(ready.read_text())["port"]
             far = {"host": "127.0.0.1", "port": port, "task": task, "machine": "m2"}
             places.append(far if self.far else {"socket": str(path)})
         return {"places": places}
 
-    def _start(
-        self, command: list[str], log: Any, variables: Mapping[str, str]
-    ) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=None if log is None else subprocess.STDOUT,
-            env={**os.environ, **variables},
-        )
+    def _start(self, command: list[str], name: str, variables: Mapping[str, str] = {}) -> Child:
+        log = self.folder / f"{name}.log"
+        environment = {**os.environ, **variables, "PYTHONUNBUFFERED": "1"}
+        warm = lease(PRELOAD_OF[command[2]])
+        # Not added to what another run has left there.
+        log.unlink(missing_ok=True)
+        process = Child(command, log, environment, lease=warm)
         self._processes.append(process)
+        if self._is_closed:
+            # Asked for by a trainer that ended meanwhile.
+            process.end(0.0)
         return process

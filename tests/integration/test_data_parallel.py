@@ -65,7 +65,7 @@ def assert_as_alone(noted: list[Any], whole: Any) -> None:
 @pytest.mark.parametrize(
     ("mix", "settings"),
     [
-        (EQUAL, {}),
+        pytest.param(EQUAL, {}, marks=pytest.mark.campaign),
         (TWO_EACH, {"samplers_per_trainer": 2, "far": True}),
         (UNEQUAL, {"config": {"alone": True}}),
     ],

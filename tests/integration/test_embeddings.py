@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy  # noqa: E402
 from torch_geometric.nn import GraphSAGE  # noqa: E402
 
 from headrace.training.checkpoints import load, newest_whole  # noqa: E402
-from tests.integration.plain_cluster import PATIENCE_S, PlainCluster  # noqa: E402
-from tests.integration.store_service.store_process import patient  # noqa: E402
+from tests.integration.plain_cluster import PlainCluster  # noqa: E402
+from tests.support.waiting import eventually  # noqa: E402
 from tests.unit.graph.small_graphs import endpoints, homogeneous, write  # noqa: E402
 
 pytestmark = pytest.mark.integration
@@ -161,7 +161,7 @@ def test_a_resume_and_killed_stores_change_no_bit(base: Path, ring: list[dict[st
 
     def kill() -> None:
         for part in (0, 1):
-            assert patient((again.folder / f"kill{part}").exists, PATIENCE_S)
+            assert eventually((again.folder / f"kill{part}").exists)
             again.cluster.start_store(part)
         # A store ends with the thread that has started it.
         over.wait()

@@ -27,8 +27,8 @@ from headrace.graph.sampling import BatchKey
 from headrace.graph.service.security import Credentials, Secret
 from headrace.graph.service.shard import open_shard
 from headrace.graph.service.store import StoreServer
-from tests.integration.store_service.store_process import patient, running
-from tests.leftovers import is_left, shared_memory
+from tests.integration.store_service.store_process import running
+from tests.support.waiting import eventually, is_left, shared_memory
 from tests.unit.graph.small_graphs import homogeneous, write
 
 pytestmark = pytest.mark.integration
@@ -178,6 +178,7 @@ def test_parts_of_two_samplers_are_what_one_process_draws(
     assert number == len(feed) - 1
 
 
+@pytest.mark.campaign
 def test_memory_does_not_grow(graphs: dict[int, PartitionedGraph]) -> None:
     configs, seeds = configs_of(graphs[2], num_samplers=2)
 
@@ -201,7 +202,9 @@ def test_memory_does_not_grow(graphs: dict[int, PartitionedGraph]) -> None:
         assert mapped_segments(feed.processes[0].pid) <= configs[0].window + 3
 
 
-@pytest.mark.parametrize("trial", range(5))
+@pytest.mark.parametrize(
+    "trial", [0, 1, *(pytest.param(trial, marks=pytest.mark.campaign) for trial in range(2, 8))]
+)
 def test_a_sampler_that_is_killed_is_named(graphs: dict[int, PartitionedGraph], trial: int) -> None:
     rng = np.random.default_rng(trial)
     shared = shared_memory()
@@ -214,15 +217,13 @@ def test_a_sampler_that_is_killed_is_named(graphs: dict[int, PartitionedGraph], 
             next(iter(feed))
         time.sleep(float(rng.random()) * 0.3)
         os.kill(pids[victim], signal.SIGKILL)
-        begin = time.monotonic()
         with pytest.raises(FeedError, match=f"sampler {victim} on m1 is gone: .* SIGKILL"):
             drain(feed)
-        assert time.monotonic() - begin < 15
     del feed
     gc.collect()
     assert not any(is_alive(pid) for pid in pids)
     assert not is_left(shared)
-    assert patient(lambda: len(os.listdir("/proc/self/fd")) <= descriptors, 30)
+    assert eventually(lambda: len(os.listdir("/proc/self/fd")) <= descriptors)
     assert mapped_segments(os.getpid()) == 0
 
 
@@ -249,10 +250,8 @@ def test_a_store_that_is_killed_is_named(
         with start_feed(*configs_of(graphs[2], **settings), time.perf_counter) as feed:
             list(feed)
             store.process.kill()
-            begin = time.monotonic()
             with pytest.raises(FeedError, match="sampler 0 on m1: store 1 on m7"):
                 drain(feed)
-            assert time.monotonic() - begin < 15
 
 
 def test_samplers_end_with_a_trainer_that_is_killed(
@@ -279,7 +278,7 @@ time.sleep(600)
         pid = int(trainer.stdout.readline())
         assert is_alive(pid)
         trainer.kill()
-    assert patient(lambda: not is_alive(pid), 60)
+    assert eventually(lambda: not is_alive(pid))
     assert not is_left(shared)
 
 

@@ -22,7 +22,7 @@ from headrace.graph.opening import open_graph
 from headrace.graph.service.channel import Address, FlightChannel
 from headrace.graph.service.errors import StoreError
 from headrace.graph.service.security import Credentials, Secret
-from tests.integration.store_service.store_process import patient
+from tests.support.waiting import eventually
 from tests.unit.graph.small_graphs import homogeneous, write
 
 pytestmark = pytest.mark.integration
@@ -61,7 +61,7 @@ def test_parts_travel_in_order_within_the_window() -> None:
     thread = threading.Thread(target=work)
     thread.start()
     receiver = connect(sender)
-    assert patient(lambda: len(sent) == 2, 60)
+    assert eventually(lambda: len(sent) == 2)
     # It could go on now, but must not.
     thread.join(0.1)
     assert sent == [0, 1]
@@ -141,7 +141,7 @@ def test_a_sampler_process_feeds_another_machine(tmp_path: Path) -> None:
     (tmp_path / "config").write_text(config.model_dump_json())
     command = [sys.executable, "-m", "headrace.graph.feeding", "--config", str(tmp_path / "config")]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
-        assert patient((tmp_path / "ready").exists, 240)
+        assert eventually((tmp_path / "ready").exists)
         port = json.loads((tmp_path / "ready").read_text())["port"]
         channel = FlightChannel(Address("sampler 2", "m9", "127.0.0.1", port), OWN)
         with Feed([RemoteReceiver(channel)], 7, time.perf_counter) as feed:
@@ -150,16 +150,14 @@ def test_a_sampler_process_feeds_another_machine(tmp_path: Path) -> None:
         assert process.wait(240) == 0
     (tmp_path / "ready").unlink()
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
-        assert patient((tmp_path / "ready").exists, 240)
+        assert eventually((tmp_path / "ready").exists)
         port = json.loads((tmp_path / "ready").read_text())["port"]
         channel = FlightChannel(Address("sampler 2", "m9", "127.0.0.1", port), OWN)
         with Feed([RemoteReceiver(channel)], 7, time.perf_counter) as feed:
             seen = [(batch.n_id.tolist(), batch.x.tolist()) for batch in feed]
             process.kill()
-            begin = time.monotonic()
             with pytest.raises(FeedError, match="sampler 2 on m9"):
                 drain(feed)
-            assert time.monotonic() - begin < 15
     assert seen == expected
 
 

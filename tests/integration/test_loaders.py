@@ -87,6 +87,7 @@ def test_batches_are_those_of_one_process(
     loader.data[0].access.owners.close()
 
 
+@pytest.mark.campaign
 def test_learns_pubmed_as_pyg_does(
     pubmed: PartitionedGraph, here: PartitionedGraph, connect: dict[int, Connect]
 ) -> None:

@@ -18,7 +18,7 @@ from headrace.graph.feeding.errors import FeedError
 from headrace.graph.feeding.feed import Feed, start_feed
 from headrace.graph.feeding.meeting import meet_sampler
 from headrace.graph.opening import open_graph
-from tests.integration.store_service.store_process import patient
+from tests.support.waiting import eventually
 from tests.unit.graph.small_graphs import homogeneous, write
 
 pytestmark = pytest.mark.integration
@@ -51,7 +51,7 @@ def started(config: SamplerConfig, folder: Path) -> Iterator[subprocess.Popen[by
     command = [sys.executable, "-m", "headrace.graph.feeding", "--config", str(folder / "config")]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         try:
-            assert patient((folder / "ready").exists, 240)
+            assert eventually((folder / "ready").exists)
             yield process
         finally:
             process.kill()

@@ -22,8 +22,9 @@ needs_data = pytest.mark.skipif(
 )
 pytestmark = pytest.mark.integration
 
-SMALL = ("planetoid/cora", "planetoid/citeseer", "planetoid/pubmed")
+SMALL = ("planetoid/cora", "planetoid/citeseer")
 LARGE = (
+    "planetoid/pubmed",
     "amazon_photo/amazon_electronics_photo",
     "amazon_computers/amazon_electronics_computers",
     "coauthor_cs/ms_academic_cs",
@@ -67,14 +68,15 @@ def check_against_metis(question: Question) -> None:
 @needs_data
 @pytest.mark.parametrize("num_parts", [4, 16])
 @pytest.mark.parametrize(
-    "name", [*SMALL, *(pytest.param(n, marks=pytest.mark.slow) for n in LARGE)]
+    "name",
+    [*SMALL[:2], *(pytest.param(n, marks=pytest.mark.campaign) for n in (*SMALL[2:], *LARGE))],
 )
 def test_real_graphs(name: str, num_parts: int) -> None:
     pytest.importorskip("pymetis")
     check_against_metis(question_of(*real_graph(name), num_parts))
 
 
-@pytest.mark.parametrize("num_parts", [4, 16])
+@pytest.mark.parametrize("num_parts", [4, pytest.param(16, marks=pytest.mark.campaign)])
 def test_community_graph_is_balanced_to_three_percent(num_parts: int) -> None:
     pytest.importorskip("pymetis")
     adjacency, train = community_graph(20_000, 200_000, community_size=100)

@@ -39,6 +39,7 @@ DATASETS = (
     "gds_hetero/imdb",
     "gds_hetero/lastfm",
 )
+LARGE = ("coauthor_cs", "coauthor_physics", "fb15k-237")
 
 
 def write(source: GraphSource, folder: Path, num_parts: int, feature_dtype: str | None) -> None:
@@ -88,7 +89,10 @@ def logits(source: GraphSource, bits: bool = False) -> np.ndarray:
         return np.asarray(model(x, torch.from_numpy(np.concatenate(ends, axis=1))))
 
 
-@pytest.mark.parametrize("name", DATASETS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.campaign) if n in LARGE else n for n in DATASETS],
+)
 def test_nothing_is_lost(name: str, tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
     source = open_source(str(DATA / name), 0)

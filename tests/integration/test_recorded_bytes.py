@@ -25,7 +25,7 @@ from headrace.graph.service.channel import Address, FlightChannel
 from headrace.graph.service.measuring import MeasuredChannel
 from headrace.graph.service.security import Credentials, Secret
 from headrace.runtime.tracing import read_records
-from tests.integration.store_service.store_process import START_TIMEOUT_S, patient
+from tests.support.waiting import eventually
 from tests.unit.graph.small_graphs import homogeneous, write
 
 pytestmark = [
@@ -61,7 +61,7 @@ def process(module: str, folder: Path, settings: dict[str, object]) -> Iterator[
     with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
         try:
             ready = folder / "ready"
-            assert patient(lambda: ready.exists() or child.poll() is not None, START_TIMEOUT_S)
+            assert eventually(lambda: ready.exists() or child.poll() is not None)
             yield json.loads(ready.read_text())["port"]
         finally:
             assert child.stdin is not None
@@ -119,7 +119,7 @@ def test_records_say_what_sockets_carried(tmp_path: Path) -> None:
         def sampled() -> list[list[object]]:
             return read_records((tmp_path / "trace-sampler").read_bytes())
 
-        assert patient(lambda: sum(r[0] == "exec" for r in sampled()) == NUM_BATCHES, 30)
+        assert eventually(lambda: sum(r[0] == "exec" for r in sampled()) == NUM_BATCHES)
         counted = [carried(each) for each in (*ports, port)]
         steps.close()
     sums: dict[tuple[object, object], float] = defaultdict(float)

@@ -64,7 +64,7 @@ def train(graph: Path, name: str, num_servers: int, code: int = 0, **fields: Any
     return folder
 
 
-@pytest.mark.parametrize("num_servers", [0, 2])
+@pytest.mark.parametrize("num_servers", [pytest.param(0, marks=pytest.mark.campaign), 2])
 def test_trainers_stop_after_the_same_step(graph: Path, num_servers: int) -> None:
     expected = train(graph, "whole", num_servers)
     # Rank 2 is told by nobody but the others.

@@ -132,6 +132,7 @@ def assert_logs_are_kept(err: str) -> None:
     shutil.rmtree(found[1])
 
 
+@pytest.mark.campaign
 def test_learns_pubmed_as_pyg_does(parts: Path) -> None:
     out, err = start(parts, "--json", epochs=NUM_EPOCHS).communicate(timeout=540)
     summary = json.loads(out)
@@ -142,6 +143,7 @@ def test_learns_pubmed_as_pyg_does(parts: Path) -> None:
     assert learnt >= full_batch_accuracy(parts) - 0.03
 
 
+@pytest.mark.campaign  # `unit/cli/test_run.py` interrupts and kills shorter runs
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_when_the_run_ends(parts: Path, number: signal.Signals) -> None:
     run = Watched(start(parts, epochs=1000))
@@ -162,15 +164,14 @@ def test_a_store_that_is_gone_ends_the_run(parts: Path) -> None:
     run.until("epoch 1 ")
     trainer = run.pid_of("trainer")
     os.kill(run.pid_of("store 1"), signal.SIGKILL)
-    begin_s = time.monotonic()
     err = run.process.communicate(timeout=60)[1]
-    assert time.monotonic() - begin_s < 15
     assert re.search(r"store 1 on \S+", err), err
     assert_logs_are_kept(err)
     assert run.process.returncode not in (0, 70)
     wait_until_gone(lambda: tasks_of(trainer))
 
 
+@pytest.mark.campaign  # `test_feeding.py` kills samplers, without a run around them
 def test_a_sampler_that_is_gone_is_an_error_of_the_script(parts: Path) -> None:
     run = Watched(start(parts, epochs=1000))
     run.until("epoch 1 ")
@@ -183,12 +184,14 @@ def test_a_sampler_that_is_gone_is_an_error_of_the_script(parts: Path) -> None:
     wait_until_gone(lambda: tasks_of(trainer))
 
 
+@pytest.mark.campaign  # as does a run of `unit/cli/test_run.py`
 def test_without_stores_parts_are_mapped(parts: Path) -> None:
     out, err = start(parts, "--stores", "0", "--json", epochs=2).communicate(timeout=120)
     assert json.loads(out)["exit_code"] == 0, err
     assert "store" not in err
 
 
+@pytest.mark.campaign  # `test_feeding.py` has caches, without a run around them
 def test_samplers_keep_rows_of_other_machines(parts: Path, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("""
@@ -238,7 +241,9 @@ def test_samplers_give_what_pyg_scripts_expect(
     ("example", "source", "figure", "least"),
     [
         ("headrace_rgcn.py", "gds_hetero/imdb", "accuracy", 0.6),
-        ("headrace_links.py", "wn18rr/WN18RR.tar.gz", "auc", 0.8),
+        pytest.param(
+            "headrace_links.py", "wn18rr/WN18RR.tar.gz", "auc", 0.8, marks=pytest.mark.campaign
+        ),
     ],
 )
 def test_examples_with_types_learn(

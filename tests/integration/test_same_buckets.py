@@ -18,6 +18,7 @@ SCRIPT = Path(__file__).with_name("bucket_script.py")
 NUM_TRAINERS = 3
 
 
+@pytest.mark.campaign
 def test_a_resumed_ring_ends_with_the_same_parameters(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

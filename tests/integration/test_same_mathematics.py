@@ -26,7 +26,6 @@ from torch_geometric.data import Data  # noqa: E402
 from torch_geometric.nn import GAT, GCN, GraphSAGE  # noqa: E402
 from torch_geometric.utils import k_hop_subgraph  # noqa: E402
 
-from benchmarks.stores import RunningStores, running_stores  # noqa: E402
 from headrace.graph.feeding.config import SamplerConfig  # noqa: E402
 from headrace.graph.feeding.feed import start_feed  # noqa: E402
 from headrace.graph.feeding.scheduling import batches_per_epoch, share_of  # noqa: E402
@@ -34,6 +33,7 @@ from headrace.graph.loading.loaders import NeighborLoader  # noqa: E402
 from headrace.graph.opening import PartitionedGraph, open_graph  # noqa: E402
 from headrace.graph.partitioning import Wanted, partition  # noqa: E402
 from headrace.graph.sources.finding import open_source  # noqa: E402
+from tests.support.stores import RunningStores, running_stores  # noqa: E402
 from tests.unit.graph.small_graphs import endpoints  # noqa: E402
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
@@ -60,7 +60,11 @@ def whole() -> Any:
     return Data(x=x, y=y, edge_index=edge_index)
 
 
-@pytest.fixture(scope="module", params=NUM_STORES, ids=lambda num: f"{num} stores")
+@pytest.fixture(
+    scope="module",
+    params=[*NUM_STORES[:-1], pytest.param(NUM_STORES[-1], marks=pytest.mark.campaign)],
+    ids=lambda num: f"{num} stores",
+)
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:

@@ -12,7 +12,7 @@ import pytest
 from headrace.runtime.endings import how_ended
 from headrace.runtime.shells.child import Child
 from headrace.runtime.shells.here import free_port, interface_of, nic_bytes, rss_bytes
-from tests.leftovers import patient
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -49,11 +49,11 @@ def _ignored() -> Iterator[None]:
 
 
 def is_up(log: Path) -> bool:
-    return patient(lambda: "up" in log.read_text())
+    return eventually(lambda: "up" in log.read_text())
 
 
 def has_ended(child: Child) -> bool:
-    return patient(lambda: child.code is not None)
+    return eventually(lambda: child.code is not None)
 
 
 def test_a_closed_input_ends_it(log: Path) -> None:
@@ -85,7 +85,7 @@ def test_whoever_does_not_listen_is_killed_with_all_it_started(log: Path) -> Non
     child.end(0.1)
     assert child.code == -signal.SIGKILL
     assert how_ended(-9) == "was ended by SIGKILL, perhaps because memory was full"
-    assert patient(lambda: rss_bytes(beside) == 0)
+    assert eventually(lambda: rss_bytes(beside) == 0)
 
 
 def test_last_words_are_those_of_the_newest_process(log: Path) -> None:

@@ -79,7 +79,7 @@ def test_csc_equals_a_plain_sort_on_a_sample(source: GraphSource, window_bytes: 
     check_csc(source, window_bytes)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @sources_and_windows
 @settings(max_examples=60)
 def test_csc_equals_a_plain_sort_on_many(source: GraphSource, window_bytes: int) -> None:
@@ -108,7 +108,7 @@ def test_adjacency_equals_counted_pairs_on_a_sample(source: GraphSource, window_
     check_adjacency(source, window_bytes)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @sources_and_windows
 @settings(max_examples=60)
 def test_adjacency_equals_counted_pairs_on_many(source: GraphSource, window_bytes: int) -> None:

@@ -44,7 +44,7 @@ def test_bound_holds_on_a_sample() -> None:
     check_campaign(500, seed=11)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize("seed", [21, 22, 23, 24])
 def test_bound_holds_on_many(seed: int) -> None:
     check_campaign(5_000, seed)
@@ -89,7 +89,7 @@ def test_bound_holds_at_the_peak_where_volumes_vary() -> None:
     check_varied(500, seed=12)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize("seed", [31, 32])
 def test_bound_holds_at_the_peak_on_many(seed: int) -> None:
     check_varied(10_000, seed)

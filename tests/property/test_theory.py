@@ -42,7 +42,7 @@ def test_bounds_hold_on_a_sample() -> None:
     check_campaign(1_500, seed=11)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize("seed", [21, 22, 23, 24])
 def test_bounds_hold_on_many(seed: int) -> None:
     check_campaign(5_000, seed)

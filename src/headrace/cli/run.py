@@ -94,6 +94,9 @@ def run(
     replan: Annotated[
         bool, typer.Option("--replan", help="Plan anew when machines change.")
     ] = False,
+    independent: Annotated[
+        bool, typer.Option("--independent", help="A model per trainer.")
+    ] = False,
     traffic: TrafficOption = None,
     track: Annotated[
         list[str] | None,
@@ -138,6 +141,7 @@ def run(
             "max_restarts": max_restarts,
             "elastic": elastic or None,
             "replan": replan or None,
+            "independent": independent or None,
             "traffic": traffic_of(traffic),
             "track": None if track is None else tuple(track),
         }
@@ -156,8 +160,8 @@ def run(
 
         if dry_run:
             raise SpecError("--dry-run shows where a plan goes", "give --plan, or drop --local")
-        given = tuple(arguments or ())
-        here = LocalRun(script, given, graph, stores, samplers, tls, wanted_config)
+        words = tuple(arguments or ())
+        here = LocalRun(script, words, graph, stores, samplers, tls, wanted_config)
         _run_local(here, tuple(track or ()), as_json)
     if auto and (plan is not None or local or dry_run):
         raise SpecError(
@@ -189,6 +193,7 @@ def run(
         max_restarts=MAX_RESTARTS if max_restarts is None else max_restarts,
         elastic=elastic,
         replan=replan or auto,
+        independent=independent,
         traffic=traffic_of(traffic) or "none",
         track=tuple(track or ()),
     )
@@ -220,11 +225,7 @@ def _rehearse(wanted: ClusterRun, as_json: bool) -> None:
 
 
 def _resume(
-    run_id: str,
-    runs: Path | None,
-    changes: dict[str, Any],
-    config: dict[str, Any],
-    as_json: bool,
+    run_id: str, runs: Path | None, changes: dict[str, Any], config: dict[str, Any], as_json: bool
 ) -> None:
     from headrace.api.cluster_running import find_run, resumed, runs_folder
     from headrace.api.files import load_plan

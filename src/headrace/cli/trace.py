@@ -8,14 +8,24 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli import choices
 from headrace.cli.files import check_can_write
-from headrace.cli.options import AsJson
+from headrace.cli.options import AsJson, Runs
 
-EXAMPLE = "Example: headrace trace trace.npz --perfetto t.json --gantt t.png"
+EXAMPLE = "Example: headrace trace 20261115-0830-sage --perfetto t.json --gantt t.png"
+TRACE = "trace.npz"
 
 
 def trace(
-    file: Annotated[Path, typer.Argument(help="trace.npz of a run's folder.", metavar="FILE")],
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            help="Id or folder of the run, or its trace.npz; else the newest.",
+            metavar="RUN",
+            autocompletion=choices.runs,
+        ),
+    ] = None,
+    runs: Runs = None,
     perfetto: Annotated[
         Path | None, typer.Option(help="Write a file for ui.perfetto.dev.", metavar="FILE")
     ] = None,
@@ -30,6 +40,12 @@ def trace(
 
     for path in (perfetto, gantt):
         check_can_write(path)
+    if run is not None and (Path(run).is_file() or run.endswith(".npz")):
+        file = Path(run)
+    else:
+        from headrace.api.reporting import find_folder
+
+        file = find_folder(run, runs).path / TRACE
     seen = load_trace(file)
     if perfetto is not None:
         from headrace.observability.perfetto import write_perfetto

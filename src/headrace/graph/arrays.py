@@ -15,10 +15,10 @@ from typing import cast
 import numpy as np
 
 from headrace.core.errors import SpecError
+from headrace.core.units import format_bytes
 from headrace.graph.manifest import DTypeName, FileInfo, numpy_dtype
 
 _READ_BYTES = 1 << 22
-_GIB = 1 << 30
 
 _SYNC_BYTES = 1 << 20
 """Larger files are on disk before they count as written. To wait for each small one would take
@@ -177,8 +177,8 @@ _MAKE_ROOM = "make room, choose another disk, or store features as float16"
 
 def _disk_is_full(folder: Path, needed_bytes: int, free_bytes: int) -> str:
     return (
-        f"the disk is full: {folder} needs {needed_bytes / _GIB:.2f} GiB, "
-        f"{free_bytes / _GIB:.2f} GiB are free"
+        f"the disk is full: {folder} needs {format_bytes(needed_bytes)}, "
+        f"{format_bytes(free_bytes)} are free"
     )
 
 

@@ -30,12 +30,22 @@ class Rule:
         last: Whether the latest neighbours are taken instead of drawing among all that are not
             later than the seed; PyG's `temporal_strategy="last"`.
         edge_ids: Whether to say which edges were taken.
+
+    Raises:
+        SpecError: The latest neighbours are to be drawn again, but nothing is drawn.
     """
 
     replace: bool = False
     disjoint: bool = False
     last: bool = False
     edge_ids: bool = True
+
+    def __post_init__(self) -> None:
+        if self.replace and self.last:
+            raise SpecError(
+                "the latest neighbours were asked for with replacement, but they are not drawn",
+                "use replace=False, or temporal_strategy='uniform'",
+            )
 
 
 @dataclass(frozen=True)

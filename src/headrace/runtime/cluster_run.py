@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ from headrace.runtime.mending import Mender
 from headrace.runtime.metrics import RaySink, RunMetrics, endpoint_here
 from headrace.runtime.nodes import Node, check_resources
 from headrace.runtime.orders import PATIENCE_S, Orders
+from headrace.runtime.parameter_check import ParameterCheck
 from headrace.runtime.placing import slots_of
 from headrace.runtime.recording import Recorder, Story
 from headrace.runtime.run_file import RunFile, Traffic
@@ -80,6 +82,8 @@ class ClusterRun:
         traffic: `plan` to share the network as the plan's policy says, which needs privileges on
             every machine; `none` to leave that to the system.
         track: Who keeps figures: `tensorboard[:DIR]`, `mlflow[:URI]`.
+        independent: Whether each trainer may have a model of its own; else their parameters are
+            compared after the first steps.
         files: Texts to keep in the run's folder, by name.
     """
 
@@ -103,6 +107,7 @@ class ClusterRun:
     replan: bool = False
     traffic: Traffic = "none"
     track: tuple[str, ...] = ()
+    independent: bool = False
     files: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -162,6 +167,9 @@ def run_cluster(wanted: ClusterRun, watcher: RunWatcher) -> dict[str, Any]:
         outcome = run_attempts(run.plan_for, run.mender, machines, run.attempt, interrupted)
         run.finish(outcome)
     if outcome.is_interrupted:
+        if newest_whole(folder.checkpoints) is not None:
+            place = "" if wanted.runs is None else f" --runs {shlex.quote(str(wanted.runs))}"
+            watcher.say(f"to go on with it: headrace run --resume {folder.run_id}{place}")
         raise KeyboardInterrupt
     if not outcome.is_success:
         raise RunError(outcome.problem, outcome.remedy)
@@ -254,6 +262,7 @@ class _Run:
             self.mender,
             self._machines.there,
             drift,
+            None if wanted.independent else ParameterCheck(),
         )
         outcome = controller.run(self._interrupted)
         if traffic is not None:

@@ -42,6 +42,7 @@ from headrace.runtime.interruption import Interruption
 from headrace.runtime.mending import HeldFaults, Mender
 from headrace.runtime.observer import Observer
 from headrace.runtime.orders import Orders
+from headrace.runtime.parameter_check import ParameterCheck
 from headrace.runtime.reading import Reader
 from headrace.runtime.shipping import Shipping, WantedFiles
 from headrace.runtime.user_code import Script
@@ -77,6 +78,7 @@ class Controller:
         mender: Decides what to do about faults.
         there: Names of the machines that are there; asked now and then if those that join are used.
         drift: Says when the run has drifted from its plan; none if nobody asks.
+        parameters: Compares trainers' parameters; none if each may have a model of its own.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Controller:
         mender: Mender,
         there: Callable[[], frozenset[str]],
         drift: DriftWatch | None = None,
+        parameters: ParameterCheck | None = None,
     ) -> None:
         self._crew, self._orders = crew, orders
         self._script, self._observer, self._mender = script, observer, mender
@@ -109,7 +112,9 @@ class Controller:
         self._kept: dict[str, tuple[str, ...]] = {}
         self._held = HeldFaults()
         self._starts: dict[str, int] = {}
-        self._watch = Watch(crew, orders, self._calls, observer, mender, there, self._tell, drift)
+        self._watch = Watch(
+            crew, orders, self._calls, observer, mender, there, self._tell, drift, parameters
+        )
         self._waiting_trainers: list[str] = []
         self._outcome: Outcome | None = None
         self._begin = commands
@@ -227,18 +232,14 @@ class Controller:
             self._ask(name, started, is_ready=True)
 
     def _ask(self, name: str, ref: Any, is_ready: bool = False) -> None:
-        def then(_: object) -> None:
-            if is_ready:
-                self._tell(Ready(name))
-
+        then = (lambda _: self._tell(Ready(name))) if is_ready else (lambda _: None)
         self._calls.ask(ref, then, self._failed(name))
 
     def _failed(self, name: str) -> Any:
         return lambda error: self._tell(self._crew.explain(name, error))
 
     def _stop(self, name: str) -> None:
-        shell = self._crew.shell(name)
-        self._calls.ask(shell.stop.remote(), lambda _: None, self._failed(name))
+        self._ask(name, self._crew.shell(name).stop.remote())
         self._next_poll_s = 0.0
 
     # --- looking ----------------------------------------------------------------------------------

@@ -79,10 +79,10 @@ def remove_forgotten(above: Path) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def namespace() -> int:
-    """Within which numbers of processes are unique; containers may share a disk."""
+def namespace(process: int | str = "self") -> int:
+    """Within which a process' number is unique; containers may share a disk."""
     try:
-        return os.stat("/proc/self/ns/pid").st_ino
+        return os.stat(f"/proc/{process}/ns/pid").st_ino
     except OSError:
         return 0
 

@@ -29,7 +29,8 @@ from headrace.runtime.feeds import (
     start_samplers,
 )
 from headrace.runtime.first_batch import ASKED
-from headrace.runtime.messages import send
+from headrace.runtime.messages import send, tell_note
+from headrace.runtime.parameter_check import tell_parameters
 from headrace.runtime.sharing import Share, SharedBatches, take_share
 from headrace.runtime.stepping import steps_of
 
@@ -64,6 +65,9 @@ class NeighborLoader(loaders.NeighborLoader):
             settings["input_nodes"] = seeds_of(here, settings.get("input_nodes"))
             self._samplers = _num_samplers(self._run, settings, self)
             _connect(self._run, self._graph, settings)
+            dealt = sum(self._run.counts.get("train", ()))
+            if self._share is None and _num_seeds(settings) >= dealt:
+                _note_all(self._run, settings, "seeds", "give it a split's name, as 'train'")
         super().__init__(**self._for_torch(settings))
 
     _samplers = 0
@@ -206,9 +210,13 @@ class LinkNeighborLoader(loaders.LinkNeighborLoader):
         self._run, graph = _find(settings)
         if self._run is not None and graph is not None:
             here: GraphAccess = find_access(graph)
-            edge_type, links = links_of(here, graph, settings.get("edge_label_index"))
+            given = settings.get("edge_label_index")
+            edge_type, links = links_of(here, graph, given)
             settings["edge_label_index"] = links if edge_type is None else (edge_type, links)
             _connect(self._run, graph, settings)
+            if not any(map(torch.is_tensor, given if isinstance(given, tuple | list) else [given])):
+                remedy = "give each its own, as links[:, ctx.rank :: ctx.world_size]"
+                _note_all(self._run, settings, "links", remedy)
         self._trains = bool(settings.get("shuffle"))
         super().__init__(**settings)
 
@@ -225,9 +233,7 @@ _FED: weakref.WeakSet[NeighborLoader] = weakref.WeakSet()
 
 def _num_samplers(run: RunContext, settings: dict[str, Any], loader: NeighborLoader) -> int:
     """How many processes make a new loader's batches."""
-    nodes = settings["input_nodes"]
-    ids = nodes[1] if isinstance(nodes, tuple) else nodes
-    num_seeds = int(ids.sum()) if ids.dtype == torch.bool else len(ids)
+    num_seeds = _num_seeds(settings)
     if not can_feed(settings, num_seeds):
         return 0
     batch_size = int(settings.get("batch_size", 1))
@@ -239,6 +245,12 @@ def _num_samplers(run: RunContext, settings: dict[str, Any], loader: NeighborLoa
     return len(run.samplers)
 
 
+def _num_seeds(settings: Mapping[str, Any]) -> int:
+    nodes = settings["input_nodes"]
+    ids = nodes[1] if isinstance(nodes, tuple) else nodes
+    return int(ids.sum()) if ids.dtype == torch.bool else len(ids)
+
+
 def _by_name(loader: Any, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     settings = dict(inspect.signature(loader).bind(*args, **kwargs).arguments)
     settings.update(settings.pop("kwargs", {}))
@@ -248,6 +260,8 @@ def _by_name(loader: Any, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any
 def _find(settings: dict[str, Any]) -> tuple[RunContext | None, PartitionedGraph | None]:
     """The run, and the graph if it lies in parts; whoever names stores wants no others."""
     run, data = current_run(), settings["data"]
+    if run is not None:
+        tell_parameters(run)
     if run is None or settings.get("connect"):
         return run, None
     if isinstance(data, str | os.PathLike):
@@ -258,6 +272,13 @@ def _find(settings: dict[str, Any]) -> tuple[RunContext | None, PartitionedGraph
         if served.manifest == data.manifest:
             data = settings["data"] = served
     return run, data if isinstance(data, PartitionedGraph) else None
+
+
+def _note_all(run: RunContext, settings: dict[str, Any], what: str, remedy: str) -> None:
+    """Say that trainers do the same work, if a loader that trains is not shared among them."""
+    if run.world_size > 1 and run.rank == 0 and settings.get("shuffle"):
+        problem = f"trainers do not share a loader's {what}: each takes all that it was given"
+        tell_note(run, f"{problem}; to share them, {remedy}")
 
 
 def _connect(run: RunContext, graph: PartitionedGraph, settings: dict[str, Any]) -> None:

@@ -108,6 +108,11 @@ def tell_healing(run: RunContext, text: str) -> None:
     send(run.messages, {"kind": "healing", "text": text})
 
 
+def tell_note(run: RunContext, text: str) -> None:
+    """Tell the user something: `{"kind": "note", "text": ...}`."""
+    send(run.messages, {"kind": "note", "text": text})
+
+
 def report(**figures: SupportsFloat | str) -> None:
     """Show figures of a training script: under `headrace run` in its display, else as a line.
 

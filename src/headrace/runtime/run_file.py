@@ -39,6 +39,7 @@ class RunFile(Value):
         replan: Whether the run is planned anew when it has drifted from its plan.
         traffic: Who shares the network: the plan's policy, or nobody but the system.
         track: Who keeps figures, as `--track` names them.
+        independent: Whether each trainer may have a model of its own.
     """
 
     version: Literal[1] = 1
@@ -58,6 +59,7 @@ class RunFile(Value):
     replan: bool = False
     traffic: Traffic = "none"
     track: tuple[str, ...] = ()
+    independent: bool = False
 
     def save(self, folder: Path) -> None:
         """Write it at one stroke."""

@@ -13,6 +13,7 @@ from headrace.runtime.drifting import DriftWatch
 from headrace.runtime.mending import Mender
 from headrace.runtime.observer import Observer
 from headrace.runtime.orders import Orders
+from headrace.runtime.parameter_check import ParameterCheck
 from headrace.runtime.stalling import NetworkProbe, StallWatch
 
 _JOINING_S = 5.0
@@ -30,6 +31,7 @@ class Watch:
         there: Names of the machines that are there.
         tell: Told who cannot be reached, and when to go on otherwise.
         drift: Says when the run has drifted from its plan; none if nobody asks.
+        parameters: Compares trainers' parameters; none if each may have a model of its own.
     """
 
     def __init__(
@@ -42,8 +44,9 @@ class Watch:
         there: Callable[[], frozenset[str]],
         tell: Callable[[Event], None],
         drift: DriftWatch | None = None,
+        parameters: ParameterCheck | None = None,
     ) -> None:
-        self._drift = drift
+        self._drift, self._parameters = drift, parameters
         self._crew, self._orders, self._calls = crew, orders, calls
         self._observer, self._mender, self._there, self._tell = observer, mender, there, tell
         self._stalls = StallWatch(crew.tasks, 0.0)
@@ -57,6 +60,14 @@ class Watch:
         """Take note of how a task is."""
         if self._stalls.see(name, state, now_s):
             self._mender.take(Stepped())
+        task = self._crew.slot(name).task
+        for message in state.get("messages", ()):
+            if message.get("kind") == "note":
+                self._observer.say(f"{task}: {message['text']}")
+            elif message.get("kind") == "parameters" and self._parameters is not None:
+                failed = self._parameters.see(str(task), message)
+                if failed is not None:
+                    self._tell(failed)
 
     def look(self, now_s: float) -> None:
         """Do what it is time for."""

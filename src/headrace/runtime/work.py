@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.core.job import Sync
 from headrace.core.plan import Plan
 from headrace.runtime.placing import Slot
 from headrace.runtime.tracing import read_records, ring_bytes
@@ -34,7 +35,9 @@ class WorkTotals:
     def place(self, plan: Plan, slots: Sequence[Slot]) -> None:
         """Learn where tasks are, and who follows whom in the ring."""
         self._machines = {slot.task.name: slot.task.machine for slot in slots}
-        ring = [f"trainer{w}" for w in plan.placed.ring_order]
+        # With parameter servers trainers record how long they waited, but nothing goes round.
+        order = plan.placed.ring_order if plan.job.sync is Sync.RING else ()
+        ring = [f"trainer{w}" for w in order]
         self._followers = dict(zip(ring, (*ring[1:], *ring[:1]), strict=True))
         self._halves.clear()
 
@@ -58,7 +61,7 @@ class WorkTotals:
             self._move(task, record[2], record[4])
         elif what == "serve":
             self.busy_s[task] += record[4]
-        elif what == "ring":
+        elif what == "ring" and task in self._followers:
             self._move(task, self._followers[task], ring_bytes(record[5], len(self._followers)))
 
     def _move(self, source: str, target: str, num_bytes: float) -> None:

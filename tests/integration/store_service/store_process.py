@@ -25,8 +25,8 @@ from headrace.graph.service.client import StoreClient
 from headrace.graph.service.messages import Message, decode_reply
 from headrace.graph.service.security import Authority, Credentials, Secret
 from headrace.graph.service.store import REQUEST_SCHEMA, TOKEN_HEADER
+from tests.support.waiting import eventually
 
-START_TIMEOUT_S = 120.0
 MEBIBYTE = 1 << 20
 NUM_SEEDS = 800
 
@@ -37,20 +37,18 @@ MOST_GIANT_BYTES = 2 * GIANT_BYTES + 64 * MEBIBYTE
 
 every_endpoint = pytest.mark.parametrize(
     "serving",
-    [(kind, how) for kind in ("store", "sampler", "ps") for how in ("tls", "plain")],
+    [
+        ("store", "tls"),
+        ("sampler", "plain"),
+        ("ps", "tls"),
+        # The code behind these is the same.
+        pytest.param(("store", "plain"), marks=pytest.mark.campaign),
+        pytest.param(("sampler", "tls"), marks=pytest.mark.campaign),
+        pytest.param(("ps", "plain"), marks=pytest.mark.campaign),
+    ],
     ids="-".join,
     indirect=True,
 )
-
-
-def patient(condition: Any, timeout_s: float) -> bool:
-    """Wait until something is true."""
-    end = time.monotonic() + timeout_s
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return bool(condition())
 
 
 class ServingProcess:
@@ -83,7 +81,7 @@ class ServingProcess:
             stderr=self._log,
         )
         ready = folder / "ready"
-        patient(lambda: ready.exists() or self.process.poll() is not None, START_TIMEOUT_S)
+        eventually(lambda: ready.exists() or self.process.poll() is not None)
         assert ready.exists(), self.log
         self.port = json.loads(ready.read_text())["port"]
         self.address = Address(name, "m7", "127.0.0.1", self.port)
@@ -110,7 +108,7 @@ class ServingProcess:
             time.sleep(1)
             return self._work_s - before_s < 0.1
 
-        assert patient(rests, START_TIMEOUT_S)
+        assert eventually(rests)
 
     @property
     def _work_s(self) -> float:
@@ -150,7 +148,7 @@ class ServingProcess:
             stats = [(task / "stat").read_text() for task in tasks.iterdir()]
             return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
 
-        assert patient(is_stopped, 60)
+        assert eventually(is_stopped)
 
     def stop(self) -> None:
         if self.process.poll() is None:

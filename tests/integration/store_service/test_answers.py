@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,8 +16,8 @@ from headrace.graph.service.learning import Brought
 from headrace.graph.service.shard import open_shard
 from tests.integration.store_service.store_process import (
     StoreProcess,
-    patient,
 )
+from tests.support.waiting import eventually
 from tests.unit.graph import small_graphs
 
 pytestmark = pytest.mark.integration
@@ -80,9 +81,14 @@ def test_gradients_are_applied_where_local_processes_see_them(
         np.testing.assert_array_equal(np.fromfile(file, np.float32).reshape(-1, 6)[[3, 5]], after)
 
 
+def _is_warm(client: StoreClient) -> bool:
+    status = client.status()
+    return status.warmed_bytes == status.to_warm_bytes
+
+
 def test_a_store_says_how_it_is(graph: PartitionedGraph, clients: list[StoreClient]) -> None:
     for part, client in enumerate(clients):
-        patient(lambda c=client: c.status().warmed_bytes == c.status().to_warm_bytes, 60)
+        assert eventually(partial(_is_warm, client))
         status = client.status()
         assert status.part == part
         assert status.num_edges == graph.part(part).num_edges(EDGES)

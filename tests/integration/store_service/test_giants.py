@@ -21,8 +21,8 @@ from tests.integration.store_service.store_process import (
     RawStream,
     ServingProcess,
     every_endpoint,
-    patient,
 )
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -49,7 +49,7 @@ def test_a_giant_is_given_back_each_time(serving: ServingProcess) -> None:
         # It may be here as a whole before the guard looks: once as it came, once in one piece.
         assert peak.bytes - before < MOST_GIANT_BYTES
         serving.ping()
-        assert patient(lambda: serving.memory_bytes - before < 32 * MEBIBYTE, 60)
+        assert eventually(lambda: serving.memory_bytes - before < 32 * MEBIBYTE)
 
 
 @every_endpoint

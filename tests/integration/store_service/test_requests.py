@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from headrace.graph.service.client import StoreClient
 from headrace.graph.service.errors import StoreError
 from headrace.graph.service.learning import Brought
 from headrace.graph.service.messages import encode_request
-from tests.integration.store_service.hostile import NUMBER, hostile_requests
 from tests.integration.store_service.store_process import (
     MEBIBYTE,
     NUM_SEEDS,
@@ -24,88 +22,19 @@ from tests.integration.store_service.store_process import (
     SamplerProcess,
     StoreProcess,
 )
+from tests.support.wrong_requests import (
+    NUMBER,
+    SAMPLER_REQUESTS,
+    STORE_REQUESTS,
+    all_wrong,
+    problem_of,
+    sampled,
+)
 from tests.unit.graph import small_graphs
 
 pytestmark = pytest.mark.integration
 
 EDGES = small_graphs.NODE_TO_NODE
-
-_NODES = np.array([1, 2, 3])
-_SAMPLE = {
-    "op": "sample", "edge_type": list(EDGES), "fanout": 3, "key": 5, "replace": False,
-    "disjoint": False, "last": False, "edge_ids": True, "has_trees": False, "has_bounds": False,
-    "weight": None, "time": None,
-}  # fmt: skip
-_FLAGS = ("replace", "disjoint", "edge_ids")
-REQUESTS: dict[str, tuple[dict[str, Any], list[np.ndarray], dict[str, set[str]]]] = {
-    "sample": (
-        _SAMPLE,
-        [_NODES],
-        {
-            "fanout": {"a number"},
-            "key": {"a number"},
-            "weight": {"null"},
-            "time": {"null"},
-            **{flag: {"true"} for flag in _FLAGS},
-        },
-    ),
-    "gather": (
-        {"op": "gather", "of": "node", "column": "x", "has_dims": True},
-        [_NODES, np.array([0, 1])],
-        {"column": {"a text"}, "has_dims": {"true"}},
-    ),
-    "embed": (
-        {"op": "embed", "of": "node", "column": "more", "spec": {"dim": 2}},
-        [],
-        {},
-    ),
-    "push": (
-        {
-            "op": "push",
-            "of": "node",
-            "column": "spare",
-            "rank": 0,
-            "round": 1,
-            "piece": 0,
-            "num_pieces": 1,
-            "has_any": True,
-            "lr": 0.5,
-        },
-        [_NODES, np.ones((3, 6), np.float32)],
-        {"num_pieces": {"a number"}, "has_any": {"true"}, "lr": {"a number", "a fraction"}},
-    ),
-    "put": (
-        {"op": "put", "of": "node", "column": "spare", "num_steps": 1},
-        [_NODES, np.ones((3, 6), np.float32)],
-        {"num_steps": {"a number"}},
-    ),
-    "status": ({"op": "status"}, [], {}),
-    "ping": ({"op": "ping"}, [], {}),
-}
-HOSTILE = [
-    pytest.param(data, id=f"{operation}: {what}")
-    for operation, (fields, arrays, valid) in REQUESTS.items()
-    for what, data in hostile_requests(fields, arrays, valid)
-]
-
-
-def test_the_table_is_long_enough() -> None:
-    for fields, arrays, valid in REQUESTS.values():
-        assert len(list(hostile_requests(fields, arrays, valid))) >= 50
-    for fields in SAMPLER_REQUESTS.values():
-        assert len(list(hostile_requests(fields, [], {}))) >= 50
-
-
-SAMPLER_REQUESTS = {"next": {"op": "next"}, "ping": {"op": "ping"}}
-HOSTILE_TO_SAMPLERS = [
-    pytest.param(data, id=f"{operation}: {what}")
-    for operation, fields in SAMPLER_REQUESTS.items()
-    for what, data in hostile_requests(fields, [], {})
-] + [
-    pytest.param(encode_request(NUMBER, fields, arrays), id=f"{operation} of a store")
-    for operation, (fields, arrays, _) in REQUESTS.items()
-    if operation != "ping"
-]
 
 
 @pytest.fixture(scope="module")
@@ -117,18 +46,15 @@ def rude(stores: list[StoreProcess], clients: list[StoreClient]) -> Iterator[Raw
     stream.close()
 
 
-@pytest.mark.parametrize("data", HOSTILE)
-def test_a_wrong_request_is_refused_and_the_stream_lives(rude: RawStream, data: bytes) -> None:
-    _refused(rude, data)
+def test_wrong_requests_are_refused_and_the_stream_lives(rude: RawStream) -> None:
+    for what, data in sampled(all_wrong(STORE_REQUESTS)):
+        _refused(rude, what, data)
 
 
-def _refused(stream: RawStream, data: bytes) -> None:
+def _refused(stream: RawStream, what: str, data: bytes) -> None:
     stream.send(data)
     reply = stream.receive()
-    assert reply.number in (0, NUMBER)
-    assert reply.fields["problem"]
-    assert reply.fields["problem"] != "the store failed to answer"
-    assert not reply.arrays
+    assert problem_of(reply.number, reply.fields, len(reply.arrays)) is None, what
 
 
 class Fed:
@@ -154,10 +80,10 @@ def fed(samplers: list[SamplerProcess]) -> Iterator[Fed]:
     made.receiver.close()
 
 
-@pytest.mark.parametrize("data", HOSTILE_TO_SAMPLERS)
-def test_a_wrong_request_is_refused_while_a_trainer_is_fed(fed: Fed, data: bytes) -> None:
-    _refused(fed.rude, data)
-    fed.take()
+def test_wrong_requests_are_refused_while_a_trainer_is_fed(fed: Fed) -> None:
+    for what, data in sampled(all_wrong(SAMPLER_REQUESTS)):
+        _refused(fed.rude, what, data)
+        fed.take()
 
 
 def test_parts_are_for_one_trainer_alone(fed: Fed, samplers: list[SamplerProcess]) -> None:

@@ -21,30 +21,22 @@ from headrace.training.servers.config import ServerAt  # noqa: E402
 from headrace.training.servers.exchanges import Exchange  # noqa: E402
 from headrace.training.servers.recipes import options_of  # noqa: E402
 from headrace.training.servers.sharing import SharedOptimizer  # noqa: E402
-from tests.integration.store_service.hostile import NUMBER, hostile_requests  # noqa: E402
 from tests.integration.store_service.store_process import RawStream, ServerProcess  # noqa: E402
+from tests.support.wrong_requests import (  # noqa: E402
+    NUMBER,
+    SERVER_PIECES,
+    all_wrong,
+    problem_of,
+    sampled,
+    server_begin,
+    server_requests,
+)
 from tests.unit.training.servers.in_process import together  # noqa: E402
 
 pytestmark = pytest.mark.integration
 
 OPTIONS = options_of(torch.optim.SGD([torch.ones(1)], lr=0.5, momentum=0.9))
-BEGIN: dict[str, Any] = {
-    "op": "begin", "model": 7, "rank": 0, "optimizer": "SGD", "options": OPTIONS,
-    "dtype": "float32",
-}  # fmt: skip
-PIECES = [np.array([2, 1]), np.array([0, 0]), np.ones(3, np.float32)]
-REQUESTS: dict[str, tuple[dict[str, Any], list[np.ndarray], dict[str, set[str]]]] = {
-    "begin": (BEGIN, PIECES, {"model": {"a number"}}),
-    "wait": ({"op": "wait", "model": 9, "step": 1}, [], {}),
-    "state": ({"op": "state", "model": 9, "name": "step"}, [], {}),
-    "forget": ({"op": "forget", "model": 9}, [], {}),
-    "ping": ({"op": "ping"}, [], {}),
-}
-HOSTILE = [
-    pytest.param(data, id=f"{operation}: {what}")
-    for operation, (fields, arrays, valid) in REQUESTS.items()
-    for what, data in hostile_requests(fields, arrays, valid)
-]
+BEGIN, PIECES = server_begin(OPTIONS), SERVER_PIECES
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +46,11 @@ def rude(servers: list[ServerProcess]) -> Iterator[RawStream]:
     stream.close()
 
 
-@pytest.mark.parametrize("data", HOSTILE)
-def test_a_wrong_request_is_refused_and_the_stream_lives(rude: RawStream, data: bytes) -> None:
-    rude.send(data)
-    reply = rude.receive()
-    assert reply.number in (0, NUMBER)
-    assert reply.fields["problem"]
-    assert reply.fields["problem"] != "the store failed to answer"
-    assert not reply.arrays
+def test_wrong_requests_are_refused_and_the_stream_lives(rude: RawStream) -> None:
+    for what, data in sampled(all_wrong(server_requests(OPTIONS))):
+        rude.send(data)
+        reply = rude.receive()
+        assert problem_of(reply.number, reply.fields, len(reply.arrays)) is None, what
 
 
 def test_a_right_request_is_answered_after_all_that(rude: RawStream) -> None:

@@ -24,15 +24,20 @@ from headrace.graph.service.security import Credentials, Secret
 from headrace.graph.service.socket_channel import SocketChannel, open_channel
 from headrace.graph.service.socket_server import WELCOME, fill, read, read_length
 from tests.integration.store_service.conftest import EMBEDDING, LIMITS
-from tests.integration.store_service.hostile import NUMBER
 from tests.integration.store_service.store_process import (
     MEBIBYTE,
     Peak,
     StoreProcess,
-    patient,
     running,
 )
-from tests.integration.store_service.test_requests import HOSTILE
+from tests.support.waiting import eventually
+from tests.support.wrong_requests import (
+    NUMBER,
+    STORE_REQUESTS,
+    all_wrong,
+    problem_of,
+    sampled,
+)
 from tests.unit.graph import small_graphs
 
 pytestmark = pytest.mark.integration
@@ -98,14 +103,6 @@ def rude(store: StoreProcess, port: int) -> Iterator[Rude]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def patient_rude(store: StoreProcess, port: int) -> Iterator[Rude]:
-    made = Rude(port, store.token.reveal())
-    assert read(made.socket, len(WELCOME)) == WELCOME
-    with made.socket:
-        yield made
-
-
 def _serves(store: StoreProcess) -> None:
     with store.connect() as client:
         assert client.status().part == 0
@@ -159,14 +156,11 @@ def test_several_threads_ask_at_once(store: StoreProcess, graph: PartitionedGrap
     assert not wrong
 
 
-@pytest.mark.parametrize("data", HOSTILE)
-def test_a_wrong_request_is_refused_and_the_socket_lives(patient_rude: Rude, data: bytes) -> None:
-    patient_rude.send(data)
-    reply = patient_rude.receive()
-    assert reply.number in (0, NUMBER)
-    assert reply.fields["problem"]
-    assert reply.fields["problem"] != "the store failed to answer"
-    assert not reply.arrays
+def test_wrong_requests_are_refused_and_the_socket_lives(rude: Rude) -> None:
+    for what, data in sampled(all_wrong(STORE_REQUESTS)):
+        rude.send(data)
+        reply = rude.receive()
+        assert problem_of(reply.number, reply.fields, len(reply.arrays)) is None, what
 
 
 @pytest.mark.parametrize(
@@ -224,7 +218,7 @@ def test_many_strangers_do_not_keep_others_out(store: StoreProcess, port: int) -
         channel.close()
         return isinstance(channel, SocketChannel)
 
-    assert patient(gets_in, 30)
+    assert eventually(gets_in)
 
 
 def test_a_request_that_is_too_large_ends_the_stream(store: StoreProcess, rude: Rude) -> None:

@@ -25,8 +25,8 @@ from tests.integration.store_service.store_process import (
     ServingProcess,
     StoreProcess,
     every_endpoint,
-    patient,
 )
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -102,7 +102,7 @@ def test_a_wrong_stream_ends_and_costs_little(
         assert _ends(begin(serving))
     serving.ping()
     assert peak.bytes - before < 128 * MEBIBYTE
-    assert patient(lambda: serving.memory_bytes - before < 32 * MEBIBYTE, 60)
+    assert eventually(lambda: serving.memory_bytes - before < 32 * MEBIBYTE)
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["tls", "plain"])
@@ -115,7 +115,10 @@ def test_slow_readers_are_cut_and_cost_little(
     clients[which].gather("node", "x", ids[:10])
 
 
-@pytest.mark.parametrize("which", [0, 1], ids=["tls", "plain"])
+@pytest.mark.parametrize(
+    "which",
+    [pytest.param(0, marks=pytest.mark.campaign, id="tls"), pytest.param(1, id="plain")],
+)
 def test_samplers_cut_slow_readers_too(samplers: list[SamplerProcess], which: int) -> None:
     # A refusal repeats some of what it refuses, and so is the longest of answers.
     wrong = {f"{i}{'x' * 40}": 1 for i in range(5)}
@@ -138,7 +141,7 @@ def _ask_and_never_read(serving: ServingProcess, request: bytes) -> None:
         thread.join(60)
         assert not thread.is_alive()
         serving.ping()
-    assert patient(lambda: serving.memory_bytes - before < 32 * MEBIBYTE, 60)
+    assert eventually(lambda: serving.memory_bytes - before < 32 * MEBIBYTE)
     for stream in slow:
         assert _ends(stream)
 
@@ -175,7 +178,7 @@ def test_a_flood_of_bytes_is_cut(serving: ServingProcess) -> None:
                 sock.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(MEBIBYTE))
         assert _is_ended(sock)
     serving.ping()
-    assert patient(lambda: serving.memory_bytes - before < 32 * MEBIBYTE, 60)
+    assert eventually(lambda: serving.memory_bytes - before < 32 * MEBIBYTE)
 
 
 def _is_ended(sock: socket.socket) -> bool:
@@ -195,7 +198,7 @@ def test_there_is_room_for_so_many_clients(serving: ServingProcess) -> None:
     answers = [_first_word(stream) for stream in crowd]
     assert 30 <= sum(answer == "1" for answer in answers) < 60
     assert all(answer == "1" or "clients already" in answer for answer in answers)
-    assert patient(lambda: _lets_in(serving), 60)
+    assert eventually(lambda: _lets_in(serving))
 
 
 def _first_word(stream: RawStream) -> str:

@@ -8,10 +8,10 @@ import pytest
 
 pytest.importorskip("torch_geometric.nn")
 
-from benchmarks.fault_trials import MOMENTS, STEPS, draw, draw_cut
-from benchmarks.fault_victims import KINDS
-from benchmarks.fault_watch import is_same, recovery_s, step_ends
 from benchmarks.faults import summary
+from tests.support.fault_trials import MOMENTS, STEPS, draw, draw_cut
+from tests.support.fault_victims import KINDS
+from tests.support.fault_watch import is_same, recovery_s, step_ends
 
 
 def test_six_trials_in_a_row_have_all_kinds_of_victims() -> None:

@@ -89,6 +89,10 @@ def test_a_trace_is_shown(folder: Path) -> None:
     code, text = run("trace", f"{folder}/trace.npz", "--json")
     assert code == 0
     assert json.loads(text)["machines"][0]["out_bytes"] > 0
+    (folder / "driver.lock").touch()  # by which runs are found
+    for which in ([], [folder.name], [str(folder)]):
+        again = run("trace", *which, "--runs", str(folder.parent), "--json")
+        assert again == (code, text), again
     code, text = run("trace", f"{folder}/plan.json")
     assert code != 0
     assert "is no trace" in text

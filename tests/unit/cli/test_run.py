@@ -19,6 +19,8 @@ from headrace.cli import app
 from headrace.runtime.runs import RunFolder
 from tests.unit.graph.small_graphs import homogeneous, write
 
+pytestmark = pytest.mark.integration
+
 REPORTS = """
 import sys, headrace
 print("script says", *sys.argv[1:])

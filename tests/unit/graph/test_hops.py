@@ -224,6 +224,11 @@ def test_the_latest_neighbours_are_taken() -> None:
     assert all(times[a] >= times[b] for a, b in pairwise(hop.neighbours))
 
 
+def test_the_latest_neighbours_are_not_drawn_again() -> None:
+    with pytest.raises(SpecError, match="latest neighbours were asked for with replacement"):
+        Rule(replace=True, last=True)
+
+
 def test_weights_and_times_are_numbers_per_edge() -> None:
     with pytest.raises(SpecError, match="one number per edge"):
         star(5, np.zeros(4))

@@ -3,7 +3,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from headrace.core.cluster import Cluster, Machine
@@ -15,6 +15,7 @@ from headrace.planner.certificate import compute_bound_s, time_bound_s
 from headrace.planner.objective import evaluate
 from headrace.planner.planning import make_plan
 from headrace.planner.seeds import local_first_seeds
+from tests.support.examples import examples
 
 nics = st.sampled_from([0.5e9, 1e9, 3e9])
 times = st.sampled_from([0.001, 0.01, 0.1])
@@ -68,7 +69,7 @@ def settings_of(draw: st.DrawFn) -> tuple[Cluster, Job, Profile]:
 
 
 @given(inputs=settings_of(), local_seeds=st.booleans())
-@settings(max_examples=150)
+@examples(40, 150)
 def test_no_placement_beats_the_bound(
     inputs: tuple[Cluster, Job, Profile], local_seeds: bool
 ) -> None:
@@ -95,7 +96,7 @@ def test_no_placement_beats_the_bound(
 
 
 @given(inputs=settings_of(), local_seeds=st.booleans(), m=st.integers(0, 1))
-@settings(max_examples=100)
+@examples(40, 100)
 def test_more_bandwidth_never_raises_the_bound(
     inputs: tuple[Cluster, Job, Profile], local_seeds: bool, m: int
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.cluster import Cluster, Machine
@@ -15,6 +15,7 @@ from headrace.planner import place
 from headrace.planner.critical_path import CriticalPath
 from headrace.planner.etp import BETAS, Etp, EtpResult, etp_betas, etp_search
 from headrace.simulator import build_instance, simulate
+from tests.support.examples import examples
 
 PROFILE = Profile(
     task_times={
@@ -61,7 +62,7 @@ def job_of(trainers: int, samplers: int, sync: Sync) -> Job:
     seed=st.integers(0, 2**31),
     cores=st.integers(6, 9),
 )
-@settings(max_examples=60, deadline=None)
+@examples(20, 60)
 def test_result_is_feasible_reproducible_and_worth_its_makespan(
     sync: Sync, beta: float, seed: int, cores: int
 ) -> None:

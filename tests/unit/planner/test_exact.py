@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from headrace.api.files import load_cluster, load_job, load_profile
@@ -21,6 +21,7 @@ from headrace.costs import edge_volumes, nic_load_s, task_machines
 from headrace.planner import place
 from headrace.planner.exact import solve
 from headrace.planner.seeds import local_first_seeds
+from tests.support.examples import examples
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -108,7 +109,7 @@ profiles = st.builds(
 
 
 @given(cluster=clusters, job=jobs, profile=profiles, local_seeds=st.booleans())
-@settings(max_examples=60)
+@examples(25, 120)
 def test_it_is_the_best_of_all_placements(
     cluster: Cluster, job: Job, profile: Profile, local_seeds: bool
 ) -> None:
@@ -138,7 +139,7 @@ wide = st.lists(
     profile=profiles,
     seed=st.integers(0, 2),
 )
-@settings(max_examples=40)
+@examples(8, 80)
 def test_it_is_never_worse_than_another_method(
     cluster: Cluster, trainers: int, samplers: int, servers: int, profile: Profile, seed: int
 ) -> None:
@@ -162,7 +163,7 @@ def test_it_is_never_worse_than_another_method(
     local_seeds=st.booleans(),
     data=st.data(),
 )
-@settings(max_examples=40)
+@examples(15, 80)
 def test_more_bandwidth_never_raises_it(
     cluster: Cluster, trainers: int, servers: int, local_seeds: bool, data: st.DataObject
 ) -> None:

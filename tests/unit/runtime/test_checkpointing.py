@@ -122,16 +122,24 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
         assert torch.equal(found["model"][name], tensor), name
 
 
-@pytest.mark.parametrize("num_samplers", [0, 2])
+@pytest.mark.parametrize(
+    ("num_samplers", "stops"),
+    # With samplers every resume starts processes: one stop will do for a change.
+    [
+        (0, ()),
+        pytest.param(2, (8,), marks=pytest.mark.integration),
+        pytest.param(2, (3, NUM_EPOCHS * 7), marks=pytest.mark.campaign),
+    ],
+    ids=["0", "2", "2, first and last steps"],
+)
 def test_a_training_stopped_after_any_step_ends_the_same(
-    run: Callable[..., Any], tmp_path: Path, num_samplers: int
+    run: Callable[..., Any], tmp_path: Path, num_samplers: int, stops: tuple[int, ...]
 ) -> None:
     undisturbed = Training()
     expected = run(undisturbed, "whole", num_samplers=num_samplers)
     num_steps = undisturbed.num_steps
     assert num_steps == NUM_EPOCHS * (7 if num_samplers else NUM_BATCHES)
-    # With samplers every resume starts processes: fewer will do.
-    for stop in range(2, num_steps + 1) if not num_samplers else (3, 8, num_steps):
+    for stop in stops or range(2, num_steps + 1):
         name = f"stopped{stop}"
         with pytest.raises(StoppedError):
             run(Training(stop), name, num_samplers=num_samplers)

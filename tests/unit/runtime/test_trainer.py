@@ -28,6 +28,7 @@ def test_a_traceback_begins_in_the_script(tmp_path: Path) -> None:
     assert lines[-1] == "ValueError: not today"
 
 
+@pytest.mark.integration
 def test_or_in_the_users_function_wherever_that_is(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
     text = said(tmp_path, "from mine import fail as train_func\n")

@@ -88,20 +88,27 @@ def test_a_graph_with_types(tmp_path: Path) -> None:
     assert batch["paper"].batch_size == 2
 
 
-@pytest.mark.parametrize("calls_itself", [False, True])
-def test_the_trainer_calls_train_func_once(tmp_path: Path, calls_itself: bool) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
+@pytest.mark.integration
+def test_the_trainer_calls_train_func_once_whether_or_not_the_script_does(tmp_path: Path) -> None:
+    plain, calls_itself = tmp_path / "plain.py", tmp_path / "calls.py"
+    text = (
         "import headrace\n"
         "def train_func(ctx):\n"
         "    print('trains', ctx.rank, __name__, NAME)\n"
         "NAME = 'still here'\n"
-        + ("if __name__ == '__main__':\n    headrace.train(train_func)\n" if calls_itself else "")
     )
+    plain.write_text(text)
+    calls_itself.write_text(text + "if __name__ == '__main__':\n    headrace.train(train_func)\n")
+    # Two trainers, which share the imports.
     code = (
-        "import os, sys; from headrace.runtime.trainer import main;"
-        f"sys.exit(main([str(os.getppid()), 'm1', {str(script)!r}]))"
+        "import os, sys, headrace.runtime.training_context\n"
+        "from headrace.runtime.trainer import main\n"
+        "for script in sys.argv[1:]:\n"
+        "    if os.fork() == 0:\n"
+        "        sys.exit(main([str(os.getppid()), 'm1', script]))\n"
+        "    assert os.waitstatus_to_exitcode(os.wait()[1]) == 0\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", code, str(plain), str(calls_itself)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "trains 0 __main__ still here\n"
+    assert done.stdout == "trains 0 __main__ still here\n" * 2

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headrace.core.job import Sync
 from headrace.runtime.tracing import merge_records
 from headrace.runtime.work import WorkTotals
 from tests.unit.runtime.listened import small_plan
@@ -100,3 +101,13 @@ def test_what_a_killed_process_left_is_passed_over() -> None:
         "trainer0", b'["exec","trainer0",0,1.0,\n' + lines(["exec", "trainer0", 1, 1.0, 2.0])
     )
     assert totals.steps == {"trainer0": 1}
+
+
+def test_nothing_goes_round_with_parameter_servers() -> None:
+    plan, slots = small_plan()
+    job = plan.job.model_copy(update={"sync": Sync.PS})
+    totals = WorkTotals()
+    totals.place(plan.model_copy(update={"job": job}), slots)
+    # Trainers record how long they waited for the servers, as they do for a ring.
+    totals.add("trainer0", lines(["ring", "trainer0", 0, 2.25, 2.5, 80_000]))
+    assert totals.link_bytes == {}

@@ -36,7 +36,7 @@ def test_agrees_up_to_the_slot_length(seed: int) -> None:
     check(seed, num_slots=500)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize("first", range(100, 300, 50))
 def test_agrees_up_to_the_slot_length_on_many(first: int) -> None:
     for seed in range(first, first + 50):

@@ -71,6 +71,16 @@ def test_a_sidecar_of_another_checkpoint_is_not_believed(tmp_path: Path) -> None
     assert newest_whole(tmp_path) is None
 
 
+def test_a_newer_checkpoint_with_a_flipped_bit_is_passed_over(tmp_path: Path) -> None:
+    older, newer = save(tmp_path, at(100), STATE), save(tmp_path, at(200), STATE)
+    data = bytearray(newer.path.read_bytes())
+    data[len(data) // 2] ^= 1
+    newer.path.write_bytes(data)
+    assert newest_whole(tmp_path) == older
+    with pytest.raises(SpecError, match="is damaged"):
+        load(newer.path)
+
+
 def test_a_checkpoint_that_is_written_again_is_never_mixed(tmp_path: Path) -> None:
     save(tmp_path, at(100), STATE)
     made = save(tmp_path, at(100), {"model": {}})

@@ -16,7 +16,7 @@ from headrace.graph.loading.batches import BatchMaker
 from headrace.graph.loading.inputs import links_of, seeds_of
 from headrace.graph.loading.order import NumberedBatch, NumberedLoader
 from headrace.graph.loading.owners import Connect
-from headrace.graph.loading.sampler import KeyedSampler
+from headrace.graph.loading.sampler import KeyedSampler, NegativesOf
 from headrace.graph.loading.stores import PartedFeatureStore, PartedGraphStore, find_access
 from headrace.graph.sampling import BatchKey
 
@@ -191,7 +191,9 @@ class LinkNeighborLoader(LinkLoader, _KeyedLoader):  # type: ignore[misc]
     """PyG's `LinkNeighborLoader`, word for word, over graphs in parts too.
 
     The same seed gives the same batches and negatives, however many parts, stores and workers
-    there are. Like PyG's, negatives may be links that exist.
+    there are. Like PyG's, negatives may be links that exist. They are drawn for the loader's links
+    and edge type: two loaders with one seed, for training and for testing, have different ones. A
+    loader that does not shuffle has the same negatives in every epoch.
 
     Args:
         data: As for `NeighborLoader`.
@@ -282,13 +284,21 @@ class LinkNeighborLoader(LinkLoader, _KeyedLoader):  # type: ignore[misc]
             seed=seed,
             **kwargs,
         )
+        self._negatives_of: NegativesOf | None = None
+        if self.neg_sampling is not None:
+            # The order of a sampler of the user's may change from epoch to epoch.
+            theirs = [kwargs.get(name) for name in ("sampler", "batch_sampler")]
+            shuffles = bool(kwargs.get("shuffle")) or any(each is not None for each in theirs)
+            self._negatives_of = NegativesOf.links(links, edge_type, shuffles)
 
     def collate_fn(self, index: Any) -> Any:
         """Sample around the links at these positions."""
         index, key = self._key(index)
         if self._keyed is None:
             return super().collate_fn(index)
-        out = self._keyed.sample_from_edges(self.input_data[index], self.neg_sampling, key=key)
+        out = self._keyed.sample_from_edges(
+            self.input_data[index], self.neg_sampling, key=key, negatives_of=self._negatives_of
+        )
         return self.filter_fn(out) if self.filter_per_worker else out
 
     def filter_fn(self, out: Any) -> Any:

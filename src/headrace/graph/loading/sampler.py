@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import zlib
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,6 +29,35 @@ from headrace.graph.sampling import BatchKey, HeteroSampled, Sampler
 from headrace.graph.source import EdgeType
 
 Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
+
+
+@dataclass(frozen=True)
+class NegativesOf:
+    """The loader that negatives are drawn for: no two loaders of a training share theirs.
+
+    Attributes:
+        checksum: Of all links that it was given.
+        edge_type: Of the links; empty if there is only one.
+        shuffles: Whether it shuffles. One that does not draws the same negatives in every epoch,
+            so that its figures can be compared.
+    """
+
+    checksum: int = 0
+    edge_type: tuple[str, ...] = ()
+    shuffles: bool = True
+
+    @classmethod
+    def links(cls, links: Tensor, edge_type: EdgeType | None, shuffles: bool) -> NegativesOf:
+        """The negatives of a loader of these links."""
+        checksum = 0
+        for end in links.to("cpu", torch.int64):
+            checksum = zlib.crc32(end.contiguous().numpy(), checksum)
+        return cls(checksum, edge_type or (), shuffles)
+
+    @property
+    def purpose(self) -> str:
+        """What they are for."""
+        return "/".join((*self.edge_type, "training" if self.shuffles else "evaluation"))
 
 
 class KeyedSampler(BaseSampler):  # type: ignore[misc]
@@ -79,8 +110,8 @@ class KeyedSampler(BaseSampler):  # type: ignore[misc]
             raise SpecError(
                 f"the temporal strategy {temporal_strategy!r} is not known", "use uniform or last"
             )
-        self._replace = replace
-        self._last = temporal_strategy == "last" and time_attr is not None
+        last = temporal_strategy == "last" and time_attr is not None
+        self._rule = Rule(replace, self.disjoint, last)
         self._fanouts = self._per_edge_type()
         # Columns that are not there are found now, not in the first batch; stores check theirs.
         self._source = access.hops(weight_attr, time_attr)
@@ -116,6 +147,7 @@ class KeyedSampler(BaseSampler):  # type: ignore[misc]
         neg_sampling: NegativeSampling | None = None,
         *,
         key: BatchKey | None = None,
+        negatives_of: NegativesOf | None = None,
     ) -> Output:
         """Sample around both ends of links, and of links that are made up.
 
@@ -123,9 +155,12 @@ class KeyedSampler(BaseSampler):  # type: ignore[misc]
             index: The links, by original ids.
             neg_sampling: How many negative links or destinations to draw.
             key: Of all draws; made from the links if the batch has no number.
+            negatives_of: Whose negatives these are.
         """
         key = key or self._key_of(torch.stack([index.row, index.col]))
-        negatives = None if neg_sampling is None else _KeyedNegatives(neg_sampling, key)
+        negatives = None
+        if neg_sampling is not None:
+            negatives = _KeyedNegatives(neg_sampling, key, negatives_of or NegativesOf())
         out = edge_sample(
             index,
             lambda seed, time: self._sample(seed, time, key),
@@ -203,7 +238,7 @@ class KeyedSampler(BaseSampler):  # type: ignore[misc]
         if not hasattr(self._own, "sampler"):
             access = self.access
             edge_ids = any(access.columns[e] or access.has_edge_ids(e) for e in access.edge_types)
-            rule = Rule(self._replace, self.disjoint, self._last, edge_ids)
+            rule = dataclasses.replace(self._rule, edge_ids=edge_ids)
             self._own.sampler = Sampler(self._source, access.num_nodes, access.edge_types, rule)
         sampler: Sampler = self._own.sampler
         return sampler
@@ -255,12 +290,13 @@ class KeyedSampler(BaseSampler):  # type: ignore[misc]
 class _KeyedNegatives(NegativeSampling):  # type: ignore[misc]
     """Draws negatives from a key, where PyG uses one generator for the whole process."""
 
-    def __init__(self, asked: NegativeSampling, key: BatchKey) -> None:
+    def __init__(self, asked: NegativeSampling, key: BatchKey, of: NegativesOf) -> None:
         super().__init__(asked.mode, asked.amount, asked.src_weight, asked.dst_weight)
         self._generators = {}
+        epoch = key.epoch if of.shuffles else 0
         for endpoint in ("src", "dst"):
-            name = ("", "negatives", endpoint)
-            number = hop_key(key.seed, key.epoch, key.batch, 0, name)
+            name = (of.purpose, "negatives", endpoint)
+            number = hop_key(key.seed, epoch, key.batch, of.checksum, name)
             self._generators[endpoint] = torch.Generator().manual_seed(number)
 
     def sample(self, num_samples: int, endpoint: str, num_nodes: int | None = None) -> Tensor:

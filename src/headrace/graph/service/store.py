@@ -136,7 +136,7 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
         data = chunk.app_metadata
         # The guard would have cut this, had it come more slowly.
         if data is not None and len(data) > FACTOR_CUT * self._limits.max_request_bytes:
-            raise self._too_large(len(data))
+            raise _too_large(len(data), self._limits)
         stream.enter("working")
         is_request = chunk.data is None and data is not None
         reply = self._answer(memoryview(data) if is_request else None)
@@ -146,28 +146,7 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
         writer.write_with_metadata(to_batch(reply), frame)
 
     def _answer(self, data: memoryview | None) -> Message:
-        number = 0
-        try:
-            if data is None:
-                raise SpecError("a request is one piece of metadata", "use StoreClient")
-            number = number_of(data)
-            if len(data) > self._limits.max_request_bytes:
-                raise self._too_large(len(data))
-            return self._operations.answer(decode_request(data))
-        except HeadraceError as error:
-            self._operations.count("refused")
-            return _refusal(number, error.problem, error.remedy)
-        except Exception:
-            # A mistake of ours must not end the store; the client learns no more than this.
-            _LOG.exception("a request failed")
-            self._operations.count("failed")
-            return _refusal(number, "the store failed to answer", "see the store's log")
-
-    def _too_large(self, num_bytes: int) -> SpecError:
-        most = self._limits.max_request_bytes
-        return SpecError(
-            f"the request has {num_bytes} bytes, at most {most} are allowed", "send less at once"
-        )
+        return answer(self._operations, self._limits, data)
 
     def list_flights(self, context: Any, criteria: Any) -> NoReturn:
         """Refuse."""
@@ -196,6 +175,39 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
     def list_actions(self, context: Any) -> NoReturn:
         """Refuse."""
         raise _unused()
+
+
+def answer(operations: Operations, limits: Limits, data: memoryview | None) -> Message:
+    """The reply to a request as it came over the wire; it never fails.
+
+    Args:
+        operations: What can be asked for.
+        limits: What one request may be.
+        data: The request; none if something else came.
+    """
+    number = 0
+    try:
+        if data is None:
+            raise SpecError("a request is one piece of metadata", "use StoreClient")
+        number = number_of(data)
+        if len(data) > limits.max_request_bytes:
+            raise _too_large(len(data), limits)
+        return operations.answer(decode_request(data))
+    except HeadraceError as error:
+        operations.count("refused")
+        return _refusal(number, error.problem, error.remedy)
+    except Exception:
+        # A mistake of ours must not end the store; the client learns no more than this.
+        _LOG.exception("a request failed")
+        operations.count("failed")
+        return _refusal(number, "the store failed to answer", "see the store's log")
+
+
+def _too_large(num_bytes: int, limits: Limits) -> SpecError:
+    return SpecError(
+        f"the request has {num_bytes} bytes, at most {limits.max_request_bytes} are allowed",
+        "send less at once",
+    )
 
 
 class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from headrace.runtime.workers.fork_client import ForkedProcess, ForkLease, ForkUnavailableError
+
 KILL_AFTER_S = 4.0
 """How long a process may take to end before it is killed: trainers save what they have."""
 
@@ -30,6 +32,7 @@ class Child:
         environment: All of its environment.
         folder: Where it runs.
         end_by: Signal that asks it to end; without one it is asked by closing its input.
+        lease: Of a fork server that starts it, if that can; else it is started anew.
     """
 
     def __init__(
@@ -39,21 +42,26 @@ class Child:
         environment: Mapping[str, str] | None = None,
         folder: Path | None = None,
         end_by: signal.Signals | None = None,
+        lease: ForkLease | None = None,
     ) -> None:
         self._log, self._end_by = log, end_by
         self._began_bytes = log.stat().st_size if log.exists() else 0
         self._kill_s: float | None = None
         self._ended_s: float | None = None
-        with log.open("ab") as output, _signal_works(end_by):
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE if end_by is None else subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=None if environment is None else dict(environment),
-                cwd=folder,
-                start_new_session=True,
-            )
+        self._code: int | None = None
+        self._input: int | None = None
+        if end_by is None:
+            stdin, self._input = os.pipe()
+        else:
+            stdin = os.open(os.devnull, os.O_RDONLY)
+        variables = dict(os.environ if environment is None else environment)
+        try:
+            with log.open("ab") as output:
+                self._process = _start(
+                    command, stdin, output.fileno(), variables, folder or Path.cwd(), end_by, lease
+                )
+        finally:
+            os.close(stdin)
         # For whoever wants to know which processes are this task's.
         log.with_suffix(".pid").write_text(str(self.pid), encoding="ascii")
         threading.Thread(target=self._watch, name="end of the child", daemon=True).start()
@@ -70,12 +78,12 @@ class Child:
             if self._kill_s is not None and time.monotonic() >= self._kill_s:
                 self._kill()
             return None
-        if self._process.returncode is None:
+        if self._code is None:
             # Before its number is free for others, which the group still has.
             self._kill()
-            self._process.wait()
+            self._code = self._process.reap()
             self._close_input()
-        return self._process.returncode
+        return self._code
 
     @property
     def ended_ago_s(self) -> float:
@@ -113,18 +121,69 @@ class Child:
         return (errors or said or [""])[-1][:500]
 
     def _close_input(self) -> None:
-        if self._process.stdin is not None:
-            with suppress(OSError):
-                self._process.stdin.close()
+        if self._input is not None:
+            os.close(self._input)
+            self._input = None
 
     def _kill(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
     def _watch(self) -> None:
+        self._process.wait()
+        self._ended_s = time.monotonic()
+
+
+class SpawnedProcess:
+    """A child of this process."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        stdin: int,
+        output: int,
+        environment: Mapping[str, str],
+        folder: Path,
+    ) -> None:
+        self._process = subprocess.Popen(
+            command,
+            stdin=stdin,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            cwd=folder,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        """Number of the process."""
+        return self._process.pid
+
+    def wait(self) -> None:
+        """Wait until it has ended; its number stays taken until `reap`."""
         with suppress(ChildProcessError):
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        self._ended_s = time.monotonic()
+
+    def reap(self) -> int:
+        """Free its number; the exit code, negative for a signal."""
+        return self._process.wait()
+
+
+def _start(
+    command: Sequence[str],
+    stdin: int,
+    output: int,
+    environment: Mapping[str, str],
+    folder: Path,
+    end_by: signal.Signals | None,
+    lease: ForkLease | None,
+) -> ForkedProcess | SpawnedProcess:
+    if lease is not None:
+        with suppress(ForkUnavailableError):
+            return lease.fork(command, environment, folder, stdin, output)
+    with _signal_works(end_by):
+        return SpawnedProcess(command, stdin, output, environment, folder)
 
 
 @contextmanager

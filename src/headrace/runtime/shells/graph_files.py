@@ -9,9 +9,10 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from headrace.core.units import format_bytes
+
 MANIFEST = "manifest.json"
 _READ_BYTES = 1 << 22
-_GIB = 1 << 30
 
 
 class GraphFiles:
@@ -59,8 +60,8 @@ class GraphFiles:
         needed_bytes = sum(files[name] for name in found["missing"])
         if needed_bytes > free_bytes:
             return {
-                "error": f"{self._folder} needs {needed_bytes / _GIB:.2f} GiB, "
-                f"{free_bytes / _GIB:.2f} GiB are free"
+                "error": f"{self._folder} needs {format_bytes(needed_bytes)}, "
+                f"{format_bytes(free_bytes)} are free"
             }
         return found
 

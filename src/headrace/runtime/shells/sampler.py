@@ -80,7 +80,7 @@ class SamplerShell(Shell):
         file = self.folder / f"sampler-{number}.json"
         file.write_text(json.dumps(whole), encoding="utf-8")
         command = [sys.executable, "-m", "headrace.graph.feeding", "--config", str(file)]
-        self._child = Child(command, self.log_path)
+        self._child = Child(command, self.log_path, lease=self._lease)
 
     def begin_again(self, epoch: int, batch: int, why: str) -> None:
         """Start another process for the same loader, as the trainer has lost the last one.

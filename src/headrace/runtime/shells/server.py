@@ -14,6 +14,8 @@ from headrace.runtime.shells.shell import Shell
 class ServerShell(Shell):
     """Runs a parameter server."""
 
+    preload = "train"
+
     def __init__(self, task: str, machine: str) -> None:
         super().__init__(task, machine)
         self._ready = self.folder / "ready"
@@ -34,7 +36,7 @@ class ServerShell(Shell):
         path = self.folder / "server.json"
         path.write_text(json.dumps({**config, **own}), encoding="utf-8")
         command = [sys.executable, "-m", "headrace.training.servers", "--config", str(path)]
-        self._child = Child(command, self.log_path)
+        self._child = Child(command, self.log_path, lease=self._lease)
 
     def _more(self) -> dict[str, Any]:
         return {"port": ready_port(self._ready)}

@@ -15,6 +15,7 @@ from headrace.runtime.folders import PREFIX, namespace, remove_forgotten
 from headrace.runtime.shells.child import Child
 from headrace.runtime.shells.here import interface_of, nic_bytes, rss_bytes, write_private
 from headrace.runtime.version import own_version
+from headrace.runtime.workers.fork_client import ForkLease
 
 READ_BYTES = 1 << 20
 """What is read of a file with one call."""
@@ -28,6 +29,9 @@ class Shell:
         machine: Name of the machine.
     """
 
+    preload = "graph"
+    """Which fork server starts its process; see `workers.fork_server.PRELOADS`."""
+
     def __init__(self, task: str, machine: str) -> None:
         self.task, self.machine = task, machine
         self._child: Child | None = None
@@ -39,6 +43,7 @@ class Shell:
         self.trace_path = self.folder / f"trace-{task}.jsonl"
         self.address = ""
         self._interface: str | None = None
+        self._lease = ForkLease(self.preload)
 
     def hello(self) -> dict[str, Any]:
         """Where this shell is, found out from inside."""
@@ -102,6 +107,7 @@ class Shell:
         """End whatever is left, and remove the folder."""
         if self._child is not None:
             self._child.end()
+        self._lease.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _more(self) -> dict[str, Any]:

@@ -96,7 +96,7 @@ class StoreShell(Shell):
         own = {"ready": str(self._ready), "embedding_folder": str(self.folder / "embeddings")}
         path.write_text(json.dumps({**self._config, **own}), encoding="utf-8")
         command = [sys.executable, "-m", "headrace.graph.service", "--config", str(path)]
-        self._child = Child(command, self.log_path)
+        self._child = Child(command, self.log_path, lease=self._lease)
 
     @property
     def _ready(self) -> Path:

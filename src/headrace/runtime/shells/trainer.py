@@ -25,6 +25,8 @@ _BEFORE = ("HEADRACE_RUN", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE
 class TrainerShell(Shell):
     """Runs the script of one trainer."""
 
+    preload = "train"
+
     def __init__(self, task: str, machine: str) -> None:
         super().__init__(task, machine)
         self._samplers: Sequence[Any] = ()
@@ -100,6 +102,7 @@ class TrainerShell(Shell):
             variables,
             where,
             end_by=signal.SIGINT,
+            lease=self._lease,
         )
 
     def output(self, name: str, offset: int) -> bytes:

@@ -27,7 +27,7 @@ def main() -> int:
     pid, start_ticks, variables, *command = sys.argv[1:]
     folder = os.getcwd()
     try:
-        _enter(int(pid), int(start_ticks))
+        enter(int(pid), int(start_ticks))
     except (OSError, ValueError) as error:
         sys.stderr.write(f"the emulated machine cannot be entered: {error}\n")
         return _NO_MACHINE
@@ -48,8 +48,19 @@ def main() -> int:
     return _follow(child, signals)
 
 
-def _enter(pid: int, start_ticks: int) -> None:
-    namespaces = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY) for kind in _KINDS]
+def enter(pid: int, start_ticks: int, kinds: Sequence[str] = _KINDS) -> None:
+    """Go where a process lives; children will have numbers there.
+
+    Args:
+        pid: The process.
+        start_ticks: When it began, by which it is known.
+        kinds: Of its namespaces.
+
+    Raises:
+        OSError: It has ended, or this process may not.
+        ValueError: It is another one.
+    """
+    namespaces = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY) for kind in kinds]
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         began = int(file.read().rpartition(")")[2].split()[19])
     if began != start_ticks:

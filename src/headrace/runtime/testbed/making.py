@@ -179,6 +179,7 @@ def make(
         record.write(layout)
         if layout.with_ray:
             ray_nodes.start_nodes(layout, say, _RAY_START_S)
+            ray_nodes.warm(layout)
         for host in layout.hosts:
             shaping.limit_cores(host)  # not before: Ray gives a node 30 s to start
         layout = layout.model_copy(update={"state": "up"})

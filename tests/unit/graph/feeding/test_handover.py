@@ -17,7 +17,7 @@ from headrace.graph.feeding.handover import (
 )
 from headrace.graph.feeding.parts import Key, Part, arrays_in, place
 from headrace.graph.feeding.segments import Segment, memory_file
-from tests.leftovers import is_left, patient, shared_memory
+from tests.support.waiting import eventually, is_left, shared_memory
 
 X = Key("node", "x", "node", "float32")
 
@@ -87,7 +87,7 @@ def test_a_sampler_without_credit_waits() -> None:
             sent.append(batch)
 
     def waits_after(num_sent: int) -> None:
-        assert patient(lambda: len(sent) == num_sent)
+        assert eventually(lambda: len(sent) == num_sent)
         # It could go on now, but must not.
         thread.join(0.1)
         assert len(sent) == num_sent

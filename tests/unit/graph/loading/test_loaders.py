@@ -223,6 +223,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         {"subgraph_type": "induced"},
         {"directed": False},
         {"temporal_strategy": "first"},
+        {"temporal_strategy": "last", "time_attr": "time", "replace": True},
         {"weight_attr": "nothing"},
         {"time_attr": "nothing"},
         {"input_time": torch.arange(80)},

@@ -16,10 +16,14 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cluster_bed import MACHINES, Layout, Run, make_plan, processes
-from benchmarks.cluster_checks import left_over
-from benchmarks.fault_victims import KINDS, Victim, cut, left_files, start_raylet, victims
-from benchmarks.fault_watch import (
+from headrace.api.graph import partition
+from headrace.runtime.folders import PREFIX
+from headrace.runtime.testbed import Testbed, machines
+from headrace.training.checkpoints import newest_whole
+from tests.support.cluster_bed import MACHINES, Layout, Run, make_plan, processes
+from tests.support.cluster_checks import left_over
+from tests.support.fault_victims import KINDS, Victim, cut, left_files, start_raylet, victims
+from tests.support.fault_watch import (
     Watch,
     difference,
     end_of,
@@ -28,9 +32,6 @@ from benchmarks.fault_watch import (
     recovery_s,
     step_ends,
 )
-from headrace.api.graph import partition
-from headrace.runtime.folders import PREFIX
-from headrace.runtime.testbed import Testbed, machines
 
 MOMENTS = ("start", "training", "checkpoint")
 GRAPH = "generated:nodes=2e4,edges=2e5,features=16"
@@ -47,6 +48,8 @@ LAYOUT = {
 SILENCE_S = 15.0
 CLOSE = 1e-4
 PATIENCE_S = 240.0
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class Case:
         delay_s: How long after that.
         seconds: How long a cut lasts.
         between: Whom it parts.
+        interrupt_at: Iteration after which the run is interrupted and resumed, before all this.
     """
 
     number: int
@@ -74,6 +78,7 @@ class Case:
     delay_s: float
     seconds: float = 0.0
     between: tuple[str, str] | None = None
+    interrupt_at: int | None = None
 
     @property
     def dropout(self) -> float:
@@ -119,10 +124,18 @@ class Trials:
         bed: Where runs run.
         scratch: Folder for the graph and for runs.
         say: Told what is done.
+        most_silent_s: For how long a run may say nothing; none on a machine that may be busy.
     """
 
-    def __init__(self, bed: Testbed, scratch: Path, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        bed: Testbed,
+        scratch: Path,
+        say: Callable[[str], None],
+        most_silent_s: float | None = SILENCE_S,
+    ) -> None:
         self._bed, self._scratch, self._say = bed, scratch, say
+        self._most_silent_s = most_silent_s
         self._ends: dict[tuple[str, float], tuple[int, dict[str, Any]]] = {}
         self._graph = scratch / "graph"
         if not self._graph.exists():
@@ -137,6 +150,9 @@ class Trials:
         found: dict[str, Any] = {**asdict(case), "delay_s": round(case.delay_s, 3)}
         problems: list[str] = []
         try:
+            if case.interrupt_at is not None:
+                watch, interrupted = self._interrupt(watch, case, case.interrupt_at)
+                problems += interrupted
             if not self._is_there(watch, case):
                 problems.append("the run was over before anything happened")
             elif case.kind == "network":
@@ -289,6 +305,26 @@ class Trials:
             found["since_s"] = watch.began_s
         return watch, found
 
+    def _interrupt(self, watch: Watch, case: Case, iteration: int) -> tuple[Watch, list[str]]:
+        """Press Ctrl-C, and resume; the run that goes on, and what is wrong."""
+        watch.wait(lambda: watch.iterations >= iteration, PATIENCE_S)
+        (driver,) = victims(self._bed, "driver")
+        os.kill(driver.pid, signal.SIGINT)
+        self._say(f"{case.number}: interrupted at iteration {watch.iterations}")
+        watch.end(PATIENCE_S)
+        watch.process.communicate()
+        problems = []
+        if watch.process.returncode != INTERRUPTED or watch.status()["state"] != "interrupted":
+            problems.append(f"interrupted, it ended with {watch.process.returncode}")
+        saved = newest_whole(watch.folder / "checkpoints") if watch.folder is not None else None
+        if saved is None or saved.sidecar.iteration < iteration:
+            problems.append("interrupted, it did not save where it was")
+        if not any("headrace run --resume" in line for _, line in watch.lines):
+            problems.append("interrupted, it did not say how to go on")
+        if left := left_over(self._bed):
+            problems.append(f"interrupted, it left {left}")
+        return self._resume(watch, case), problems
+
     def _cut(self, watch: Watch, case: Case) -> dict[str, Any]:
         assert case.between is not None
         one, other = case.between
@@ -342,7 +378,7 @@ class Trials:
             problems.append(f"parameters differ by {found['difference']:.2g}")
         if found["difference"] > CLOSE:
             problems.append(f"parameters differ by {found['difference']:.2g}, more than {CLOSE:g}")
-        if found["silence_s"] > SILENCE_S:
+        if self._most_silent_s is not None and found["silence_s"] > self._most_silent_s:
             problems.append(f"nothing was said for {found['silence_s']:.1f} s")
         if found["left"] or found.get("left_before_resume"):
             problems.append("something is left behind")

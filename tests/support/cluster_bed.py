@@ -25,8 +25,8 @@ from headrace.core.trace import Trace
 from headrace.observability.trace_file import load_trace
 from headrace.runtime.testbed import Testbed
 
-ROOT = Path(__file__).resolve().parents[1]
-SCRIPT = ROOT / "benchmarks" / "cluster_job.py"
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = Path(__file__).with_name("cluster_job.py")
 MACHINES = ("m0", "m1", "m2", "m3")
 PATIENCE_S = 600.0
 _TICKS = os.sysconf("SC_CLK_TCK")

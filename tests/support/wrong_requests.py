@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,113 @@ VALUES: Mapping[str, Any] = {
     "a mapping": {"a": 1},
     "true": True,
 }
+
+
+_NODES = np.array([1, 2, 3])
+_SAMPLE = {
+    "op": "sample", "edge_type": ["node", "to", "node"], "fanout": 3, "key": 5, "replace": False,
+    "disjoint": False, "last": False, "edge_ids": True, "has_trees": False, "has_bounds": False,
+    "weight": None, "time": None,
+}  # fmt: skip
+_FLAGS = ("replace", "disjoint", "edge_ids")
+
+Requests = Mapping[str, tuple[dict[str, Any], list[np.ndarray], dict[str, set[str]]]]
+"""By operation: the fields and arrays of a right request, and values that are right by chance."""
+
+STORE_REQUESTS: Requests = {
+    "sample": (
+        _SAMPLE,
+        [_NODES],
+        {
+            "fanout": {"a number"},
+            "key": {"a number"},
+            "weight": {"null"},
+            "time": {"null"},
+            **{flag: {"true"} for flag in _FLAGS},
+        },
+    ),
+    "gather": (
+        {"op": "gather", "of": "node", "column": "x", "has_dims": True},
+        [_NODES, np.array([0, 1])],
+        {"column": {"a text"}, "has_dims": {"true"}},
+    ),
+    "embed": ({"op": "embed", "of": "node", "column": "more", "spec": {"dim": 2}}, [], {}),
+    "push": (
+        {
+            "op": "push",
+            "of": "node",
+            "column": "spare",
+            "rank": 0,
+            "round": 1,
+            "piece": 0,
+            "num_pieces": 1,
+            "has_any": True,
+            "lr": 0.5,
+        },
+        [_NODES, np.ones((3, 6), np.float32)],
+        {"num_pieces": {"a number"}, "has_any": {"true"}, "lr": {"a number", "a fraction"}},
+    ),
+    "put": (
+        {"op": "put", "of": "node", "column": "spare", "num_steps": 1},
+        [_NODES, np.ones((3, 6), np.float32)],
+        {"num_steps": {"a number"}},
+    ),
+    "status": ({"op": "status"}, [], {}),
+    "ping": ({"op": "ping"}, [], {}),
+}
+SAMPLER_REQUESTS: Requests = {"next": ({"op": "next"}, [], {}), "ping": ({"op": "ping"}, [], {})}
+
+SERVER_PIECES = [np.array([2, 1]), np.array([0, 0]), np.ones(3, np.float32)]
+
+
+def server_begin(options: list[dict[str, Any]]) -> dict[str, Any]:
+    """The request with which trainers begin a model, with SGD's options."""
+    return {
+        "op": "begin", "model": 7, "rank": 0, "optimizer": "SGD", "options": options,
+        "dtype": "float32",
+    }  # fmt: skip
+
+
+def server_requests(options: list[dict[str, Any]]) -> Requests:
+    """Requests to a parameter server."""
+    return {
+        "begin": (server_begin(options), SERVER_PIECES, {"model": {"a number"}}),
+        "wait": ({"op": "wait", "model": 9, "step": 1}, [], {}),
+        "state": ({"op": "state", "model": 9, "name": "step"}, [], {}),
+        "forget": ({"op": "forget", "model": 9}, [], {}),
+        "ping": ({"op": "ping"}, [], {}),
+    }
+
+
+NUM_SAMPLED = 20
+"""Wrong requests of each service that go over the wire; all of them are put to its handlers."""
+
+
+def all_wrong(requests: Requests) -> dict[str, bytes]:
+    """All wrong requests of a service, by what is wrong."""
+    return {
+        f"{operation}: {what}": data
+        for operation, (fields, arrays, valid) in requests.items()
+        for what, data in hostile_requests(fields, arrays, valid)
+    }
+
+
+def sampled(requests: Mapping[str, bytes], seed: int = 0) -> Sequence[tuple[str, bytes]]:
+    """The same few of them each time."""
+    chosen = np.random.default_rng(seed).choice(len(requests), NUM_SAMPLED, replace=False)
+    every = list(requests.items())
+    return [every[i] for i in sorted(chosen)]
+
+
+def problem_of(number: int, fields: Mapping[str, Any], num_arrays: int) -> str | None:
+    """What is wrong with the reply to a wrong request; none if it is a refusal."""
+    if number not in (0, NUMBER):
+        return f"it has number {number}"
+    if not fields.get("problem"):
+        return f"it is answered: {fields}"
+    if fields["problem"] == "the store failed to answer":
+        return "the handler failed"
+    return f"it has {num_arrays} arrays" if num_arrays else None
 
 
 def _frame(header: bytes, body: bytes = b"", length: int | None = None) -> bytes:

@@ -1,8 +1,9 @@
-"""What trainers do in `cluster_runtime.py`: one script, told by its settings what to show."""
+"""What trainers do in tests and benchmarks: one script, told by its settings what to show."""
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from typing import Any
 
@@ -107,6 +108,7 @@ def show_gradients(ctx: Any) -> None:
     """Gradients of the first steps with all neighbours, and the seeds they come from.
 
     In a ring they can be seen; what parameter servers sum is seen from what they do with it.
+    They are those of the first epoch. More follow, until there is the file `until`.
     """
     plain, lr = make_model(ctx, 0), 0.1
     model, optimizer = ctx.prepare(plain, torch.optim.SGD(plain.parameters(), lr=lr))
@@ -124,12 +126,31 @@ def show_gradients(ctx: Any) -> None:
 
     if ctx.config.get("by_steps"):
         optimizer.register_step_pre_hook(begin)
-        optimizer.register_step_post_hook(end)
-    for _ in ctx.epochs(ctx.config["epochs"]):
+        seen = optimizer.register_step_post_hook(end)
+    num_seeds = 0
+    for epoch in ctx.epochs(ctx.config.get("epochs")):
         for batch in losses(ctx, model, optimizer, loader):
+            num_seeds += batch.batch_size
+            if epoch:
+                continue
             seeds.append(batch.n_id[: batch.batch_size].tolist())
             if not ctx.config.get("by_steps"):
                 gradients.append([p.grad.flatten().tolist() for p in plain.parameters()])
+        if not epoch:
+            _show(ctx, plain, seeds, gradients)
+            if ctx.config.get("by_steps"):
+                seen.remove()
+        ctx.report(epoch=epoch, norm=norm(plain), num_seeds=ctx.sum(num_seeds))
+        if ctx.sum(os.path.exists(ctx.config.get("until", ""))):
+            break
+
+
+def norm(model: Any) -> float:
+    """One figure that tells how far the training is."""
+    return float(sum(p.detach().square().sum() for p in model.parameters()))
+
+
+def _show(ctx: Any, plain: Any, seeds: list[Any], gradients: list[Any]) -> None:
     said: dict[str, Any] = {"rank": ctx.rank, "seeds": seeds, "gradients": gradients}
     said["parameters"] = [p.flatten().tolist() for p in plain.parameters()]
     (ctx.output / f"gradients-{ctx.rank}.json").write_text(json.dumps(said))

@@ -1,0 +1,1 @@
+"""Processes of tasks: how they are started, warm where that is possible."""

@@ -1,0 +1,94 @@
+"""What a fork of a fork server does to become a task."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import resource
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+
+
+def become(request: Mapping[str, Any]) -> int:
+    """Be the task, in a fork of the server, as if it had been started by its command.
+
+    Args:
+        request: `command` (interpreter, `-m`, module, arguments), `environment`, `folder`, `nice`,
+            `cores`, `max_files`.
+
+    Returns:
+        The exit code.
+    """
+    server = os.getppid()
+    os.setsid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != server:
+        return 1
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.chdir(request["folder"])
+    environment: dict[str, str] = request["environment"]
+    os.environ.clear()
+    os.environ.update(environment)
+    _take_limits(request)
+    _take_threads(environment)
+    _reseed()
+    gc.enable()
+    _, _, module, *arguments = request["command"]
+    set_command_line(request["command"])
+    if module == "headrace.runtime.trainer":
+        # It checks that its parent lives, which is this one's.
+        arguments[0] = str(server)
+        code: int = import_module(module).main(arguments)
+    else:
+        code = import_module(f"{module}.__main__").main(arguments)
+    return code
+
+
+def _take_limits(request: Mapping[str, Any]) -> None:
+    """Take over what a child of the client would have inherited."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, request["nice"])
+    with suppress(OSError):
+        os.sched_setaffinity(0, request["cores"])
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, tuple(request["max_files"]))
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(request["oom_score_adj"]))
+
+
+def _take_threads(environment: Mapping[str, str]) -> None:
+    """OpenMP has read its variable when it was loaded."""
+    torch, number = sys.modules.get("torch"), environment.get("OMP_NUM_THREADS", "")
+    if torch is not None and number.isdigit() and int(number) > 0:
+        torch.set_num_threads(int(number))
+
+
+def _reseed() -> None:
+    """Forks must not draw the same numbers; Python's own generator sees to that itself."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(None)
+
+
+def set_command_line(words: Sequence[str]) -> None:
+    """Write over this process' command line, as tools like `ps` show it."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        begin, end = int(fields[45]), int(fields[46])
+    except (OSError, IndexError, ValueError):
+        return
+    room = end - begin
+    if begin <= 0 or room <= 1:
+        return
+    text = b"\0".join(word.encode() for word in words)[: room - 1]
+    ctypes.memmove(begin, text.ljust(room, b"\0"), room)

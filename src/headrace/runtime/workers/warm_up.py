@@ -1,0 +1,48 @@
+"""Load compiled kernels before they are needed: a fork has what its fork server had loaded.
+
+The first batch of a new sampler takes 1 to 2 s of CPU time, nearly all of it to load kernels from
+numba's cache.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from headrace.graph.feeding.config import SamplerConfig
+from headrace.graph.feeding.making import PartMaker
+from headrace.graph.feeding.scheduling import Job
+from headrace.graph.loading.access import PartedAccess
+from headrace.graph.opening import open_graph
+from headrace.graph.partitioning import Wanted, partition
+from headrace.graph.service.limits import Limits
+from headrace.graph.service.operations import Operations
+from headrace.graph.service.shard import open_shard
+from headrace.graph.sources.finding import open_source
+
+_GRAPH = "generated:nodes=64,edges=256,features=4"
+_NUM_SEEDS = 8
+
+
+def load_kernels() -> None:
+    """Sample and serve a tiny graph, once."""
+    with TemporaryDirectory(prefix="headrace-warm-") as scratch:
+        folder = Path(scratch) / "parts"
+        wanted = Wanted(shares=(0.25,) * 4, method="hash")
+        partition(open_source(_GRAPH, 0), wanted, folder)
+        graph = open_graph(folder)
+        config = SamplerConfig(
+            graph=folder,
+            node_type=graph.node_types[0],
+            seeds=Path("none"),
+            share=_NUM_SEEDS,
+            batches_per_epoch=1,
+            fanouts=tuple((edge_type, (3, 2)) for edge_type in graph.edge_types),
+        )
+        maker = PartMaker(PartedAccess(graph), config, time.perf_counter)
+        draft = maker.start(maker.sample(Job(0, 0, np.arange(_NUM_SEEDS))))
+        draft.fill({key: np.empty(shape, key.dtype) for key, shape in draft.shapes.items()})
+        Operations(open_shard(graph, 0), Limits()).prepare()

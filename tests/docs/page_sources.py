@@ -1,0 +1,121 @@
+"""What a page uses, so that it is run when that changes.
+
+A page is verified as it is now if its record, `verified/PAGE`, has the digest of the page, of the
+repository's files that it names, and of every module of headrace that its commands and names reach
+by imports. `make pages` runs the pages and writes the records.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import grimp
+
+import headrace
+from tests.docs.blocks import ROOT, blocks_of
+
+RECORDS = Path(__file__).with_name("verified")
+RECORD_VARIABLE = "HEADRACE_RECORD_PAGES"
+"""Set to have the record of each page written that works."""
+
+_COMMAND = re.compile(r"\bheadrace\s+([a-z]+)")
+_NAME = re.compile(r"\bheadrace\.([A-Za-z_]+)|\bfrom headrace import ([^\n]+)")
+_SHARED = ("headrace.cli", "headrace.cli.options", "headrace.cli.choices", "headrace.cli.verbs")
+"""What all commands import, and which imports, in functions, what only some of them need."""
+
+_PROCESSES = (
+    "headrace.graph.feeding.__main__",
+    "headrace.graph.service.__main__",
+    "headrace.runtime.trainer",
+    "headrace.training.servers.__main__",
+)
+"""What a run starts, without importing it."""
+
+_FILE = re.compile(r"\b(?:examples|benchmarks|tests)/[\w./-]+")
+
+
+def is_verified(page: Path) -> bool:
+    """Whether a page was run as it is now, with what it uses as that is now."""
+    record = _record(page)
+    return record.exists() and record.read_text().strip() == digest(page)
+
+
+def write_record(page: Path) -> None:
+    """Note that a page works."""
+    RECORDS.mkdir(exist_ok=True)
+    _record(page).write_text(digest(page) + "\n")
+
+
+def _record(page: Path) -> Path:
+    return RECORDS / page.stem
+
+
+@cache
+def digest(page: Path) -> str:
+    """Of a page and all that it uses."""
+    code = "\n".join(block.text for block in blocks_of(page) if block.is_run)
+    found = hashlib.sha256(page.read_bytes())
+    for path in sorted({*_named_files(code), *_sources(code)}):
+        found.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
+    return found.hexdigest()
+
+
+def _named_files(code: str) -> set[Path]:
+    found: set[Path] = set()
+    for name in _FILE.findall(code):
+        path = ROOT / name.rstrip("/.")
+        if path.is_dir():
+            found |= {each for each in path.rglob("*.*") if each.is_file()}
+        elif path.is_file():
+            found.add(path)
+    return {path for path in found if "__pycache__" not in path.parts}
+
+
+def _sources(code: str) -> set[Path]:
+    """Files of all modules that commands and names of a page reach."""
+    texts = [code, *(path.read_text() for path in _named_files(code) if path.suffix == ".py")]
+    wanted = {"headrace.cli"} if _COMMAND.search(code) else set()
+    for text in texts:
+        wanted |= {f"headrace.cli.{verb}" for verb in _COMMAND.findall(text)}
+        for name, names in _NAME.findall(text):
+            for each in (name or names).replace("(", " ").replace(",", " ").split():
+                wanted |= _home(each)
+    if "headrace.cli.run" in wanted:
+        wanted |= set(_PROCESSES)
+    files = (_file(module) for module in _reached(wanted))
+    return {path for path in files if path is not None}
+
+
+def _reached(wanted: set[str]) -> set[str]:
+    graph = _imports()
+    reached: set[str] = set()
+    ahead = wanted & graph.modules
+    while ahead:
+        module = ahead.pop()
+        reached.add(module)
+        if module not in _SHARED:
+            ahead |= graph.find_modules_directly_imported_by(module) - reached
+    return reached
+
+
+def _home(name: str) -> set[str]:
+    home = headrace._HOME_OF.get(name)
+    return set() if home is None else {home}
+
+
+@cache
+def _imports() -> Any:
+    return grimp.build_graph("headrace", cache_dir=None)
+
+
+@cache
+def _file(module: str) -> Path | None:
+    base = ROOT / "src" / Path(*module.split("."))
+    for path in (base.with_suffix(".py"), base / "__init__.py"):
+        if path.exists():
+            return path
+    return None

@@ -1,0 +1,129 @@
+"""Trainers that train different models are told apart after their first steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace.core.job import Role
+from headrace.policies.lifecycle.events import Event, Failed, Task
+from headrace.policies.recovery.deciding import Recovery
+from headrace.runtime import parameter_check
+from headrace.runtime.context import RunContext
+from headrace.runtime.mending import Mender
+from headrace.runtime.messages import Inbox
+from headrace.runtime.observer import Observer
+from headrace.runtime.parameter_check import ParameterCheck, checksum_of, tell_parameters
+from headrace.runtime.watching import Watch
+
+torch = pytest.importorskip("torch")
+
+TASKS = (Task("trainer0", Role.TRAINER, "m0"), Task("trainer1", Role.TRAINER, "m1"))
+
+
+def said(checksum: int, step: int = 1, optimizer: int = 0) -> dict[str, Any]:
+    return {"kind": "parameters", "optimizer": optimizer, "step": step, "checksum": checksum}
+
+
+def test_equal_parameters_are_fine_in_any_order() -> None:
+    check = ParameterCheck()
+    for task in ("trainer0 on m0", "trainer1 on m1"):
+        for step in (1, 2):
+            for optimizer in (0, 1):
+                assert check.see(task, said(10 * optimizer + step, step, optimizer)) is None
+
+
+def test_different_parameters_are_a_failure_that_names_both_and_says_what_helps() -> None:
+    check = ParameterCheck()
+    assert check.see("trainer0 on m0", said(1)) is None
+    found = check.see("trainer1 on m1", said(2))
+    assert isinstance(found, Failed)
+    assert found.problem.startswith("trainer0 on m0 and trainer1 on m1 train different models")
+    for help_ in ("ctx.prepare(model", "DistributedDataParallel(model)", "--independent"):
+        assert help_ in found.remedy
+
+
+def watch(parameters: ParameterCheck | None) -> tuple[Watch, list[Event], list[str]]:
+    told: list[Event] = []
+    lines: list[str] = []
+
+    class Says(Observer):
+        def say(self, line: str) -> None:
+            lines.append(line)
+
+    slots = {task.name: SimpleNamespace(task=task) for task in TASKS}
+    crew: Any = SimpleNamespace(tasks=TASKS, slot=slots.__getitem__)
+    nobody: Any = None
+    mender = Mender(Recovery(frozenset({"m0", "m1"})), lambda state, decision: None)
+    made = Watch(
+        crew, nobody, nobody, Says(), mender, frozenset, told.append, parameters=parameters
+    )
+    return made, told, lines
+
+
+@pytest.mark.parametrize("independent", [False, True])
+def test_a_run_with_different_models_fails_unless_they_are_independent(independent: bool) -> None:
+    made, told, _ = watch(None if independent else ParameterCheck())
+    for number, name in enumerate(("trainer0", "trainer1")):
+        state = {"trace_bytes": 0, "log_bytes": 0, "messages": [said(number)]}
+        made.see(name, state, 0.0)
+    assert [type(event) for event in told] == ([] if independent else [Failed])
+
+
+def test_what_a_trainer_notes_is_said() -> None:
+    made, _, lines = watch(None)
+    state = {"trace_bytes": 0, "log_bytes": 0, "messages": [{"kind": "note", "text": "mind this"}]}
+    made.see("trainer1", state, 0.0)
+    assert lines == ["trainer1 on m1: mind this"]
+
+
+def steps(seed: int, num: int) -> None:
+    torch.manual_seed(seed)
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(num):
+        optimizer.zero_grad()
+        model(torch.ones(4, 3)).sum().backward()
+        optimizer.step()
+
+
+def test_a_trainer_says_what_its_parameters_are_after_two_steps_of_each_optimizer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parameter_check, "_watched", set())
+    inbox = Inbox(tmp_path / "messages")
+    run = RunContext(machine="m0", messages=tmp_path / "messages", world_size=2)
+    handle = tell_parameters(run)
+    assert handle is not None
+    assert tell_parameters(run) is None
+    try:
+        for seed in (0, 0, 1):
+            steps(seed, 4)
+    finally:
+        handle.remove()
+    found = list(inbox.receive(1.0))
+    inbox.close()
+    assert [(each["optimizer"], each["step"]) for each in found] == [
+        (0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (2, 2),
+    ]  # fmt: skip
+    sums = [each["checksum"] for each in found]
+    assert sums[:2] == sums[2:4]
+    assert len(set(sums)) == 4
+
+
+def test_the_only_trainer_says_nothing(tmp_path: Path) -> None:
+    assert tell_parameters(RunContext(machine="m0", messages=tmp_path / "messages")) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
+def test_one_changed_number_changes_the_checksum(dtype: Any) -> None:
+    values = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3).to(dtype).t())
+    optimizer = torch.optim.SGD([values], lr=0.1)
+    before = checksum_of(optimizer)
+    assert checksum_of(optimizer) == before
+    with torch.no_grad():
+        values[1, 1] += 1
+    assert checksum_of(optimizer) != before
