@@ -88,6 +88,32 @@ def test_whoever_does_not_listen_is_killed_with_all_it_started(log: Path) -> Non
     assert eventually(lambda: rss_bytes(beside) == 0)
 
 
+ASKED_TWICE = """
+import signal, time
+asked = []
+def ask(number, frame):
+    asked.append(number)
+    print("asked", flush=True)
+signal.signal(signal.SIGINT, ask)
+print("up", flush=True)
+while len(asked) < 2:
+    time.sleep(0.01)
+"""
+
+
+def test_it_is_asked_again_before_it_is_killed(log: Path) -> None:
+    child = Child([sys.executable, "-c", ASKED_TWICE], log, end_by=signal.SIGINT)
+    assert is_up(log)
+    child.stop(1000)
+    assert eventually(lambda: "asked" in log.read_text())
+    assert child.code is None
+    # Told again with less time, it has less.
+    child.stop(60)
+    child._repeat_s = 0.0
+    assert has_ended(child)
+    assert child.code == 0
+
+
 def test_last_words_are_those_of_the_newest_process(log: Path) -> None:
     log.write_text("Error: of another one\n")
     child = Child([sys.executable, "-c", FAILS], log)

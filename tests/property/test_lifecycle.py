@@ -27,7 +27,8 @@ from headrace.policies.lifecycle.events import (
     Tick,
     Waits,
 )
-from headrace.policies.lifecycle.steps import begin, step, validate
+from headrace.policies.lifecycle.invariants import validate
+from headrace.policies.lifecycle.steps import begin, step
 
 TASKS = (
     Task("store0", Role.STORE, "m0"),

@@ -46,6 +46,11 @@ class Collector:
         """Whether one is on its way."""
         return self._fetching is not None
 
+    @property
+    def num_bytes(self) -> int:
+        """How much of it is there."""
+        return 0 if self._fetching is None else self._fetching.num_bytes
+
     def see(self, sidecars: Mapping[str, str]) -> None:
         """Take note of what the trainer has.
 

@@ -61,7 +61,7 @@ _FAST_POLL_S = 0.2
 _STALL_S = 2.0
 # For those that are there, if somebody is lost and if nobody is.
 _ENDING_S, _CALM_ENDING_S = 3.0, 10.0
-# A gigabyte over a network of a gigabit per second.
+# Until the next piece of a checkpoint arrives.
 _COLLECTING_S = 10.0
 
 
@@ -126,10 +126,10 @@ class Controller:
             interrupted: Set when somebody wants the run to end.
         """
         self._obey(self._begin)
-        was_told = False
+        num_told = 0
         while self._outcome is None:
-            if interrupted.is_set() and not was_told:
-                was_told = True
+            if interrupted.num_times > num_told:
+                num_told = interrupted.num_times
                 self._tell(Interrupted())
             self._crew.look()
             for fault in self._held.release(time.monotonic(), not self._polled):
@@ -142,10 +142,8 @@ class Controller:
             wait_s = _CALM_LOOK_S if self._state.phase is Phase.RUNNING else _LOOK_S
             if len(self._calls):
                 self._calls.collect(wait_s)
-            elif not was_told:
-                interrupted.wait(wait_s)
             else:
-                time.sleep(_LOOK_S)
+                time.sleep(wait_s)
         return self._outcome
 
     def _tick(self) -> None:
@@ -184,8 +182,8 @@ class Controller:
                     self._shipping.begin()
                 case Start(task):
                     self._start(task)
-                case Stop(task):
-                    self._stop(task)
+                case Stop(task, is_urgent):
+                    self._stop(task, is_urgent)
                 case Say(line):
                     self._observer.say(line)
                 case Finish(outcome):
@@ -238,8 +236,8 @@ class Controller:
     def _failed(self, name: str) -> Any:
         return lambda error: self._tell(self._crew.explain(name, error))
 
-    def _stop(self, name: str) -> None:
-        self._ask(name, self._crew.shell(name).stop.remote())
+    def _stop(self, name: str, is_urgent: bool) -> None:
+        self._ask(name, self._crew.shell(name).stop.remote(is_urgent))
         self._next_poll_s = 0.0
 
     # --- looking ----------------------------------------------------------------------------------
@@ -389,9 +387,11 @@ class Controller:
             return
         if self._collector.is_busy:
             self._observer.say("waiting for the newest checkpoint to arrive")
-        end_s = time.monotonic() + _COLLECTING_S
+        num_bytes, end_s = 0, time.monotonic() + _COLLECTING_S
         while self._collector.is_busy and time.monotonic() < end_s:
             self._calls.collect(_LOOK_S)
+            if self._collector.num_bytes != num_bytes:
+                num_bytes, end_s = self._collector.num_bytes, time.monotonic() + _COLLECTING_S
         if self._collector.is_busy:
             self._observer.say(f"{self._first} does not answer: its last files stay behind")
             return

@@ -13,30 +13,29 @@ Handler = Callable[[int, FrameType | None], None]
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What asks a run to end: Ctrl-C, whoever manages processes, a terminal that closes."""
 
+_ONE_WISH_S = 0.5
+
 
 class Interruption:
-    """A flag that handlers of signals may set at any moment.
+    """Counts how often the end was asked for, by handlers of signals at any moment.
 
     Not a `threading.Event`: its `set` takes a lock that the interrupted thread may hold, in `wait`
     or in the handler of a signal before, and then that thread waits for itself.
     """
 
     def __init__(self) -> None:
-        self._is_set = False
+        self.num_times, self._set_s = 0, 0.0
 
     def set(self) -> None:
-        """Ask for the end."""
-        self._is_set = True
+        """Ask for the end; one wish may come as several signals at once."""
+        now_s = time.monotonic()
+        if not self.num_times or now_s >= self._set_s + _ONE_WISH_S:
+            self.num_times += 1
+            self._set_s = now_s
 
     def is_set(self) -> bool:
         """Whether the end was asked for."""
-        return self._is_set
-
-    def wait(self, timeout_s: float) -> bool:
-        """Let some time pass; whether the end was asked for."""
-        if not self._is_set:
-            time.sleep(timeout_s)
-        return self._is_set
+        return self.num_times > 0
 
 
 @contextmanager

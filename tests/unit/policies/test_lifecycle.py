@@ -33,7 +33,8 @@ from headrace.policies.lifecycle.events import (
     Tick,
     Waits,
 )
-from headrace.policies.lifecycle.steps import Lifecycle, begin, step, validate
+from headrace.policies.lifecycle.invariants import validate
+from headrace.policies.lifecycle.steps import Lifecycle, begin, step
 
 TASKS = (
     Task("store0", Role.STORE, "m0"),
@@ -163,7 +164,34 @@ def test_whoever_does_not_stop_is_not_waited_for() -> None:
     assert {command.task for command in commands if isinstance(command, Stop)} == set(NAMES[:3])
     _, commands = drive(Tick(), state=state, now_s=limits.save_s + limits.stop_s)
     assert outcome_of(commands).is_interrupted
-    assert limits.save_s + limits.stop_s < 10
+    assert limits.urgent_save_s + limits.stop_s < 10
+
+
+SAVE = [Stop("trainer0", is_urgent=False), Stop("trainer1", is_urgent=False)]
+
+
+def test_trainers_that_are_interrupted_have_time_to_save_until_told_again() -> None:
+    limits = Deadlines()
+    state, _ = drive(*START)
+    state, commands = drive(Interrupted(), state=state)
+    assert commands[:2] == SAVE
+    assert isinstance(commands[2], Say)
+    assert "Ctrl-C again" in commands[2].line
+    state, commands = drive(Tick(), state=state, now_s=limits.save_s - 1)
+    assert not any(isinstance(command, Stop) for command in commands)
+    state, commands = drive(Interrupted(), state=state, now_s=limits.save_s - 1)
+    assert commands == [Stop("trainer0"), Stop("trainer1")]
+    assert state.deadline_s == limits.save_s - 1 + limits.urgent_save_s
+
+
+def test_trainers_that_save_have_little_time_once_another_is_lost() -> None:
+    state, _ = drive(*START)
+    state, commands = drive(Regroup("somebody has joined"), state=state)
+    assert commands == SAVE
+    state, commands = drive(Lost("trainer1", "it is gone"), state=state)
+    assert commands == [Stop("trainer0")]
+    state, commands = drive(Lost("store0", "it is gone"), state=state)
+    assert not commands
 
 
 def test_a_slow_start_says_who_waits_for_what_and_then_fails_with_it() -> None:
@@ -227,7 +255,7 @@ def test_an_outcome_names_the_fault_that_may_be_mended() -> None:
     after, _ = drive(FAILURE, Lost("m1", "it is gone"), state=state)
     assert (after.outcome or Outcome()).fault == Lost("m1", "it is gone")
     after, commands = drive(Regroup("m3 has joined"), state=state)
-    assert commands == [Stop("trainer0"), Stop("trainer1")]
+    assert commands == SAVE
     assert (after.outcome or Outcome()).fault == Regroup("m3 has joined")
 
 

@@ -61,6 +61,7 @@ class Deadlines:
         start_s: Until all tasks of a role are ready.
         silence_s: Until a task that does not answer counts as lost; a network may be cut for 10 s.
         save_s: For trainers to save what they have once they are told to stop.
+        urgent_save_s: The same where somebody has failed, for whom others may wait in vain.
         stop_s: For all others to end.
         slow_s: After which it is said who waits for what, and again each time it has passed.
     """
@@ -69,7 +70,8 @@ class Deadlines:
     ship_s: float = 120.0
     start_s: float = 150.0
     silence_s: float = 22.0
-    save_s: float = 6.0
+    save_s: float = 32.0
+    urgent_save_s: float = 6.0
     stop_s: float = 3.0
     slow_s: float = 10.0
 
@@ -154,7 +156,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Interrupted:
-    """Somebody wants the run to end."""
+    """Somebody wants the run to end; told again, at once."""
 
 
 @dataclass(frozen=True)
@@ -195,9 +197,15 @@ class Start:
 
 @dataclass(frozen=True)
 class Stop:
-    """End a task."""
+    """End a task.
+
+    Attributes:
+        task: Name of the task.
+        is_urgent: Whether somebody has failed, or the user does not want to wait.
+    """
 
     task: str
+    is_urgent: bool = True
 
 
 @dataclass(frozen=True)

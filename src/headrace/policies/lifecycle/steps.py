@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import combinations
 
 from headrace.core.job import Role
 from headrace.policies.lifecycle.events import (
@@ -41,7 +40,7 @@ from headrace.policies.lifecycle.events import (
     Waits,
 )
 
-_STARTS = {
+STARTS = {
     Phase.STORES: Role.STORE,
     Phase.SAMPLERS: Role.SAMPLER,
     Phase.SERVERS: Role.SERVER,
@@ -55,7 +54,7 @@ _NEXT = {
     Phase.SERVERS: Phase.TRAINERS,
     Phase.TRAINERS: Phase.RUNNING,
 }
-_LIVE = (Stage.STARTING, Stage.READY)
+LIVE = (Stage.STARTING, Stage.READY)
 _SEE_LOG = "see `headrace logs --task {task}`, and run again"
 
 # What fails first makes others fail: the deeper of two causes is the one to tell.
@@ -78,6 +77,7 @@ class Lifecycle:
         outcome: How the run will have ended; none while all is well.
         blame: How deep the known cause of a failure lies.
         told_s: When the user was told last how it goes.
+        is_urgent: Whether a run that stops has little time to save.
     """
 
     tasks: tuple[Task, ...]
@@ -90,6 +90,7 @@ class Lifecycle:
     outcome: Outcome | None = None
     blame: int = 0
     told_s: float = 0.0
+    is_urgent: bool = False
 
     def of_role(self, role: Role) -> tuple[Task, ...]:
         """Tasks that do the same."""
@@ -102,7 +103,9 @@ class Lifecycle:
         if self.phase is Phase.ENDED:
             return None
         if self.phase is Phase.STOPPING:
-            return self.since_s + (limits.save_s if self._trainers_save() else limits.stop_s)
+            if not self._trainers_save():
+                return self.since_s + limits.stop_s
+            return self.since_s + (limits.urgent_save_s if self.is_urgent else limits.save_s)
         if self.phase is Phase.RUNNING:
             heard = [self.heard_s.get(task.name, self.since_s) for task in self._watched()]
             return min(heard, default=self.since_s) + limits.silence_s
@@ -110,12 +113,12 @@ class Lifecycle:
         return self.since_s + limit_s.get(self.phase, limits.start_s)
 
     def _watched(self) -> tuple[Task, ...]:
-        return tuple(task for task in self.tasks if self.stages[task.name] in _LIVE)
+        return tuple(task for task in self.tasks if self.stages[task.name] in LIVE)
 
     def _trainers_save(self) -> bool:
         """Whether those who serve trainers are still there while these have been told to stop."""
         stages = {self.stages[task.name] for task in self.tasks if task.role is not Role.TRAINER}
-        return bool(stages & set(_LIVE))
+        return bool(stages & set(LIVE))
 
 
 def begin(
@@ -174,7 +177,7 @@ def _enter(state: Lifecycle, now_s: float) -> tuple[Lifecycle, list[Command]]:
     state = replace(state, phase=_NEXT[state.phase], since_s=now_s, waits={}, told_s=now_s)
     if state.phase is Phase.SHIPPING:
         return state, [Ship()]
-    role = _STARTS.get(state.phase)
+    role = STARTS.get(state.phase)
     if role is None:
         heard_s = dict.fromkeys((task.name for task in state.tasks), now_s)
         return _finished(replace(state, heard_s=heard_s), now_s)
@@ -186,7 +189,7 @@ def _enter(state: Lifecycle, now_s: float) -> tuple[Lifecycle, list[Command]]:
 
 
 def _ready(state: Lifecycle, name: str, now_s: float) -> tuple[Lifecycle, list[Command]]:
-    role = _STARTS.get(state.phase)
+    role = STARTS.get(state.phase)
     if role is None or state.stages.get(name) is not Stage.STARTING:
         return state, []
     state = _with_stage(state, name, Stage.READY)
@@ -194,7 +197,7 @@ def _ready(state: Lifecycle, name: str, now_s: float) -> tuple[Lifecycle, list[C
 
 
 def _advance(state: Lifecycle, now_s: float) -> tuple[Lifecycle, list[Command]]:
-    role = _STARTS[state.phase]
+    role = STARTS[state.phase]
     if any(state.stages[task.name] is Stage.STARTING for task in state.of_role(role)):
         return state, []
     return _enter(state, now_s)
@@ -239,7 +242,9 @@ def _lost(state: Lifecycle, name: str, why: str, now_s: float) -> tuple[Lifecycl
     for each in gone:
         state = _with_stage(state, each.name, Stage.LOST)
     if not gone or was_stopping:
-        return _after_stop(state, now_s)
+        state, commands = _hurry(state, now_s)
+        state, more = _after_stop(state, now_s)
+        return state, commands + more
     return _stop(state, outcome, blame, now_s)
 
 
@@ -257,17 +262,40 @@ def _stop(
         known = state.outcome
         if known is not None and known.problem and blame > state.blame and outcome.problem:
             state = replace(state, outcome=outcome, blame=blame)
-        return _after_stop(state, now_s)
+        commands: list[Command] = []
+        if outcome.problem or (known is not None and known.is_interrupted):
+            state, commands = _hurry(state, now_s)
+        state, more = _after_stop(state, now_s)
+        return state, commands + more
+    is_urgent = bool(outcome.problem) and not isinstance(outcome.fault, Regroup)
     state = replace(
-        state, phase=Phase.STOPPING, since_s=now_s, waits={}, outcome=outcome, blame=blame
+        state,
+        phase=Phase.STOPPING,
+        since_s=now_s,
+        waits={},
+        outcome=outcome,
+        blame=blame,
+        is_urgent=is_urgent,
     )
-    commands: list[Command] = []
+    commands = []
     for task in state.of_role(Role.TRAINER):
-        if state.stages[task.name] in _LIVE:
+        if state.stages[task.name] in LIVE:
             state = _with_stage(state, task.name, Stage.STOPPING)
-            commands.append(Stop(task.name))
+            commands.append(Stop(task.name, is_urgent))
+    if commands and outcome.is_interrupted and state.phase is Phase.STOPPING:
+        commands.append(Say("stopping: trainers save after their step; Ctrl-C again ends them now"))
     state, more = _after_stop(state, now_s)
     return state, commands + more
+
+
+def _hurry(state: Lifecycle, now_s: float) -> tuple[Lifecycle, list[Command]]:
+    """Give trainers that save little time: they may wait for somebody in vain."""
+    if state.phase is not Phase.STOPPING or state.is_urgent:
+        return state, []
+    trainers = [task.name for task in state.of_role(Role.TRAINER)]
+    slow = [name for name in trainers if state.stages[name] is Stage.STOPPING]
+    since_s = now_s if slow else state.since_s
+    return replace(state, is_urgent=True, since_s=since_s), [Stop(name) for name in slow]
 
 
 def _after_stop(
@@ -279,7 +307,7 @@ def _after_stop(
     trainers = [state.stages[task.name] for task in state.of_role(Role.TRAINER)]
     if Stage.STOPPING in trainers and not is_late:
         return state, []
-    rest = [task.name for task in state.tasks if state.stages[task.name] in _LIVE]
+    rest = [task.name for task in state.tasks if state.stages[task.name] in LIVE]
     if rest:
         stages = {**state.stages, **dict.fromkeys(rest, Stage.STOPPING)}
         state = replace(state, stages=stages, since_s=now_s)
@@ -330,7 +358,7 @@ def _late(state: Lifecycle, now_s: float) -> tuple[Lifecycle, list[Command]]:
 
 def _describe_wait(state: Lifecycle, now_s: float) -> str:
     """Which task on which machine waits for what, and for how long already."""
-    role = _STARTS.get(state.phase)
+    role = STARTS.get(state.phase)
     waiting = [
         task
         for task in state.tasks
@@ -367,22 +395,3 @@ def _find(state: Lifecycle, name: str) -> Task | None:
 
 def _with_stage(state: Lifecycle, name: str, stage: Stage) -> Lifecycle:
     return replace(state, stages={**state.stages, name: stage})
-
-
-def validate(state: Lifecycle) -> None:
-    """Check what must hold of every state; tests call this.
-
-    Raises:
-        AssertionError: Something does not.
-    """
-    assert set(state.stages) == {task.name for task in state.tasks}
-    assert (state.deadline_s is None) == (state.phase is Phase.ENDED)
-    assert (state.outcome is not None) == (state.phase in (Phase.STOPPING, Phase.ENDED))
-    if state.phase is Phase.ENDED:
-        assert not any(stage in _LIVE for stage in state.stages.values())
-    if state.outcome is None:
-        for earlier, later in combinations(_STARTS.values(), 2):
-            has_begun = any(state.stages[task.name] for task in state.of_role(later))
-            waits = any(state.stages[task.name] < Stage.READY for task in state.of_role(earlier))
-            assert not (has_begun and waits), f"a {later} began before every {earlier} was ready"
-        assert Stage.LOST not in state.stages.values()

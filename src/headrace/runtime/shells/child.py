@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -13,8 +14,11 @@ from pathlib import Path
 
 from headrace.runtime.workers.fork_client import ForkedProcess, ForkLease, ForkUnavailableError
 
-KILL_AFTER_S = 4.0
-"""How long a process may take to end before it is killed: trainers save what they have."""
+GRACE_S = 30.0
+"""How long a process may take to end before it is killed: trainers save after their step."""
+
+URGENT_GRACE_S = 4.0
+"""The same where somebody has failed: what waits for the one that failed does not end."""
 
 _WORDS_BYTES = 8192
 _WARNING = "[W"
@@ -46,7 +50,7 @@ class Child:
     ) -> None:
         self._log, self._end_by = log, end_by
         self._began_bytes = log.stat().st_size if log.exists() else 0
-        self._kill_s: float | None = None
+        self._kill_s = self._repeat_s = math.inf
         self._ended_s: float | None = None
         self._code: int | None = None
         self._input: int | None = None
@@ -75,8 +79,12 @@ class Child:
     def code(self) -> int | None:
         """How it ended; none while it lives. What it started in its session ends with it."""
         if self._ended_s is None:
-            if self._kill_s is not None and time.monotonic() >= self._kill_s:
+            now_s = time.monotonic()
+            if now_s >= self._kill_s:
                 self._kill()
+            elif now_s >= self._repeat_s:
+                self._repeat_s = math.inf
+                self._ask_to_end()
             return None
         if self._code is None:
             # Before its number is free for others, which the group still has.
@@ -90,20 +98,22 @@ class Child:
         """How long it has been gone."""
         return 0.0 if self._ended_s is None else time.monotonic() - self._ended_s
 
-    def stop(self, patience_s: float = KILL_AFTER_S) -> None:
-        """Ask it to end; `code` kills it when it takes too long."""
-        if self._kill_s is not None or self.code is not None:
-            return
-        self._kill_s = time.monotonic() + patience_s
-        if self._end_by is None:
-            self._close_input()
-        else:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, self._end_by)
+    def stop(self, grace_s: float = URGENT_GRACE_S) -> None:
+        """Ask it to end; `code` asks again halfway through the grace period, and kills it after.
 
-    def end(self, patience_s: float = 1.0) -> None:
+        Asked again with less time, it gets less.
+        """
+        if self.code is not None:
+            return
+        now_s, is_first = time.monotonic(), math.isinf(self._kill_s)
+        if now_s + grace_s < self._kill_s:
+            self._kill_s, self._repeat_s = now_s + grace_s, now_s + grace_s / 2
+        if is_first:
+            self._ask_to_end()
+
+    def end(self, grace_s: float = 1.0) -> None:
         """Stop it and wait."""
-        self.stop(patience_s)
+        self.stop(grace_s)
         while self.code is None:
             time.sleep(0.01)
 
@@ -119,6 +129,13 @@ class Child:
         said = [line.strip() for line in lines if line.strip() and not line.startswith(_WARNING)]
         errors = [line for line in said if "error" in line.lower()]
         return (errors or said or [""])[-1][:500]
+
+    def _ask_to_end(self) -> None:
+        if self._end_by is None:
+            self._close_input()
+        else:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, self._end_by)
 
     def _close_input(self) -> None:
         if self._input is not None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.runtime.endings import how_ended
 from headrace.runtime.folders import PREFIX, namespace, remove_forgotten
-from headrace.runtime.shells.child import Child
+from headrace.runtime.shells.child import GRACE_S, URGENT_GRACE_S, Child
 from headrace.runtime.shells.here import interface_of, nic_bytes, rss_bytes, write_private
 from headrace.runtime.version import own_version
 from headrace.runtime.workers.fork_client import ForkLease
@@ -98,10 +98,14 @@ class Shell:
         """The clock of this machine that traces use."""
         return time.monotonic()
 
-    def stop(self) -> None:
-        """Ask the process to end; `state` says when it has."""
+    def stop(self, is_urgent: bool) -> None:
+        """Ask the process to end; `state` says when it has.
+
+        Args:
+            is_urgent: Whether somebody has failed, and others may wait for it in vain.
+        """
         if self._child is not None:
-            self._child.stop()
+            self._child.stop(URGENT_GRACE_S if is_urgent else GRACE_S)
 
     def close(self) -> None:
         """End whatever is left, and remove the folder."""
