@@ -8,7 +8,7 @@ from headrace.core.profile import BatchTraffic, Profile, StoreTraffic, TaskTime,
 # All figures as in examples/testbed/profile.yaml, which derives every one of them.
 _BYTES_PER_SEED = 93_480.0
 _PEAK_TO_MEAN = 1.16
-_SEEDS_PER_SAMPLER = 1000.0
+_SEEDS_PER_SAMPLER, _SEEDS_PER_TRAINER = 1000.0, 2000.0
 _TASK_TIMES_S = {
     Role.STORE: 28e-3,
     Role.SAMPLER: 29e-3,
@@ -35,10 +35,12 @@ def default_profile() -> Profile:
         source="synthetic",
         note=(
             f"GraphSAGE on ogbn-products, {_BYTES_PER_SEED / 1e3:.1f} KB per seed from all stores "
-            f"alike and again to the trainer, peak-to-mean {_PEAK_TO_MEAN} from the stores; per "
-            f"{_SEEDS_PER_SAMPLER:,.0f} seeds and sampler {times} (estimates for a GTX 1080Ti)"
+            f"alike and again to the trainer, peak-to-mean {_PEAK_TO_MEAN} from the stores; at "
+            f"{_SEEDS_PER_SAMPLER:,.0f} seeds per sampler and {_SEEDS_PER_TRAINER:,.0f} per "
+            f"trainer {times} (estimates for a GTX 1080Ti)"
         ),
         seeds_per_sampler=_SEEDS_PER_SAMPLER,
+        seeds_per_trainer=_SEEDS_PER_TRAINER,
         task_times={role: {"default": TaskTime(mean=time)} for role, time in _TASK_TIMES_S.items()},
         store_traffic=StoreTraffic(bytes_per_seed=_BYTES_PER_SEED, variation=variation),
         batch_traffic=BatchTraffic(bytes_per_seed=_BYTES_PER_SEED),

@@ -10,7 +10,7 @@ import numpy as np
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
 from headrace.graph.capacity import shares_of
-from headrace.graph.opening import PartitionedGraph, open_graph
+from headrace.graph.opening import PartitionedGraph
 from headrace.graph.partitioning import BALANCED, Wanted, check_folder
 from headrace.graph.partitioning import partition as make_parts
 from headrace.graph.source import GraphSource
@@ -18,6 +18,7 @@ from headrace.graph.sources.finding import open_source
 from headrace.graph.sources.pyg import from_pyg
 from headrace.graph.verifying import verify
 from headrace.graph.watching import Watcher
+from headrace.runtime.run_graph import open_graph
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData

@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from headrace.core.errors import SpecError
-from headrace.core.job import Role
+from headrace.core.job import Job, Role
 from headrace.core.units import SECONDS_SCHEMA, Bytes, Count, Number, Seconds
 from headrace.core.values import Spec
 
@@ -203,8 +203,9 @@ class Profile(_Figure):
     Attributes:
         source: `measured`, or `synthetic` with the model's origin in `note`.
         note: Where the figures come from.
-        seeds_per_sampler: Seeds per sampler and iteration at which task times hold; sampler and
-            trainer times scale in proportion. 0 means the job's own number.
+        seeds_per_sampler: Seeds per sampler and iteration at which sampler times hold, which scale
+            in proportion. 0 means the job's own number.
+        seeds_per_trainer: The same for trainers. 0 means those of all of the trainer's samplers.
         task_times: Times per role, then per machine class; class `default` stands for all others.
         store_traffic: Store to sampler volumes.
         batch_traffic: Sampler to trainer volumes.
@@ -216,11 +217,24 @@ class Profile(_Figure):
     source: Literal["measured", "synthetic"] = "synthetic"
     note: str = ""
     seeds_per_sampler: Number = Field(default=0.0, ge=0)
+    seeds_per_trainer: Number = Field(default=0.0, ge=0)
     task_times: Mapping[Role, Mapping[str, TaskTime]]
     store_traffic: StoreTraffic
     batch_traffic: BatchTraffic
     model_bytes: Bytes | None = None
     skipped: Annotated[Count, Field(ge=0)] | None = None
+
+    def nominal_seeds(self, job: Job) -> tuple[float, float]:
+        """Seeds per iteration of a sampler and of a trainer at which their times hold."""
+        per_sampler = self.seeds_per_sampler or job.batch_size / job.samplers_per_trainer
+        return per_sampler, self.seeds_per_trainer or per_sampler * job.samplers_per_trainer
+
+    def seed_scale(self, role: Role, job: Job) -> float:
+        """By what the times of a role are multiplied for a job's batch size, shared equally."""
+        per_sampler, per_trainer = self.nominal_seeds(job)
+        if role is Role.SAMPLER:
+            return job.batch_size / job.samplers_per_trainer / per_sampler
+        return job.batch_size / per_trainer if role is Role.TRAINER else 1.0
 
     def task_time(self, role: Role, kind: str) -> TaskTime:
         """Time of a role on a machine class; 0 for ring steps nobody measured.

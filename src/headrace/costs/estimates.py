@@ -73,10 +73,10 @@ def task_times(
         [cache[ROLES[graph.role[j]], kinds[machines[j]]] for j in range(graph.num_tasks)]
     )
     per_sampler = seeds.sum(axis=1)
-    nominal = profile.seeds_per_sampler or job.batch_size / job.samplers_per_trainer
-    times[graph.first_sampler : graph.first_trainer] *= per_sampler / nominal
-    per_trainer = per_sampler.reshape(graph.num_trainers, -1).mean(axis=1)
-    times[graph.first_trainer : graph.first_server] *= per_trainer / nominal
+    sampler_seeds, trainer_seeds = profile.nominal_seeds(job)
+    times[graph.first_sampler : graph.first_trainer] *= per_sampler / sampler_seeds
+    per_trainer = per_sampler.reshape(graph.num_trainers, -1).sum(axis=1)
+    times[graph.first_trainer : graph.first_server] *= per_trainer / trainer_seeds
     if graph.num_tasks > graph.first_ring:
         times[graph.first_ring] = 0.0
     return times

@@ -46,12 +46,11 @@ def compute_bound_s(cluster: Cluster, job: Job, profile: Profile) -> float:
     kinds = {machine.kind for machine in cluster.hosts}
 
     def fastest_s(role: Role) -> float:
-        return min(profile.task_time(role, kind).mean for kind in kinds)
+        fastest_s = min(profile.task_time(role, kind).mean for kind in kinds)
+        return fastest_s * profile.seed_scale(role, job)
 
-    wanted = job.batch_size / job.samplers_per_trainer
-    share = wanted / profile.seeds_per_sampler if profile.seeds_per_sampler else 1.0
     store_s = max(profile.task_time(Role.STORE, kind).mean for kind in kinds)
-    sampler_s, trainer_s = share * fastest_s(Role.SAMPLER), share * fastest_s(Role.TRAINER)
+    sampler_s, trainer_s = fastest_s(Role.SAMPLER), fastest_s(Role.TRAINER)
     cycle_s = trainer_s
     if job.sync is Sync.PS:
         cycle_s += fastest_s(Role.SERVER)

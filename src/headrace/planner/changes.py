@@ -86,6 +86,9 @@ def rehearse_changes(
     Raises:
         SpecError: The profile does not fit the plan.
     """
+    # A trainer's batch does not change with its number of samplers.
+    _, per_trainer = profile.nominal_seeds(plan.job)
+    profile = profile.model_copy(update={"seeds_per_trainer": per_trainer})
     base = _Setup(
         plan.cluster, _job_of(plan, profile), profile, plan.placed, plan.seeds, plan.policy
     )

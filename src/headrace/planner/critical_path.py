@@ -120,15 +120,15 @@ def _model_of(
             profile.task_time(ROLES[code], machine.kind).mean for machine in cluster.hosts
         ]
     per_sampler = seeds.sum(axis=1)
-    nominal = profile.seeds_per_sampler or job.batch_size / job.samplers_per_trainer
+    sampler_seeds, trainer_seeds = profile.nominal_seeds(job)
     is_ring = graph.num_tasks > graph.first_ring
     sync = (graph.kind == EdgeKind.GRADIENT) | (graph.kind == EdgeKind.RING)
     return PathModel(
         nic_out=cluster.nic_out_bytes_per_s(),
         nic_in=cluster.nic_in_bytes_per_s(),
         time_s=time_s,
-        sampler_scale=per_sampler / nominal,
-        trainer_scale=per_sampler.reshape(num_trainers, -1).mean(axis=1) / nominal,
+        sampler_scale=per_sampler / sampler_seeds,
+        trainer_scale=per_sampler.reshape(num_trainers, -1).sum(axis=1) / trainer_seeds,
         store_end_s=np.cumsum(np.tile(time_s[0], (num_iterations, 1)), axis=0),
         graph_bytes=np.ascontiguousarray(by_store.transpose(2, 1, 0)),
         batch_bytes=np.ascontiguousarray(volumes[num_samplers * num_machines :].T),

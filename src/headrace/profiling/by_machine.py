@@ -29,16 +29,14 @@ def filled_in(measured: Profile, plan: Plan) -> Profile:
     known = plan.profile
     if known.source != "measured":
         return measured
-    nominal = plan.job.batch_size / plan.job.samplers_per_trainer
-    scale = nominal / known.seeds_per_sampler if known.seeds_per_sampler else 1.0
 
     def time_of(role: Role, name: str, kind: str) -> TaskTime:
         seen = measured.task_times[role].get(name)
         if role not in known.task_times or (seen is not None and role is not Role.RING):
             return seen or measured.task_time(role, name)
         planned = known.task_time(role, kind)
-        if role in (Role.SAMPLER, Role.TRAINER):
-            planned = planned.model_copy(update={"mean": planned.mean * scale})
+        mean_s = planned.mean * known.seed_scale(role, plan.job)
+        planned = planned.model_copy(update={"mean": mean_s})
         return planned if seen is None or planned.mean <= seen.mean else seen
 
     times = {

@@ -78,6 +78,7 @@ def profile_trace(trace: Trace, plan: Plan, skip: int | None = None) -> Profile:
         source="measured",
         note=f"{num - skip} iterations of {plan.job.name} on {plan.cluster.num_machines} machines",
         seeds_per_sampler=plan.job.batch_size / plan.job.samplers_per_trainer,
+        seeds_per_trainer=plan.job.batch_size,
         task_times=_task_times(trace, plan, skip, num),
         store_traffic=volumes.stores(),
         batch_traffic=volumes.batches(),

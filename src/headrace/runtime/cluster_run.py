@@ -149,7 +149,7 @@ def run_cluster(wanted: ClusterRun, watcher: RunWatcher) -> dict[str, Any]:
         KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP, after everything has ended.
     """
     graph = check(wanted)
-    code = pack(wanted.working_dir or wanted.script.parent, wanted.script)
+    code = pack(wanted.working_dir or wanted.script.parent, wanted.script, watcher.say)
     with ExitStack() as stack:
         interrupted = Interruption()
         stack.enter_context(signals_set(interrupted))

@@ -26,7 +26,8 @@ def describe(wanted: ClusterRun) -> dict[str, Any]:
         MissingExtraError: Ray is not installed.
     """
     graph = check(wanted)
-    code = pack(wanted.working_dir or wanted.script.parent, wanted.script)
+    left_out: list[str] = []
+    code = pack(wanted.working_dir or wanted.script.parent, wanted.script, left_out.append)
     plan = wanted.plan
     with connected(wanted) as ray:
         nodes = find_nodes(plan.cluster, ray.nodes())
@@ -59,6 +60,7 @@ def describe(wanted: ClusterRun) -> dict[str, Any]:
         f"trainers meet at {meeting.address}; all ports are free ones, chosen at the start",
         f"connections between machines are {'encrypted' if wanted.tls else 'not encrypted'}",
         f"{len(code) / 1e6:.1f} MB of code go to the trainers",
+        *left_out,
     ]
     tasks = [
         {

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from headrace.graph import opening
 from headrace.graph.feeding.feed import Feed
 from headrace.graph.feeding.recording import StepRecorder
 from headrace.graph.loading import loaders
 from headrace.graph.loading.access import GraphAccess
 from headrace.graph.loading.inputs import links_of, seeds_of
 from headrace.graph.loading.stores import find_access
-from headrace.graph.opening import PartitionedGraph, open_graph
+from headrace.graph.opening import PartitionedGraph
 from headrace.runtime.context import RunContext, current_run
 from headrace.runtime.feeds import (
     can_feed,
@@ -31,6 +32,7 @@ from headrace.runtime.feeds import (
 from headrace.runtime.first_batch import ASKED
 from headrace.runtime.messages import send, tell_note
 from headrace.runtime.parameter_check import tell_parameters
+from headrace.runtime.run_graph import open_graph
 from headrace.runtime.sharing import Share, SharedBatches, take_share
 from headrace.runtime.stepping import steps_of
 
@@ -268,7 +270,7 @@ def _find(settings: dict[str, Any]) -> tuple[RunContext | None, PartitionedGraph
         data = settings["data"] = open_graph(data)
     if isinstance(data, PartitionedGraph) and run.parts is not None and data.folder != run.parts:
         # A machine may have its own copy of the graph, which its stores and samplers know.
-        served = open_graph(run.parts)
+        served = opening.open_graph(run.parts)
         if served.manifest == data.manifest:
             data = settings["data"] = served
     return run, data if isinstance(data, PartitionedGraph) else None

@@ -160,13 +160,10 @@ def iteration_time_s(trace: Trace) -> float:
 def expected_of(plan: Plan) -> Figures:
     """What a plan was made for."""
     profile, job = plan.profile, plan.job
-    nominal = job.batch_size / job.samplers_per_trainer
-    scale = nominal / profile.seeds_per_sampler if profile.seeds_per_sampler else 1.0
     kinds = {host.kind for host in plan.cluster.hosts}
     roles = [role for role in _COMPARED if role is not Role.SERVER or job.num_servers]
     times_s = {
-        (role, kind): profile.task_time(role, kind).mean
-        * (scale if role in (Role.SAMPLER, Role.TRAINER) else 1.0)
+        (role, kind): profile.task_time(role, kind).mean * profile.seed_scale(role, job)
         for role in roles
         for kind in kinds
     }

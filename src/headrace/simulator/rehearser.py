@@ -236,10 +236,10 @@ class Rehearser:
         np.copyto(self._instance.edge_bytes, edge_volumes(graph, job, profile, seeds))
         self._scale[:] = 1.0
         per_sampler = seeds.sum(axis=1)
-        nominal = profile.seeds_per_sampler or job.batch_size / job.samplers_per_trainer
-        self._scale[graph.first_sampler : graph.first_trainer] = per_sampler / nominal
-        per_trainer = per_sampler.reshape(graph.num_trainers, -1).mean(axis=1)
-        self._scale[graph.first_trainer : graph.first_server] = per_trainer / nominal
+        sampler_seeds, trainer_seeds = profile.nominal_seeds(job)
+        self._scale[graph.first_sampler : graph.first_trainer] = per_sampler / sampler_seeds
+        per_trainer = per_sampler.reshape(graph.num_trainers, -1).sum(axis=1)
+        self._scale[graph.first_trainer : graph.first_server] = per_trainer / trainer_seeds
         if self._is_ring:
             self._scale[graph.first_ring] = 0.0
 

@@ -5,7 +5,7 @@ import pytest
 from pydantic import ValidationError
 
 from headrace.core.errors import SpecError
-from headrace.core.job import Role
+from headrace.core.job import Job, Role
 from headrace.core.profile import NUM_QUANTILES, Profile, StoreTraffic, TaskTime, Variation
 
 
@@ -123,3 +123,19 @@ def test_errors_have_the_shape_of_the_matrix() -> None:
     assert StoreTraffic(matrix=matrix, relative_errors=errors).relative_errors == errors
     with pytest.raises(SpecError, match="another shape than matrix"):
         StoreTraffic(matrix=matrix, relative_errors=((0.1, 0.2),))
+
+
+@pytest.mark.parametrize(
+    ("per_sampler", "per_trainer", "expected"),
+    [(0, 0, (100, 200)), (50, 0, (50, 100)), (50, 400, (50, 400)), (0, 400, (100, 400))],
+)
+def test_times_hold_for_so_many_seeds(
+    per_sampler: float, per_trainer: float, expected: tuple[float, float]
+) -> None:
+    seeds = {"seeds_per_sampler": per_sampler, "seeds_per_trainer": per_trainer}
+    profile = profile_of().model_copy(update=seeds)
+    job = Job(trainers=1, batch_size=200, samplers_per_trainer=2)
+    assert profile.nominal_seeds(job) == expected
+    assert profile.seed_scale(Role.SAMPLER, job) == 100 / expected[0]
+    assert profile.seed_scale(Role.TRAINER, job) == 200 / expected[1]
+    assert profile.seed_scale(Role.STORE, job) == 1.0

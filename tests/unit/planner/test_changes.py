@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.core.job import Role
 from headrace.core.plan import Plan
+from headrace.core.profile import TaskTime
 from headrace.planner.changes import rehearse_changes
 from headrace.planner.planning import make_plan
 from tests.unit.planner.small import CLUSTER, JOB, PROFILE
@@ -53,3 +55,17 @@ def test_parts_follow_network_cards_where_they_do_not_yet() -> None:
     assert name not in {change.change for change in fitting}
     _, unknown = rehearse_changes(few, few.profile, 30)
     assert name not in {change.change for change in unknown}
+
+
+@pytest.mark.parametrize("says_per_trainer", [True, False])
+def test_more_samplers_do_not_shorten_what_a_trainer_computes(says_per_trainer: bool) -> None:
+    times = {**PROFILE.task_times, Role.TRAINER: {"default": TaskTime(mean=0.5)}}
+    figures = {"task_times": times, "seeds_per_sampler": 100.0}
+    if says_per_trainer:
+        figures["seeds_per_trainer"] = 100.0
+    job = JOB.model_copy(update={"samplers_per_trainer": 1})
+    plan = make_plan(CLUSTER, job, PROFILE.model_copy(update=figures), policy="maxmin")
+    time_s, tried = rehearse_changes(plan, plan.profile, 30)
+    assert time_s == pytest.approx(0.5, rel=0.1)
+    more = next(change for change in tried if change.change.startswith("2 samplers per trainer"))
+    assert abs(more.saving) < 0.05

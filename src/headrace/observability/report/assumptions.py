@@ -65,9 +65,7 @@ def _time_s(profile: Profile, role: Role, kind: str, plan: Plan) -> float | None
         time_s = profile.task_time(role, kind).mean
     except SpecError:
         return None
-    if role in (Role.SAMPLER, Role.TRAINER) and profile.seeds_per_sampler:
-        time_s *= plan.job.batch_size / plan.job.samplers_per_trainer / profile.seeds_per_sampler
-    return time_s
+    return time_s * profile.seed_scale(role, plan.job)
 
 
 def _store_bytes(profile: Profile, plan: Plan) -> float | None:
