@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self
 import typer
 
 from headrace.cli import choices, voice
+from headrace.cli.dry_run import show_dry_run
 from headrace.cli.files import check_script
 from headrace.cli.options import (
     Address,
@@ -97,6 +98,9 @@ def run(
     independent: Annotated[
         bool, typer.Option("--independent", help="A model per trainer.")
     ] = False,
+    allow_nan: Annotated[
+        bool, typer.Option("--allow-nan", help="Go on after infinite gradients.")
+    ] = False,
     traffic: TrafficOption = None,
     track: Annotated[
         list[str] | None,
@@ -142,6 +146,7 @@ def run(
             "elastic": elastic or None,
             "replan": replan or None,
             "independent": independent or None,
+            "allow_nan": allow_nan or None,
             "traffic": traffic_of(traffic),
             "track": None if track is None else tuple(track),
         }
@@ -161,7 +166,7 @@ def run(
         if dry_run:
             raise SpecError("--dry-run shows where a plan goes", "give --plan, or drop --local")
         words = tuple(arguments or ())
-        here = LocalRun(script, words, graph, stores, samplers, tls, wanted_config)
+        here = LocalRun(script, words, graph, stores, samplers, tls, wanted_config, allow_nan)
         _run_local(here, tuple(track or ()), as_json)
     if auto and (plan is not None or local or dry_run):
         raise SpecError(
@@ -194,6 +199,7 @@ def run(
         elastic=elastic,
         replan=replan or auto,
         independent=independent,
+        allow_nan=allow_nan,
         traffic=traffic_of(traffic) or "none",
         track=tuple(track or ()),
     )
@@ -203,25 +209,9 @@ def run(
         shown = partial(run_shown, as_json=as_json)
         run_auto(run_of, graph, cluster, job, address, as_json, shown)
     elif dry_run:
-        _rehearse(run_of(load_plan(plan)), as_json)
+        show_dry_run(run_of(load_plan(plan)), as_json)
     else:
         _run_cluster(run_of(load_plan(plan)), as_json)
-
-
-def _rehearse(wanted: ClusterRun, as_json: bool) -> None:
-    from headrace.api.cluster_running import describe
-
-    found = describe(wanted)
-    if as_json:
-        typer.echo(json.dumps(found))
-        return
-    for task in found["tasks"]:
-        needs = ", ".join(f"{amount:g} {name}" for name, amount in task["needs"].items())
-        typer.echo(f"{task['name']:<12} {task['machine']:<12} {task['address']:<16} {needs}")
-    for machine in found["machines"]:
-        typer.echo(f"{machine['name']}: {machine['graph']}")
-    for line in found["notes"]:
-        typer.echo(line)
 
 
 def _resume(

@@ -84,6 +84,8 @@ class ClusterRun:
         track: Who keeps figures: `tensorboard[:DIR]`, `mlflow[:URI]`.
         independent: Whether each trainer may have a model of its own; else their parameters are
             compared after the first steps.
+        allow_nan: Whether losses and gradients may be infinite or not a number; else that ends the
+            run.
         files: Texts to keep in the run's folder, by name.
     """
 
@@ -108,6 +110,7 @@ class ClusterRun:
     traffic: Traffic = "none"
     track: tuple[str, ...] = ()
     independent: bool = False
+    allow_nan: bool = False
     files: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -249,6 +252,7 @@ class _Run:
             newest_whole(folder.checkpoints),
             wanted.plan,
             PATIENCE_S if wanted.max_restarts else 0.0,
+            wanted.allow_nan,
         )
         traffic = control_of(plan, recorder.say) if wanted.traffic == "plan" else None
         crew = Crew(slots, f"{folder.run_id}-{number}", wanted.cache, traffic)

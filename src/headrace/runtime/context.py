@@ -64,6 +64,7 @@ class RunContext(Value):
             of their names, which need not be that of ranks.
         counts: Seeds per epoch of every lane of the job, by split.
         lane_counts: How many lanes each sampler of the job has; none for one each.
+        allow_nan: Whether losses and gradients may be infinite or not a number.
         seeds: Folder with original ids: `<split>-<task>.npy` for the trainer and its samplers.
     """
 
@@ -96,6 +97,7 @@ class RunContext(Value):
     shares: tuple[int, ...] = ()
     counts: Mapping[str, tuple[int, ...]] = Field(default_factory=dict)
     lane_counts: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    allow_nan: bool = False
     seeds: Path | None = None
 
     @property

@@ -29,6 +29,7 @@ from headrace.runtime.feeds import (
     portions_of,
     start_samplers,
 )
+from headrace.runtime.finite_check import watch_gradients
 from headrace.runtime.first_batch import ASKED
 from headrace.runtime.messages import send, tell_note
 from headrace.runtime.parameter_check import tell_parameters
@@ -264,6 +265,7 @@ def _find(settings: dict[str, Any]) -> tuple[RunContext | None, PartitionedGraph
     run, data = current_run(), settings["data"]
     if run is not None:
         tell_parameters(run)
+        watch_gradients(run)
     if run is None or settings.get("connect"):
         return run, None
     if isinstance(data, str | os.PathLike):

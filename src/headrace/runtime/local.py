@@ -50,6 +50,7 @@ class LocalRun:
         num_samplers: Processes that make batches for each loader that trains; 0 for none.
         tls: Whether stores encrypt, which nobody needs on one machine.
         config: What the user set for the script.
+        allow_nan: Whether losses and gradients may be infinite or not a number.
     """
 
     script: Path
@@ -59,6 +60,7 @@ class LocalRun:
     num_samplers: int = 1
     tls: bool = False
     config: Mapping[str, Any] = field(default_factory=dict)
+    allow_nan: bool = False
 
 
 class RunWatcher(Protocol):
@@ -146,6 +148,7 @@ def _run(wanted: LocalRun, num_stores: int, machine: str, folder: Path, watcher:
             num_samplers=wanted.num_samplers,
             log=folder / "samplers.log",
             config=dict(wanted.config),
+            allow_nan=wanted.allow_nan,
         )
         path = folder / "context.json"
         path.write_text(context.model_dump_json(), encoding="utf-8")

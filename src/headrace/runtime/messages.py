@@ -122,6 +122,7 @@ def report(**figures: SupportsFloat | str) -> None:
 
     Raises:
         SpecError: A figure is neither a number nor a text.
+        NotFiniteError: A loss is not finite, and the run does not allow that.
     """
     plain = {name: _plain(name, value) for name, value in figures.items()}
     run = current_run()
@@ -130,6 +131,10 @@ def report(**figures: SupportsFloat | str) -> None:
         sys.stdout.flush()
         return
     send(run.messages, {"kind": "report", "figures": plain})
+    # Only here: what looks at figures sends messages.
+    from headrace.runtime.finite_check import check_figures
+
+    check_figures(run, plain)
 
 
 def line_of(figures: Mapping[str, Any]) -> str:

@@ -85,6 +85,7 @@ class Orders:
         began: The plan with which the run began, if it goes on with another: who took which seeds.
         patience_s: How long stores and samplers that are lost are waited for, and replaced; 0 to
             end with the first.
+        allow_nan: Whether losses and gradients may be infinite or not a number.
     """
 
     def __init__(
@@ -99,9 +100,10 @@ class Orders:
         resume: Checkpoint | None = None,
         began: Plan | None = None,
         patience_s: float = PATIENCE_S,
+        allow_nan: bool = False,
     ) -> None:
         self._iterations = iterations
-        self._patience_s = patience_s
+        self._patience_s, self._allow_nan = patience_s, allow_nan
         self._checkpoint_every, self._resume = checkpoint_every, resume
         self._plan, self._nodes, self._tls, self._config = plan, nodes, tls, config
         self._dealt = Dealt.of(began or plan, graph)
@@ -185,6 +187,7 @@ class Orders:
             "servers": self._servers(),
             "tls": self._tls,
             "patience_s": self._patience_s,
+            "allow_nan": self._allow_nan,
             "num_samplers": per_trainer,
             "rank": self.ranks[trainer],
             "world_size": job.trainers,

@@ -40,6 +40,7 @@ class RunFile(Value):
         traffic: Who shares the network: the plan's policy, or nobody but the system.
         track: Who keeps figures, as `--track` names them.
         independent: Whether each trainer may have a model of its own.
+        allow_nan: Whether losses and gradients may be infinite or not a number.
     """
 
     version: Literal[1] = 1
@@ -60,6 +61,7 @@ class RunFile(Value):
     traffic: Traffic = "none"
     track: tuple[str, ...] = ()
     independent: bool = False
+    allow_nan: bool = False
 
     def save(self, folder: Path) -> None:
         """Write it at one stroke."""

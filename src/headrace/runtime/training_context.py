@@ -20,6 +20,7 @@ from headrace.graph.source import SPLITS
 from headrace.runtime.checkpointing import Checkpoints
 from headrace.runtime.context import RunContext, current_run
 from headrace.runtime.embeddings import NodeEmbeddings
+from headrace.runtime.finite_check import hook_model, watch_gradients
 from headrace.runtime.loading import NeighborLoader
 from headrace.runtime.messages import report
 from headrace.runtime.served_models import ServedModels
@@ -71,6 +72,8 @@ class TrainContext:
         output: str | os.PathLike[str] = ".",
     ) -> None:
         TrainContext.num_made += 1
+        if run is not None:
+            watch_gradients(run)
         self.config: dict[str, Any] = {**(config or {}), **(run.config if run else {})}
         self.rank = run.rank if run else 0
         self.world_size = run.world_size if run else 1
@@ -190,6 +193,7 @@ class TrainContext:
             SpecError: There are parameter servers, and no optimizer or one that they do not know.
         """
         model = model.to(self.device)
+        hook_model(self._run, model.parameters())
         self._checkpoints.add(model, optimizer)
         if optimizer is not None:
             optimizer.register_step_post_hook(lambda *_: self._embeddings.step())

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.policies.lifecycle.events import Event, Regroup
+from headrace.policies.lifecycle.events import Event, Failed, Regroup
 from headrace.policies.recovery.events import MachinesJoined, Resume, Stepped
+from headrace.runtime import finite_check
 from headrace.runtime.calls import Calls
 from headrace.runtime.crew import Crew
 from headrace.runtime.drifting import DriftWatch
+from headrace.runtime.finite_check import FiniteCheck
 from headrace.runtime.mending import Mender
 from headrace.runtime.observer import Observer
 from headrace.runtime.orders import Orders
@@ -46,7 +48,7 @@ class Watch:
         drift: DriftWatch | None = None,
         parameters: ParameterCheck | None = None,
     ) -> None:
-        self._drift, self._parameters = drift, parameters
+        self._drift, self._parameters, self._finite = drift, parameters, FiniteCheck()
         self._crew, self._orders, self._calls = crew, orders, calls
         self._observer, self._mender, self._there, self._tell = observer, mender, there, tell
         self._stalls = StallWatch(crew.tasks, 0.0)
@@ -65,12 +67,13 @@ class Watch:
             if message.get("kind") == "note":
                 self._observer.say(f"{task}: {message['text']}")
             elif message.get("kind") == "parameters" and self._parameters is not None:
-                failed = self._parameters.see(str(task), message)
-                if failed is not None:
-                    self._tell(failed)
+                self._fail(self._parameters.see(str(task), message))
+            elif message.get("kind") == finite_check.KIND:
+                self._fail(self._finite.see(str(task), message, now_s))
 
     def look(self, now_s: float) -> None:
         """Do what it is time for."""
+        self._fail(self._finite.look(now_s))
         line, probes = self._stalls.look(now_s)
         if line:
             self._observer.say(line)
@@ -86,6 +89,10 @@ class Watch:
             drifted = self._drift.look(now_s, self._mender.state.saved is not None)
             if drifted is not None and isinstance(self._mender.take(drifted), Resume):
                 self._tell(Regroup(drifted.why))
+
+    def _fail(self, failed: Failed | None) -> None:
+        if failed is not None:
+            self._tell(failed)
 
     def _probe(self) -> None:
         self._observer.say("machines try whether they reach each other")

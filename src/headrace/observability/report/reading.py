@@ -112,7 +112,8 @@ def command_of(asked: Mapping[str, Any]) -> str:
         words.append("--no-tls")
     if asked.get("max_restarts") not in (None, 3):
         words += ["--max-restarts", str(asked["max_restarts"])]
-    words += [f"--{option}" for option in ("elastic", "replan", "independent") if asked.get(option)]
+    flags = ("elastic", "replan", "independent", "allow_nan")
+    words += [f"--{name.replace('_', '-')}" for name in flags if asked.get(name)]
     if asked.get("traffic") not in (None, "none"):
         words += ["--traffic", str(asked["traffic"])]
     for tool in asked.get("track") or ():
