@@ -25,6 +25,7 @@ from headrace.policies.lifecycle.events import (
     Stop,
     Task,
     Tick,
+    Verified,
     Waits,
 )
 from headrace.policies.lifecycle.invariants import validate
@@ -47,6 +48,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.just(Tick()),
     st.builds(Waits, NAMES, st.sampled_from(["a", "b"])),
     st.builds(Ready, NAMES),
+    st.builds(Verified, NAMES),
     st.builds(Heard, st.frozensets(NAMES)),
     st.builds(Ended, NAMES, st.sampled_from([0, 1, -9]), st.just("ended")),
     st.builds(Lost, NAMES | st.sampled_from(["m0", "m1"]), st.just("it is gone")),

@@ -177,7 +177,7 @@ def save_plan(plan: Plan, path: AnyPath) -> None:
         >>> headrace.save_plan(plan, "plan.json")
     """
     try:
-        Path(path).write_text(plan.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        Path(path).write_text(plan.to_text(indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         reason = error.strerror or error
         raise SpecError(f"{path} cannot be written ({reason})", "choose another path") from None

@@ -65,7 +65,7 @@ def plan(
         >>> job = headrace.Job(trainers=2, batch_size=100, iterations=20)
         >>> plan = headrace.plan(cluster, job)
         >>> plan
-        <Plan by anneal, priority: 2 trainers on 3 machines, 51.35 ms per iteration>
+        <Plan by anneal, priority: 2 trainers on 3 machines, 51.26 ms per iteration>
         >>> plan.placement.trainers
         ('m-1', 'm-2')
     """
@@ -115,13 +115,13 @@ def explain(plan: Plan, on_step: Callable[[str], None] = _ignore) -> Explanation
         >>> cluster = headrace.Cluster(machines=machines)
         >>> job = headrace.Job(trainers=2, batch_size=100, iterations=20)
         >>> headrace.explain(headrace.plan(cluster, job, policy="maxmin"))
-        51.49 ms per iteration, rehearsed.
+        51.39 ms per iteration, rehearsed.
         The bottleneck is the network: m-0 sends for 49.86 ms per iteration.
         What would help, by planning again:
-          doubling the NICs of m-0, m-1 and m-2 saves 42 % (30.09 ms)
-          a window of 4 instead of 2 changes nothing (51.33 ms)
-          doubling the NIC of m-0 alone costs 1.7 % (52.35 ms)
-          one more machine like m-0 costs 15 % (58.99 ms)
+          doubling the NICs of m-0, m-1 and m-2 saves 42 % (30 ms)
+          a window of 4 instead of 2 changes nothing (51.24 ms)
+          doubling the NIC of m-0 alone costs 1.7 % (52.25 ms)
+          one more machine like m-0 costs 15 % (58.9 ms)
     """
     return explain_plan(plan, on_step)
 

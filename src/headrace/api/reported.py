@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from headrace.api.runs import look_at
 from headrace.api.simulation import Simulation, simulate
 from headrace.core.errors import HeadraceError
@@ -71,7 +69,7 @@ class _Looking:
     def plan(self) -> Plan | None:
         try:
             return Plan.model_validate_json(self.folder.plan.read_bytes())
-        except (OSError, ValidationError):
+        except (OSError, ValueError):
             self.missing.append(
                 "There is no plan that can be read, so nothing is predicted and nothing measured "
                 "can be put in its place."

@@ -9,8 +9,9 @@ Example:
 from __future__ import annotations
 
 from headrace.runtime.local import LocalRun, RunWatcher
-from headrace.runtime.messages import line_of, report
+from headrace.runtime.messages import line_of
 from headrace.runtime.progress import Progress
+from headrace.runtime.script_report import report
 from headrace.runtime.tracking import run_local_tracked as run_local
 
 __all__ = ["LocalRun", "Progress", "RunWatcher", "line_of", "report", "run_local"]

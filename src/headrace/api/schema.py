@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
+from headrace.core.checked_file import KEY, CheckedFile
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
 from headrace.core.job import Job
@@ -57,6 +58,9 @@ def json_schema(kind: str) -> dict[str, Any]:
     for part in (schema, *schema.get("$defs", {}).values()):
         _describe_properties(part)
     schema["properties"]["version"]["description"] = "Version of the file format."
+    if issubclass(SCHEMA_KINDS[kind], CheckedFile):
+        about = "Of all else; without one, the file is read as it is."
+        schema["properties"][KEY] = {"type": "string", "description": about}
     return {"$schema": GenerateJsonSchema.schema_dialect, **schema}
 
 

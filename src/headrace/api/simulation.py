@@ -79,10 +79,10 @@ def simulate(
         >>> job = headrace.Job(trainers=2, batch_size=100, iterations=20)
         >>> simulation = headrace.simulate(cluster, job)
         >>> simulation
-        49.55 ms per iteration; 1.054 s for 20 under priority.
+        49.55 ms per iteration; 1.052 s for 20 under priority.
         The network is the bottleneck: m-2 sends at 97% of its 1 Gbps.
         >>> round(simulation.makespan_s, 3)
-        1.054
+        1.052
     """
     if policy is None:
         policy = default_policy(placement)
@@ -140,8 +140,8 @@ def compare(
         >>> job = headrace.Job(trainers=2, batch_size=100, iterations=20)
         >>> found = headrace.compare(cluster, job, policies=["maxmin", "fifo"])
         >>> found
-        maxmin        1.054 s    +0.0%
-        fifo          1.446 s   +37.2%
+        maxmin        1.052 s    +0.0%
+        fifo          1.444 s   +37.3%
         >>> found.best.policy
         'maxmin'
     """

@@ -40,7 +40,7 @@ from headrace.core.errors import DOCS_URL, ERRORS_PAGE
 
 EPILOG = (
     "Exit codes: 0 done, 1 failed, 2 not understood, 3 does not fit, 4 not installed, 5 to 7 a "
-    f"task failed, 70 a bug, 130 interrupted. See {DOCS_URL}{ERRORS_PAGE}"
+    f"task failed, 8 a file is damaged, 70 a bug, 130 interrupted. See {DOCS_URL}{ERRORS_PAGE}"
 )
 
 app = VerbApp(

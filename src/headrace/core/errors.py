@@ -60,6 +60,12 @@ class FileError(SpecError):
     page = "files.md"
 
 
+class DamagedGraphError(SpecError):
+    """A file of a graph has not the bytes that were written."""
+
+    exit_code = 8
+
+
 class InfeasibleError(HeadraceError):
     """The job does not fit the cluster, whatever the placement."""
 

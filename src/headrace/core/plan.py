@@ -15,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 
+from headrace.core.checked_file import CheckedFile
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
 from headrace.core.job import Job, Window
@@ -135,7 +136,7 @@ class Shortlist(Value):
     candidates: tuple[Candidate, ...] = Field(min_length=1)
 
 
-class Plan(Value):
+class Plan(CheckedFile):
     """A decision, with everything it was decided for.
 
     Attributes:

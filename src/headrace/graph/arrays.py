@@ -9,6 +9,7 @@ import shutil
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import cast
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from headrace.core.errors import SpecError
 from headrace.core.units import format_bytes
-from headrace.graph.manifest import DTypeName, FileInfo, numpy_dtype
+from headrace.graph.manifest import CHUNK_BYTES, DTypeName, FileInfo, numpy_dtype
 
 _READ_BYTES = 1 << 22
 
@@ -125,19 +126,73 @@ def map_array(path: Path, info: FileInfo) -> np.ndarray:
 def crc32_of(path: Path) -> int:
     """Checksum of a file, read in small pieces."""
     crc = 0
+    for piece in _pieces(path):
+        crc = zlib.crc32(piece, crc)
+    return crc
+
+
+def chunks_of(path: Path) -> tuple[int, ...]:
+    """Checksums of the chunks of a file; none if it has only one."""
+    if path.stat().st_size <= CHUNK_BYTES:
+        return ()
+    chunks, num_bytes = [0], 0
+    for piece in _pieces(path):
+        if num_bytes and num_bytes % CHUNK_BYTES == 0:
+            chunks.append(0)
+        chunks[-1] = zlib.crc32(piece, chunks[-1])
+        num_bytes += len(piece)
+    return tuple(chunks)
+
+
+def _pieces(path: Path) -> Iterator[memoryview]:
+    """A file, read in small pieces into the same memory; chunks are whole numbers of pieces."""
     buffer = memoryview(bytearray(min(_READ_BYTES, path.stat().st_size)))
     with path.open("rb", buffering=0) as file:
-        while num_bytes := file.readinto(buffer):
-            crc = zlib.crc32(buffer[:num_bytes], crc)
-    return crc
+        num_bytes = 0
+        while buffer and (read := file.readinto(buffer[num_bytes:])):
+            num_bytes += read
+            if num_bytes == len(buffer):
+                yield buffer
+                num_bytes = 0
+        if num_bytes:
+            yield buffer[:num_bytes]
+
+
+def damage_of(path: Path, name: str, info: FileInfo) -> str:
+    """What is wrong with a file's bytes, in a sentence; empty if nothing is.
+
+    Args:
+        path: The file.
+        name: What it is called in the sentence.
+        info: What it should be.
+    """
+    try:
+        num_bytes = path.stat().st_size
+        if num_bytes != info.bytes:
+            return f"{name} has {num_bytes} bytes instead of {info.bytes}"
+        if info.chunks:
+            return _damaged_chunk(name, chunks_of(path), info.chunks)
+        crc32 = crc32_of(path)
+    except FileNotFoundError:
+        return f"{name} is missing"
+    except OSError as error:
+        return f"{name} cannot be read: {error.strerror}"
+    if crc32 != info.crc32:
+        return f"{name} has the checksum {crc32:08x} instead of {info.crc32:08x}"
+    return ""
+
+
+def _damaged_chunk(name: str, found: Sequence[int], expected: Sequence[int]) -> str:
+    for number, (one, other) in enumerate(zip_longest(found, expected)):
+        if one != other:
+            start = number * CHUNK_BYTES
+            return f"{name} has another checksum from byte {start} to {start + CHUNK_BYTES}"
+    return ""
 
 
 def is_intact(path: Path, info: FileInfo) -> bool:
     """Whether a file is there and has the bytes it should have."""
-    try:
-        return path.stat().st_size == info.bytes and crc32_of(path) == info.crc32
-    except OSError:
-        return False
+    return not damage_of(path, path.name, info)
 
 
 def check_space(folder: Path, needed_bytes: int) -> None:
@@ -200,5 +255,9 @@ def _describe(path: Path, dtype: str, shape: tuple[int, ...]) -> FileInfo:
             os.fsync(file.fileno())
     # Made here from checked values; validating thousands would take longer than writing them.
     return FileInfo.model_construct(
-        dtype=cast("DTypeName", dtype), shape=shape, bytes=num_bytes, crc32=crc32
+        dtype=cast("DTypeName", dtype),
+        shape=shape,
+        bytes=num_bytes,
+        crc32=crc32,
+        chunks=chunks_of(path),
     )

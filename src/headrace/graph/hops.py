@@ -9,8 +9,9 @@ from typing import Protocol
 
 import numpy as np
 
-from headrace.core.errors import SpecError
+from headrace.core.errors import DamagedGraphError, SpecError
 from headrace.graph.kernels import relabelling, sampling
+from headrace.graph.manifest import REMEDY
 from headrace.graph.source import EdgeType
 
 _NONE = np.empty(0, np.int64)
@@ -122,6 +123,7 @@ class EdgePart:
         weights: Per edge; none if all neighbours are equally likely. What weighs nothing is never
             chosen.
         times: Per edge, integers: of the edge or of its source; none if time does not matter.
+        num_sources: How many nodes the sources may be; none if that is not looked at.
 
     Raises:
         SpecError: Weights or times are something else than a number per edge.
@@ -134,6 +136,7 @@ class EdgePart:
     originals: np.ndarray
     weights: np.ndarray | None = None
     times: np.ndarray | None = None
+    num_sources: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("indptr", "indices", "originals", "weights", "times"):
@@ -251,8 +254,21 @@ def hop_over(parts: Sequence[EdgePart], request: HopRequest) -> Hop:
             request.nodes, part.first_node, num_owned, part.first_edge, part.indices,
             slots, edges, neighbours,
         )  # fmt: skip
+    _check_sources(request.edge_type, neighbours, parts[0].num_sources)
     edges = edges if request.rule.edge_ids else _NONE
     return Hop(counts, neighbours, edges)
+
+
+def _check_sources(edge_type: EdgeType, neighbours: np.ndarray, num_sources: int | None) -> None:
+    """Let no damaged file lead others out of their arrays."""
+    if num_sources is None or not len(neighbours):
+        return
+    if not 0 <= neighbours.min() <= neighbours.max() < num_sources:
+        raise DamagedGraphError(
+            f"the graph is damaged: edges of type {edge_type} come from nodes that are not below "
+            f"{num_sources}",
+            REMEDY,
+        )
 
 
 def _or_none(values: np.ndarray | None) -> np.ndarray:

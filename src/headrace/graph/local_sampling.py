@@ -8,6 +8,7 @@ import numpy as np
 
 from headrace.core.errors import SpecError
 from headrace.graph.hops import EdgePart, LocalSource, Rule
+from headrace.graph.manifest import edge_path
 from headrace.graph.opening import PartitionedGraph
 from headrace.graph.relabelling import DENSE_LIMIT
 from headrace.graph.sampling import Sampler
@@ -66,7 +67,7 @@ def open_edge_parts(
     if not edges_have(graph, weight, time) and time is not None:
         node_times = node_column(graph, time)
     parts: dict[EdgeType, list[EdgePart]] = {}
-    for edge in graph.manifest.edges:
+    for e, edge in enumerate(graph.manifest.edges):
         edge_type, names = edge.edge_type, {column.name for column in edge.columns}
         parts[edge_type] = []
         for number in range(graph.num_parts):
@@ -76,7 +77,9 @@ def open_edge_parts(
                 for name in (weight, time)
             )
             if edge.src in node_times:
-                times = node_times[edge.src][part.indices(edge_type)]
+                sources, path = part.indices(edge_type), edge_path(number, e, "indices")
+                graph.check_values(path, sources, graph.num_nodes(edge.src))
+                times = node_times[edge.src][sources]
             parts[edge_type].append(
                 EdgePart(
                     part.start(edge.dst),
@@ -86,6 +89,7 @@ def open_edge_parts(
                     part.original_ids(edge.dst),
                     weights,
                     times,
+                    graph.num_nodes(edge.src),
                 )
             )
     return parts

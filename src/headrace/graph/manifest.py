@@ -17,9 +17,12 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
+from headrace.core.checked_file import CheckedFile
 from headrace.core.errors import SpecError
 from headrace.core.values import Value
 from headrace.graph.source import EdgeType
+
+REMEDY = "copy or partition the graph again; `headrace graph verify` checks all of it"
 
 FORMAT_VERSION = 1
 
@@ -51,7 +54,11 @@ COLUMN_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.\-]{0,99}$"
 
 PARTITION_AGAIN = "partition the graph again"
 
+CHUNK_BYTES = 1 << 24
+"""What one checksum of a large file is of: a damaged one is named by the chunk."""
+
 _Size = Annotated[int, Field(ge=0)]
+_Checksum = Annotated[int, Field(ge=0, lt=2**32)]
 _Offsets = Annotated[tuple[_Size, ...], Field(min_length=2)]
 
 
@@ -63,12 +70,14 @@ class FileInfo(Value):
         shape: As numpy counts it.
         bytes: Size of the file.
         crc32: Of all bytes, as zlib computes it.
+        chunks: The same of every `CHUNK_BYTES`, for files of more; none in graphs of before 0.2.
     """
 
     dtype: DTypeName
     shape: tuple[_Size, ...]
     bytes: _Size
-    crc32: Annotated[int, Field(ge=0, lt=2**32)]
+    crc32: _Checksum
+    chunks: tuple[_Checksum, ...] = ()
 
 
 class ColumnInfo(Value):
@@ -150,7 +159,7 @@ class LinkInfo(Value):
     num_links: _Size
 
 
-class Manifest(Value):
+class Manifest(CheckedFile):
     """A graph in parts.
 
     Attributes:
@@ -311,7 +320,7 @@ def save_manifest(manifest: Manifest, folder: Path) -> None:
     path = folder / MANIFEST
     fresh = path.with_suffix(".new")
     with fresh.open("w", encoding="utf-8") as file:
-        file.write(manifest.model_dump_json(indent=1) + "\n")
+        file.write(manifest.to_text(indent=1) + "\n")
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.core.errors import MissingExtraError, SpecError
+from headrace.core.errors import DamagedGraphError, MissingExtraError, SpecError
 from headrace.graph.arrays import map_array
 from headrace.graph.manifest import (
     PARTITION_AGAIN,
+    REMEDY,
     ColumnInfo,
     Manifest,
     edge_path,
@@ -21,6 +22,7 @@ from headrace.graph.manifest import (
     node_path,
 )
 from headrace.graph.source import EdgeType
+from headrace.graph.verification import check_file
 
 if TYPE_CHECKING:
     import torch
@@ -123,7 +125,9 @@ class PartitionedGraph:
         """
         t = self.manifest.node_index(node_type)
         _check_ids(node_type, original_ids, self.num_nodes(node_type))
-        return np.asarray(self.array(ids_path(t))[original_ids], np.int64)
+        new_ids = np.asarray(self.array(ids_path(t))[original_ids], np.int64)
+        self.check_values(ids_path(t), new_ids, self.num_nodes(node_type))
+        return new_ids
 
     def to_original(self, node_type: str, new_ids: np.ndarray) -> np.ndarray:
         """Original ids of nodes, `int64`.
@@ -153,6 +157,17 @@ class PartitionedGraph:
             )
         return self.array(link_path(split, e))
 
+    def check_values(self, path: str, ids: np.ndarray, end: int) -> None:
+        """See whether ids that were read of an array can be meant.
+
+        Raises:
+            DamagedGraphError: One is not from 0 to `end`.
+        """
+        if ids.size and not 0 <= ids.min() <= ids.max() < end:
+            raise DamagedGraphError(
+                f"{self.folder} is damaged: {path} has ids that are not below {end}", REMEDY
+            )
+
     def array(self, path: str) -> np.ndarray:
         """An array of the manifest, mapped when it is first asked for.
 
@@ -163,7 +178,11 @@ class PartitionedGraph:
             info = self.manifest.files.get(path)
             if info is None:
                 raise SpecError(f"the manifest of {self.folder} lacks {path}", PARTITION_AGAIN)
-            self._arrays[path] = map_array(self.folder / path, info)
+            array = map_array(self.folder / path, info)
+            if path.endswith("/indptr.bin"):
+                # Kernels believe it: a wrong offset would lead them out of the array.
+                check_file(self.folder, path, info)
+            self._arrays[path] = array
         return self._arrays[path]
 
 
@@ -236,7 +255,11 @@ class Part:
                 f"nodes of type {node_type!r} have no split {split!r}",
                 f"they have {', '.join(splits) or 'none'}",
             )
-        return self._node_array(node_type, split)
+        local = self._node_array(node_type, split)
+        t = manifest.node_index(node_type)
+        path = node_path(self.number, t, split)
+        self.graph.check_values(path, local, self.num_nodes(node_type))
+        return local
 
     def column(self, node_type: str, name: str) -> np.ndarray:
         """Values of the owned nodes; `bfloat16` as its bits (`uint16`), see `tensor`."""

@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from headrace.core.errors import SpecError
-from headrace.graph.arrays import crc32_of
+from headrace.graph.arrays import damage_of
 from headrace.graph.kernels.writing import mark
 from headrace.graph.manifest import (
     MANIFEST,
-    FileInfo,
     Manifest,
     edge_path,
     ids_path,
@@ -46,7 +45,8 @@ def verify(path: str | os.PathLike[str], watcher: Watcher | None = None) -> list
     watcher.begin("checking files", num_bytes)
     problems = [*_check_table(graph.manifest), *_check_strays(graph)]
     for name, info in graph.manifest.files.items():
-        problems += _check_file(graph.folder, name, info)
+        if problem := damage_of(graph.folder / name, name, info):
+            problems.append(problem)
         watcher.advance(info.bytes)
     if problems:
         return problems
@@ -129,20 +129,6 @@ def _check_strays(graph: PartitionedGraph) -> Iterator[str]:
                 yield f"{path} does not belong here"
 
 
-def _check_file(folder: Path, name: str, info: FileInfo) -> Iterator[str]:
-    path = folder / name
-    if not path.is_file():
-        yield f"{name} is missing"
-        return
-    num_bytes = path.stat().st_size
-    if num_bytes != info.bytes:
-        yield f"{name} has {num_bytes} bytes instead of {info.bytes}"
-        return
-    crc32 = crc32_of(path)
-    if crc32 != info.crc32:
-        yield f"{name} has the checksum {crc32:08x} instead of {info.crc32:08x}"
-
-
 def _check_nodes(part: Part) -> Iterator[str]:
     manifest, graph = part.graph.manifest, part.graph
     for t, node in enumerate(manifest.nodes):
@@ -159,7 +145,7 @@ def _check_nodes(part: Part) -> Iterator[str]:
         if bounds[0] != 0 or bounds[-1] != len(ids) or np.any(np.diff(bounds) < 0):
             yield f"{node_path(part.number, t, 'clusters')} does not rise from 0 to {len(ids)}"
         for split in node.splits:
-            local = part.split(node.name, split)
+            local = graph.array(node_path(part.number, t, split))
             if not _rises(local) or not _inside(local, 0, len(ids)):
                 path = node_path(part.number, t, split)
                 yield f"{path} does not rise inside 0 to {len(ids) - 1}"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import zipfile
+import zlib
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,12 @@ from headrace.core.errors import SpecError
 from headrace.core.trace import TRACE_VERSION, Executions, Flows, Mark, NicUse, Trace
 
 _TABLES = {"executions": Executions, "flows": Flows, "nic_use": NicUse, "local": Flows}
+
+_UNREADABLE = (
+    KeyError, TypeError, ValueError, AttributeError, EOFError, RuntimeError, ArithmeticError,
+    MemoryError, struct.error, zlib.error, zipfile.BadZipFile,
+)  # fmt: skip
+"""What numpy and zipfile make of a damaged archive; members have checksums of their own."""
 
 
 def save_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
@@ -73,7 +81,7 @@ def load_trace(path: str | os.PathLike[str]) -> Trace:
         raise
     except OSError as error:
         raise SpecError(f"{path} cannot be read: {error.strerror or error}", remedy) from None
-    except (KeyError, TypeError, ValueError, zipfile.BadZipFile):
+    except _UNREADABLE:
         raise SpecError(f"{path} is no trace", remedy) from None
 
 

@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from headrace.core.errors import SpecError
 from headrace.core.plan import Plan
 from headrace.graph.opening import PartitionedGraph, open_graph
@@ -127,7 +125,7 @@ def resumed(folder: RunFolder, **changes: Any) -> ClusterRun:
     asked = RunFile.load(folder.path)
     try:
         plan = changes.pop("plan", None) or Plan.model_validate_json(folder.plan.read_bytes())
-    except (OSError, ValidationError):
+    except (OSError, ValueError):
         raise SpecError(
             f"{folder.plan} cannot be read as a plan", "give --plan, the one that was run"
         ) from None
@@ -162,7 +160,7 @@ def run_cluster(wanted: ClusterRun, watcher: RunWatcher) -> dict[str, Any]:
         machines = Machines(wanted.plan, ray.nodes)
         there = first_machines(wanted, machines)
         folder = stack.enter_context(_open(wanted))
-        folder.plan.write_text(wanted.plan.model_dump_json(indent=1), encoding="utf-8")
+        folder.plan.write_text(wanted.plan.to_text(indent=1), encoding="utf-8")
         _asked(wanted).save(folder.path)
         for name, text in wanted.files.items():
             (folder.path / name).write_text(text, encoding="utf-8")
@@ -231,10 +229,10 @@ class _Run:
         check_resources(nodes, plan.placed, plan.job)
         number = self.mender.state.attempt
         if self._plan is not None and plan != self._plan:
-            folder.set_aside(number - 1, self._plan.model_dump_json(indent=1))
+            folder.set_aside(number - 1, self._plan.to_text(indent=1))
             if plan.cluster.num_machines == wanted.plan.cluster.num_machines:
                 # Whoever resumes the run goes on with it: it deals the same seeds.
-                folder.plan.write_text(plan.model_dump_json(indent=1), encoding="utf-8")
+                folder.plan.write_text(plan.to_text(indent=1), encoding="utf-8")
         slots, self._plan = slots_of(plan, nodes), plan
         drift = self._watch_drift(plan, nodes) if wanted.replan else None
         listener = self._listener if drift is None else Listeners([self._listener, drift])

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from pydantic import ValidationError
-
 from headrace.runtime.calls import Calls
-from headrace.training.checkpoints import Checkpoint, Sidecar, install
+from headrace.training.checkpoints import Checkpoint, Sidecar, install, sidecar_of
 
 ASK_AGAIN = 3
 """How often a piece is asked for; a trainer's machine may be busy for a while."""
+
+_LOOK_S, _PIECE_S = 0.1, 10.0
+"""Until the next piece arrives."""
 
 Ask = Callable[[str, int], Any]
 """Asks for a piece of a file by name and offset; what a remote call returns."""
@@ -46,10 +48,17 @@ class Collector:
         """Whether one is on its way."""
         return self._fetching is not None
 
-    @property
-    def num_bytes(self) -> int:
-        """How much of it is there."""
-        return 0 if self._fetching is None else self._fetching.num_bytes
+    def wait(self) -> bool:
+        """Wait as long as pieces arrive; whether none is on its way any more."""
+        num_bytes, end_s = 0, 0.0
+        while self._fetching is not None:
+            now_s = time.monotonic()
+            if self._fetching.num_bytes != num_bytes or not end_s:
+                num_bytes, end_s = self._fetching.num_bytes, now_s + _PIECE_S
+            if now_s >= end_s:
+                return False
+            self._calls.collect(_LOOK_S)
+        return True
 
     def see(self, sidecars: Mapping[str, str]) -> None:
         """Take note of what the trainer has.
@@ -58,11 +67,8 @@ class Collector:
             sidecars: Texts of the small files beside checkpoints, by name.
         """
         for text in sidecars.values():
-            try:
-                sidecar = Sidecar.model_validate_json(text)
-            except ValidationError:
-                continue
-            if sidecar.iteration > self._newest:
+            sidecar = sidecar_of(text.encode())
+            if sidecar is not None and sidecar.iteration > self._newest:
                 self._newest, self._waiting = sidecar.iteration, sidecar
         self._begin()
 

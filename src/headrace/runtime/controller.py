@@ -47,7 +47,7 @@ from headrace.runtime.reading import Reader
 from headrace.runtime.shipping import Shipping, WantedFiles
 from headrace.runtime.user_code import Script
 from headrace.runtime.watching import Watch
-from headrace.training.checkpoints import Checkpoint
+from headrace.training.checkpoints import Checkpoint, hold, release
 
 _LOOK_S = 0.1
 _CALM_LOOK_S = 0.3
@@ -61,8 +61,6 @@ _FAST_POLL_S = 0.2
 _STALL_S = 2.0
 # For those that are there, if somebody is lost and if nobody is.
 _ENDING_S, _CALM_ENDING_S = 3.0, 10.0
-# Until the next piece of a checkpoint arrives.
-_COLLECTING_S = 10.0
 
 
 class Controller:
@@ -98,7 +96,8 @@ class Controller:
         self._script, self._observer, self._mender = script, observer, mender
         self._calls = Calls()
         first = next(w for w, rank in orders.ranks.items() if rank == 0)
-        self._first = f"trainer{first}"
+        self._first, self._checkpoints = f"trainer{first}", checkpoints
+        hold(checkpoints)
         piece = partial(crew.piece, self._first)
         self._collector = Collector(checkpoints, self._calls, piece, self._collected)
         self._shipping = Shipping(files, crew, orders, self._calls, observer.say, self._tell)
@@ -135,7 +134,7 @@ class Controller:
             for fault in self._held.release(time.monotonic(), not self._polled):
                 self._mend(fault)
             self._poll()
-            if self._state.phase is Phase.RUNNING:
+            if self._state.is_training:
                 self._watch.look(time.monotonic())
             self._tick()
             self._settle()
@@ -166,6 +165,8 @@ class Controller:
                 self._state, commands = step(before, event, time.monotonic())
                 if self._state is not before:
                     self._observer.changed(self._state, event)
+                if before.unverified and not self._state.unverified:
+                    release(self._checkpoints)
                 if isinstance(event, Placed):
                     self._observer.placed(self._crew.hellos)
                 if self._state.phase is Phase.RUNNING and before.phase is not Phase.RUNNING:
@@ -387,12 +388,7 @@ class Controller:
             return
         if self._collector.is_busy:
             self._observer.say("waiting for the newest checkpoint to arrive")
-        num_bytes, end_s = 0, time.monotonic() + _COLLECTING_S
-        while self._collector.is_busy and time.monotonic() < end_s:
-            self._calls.collect(_LOOK_S)
-            if self._collector.num_bytes != num_bytes:
-                num_bytes, end_s = self._collector.num_bytes, time.monotonic() + _COLLECTING_S
-        if self._collector.is_busy:
+        if not self._collector.wait():
             self._observer.say(f"{self._first} does not answer: its last files stay behind")
             return
         for name in self._kept.get(self._first, ()):

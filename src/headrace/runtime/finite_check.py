@@ -13,9 +13,9 @@ import weakref
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from headrace.core.errors import HeadraceError
 from headrace.policies.lifecycle.events import Failed
-from headrace.runtime.context import RunContext
+from headrace.runtime.context import RunContext, current_run
+from headrace.runtime.errors import NotFiniteError
 from headrace.runtime.messages import send
 
 if TYPE_CHECKING:
@@ -96,12 +96,6 @@ def are_finite(tensors: list[Tensor]) -> bool:
     return all(bool(value.isfinite().all()) for value in values)
 
 
-class NotFiniteError(HeadraceError):
-    """A loss or a gradient is infinite or not a number."""
-
-    exit_code = 7
-
-
 def watch_gradients(run: RunContext) -> RemovableHandle | None:
     """Let this trainer look at its gradients before every step of every optimizer.
 
@@ -115,6 +109,8 @@ def watch_gradients(run: RunContext) -> RemovableHandle | None:
     check = _watched[run.task] = GradientCheck(run)
 
     def before_step(optimizer: Optimizer, *_: Any) -> None:
+        if current_run() is not run:
+            return
         check.check(parameter for group in optimizer.param_groups for parameter in group["params"])
 
     return register_optimizer_step_pre_hook(before_step)

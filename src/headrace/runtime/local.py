@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -18,10 +18,12 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Protocol
 
-from headrace.core.errors import MissingExtraError, SpecError
+from headrace.core.errors import DamagedGraphError, MissingExtraError, SpecError
+from headrace.graph.manifest import load_manifest
 from headrace.graph.opening import open_graph
 from headrace.graph.service.config import StoreConfig
 from headrace.graph.service.security import Authority, Credentials, Secret
+from headrace.graph.verification import Verification
 from headrace.runtime.context import CONTEXT_VARIABLE, RunContext
 from headrace.runtime.endings import how_ended
 from headrace.runtime.errors import RunError
@@ -33,7 +35,7 @@ from headrace.runtime.stores import StoreProcess
 
 _HOST = "127.0.0.1"
 _LOOK_S = 0.1
-_PATIENCE_S = 5.0
+_PATIENCE_S, _SOON_S = 5.0, 3.0
 _CERTIFICATE_LIFETIME = timedelta(days=30)
 
 
@@ -104,8 +106,8 @@ def run_local(wanted: LocalRun, watcher: RunWatcher) -> int:
     machine = socket.gethostname()
     with signals_handled(_interrupt), run_folder() as folder:
         try:
-            code = _run(wanted, num_stores, machine, folder, watcher)
-        except RunError:
+            code = _run_verified(wanted, num_stores, machine, folder, watcher)
+        except (RunError, DamagedGraphError):
             _keep_logs(folder, watcher)
             raise
         if code != 0:
@@ -114,7 +116,41 @@ def run_local(wanted: LocalRun, watcher: RunWatcher) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _run(wanted: LocalRun, num_stores: int, machine: str, folder: Path, watcher: RunWatcher) -> int:
+def _run_verified(
+    wanted: LocalRun, num_stores: int, machine: str, folder: Path, watcher: RunWatcher
+) -> int:
+    """Run while the graph is verified; its end is not good before that is complete.
+
+    Raises:
+        DamagedGraphError: A file of the graph is damaged, whatever else went wrong.
+    """
+    if wanted.parts is None:
+        return _run(wanted, num_stores, machine, folder, watcher, lambda: None)
+    parts = wanted.parts.resolve()
+    verification = Verification(parts, load_manifest(parts).files)
+    verification.start()
+    try:
+        code = _run(wanted, num_stores, machine, folder, watcher, verification.check)
+    except RunError:
+        # It may have another reason, which is not kept waiting for long.
+        verification.wait(_SOON_S)
+        verification.check()
+        raise
+    if not verification.wait(_SOON_S) and code == 0:
+        watcher.say("waiting until the files of the graph are verified")
+        verification.wait(None)
+    verification.check()
+    return code
+
+
+def _run(
+    wanted: LocalRun,
+    num_stores: int,
+    machine: str,
+    folder: Path,
+    watcher: RunWatcher,
+    check: Callable[[], None],
+) -> int:
     """Start everything, wait for the trainer, end everything; the trainer's exit code."""
     with ExitStack() as stack:
         inbox = Inbox(folder / "messages")
@@ -163,6 +199,7 @@ def _run(wanted: LocalRun, num_stores: int, machine: str, folder: Path, watcher:
                 watcher.tell(message)
             if line := first_batch.look(time.monotonic()):
                 watcher.say(line)
+            check()
             for store in stores:
                 store.check()
         code = _end(trainer)

@@ -6,20 +6,18 @@ A datagram needs no connection and is never half: whoever dies on either side, t
 from __future__ import annotations
 
 import json
-import math
 import os
 import select
 import socket
-import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, SupportsFloat
+from typing import Any
 
 from headrace.core.errors import SpecError
-from headrace.runtime.context import RunContext, current_run
+from headrace.runtime.context import RunContext
 
 _MAX_BYTES = 1 << 16
 _MAX_WAITING = 10_000
@@ -113,30 +111,6 @@ def tell_note(run: RunContext, text: str) -> None:
     send(run.messages, {"kind": "note", "text": text})
 
 
-def report(**figures: SupportsFloat | str) -> None:
-    """Show figures of a training script: under `headrace run` in its display, else as a line.
-
-    Args:
-        **figures: By name; `epoch`, `loss` and `accuracy` have a place of their own. Tensors of
-            one number are fine.
-
-    Raises:
-        SpecError: A figure is neither a number nor a text.
-        NotFiniteError: A loss is not finite, and the run does not allow that.
-    """
-    plain = {name: _plain(name, value) for name, value in figures.items()}
-    run = current_run()
-    if run is None:
-        sys.stdout.write(line_of(plain) + "\n")
-        sys.stdout.flush()
-        return
-    send(run.messages, {"kind": "report", "figures": plain})
-    # Only here: what looks at figures sends messages.
-    from headrace.runtime.finite_check import check_figures
-
-    check_figures(run, plain)
-
-
 def line_of(figures: Mapping[str, Any]) -> str:
     """Figures as people read them: `epoch 3  loss 0.1234  accuracy 0.79`."""
     return "  ".join(f"{name} {_written(value)}" for name, value in figures.items())
@@ -144,17 +118,3 @@ def line_of(figures: Mapping[str, Any]) -> str:
 
 def _written(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _plain(name: str, value: Any) -> Any:
-    """What JSON knows: a number of numpy or torch is taken out of its box."""
-    if not isinstance(value, _PLAIN) and hasattr(value, "item"):
-        with suppress(ValueError, RuntimeError, TypeError):
-            value = value.item()
-    if not isinstance(value, _PLAIN):
-        raise SpecError(
-            f"{name} was reported as {type(value).__name__}", "report a number or a text"
-        )
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headrace.policies.lifecycle.events import Event
-from headrace.policies.lifecycle.steps import Lifecycle
+from headrace.policies.lifecycle.state import Lifecycle
 from headrace.policies.recovery.deciding import Recovery
 from headrace.policies.recovery.events import Decision
 from headrace.runtime.clocks import ClockOffset

@@ -143,6 +143,7 @@ class Orders:
             },
             "host": self._nodes[machine].address,
             "tls": self._tls,
+            "verify": True,
         }
 
     def sampler(self, sampler: int) -> tuple[dict[str, Any], dict[str, list[bytes]]]:

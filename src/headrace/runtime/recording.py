@@ -22,7 +22,7 @@ from headrace.policies.lifecycle.events import (
     Tick,
     Waits,
 )
-from headrace.policies.lifecycle.steps import Lifecycle
+from headrace.policies.lifecycle.state import Lifecycle
 from headrace.policies.recovery.deciding import Recovery
 from headrace.policies.recovery.events import Decision
 from headrace.runtime.bringing import bring

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from headrace.core.checked_file import CheckedFile
 from headrace.core.errors import SpecError
-from headrace.core.values import Value
 
 FILE_NAME = "run.json"
 
@@ -18,7 +18,7 @@ Traffic = Literal["none", "plan"]
 """Who shares the network among flows."""
 
 
-class RunFile(Value):
+class RunFile(CheckedFile):
     """A run, as it was asked for; see `ClusterRun`.
 
     Attributes:
@@ -66,7 +66,7 @@ class RunFile(Value):
     def save(self, folder: Path) -> None:
         """Write it at one stroke."""
         hidden = folder / f".{FILE_NAME}.partial"
-        hidden.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        hidden.write_text(self.to_text(indent=1) + "\n", encoding="utf-8")
         hidden.replace(folder / FILE_NAME)
 
     @classmethod

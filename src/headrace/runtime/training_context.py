@@ -22,7 +22,7 @@ from headrace.runtime.context import RunContext, current_run
 from headrace.runtime.embeddings import NodeEmbeddings
 from headrace.runtime.finite_check import hook_model, watch_gradients
 from headrace.runtime.loading import NeighborLoader
-from headrace.runtime.messages import report
+from headrace.runtime.script_report import report
 from headrace.runtime.served_models import ServedModels
 from headrace.runtime.sharing import check_dealt
 from headrace.runtime.stepping import steps_of

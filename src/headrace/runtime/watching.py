@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.policies.lifecycle.events import Event, Failed, Regroup
+from headrace.core.errors import DamagedGraphError
+from headrace.core.job import Role
+from headrace.graph.manifest import REMEDY
+from headrace.policies.lifecycle.events import Event, Failed, Regroup, Verified
 from headrace.policies.recovery.events import MachinesJoined, Resume, Stepped
 from headrace.runtime import finite_check
 from headrace.runtime.calls import Calls
@@ -63,6 +66,10 @@ class Watch:
         if self._stalls.see(name, state, now_s):
             self._mender.take(Stepped())
         task = self._crew.slot(name).task
+        if state.get("is_verified"):
+            self._tell(Verified(name))
+        if task.role is Role.STORE and state["code"] == DamagedGraphError.exit_code:
+            self._fail(Failed(f"{task}: {state['said'].rpartition(' ERROR ')[2]}", REMEDY))
         for message in state.get("messages", ()):
             if message.get("kind") == "note":
                 self._observer.say(f"{task}: {message['text']}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -18,13 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
+from headrace.core.checked_file import CheckedFile
 from headrace.core.errors import SpecError
 from headrace.core.values import Value
 
 KEEP = 2
 """Checkpoints that stay: the one before helps if the newest does not get out of its machine."""
+
+HELD = "held"
+"""File with the iteration of the last checkpoint that counts, while newer ones do not yet."""
 
 _NAME = re.compile(r"checkpoint-(\d{8,})")
 _READ_BYTES = 1 << 20
@@ -51,7 +56,7 @@ class Position(Value):
     lanes: str = ""
 
 
-class Sidecar(Position):
+class Sidecar(Position, CheckedFile):
     """What a checkpoint is, beside its file.
 
     Attributes:
@@ -124,7 +129,7 @@ def install(folder: Path, sidecar: Sidecar, partial: Path, keep: int = KEEP) -> 
     partial.replace(made.path)
     beside = folder / ".sidecar.partial"
     with beside.open("wb") as file:
-        file.write(sidecar.model_dump_json().encode())
+        file.write(sidecar.to_text().encode())
         _sync(file)
     _sync_folder(folder)
     beside.replace(made.sidecar_path)
@@ -134,10 +139,11 @@ def install(folder: Path, sidecar: Sidecar, partial: Path, keep: int = KEEP) -> 
 
 
 def newest_whole(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint whose bytes are all there; none if there is none."""
+    """The newest checkpoint whose bytes are all there, and which counts; none if there is none."""
+    last = _last_that_counts(folder)
     for sidecar_path in reversed(_sidecars(folder)):
         sidecar = read_sidecar(sidecar_path)
-        if sidecar is None:
+        if sidecar is None or sidecar.iteration > last:
             continue
         found = Checkpoint(folder, sidecar)
         with suppress(OSError):
@@ -146,13 +152,54 @@ def newest_whole(folder: Path) -> Checkpoint | None:
     return None
 
 
+def hold(folder: Path) -> None:
+    """Let no checkpoint count that is made from now on, until `release`: its graph may be damaged.
+
+    Those that count stay, however many are made.
+    """
+    if (folder / HELD).exists():
+        # Nobody knows any more what those were made of.
+        last = _last_that_counts(folder)
+        for path in _sidecars(folder):
+            if int(path.stem.removeprefix("checkpoint-")) > last:
+                path.unlink()
+        return
+    newest = newest_whole(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f".{HELD}.partial"
+    partial.write_text(str(-1 if newest is None else newest.sidecar.iteration), encoding="ascii")
+    partial.replace(folder / HELD)
+
+
+def release(folder: Path) -> None:
+    """Let all checkpoints count."""
+    (folder / HELD).unlink(missing_ok=True)
+
+
+def _last_that_counts(folder: Path) -> float:
+    try:
+        return int((folder / HELD).read_text(encoding="ascii"))
+    except FileNotFoundError:
+        return math.inf
+    except (OSError, ValueError):
+        return -1
+
+
 def read_sidecar(path: Path) -> Sidecar | None:
     """What a checkpoint is; none if the file is missing, damaged or of another checkpoint."""
     try:
-        sidecar = Sidecar.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
+        sidecar = sidecar_of(path.read_bytes())
+    except OSError:
         return None
-    return sidecar if sidecar.name == path.stem else None
+    return sidecar if sidecar is not None and sidecar.name == path.stem else None
+
+
+def sidecar_of(text: bytes) -> Sidecar | None:
+    """What a checkpoint is, by the text of its small file; none if that is damaged."""
+    try:
+        return Sidecar.model_validate_json(text)
+    except ValueError:
+        return None
 
 
 def load(path: Path) -> tuple[Sidecar, dict[str, Any]]:
@@ -221,7 +268,10 @@ def _sidecars(folder: Path) -> list[Path]:
 
 
 def _prune(folder: Path, keep: int) -> None:
-    kept = {path.stem for path in _sidecars(folder)[-max(keep, 1) :]}
+    all_ = _sidecars(folder)
+    kept = {path.stem for path in all_[-max(keep, 1) :]}
+    counts = f"checkpoint-{_last_that_counts(folder):08.0f}"
+    kept |= {path.stem for path in all_ if path.stem == counts}
     for path in sorted(folder.glob("checkpoint-*")):
         # Sidecars come first in this order: no checkpoint loses its file before its sidecar.
         if _NAME.fullmatch(path.stem) and path.stem not in kept:

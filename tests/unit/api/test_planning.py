@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,11 @@ def test_a_changed_plan_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     headrace.save_plan(plan(CLUSTER, JOB, PROFILE), path)
     path.write_text(path.read_text().replace('"batch_size": 100', '"batch_size": 200'))
+    with pytest.raises(SpecError, match="it was changed after it was written"):
+        headrace.load_plan(path)
+    document = json.loads(path.read_text())
+    del document["checksum"]
+    path.write_text(json.dumps(document))
     with pytest.raises(SpecError, match="plan again for the changed job"):
         headrace.load_plan(path)
 

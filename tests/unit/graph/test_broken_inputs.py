@@ -265,6 +265,7 @@ def edit(change: Change) -> Callable[[Path], None]:
 
     def apply(folder: Path) -> None:
         manifest = json.loads((folder / "manifest.json").read_text())
+        del manifest["checksum"]
         change(manifest)
         (folder / "manifest.json").write_text(json.dumps(manifest))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -31,10 +32,12 @@ from headrace.policies.lifecycle.events import (
     Stop,
     Task,
     Tick,
+    Verified,
     Waits,
 )
 from headrace.policies.lifecycle.invariants import validate
-from headrace.policies.lifecycle.steps import Lifecycle, begin, step
+from headrace.policies.lifecycle.state import Lifecycle
+from headrace.policies.lifecycle.steps import begin, step
 
 TASKS = (
     Task("store0", Role.STORE, "m0"),
@@ -55,6 +58,7 @@ def drive(
     commands: list[Command] = []
     if state is None:
         state, commands = begin(TASKS, now_s)
+        state = replace(state, unverified=frozenset())
     for event in events:
         state, more = step(state, event, now_s)
         validate(state)
@@ -82,6 +86,7 @@ def test_tasks_start_in_their_order() -> None:
 
 def test_parameter_servers_start_before_trainers_and_end_after_them() -> None:
     state, _ = begin((*TASKS, Task("ps0", Role.SERVER, "m0")), 0.0)
+    state = replace(state, unverified=frozenset())
     state, commands = drive(*START[:5], state=state)
     assert (state.phase, commands[-1]) == (Phase.SERVERS, Start("ps0"))
     state, commands = drive(Ready("ps0"), state=state)
@@ -105,6 +110,19 @@ def test_a_run_succeeds_when_all_trainers_have() -> None:
     assert outcome_of(commands) == Outcome(is_success=True)
     assert state.phase is Phase.ENDED
     assert drive(Tick(), Interrupted(), *START, state=state) == (state, [])
+
+
+def test_a_run_is_not_done_before_its_graph_is_verified() -> None:
+    state, _ = begin(TASKS, 0.0)
+    state, _ = drive(*START, Verified("store1"), state=state)
+    ends = [Ended(f"trainer{w}", 0, "ended") for w in range(2)]
+    state, commands = drive(*ends, state=state)
+    assert (state.phase, commands) == (Phase.RUNNING, [])
+    failed, commands = drive(Failed("store0 on m0: x.bin is damaged", ""), state=state)
+    assert (failed.outcome or Outcome()).problem == "store0 on m0: x.bin is damaged"
+    state, commands = drive(Verified("store0"), state=state)
+    assert commands == [Stop("store0"), Stop("store1"), Stop("sampler0.0")]
+    assert state.outcome == Outcome(is_success=True)
 
 
 def test_a_trainer_may_end_before_the_others_have_started() -> None:

@@ -71,7 +71,7 @@ class Shell:
         self.calls: list[str] = []
         self.now: dict[str, Any] = {"code": None, "pid": 1, "log_bytes": 0, "trace_bytes": 0}
         if task.role is Role.STORE:
-            self.now |= {"ports": {"0": 100}, "starts": 1}
+            self.now |= {"ports": {"0": 100}, "starts": 1, "is_verified": True}
 
     def __getattr__(self, name: str) -> Method:
         return Method(lambda *arguments: self._called(name))

@@ -10,15 +10,11 @@ import pytest
 
 from headrace.policies.lifecycle.events import Failed
 from headrace.runtime import finite_check
-from headrace.runtime.context import CONTEXT_VARIABLE, RunContext
-from headrace.runtime.finite_check import (
-    KIND,
-    FiniteCheck,
-    GradientCheck,
-    NotFiniteError,
-    watch_gradients,
-)
-from headrace.runtime.messages import Inbox, report
+from headrace.runtime.context import CONTEXT_VARIABLE, RunContext, current_run
+from headrace.runtime.errors import NotFiniteError
+from headrace.runtime.finite_check import KIND, FiniteCheck, GradientCheck, watch_gradients
+from headrace.runtime.messages import Inbox
+from headrace.runtime.script_report import report
 
 torch = pytest.importorskip("torch")
 
@@ -45,7 +41,10 @@ def test_a_step_of_infinite_gradients_is_not_made(
     value: float, tmp_path: Path, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(finite_check, "_watched", {})
-    run = run_of(tmp_path)
+    (tmp_path / "run.json").write_text(run_of(tmp_path).model_dump_json())
+    monkeypatch.setenv(CONTEXT_VARIABLE, str(tmp_path / "run.json"))
+    run = current_run()
+    assert run is not None
     handle = watch_gradients(run)
     assert handle is not None
     assert watch_gradients(run) is None

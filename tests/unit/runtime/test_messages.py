@@ -13,7 +13,8 @@ import pytest
 
 from headrace.core.errors import SpecError
 from headrace.runtime.context import CONTEXT_VARIABLE, RunContext
-from headrace.runtime.messages import Inbox, line_of, report, send
+from headrace.runtime.messages import Inbox, line_of, send
+from headrace.runtime.script_report import report
 
 
 @pytest.fixture
@@ -36,10 +37,10 @@ def test_in_a_run_a_report_is_a_message(folder: Path, monkeypatch: pytest.Monkey
     context = RunContext(machine="m1", messages=folder / "messages")
     (folder / "context.json").write_text(context.model_dump_json())
     monkeypatch.setenv(CONTEXT_VARIABLE, str(folder / "context.json"))
-    report(epoch=1, loss=float("nan"))
+    report(epoch=1, auc=float("nan"))
     report(epoch=2, loss=1)
     first, second = inbox.receive(1)
-    assert first == {"kind": "report", "figures": {"epoch": 1, "loss": "nan"}}
+    assert first == {"kind": "report", "figures": {"epoch": 1, "auc": "nan"}}
     assert second["figures"]["epoch"] == 2
     assert list(inbox.receive(0)) == []
     inbox.close()

@@ -13,7 +13,8 @@ from headrace.api.planning import plan
 from headrace.core.cluster import Cluster
 from headrace.core.job import Job
 from headrace.policies.lifecycle.events import Ended, Event, Outcome, Placed, Ready, Shipped, Waits
-from headrace.policies.lifecycle.steps import Lifecycle, begin, step
+from headrace.policies.lifecycle.state import Lifecycle
+from headrace.policies.lifecycle.steps import begin, step
 from headrace.runtime.nodes import Node
 from headrace.runtime.placing import slots_of
 from headrace.runtime.recording import Recorder

@@ -128,4 +128,4 @@ def test_a_copy_of_the_graph_is_the_graph_of_the_run(graph: Path) -> None:
     assert len(batches) == 3
     write(homogeneous(seed=1), graph.parent / "other", 2)
     other = loader(graph.parent / "other", shuffle=False, batch_size=9)
-    assert other._graph.folder == graph.parent / "other"
+    assert other._graph.folder == graph

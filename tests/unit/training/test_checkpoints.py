@@ -14,8 +14,10 @@ from headrace.core.errors import SpecError  # noqa: E402
 from headrace.training.checkpoints import (  # noqa: E402
     Position,
     as_plain,
+    hold,
     load,
     newest_whole,
+    release,
     save,
 )
 
@@ -110,3 +112,24 @@ def test_copies_are_plain_and_stay_as_they_are() -> None:
 def test_what_cannot_be_kept_is_named(value: Any) -> None:
     with pytest.raises(SpecError, match=r"scheduler.*is of .*, which a checkpoint cannot hold"):
         as_plain(value, "scheduler")
+
+
+def test_checkpoints_do_not_count_before_the_graph_is_verified(tmp_path: Path) -> None:
+    def newest() -> int | None:
+        found = newest_whole(tmp_path)
+        return None if found is None else found.sidecar.iteration
+
+    save(tmp_path, at(1), {})
+    hold(tmp_path)
+    for iteration in (2, 3, 4, 5):
+        save(tmp_path, at(iteration), {})
+    # The one that counts is kept, however many there are.
+    assert newest() == 1
+    release(tmp_path)
+    assert newest() == 5
+    hold(tmp_path)
+    save(tmp_path, at(6), {})
+    # Whoever held it is gone: nobody knows what the last one was made of.
+    hold(tmp_path)
+    release(tmp_path)
+    assert newest() == 5

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import sys
 import time  # noqa: TID251 - where the process begins, its clock comes in
 
+from headrace.graph.manifest import load_manifest
 from headrace.graph.service.allocator import keep_freed_memory
 from headrace.graph.service.config import StoreConfig, embeddings_of, shard_of
 from headrace.graph.service.process import load_credentials, run_service, wait_for_end
+from headrace.graph.verification import Verification, files_of
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -47,9 +51,28 @@ def _serve(config: StoreConfig) -> None:
     ports = {part: server.port for part, server in servers.items()}
     for part, port in ports.items():
         logging.info("serving part %d on %s:%d", part, config.host, port)
+    verification = verification_of(config) if config.verify else None
+    if verification is not None:
+        verification.start()
     wait_for_end(config.ready, {"ports": ports, "port": next(iter(ports.values()), None)})
     for server in servers.values():
         server.close()
+    if verification is not None:
+        verification.close()
+        verification.check()
+
+
+def verification_of(config: StoreConfig) -> Verification:
+    """Compares the files of this machine; a damaged one ends the process."""
+
+    def end(problem: str) -> None:
+        if problem:
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            config.verified.touch()
+
+    manifest = load_manifest(config.graph)
+    return Verification(config.graph, files_of(manifest, config.ports), end)
 
 
 if __name__ == "__main__":

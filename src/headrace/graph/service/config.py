@@ -33,6 +33,8 @@ class StoreConfig(Value):
         sockets: Whether to offer a bare socket, on any free port, beside Flight: faster, and only
             without TLS.
         warm: Whether to read the part's columns into memory at start, in the background.
+        verify: Whether to compare the machine's files with their checksums, in the background; a
+            store ends if one is damaged, and otherwise writes `verified`.
         embedding_folder: Where files of learnable rows go; none to have no such rows.
         limits: What clients may ask for.
     """
@@ -47,6 +49,7 @@ class StoreConfig(Value):
     tls: bool = True
     sockets: bool = False
     warm: bool = True
+    verify: bool = False
     embedding_folder: Path | None = None
     limits: Limits = Limits()
 
@@ -54,6 +57,11 @@ class StoreConfig(Value):
     def ports(self) -> Mapping[int, int]:
         """Port of every part that is to be served."""
         return self.parts if self.part is None else {self.part: self.port}
+
+    @property
+    def verified(self) -> Path:
+        """File that is there once all files were found intact."""
+        return self.ready.with_name(f"{self.ready.name}-verified")
 
 
 def shard_of(config: StoreConfig, number: int) -> Shard:

@@ -8,14 +8,15 @@ any time. A machine that falls dead loses them: then a run goes on from a checkp
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-_HEADER = struct.Struct("<8sQQQQ")
-_MAGIC = b"HRJOURN1"
+_HEADER = struct.Struct("<8sQQQQI")
+_MAGIC = b"HRJOURN2"
 _NOTHING = bytes(_HEADER.size)
 
 
@@ -61,12 +62,15 @@ class Journal:
             file.write(_NOTHING)
             # What was flushed is the system's, which outlives this process.
             file.flush()
+            header = (self._count, change.num_rounds, change.num_steps, len(change.rows))
+            crc = _begin_crc(header)
             for array in (change.rows.astype(np.int64, copy=False), *change.arrays):
-                file.write(np.ascontiguousarray(array).data)
+                data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+                file.write(data)
+                crc = zlib.crc32(data, crc)
             file.flush()
             file.seek(0)
-            header = (self._count, change.num_rounds, change.num_steps, len(change.rows))
-            file.write(_HEADER.pack(_MAGIC, *header))
+            file.write(_HEADER.pack(_MAGIC, *header, crc))
 
     def last(self, dim: int, num_arrays: int) -> Change | None:
         """The last change that is whole; none before the first."""
@@ -84,10 +88,19 @@ class Journal:
             return None
         if len(data) < _HEADER.size or not data.startswith(_MAGIC):
             return None
-        _, count, num_rounds, num_steps, num_rows = _HEADER.unpack_from(data)
+        _, *header, crc = _HEADER.unpack_from(data)
+        count, num_rounds, num_steps, num_rows = header
+        end = _HEADER.size + num_rows * (8 + 4 * num_arrays * dim)
+        # A file may be longer: the change before was.
+        if end > len(data) or crc != zlib.crc32(data[_HEADER.size : end], _begin_crc(header)):
+            return None
         rows = np.frombuffer(data, np.int64, num_rows, _HEADER.size)
         numbers = np.frombuffer(
             data, np.float32, num_arrays * num_rows * dim, _HEADER.size + rows.nbytes
         )
         arrays = list(numbers.reshape(num_arrays, num_rows, dim))
         return count, Change(num_rounds, num_steps, rows, arrays)
+
+
+def _begin_crc(header: Sequence[int]) -> int:
+    return zlib.crc32(struct.pack("<4Q", *header))

@@ -16,8 +16,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from headrace.core.checked_file import CheckedFile
 from headrace.core.errors import SpecError
-from headrace.core.values import Value
 from headrace.graph.service.embeddings import (
     COLUMN,
     Embedding,
@@ -156,7 +156,7 @@ class Learning:
         self.embedding.step(rows, sums, first.lr, any(each.has_any for each in pieces))
 
 
-class _Kept(Value):
+class _Kept(CheckedFile):
     """What an embedding is, beside its files; written last."""
 
     version: Annotated[int, Field(ge=1, le=1)] = 1
@@ -216,7 +216,7 @@ class Embeddings:
             if path is not None:
                 kept = _Kept(node_type=node_type, column=column, spec=spec)
                 partial = path / f".{_FILE}"
-                partial.write_text(kept.model_dump_json(), encoding="utf-8")
+                partial.write_text(kept.to_text(), encoding="utf-8")
                 partial.replace(path / _FILE)
             self._add(node_type, column, nodes.first, made)
 
@@ -254,7 +254,13 @@ class Embeddings:
             path = None if self._folder is None else self._folder / str(number)
             if path is None or not (path / _FILE).exists():
                 return
-            yield path, _Kept.model_validate_json((path / _FILE).read_bytes())
+            text = (path / _FILE).read_bytes()
+            try:
+                yield path, _Kept.model_validate_json(text)
+            except ValueError:
+                raise SpecError(
+                    f"{path / _FILE} is damaged", "run again, which resumes from a checkpoint"
+                ) from None
 
 
 def _check_same(column: str, said: EmbeddingSpec, there: EmbeddingSpec) -> None:

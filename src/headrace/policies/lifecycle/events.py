@@ -110,6 +110,13 @@ class Ready:
 
 
 @dataclass(frozen=True)
+class Verified:
+    """All files of the graph that a store's machine has are intact."""
+
+    task: str
+
+
+@dataclass(frozen=True)
 class Heard:
     """Tasks have answered."""
 
@@ -172,7 +179,18 @@ class Tick:
 
 
 Event = (
-    Placed | Shipped | Waits | Ready | Heard | Ended | Lost | Failed | Interrupted | Regroup | Tick
+    Placed
+    | Shipped
+    | Waits
+    | Ready
+    | Verified
+    | Heard
+    | Ended
+    | Lost
+    | Failed
+    | Interrupted
+    | Regroup
+    | Tick
 )
 
 # --- commands ------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 
 from headrace.policies.lifecycle.events import Phase, Stage
-from headrace.policies.lifecycle.steps import LIVE, STARTS, Lifecycle
+from headrace.policies.lifecycle.state import LIVE, STARTS, Lifecycle
 
 
 def validate(state: Lifecycle) -> None:

@@ -9,8 +9,7 @@ now and then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from headrace.core.job import Role
 from headrace.policies.lifecycle.events import (
@@ -37,15 +36,11 @@ from headrace.policies.lifecycle.events import (
     Stop,
     Task,
     Tick,
+    Verified,
     Waits,
 )
+from headrace.policies.lifecycle.state import LIVE, STARTS, Lifecycle
 
-STARTS = {
-    Phase.STORES: Role.STORE,
-    Phase.SAMPLERS: Role.SAMPLER,
-    Phase.SERVERS: Role.SERVER,
-    Phase.TRAINERS: Role.TRAINER,
-}
 _NEXT = {
     Phase.PLACING: Phase.SHIPPING,
     Phase.SHIPPING: Phase.STORES,
@@ -54,71 +49,11 @@ _NEXT = {
     Phase.SERVERS: Phase.TRAINERS,
     Phase.TRAINERS: Phase.RUNNING,
 }
-LIVE = (Stage.STARTING, Stage.READY)
 _SEE_LOG = "see `headrace logs --task {task}`, and run again"
 
 # What fails first makes others fail: the deeper of two causes is the one to tell.
 _BLAME = {Role.STORE: 3, Role.SAMPLER: 2, Role.SERVER: 2, Role.TRAINER: 1}
 _MACHINE_BLAME = 4
-
-
-@dataclass(frozen=True)
-class Lifecycle:
-    """A run, as of one moment.
-
-    Attributes:
-        tasks: All tasks of the plan.
-        deadlines: How long things may take.
-        phase: How far the run is.
-        since_s: When the phase began, or made its last step ahead.
-        stages: How far each task is.
-        waits: What tasks wait for, by name.
-        heard_s: When each task was heard last.
-        outcome: How the run will have ended; none while all is well.
-        blame: How deep the known cause of a failure lies.
-        told_s: When the user was told last how it goes.
-        is_urgent: Whether a run that stops has little time to save.
-    """
-
-    tasks: tuple[Task, ...]
-    deadlines: Deadlines
-    phase: Phase
-    since_s: float
-    stages: Mapping[str, Stage]
-    waits: Mapping[str, str] = field(default_factory=dict)
-    heard_s: Mapping[str, float] = field(default_factory=dict)
-    outcome: Outcome | None = None
-    blame: int = 0
-    told_s: float = 0.0
-    is_urgent: bool = False
-
-    def of_role(self, role: Role) -> tuple[Task, ...]:
-        """Tasks that do the same."""
-        return tuple(task for task in self.tasks if task.role is role)
-
-    @property
-    def deadline_s(self) -> float | None:
-        """When a `Tick` will change the phase at the latest; none once the run has ended."""
-        limits = self.deadlines
-        if self.phase is Phase.ENDED:
-            return None
-        if self.phase is Phase.STOPPING:
-            if not self._trainers_save():
-                return self.since_s + limits.stop_s
-            return self.since_s + (limits.urgent_save_s if self.is_urgent else limits.save_s)
-        if self.phase is Phase.RUNNING:
-            heard = [self.heard_s.get(task.name, self.since_s) for task in self._watched()]
-            return min(heard, default=self.since_s) + limits.silence_s
-        limit_s = {Phase.PLACING: limits.place_s, Phase.SHIPPING: limits.ship_s}
-        return self.since_s + limit_s.get(self.phase, limits.start_s)
-
-    def _watched(self) -> tuple[Task, ...]:
-        return tuple(task for task in self.tasks if self.stages[task.name] in LIVE)
-
-    def _trainers_save(self) -> bool:
-        """Whether those who serve trainers are still there while these have been told to stop."""
-        stages = {self.stages[task.name] for task in self.tasks if task.role is not Role.TRAINER}
-        return bool(stages & set(LIVE))
 
 
 def begin(
@@ -127,7 +62,8 @@ def begin(
     """A run that is about to start."""
     stages = dict.fromkeys((task.name for task in tasks), Stage.WAITING)
     limits = deadlines or Deadlines()
-    state = Lifecycle(tasks, limits, Phase.PLACING, now_s, stages, told_s=now_s)
+    stores = frozenset(task.name for task in tasks if task.role is Role.STORE)
+    state = Lifecycle(tasks, limits, Phase.PLACING, now_s, stages, told_s=now_s, unverified=stores)
     return state, [Place()]
 
 
@@ -158,6 +94,9 @@ def step(state: Lifecycle, event: Event, now_s: float) -> tuple[Lifecycle, list[
             return _enter(state, now_s)
         case Ready(task):
             return _ready(state, task, now_s)
+        case Verified(task):
+            state = replace(state, unverified=state.unverified - {task})
+            return _finished(state, now_s) if state.phase is Phase.RUNNING else (state, [])
         case Ended():
             return _ended(state, event, now_s)
         case Lost(name, why):
@@ -249,7 +188,8 @@ def _lost(state: Lifecycle, name: str, why: str, now_s: float) -> tuple[Lifecycl
 
 
 def _finished(state: Lifecycle, now_s: float) -> tuple[Lifecycle, list[Command]]:
-    if any(state.stages[task.name] is not Stage.ENDED for task in state.of_role(Role.TRAINER)):
+    trainers = state.of_role(Role.TRAINER)
+    if state.unverified or any(state.stages[task.name] is not Stage.ENDED for task in trainers):
         return state, []
     return _stop(state, Outcome(is_success=True), 0, now_s)
 
@@ -344,12 +284,12 @@ def _late(state: Lifecycle, now_s: float) -> tuple[Lifecycle, list[Command]]:
     limit_s = state.deadlines.silence_s
     silent = {
         task.name
-        for task in state._watched()
+        for task in state.watched()
         if now_s - state.heard_s.get(task.name, state.since_s) >= limit_s
     }
     why = f"it has not answered for {limit_s:.0f} s"
     for machine in dict.fromkeys(task.machine for task in state.tasks if task.name in silent):
-        there = {task.name for task in state._watched() if task.machine == machine}
+        there = {task.name for task in state.watched() if task.machine == machine}
         if there <= silent:
             return _lost(state, machine, why, now_s)
     first = next(task.name for task in state.tasks if task.name in silent)
@@ -378,9 +318,12 @@ def _describe_silence(state: Lifecycle, now_s: float) -> str:
     """Who has not answered for long, while all run; empty if everybody has."""
     if state.phase is not Phase.RUNNING:
         return ""
+    if not state.is_training:
+        where = [task.machine for task in state.tasks if task.name in state.unverified]
+        return f"waiting until the files of the graph are verified on {', '.join(where[:3])}"
     quiet = {
         task.machine: now_s - state.heard_s.get(task.name, state.since_s)
-        for task in state._watched()
+        for task in state.watched()
         if now_s - state.heard_s.get(task.name, state.since_s) >= state.deadlines.slow_s
     }
     parts = [

@@ -104,7 +104,12 @@ class StoreShell(Shell):
         return self.folder / f"ready-{self._num_starts}"
 
     def _more(self) -> dict[str, Any]:
-        return {"ports": self._ports(), "nic": self.nic(), "starts": self._num_starts}
+        return {
+            "ports": self._ports(),
+            "nic": self.nic(),
+            "starts": self._num_starts,
+            "is_verified": self._ready.with_name(f"{self._ready.name}-verified").exists(),
+        }
 
     def _ports(self) -> dict[str, int] | None:
         try:
