@@ -220,6 +220,8 @@ def main() -> int:
     parser.add_argument("--scratch", type=Path, help="folder for graphs and runs, kept")
     parser.add_argument("--output", type=Path, help="result file to write, or to add to")
     args = parser.parse_args()
+    if shutil.which("iperf3") is None:
+        raise SystemExit("iperf3 is not installed: apt-get install iperf3")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # takes the testbed down
     begin_s = time.monotonic()
     scratch = args.scratch or Path(tempfile.mkdtemp(prefix="headrace-loop-"))

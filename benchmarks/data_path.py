@@ -169,7 +169,7 @@ def cache(folder: Path, scratch: Path, effort: Effort) -> dict[str, Any]:
 
     graph = open_graph(folder)
     part = graph.part(0)
-    remote = graph.num_nodes("node") - part.num_nodes("node")
+    remote = graph.num_nodes_of("node") - part.num_nodes("node")
     budget = remote * 128 * 4 // 10
     seeds = np.array(part.original_ids("node")[part.split("node", "train")])
     model = Model(0, (15, 10), effort.cache_batch_size, 0, 0, 0)

@@ -95,14 +95,14 @@ def real(name: str) -> dict[str, Any]:
         problems = verify(folder)
         same = all(
             np.array_equal(
-                graph.to_original(kind, graph.to_new(kind, np.arange(graph.num_nodes(kind)))),
-                np.arange(graph.num_nodes(kind)),
+                graph.to_original(kind, graph.to_new(kind, np.arange(graph.num_nodes_of(kind)))),
+                np.arange(graph.num_nodes_of(kind)),
             )
             for kind in graph.node_types
         )
         return {
-            "nodes": sum(graph.num_nodes(kind) for kind in graph.node_types),
-            "edges": sum(graph.num_edges(kind) for kind in graph.edge_types),
+            "nodes": sum(graph.num_nodes_of(kind) for kind in graph.node_types),
+            "edges": sum(graph.num_edges_of(kind) for kind in graph.edge_types),
             "seconds": round(seconds, 2),
             "verified": not problems,
             "ids_round_trip": same,

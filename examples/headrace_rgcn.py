@@ -1,4 +1,4 @@
-"""RGCN on a graph with types: genres of movies; DATA is a folder of parts of gds_hetero/imdb."""
+"""RGCN on a graph with types; DATA is a folder of parts whose nodes of one type have labels."""
 
 import argparse
 
@@ -10,6 +10,7 @@ from headrace.training.models import make_model
 
 parser = argparse.ArgumentParser()
 parser.add_argument("data")
+parser.add_argument("--node-type", default="movie", help="nodes with labels and splits")
 parser.add_argument("--epochs", type=int, default=5)
 parser.add_argument("--seed", type=int, default=0)
 args = parser.parse_args()
@@ -17,13 +18,14 @@ args = parser.parse_args()
 torch.manual_seed(args.seed)
 graph = headrace.open_graph(args.data)
 settings = {"num_neighbors": [10, 10], "batch_size": 128, "seed": args.seed}
-train = headrace.NeighborLoader(graph, input_nodes=("movie", "train"), shuffle=True, **settings)
-test = headrace.NeighborLoader(graph, input_nodes=("movie", "test"), **settings)
+seeds = args.node_type
+train = headrace.NeighborLoader(graph, input_nodes=(seeds, "train"), shuffle=True, **settings)
+test = headrace.NeighborLoader(graph, input_nodes=(seeds, "test"), **settings)
 
-widths = dict.fromkeys(graph.node_types, 1256)
-model = make_model("rgcn", widths, 64, out_channels=3, edge_types=graph.edge_types)
+classes = graph[seeds].num_classes
+model = make_model("rgcn", graph.num_features, 64, classes, edge_types=graph.edge_types)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.005, weight_decay=5e-4)
 for epoch in range(1, args.epochs + 1):
-    loss = train_epoch(model, train, optimizer, "movie").loss
-    accuracy = evaluate(model, test, "movie").accuracy
+    loss = train_epoch(model, train, optimizer, seeds).loss
+    accuracy = evaluate(model, test, seeds).accuracy
     headrace.report(epoch=epoch, loss=loss, accuracy=accuracy)

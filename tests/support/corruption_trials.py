@@ -155,7 +155,7 @@ def use_store(folder: Path, known: VerifiedFiles) -> str:
     verification = Verification(folder, files_of(graph.manifest, [0]), known=known)
     verification.start()
     ids = np.arange(*graph.offsets("node")[:2])
-    graph.to_new("node", np.arange(graph.num_nodes("node")))
+    graph.to_new("node", np.arange(graph.num_nodes_of("node")))
     said: list[Any] = [graph.part(0).split("node", split).tolist() for split in ("train", "val")]
     sample = {"op": "sample", "edge_type": ["node", "to", "node"], "fanout": 5, "key": "7"}
     requests = [(dict(sample, weight=weight), [ids]) for weight in (None, "edge_weight")]

@@ -229,7 +229,11 @@ def _check_kind(document: Document) -> None:
         return
     for kind, model in SCHEMA_KINDS.items():
         if keys <= model.model_fields.keys():
+            remedy = f"give the {document.kind} file here and this one as the {kind}"
+            if document.kind == "plan":
+                remedy = (
+                    "give what `headrace plan --cluster CLUSTER --job JOB --output PLAN` writes"
+                )
             raise document.error(
-                f"this looks like a {kind} file, not a {document.kind} file",
-                f"give the {document.kind} file here and this one as the {kind}",
+                f"this looks like a {kind} file, not a {document.kind} file", remedy
             )

@@ -55,8 +55,26 @@ def summary_of(graph: PartitionedGraph) -> dict[str, Any]:
         },
         "bytes": sum(info.bytes for info in manifest.files.values()),
         "quality": dict(manifest.quality),
+        "splits": {
+            node.name: {split: sum(counts) for split, counts in node.splits.items()}
+            for node in manifest.nodes
+            if node.splits
+        },
+        "note": manifest.note,
         "parts": per_part,
     }
+
+
+def _splits(summary: dict[str, Any]) -> str:
+    """How many nodes each split has, and where that comes from."""
+    several = len(summary["num_nodes"]) > 1
+    words = [
+        f"{name + ' ' if several else ''}{split} {num:,}"
+        for name, splits in summary["splits"].items()
+        for split, num in splits.items()
+    ]
+    said = ", ".join(words) or "none: loaders need the ids of their input nodes"
+    return said + (f"; {summary['note']}" if summary["note"] else "")
 
 
 def show_graph(summary: dict[str, Any]) -> None:
@@ -69,6 +87,7 @@ def show_graph(summary: dict[str, Any]) -> None:
         "nodes": _counts(summary["num_nodes"]),
         "edges": _counts(summary["num_edges"]),
         "features": _features(summary["columns"]),
+        "splits": _splits(summary),
         "parts": f"{summary['num_parts']} by {summary['method']} (seed {summary['seed']}), "
         f"{format_bytes(summary['bytes'])}",
     }

@@ -87,7 +87,10 @@ class _Figure(Spec):
 
     @model_serializer(mode="wrap")
     def _leave_out_what_nobody_measured(self, write: SerializerFunctionWrapHandler) -> Any:
-        optional = {"relative_error", "num_iterations", "relative_errors", "model_bytes", "skipped"}
+        optional = {
+            "relative_error", "num_iterations", "relative_errors", "model_bytes", "skipped",
+            "seeds_per_trainer",
+        }  # fmt: skip
         written = write(self)
         return {k: v for k, v in written.items() if k not in optional or v not in (None, (), [])}
 
@@ -205,7 +208,7 @@ class Profile(_Figure):
         note: Where the figures come from.
         seeds_per_sampler: Seeds per sampler and iteration at which sampler times hold, which scale
             in proportion. 0 means the job's own number.
-        seeds_per_trainer: The same for trainers. 0 means those of all of the trainer's samplers.
+        seeds_per_trainer: The same for trainers; none for those of all of the trainer's samplers.
         task_times: Times per role, then per machine class; class `default` stands for all others.
         store_traffic: Store to sampler volumes.
         batch_traffic: Sampler to trainer volumes.
@@ -217,7 +220,7 @@ class Profile(_Figure):
     source: Literal["measured", "synthetic"] = "synthetic"
     note: str = ""
     seeds_per_sampler: Number = Field(default=0.0, ge=0)
-    seeds_per_trainer: Number = Field(default=0.0, ge=0)
+    seeds_per_trainer: Number | None = Field(default=None, gt=0)
     task_times: Mapping[Role, Mapping[str, TaskTime]]
     store_traffic: StoreTraffic
     batch_traffic: BatchTraffic

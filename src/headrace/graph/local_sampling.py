@@ -42,7 +42,7 @@ class LocalSampler(Sampler):
     ) -> None:
         super().__init__(
             LocalSource(open_edge_parts(graph, weight=weight, time=time)),
-            {name: graph.num_nodes(name) for name in graph.node_types},
+            {name: graph.num_nodes_of(name) for name in graph.node_types},
             graph.edge_types,
             rule,
             dense_limit,
@@ -78,7 +78,7 @@ def open_edge_parts(
             )
             if edge.src in node_times:
                 sources, path = part.indices(edge_type), edge_path(number, e, "indices")
-                graph.check_values(path, sources, graph.num_nodes(edge.src))
+                graph.check_values(path, sources, graph.num_nodes_of(edge.src))
                 times = node_times[edge.src][sources]
             parts[edge_type].append(
                 EdgePart(
@@ -89,7 +89,7 @@ def open_edge_parts(
                     part.original_ids(edge.dst),
                     weights,
                     times,
-                    graph.num_nodes(edge.src),
+                    graph.num_nodes_of(edge.src),
                 )
             )
     return parts

@@ -45,6 +45,9 @@ DTypeName = Literal[
 ]
 """What an array may be made of; numpy's names, little-endian."""
 
+LABELS = "y"
+"""Column of labels, as PyG calls it."""
+
 SplitName = Literal["train", "val", "test"]
 
 RESERVED = frozenset({"ids", "train", "val", "test", "clusters", "indptr", "indices", "halo"})
@@ -102,12 +105,15 @@ class NodeInfo(Value):
         offsets: Part `p` owns the new ids from `offsets[p]` to `offsets[p + 1]`.
         columns: Values per node.
         splits: How many nodes of each split every part owns.
+        num_classes: One more than the largest label `y`; none without such labels, and in graphs of
+            before 0.2.
     """
 
     name: str
     offsets: _Offsets
     columns: tuple[ColumnInfo, ...] = ()
     splits: Mapping[SplitName, tuple[_Size, ...]] = Field(default_factory=dict)
+    num_classes: _Size | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -174,6 +180,7 @@ class Manifest(CheckedFile):
         edges: Edge types, in the order of their folders.
         links: Held-out links.
         quality: How good the cut is.
+        note: What was made up, such as splits where the source had none.
         files: Every file but this one, by its path.
     """
 
@@ -188,6 +195,7 @@ class Manifest(CheckedFile):
     edges: tuple[EdgeInfo, ...]
     links: tuple[LinkInfo, ...] = ()
     quality: Mapping[str, JsonValue] = Field(default_factory=dict)
+    note: str = ""
     files: Mapping[str, FileInfo] = Field(default_factory=dict)
 
     @model_validator(mode="after")

@@ -10,6 +10,7 @@ import numpy as np
 
 from headrace.core.errors import DamagedGraphError, MissingExtraError, SpecError
 from headrace.graph.arrays import map_array
+from headrace.graph.data_view import DataView
 from headrace.graph.manifest import (
     PARTITION_AGAIN,
     REMEDY,
@@ -41,8 +42,8 @@ def open_graph(path: str | os.PathLike[str]) -> PartitionedGraph:
     return PartitionedGraph(folder, load_manifest(folder))
 
 
-class PartitionedGraph:
-    """A graph in parts.
+class PartitionedGraph(DataView):
+    """A graph in parts, which answers what scripts ask of PyG's `Data` and `HeteroData`.
 
     Nodes have two ids per type: the original one, a row number of the source, and the new one, by
     which parts own contiguous ranges.
@@ -94,11 +95,11 @@ class PartitionedGraph:
             )
         return self._parts[number]
 
-    def num_nodes(self, node_type: str) -> int:
+    def num_nodes_of(self, node_type: str) -> int:
         """Nodes of one type in all parts."""
         return self.manifest.nodes[self.manifest.node_index(node_type)].num_nodes
 
-    def num_edges(self, edge_type: EdgeType) -> int:
+    def num_edges_of(self, edge_type: EdgeType) -> int:
         """Edges of one type in all parts."""
         return self.manifest.edges[self.manifest.edge_index(edge_type)].num_edges
 
@@ -124,9 +125,9 @@ class PartitionedGraph:
             SpecError: An id is not one of a node.
         """
         t = self.manifest.node_index(node_type)
-        _check_ids(node_type, original_ids, self.num_nodes(node_type))
+        _check_ids(node_type, original_ids, self.num_nodes_of(node_type))
         new_ids = np.asarray(self.array(ids_path(t))[original_ids], np.int64)
-        self.check_values(ids_path(t), new_ids, self.num_nodes(node_type))
+        self.check_values(ids_path(t), new_ids, self.num_nodes_of(node_type))
         return new_ids
 
     def to_original(self, node_type: str, new_ids: np.ndarray) -> np.ndarray:

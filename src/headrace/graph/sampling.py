@@ -95,6 +95,9 @@ class Sampler:
         rule: How neighbours are chosen.
         dense_limit: With more nodes of a type than this, a table holds only a batch's nodes: 4
             bytes per node of the graph are saved, for about half the speed of relabelling.
+
+    Attributes:
+        rule: How neighbours are chosen.
     """
 
     def __init__(
@@ -108,9 +111,9 @@ class Sampler:
         self._source = source
         self._num_nodes = dict(num_nodes)
         self._edge_types = tuple(edge_types)
-        self._rule = rule or Rule()
+        self.rule = rule or Rule()
         self._tables: dict[str, RowTable] = {
-            name: HashTable() if self._rule.disjoint else table_for(count, dense_limit)
+            name: HashTable() if self.rule.disjoint else table_for(count, dense_limit)
             for name, count in self._num_nodes.items()
         }
         # How large the last batch was: the next one will be about as large.
@@ -175,7 +178,7 @@ class Sampler:
             ids = np.asarray(seeds.get(name, ()), np.int64)
             _check_seeds(ids, name, count)
             rows[name] = _NodeRows(self._tables[name], self._rooms.get(name, 0), ids)
-            if self._rule.disjoint:
+            if self.rule.disjoint:
                 rows[name].plant(first_tree, count)
             rows[name].start()
             first_tree += len(ids)
@@ -198,8 +201,8 @@ class Sampler:
             {name: part.ids() for name, part in rows.items()},
             {e: taken.row.values() for e, taken in edges.items()},
             {e: taken.col.values() for e, taken in edges.items()},
-            {e: taken.edge.values() for e, taken in edges.items()} if self._rule.edge_ids else None,
-            {name: part.trees() for name, part in rows.items()} if self._rule.disjoint else None,
+            {e: taken.edge.values() for e, taken in edges.items()} if self.rule.edge_ids else None,
+            {name: part.trees() for name, part in rows.items()} if self.rule.disjoint else None,
             {name: part.num_sampled for name, part in rows.items()},
             {e: taken.num_sampled for e, taken in edges.items()},
         )
@@ -220,7 +223,7 @@ class Sampler:
             taken.num_sampled.append(0)
             return
         until = None if bounds is None or trees is None else bounds[trees]
-        hop = self._source.hop(HopRequest(edge_type, nodes, fanout, key, self._rule, trees, until))
+        hop = self._source.hop(HopRequest(edge_type, nodes, fanout, key, self.rule, trees, until))
         row, col = taken.add(len(hop.neighbours), hop.edges)
         repeat_rows(destinations.begin, hop.counts, col)
         if trees is None:
@@ -233,7 +236,7 @@ class Sampler:
     ) -> np.ndarray | None:
         if seed_times is None:
             return None
-        if not self._rule.disjoint:
+        if not self.rule.disjoint:
             raise SpecError(
                 "seeds have times, but share their neighbours",
                 "sample with Rule(disjoint=True), so that each has its own",

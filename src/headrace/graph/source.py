@@ -103,12 +103,14 @@ class GraphSource:
         nodes: One table per node type. A homogeneous graph has one, called `node`.
         edges: One table per edge type. A homogeneous graph has one: `("node", "to", "node")`.
         links: Held-out links, if any.
+        note: What was made up, such as splits where the source has none.
     """
 
     name: str
     nodes: tuple[NodeTable, ...]
     edges: tuple[EdgeTable, ...]
     links: tuple[LinkTable, ...] = ()
+    note: str = ""
 
     @property
     def num_nodes(self) -> int:

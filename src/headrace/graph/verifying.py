@@ -158,7 +158,7 @@ def _check_edges(part: Part) -> Iterator[str]:
         if indptr[0] != 0 or indptr[-1] != len(indices) or _falls(indptr):
             path = edge_path(part.number, e, "indptr")
             yield f"{path} does not rise from 0 to {len(indices)}"
-        num_src = part.graph.num_nodes(edge.src)
+        num_src = part.graph.num_nodes_of(edge.src)
         if not _inside(indices, 0, num_src):
             path = edge_path(part.number, e, "indices")
             yield f"{path} names nodes outside 0 to {num_src - 1}"
@@ -181,7 +181,7 @@ def _check_links(graph: PartitionedGraph) -> Iterator[str]:
         edge = graph.manifest.edges[link.edge]
         links = graph.links(link.split, edge.edge_type)
         for ids, name in ((links[0], edge.src), (links[1], edge.dst)):
-            if not _inside(ids, 0, graph.num_nodes(name)):
+            if not _inside(ids, 0, graph.num_nodes_of(name)):
                 yield f"{link_path(link.split, link.edge)} names {name} nodes that are not there"
 
 

@@ -21,6 +21,7 @@ from headrace.graph.arrays import (
     SplitArray,
     check_space,
     is_intact,
+    map_array,
     reporting_full_disk,
     write_array,
 )
@@ -28,6 +29,7 @@ from headrace.graph.converting import convert
 from headrace.graph.edge_writing import EdgeWriter
 from headrace.graph.layout import Layout
 from headrace.graph.manifest import (
+    LABELS,
     ColumnInfo,
     EdgeInfo,
     FileInfo,
@@ -111,6 +113,7 @@ def write_parts(
             edges=edges,
             links=writing.write_links(),
             quality=cast("Mapping[str, JsonValue]", _plain(quality)) if quality else {},
+            note=source.note,
             files=dict(sorted(writing.files.items())),
         )
         save_manifest(manifest, folder)
@@ -156,8 +159,25 @@ class _Writing:
                 step = f"node-{t}/{info.name}"
                 self._step(step, partial(self._write_column, t, column, info))
             offsets = tuple(numbering.offsets.tolist())
-            found.append(NodeInfo(name=table.name, offsets=offsets, columns=columns, splits=splits))
+            found.append(
+                NodeInfo(
+                    name=table.name,
+                    offsets=offsets,
+                    columns=columns,
+                    splits=splits,
+                    num_classes=self._num_classes(t, columns),
+                )
+            )
         return tuple(found)
+
+    def _num_classes(self, t: int, columns: Sequence[ColumnInfo]) -> int | None:
+        """One more than the largest label, so that whoever has not all parts knows it too."""
+        labels = next((column for column in columns if column.name == LABELS), None)
+        if labels is None or labels.shape or not labels.dtype.startswith(("int", "uint")):
+            return None
+        paths = [node_path(part, t, LABELS) for part in range(len(self._numberings[t].offsets) - 1)]
+        parts = [map_array(self._folder / path, self.files[path]) for path in paths]
+        return max((int(each.max(initial=-1)) for each in parts), default=-1) + 1
 
     def write_edges(self) -> tuple[EdgeInfo, ...]:
         found = []

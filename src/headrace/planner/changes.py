@@ -16,7 +16,7 @@ from headrace.core.placement import Placement
 from headrace.core.plan import Plan
 from headrace.core.profile import Profile
 from headrace.core.report import Change
-from headrace.planner.explain import busiest_classes, doubled_nics, nics_of
+from headrace.planner.explain import busiest_classes, doubled_nics, faster, nics_of
 from headrace.planner.planning import AUTO, make_plan, policies_to_try
 from headrace.simulator import build_instance, simulate
 
@@ -129,17 +129,17 @@ def _hardware(plan: Plan, base: _Setup) -> Iterator[_Idea]:
     classes = busiest_classes(plan)[:_MOST_CLASSES]
     groups = [*classes, *([classes[0][:1]] if len(classes[0]) > 1 else [])]
     for members in groups:
-        faster = doubled_nics(hosts, members)
+        wider = doubled_nics(hosts, members)
         yield _Idea(
             f"doubling {nics_of(hosts, members)}",
             "Tasks stay where they are.",
-            partial(replace, base, cluster=faster),
+            partial(replace, base, cluster=wider),
         )
     for role, words in ((Role.TRAINER, "trainers"), (Role.SAMPLER, "samplers")):
         yield _Idea(
             f"{words} that compute twice as fast",
             "A GPU, more threads or cores that are not shared.",
-            partial(replace, base, profile=_faster(base.profile, role)),
+            partial(replace, base, profile=faster(base.profile, role)),
         )
     yield _Idea(
         "half the bytes per seed",
@@ -245,14 +245,6 @@ def _planned(plan: Plan, base: _Setup, changes: dict[str, Any]) -> _Setup:
         also=() if changes else (plan.placed,),
     )
     return _Setup(base.cluster, job, base.profile, made.placed, made.seeds, made.policy)
-
-
-def _faster(profile: Profile, role: Role) -> Profile:
-    halved = {
-        kind: time.model_copy(update={"mean": time.mean / 2})
-        for kind, time in profile.task_times[role].items()
-    }
-    return profile.model_copy(update={"task_times": {**profile.task_times, role: halved}})
 
 
 def _lighter(profile: Profile) -> Profile:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.core.cluster import Cluster, Machine
-from headrace.core.job import UNLIMITED_WINDOW, Job
+from headrace.core.job import UNLIMITED_WINDOW, Job, Role
 from headrace.core.plan import Explanation, Plan, Remedy
+from headrace.core.profile import Profile
 from headrace.core.report import MachinePlan, PlanFacts
 from headrace.core.units import format_seconds
 from headrace.planner.planning import make_plan
@@ -24,6 +25,7 @@ class _Change:
     name: str
     cluster: Cluster
     job: Job
+    profile: Profile
 
 
 def explain(plan: Plan, on_step: Callable[[str], None] = lambda name: None) -> Explanation:
@@ -47,7 +49,7 @@ def explain(plan: Plan, on_step: Callable[[str], None] = lambda name: None) -> E
         changed = make_plan(
             change.cluster,
             change.job,
-            plan.profile,
+            change.profile,
             method=plan.method,
             policy=plan.asked.policy,
             seed_mix=plan.asked.seed_mix,
@@ -141,21 +143,39 @@ def plan_facts(plan: Plan) -> PlanFacts:
 
 
 def _changes(plan: Plan) -> Iterator[_Change]:
-    hosts, job = plan.cluster.hosts, plan.job
+    hosts, job, profile = plan.cluster.hosts, plan.job, plan.profile
     classes = busiest_classes(plan)
-    for members in classes:
-        yield _Change(f"doubling {nics_of(hosts, members)}", doubled_nics(hosts, members), job)
     busiest = classes[0]
-    if len(busiest) > 1:
-        alone = busiest[:1]
-        yield _Change(f"doubling {nics_of(hosts, alone)} alone", doubled_nics(hosts, alone), job)
-    if not plan.profile.store_traffic.matrix:  # a measured matrix is of one number of parts
+    if limit_of(plan) == "nic":
+        doubled = [(nics_of(hosts, members), members) for members in classes]
+        if len(busiest) > 1:
+            doubled.append((f"{nics_of(hosts, busiest[:1])} alone", busiest[:1]))
+    else:
+        # Cards do not bind: one change of all of them shows it.
+        everybody = list(range(len(hosts)))
+        doubled = [(nics_of(hosts, everybody), everybody)]
+        for role, words in ((Role.TRAINER, "trainers"), (Role.SAMPLER, "samplers")):
+            name = f"{words} that compute twice as fast"
+            yield _Change(name, plan.cluster, job, faster(profile, role))
+    for name, members in doubled:
+        yield _Change(f"doubling {name}", doubled_nics(hosts, members), job, profile)
+    if not profile.store_traffic.matrix:  # a measured matrix is of one number of parts
         for members in _distinct_resources(hosts, classes):
             model = hosts[members[0]]
-            yield _Change(f"one more machine like {model.name}", _grown(hosts, model), job)
+            yield _Change(f"one more machine like {model.name}", _grown(hosts, model), job, profile)
     if job.window != UNLIMITED_WINDOW:
         wider = job.model_copy(update={"window": 2 * job.window})
-        yield _Change(f"a window of {wider.window} instead of {job.window}", plan.cluster, wider)
+        name = f"a window of {wider.window} instead of {job.window}"
+        yield _Change(name, plan.cluster, wider, profile)
+
+
+def faster(profile: Profile, role: Role) -> Profile:
+    """The same, with tasks of a role that take half the time."""
+    halved = {
+        kind: time.model_copy(update={"mean": time.mean / 2})
+        for kind, time in profile.task_times[role].items()
+    }
+    return profile.model_copy(update={"task_times": {**profile.task_times, role: halved}})
 
 
 def busiest_classes(plan: Plan) -> list[list[int]]:

@@ -6,6 +6,8 @@ import logging
 import os
 import re
 import socket
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +18,7 @@ from headrace.runtime.ray_token import REMEDY, check_token
 _CONNECT_S = 5.0
 _ADDRESS = re.compile(r"cluster at ([\w.-]+):(\d{1,5})")
 _VERSIONS = re.compile(r"Version mismatch:.* Ray: (\S+) Python: (\S+).* Ray: (\S+) Python: (\S+)")
+_RAY_LINE = re.compile(r"\[\d{4}-\d\d-\d\d [\d:,]+ [IWE] \d+ \d+\] ")
 _REMEDY = (
     "run this on a machine of the cluster (in a testbed: `headrace testbed exec MACHINE -- ...`), "
     "or name its head: --address HOST:6379"
@@ -41,7 +44,8 @@ def connected(address: str | None, **options: Any) -> Iterator[Any]:
     address = address or os.environ.get("RAY_ADDRESS") or "auto"
     check_reachable(address)
     try:
-        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **options)
+        with _without_ray_lines():
+            ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **options)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         if versions := _VERSIONS.search(" ".join(str(error).split())):
             ray_there, python_there, ray_here, python_here = versions.groups()
@@ -64,6 +68,27 @@ def connected(address: str | None, **options: Any) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _without_ray_lines() -> Iterator[None]:
+    """Keep what Ray's libraries log, once a second while they try, from the user's terminal.
+
+    They write to the file descriptor, where Python's own stream does not matter.
+    """
+    sys.stderr.flush()
+    before = os.dup(2)
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(before, 2)
+            os.close(before)
+            said.seek(0)
+            lines = said.read().decode(errors="replace").splitlines(keepends=True)
+            sys.stderr.write("".join(line for line in lines if not _RAY_LINE.match(line)))
 
 
 def check_reachable(address: str) -> None:

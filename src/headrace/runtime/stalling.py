@@ -9,6 +9,7 @@ from headrace.core.job import Role
 from headrace.policies.lifecycle.events import Lost, Task
 from headrace.policies.recovery.stalls import Stall, accuse, describe, look
 from headrace.runtime.calls import Calls
+from headrace.runtime.first_batch import ASKED
 
 _MOVES = ("batches", "report", "checkpoint", "resumed")
 """Messages of a trainer that does something."""
@@ -31,6 +32,7 @@ class StallWatch:
         self._has_begun, self._news = False, ""
         self._sizes: dict[str, int] = {}
         self._waits: dict[str, dict[str, bool]] = {}
+        self._asked: set[str] = set()
 
     def see(self, name: str, state: Mapping[str, Any], now_s: float) -> bool:
         """Take note of how a task is; whether a trainer has done a step of the training."""
@@ -46,6 +48,8 @@ class StallWatch:
             kind = message.get("kind")
             moves = moves or kind in _MOVES
             has_stepped = has_stepped or (kind == "batches" and message["trains"])
+            if kind == ASKED["kind"]:
+                self._asked.add(name)
             if kind == "waits":
                 self._waits.setdefault(name, {})[message["for"]] = message["waits"]
         self._has_begun = self._has_begun or has_stepped
@@ -67,8 +71,20 @@ class StallWatch:
             for name, own in self._waits.items()
             if any(own.values())
         }
+        if not waits and not self._has_begun:
+            waits = self._first_waits()
         line = describe(now_s - moved_s, waits, self._has_begun) if says else ""
         return line, probes
+
+    def _first_waits(self) -> dict[str, str]:
+        """What trainers wait for before their first batch, as far as they have said."""
+        trainers = [task for task in self._tasks.values() if task.role is Role.TRAINER]
+        return {
+            str(task): "its first batch; the first run of all compiles the samplers"
+            if task.name in self._asked
+            else "its script, which imports or prepares and has asked no loader for a batch yet"
+            for task in trainers
+        }
 
 
 class NetworkProbe:

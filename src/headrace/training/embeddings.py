@@ -63,7 +63,7 @@ class EmbeddingTable:
         lr: float = 0.01,
     ) -> None:
         self.node_type, self.name, self.spec, self.lr = node_type, name, spec, lr
-        self.num_nodes = graph.num_nodes(node_type)
+        self.num_nodes = graph.num_nodes_of(node_type)
         self._graph, self._offsets = graph, graph.offsets(node_type)
         self._stores, self._rank = stores, rank
         self._num_rounds = self._num_steps = 0

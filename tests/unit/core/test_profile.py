@@ -127,10 +127,10 @@ def test_errors_have_the_shape_of_the_matrix() -> None:
 
 @pytest.mark.parametrize(
     ("per_sampler", "per_trainer", "expected"),
-    [(0, 0, (100, 200)), (50, 0, (50, 100)), (50, 400, (50, 400)), (0, 400, (100, 400))],
+    [(0, None, (100, 200)), (50, None, (50, 100)), (50, 400, (50, 400)), (0, 400, (100, 400))],
 )
 def test_times_hold_for_so_many_seeds(
-    per_sampler: float, per_trainer: float, expected: tuple[float, float]
+    per_sampler: float, per_trainer: float | None, expected: tuple[float, float]
 ) -> None:
     seeds = {"seeds_per_sampler": per_sampler, "seeds_per_trainer": per_trainer}
     profile = profile_of().model_copy(update=seeds)
@@ -139,3 +139,20 @@ def test_times_hold_for_so_many_seeds(
     assert profile.seed_scale(Role.SAMPLER, job) == 100 / expected[0]
     assert profile.seed_scale(Role.TRAINER, job) == 200 / expected[1]
     assert profile.seed_scale(Role.STORE, job) == 1.0
+
+
+def test_a_profile_of_version_0_1_keeps_its_fingerprint() -> None:
+    profile = Profile.model_validate(
+        {
+            "seeds_per_sampler": 1000,
+            "task_times": {
+                "store": {"default": "28ms"},
+                "sampler": {"default": "29ms"},
+                "trainer": {"default": "37ms"},
+            },
+            "store_traffic": {"bytes_per_seed": 93480},
+            "batch_traffic": {"bytes_per_seed": 93480},
+        }
+    )
+    # Plans have it, and would be refused otherwise.
+    assert profile.fingerprint() == "d6b6155907707924"

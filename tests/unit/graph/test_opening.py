@@ -85,8 +85,8 @@ def test_counts_are_in_the_manifest(tmp_path: Path) -> None:
     write(homogeneous(), tmp_path)
     graph = open_graph(tmp_path)
     parts = [graph.part(number) for number in range(3)]
-    assert graph.num_nodes("node") == sum(part.num_nodes("node") for part in parts) == 30
-    assert graph.num_edges(NODE_TO_NODE) == sum(part.num_edges(NODE_TO_NODE) for part in parts)
+    assert graph.num_nodes_of("node") == sum(part.num_nodes("node") for part in parts) == 30
+    assert graph.num_edges_of(NODE_TO_NODE) == sum(part.num_edges(NODE_TO_NODE) for part in parts)
     counts = graph.manifest.nodes[0].splits["train"]
     assert counts == tuple(len(part.split("node", "train")) for part in parts)
     assert repr(parts[1]) == f"<part 1 of <small in 3 parts at {tmp_path}>>"
@@ -99,7 +99,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     for wrong, message in (
         (lambda: graph.part(3), "part 3 was asked for, the graph has 3: use 0 to 2"),
         (lambda: graph.offsets("book"), "no nodes of type 'book': use one of paper, author"),
-        (lambda: graph.num_edges(("a", "b", "c")), "use one of author writes paper"),
+        (lambda: graph.num_edges_of(("a", "b", "c")), "use one of author writes paper"),
         (lambda: graph.part(0).column("paper", "y"), "have no column 'y': they have x"),
         (lambda: graph.part(0).edge_column(writes, "w"), "have no column 'w': they have time"),
         (lambda: graph.part(0).split("paper", "val"), "no split 'val': they have train"),

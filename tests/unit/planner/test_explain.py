@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from headrace.core.cluster import Cluster, Machine
-from headrace.core.job import UNLIMITED_WINDOW
+from headrace.core.job import UNLIMITED_WINDOW, Role
 from headrace.core.plan import Plan, Remedy
-from headrace.core.profile import StoreTraffic
+from headrace.core.profile import StoreTraffic, TaskTime
 from headrace.planner.explain import explain, num_changes
 from headrace.planner.planning import make_plan
 from tests.unit.planner.small import CLUSTER, JOB, PROFILE, cluster_of, profile_of
@@ -101,3 +101,14 @@ def test_other_bottlenecks_have_names_too(
 )
 def test_sentences(saving: float, sentence: str) -> None:
     assert Remedy("it", 1.0, saving).sentence() == sentence
+
+
+def test_faster_trainers_help_where_computing_binds() -> None:
+    times = {**PROFILE.task_times, Role.TRAINER: {"default": TaskTime(mean=1.0)}}
+    plan = make_plan(CLUSTER, JOB, PROFILE.model_copy(update={"task_times": times}))
+    found = explain(plan)
+    assert found.limit in ("cycle", "task")
+    assert found.remedies[0].change == "trainers that compute twice as fast"
+    assert found.remedies[0].saving > 0.3
+    cards = [remedy.change for remedy in found.remedies if "NIC" in remedy.change]
+    assert cards == ["doubling the NICs of m0, m1 and m2"]

@@ -46,7 +46,9 @@ def test_who_waits_is_named() -> None:
     )
     watch.see("trainer0", state_of({"kind": "waits", "for": "sampler0.0 on m1", "waits": False}), 9)
     watch.see("sampler0.0", {"waits_for": ""}, 13)
-    assert watch.look(30.0)[0].endswith("nobody says why")
+    assert "trainer0 on m0 waits for its script, which imports" in watch.look(30.0)[0]
+    watch.see("trainer0", state_of({"kind": "asked"}), 31)
+    assert "trainer0 on m0 waits for its first batch" in watch.look(60.0)[0]
 
 
 class Shell:

@@ -243,6 +243,7 @@ class PartedAccess(GraphAccess):
         if node_type not in self._originals:
             node = self.graph.manifest.node_index(node_type)
             new = np.asarray(self.graph.array(ids_path(node)))
+            self.graph.check_values(ids_path(node), new, len(new))
             inverse = np.empty_like(new)
             inverse[new] = np.arange(len(new), dtype=new.dtype)
             self._originals[node_type] = inverse

@@ -94,7 +94,7 @@ class NeighborLoader(NodeLoader, _KeyedLoader):  # type: ignore[misc]
             with types `("paper", "train")`.
         input_time: As in PyG.
         replace: As in PyG.
-        subgraph_type: `directional` or `bidirectional`.
+        subgraph_type: `directional`, `bidirectional` or `induced`.
         disjoint: As in PyG.
         temporal_strategy: As in PyG.
         time_attr: As in PyG; a column of nodes or of edges.
@@ -203,7 +203,7 @@ class LinkNeighborLoader(LinkLoader, _KeyedLoader):  # type: ignore[misc]
         edge_label: As in PyG.
         edge_label_time: As in PyG.
         replace: As in PyG.
-        subgraph_type: `directional` or `bidirectional`.
+        subgraph_type: `directional`, `bidirectional` or `induced`.
         disjoint: As in PyG.
         temporal_strategy: As in PyG.
         neg_sampling: As in PyG.

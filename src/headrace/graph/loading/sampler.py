@@ -25,6 +25,7 @@ from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 from headrace.core.errors import SpecError
 from headrace.graph.hops import Rule, hop_key
 from headrace.graph.loading.access import GraphAccess
+from headrace.graph.loading.induced import with_all_edges
 from headrace.graph.sampling import BatchKey, HeteroSampled, Sampler
 from headrace.graph.source import EdgeType
 
@@ -70,7 +71,7 @@ class KeyedSampler(BaseSampler):  # type: ignore[misc]
         access: The graph.
         num_neighbors: As in PyG.
         replace: Whether a neighbour may be drawn again.
-        subgraph_type: `directional` or `bidirectional`.
+        subgraph_type: `directional`, `bidirectional` or `induced`.
         disjoint: Whether every seed has its own nodes.
         temporal_strategy: `uniform` or `last`.
         time_attr: Node or edge column; no neighbour is later than its seed.
@@ -101,10 +102,10 @@ class KeyedSampler(BaseSampler):  # type: ignore[misc]
         self.disjoint = disjoint or time_attr is not None
         self.seed = seed
         self._time, self._weight = time_attr, weight_attr
-        if self.subgraph_type == SubgraphType.induced:
+        if self.subgraph_type == SubgraphType.induced and self.disjoint:
             raise SpecError(
-                "induced subgraphs were asked for, which take edges that were not drawn",
-                "use subgraph_type='directional' or 'bidirectional'",
+                "induced subgraphs were asked for, with nodes of their own for every seed",
+                "use subgraph_type='directional', or leave out disjoint and time_attr",
             )
         if temporal_strategy not in ("uniform", "last"):
             raise SpecError(
@@ -201,7 +202,10 @@ class KeyedSampler(BaseSampler):  # type: ignore[misc]
             times = {name: each.numpy() for name, each in times.items()}
         elif self._time is not None:
             times = {name: self._seed_times(name, ids) for name, ids in seeds.items()}
-        out = self._sampler().sample_hetero(seeds, self._fanouts, key, times)
+        sampler = self._sampler()
+        out = sampler.sample_hetero(seeds, self._fanouts, key, times)
+        if self.subgraph_type == SubgraphType.induced:
+            out = with_all_edges(out, self._source, sampler.rule)
         made = self._hetero(out) if isinstance(seed, dict) else self._homogeneous(out)
         made.new_ids = out.node
         return made

@@ -134,7 +134,7 @@ def open_shard(graph: PartitionedGraph, part: int) -> Shard:
             own.indptr(edge.edge_type),
             own.indices(edge.edge_type),
             own.original_ids(edge.dst),
-            num_sources=graph.num_nodes(edge.src),
+            num_sources=graph.num_nodes_of(edge.src),
         )
         edge_ids, path = own.edge_ids(edge.edge_type), edge_path(part, e, "ids")
         if edge_ids is not None:

@@ -147,6 +147,12 @@ def random_splits(
     }
 
 
+def split_note(shares: tuple[float, float, float], seed: int) -> str:
+    """What to say of splits that were drawn at random."""
+    parts = ", ".join(f"{share:.0%} {split}" for split, share in zip(SPLITS, shares, strict=True))
+    return f"the source has no masks, so {parts} were drawn at random (seed {seed})"
+
+
 def reversed_table(table: EdgeTable) -> EdgeTable:
     """The same edges the other way round, as relation `rev_...`; columns come along."""
     src_type, relation, dst_type = table.edge_type

@@ -9,7 +9,7 @@ import numpy as np
 
 from headrace.core.errors import SpecError
 from headrace.graph.source import Column, EdgeTable, EdgeType, GraphSource, NodeTable
-from headrace.graph.sources.arrays import both_ways, random_splits
+from headrace.graph.sources.arrays import both_ways, random_splits, split_note
 from headrace.graph.sources.keys import Keys
 from headrace.graph.sources.table_files import TableFiles
 
@@ -66,7 +66,7 @@ def imdb(folder: Path, seed: int) -> GraphSource:
         _edges(_table(folder, "imdb_acted_in"), ("actor", "acted_in", "movie"), keys),
         _edges(_table(folder, "imdb_directed_in"), ("director", "directed_in", "movie"), keys),
     )
-    return GraphSource("imdb", tuple(nodes), both_ways(edges))
+    return GraphSource("imdb", tuple(nodes), both_ways(edges), note=split_note(SHARES, seed))
 
 
 def lastfm(folder: Path, seed: int) -> GraphSource:

@@ -16,6 +16,7 @@ from headrace.graph.sources.arrays import (
     edge_table,
     node_table,
     random_splits,
+    split_note,
 )
 from headrace.graph.sources.npz import read_npz
 from headrace.graph.sources.sparse_features import SparseRows, projected
@@ -81,7 +82,8 @@ def _benchmark(path: Path, arrays: Mapping[str, np.ndarray], seed: int) -> Graph
     src, dst = undirected(src, dst, len(y))
     splits = random_splits(np.arange(len(y)), BENCHMARK_SHARES, seed)
     nodes = NodeTable(NODE, len(y), (x.column("x"), Column.of("y", y)), splits)
-    return GraphSource(path.stem, (nodes,), (edge_table(EDGE, src, dst),))
+    note = split_note(BENCHMARK_SHARES, seed)
+    return GraphSource(path.stem, (nodes,), (edge_table(EDGE, src, dst),), note=note)
 
 
 def _typed(path: Path, arrays: Mapping[str, np.ndarray], seed: int) -> GraphSource:
@@ -99,7 +101,8 @@ def _typed(path: Path, arrays: Mapping[str, np.ndarray], seed: int) -> GraphSour
     x = projected(texts, "x", PROJECTED_WIDTH, seed)
     splits = random_splits(np.arange(len(y)), TYPED_SHARES, seed)
     nodes = NodeTable(NODE, len(y), (x, Column.of("y", y)), splits)
-    return GraphSource(path.stem, (nodes,), both_ways(tuple(tables)))
+    note = split_note(TYPED_SHARES, seed)
+    return GraphSource(path.stem, (nodes,), both_ways(tuple(tables)), note=note)
 
 
 def undirected(src: np.ndarray, dst: np.ndarray, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:

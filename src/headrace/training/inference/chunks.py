@@ -107,7 +107,7 @@ class Surveyor:
     """
 
     def __init__(self, graph: PartitionedGraph) -> None:
-        self._tables = {name: table_for(graph.num_nodes(name)) for name in graph.node_types}
+        self._tables = {name: table_for(graph.num_nodes_of(name)) for name in graph.node_types}
 
     def around(self, chunk: Chunk) -> Surroundings:
         """The nodes that a layer needs for the rows of a chunk."""

@@ -164,7 +164,7 @@ class _Run:
         for number, step in enumerate(planned.steps):
             is_last = number == len(planned.steps) - 1
             names = wanted if is_last and planned.join is None else self._graph.node_types
-            total = sum(self._graph.num_nodes(name) for name in names)
+            total = sum(self._graph.num_nodes_of(name) for name in names)
             self._watcher.begin(f"layer {number + 1} of {len(planned.steps)}", total)
             history.append(self._layer(step, history[-1], names, f"layer-{number}"))
             if planned.join is None and number > 0:
@@ -183,7 +183,7 @@ class _Run:
         width = max((rows.shape[1] for rows in inputs.values()), default=1)
 
         def compute(name: str, path: Path) -> Tensor | None:
-            writer = RowsWriter(path, self._graph.num_nodes(name))
+            writer = RowsWriter(path, self._graph.num_nodes_of(name))
             for chunk in cut(self._graph, name, *step.costs(width), self._memory_bytes):
                 rows = step.rows(chunk, inputs)
                 if rows is not None:
@@ -200,7 +200,7 @@ class _Run:
         wanted: Sequence[str],
     ) -> dict[str, Tensor]:
         def compute(name: str, path: Path) -> Tensor | None:
-            writer = RowsWriter(path, self._graph.num_nodes(name))
+            writer = RowsWriter(path, self._graph.num_nodes_of(name))
             for stretch in zip(*(rows[name].split(_STRETCH) for rows in history), strict=True):
                 writer.append(join(list(stretch)))
             return writer.close()
@@ -304,7 +304,7 @@ def _needed_bytes(
     for info in graph.manifest.nodes:
         widths = [int(np.prod(each.shape)) for each in info.columns if each.name == column]
         num_floats += info.num_nodes * (sum(widths) + 2 * widest)
-    tables = sum(graph.num_nodes(name) for name in wanted) * widest * len(write)
+    tables = sum(graph.num_nodes_of(name) for name in wanted) * widest * len(write)
     return 4 * (num_floats + tables)
 
 

@@ -156,7 +156,7 @@ class Normalized(Step):
         kind = bool(self._conv.improved), bool(self._conv.add_self_loops)
         if kind not in self._roots:
             graph, node_type = self._setting.graph, chunk.node_type
-            degrees = np.zeros(graph.num_nodes(node_type), np.float32)
+            degrees = np.zeros(graph.num_nodes_of(node_type), np.float32)
             for each in cut(graph, node_type, 3 * _SPARSE_EDGE_BYTES, 16, _DEGREE_MEMORY_BYTES):
                 indptr, _, weights, loops = self._weighed(each)
                 ends = np.repeat(np.arange(each.num_targets), np.diff(indptr))

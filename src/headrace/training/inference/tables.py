@@ -55,7 +55,7 @@ def write_table(
     # Numbers of a model hardly get smaller; ids and classes do.
     settings = {"compression": {"node": "zstd", "prediction": "zstd"}, "use_dictionary": False}
     with pq.ParquetWriter(partial, schema, **settings) as writer:
-        num_nodes = graph.num_nodes(node_type)
+        num_nodes = graph.num_nodes_of(node_type)
         for begin in range(0, num_nodes, step):
             ids = np.arange(begin, min(begin + step, num_nodes))
             at = torch.from_numpy(graph.to_new(node_type, ids))

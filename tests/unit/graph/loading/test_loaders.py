@@ -128,6 +128,7 @@ CASES: dict[str, dict[str, Any]] = {
     "given times": {"time_attr": "time", "input_time": torch.arange(80)},
     "last": {"time_attr": "time", "temporal_strategy": "last"},
     "both ways": {"subgraph_type": "bidirectional"},
+    "induced": {"subgraph_type": "induced"},
     "shuffled": {"shuffle": True},
 }
 
@@ -138,9 +139,8 @@ def test_the_same_seed_gives_the_same_batches(case: str, tmp_path: Path) -> None
     settings = {"num_neighbors": [3, 2], "batch_size": 16, "seed": 7, **CASES[case]}
     wanted = NeighborLoader(data, **settings)
     epochs = [list(wanted), list(wanted)]
-    assert (
-        any(not torch.equal(a.n_id, b.n_id) for a, b in zip(*epochs, strict=True)) or case == "last"
-    )
+    differs = [not torch.equal(a.n_id, b.n_id) for a, b in zip(*epochs, strict=True)]
+    assert any(differs) or case == "last"
     for num_parts in PARTS:
         loader = NeighborLoader(in_parts(data, tmp_path, num_parts), **settings)
         for epoch in epochs:
@@ -151,6 +151,9 @@ def test_the_same_seed_gives_the_same_batches(case: str, tmp_path: Path) -> None
                 ends = right.n_id[right.edge_index]
                 if case != "both ways":
                     assert torch.equal(ends, data.edge_index[:, right.e_id])
+                if case == "induced":
+                    inside = torch.isin(data.edge_index, right.n_id).all(dim=0).nonzero()
+                    assert torch.equal(right.e_id.sort().values, inside.view(-1))
                 if "time_attr" in settings:
                     seeds = right.n_id[: right.batch_size]
                     given = settings.get("input_time")
@@ -220,8 +223,7 @@ def test_seeds_that_are_none(form: Any, tmp_path: Path) -> None:
 def test_what_is_refused(tmp_path: Path) -> None:
     data, hetero = random_data(), random_hetero()
     for settings in (
-        {"subgraph_type": "induced"},
-        {"directed": False},
+        {"directed": False, "disjoint": True},
         {"temporal_strategy": "first"},
         {"temporal_strategy": "last", "time_attr": "time", "replace": True},
         {"weight_attr": "nothing"},
