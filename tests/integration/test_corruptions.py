@@ -16,11 +16,15 @@ pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
 
 
-def test_damage_is_never_silent() -> None:
-    words = ["benchmarks/corruptions.py", "--json"]
-    words += ["--store", "42", "--formats", "70", "--local", "1"]
+@pytest.mark.parametrize(
+    ("num_store", "num_formats", "num_local"),
+    [(28, 49, 0), pytest.param(140, 210, 14, marks=pytest.mark.campaign)],
+)
+def test_damage_is_never_silent(num_store: int, num_formats: int, num_local: int) -> None:
+    words = ["benchmarks/corruptions.py", "--json", "--store", str(num_store)]
+    words += ["--formats", str(num_formats), "--local", str(num_local)]
     done = subprocess.run(
         [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    assert json.loads(done.stdout)["store"]["refused"] == 42
+    assert json.loads(done.stdout)["store"]["refused"] == num_store
