@@ -26,6 +26,9 @@ from tests.unit.graph.small_graphs import homogeneous, write
 pytestmark = [pytest.mark.e2e, pytest.mark.campaign, pytest.mark.timeout(600)]
 
 MBIT = 1e6 / 8
+BATCH_SIZE = 18
+"""Of the script, which is not what a job usually has on this graph."""
+
 CLUSTER = Cluster(
     machines=tuple(
         Machine(name=name, resources={"cpu": 4}, nic_in=rate * MBIT, nic_out=rate * MBIT)
@@ -38,7 +41,7 @@ def test_auto_profiles_plans_runs_and_reports(name: str, tmp_path: Path) -> None
     write(homogeneous(num_nodes=2000, num_edges=10_000), tmp_path / "parts", 2)
     (tmp_path / "code").mkdir()
     script = tmp_path / "code" / "train.py"
-    script.write_text(SCRIPT)
+    script.write_text(SCRIPT.replace("[5, 3]", f"[5, 3], batch_size={BATCH_SIZE}"))
     words = [sys.executable, "-m", "headrace", "run", "--auto", "--json"]
     words += ["--graph", str(tmp_path / "parts"), "--runs", str(tmp_path / "runs")]
     words += ["--set", "epochs=3", "--set", "pause_s=0", str(script)]
@@ -49,16 +52,19 @@ def test_auto_profiles_plans_runs_and_reports(name: str, tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     told = [line.split(":")[0] for line in done.stderr.splitlines()]
-    steps = ("cluster", "job", "profile", "plan", "run", "report")
-    assert [step for step in told if step in steps] == list(steps), done.stderr
+    steps = ["cluster", "job", "job", "profile", "plan", "run", "report"]
+    assert [step for step in told if step in steps] == steps, done.stderr
+    assert f"job: {BATCH_SIZE} seeds per trainer and iteration, the script's" in done.stderr
 
     first, folder = (Path(found[step]["folder"]) for step in ("profile", "run"))
-    assert set((tmp_path / "runs").glob("2*")) == {first, folder}
+    others = set((tmp_path / "runs").glob("2*")) - {first, folder}
+    assert len(others) == 1, "the first run ended when the script asked for its batch size"
     assert first.name.endswith("-profile")
     assert num_iterations(load_trace(first / TRACE)) == PROFILED_ITERATIONS
     profile, plan = load_profile(folder / "profile.yaml"), load_plan(folder / "plan.json")
     assert profile.source == "measured"
     assert plan.profile == profile
+    assert plan.job.batch_size == BATCH_SIZE
     assert [host.name for host in plan.cluster.hosts] == ["fast", "slow"]
     assert num_iterations(load_trace(folder / TRACE)) > PROFILED_ITERATIONS
     assert found["run"]["reports"][-1]["epoch"] == 2

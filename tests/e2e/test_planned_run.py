@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -152,7 +153,7 @@ def test_no_secret_is_ever_shown(planned: PlannedRun) -> None:
 
 
 def test_a_secret_that_is_shown_would_be_found(tmp_path: Path) -> None:
-    secrets = [b"something that only this test knows", b"another"]
+    secrets = [uuid4().hex.encode() for _ in range(2)]
     (tmp_path / "log").write_bytes(b"token: " + secrets[0])
     assert in_files(secrets, [tmp_path / "log"]) == [str(tmp_path / "log")]
     environment = {**os.environ, "TOKEN": secrets[0].decode()}

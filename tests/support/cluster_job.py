@@ -11,6 +11,8 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch_geometric.nn import GraphSAGE
 
+from headrace.runtime.context import current_run
+
 
 def train_func(ctx: Any) -> None:
     torch.set_num_threads(1)
@@ -43,6 +45,7 @@ def losses(ctx: Any, model: Any, optimizer: Any, loader: Any) -> Any:
         optimizer.zero_grad()
         out = model(batch.x, batch.edge_index)[: batch.batch_size]
         loss = cross_entropy(out, batch.y[: batch.batch_size])
+        seem_to_compute(ctx, batch.batch_size)
         loss.backward()
         yield batch
         optimizer.step()
@@ -50,11 +53,19 @@ def losses(ctx: Any, model: Any, optimizer: Any, loader: Any) -> Any:
         del batch
 
 
+def seem_to_compute(ctx: Any, num_seeds: int) -> None:
+    """Sleep for as long as computing takes on an emulated machine, if the settings say so."""
+    by_machine = ctx.config.get("pause_per_seed_s", {})
+    if by_machine:
+        time.sleep(by_machine[current_run().machine] * num_seeds)
+
+
 def take_steps(ctx: Any) -> None:
     """Steps without end: the number of them is an order of the run."""
     model = make_model(ctx, 0)
     model, optimizer = ctx.prepare(model, torch.optim.Adam(model.parameters(), lr=0.01))
-    loader = ctx.loader("train", num_neighbors=ctx.config["fanouts"])
+    cache_bytes = ctx.config.get("cache_bytes", 0)
+    loader = ctx.loader("train", num_neighbors=ctx.config["fanouts"], cache_bytes=cache_bytes)
     left = ctx.config["steps"]
     while left > 0:
         for _ in losses(ctx, model, optimizer, loader):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -63,17 +64,25 @@ class RunningStores:
 
 @contextmanager
 def running_stores(
-    graph: Path, parts: Sequence[int], folder: Path, tls: bool = False, sockets: bool = True
+    graph: Path,
+    parts: Sequence[int],
+    folder: Path,
+    tls: bool = False,
+    sockets: bool = True,
+    settings: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[RunningStores]:
     """Serve parts of a graph from processes of their own, until the end of the block."""
     folder.mkdir(parents=True)
+    more = settings or {}
     token = Secret.random()
     authority = Authority(datetime.now(UTC), timedelta(hours=12))
     keys = folder / "client"
     Credentials(token, authority.issue("sampler 0") if tls else None).save(keys)
     with ExitStack() as stack:
         begun = [
-            _start(graph, part, folder, token, authority, tls, sockets, stack) for part in parts
+            _start(graph, part, folder, token, authority, tls, sockets, stack, more, environment)
+            for part in parts
         ]
         stores = [_wait(part, process, folder) for part, process in zip(parts, begun, strict=True)]
         yield RunningStores(tuple(stores), keys, tls)
@@ -88,6 +97,8 @@ def _start(
     tls: bool,
     sockets: bool,
     stack: ExitStack,
+    settings: Mapping[str, Any],
+    environment: Mapping[str, str] | None,
 ) -> subprocess.Popen[bytes]:
     Credentials(token, authority.issue(f"store {part}", [HOST])).save(folder / f"keys-{part}")
     config = {
@@ -98,6 +109,7 @@ def _start(
         "host": HOST,
         "tls": tls,
         "sockets": sockets,
+        **settings,
     }
     path = folder / f"config-{part}.json"
     path.write_text(json.dumps(config))
@@ -107,6 +119,7 @@ def _start(
         stdin=subprocess.PIPE,
         stdout=log,
         stderr=log,
+        env=None if environment is None else {**os.environ, **environment},
     )
     stack.callback(_stop, process)
     return process

@@ -19,7 +19,9 @@ from headrace.core.plan import Plan
 from headrace.core.profile import Profile
 from headrace.core.units import format_seconds
 from headrace.graph.opening import PartitionedGraph, open_graph
+from headrace.observability.report.reading import read_lines
 from headrace.runtime.cluster_run import TRACE, ClusterRun
+from headrace.runtime.runs import RunFolder
 
 PROFILED_ITERATIONS = 40
 """Of the run that is measured to plan the real one."""
@@ -85,10 +87,16 @@ def run_loop(wanted: Loop, run: Run, say: Say) -> dict[str, Any]:
     if wanted.job is None:
         say(
             f"job: {job.trainers} trainers with a sampler each, {job.batch_size} seeds per trainer "
-            "and iteration; give --job to change it"
+            "and iteration unless the script has a batch_size; give --job to change it"
         )
-    first = make_plan(cluster, job, method="colocate", policy="maxmin", seed_mix="local-first")
-    profile, profiled = _profile(wanted, first, run)
+    first = _first_plan(cluster, job)
+    folder = _measure(wanted, first, run, follows_script=wanted.job is None)
+    asked = _asked_batch_size(folder)
+    if asked is not None:
+        say(f"job: {asked} seeds per trainer and iteration, the script's batch_size")
+        first = _first_plan(cluster, job.model_copy(update={"batch_size": asked}))
+        folder = _measure(wanted, first, run)
+    profile, profiled = _profile(wanted, first, folder)
     say(
         f"profile: {profiled['iterations']} iterations of a first plan took "
         f"{format_seconds(profiled['measured_iteration_time_s'])} each"
@@ -152,13 +160,35 @@ def plan_for(first: Plan, profile: Profile) -> Plan:
     return make_plan(first.cluster, job, profile)
 
 
-def _profile(wanted: Loop, first: Plan, run: Run) -> tuple[Profile, dict[str, Any]]:
+def _first_plan(cluster: Cluster, job: Job) -> Plan:
+    """What is run to be measured."""
+    return make_plan(cluster, job, method="colocate", policy="maxmin", seed_mix="local-first")
+
+
+def _measure(wanted: Loop, first: Plan, run: Run, follows_script: bool = False) -> Path:
+    """Run some iterations of a plan; the run's folder."""
     base = wanted.run_of(first)
-    name = f"{base.name or first.job.name}-profile"
     short = replace(
-        base, name=name, iterations=wanted.iterations, checkpoint_every=0, replan=False, track=()
+        base,
+        name=f"{base.name or first.job.name}-profile",
+        iterations=wanted.iterations,
+        checkpoint_every=0,
+        replan=False,
+        track=(),
+        follows_script=follows_script,
     )
-    folder = Path(run(short)["folder"])
+    return Path(run(short)["folder"])
+
+
+def _asked_batch_size(folder: Path) -> int | None:
+    """The script's batch size, if a run ended because the plan had another one."""
+    path = RunFolder(folder).events
+    events = read_lines(path.read_bytes()) if path.exists() else []
+    sizes = (int(event["asked"]) for event in events if event["kind"] == "batch_size")
+    return next(sizes, None)
+
+
+def _profile(wanted: Loop, first: Plan, folder: Path) -> tuple[Profile, dict[str, Any]]:
     trace = load_trace(folder / TRACE)
     profile = profile_trace(trace, first)
     outlook = compare(trace, first, profile)

@@ -27,6 +27,16 @@ class Placement(Spec):
         """Trainers around the ring: those of one machine side by side, as launchers rank them."""
         return tuple(sorted(range(len(self.trainers)), key=lambda w: (self.trainers[w], w)))
 
+    def numbered_by_ring(self) -> Placement:
+        """The same with trainers numbered in `ring_order`: `trainer0` is rank 0, and so on."""
+        num = len(self.samplers) // max(len(self.trainers), 1)
+        order = self.ring_order
+        return Placement(
+            samplers=tuple(self.samplers[w * num + i] for w in order for i in range(num)),
+            trainers=tuple(self.trainers[w] for w in order),
+            servers=self.servers,
+        )
+
     def check(self, cluster: Cluster, job: Job) -> None:
         """Make sure that this places all tasks of the job and fits the machines (eqs 1-5).
 

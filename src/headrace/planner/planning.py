@@ -161,7 +161,8 @@ def make_plan(
         bounds[mix], num_rounds = max(bound_s, found.proven_s), max(num_rounds, found.rounds)
         # What cannot be rehearsed is not worth weighing twice.
         most = None if _iterations(cluster, job, SHORTLIST_ITERATIONS, _SHORTLIST_WORK) else 1
-        for placement in dict.fromkeys([*found.placements[:most], *also]):
+        placements = [each.numbered_by_ring() for each in (*found.placements[:most], *also)]
+        for placement in dict.fromkeys(placements):
             options.append(_option(cluster, job, profile, placement, mix))
     options = _most_promising(options)
     on_step("choosing by rehearsal")

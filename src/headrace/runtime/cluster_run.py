@@ -84,6 +84,7 @@ class ClusterRun:
             compared after the first steps.
         allow_nan: Whether losses and gradients may be infinite or not a number; else that ends the
             run.
+        follows_script: Whether the run ends at once if the script asks for another batch size.
         files: Texts to keep in the run's folder, by name.
     """
 
@@ -109,6 +110,7 @@ class ClusterRun:
     track: tuple[str, ...] = ()
     independent: bool = False
     allow_nan: bool = False
+    follows_script: bool = False
     files: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -251,6 +253,7 @@ class _Run:
             wanted.plan,
             PATIENCE_S if wanted.max_restarts else 0.0,
             wanted.allow_nan,
+            wanted.follows_script,
         )
         traffic = control_of(plan, recorder.say) if wanted.traffic == "plan" else None
         crew = Crew(slots, f"{folder.run_id}-{number}", wanted.cache, traffic)

@@ -65,6 +65,7 @@ class RunContext(Value):
         counts: Seeds per epoch of every lane of the job, by split.
         lane_counts: How many lanes each sampler of the job has; none for one each.
         allow_nan: Whether losses and gradients may be infinite or not a number.
+        follows_script: Whether the run ends at once if the script asks for another batch size.
         seeds: Folder with original ids: `<split>-<task>.npy` for the trainer and its samplers.
     """
 
@@ -98,6 +99,7 @@ class RunContext(Value):
     counts: Mapping[str, tuple[int, ...]] = Field(default_factory=dict)
     lane_counts: tuple[Annotated[int, Field(ge=1)], ...] = ()
     allow_nan: bool = False
+    follows_script: bool = False
     seeds: Path | None = None
 
     @property

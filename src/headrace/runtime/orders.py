@@ -86,6 +86,7 @@ class Orders:
         patience_s: How long stores and samplers that are lost are waited for, and replaced; 0 to
             end with the first.
         allow_nan: Whether losses and gradients may be infinite or not a number.
+        follows_script: Whether the run ends at once if the script asks for another batch size.
     """
 
     def __init__(
@@ -101,9 +102,11 @@ class Orders:
         began: Plan | None = None,
         patience_s: float = PATIENCE_S,
         allow_nan: bool = False,
+        follows_script: bool = False,
     ) -> None:
         self._iterations = iterations
         self._patience_s, self._allow_nan = patience_s, allow_nan
+        self._follows_script = follows_script
         self._checkpoint_every, self._resume = checkpoint_every, resume
         self._plan, self._nodes, self._tls, self._config = plan, nodes, tls, config
         self._dealt = Dealt.of(began or plan, graph)
@@ -189,6 +192,7 @@ class Orders:
             "tls": self._tls,
             "patience_s": self._patience_s,
             "allow_nan": self._allow_nan,
+            "follows_script": self._follows_script,
             "num_samplers": per_trainer,
             "rank": self.ranks[trainer],
             "world_size": job.trainers,

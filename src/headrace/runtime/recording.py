@@ -320,6 +320,8 @@ class Recorder(Observer):
     def _note_checkpoint(self, message: Mapping[str, Any]) -> None:
         """What the first trainer says of the checkpoints that it makes and goes on from."""
         kind, what = message.get("kind"), dict(message)
+        if kind == "batch_size":
+            self._folder.append_event(kind, asked=what["asked"])
         if kind not in ("checkpoint", "resumed"):
             return
         self._folder.append_event(what.pop("kind"), **what)

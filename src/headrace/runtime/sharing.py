@@ -18,6 +18,7 @@ from headrace.graph.opening import PartitionedGraph
 from headrace.graph.source import SPLITS
 from headrace.runtime.context import RunContext
 from headrace.runtime.feeds import Portion
+from headrace.runtime.messages import send, tell_note
 from headrace.training.data_parallel import STEP
 
 
@@ -119,6 +120,24 @@ def check_dealt(graph: PartitionedGraph, node_type: str | None) -> None:
         )
 
 
+def compare_batch_size(run: RunContext, asked: int | None) -> None:
+    """Compare a script's batch size with the plan's, the mean over all trainers.
+
+    In a run that follows its script, another size ends the trainer. All trainers run the same
+    script, so all of them end here; the driver gets `{"kind": "batch_size", "asked": 512}` and
+    plans again. In other runs the plan's size is used, and the user is told.
+    """
+    planned = sum(run.shares) / run.world_size
+    if asked in (None, planned):
+        return
+    if run.follows_script:
+        send(run.messages, {"kind": "batch_size", "asked": asked})
+        raise SystemExit(0)
+    if run.rank == 0:
+        problem = f"the plan has batches of {planned:g} seeds, the script's {asked} is not used"
+        tell_note(run, f"{problem}; to use it, set batch_size in the job file and plan again")
+
+
 def take_share(run: RunContext, settings: dict[str, Any]) -> Share | None:
     """Let a loader that shuffles a split by its name have this trainer's share of it.
 
@@ -147,6 +166,8 @@ def take_share(run: RunContext, settings: dict[str, Any]) -> Share | None:
     batch_size = batches.batch_size(run.trainer)
     given = settings.setdefault("batch_size", batch_size)
     if given != batch_size:
+        if run.follows_script:
+            compare_batch_size(run, given)
         raise SpecError(
             f"the plan gives {run.task} batches of {batch_size} seeds, its loader asks for {given}",
             f"leave batch_size out, or say {batch_size}; to change it, change the job and plan "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import io
 import os
+import re
 import signal
 import sys
 import traceback
@@ -18,6 +19,11 @@ from headrace.core.errors import HeadraceError
 from headrace.training.heap import reuse_memory
 
 _PR_SET_PDEATHSIG = 1
+_LOST_PEER = re.compile(
+    r"gloo/transport.*(?P<why>Connection (closed|reset) by peer|Broken pipe|Connection refused)"
+)
+"""What gloo says when the process on the other side ended. Its traceback explains nothing."""
+
 INTERRUPTED = 130
 """What shells say of a process that Ctrl-C ended."""
 
@@ -41,6 +47,9 @@ def main(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
+        if lost := _LOST_PEER.search(str(error)):
+            sys.stderr.write(f"error: trainer on {machine}: lost another trainer: {lost['why']}\n")
+            return 1
         sys.stderr.writelines(traceback.format_exception(_without_us(error)))
         return 1
     return 0

@@ -24,7 +24,7 @@ from headrace.runtime.finite_check import hook_model, watch_gradients
 from headrace.runtime.loading import NeighborLoader
 from headrace.runtime.script_report import report
 from headrace.runtime.served_models import ServedModels
-from headrace.runtime.sharing import check_dealt
+from headrace.runtime.sharing import check_dealt, compare_batch_size
 from headrace.runtime.stepping import steps_of
 from headrace.training.checkpoints import as_plain
 from headrace.training.data_parallel import (
@@ -134,6 +134,7 @@ class TrainContext:
             check_dealt(self.graph, node_type)
             planned = run.batches_of(split).batch_size(run.trainer)
             if settings["shuffle"]:
+                compare_batch_size(run, settings.get("batch_size"))
                 settings["batch_size"] = planned
             else:
                 settings.setdefault("batch_size", planned)

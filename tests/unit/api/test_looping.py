@@ -91,6 +91,44 @@ def test_all_four_steps_are_done_and_leave_their_files(graph: Path, tmp_path: Pa
     assert found["report"]["page"] == str(folder / "report.html")
 
 
+class ScriptOf(Rehearsals):
+    """Runs of a script that has a batch size."""
+
+    def __init__(self, runs: Path, batch_size: int) -> None:
+        super().__init__(runs)
+        self._batch_size = batch_size
+
+    def __call__(self, wanted: ClusterRun) -> dict[str, Any]:
+        if not wanted.follows_script or wanted.plan.job.batch_size == self._batch_size:
+            return super().__call__(wanted)
+        self.done.append(wanted)
+        with RunFolder.create(self.runs, wanted.name) as folder:
+            folder.append_event("batch_size", asked=self._batch_size)
+        return {"folder": str(folder.path), "elapsed_s": 0.0}
+
+
+def test_a_scripts_batch_size_is_kept_unless_there_is_a_job(graph: Path, tmp_path: Path) -> None:
+    def run_of(plan: Plan) -> ClusterRun:
+        return ClusterRun(plan, graph, Path("train.py"))
+
+    usual = usual_job(CLUSTER, open_graph(graph)).batch_size
+    said: list[str] = []
+    run = ScriptOf(tmp_path / "runs", usual + 3)
+    found = run_loop(Loop(graph, run_of, cluster=CLUSTER), run, said.append)
+    sizes = [each.plan.job.batch_size for each in run.done]
+    assert sizes == [usual, usual + 3, usual + 3]
+    assert found["job"]["batch_size"] == usual + 3
+    assert f"job: {usual + 3} seeds per trainer and iteration, the script's batch_size" in said
+
+    run = ScriptOf(tmp_path / "more", usual)
+    run_loop(Loop(graph, run_of, cluster=CLUSTER), run, said.append)
+    assert [each.plan.job.batch_size for each in run.done] == [usual, usual]
+
+    run = ScriptOf(tmp_path / "given", usual)
+    run_loop(Loop(graph, run_of, cluster=CLUSTER, job=JOB), run, said.append)
+    assert [each.plan.job.batch_size for each in run.done] == [50, 50]
+
+
 def test_a_usual_job_fits_its_machines(graph: Path) -> None:
     opened = open_graph(graph)
     job = usual_job(CLUSTER, opened)

@@ -38,6 +38,14 @@ def test_a_good_placement_passes() -> None:
     GOOD.check(CLUSTER, JOB)
 
 
+def test_trainers_are_numbered_by_machine_and_take_their_samplers_along() -> None:
+    placement = Placement(samplers=(5, 6, 7, 8, 3, 4), trainers=(2, 0, 2), servers=(1,))
+    numbered = placement.numbered_by_ring()
+    assert numbered == Placement(samplers=(7, 8, 5, 6, 3, 4), trainers=(0, 2, 2), servers=(1,))
+    assert numbered.ring_order == (0, 1, 2)
+    assert numbered.numbered_by_ring() == numbered
+
+
 def test_usage_counts_stores_too() -> None:
     assert resource_names(CLUSTER, JOB) == ("cpu", "gpu")
     np.testing.assert_array_equal(GOOD.usage(CLUSTER, JOB), [[6, 1], [4, 1], [4, 0]])

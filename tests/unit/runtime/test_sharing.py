@@ -15,8 +15,10 @@ pytest.importorskip("torch_geometric")
 import headrace  # noqa: E402
 from headrace.core.errors import SpecError  # noqa: E402
 from headrace.graph.opening import open_graph  # noqa: E402
-from headrace.runtime.context import CONTEXT_VARIABLE, RunContext  # noqa: E402
+from headrace.runtime.context import CONTEXT_VARIABLE, RunContext, current_run  # noqa: E402
+from headrace.runtime.messages import Inbox  # noqa: E402
 from headrace.runtime.sharing import check_dealt  # noqa: E402
+from headrace.runtime.training_context import TrainContext  # noqa: E402
 from headrace.training.data_parallel import STEP  # noqa: E402
 from tests.unit.graph.small_graphs import heterogeneous, homogeneous, write  # noqa: E402
 
@@ -129,3 +131,55 @@ def test_a_copy_of_the_graph_is_the_graph_of_the_run(graph: Path) -> None:
     write(homogeneous(seed=1), graph.parent / "other", 2)
     other = loader(graph.parent / "other", shuffle=False, batch_size=9)
     assert other._graph.folder == graph
+
+
+def messages_to(graph: Path, **changes: Any) -> Inbox:
+    """Where messages of the run arrive, in which these fields are different."""
+    path = graph.parent / "context"
+    inbox = Inbox(graph.parent / "messages")
+    context = RunContext.model_validate_json(path.read_bytes())
+    changed = context.model_copy(update={"messages": graph.parent / "messages", **changes})
+    path.with_name("changed").write_text(changed.model_dump_json())
+    return inbox
+
+
+def train_loader(graph: Path, monkeypatch: pytest.MonkeyPatch, batch_size: int | None) -> Any:
+    monkeypatch.setenv(CONTEXT_VARIABLE, str(graph.parent / "changed"))
+    settings = {} if batch_size is None else {"batch_size": batch_size}
+    return TrainContext(current_run()).loader("train", [2, 2], **settings)
+
+
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_a_script_with_the_plans_batch_size_is_told_nothing(
+    graph: Path, monkeypatch: pytest.MonkeyPatch, batch_size: int | None
+) -> None:
+    inbox = messages_to(graph, follows_script=True)
+    assert len(train_loader(graph, monkeypatch, batch_size)) == 3
+    assert list(inbox.receive(0)) == []
+    inbox.close()
+
+
+def test_a_run_that_follows_its_script_ends_at_another_batch_size(
+    graph: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox = messages_to(graph, follows_script=True)
+    with pytest.raises(SystemExit) as ended:
+        train_loader(graph, monkeypatch, 5)
+    assert ended.value.code == 0
+    with pytest.raises(SystemExit):
+        loader(graph, batch_size=7)
+    assert [each["asked"] for each in inbox.receive(1)] == [5, 7]
+    inbox.close()
+
+
+def test_a_script_is_told_that_its_batch_size_is_not_used(
+    graph: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox = messages_to(graph)
+    assert len(train_loader(graph, monkeypatch, 5)) == 3
+    told = [each["text"] for each in inbox.receive(1)]
+    assert told == [
+        "the plan has batches of 4 seeds, the script's 5 is not used; "
+        "to use it, set batch_size in the job file and plan again"
+    ]
+    inbox.close()

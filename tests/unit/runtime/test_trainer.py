@@ -28,6 +28,12 @@ def test_a_traceback_begins_in_the_script(tmp_path: Path) -> None:
     assert lines[-1] == "ValueError: not today"
 
 
+def test_a_lost_trainer_is_one_line(tmp_path: Path) -> None:
+    what = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"
+    text = said(tmp_path, f"raise RuntimeError({what!r})\n")
+    assert text == "error: trainer on here: lost another trainer: Connection closed by peer\n"
+
+
 @pytest.mark.integration
 def test_or_in_the_users_function_wherever_that_is(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")

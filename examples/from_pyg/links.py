@@ -1,0 +1,79 @@
+"""Links of WN18RR with headrace: alone, with --local, or planned on several machines."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
+from torch_geometric.nn import GraphSAGE
+
+import headrace
+from headrace import LinkNeighborLoader
+
+parser = argparse.ArgumentParser()
+parser.add_argument("data")
+parser.add_argument("--epochs", type=int, default=5)
+parser.add_argument("--seed", type=int, default=0)
+args = parser.parse_args()
+
+
+class Model(torch.nn.Module):
+    """A learnt row per entity, and GraphSAGE over them."""
+
+    def __init__(self, num_nodes: int) -> None:
+        super().__init__()
+        self.rows = torch.nn.Embedding(num_nodes, 64)
+        self.gnn = GraphSAGE(64, 64, num_layers=2, dropout=0.2)
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        """Scores of the batch's links."""
+        out = self.gnn(self.rows(batch.n_id), batch.edge_index)
+        sources, targets = batch.edge_label_index
+        return (out[sources] * out[targets]).sum(-1)
+
+
+def train_func(ctx: headrace.TrainContext) -> None:
+    """Train on this trainer's share of the links."""
+    torch.manual_seed(args.seed)
+    data = ctx.graph
+    links = torch.load(Path(__file__).with_name("links.pt"))
+    num = links["train"].shape[1] // ctx.world_size  # all trainers make equally many steps
+    train_loader = LinkNeighborLoader(
+        data,
+        [10, 10],
+        edge_label_index=links["train"][:, ctx.rank * num : (ctx.rank + 1) * num],
+        neg_sampling="binary",
+        batch_size=1024 // ctx.world_size,
+        shuffle=True,
+        seed=args.seed,
+    )
+    test_loader = LinkNeighborLoader(
+        data, [10, 10], edge_label_index=links["test"], neg_sampling="binary", batch_size=1024
+    )
+    model = Model(data.num_nodes)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
+    model, optimizer = ctx.prepare(model, optimizer)
+    for epoch in ctx.epochs(args.epochs):
+        model.train()
+        for batch in train_loader:
+            optimizer.zero_grad()
+            loss = binary_cross_entropy_with_logits(model(batch), batch.edge_label.float())
+            loss.backward()
+            optimizer.step()
+        ctx.report(epoch=epoch + 1, auc=test(model, test_loader))
+
+
+@torch.no_grad()
+def test(model: torch.nn.Module, loader: Any) -> float:
+    """Area under the ROC curve."""
+    model.eval()
+    scores, labels = zip(*((model(batch), batch.edge_label) for batch in loader), strict=True)
+    labels = torch.cat(labels)[torch.cat(scores).argsort()]
+    places = torch.arange(1, len(labels) + 1)[labels > 0].double()
+    num_true = len(places)
+    return float((places.mean() - (num_true + 1) / 2) / (len(labels) - num_true))
+
+
+if __name__ == "__main__":
+    headrace.train(train_func, graph=args.data)
