@@ -246,18 +246,15 @@ class Bench:
         bed_name = f"advice-{os.getpid()}"
         bed = Testbed.up(base.cluster, bed_name, say=say, shaped=True, cores=CORES)
         try:
-            made = self._first(base)
+            made = plan(
+                base.cluster, base.job, method="colocate", policy="priority", seed_mix="local-first"
+            )
             if repetitions > 1:
                 found = self.run(bed, base, made, graph, "profile")
                 made = _planned(base, profile_trace(found, made))
             return self._compare(bed, base, made, graph, kinds, repetitions)
         finally:
             take_down(bed_name)
-
-    def _first(self, base: Setup) -> Plan:
-        return plan(
-            base.cluster, base.job, method="colocate", policy="priority", seed_mix="local-first"
-        )
 
     def _compare(
         self,
@@ -271,21 +268,23 @@ class Bench:
         times_s: dict[str, list[float]] = {name: [] for name in ("base", *kinds)}
         plans: dict[str, tuple[Setup, Plan]] = {"base": (base, made)}
         predicted_s: dict[str, float] = {}
+        measured = made.profile
         for repetition in range(repetitions):
             for name, took_s in times_s.items():
                 if name not in plans:
                     kind = kinds[name]
                     changed = kind.change(base)
-                    profile = kind.profile(self._profile, made, graph)
+                    profile = kind.profile(measured, made, graph)
                     plans[name] = changed, _planned(changed, profile)
                     predicted_s[name] = _predicted_s(plans[name][1], profile)
                 setup, its_plan = plans[name]
-                _shape(bed, setup.cluster)
+                for host in setup.cluster.hosts:
+                    bed.set_nic(host.name, host.nic_in, host.nic_out)
                 trace = self.run(bed, setup, its_plan, graph, f"{name}-{repetition}")
                 took_s.append(measured_iteration_time_s(trace, self.skip))
                 if name == "base" and not repetition:
-                    self._profile = profile_trace(trace, made, self.skip)
-                    predicted_s[name] = _predicted_s(made, self._profile)
+                    measured = profile_trace(trace, made, self.skip)
+                    predicted_s[name] = _predicted_s(made, measured)
                 say(
                     f"{base.job.name}, {name}: {took_s[-1] * 1e3:.0f} ms, predicted "
                     f"{predicted_s[name] * 1e3:.0f} ms"
@@ -297,8 +296,6 @@ class Bench:
             "all_s": times_s,
             "num_seeds": {name: setup.num_seeds for name, (setup, _) in plans.items()},
         }
-
-    _profile: Profile
 
     def run(self, bed: Testbed, setup: Setup, made: Plan, graph: Path, name: str) -> Any:
         """The trace of a run."""
@@ -327,11 +324,6 @@ def _predicted_s(made: Plan, profile: Profile) -> float:
     half = replace(instance, num_iterations=SIMULATED // 2)
     took_s = [simulate(each, made.policy).makespan_s for each in (half, instance)]
     return (took_s[1] - took_s[0]) / (SIMULATED - SIMULATED // 2)
-
-
-def _shape(bed: Testbed, cluster: Cluster) -> None:
-    for host in cluster.hosts:
-        bed.set_nic(host.name, host.nic_in, host.nic_out)
 
 
 def savings(found: Mapping[str, Any], name: str, base: str) -> dict[str, Any]:

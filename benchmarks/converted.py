@@ -71,7 +71,7 @@ class Pair:
 
 
 PAIRS = {
-    "gat": Pair(Task(str(DATA / "amazon_computers")), 128, 20, "accuracy"),
+    "gat": Pair(Task(str(DATA / "amazon_computers")), 128, 10, "accuracy"),
     "typed_sage": Pair(Task(str(DATA / "gds_hetero" / "imdb"), "RGCN"), 128, 10, "accuracy"),
     "links": Pair(Task(str(DATA / "wn18rr"), "links"), 1024, 5, "auc"),
 }

@@ -11,7 +11,7 @@ import headrace
 
 parser = argparse.ArgumentParser()
 parser.add_argument("data")
-parser.add_argument("--epochs", type=int, default=20)
+parser.add_argument("--epochs", type=int, default=10)
 parser.add_argument("--seed", type=int, default=0)
 args = parser.parse_args()
 
@@ -23,7 +23,7 @@ def train_func(ctx: headrace.TrainContext) -> None:
     train_loader = ctx.loader("train", [10, 10], batch_size=128 // ctx.world_size)
     test_loader = ctx.loader("test", [10, 10], batch_size=512)
     model = GAT(
-        data.num_features, 64, num_layers=2, out_channels=data.num_classes, heads=4, dropout=0.5
+        data.num_features, 32, num_layers=2, out_channels=data.num_classes, heads=2, dropout=0.5
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005, weight_decay=5e-4)
     model, optimizer = ctx.prepare(model, optimizer)
@@ -35,7 +35,8 @@ def train_func(ctx: headrace.TrainContext) -> None:
             loss = cross_entropy(out, batch.y[: batch.batch_size])
             loss.backward()
             optimizer.step()
-        ctx.report(epoch=epoch + 1, accuracy=test(ctx, model, test_loader))
+        ctx.report(epoch=epoch + 1, loss=loss.item())
+    ctx.report(accuracy=test(ctx, model, test_loader))
 
 
 @torch.no_grad()

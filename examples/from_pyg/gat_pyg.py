@@ -10,7 +10,7 @@ from torch_geometric.nn import GAT
 
 parser = argparse.ArgumentParser()
 parser.add_argument("data")
-parser.add_argument("--epochs", type=int, default=20)
+parser.add_argument("--epochs", type=int, default=10)
 parser.add_argument("--seed", type=int, default=0)
 args = parser.parse_args()
 
@@ -21,7 +21,7 @@ train_loader = NeighborLoader(
 )
 test_loader = NeighborLoader(data, [10, 10], input_nodes=data.test_mask, batch_size=512)
 num_classes = int(data.y.max()) + 1
-model = GAT(data.num_features, 64, num_layers=2, out_channels=num_classes, heads=4, dropout=0.5)
+model = GAT(data.num_features, 32, num_layers=2, out_channels=num_classes, heads=2, dropout=0.5)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.005, weight_decay=5e-4)
 
 
@@ -45,4 +45,5 @@ for epoch in range(1, args.epochs + 1):
         loss = cross_entropy(out, batch.y[: batch.batch_size])
         loss.backward()
         optimizer.step()
-    print(f"epoch {epoch}  accuracy {test(model, test_loader):.4f}")
+    print(f"epoch {epoch}  loss {loss:.4f}")
+print(f"accuracy {test(model, test_loader):.4f}")

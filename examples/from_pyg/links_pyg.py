@@ -28,7 +28,8 @@ class Model(torch.nn.Module):
         """Scores of the batch's links."""
         out = self.gnn(self.rows(batch.n_id), batch.edge_index)
         sources, targets = batch.edge_label_index
-        return (out[sources] * out[targets]).sum(-1)
+        scores: torch.Tensor = (out[sources] * out[targets]).sum(-1)
+        return scores
 
 
 torch.manual_seed(args.seed)
@@ -53,8 +54,9 @@ optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
 def test(model: torch.nn.Module, loader: Any) -> float:
     """Area under the ROC curve."""
     model.eval()
-    scores, labels = zip(*((model(batch), batch.edge_label) for batch in loader), strict=True)
-    labels = torch.cat(labels)[torch.cat(scores).argsort()]
+    rows = [(model(batch), batch.edge_label) for batch in loader]
+    order = torch.cat([scores for scores, _ in rows]).argsort()
+    labels = torch.cat([labels for _, labels in rows])[order]
     places = torch.arange(1, len(labels) + 1)[labels > 0].double()
     num_true = len(places)
     return float((places.mean() - (num_true + 1) / 2) / (len(labels) - num_true))
@@ -67,4 +69,5 @@ for epoch in range(1, args.epochs + 1):
         loss = binary_cross_entropy_with_logits(model(batch), batch.edge_label.float())
         loss.backward()
         optimizer.step()
-    print(f"epoch {epoch}  auc {test(model, test_loader):.4f}")
+    print(f"epoch {epoch}  loss {loss:.4f}")
+print(f"auc {test(model, test_loader):.4f}")

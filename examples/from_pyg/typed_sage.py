@@ -41,7 +41,8 @@ def train_func(ctx: headrace.TrainContext) -> None:
             loss = cross_entropy(out, batch["movie"].y[:size])
             loss.backward()
             optimizer.step()
-        ctx.report(epoch=epoch + 1, accuracy=test(ctx, model, test_loader))
+        ctx.report(epoch=epoch + 1, loss=loss.item())
+    ctx.report(accuracy=test(ctx, model, test_loader))
 
 
 @torch.no_grad()

@@ -54,4 +54,5 @@ for epoch in range(1, args.epochs + 1):
         loss = cross_entropy(out, batch["movie"].y[:size])
         loss.backward()
         optimizer.step()
-    print(f"epoch {epoch}  accuracy {test(model, test_loader):.4f}")
+    print(f"epoch {epoch}  loss {loss:.4f}")
+print(f"accuracy {test(model, test_loader):.4f}")

@@ -55,9 +55,9 @@ def losses(ctx: Any, model: Any, optimizer: Any, loader: Any) -> Any:
 
 def seem_to_compute(ctx: Any, num_seeds: int) -> None:
     """Sleep for as long as computing takes on an emulated machine, if the settings say so."""
-    by_machine = ctx.config.get("pause_per_seed_s", {})
-    if by_machine:
-        time.sleep(by_machine[current_run().machine] * num_seeds)
+    run, by_machine = current_run(), ctx.config.get("pause_per_seed_s", {})
+    if run is not None and by_machine:
+        time.sleep(by_machine[run.machine] * num_seeds)
 
 
 def take_steps(ctx: Any) -> None:

@@ -123,8 +123,7 @@ def make_plan(
         profile: Its times and volumes.
         method: Name of a placement method.
         policy: Name of a flow policy, or `auto`.
-        seed_mix: `uniform`, `local-first`, or `auto`: the better one where stores send more for
-            seeds of their own part.
+        seed_mix: `uniform`, `local-first`, or `auto`: the better one by the profile.
         seed: Of the search and of all draws.
         steps: Steps per search of the method `anneal`; by the size of the job if not given.
         rounds: How many times to search, each time from other starts; `anneal` only.
@@ -161,8 +160,8 @@ def make_plan(
         bounds[mix], num_rounds = max(bound_s, found.proven_s), max(num_rounds, found.rounds)
         # What cannot be rehearsed is not worth weighing twice.
         most = None if _iterations(cluster, job, SHORTLIST_ITERATIONS, _SHORTLIST_WORK) else 1
-        placements = [each.numbered_by_ring() for each in (*found.placements[:most], *also)]
-        for placement in dict.fromkeys(placements):
+        placements = dict.fromkeys([*found.placements[:most], *also])
+        for placement in dict.fromkeys(each.numbered_by_ring() for each in placements):
             options.append(_option(cluster, job, profile, placement, mix))
     options = _most_promising(options)
     on_step("choosing by rehearsal")
