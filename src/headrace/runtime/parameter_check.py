@@ -2,7 +2,7 @@
 
 A script that was written for one process trains as many unrelated models as there are trainers, and
 nothing else would say so. Each trainer sends a checksum of the parameters of each optimizer after
-its first steps; the driver compares them.
+its first steps, and some of them; the driver compares them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ _NUM_STEPS = 2
 """Of each optimizer: with the same first parameters, the first may change nothing yet."""
 
 _MOST_OPTIMIZERS = 8
+_NUM_VALUES = 64
+_ROUNDING = 1e-5
+"""Of the largest value: models that differ by less are one, which was rounded differently."""
 
 _REMEDY = (
     "let a function `train_func(ctx)` train, with `model, optimizer = ctx.prepare(model, "
@@ -37,7 +40,8 @@ _watched: set[str] = set()
 def tell_parameters(run: RunContext) -> RemovableHandle | None:
     """Let this trainer say what its parameters are after the first steps of every optimizer.
 
-    The message is `{"kind": "parameters", "optimizer": 0, "step": 1, "checksum": ...}`.
+    The message is `{"kind": "parameters", "optimizer": 0, "step": 1, "checksum": ..., "values":
+    [...]}`.
 
     Returns:
         What ends it; none if it does so already, or is the only trainer.
@@ -61,7 +65,7 @@ def tell_parameters(run: RunContext) -> RemovableHandle | None:
         seen[1] += 1
         checksum = checksum_of(optimizer)
         message = {"optimizer": seen[0], "step": seen[1], "checksum": checksum}
-        send(run.messages, {"kind": "parameters", **message})
+        send(run.messages, {"kind": "parameters", **message, "values": values_of(optimizer)})
 
     return register_optimizer_step_post_hook(stepped)
 
@@ -78,11 +82,23 @@ def checksum_of(optimizer: Any) -> int:
     return checksum
 
 
+def values_of(optimizer: Any) -> list[float]:
+    """Some of the parameters, the same ones of all trainers."""
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    values: list[float] = []
+    for parameter in parameters[:_NUM_VALUES]:
+        flat = parameter.detach().reshape(-1)
+        flat = flat.abs() if flat.is_complex() else flat
+        num = max(1, _NUM_VALUES // len(parameters))
+        values += flat[:: max(1, len(flat) // num)][:num].double().tolist()
+    return values
+
+
 class ParameterCheck:
     """Compares what trainers say of their parameters."""
 
     def __init__(self) -> None:
-        self._said: dict[tuple[int, int], dict[int, str]] = {}
+        self._said: dict[tuple[int, int], dict[int, tuple[str, list[float]]]] = {}
 
     def see(self, task: str, message: Mapping[str, Any]) -> Failed | None:
         """Take what a trainer said; a failure if another one said something else.
@@ -93,11 +109,17 @@ class ParameterCheck:
         """
         step = message["step"]
         said = self._said.setdefault((message["optimizer"], step), {})
-        said.setdefault(message["checksum"], task)
+        said.setdefault(message["checksum"], (task, message["values"]))
         if len(said) == 1:
             return None
-        one, other = list(said.values())[:2]
+        (one, ours), (other, theirs) = list(said.values())[:2]
+        pairs = list(zip(ours, theirs, strict=False))
+        difference = max((abs(x - y) for x, y in pairs), default=0.0)
+        largest = max((abs(x) for pair in pairs for x in pair), default=0.0)
+        if len(ours) == len(theirs) and difference <= _ROUNDING * largest:
+            return None
         problem = (
-            f"{one} and {other} train different models: their parameters differ after step {step}"
+            f"{one} and {other} train different models: their parameters differ by up to "
+            f"{difference:.2g} after step {step}"
         )
         return Failed(problem, _REMEDY)

@@ -16,7 +16,7 @@ from headrace.runtime.context import RunContext
 from headrace.runtime.mending import Mender
 from headrace.runtime.messages import Inbox
 from headrace.runtime.observer import Observer
-from headrace.runtime.parameter_check import ParameterCheck, checksum_of, tell_parameters
+from headrace.runtime.parameter_check import ParameterCheck, checksum_of, tell_parameters, values_of
 from headrace.runtime.watching import Watch
 
 torch = pytest.importorskip("torch")
@@ -25,7 +25,8 @@ TASKS = (Task("trainer0", Role.TRAINER, "m0"), Task("trainer1", Role.TRAINER, "m
 
 
 def said(checksum: int, step: int = 1, optimizer: int = 0) -> dict[str, Any]:
-    return {"kind": "parameters", "optimizer": optimizer, "step": step, "checksum": checksum}
+    what = {"optimizer": optimizer, "step": step, "checksum": checksum}
+    return {"kind": "parameters", **what, "values": [0.5, 0.01 * checksum]}
 
 
 def test_equal_parameters_are_fine_in_any_order() -> None:
@@ -44,6 +45,28 @@ def test_different_parameters_are_a_failure_that_names_both_and_says_what_helps(
     assert found.problem.startswith("trainer0 on m0 and trainer1 on m1 train different models")
     for help_ in ("ctx.prepare(model", "DistributedDataParallel(model)", "--independent"):
         assert help_ in found.remedy
+
+
+def test_parameters_that_were_rounded_differently_are_one_model() -> None:
+    check = ParameterCheck()
+    for checksum, value in enumerate((0.25, 0.25 * (1 + 1e-6))):
+        message = {**said(checksum), "values": [1.0, value]}
+        assert check.see(f"trainer{checksum}", message) is None
+    message = {**said(3), "values": [1.0, 0.2501]}
+    other = ParameterCheck()
+    assert other.see("trainer0", {**said(1), "values": [1.0, 0.25]}) is None
+    found = other.see("trainer1", message)
+    assert isinstance(found, Failed)
+    assert "differ by up to 0.0001 after step 1" in found.problem
+
+
+@pytest.mark.parametrize("sizes", [(1,), (3, 200), (5,) * 100])
+def test_some_values_of_all_parameters_are_sent(sizes: tuple[int, ...]) -> None:
+    parameters = [torch.nn.Parameter(torch.arange(float(size))) for size in sizes]
+    found = values_of(torch.optim.SGD(parameters))
+    assert min(len(sizes), 64) <= len(found) <= 64
+    complex_ = torch.nn.Parameter(torch.tensor([3 + 4j]))
+    assert values_of(torch.optim.SGD([complex_])) == [5.0]
 
 
 def watch(parameters: ParameterCheck | None) -> tuple[Watch, list[Event], list[str]]:
