@@ -66,7 +66,10 @@ REQUEST_BYTES = 8
 MBIT = 1e6 / 8
 CORES = 100.0
 SMALL = 0.05
-DEMANDS = {Role.TRAINER: {"cpu": 1.0}, Role.SAMPLER: {"cpu": 2.0}}
+DEMANDS = {Role.TRAINER: {"cpu": 1.0}, Role.SAMPLER: {"cpu": 2.0}, Role.SERVER: {"cpu": 1.0}}
+
+ONE_TRAINER_EACH = {Role.TRAINER: {"cpu": 4.0}, Role.SAMPLER: {"cpu": 1.0}}
+"""Of machines with 6 cores: else both would be placed on the faster one."""
 
 
 @dataclass(frozen=True)
@@ -126,19 +129,14 @@ def machines(num: int, mbit: float, kinds: tuple[str, ...] = ()) -> Cluster:
 
 def script(width: int, **settings: Any) -> dict[str, Any]:
     """Settings of the script."""
-    return {
-        "task": "steps",
-        "features": FEATURES,
-        "classes": CLASSES,
-        "width": width,
-        "fanouts": FANOUTS,
-        **settings,
-    }
+    given = {"features": FEATURES, "classes": CLASSES, "width": width, "fanouts": FANOUTS}
+    return {"task": "steps", **given, **settings}
 
 
-def job(name: str, **settings: Any) -> Job:
-    """A job whose gradients travel around a ring."""
-    return Job(name=name, sync=Sync.RING, iterations=200, demands=DEMANDS, **settings)
+def job(name: str, sync: Sync = Sync.RING, **settings: Any) -> Job:
+    """A job; its tasks fit any machine if nothing else is said."""
+    settings = {"demands": DEMANDS, **settings}
+    return Job(name=name, sync=sync, iterations=200, **settings)
 
 
 BASES = {
@@ -149,12 +147,12 @@ BASES = {
     ),
     "gradients": Setup(
         machines(4, 40.0),
-        job("gradients", trainers=3, samplers_per_trainer=1, batch_size=16, window=4),
+        job("gradients", Sync.PS, trainers=3, batch_size=16, window=4),
         script(512),
     ),
     "computing": Setup(
         machines(2, 200.0, ("fast", "slow")),
-        job("computing", trainers=2, samplers_per_trainer=1, batch_size=64, window=4),
+        job("computing", trainers=2, batch_size=64, window=4, demands=ONE_TRAINER_EACH),
         script(64, pause_per_seed_s={"fast": 0.002, "slow": 0.005}),
     ),
 }
@@ -221,7 +219,7 @@ KINDS = {
     "faster machine": Kind(
         "computing", lambda base: base.with_machines(lambda host: {"kind": "fast"})
     ),
-    "ring or servers": Kind("gradients", lambda base: base.with_job(sync=Sync.PS)),
+    "ring or servers": Kind("gradients", lambda base: base.with_job(sync=Sync.RING)),
     "cache": Kind("network", lambda base: base.with_config(cache_bytes=CACHE_BYTES), cached),
     "batch size": Kind("gradients", lambda base: base.with_job(batch_size=64)),
 }
