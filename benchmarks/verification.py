@@ -42,6 +42,8 @@ WAYS = ("without", "with")
 
 def start(graph: Path, folder: Path, way: str) -> dict[str, float]:
     """Start stores and take batches; seconds."""
+    import torch
+
     from headrace import NeighborLoader
 
     verify = way == "with"
@@ -56,9 +58,9 @@ def start(graph: Path, folder: Path, way: str) -> dict[str, float]:
         environment={"HOME": str(home)},
     ) as stores:
         connect = {store.part: _connection(stores, store.part) for store in stores.stores}
-        loader = NeighborLoader(
-            graph, FANOUTS, "train", batch_size=BATCH_SIZE, shuffle=True, connect=connect
-        )
+        # Which nodes a split has is in the parts, and these are at the stores.
+        nodes = torch.arange(BATCH_SIZE * (NUM_BATCHES + 1))
+        loader = NeighborLoader(graph, FANOUTS, nodes, batch_size=BATCH_SIZE, connect=connect)
         batches = iter(loader)
         next(batches)
         first_s = time.monotonic() - began_s
@@ -67,7 +69,8 @@ def start(graph: Path, folder: Path, way: str) -> dict[str, float]:
         second_s = (time.monotonic() - began_s - first_s) / NUM_BATCHES
         if verify:
             done = [folder / "stores" / f"ready-{part}-verified" for part in range(NUM_PARTS)]
-            eventually(lambda: all(path.exists() for path in done))
+            if not eventually(lambda: all(path.exists() for path in done)):
+                raise RuntimeError("the stores did not verify their files")
         verified_s = time.monotonic() - began_s
         cpu_s = sum(_cpu_s(store.process.pid) for store in stores.stores)
     return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +27,7 @@ from tests.unit.graph.small_graphs import homogeneous, write
 pytestmark = [pytest.mark.e2e, pytest.mark.campaign, pytest.mark.timeout(600)]
 
 MBIT = 1e6 / 8
-BATCH_SIZE = 18
+BATCH_SIZE = 13
 """Of the script, which is not what a job usually has on this graph."""
 
 CLUSTER = Cluster(
@@ -59,7 +60,8 @@ def test_auto_profiles_plans_runs_and_reports(name: str, tmp_path: Path) -> None
     first, folder = (Path(found[step]["folder"]) for step in ("profile", "run"))
     others = set((tmp_path / "runs").glob("2*")) - {first, folder}
     assert len(others) == 1, "the first run ended when the script asked for its batch size"
-    assert first.name.endswith("-profile")
+    # The second of its name within a minute, if both began in the same one.
+    assert re.search(r"-profile(-2)?$", first.name)
     assert num_iterations(load_trace(first / TRACE)) == PROFILED_ITERATIONS
     profile, plan = load_profile(folder / "profile.yaml"), load_plan(folder / "plan.json")
     assert profile.source == "measured"

@@ -171,6 +171,8 @@ class Recorder(Observer):
                 if message.get("kind") == "report":
                     self._folder.append_report(message["figures"])
                     self._listener.reported(message["figures"])
+                elif message.get("kind") == "batch_size":
+                    self._folder.append_event("batch_size", asked=message["asked"])
                 self._note_checkpoint(message)
                 self._watcher.tell(message)
         if state.get("nic") is not None:
@@ -320,8 +322,6 @@ class Recorder(Observer):
     def _note_checkpoint(self, message: Mapping[str, Any]) -> None:
         """What the first trainer says of the checkpoints that it makes and goes on from."""
         kind, what = message.get("kind"), dict(message)
-        if kind == "batch_size":
-            self._folder.append_event(kind, asked=what["asked"])
         if kind not in ("checkpoint", "resumed"):
             return
         self._folder.append_event(what.pop("kind"), **what)
