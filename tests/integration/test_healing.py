@@ -225,6 +225,11 @@ class Shells:
             self.sampler.begin(config, Path(seeds).read_bytes(), None, self._trainer_machine)
             if self.kills_first:
                 self.kill()
+                child = self.sampler._child
+                assert child is not None
+                assert eventually(lambda: child.code is not None)
+                # A sampler from a warm process may listen before the signal arrives.
+                (self.sampler.folder / f"ready-{self.sampler._begun}").unlink(missing_ok=True)
         else:
             assert request["sampler"] == 0
             self.sampler.begin_again(request["epoch"], request["batch"], request["why"])
