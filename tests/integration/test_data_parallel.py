@@ -107,7 +107,11 @@ def test_all_trainers_may_leave_an_epoch_early(tmp_path: Path) -> None:
     assert_as_alone(noted, whole)
 
 
-@pytest.mark.parametrize(("lanes", "per_trainer"), [((3, 1, 1, 1), 2), ((6,), 1)], ids=str)
+@pytest.mark.parametrize(
+    ("lanes", "per_trainer"),
+    [((3, 1, 1, 1), 2), pytest.param((6,), 1, marks=pytest.mark.campaign)],
+    ids=str,
+)
 def test_fewer_trainers_learn_the_same_from_the_same_lanes(
     lanes: tuple[int, ...], per_trainer: int, tmp_path: Path
 ) -> None:

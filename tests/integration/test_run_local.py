@@ -237,13 +237,12 @@ def test_samplers_give_what_pyg_scripts_expect(
     loader._feed.close()
 
 
+@pytest.mark.campaign  # `test_feeding.py` has graphs with types, without a run around them
 @pytest.mark.parametrize(
     ("example", "source", "figure", "least"),
     [
         ("headrace_rgcn.py", "gds_hetero/imdb", "accuracy", 0.6),
-        pytest.param(
-            "headrace_links.py", "wn18rr/WN18RR.tar.gz", "auc", 0.8, marks=pytest.mark.campaign
-        ),
+        ("headrace_links.py", "wn18rr/WN18RR.tar.gz", "auc", 0.8),
     ],
 )
 def test_examples_with_types_learn(
