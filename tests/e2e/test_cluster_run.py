@@ -195,7 +195,7 @@ def test_trainers_of_unrelated_models_are_told_apart(
     assert run.status()["state"] == "failed"
 
 
-@pytest.mark.campaign  # `test_faults.py` kills a store, and `integration/test_kills.py` names it
+@pytest.mark.campaign  # `test_faults.py` kills a store; `integration/test_run_local.py` names it
 def test_a_killed_store_is_named(testbed: Testbed, folder: Path) -> None:
     run = Run(testbed, folder, folder / "code" / "forever.py", ["--max-restarts", "0"])
     run.wait_for("running")
