@@ -41,16 +41,16 @@ import numpy as np
 
 from benchmarks.machine import describe_machine
 from headrace.api.graph import partition
-from headrace.api.planning import plan
+from headrace.api.plan import plan
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.job import Job, Role, Sync
 from headrace.core.plan import Plan
 from headrace.core.profile import Profile
-from headrace.graph.feeding.cache import HotRows
-from headrace.graph.opening import open_graph
+from headrace.graph.format.partitioned_graph import open_graph
+from headrace.graph.sampler_worker.feature_cache import HotRows
 from headrace.profiling import measured_iteration_time_s, profile_trace
-from headrace.runtime.testbed import Testbed, take_down
 from headrace.simulator import build_instance, simulate
+from headrace.testbed import Testbed, take_down
 from tests.support.cluster_bed import Run, trace_of
 
 GRAPH = "generated:nodes=1e5,edges=2e6,features=128"

@@ -81,7 +81,7 @@ def load(task: Task, folder: Path) -> Whole:
     from torch_geometric.data import Data, HeteroData
 
     from headrace.api.graph import partition
-    from headrace.graph.sources.finding import open_source
+    from headrace.graph.sources.resolve import open_source
 
     source = open_source(task.source, 0)
     ends = {
@@ -235,10 +235,10 @@ def pyg_nodes(whole: Whole, task: Task, seed: int) -> Epochs:
 
 
 def our_nodes(whole: Whole, task: Task, seed: int) -> Epochs:
-    from headrace.graph.feeding.config import SamplerConfig
-    from headrace.graph.feeding.feed import start_feed
-    from headrace.graph.feeding.scheduling import batches_per_epoch, share_of
-    from headrace.graph.opening import open_graph
+    from headrace.graph.format.partitioned_graph import open_graph
+    from headrace.graph.sampler_worker.config import SamplerConfig
+    from headrace.graph.sampler_worker.prefetcher import start_feed
+    from headrace.graph.sampler_worker.schedule import batches_per_epoch, share_of
 
     # Samplers have ranges of seeds as they lie in the parts, not a random half of them.
     graph = open_graph(whole.folder)
@@ -292,7 +292,7 @@ def loaded_links(whole: Whole, task: Task, seed: int, is_ours: bool) -> Epochs:
     from torch_geometric.loader import LinkNeighborLoader as Theirs
     from torch_geometric.sampler import NegativeSampling
 
-    from headrace.graph.loading.loaders import LinkNeighborLoader as Ours
+    from headrace.graph.loader.neighbor_loader import LinkNeighborLoader as Ours
 
     settings: dict[str, Any] = {
         "edge_label_index": torch.from_numpy(train_links(whole)),
@@ -313,7 +313,7 @@ def test_negatives(whole: Whole, seed: int) -> np.ndarray:
     """What our loader draws beside the test links: as many pairs."""
     import torch
 
-    from headrace.graph.loading.loaders import LinkNeighborLoader
+    from headrace.graph.loader.neighbor_loader import LinkNeighborLoader
 
     loader = LinkNeighborLoader(
         whole.folder,

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 
 from headrace.api.graph import partition
-from headrace.runtime.checkpointing import Checkpoints
-from headrace.runtime.context import RunContext
-from headrace.runtime.messages import Inbox
-from headrace.runtime.testbed import Testbed
-from headrace.training.heap import reuse_memory
-from headrace.training.keeping import BestKeeper
+from headrace.linux.malloc import reuse_memory
+from headrace.runtime.protocol.run_context import RunContext
+from headrace.runtime.protocol.trainer_messages import Inbox
+from headrace.runtime.trainer.checkpointer import Checkpoints
+from headrace.testbed import Testbed
+from headrace.training.best_model import BestKeeper
 from tests.support.cluster_bed import Layout, Run, events, make_cluster, make_plan
 
 EVERY = 100

@@ -60,10 +60,10 @@ from benchmarks.closed_loop_runs import (
     say,
 )
 from benchmarks.machine import describe_machine
-from headrace.api.files import save_plan
+from headrace.api.documents.load import save_plan
 from headrace.api.graph import partition
-from headrace.api.profiling import save_profile
-from headrace.runtime.testbed import Testbed, take_down
+from headrace.api.profile import save_profile
+from headrace.testbed import Testbed, take_down
 
 MODES = ("a-ps", "a-ring", "b-ps", "b-ring")
 STEPS, PROFILE_STEPS = 45, 40

@@ -16,7 +16,7 @@ from headrace.core.plan import Plan
 from headrace.observability.cells.frame import cell, whole_page
 from headrace.observability.cells.gantt import stretch_of
 from headrace.observability.report.gantt import Stretch, gantt_panel
-from headrace.runtime.tracing import trace_of_folder
+from headrace.profiling.trace_assembly import trace_of_folder
 
 FIRST, NUM = 25, 8
 

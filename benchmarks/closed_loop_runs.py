@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.api.files import load_cluster, load_job
-from headrace.api.planning import plan
+from headrace.api.documents.load import load_cluster, load_job
+from headrace.api.plan import plan
 from headrace.core.cluster import Cluster
 from headrace.core.job import Job, Sync
 from headrace.core.plan import Plan
 from headrace.core.profile import Profile
 from headrace.profiling import measured_iteration_time_s, profile_trace
-from headrace.runtime.testbed import Testbed
+from headrace.testbed import Testbed
 from tests.support.cluster_bed import Run, trace_of
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace.runtime.testbed import Testbed
+from headrace.testbed import Testbed
 from tests.support.cluster_bed import Layout
 
 if TYPE_CHECKING:
@@ -58,10 +58,9 @@ def recording_cost_s(num_samplers: int, num_trainers: int, num_stores: int) -> f
     """CPU seconds per iteration that recording costs all tasks, by doing it without the rest."""
     from concurrent.futures import Future
 
-    from headrace.graph.feeding.recording import PartRecorder, Recorder, StepRecorder
-    from headrace.graph.feeding.scheduling import Job
-    from headrace.graph.service.measuring import measured_store
-    from headrace.graph.service.messages import Message
+    from headrace.rpc.call_meter import measured_store
+    from headrace.rpc.framing import Message
+    from headrace.tracing.task_trace import PartRecorder, Recorder, StepRecorder
 
     class Nobody:
         def ask(self, fields: Any, arrays: Any, timeout_s: float) -> Future[Message]:
@@ -81,7 +80,7 @@ def recording_cost_s(num_samplers: int, num_trainers: int, num_stores: int) -> f
     for measured in (False, True):
         began_s = time.process_time()
         for number in range(num):
-            notes = parts.begin(Job(0, number, ids))
+            notes = parts.begin(0, number)
             with notes.working():
                 for channel in channels:
                     for _ in range(CALLS_PER_STORE):

@@ -30,8 +30,8 @@ from benchmarks.cluster_checks import (
 )
 from benchmarks.machine import describe_machine
 from headrace.api.graph import partition
-from headrace.api.profiling import compare, profile_trace
-from headrace.runtime.testbed import Testbed, take_down
+from headrace.api.profile import compare, profile_trace
+from headrace.testbed import Testbed, take_down
 from tests.support.cluster_bed import (
     Layout,
     Run,

@@ -40,12 +40,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.batch_sources import DATA, ROOT, Task, load
 from benchmarks.machine import describe_machine
-from headrace.api.files import save_plan
+from headrace.api.documents.load import save_plan
 from headrace.api.graph import partition
-from headrace.api.planning import plan
+from headrace.api.plan import plan
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.job import Job, Role
-from headrace.runtime.testbed import Testbed, take_down
+from headrace.testbed import Testbed, take_down
 
 SCRIPTS = ROOT / "examples" / "from_pyg"
 WAYS = ("pyg", "alone", "local", "cluster")

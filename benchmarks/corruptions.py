@@ -26,7 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.machine import describe_machine
-from headrace.graph.verification import VerifiedFiles
+from headrace.graph.format.checksums import VerifiedFiles
 from tests.support import corruption_trials as trials
 
 

@@ -74,9 +74,9 @@ HEADLINES = (
 
 def kernel(folder: Path, scratch: Path, effort: Effort, dgl: str | None) -> dict[str, Any]:
     """Three hops on one core: our kernels beside DGL's, on the same seeds."""
-    from headrace.graph.local_sampling import LocalSampler
-    from headrace.graph.opening import open_graph
-    from headrace.graph.sampling import BatchKey
+    from headrace.graph.format.partitioned_graph import open_graph
+    from headrace.graph.sampling.local_edges import LocalSampler
+    from headrace.graph.sampling.neighbor_sampler import BatchKey
 
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})  # the rival inherits it
@@ -133,8 +133,8 @@ def kernel(folder: Path, scratch: Path, effort: Effort, dgl: str | None) -> dict
 
 def memory(folder: Path, effort: Effort) -> dict[str, Any]:
     """Memory of a trainer and two samplers, early and late."""
-    from headrace.graph.feeding.feed import start_feed
-    from headrace.training.heap import reuse_memory
+    from headrace.graph.sampler_worker.prefetcher import start_feed
+    from headrace.linux.malloc import reuse_memory
 
     reuse_memory()
     model = Model(64, (15, 10), effort.memory_batch_size, 0, 0, 0)
@@ -164,8 +164,8 @@ def rss_bytes(pid: int) -> int:
 
 def cache(folder: Path, scratch: Path, effort: Effort) -> dict[str, Any]:
     """A sampler with one part; all others are with stores, and a tenth of their rows is kept."""
-    from headrace.graph.feeding.feed import start_feed
-    from headrace.graph.opening import open_graph
+    from headrace.graph.format.partitioned_graph import open_graph
+    from headrace.graph.sampler_worker.prefetcher import start_feed
 
     graph = open_graph(folder)
     part = graph.part(0)

@@ -40,7 +40,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.machine import describe_machine
-from headrace.runtime.testbed import Testbed, take_down
+from headrace.testbed import Testbed, take_down
 from tests.support.cluster_bed import make_cluster
 from tests.support.fault_trials import SILENCE_S, Case, Trials, draw, draw_cut, write
 

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import headrace
-from headrace.runtime.run_status import RunState, Status
-from headrace.runtime.runs import RunFolder
+from headrace.runtime.run_dir.run_dir import RunFolder
+from headrace.runtime.run_dir.status import RunState, Status
 
 BEGAN_S = 1_794_700_800.0
 

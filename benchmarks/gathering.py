@@ -20,11 +20,11 @@ import numpy as np
 
 from benchmarks import rivals
 from benchmarks.training_speed import Effort, over
-from headrace.graph.opening import open_graph
-from headrace.graph.service.allocator import keep_freed_memory
-from headrace.graph.service.channel import FlightChannel
-from headrace.graph.service.client import StoreClient
-from headrace.graph.service.security import Authority, Credentials
+from headrace.graph.format.partitioned_graph import open_graph
+from headrace.graph.store.client import StoreClient
+from headrace.linux.malloc import keep_freed_memory
+from headrace.rpc.channel import FlightChannel
+from headrace.rpc.credentials import Authority, Credentials
 from tests.support.stores import running_stores
 
 ROOT = Path(__file__).resolve().parents[1]

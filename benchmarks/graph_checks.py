@@ -18,9 +18,9 @@ import sys, time
 began = time.perf_counter()
 from pathlib import Path
 import numpy as np
-from headrace.graph.local_sampling import LocalSampler
-from headrace.graph.opening import open_graph
-from headrace.graph.sampling import BatchKey
+from headrace.graph.sampling.local_edges import LocalSampler
+from headrace.graph.format.partitioned_graph import open_graph
+from headrace.graph.sampling.neighbor_sampler import BatchKey
 def own():
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return sum(int(l.split()[1]) for l in lines if l.startswith("Private_")) / 1024
@@ -114,7 +114,7 @@ def feature_types(name: str, num_seeds: int) -> dict[str, float]:
     import torch
     from torch_geometric.nn import SAGEConv
 
-    from headrace.graph.sources.finding import open_source
+    from headrace.graph.sources.resolve import open_source
 
     source = open_source(str(DATA / name), 0)
     table = source.nodes[0]

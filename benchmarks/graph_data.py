@@ -71,10 +71,10 @@ def scale(source: str, num_parts: int, method: str, folder: Path) -> dict[str, A
 
 def prepare(source: str, num_parts: int, folder: Path) -> Any:
     """The question that partitioners are asked, as the pipeline asks it."""
-    from headrace.graph.building import build_adjacency, build_csc
+    from headrace.graph.build.csc import build_adjacency, build_csc
+    from headrace.graph.build.partition import BALANCED, constraints
     from headrace.graph.partitioners._base import Question
-    from headrace.graph.partitioning import BALANCED, constraints
-    from headrace.graph.sources.finding import open_source
+    from headrace.graph.sources.resolve import open_source
 
     graph = open_source(source, 0)
     sizes = {table.name: table.num_nodes for table in graph.nodes}
@@ -89,10 +89,10 @@ def prepare(source: str, num_parts: int, folder: Path) -> Any:
 
 def quality(source: str, num_parts: int) -> dict[str, Any]:
     """Our cut beside METIS alone."""
-    from headrace.graph.partitioners.communication import balance_communication
+    from headrace.graph.build.cut_quality import measure
+    from headrace.graph.partitioners.g3_communication import balance_communication
     from headrace.graph.partitioners.metis import Metis
-    from headrace.graph.partitioners.repair import repair
-    from headrace.graph.quality import measure
+    from headrace.graph.partitioners.rebalance import repair
 
     with tempfile.TemporaryDirectory() as scratch:
         question = prepare(source, num_parts, Path(scratch))
@@ -140,7 +140,7 @@ def bare_kaminpar(source: str, num_parts: int) -> dict[str, float]:
     """CPU seconds of KaMinPar alone, reading its own file format."""
     import kaminpar
 
-    from headrace.graph.partitioners.kaminpar_ import write_parhip
+    from headrace.graph.partitioners.kaminpar_partitioner import write_parhip
 
     with tempfile.TemporaryDirectory() as scratch:
         question = prepare(source, num_parts, Path(scratch))
@@ -161,8 +161,8 @@ def bare_kaminpar(source: str, num_parts: int) -> dict[str, float]:
 
 def stream(source: str, num_parts: int) -> dict[str, Any]:
     """Topology alone, larger than memory allows otherwise: read, cut by Fennel, count the cut."""
+    from headrace.graph.build.cut_quality import measure
     from headrace.graph.partitioners.fennel import Fennel
-    from headrace.graph.quality import measure
 
     stages = Stages()
     began = time.perf_counter()

@@ -59,24 +59,24 @@ class Mutant:
 MUTANTS = (
     Mutant(
         "a store accepts an id that is one too large",
-        "graph/service/operations.py",
+        "graph/store/service.py",
         "array.max() < first + count:",
         "array.max() <= first + count:",
-        ("unit/graph/service", "integration/store_service/test_requests.py"),
+        ("unit/graph/store", "integration/store_service/test_requests.py"),
     ),
     Mutant(
         "a store accepts every token",
-        "graph/service/security.py",
+        "rpc/credentials.py",
         "return hmac.compare_digest(self._value, given)",
         "return len(given) > 0",
-        ("unit/graph/service", "integration/store_service/test_strangers.py"),
+        ("unit/graph/store", "integration/store_service/test_strangers.py"),
     ),
     Mutant(
         "a checkpoint with wrong bytes counts as whole",
-        "training/checkpoints.py",
+        "training/checkpoint_files.py",
         "if _digest(found.path) == (sidecar.size, sidecar.sha256):",
         "if _digest(found.path)[0] == sidecar.size:",
-        ("unit/training/test_checkpoints.py", "property/test_checkpoints.py"),
+        ("unit/training/test_checkpoint_files.py", "property/test_checkpoints.py"),
     ),
     Mutant(
         "a checkpoint does not renew the retry budget",
@@ -88,7 +88,7 @@ MUTANTS = (
     ),
     Mutant(
         "faults are told in the order they were seen in, not in the order of their causes",
-        "runtime/mending.py",
+        "runtime/controller/failure_handling.py",
         "return isinstance(fault, Ended) and fault.code != -signal.SIGKILL, happened_s",
         "return False, happened_s",
         ("unit/runtime",),
@@ -96,7 +96,7 @@ MUTANTS = (
     ),
     Mutant(
         "the planner forgets what samplers elsewhere send to a trainer",
-        "planner/loads.py",
+        "planner/cost/nic_loads.py",
         "incoming = model.graph_in[every, on[0]] + model.batch_in * arriving",
         "incoming = model.graph_in[every, on[0]] + model.batch_in * leaving",
         ("unit/planner",),
@@ -104,7 +104,7 @@ MUTANTS = (
     ),
     Mutant(
         "the planner overlooks the stores' resources",
-        "planner/packing.py",
+        "planner/methods/bin_packing.py",
         "free=capacities - demand_vector(job, Role.STORE, names) + _slack(capacities),",
         "free=capacities + _slack(capacities),",
         ("unit/planner", "contract/test_placements.py"),
@@ -112,28 +112,28 @@ MUTANTS = (
     ),
     Mutant(
         "every epoch has the same order of seeds",
-        "graph/feeding/scheduling.py",
+        "graph/sampler_worker/schedule.py",
         "key = np.uint64(hop_key(seed, epoch, 0, 0, _ORDER))",
         "key = np.uint64(hop_key(seed, 0, 0, 0, _ORDER))",
-        ("unit/graph/feeding",),
+        ("unit/graph/sampler_worker",),
     ),
     Mutant(
         "rows of other machines are put where the first ones belong",
-        "graph/loading/gathering.py",
+        "graph/sampling/feature_gather.py",
         "wanted, order = np.unique(ids, return_inverse=True)\n    return wanted, order",
         "wanted, order = np.unique(ids, return_inverse=True)\n    return wanted, np.sort(order)",
-        ("unit/graph/loading", "integration/test_loaders.py", "integration/test_feeding_remote.py"),
+        ("unit/graph/loader", "integration/test_loaders.py", "integration/test_feeding_remote.py"),
     ),
     Mutant(
         "another sampler begins with a batch that was handed over already",
-        "graph/feeding/healing.py",
+        "graph/sampler_worker/channels/failover.py",
         "is_last = part.batch + 1 >= self._batches_per_epoch",
         "is_last = part.batch >= self._batches_per_epoch",
-        ("unit/graph/feeding",),
+        ("unit/graph/sampler_worker",),
     ),
     Mutant(
         "gradients are not weighed by the seeds they were computed from",
-        "training/data_parallel.py",
+        "training/ddp.py",
         "work = dist.all_reduce(gradients.mul_(step.weight), async_op=True)",
         "work = dist.all_reduce(gradients.mul_(1 / dist.get_world_size()), async_op=True)",
         ("unit/training", "integration/test_data_parallel.py"),
@@ -141,10 +141,10 @@ MUTANTS = (
     ),
     Mutant(
         "a parameter server counts gradients that were sent twice",
-        "training/servers/rounds.py",
+        "training/parameter_server/rounds.py",
         "self._brought.setdefault(rank, brought)",
         "self._brought[len(self._brought)] = brought",
-        ("unit/training/servers",),
+        ("unit/training/parameter_server",),
     ),
 )
 

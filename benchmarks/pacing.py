@@ -19,10 +19,10 @@ from statistics import mean
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from headrace.api.files import load_cluster, load_job, load_profile
+from headrace.api.documents.load import load_cluster, load_job, load_profile
 from headrace.core.placement import Placement
 from headrace.core.profile import Variation
-from headrace.planner import place
+from headrace.planner.methods import place
 from headrace.simulator import Instance, build_instance, simulate
 from tests.oracle.pacing import largest_load_s, paced_bound
 from tests.oracle.theory import Shape, shape_of

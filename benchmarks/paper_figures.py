@@ -39,10 +39,10 @@ from benchmarks.paper_pictures import (
 from benchmarks.planner import FRESH, Case, drawn, rank_correlation
 from headrace.core.job import Role
 from headrace.core.placement import Placement
-from headrace.planner import place
-from headrace.planner.critical_path import PATH_ITERATIONS
-from headrace.planner.etp import BETAS, EtpResult, etp_betas
-from headrace.planner.planning import make_plan
+from headrace.planner.methods import place
+from headrace.planner.methods.critical_path import PATH_ITERATIONS
+from headrace.planner.methods.etp import BETAS, EtpResult, etp_betas
+from headrace.planner.planner import make_plan
 from headrace.simulator import Rehearser
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -31,19 +31,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.machine import describe_machine
 from examples.draw_cluster import draw
-from headrace.api.files import load_cluster, load_job, load_profile
+from headrace.api.documents.load import load_cluster, load_job, load_profile
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.errors import InfeasibleError
 from headrace.core.job import Job
 from headrace.core.placement import Placement
 from headrace.core.profile import Profile
-from headrace.planner import place
-from headrace.planner.anneal_kernel import anneal, start_search
-from headrace.planner.critical_path import CriticalPath
-from headrace.planner.etp import BETAS, etp_search
-from headrace.planner.loads import build_load_model
-from headrace.planner.objective import evaluate
-from headrace.planner.planning import make_plan
+from headrace.planner.cost.nic_loads import build_load_model
+from headrace.planner.cost.objective import evaluate
+from headrace.planner.methods import place
+from headrace.planner.methods.anneal_kernel import anneal, start_search
+from headrace.planner.methods.critical_path import CriticalPath
+from headrace.planner.methods.etp import BETAS, etp_search
+from headrace.planner.planner import make_plan
 from headrace.simulator import Rehearser
 
 ROOT = Path(__file__).resolve().parents[1]

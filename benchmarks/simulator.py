@@ -33,8 +33,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.machine import describe_machine
-from headrace.api.files import load_cluster, load_job, load_profile
-from headrace.planner import place
+from headrace.api.documents.load import load_cluster, load_job, load_profile
+from headrace.planner.methods import place
 from headrace.simulator import Instance, Outcome, build_instance, rehearse
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -45,8 +45,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import checkpoint_cost, inference_speed
 from benchmarks.machine import describe_machine
 from headrace.api.graph import partition
-from headrace.runtime.testbed import Testbed, take_down
-from headrace.training.checkpoints import newest_whole
+from headrace.testbed import Testbed, take_down
+from headrace.training.checkpoint_files import newest_whole
 from tests.support.cluster_bed import ROOT, Layout, Run, events, make_cluster, make_plan
 from tests.support.cluster_checks import gradient_difference, left_over
 from tests.support.fault_victims import victims

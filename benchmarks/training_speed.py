@@ -101,8 +101,8 @@ def configs(
     folder: Path, seeds: np.ndarray, model: Model, num_samplers: int, **more: Any
 ) -> tuple[list[Any], list[np.ndarray]]:
     """Samplers of one trainer, and their seeds."""
-    from headrace.graph.feeding.config import SamplerConfig
-    from headrace.graph.feeding.scheduling import batches_per_epoch, share_of
+    from headrace.graph.sampler_worker.config import SamplerConfig
+    from headrace.graph.sampler_worker.schedule import batches_per_epoch, share_of
 
     own = [seeds[s::num_samplers] for s in range(num_samplers)]
     num_batches = batches_per_epoch([len(part) for part in own], model.batch_size, True)
@@ -158,8 +158,8 @@ def forever(loader: Any) -> Iterator[Any]:
 
 def train_seeds(folder: Path) -> np.ndarray:
     """Original ids of all training nodes."""
-    from headrace.graph.loading.access import PartedAccess
-    from headrace.graph.opening import open_graph
+    from headrace.graph.format.partitioned_graph import open_graph
+    from headrace.graph.loader.graph_view import PartedAccess
 
     return PartedAccess(open_graph(folder)).split("node", "train")
 
@@ -170,9 +170,9 @@ def plain_loader(folder: Path, model: Model) -> Any:
     from torch_geometric.data import Data
     from torch_geometric.loader import NodeLoader
 
-    from headrace.graph.loading.access import PartedAccess
-    from headrace.graph.loading.sampler import KeyedSampler
-    from headrace.graph.opening import open_graph
+    from headrace.graph.format.partitioned_graph import open_graph
+    from headrace.graph.loader.graph_view import PartedAccess
+    from headrace.graph.loader.pyg_sampler import KeyedSampler
 
     graph = open_graph(folder)
     (x, y) = (torch.from_numpy(np.array(graph.part(0).column("node", n))) for n in "xy")
@@ -187,7 +187,7 @@ def plain_loader(folder: Path, model: Model) -> Any:
 
 def own_loader(folder: Path, model: Model) -> Any:
     """Our loader over the same parts, in the trainer's process."""
-    from headrace.graph.loading.loaders import NeighborLoader
+    from headrace.graph.loader.neighbor_loader import NeighborLoader
 
     return NeighborLoader(
         folder, list(model.fanouts), "train",
@@ -230,8 +230,8 @@ def end_to_end(
     The trainer keeps its memory, as in a run; the plain loop is a process that knows nothing of
     headrace's trainers. What that alone gives, and what a step takes, is told if asked for.
     """
-    from headrace.graph.feeding.feed import start_feed
-    from headrace.training.heap import reuse_memory
+    from headrace.graph.sampler_worker.prefetcher import start_feed
+    from headrace.linux.malloc import reuse_memory
 
     reuse_memory()
     seeds = train_seeds(folder)
@@ -331,7 +331,7 @@ def asking(command: list[str]) -> Iterator[Callable[[int], dict[str, float]]]:
 
 def hand_over(folder: Path, to: Path, model: Model, with_rows: bool) -> None:
     """Write a graph as files that need nothing of headrace."""
-    from headrace.graph.opening import open_graph
+    from headrace.graph.format.partitioned_graph import open_graph
 
     graph = open_graph(folder)
     part, edge_type = graph.part(0), ("node", "to", "node")

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.machine import describe_machine
 from headrace.api.graph import partition
-from headrace.graph.opening import open_graph
+from headrace.graph.format.partitioned_graph import open_graph
 from tests.support.stores import RunningStores, running_stores
 from tests.support.waiting import eventually
 

@@ -22,7 +22,7 @@ from headrace.core.cluster import Cluster, Machine
 from headrace.core.errors import InfeasibleError
 from headrace.core.job import Job
 from headrace.core.profile import Profile
-from headrace.planner import place
+from headrace.planner.methods import place
 
 EXAMPLES = Path(__file__).parent
 NUM_MACHINES = {"sim1": 8, "sim2": 16}

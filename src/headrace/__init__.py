@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.views import provide
 
 if TYPE_CHECKING:
-    from headrace.api.defaults import default_profile
-    from headrace.api.files import (
+    from headrace.api.documents.load import (
         load_cluster,
         load_job,
         load_placement,
@@ -25,17 +24,15 @@ if TYPE_CHECKING:
         load_profile,
         save_plan,
     )
+    from headrace.api.documents.schema import json_schema
     from headrace.api.graph import PartitionedGraph, open_graph, partition
     from headrace.api.inference import Inference, export, infer
-    from headrace.api.loading import LinkNeighborLoader, NeighborLoader
-    from headrace.api.planning import Explanation, PlanDiff, diff_plans, explain, plan
-    from headrace.api.rehearsed import Comparison, Simulation
-    from headrace.api.reporting import RunReport, report_on
-    from headrace.api.running import report
-    from headrace.api.schema import json_schema
-    from headrace.api.simulation import compare, simulate
-    from headrace.api.tracing import load_trace, save_trace
-    from headrace.api.training import TrainContext, train
+    from headrace.api.plan import Explanation, PlanDiff, diff_plans, explain, plan
+    from headrace.api.profile import load_trace, save_trace
+    from headrace.api.report import RunReport, report_on
+    from headrace.api.results.simulation import Comparison, Simulation
+    from headrace.api.simulate import compare, simulate
+    from headrace.api.train import LinkNeighborLoader, NeighborLoader, TrainContext, train
     from headrace.core.cluster import Cluster, Machine
     from headrace.core.errors import (
         HeadraceError,
@@ -48,8 +45,10 @@ if TYPE_CHECKING:
     from headrace.core.plan import Plan
     from headrace.core.profile import Profile
     from headrace.core.trace import Trace
-    from headrace.planner import PLACEMENT_METHODS
+    from headrace.planner.methods import PLACEMENT_METHODS
     from headrace.policies.flow import FLOW_POLICIES
+    from headrace.profiling.default_profile import default_profile
+    from headrace.runtime.trainer.report import report
 
 __version__ = "0.1.0"
 
@@ -103,8 +102,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "api.defaults": ("default_profile",),
-    "api.files": (
+    "api.documents.load": (
         "load_cluster",
         "load_job",
         "load_placement",
@@ -112,17 +110,15 @@ _HOMES = {
         "load_profile",
         "save_plan",
     ),
+    "api.documents.schema": ("json_schema",),
     "api.graph": ("PartitionedGraph", "open_graph", "partition"),
     "api.inference": ("Inference", "export", "infer"),
-    "api.loading": ("LinkNeighborLoader", "NeighborLoader"),
-    "api.planning": ("Explanation", "PlanDiff", "diff_plans", "explain", "plan"),
-    "api.rehearsed": ("Comparison", "Simulation"),
-    "api.reporting": ("RunReport", "report_on"),
-    "api.running": ("report",),
-    "api.schema": ("json_schema",),
-    "api.simulation": ("compare", "simulate"),
-    "api.tracing": ("load_trace", "save_trace"),
-    "api.training": ("TrainContext", "train"),
+    "api.plan": ("Explanation", "PlanDiff", "diff_plans", "explain", "plan"),
+    "api.profile": ("load_trace", "save_trace"),
+    "api.report": ("RunReport", "report_on"),
+    "api.results.simulation": ("Comparison", "Simulation"),
+    "api.simulate": ("compare", "simulate"),
+    "api.train": ("LinkNeighborLoader", "NeighborLoader", "TrainContext", "train"),
     "core.cluster": ("Cluster", "Machine"),
     "core.errors": ("HeadraceError", "InfeasibleError", "MissingExtraError", "SpecError"),
     "core.job": ("Job",),
@@ -130,8 +126,10 @@ _HOMES = {
     "core.plan": ("Plan",),
     "core.profile": ("Profile",),
     "core.trace": ("Trace",),
-    "planner": ("PLACEMENT_METHODS",),
+    "planner.methods": ("PLACEMENT_METHODS",),
     "policies.flow": ("FLOW_POLICIES",),
+    "profiling.default_profile": ("default_profile",),
+    "runtime.trainer.report": ("report",),
 }
 _HOME_OF = {name: f"headrace.{home}" for home, names in _HOMES.items() for name in names}
 
@@ -148,9 +146,9 @@ def _loaded_later(home: str, name: str) -> Callable[..., Any]:
 # What plans and traces can be asked for, and only floors above theirs can answer.
 provide(
     {
-        "explain": _loaded_later("api.planning", "explain"),
-        "gantt": _loaded_later("api.views", "gantt"),
-        "html": _loaded_later("api.views", "html"),
+        "explain": _loaded_later("api.plan", "explain"),
+        "gantt": _loaded_later("api.results.notebook", "gantt"),
+        "html": _loaded_later("api.results.notebook", "html"),
     }
 )
 

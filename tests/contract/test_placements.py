@@ -15,7 +15,7 @@ from headrace.core.cluster import Cluster, Machine
 from headrace.core.errors import InfeasibleError, SpecError
 from headrace.core.job import Job, Role, Sync
 from headrace.core.profile import BatchTraffic, Profile, StoreTraffic, TaskTime
-from headrace.planner import PLACEMENT_METHODS, place
+from headrace.planner.methods import PLACEMENT_METHODS, place
 from tests.support.examples import examples
 
 METHODS = pytest.mark.parametrize("method", sorted(PLACEMENT_METHODS))
@@ -34,7 +34,7 @@ PROFILE = Profile(
 def few_steps() -> Iterator[None]:
     """What a search promises does not depend on how long it searches."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headrace.planner.etp.STEPS", 200)
+        patch.setattr("headrace.planner.methods.etp.STEPS", 200)
         yield
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 import headrace
-from headrace.api.files import load_cluster, load_job, load_placement, load_profile
+from headrace.api.documents.load import load_cluster, load_job, load_placement, load_profile
 from tests.docs.blocks import ROOT, Block
 
 

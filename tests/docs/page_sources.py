@@ -24,14 +24,14 @@ RECORD_VARIABLE = "HEADRACE_RECORD_PAGES"
 
 _COMMAND = re.compile(r"\bheadrace\s+([a-z]+)")
 _NAME = re.compile(r"\bheadrace\.([A-Za-z_]+)|\bfrom headrace import ([^\n]+)")
-_SHARED = ("headrace.cli", "headrace.cli.options", "headrace.cli.choices", "headrace.cli.verbs")
+_SHARED = ("headrace.cli", "headrace.cli.options", "headrace.cli.completions", "headrace.cli.app")
 """What all commands import, and which imports, in functions, what only some of them need."""
 
 _PROCESSES = (
-    "headrace.graph.feeding.__main__",
-    "headrace.graph.service.__main__",
+    "headrace.graph.sampler_worker.__main__",
+    "headrace.graph.store.__main__",
     "headrace.runtime.trainer",
-    "headrace.training.servers.__main__",
+    "headrace.training.parameter_server.__main__",
 )
 """What a run starts, without importing it."""
 
@@ -84,7 +84,7 @@ def _sources(code: str) -> set[Path]:
         for name, names in _NAME.findall(text):
             for each in (name or names).replace("(", " ").replace(",", " ").split():
                 wanted |= _home(each)
-    if "headrace.cli.run" in wanted:
+    if "headrace.cli.commands.run.run" in wanted:
         wanted |= set(_PROCESSES)
     files = (_file(module) for module in _reached(wanted))
     return {path for path in files if path is not None}

@@ -49,9 +49,9 @@ def test_a_page_is_due_when_what_it_uses_changes(monkeypatch: pytest.MonkeyPatch
     before = digest(page)
     read = Path.read_bytes
     for name, uses in (
-        ("src/headrace/planner/__init__.py", True),
+        ("src/headrace/planner/methods/__init__.py", True),
         ("docs/planner.md", True),
-        ("src/headrace/runtime/crew.py", False),
+        ("src/headrace/runtime/controller/worker_group.py", False),
     ):
         changed = ROOT / name
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.runtime.folders import PREFIX
-from headrace.runtime.testbed import Testbed
-from headrace.runtime.testbed.machines import tmp_folder
+from headrace.runtime.run_dir.temp_dirs import PREFIX
+from headrace.testbed import Testbed
+from headrace.testbed.machines import tmp_folder
 from tests.support.waiting import eventually
 
 START_S = 240.0

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from headrace.core.cluster import Cluster
-from headrace.runtime.testbed import Testbed, record, take_down
+from headrace.testbed import Testbed, state_file, take_down
 
 # Ray gives its workers a niceness of 15. Other tests would then leave runs nothing of two cores.
 os.environ.update({"RAY_worker_niceness": "0"})  # Ray spells it so
@@ -43,7 +43,7 @@ def cluster_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def cluster(cluster_file: Path) -> Cluster:
     """The same four machines, as a value."""
-    from headrace.api.files import load_cluster
+    from headrace.api.documents.load import load_cluster
 
     return load_cluster(cluster_file)
 
@@ -72,7 +72,7 @@ def name(_can_emulate: None) -> Iterator[str]:
 
 def _remove_forgotten() -> None:
     """Remove testbeds of test processes that were killed."""
-    for name in record.names():
+    for name in state_file.names():
         prefix, _, rest = name.partition("-")
         number = rest.partition("-")[0]
         if prefix == "test" and number.isdigit() and not Path(f"/proc/{number}").exists():

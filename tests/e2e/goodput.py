@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from headrace.runtime.testbed import Testbed
+from headrace.testbed import Testbed
 
 _RECEIVE = """
 import json, socket, sys, threading, time

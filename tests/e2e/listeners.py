@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.runtime.testbed import Testbed, processes
+from headrace.testbed import Testbed, processes
 
 _TCP_LISTEN = "0A"
 _UDP_UNCONNECTED = "07"

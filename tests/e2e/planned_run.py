@@ -22,7 +22,7 @@ import pytest
 
 from headrace.api.graph import partition
 from headrace.core.trace import Trace
-from headrace.runtime.testbed import Testbed
+from headrace.testbed import Testbed
 from tests.e2e.ports import Seen, in_files, look
 from tests.e2e.prometheus import Prometheus
 from tests.support.cluster_bed import Layout, Run, events, make_plan, processes, trace_of

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.runtime.testbed import Testbed, processes
+from headrace.testbed import Testbed, processes
 from tests.e2e.listeners import Listener, listeners_of
 from tests.e2e.strangers import HEALTH, UNAUTHENTICATED, UNIMPLEMENTED, ray_methods
 
@@ -34,7 +34,7 @@ OWNERS = (
 OURS = ("store", "parts", "server")
 PATIENCE_S = 600.0
 MEETING_PORTS = range(20_000, 32_000)
-"""Those of `runtime.shells.here.free_port`."""
+"""Those of `linux.network.free_port`."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from headrace.runtime.testbed import Testbed
+from headrace.testbed import Testbed
 
 PORT = 9090
 ASKS = """

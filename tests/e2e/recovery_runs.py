@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from headrace.runtime.testbed import Testbed
-from headrace.training.checkpoints import load, newest_whole
+from headrace.testbed import Testbed
+from headrace.training.checkpoint_files import load, newest_whole
 from tests.e2e.cluster_runs import Run
 from tests.support.waiting import eventually
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from headrace.api.files import save_plan
-from headrace.api.planning import plan
+from headrace.api.documents.load import save_plan
+from headrace.api.plan import plan
 from headrace.core.cluster import Cluster
 from headrace.core.job import Job, Role
 from headrace.core.plan import Plan
-from headrace.runtime.testbed import Testbed
+from headrace.testbed import Testbed
 from tests.e2e.cluster_runs import Run, left_in, machine_folders
 from tests.support.waiting import eventually
 from tests.unit.graph.small_graphs import homogeneous, write
@@ -178,7 +178,7 @@ def test_a_script_that_fails_is_named_and_the_graph_is_shipped_once(
     assert run.status()["state"] == "failed"
 
 
-@pytest.mark.campaign  # `unit/runtime/test_parameter_check.py` has both sides of it
+@pytest.mark.campaign  # `unit/runtime/protocol/test_parameter_check.py` has both sides of it
 @pytest.mark.parametrize("independent", [False, True])
 def test_trainers_of_unrelated_models_are_told_apart(
     testbed: Testbed, folder: Path, independent: bool

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headrace.api.files import load_cluster
+from headrace.api.documents.load import load_cluster
 from headrace.core.cluster import Cluster
-from headrace.runtime.testbed import Testbed
+from headrace.testbed import Testbed
 from tests.e2e.conftest import MACHINES
 
 pytestmark = [pytest.mark.e2e]

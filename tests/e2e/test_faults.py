@@ -10,7 +10,7 @@ import pytest
 # Now: PyG warns of what it imports, and warnings are errors in tests.
 pytest.importorskip("torch_geometric.nn")
 
-from headrace.runtime.testbed import Testbed
+from headrace.testbed import Testbed
 from tests.support.fault_trials import Case, Trials, draw
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]

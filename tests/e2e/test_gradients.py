@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch_geometric.nn")
 
 from headrace.api.graph import partition
-from headrace.runtime.testbed import Testbed
+from headrace.testbed import Testbed
 from tests.e2e.planned_run import CONFIG, GRAPH, SEEDS
 from tests.support.cluster_bed import Layout, Run, make_plan
 from tests.support.cluster_checks import gradient_difference, is_placed, left_over

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace.api.files import load_plan, load_profile
-from headrace.api.looping import PROFILED_ITERATIONS
-from headrace.api.tracing import load_trace
+from headrace.api.auto import PROFILED_ITERATIONS
+from headrace.api.documents.load import load_plan, load_profile
+from headrace.api.profile import load_trace
 from headrace.core.cluster import Cluster, Machine
 from headrace.profiling import num_iterations
-from headrace.runtime.cluster_run import TRACE
-from headrace.runtime.log_lines import LOG
-from headrace.runtime.testbed import Testbed
+from headrace.runtime.callbacks.log_file import LOG
+from headrace.runtime.controller.run import TRACE
+from headrace.testbed import Testbed
 from tests.e2e.cluster_runs import START_S, left_in
 from tests.e2e.recovery_runs import SCRIPT
 from tests.support.waiting import eventually

@@ -21,7 +21,7 @@ from headrace.core.job import Role
 from headrace.core.trace import Trace
 from headrace.observability.grafana import dashboard
 from headrace.profiling import profile_trace
-from headrace.runtime.testbed import Testbed
+from headrace.testbed import Testbed
 from tests.e2e.planned_run import (
     CONFIG,
     SERVERS,

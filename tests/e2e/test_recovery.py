@@ -13,12 +13,12 @@ import pytest
 # Now: PyG warns of what it imports, and warnings are errors in tests.
 pytest.importorskip("torch_geometric.nn")
 
-from headrace.api.files import save_plan
-from headrace.api.planning import plan
+from headrace.api.documents.load import save_plan
+from headrace.api.plan import plan
 from headrace.core.cluster import Cluster
 from headrace.core.job import Job, Role
 from headrace.core.plan import Plan
-from headrace.runtime.testbed import Testbed
+from headrace.testbed import Testbed
 from tests.e2e.cluster_runs import left_in, machine_folders
 from tests.e2e.recovery_runs import WatchedRun, difference, kill_raylet, write_script
 from tests.support.fault_victims import start_raylet

@@ -18,9 +18,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from headrace.api.files import save_plan  # noqa: E402
-from headrace.runtime.testbed import Testbed  # noqa: E402
-from headrace.training.checkpoints import load, newest_whole  # noqa: E402
+from headrace.api.documents.load import save_plan  # noqa: E402
+from headrace.testbed import Testbed  # noqa: E402
+from headrace.training.checkpoint_files import load, newest_whole  # noqa: E402
 from tests.e2e.cluster_runs import START_S, Run, left_in  # noqa: E402
 from tests.support.cluster_bed import Layout, make_plan  # noqa: E402
 from tests.support.waiting import eventually  # noqa: E402

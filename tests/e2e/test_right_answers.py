@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.api.files import load_plan, save_plan
-from headrace.api.planning import plan
+from headrace.api.documents.load import load_plan, save_plan
+from headrace.api.plan import plan
 from headrace.core.cluster import Cluster
 from headrace.core.job import Job, Role
-from headrace.runtime.testbed import Testbed
+from headrace.testbed import Testbed
 from tests.e2e.cluster_runs import Run
 from tests.unit.graph.small_graphs import homogeneous, write
 

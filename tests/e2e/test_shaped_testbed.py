@@ -10,7 +10,7 @@ import pytest
 
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.errors import SpecError
-from headrace.runtime.testbed import Testbed, processes, take_down
+from headrace.testbed import Testbed, processes, take_down
 from tests.e2e.goodput import measure
 from tests.e2e.test_testbed import left_of
 from tests.support.waiting import eventually

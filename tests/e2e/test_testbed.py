@@ -16,8 +16,8 @@ import pytest
 
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
-from headrace.runtime.testbed import Testbed, cgroups, processes, take_down
-from headrace.runtime.testbed.layout import FOLDER
+from headrace.testbed import Testbed, cgroups, processes, take_down
+from headrace.testbed.layout import FOLDER
 
 pytestmark = [pytest.mark.e2e]
 

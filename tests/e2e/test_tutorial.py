@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.runtime.testbed import record, take_down
+from headrace.testbed import state_file, take_down
 from tests.docs.blocks import ROOT, blocks_of
 from tests.docs.page_runs import PageRun
 
@@ -20,7 +20,7 @@ NAME = "headrace"
 
 @pytest.fixture
 def _nobodys_testbed(_can_emulate: None) -> Iterator[None]:
-    if NAME in record.names() and not os.environ.get("CI"):
+    if NAME in state_file.names() and not os.environ.get("CI"):
         pytest.skip("a testbed is up: headrace testbed down")
     take_down(NAME)
     yield
@@ -33,4 +33,4 @@ def test_the_tutorial_works(tmp_path: Path) -> None:
     PageRun(tmp_path).run(blocks_of(page))
     report = (tmp_path / "report.html").read_text()
     assert "per iteration" in report
-    assert NAME not in record.names()
+    assert NAME not in state_file.names()

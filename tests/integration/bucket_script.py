@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from headrace.training.data_parallel import join_group, leave_group, share_gradients
+from headrace.training.ddp import join_group, leave_group, share_gradients
 
 NUM_STEPS = 6
 

@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from headrace.graph.feeding.config import StoreAt
-from headrace.graph.feeding.shares import deal, whole_shares
-from headrace.graph.opening import open_graph
-from headrace.graph.service.config import StoreConfig
-from headrace.graph.service.security import Credentials, Secret
-from headrace.runtime.asking import AskServer, StartSamplers
-from headrace.runtime.context import CONTEXT_VARIABLE, RunContext
-from headrace.runtime.shells.child import Child
-from headrace.runtime.workers.fork_client import PRELOAD_OF, ForkLease
-from headrace.training.servers.config import ServerAt, ServerConfig
+from headrace.graph.format.partitioned_graph import open_graph
+from headrace.graph.sampler_worker.config import StoreAt
+from headrace.graph.sampler_worker.seed_assignment import deal, whole_shares
+from headrace.graph.store.config import StoreConfig
+from headrace.prefork.client import PRELOAD_OF, ForkLease
+from headrace.rpc.credentials import Credentials, Secret
+from headrace.runtime.protocol.run_context import CONTEXT_VARIABLE, RunContext
+from headrace.runtime.protocol.sampler_requests import AskServer, StartSamplers
+from headrace.runtime.workers.task_process import Child
+from headrace.training.parameter_server.types import ServerAt, ServerConfig
 from tests.support.waiting import eventually
 
 PATIENCE_S = 240.0
@@ -115,7 +115,13 @@ class PlainCluster:
             )
             file = self.folder / f"{task}.json"
             file.write_text(config.model_dump_json())
-            module = [sys.executable, "-m", "headrace.training.servers", "--config", str(file)]
+            module = [
+                sys.executable,
+                "-m",
+                "headrace.training.parameter_server",
+                "--config",
+                str(file),
+            ]
             self._start(module, task)
             assert eventually(config.ready.exists)
             port = json.loads(config.ready.read_text())["port"]
@@ -148,7 +154,7 @@ class PlainCluster:
         )
         file = self.folder / f"store{part}.json"
         file.write_text(config.model_dump_json())
-        module = [sys.executable, "-m", "headrace.graph.service", "--config", str(file)]
+        module = [sys.executable, "-m", "headrace.graph.store", "--config", str(file)]
         self._store_processes[part] = self._start(module, f"store{part}")
         assert eventually(ready.exists)
         port = json.loads(ready.read_text())["port"]
@@ -249,7 +255,7 @@ class PlainCluster:
             }
             file = self.folder / f"{task}.json"
             file.write_text(json.dumps(whole))
-            module = [sys.executable, "-m", "headrace.graph.feeding", "--config", str(file)]
+            module = [sys.executable, "-m", "headrace.graph.sampler_worker", "--config", str(file)]
             self._start(module, task)
             assert eventually(ready.exists)
             port = json.loads(ready.read_text())["port"]

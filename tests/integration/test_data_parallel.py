@@ -14,8 +14,8 @@ pytest.importorskip("torch_geometric")
 from torch.nn.functional import cross_entropy  # noqa: E402
 from torch_geometric.data import Data  # noqa: E402
 
-from headrace.graph.feeding.scheduling import schedule  # noqa: E402
-from headrace.graph.feeding.shares import GlobalBatches  # noqa: E402
+from headrace.graph.sampler_worker.schedule import schedule  # noqa: E402
+from headrace.graph.sampler_worker.seed_assignment import GlobalBatches  # noqa: E402
 from tests.integration.noting_script import NUM_EPOCHS, make_model  # noqa: E402
 from tests.integration.plain_cluster import PlainCluster  # noqa: E402
 from tests.unit.graph.small_graphs import endpoints, homogeneous, write  # noqa: E402

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import SpecError
-from headrace.graph.source import GraphSource
-from headrace.graph.sources.checking import check
-from headrace.graph.sources.finding import open_source
+from headrace.graph.schema import GraphSource
+from headrace.graph.sources.resolve import open_source
+from headrace.graph.sources.validate import check
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 needs_data = pytest.mark.skipif(

@@ -16,20 +16,20 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
 pytest.importorskip("pyarrow")
 
-from headrace.graph.feeding.config import SamplerConfig  # noqa: E402
-from headrace.graph.feeding.feed import start_feed  # noqa: E402
-from headrace.graph.hops import HopRequest  # noqa: E402
-from headrace.graph.loading.loaders import NeighborLoader  # noqa: E402
-from headrace.graph.loading.owners import Connect  # noqa: E402
-from headrace.graph.opening import PartitionedGraph  # noqa: E402
-from headrace.graph.service.channel import Address  # noqa: E402
-from headrace.graph.service.client import StoreClient  # noqa: E402
-from headrace.graph.service.errors import StoreError  # noqa: E402
-from headrace.graph.service.security import Credentials, Secret  # noqa: E402
-from headrace.graph.service.shard import open_shard  # noqa: E402
-from headrace.graph.service.store import StoreServer  # noqa: E402
-from tests.unit.graph.loading.loading_graphs import assert_same, in_parts, random_data  # noqa: E402
-from tests.unit.graph.loading.test_stores import without_parts  # noqa: E402
+from headrace.graph.format.partitioned_graph import PartitionedGraph  # noqa: E402
+from headrace.graph.loader.neighbor_loader import NeighborLoader  # noqa: E402
+from headrace.graph.sampler_worker.config import SamplerConfig  # noqa: E402
+from headrace.graph.sampler_worker.prefetcher import start_feed  # noqa: E402
+from headrace.graph.sampling.hop import HopRequest  # noqa: E402
+from headrace.graph.sampling.store_pool import Connect  # noqa: E402
+from headrace.graph.store.client import StoreClient  # noqa: E402
+from headrace.graph.store.server import StoreServer  # noqa: E402
+from headrace.graph.store.shard import open_shard  # noqa: E402
+from headrace.rpc.channel import Address  # noqa: E402
+from headrace.rpc.credentials import Credentials, Secret  # noqa: E402
+from headrace.rpc.errors import StoreError  # noqa: E402
+from tests.unit.graph.loader.loading_graphs import assert_same, in_parts, random_data  # noqa: E402
+from tests.unit.graph.loader.test_pyg_stores import without_parts  # noqa: E402
 
 pytestmark = pytest.mark.integration
 

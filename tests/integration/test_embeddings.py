@@ -15,7 +15,7 @@ pytest.importorskip("torch_geometric")
 from torch.nn.functional import cross_entropy  # noqa: E402
 from torch_geometric.nn import GraphSAGE  # noqa: E402
 
-from headrace.training.checkpoints import load, newest_whole  # noqa: E402
+from headrace.training.checkpoint_files import load, newest_whole  # noqa: E402
 from tests.integration.plain_cluster import PlainCluster  # noqa: E402
 from tests.support.waiting import eventually  # noqa: E402
 from tests.unit.graph.small_graphs import endpoints, homogeneous, write  # noqa: E402

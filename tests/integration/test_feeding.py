@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.graph.feeding.config import SamplerConfig
-from headrace.graph.feeding.errors import FeedError
-from headrace.graph.feeding.feed import Feed, start_feed
-from headrace.graph.feeding.scheduling import batches_per_epoch, schedule, share_of
-from headrace.graph.local_sampling import LocalSampler
-from headrace.graph.opening import PartitionedGraph, open_graph
-from headrace.graph.sampling import BatchKey
-from headrace.graph.service.security import Credentials, Secret
-from headrace.graph.service.shard import open_shard
-from headrace.graph.service.store import StoreServer
+from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
+from headrace.graph.sampler_worker.channels.errors import FeedError
+from headrace.graph.sampler_worker.config import SamplerConfig
+from headrace.graph.sampler_worker.prefetcher import Feed, start_feed
+from headrace.graph.sampler_worker.schedule import batches_per_epoch, schedule, share_of
+from headrace.graph.sampling.local_edges import LocalSampler
+from headrace.graph.sampling.neighbor_sampler import BatchKey
+from headrace.graph.store.server import StoreServer
+from headrace.graph.store.shard import open_shard
+from headrace.rpc.credentials import Credentials, Secret
 from tests.integration.store_service.store_process import running
 from tests.support.waiting import eventually, is_left, shared_memory
 from tests.unit.graph.small_graphs import homogeneous, write
@@ -264,9 +264,9 @@ def test_samplers_end_with_a_trainer_that_is_killed(
     program = f"""
 import time, numpy as np
 from pathlib import Path
-from headrace.graph.feeding.config import SamplerConfig
-from headrace.graph.service.process import load_config
-from headrace.graph.feeding.feed import start_feed
+from headrace.graph.sampler_worker.config import SamplerConfig
+from headrace.rpc.service_process import load_config
+from headrace.graph.sampler_worker.prefetcher import start_feed
 feed = start_feed([load_config({str(tmp_path / "config")!r}, SamplerConfig)],
                   [np.load({str(tmp_path / "seeds.npy")!r})], time.perf_counter)
 next(iter(feed))

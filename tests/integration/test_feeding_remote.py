@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.graph.feeding.config import ListenAt, SamplerConfig
-from headrace.graph.feeding.errors import FeedError
-from headrace.graph.feeding.feed import Feed, start_feed
-from headrace.graph.feeding.handover import TrainerGoneError
-from headrace.graph.feeding.parts import Key, Part, arrays_in, place
-from headrace.graph.feeding.remote import RemoteReceiver, RemoteSender
-from headrace.graph.opening import open_graph
-from headrace.graph.service.channel import Address, FlightChannel
-from headrace.graph.service.errors import StoreError
-from headrace.graph.service.security import Credentials, Secret
+from headrace.graph.format.partitioned_graph import open_graph
+from headrace.graph.sampler_worker.channels.errors import FeedError
+from headrace.graph.sampler_worker.channels.rpc import RemoteReceiver, RemoteSender
+from headrace.graph.sampler_worker.channels.shm import TrainerGoneError
+from headrace.graph.sampler_worker.channels.sub_batch import Key, Part, arrays_in, place
+from headrace.graph.sampler_worker.config import ListenAt, SamplerConfig
+from headrace.graph.sampler_worker.prefetcher import Feed, start_feed
+from headrace.rpc.channel import Address, FlightChannel
+from headrace.rpc.credentials import Credentials, Secret
+from headrace.rpc.errors import StoreError
 from tests.support.waiting import eventually
 from tests.unit.graph.small_graphs import homogeneous, write
 
@@ -139,7 +139,13 @@ def test_a_sampler_process_feeds_another_machine(tmp_path: Path) -> None:
     ) as feed:
         expected = [(batch.n_id.tolist(), batch.x.tolist()) for batch in feed]
     (tmp_path / "config").write_text(config.model_dump_json())
-    command = [sys.executable, "-m", "headrace.graph.feeding", "--config", str(tmp_path / "config")]
+    command = [
+        sys.executable,
+        "-m",
+        "headrace.graph.sampler_worker",
+        "--config",
+        str(tmp_path / "config"),
+    ]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         assert eventually((tmp_path / "ready").exists)
         port = json.loads((tmp_path / "ready").read_text())["port"]

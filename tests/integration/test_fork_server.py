@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from headrace.runtime.shells.child import Child, SpawnedProcess
-from headrace.runtime.workers.fork_client import (
+from headrace.prefork.client import (
     ForkedProcess,
     ForkLease,
     ForkUnavailableError,
     socket_path,
     start_server,
 )
-from headrace.runtime.workers.identity import identity_of
+from headrace.prefork.identity import identity_of
+from headrace.runtime.workers.task_process import Child, SpawnedProcess
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -115,7 +115,7 @@ def test_task_and_server_end_with_a_client_that_is_killed(tmp_path: Path) -> Non
     program = (
         "import sys, tempfile, time; from pathlib import Path\n"
         f"tempfile.tempdir = {tempfile.tempdir!r}\n"
-        "from headrace.runtime.workers.fork_client import ForkLease\n"
+        "from headrace.prefork.client import ForkLease\n"
         "from tests.integration.test_fork_server import start\n"
         f"child = start(Path({str(tmp_path)!r}), 'wait', lease=ForkLease('graph'))\n"
         "print(child.pid, flush=True); time.sleep(1000)\n"

@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.graph.feeding.config import Lane, SamplerConfig
-from headrace.graph.feeding.errors import FeedError
-from headrace.graph.feeding.feed import Feed, start_feed
-from headrace.graph.opening import PartitionedGraph, open_graph
-from headrace.graph.service.security import Credentials, Secret
-from headrace.runtime.asking import AskServer
-from headrace.runtime.context import RunContext
-from headrace.runtime.feeds import Portion, start_samplers
-from headrace.runtime.messages import Inbox
-from headrace.runtime.shells.sampler import SamplerShell
+from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
+from headrace.graph.sampler_worker.channels.errors import FeedError
+from headrace.graph.sampler_worker.config import Lane, SamplerConfig
+from headrace.graph.sampler_worker.prefetcher import Feed, start_feed
+from headrace.rpc.credentials import Credentials, Secret
+from headrace.runtime.protocol.run_context import RunContext
+from headrace.runtime.protocol.sampler_requests import AskServer
+from headrace.runtime.protocol.trainer_messages import Inbox
+from headrace.runtime.trainer.sampler_client import Portion, start_samplers
+from headrace.runtime.workers.sampler import SamplerShell
 from tests.support.waiting import eventually, is_left, shared_memory
 from tests.unit.graph.small_graphs import homogeneous, write
 
@@ -73,7 +73,7 @@ class Store:
             "tls": False,
         }
         config.write_text(json.dumps(settings))
-        command = [sys.executable, "-m", "headrace.graph.service", "--config", str(config)]
+        command = [sys.executable, "-m", "headrace.graph.store", "--config", str(config)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE)
         assert eventually(ready.exists)
         said = json.loads(ready.read_text())
@@ -253,7 +253,7 @@ def running(
     kills_first: bool = False,
 ) -> Iterator[tuple[Shells, Inbox, Feed]]:
     """A trainer's feed whose sampler somebody else starts."""
-    from headrace.graph.loading.stores import find_access
+    from headrace.graph.loader.pyg_stores import find_access
 
     folder.mkdir()
     shells, inbox = Shells(graph, store, far), Inbox(folder / "messages")

@@ -17,14 +17,14 @@ pytest.importorskip("pyarrow")
 from torch.nn.functional import cross_entropy  # noqa: E402
 from torch_geometric.nn import GraphSAGE  # noqa: E402
 
-from headrace.graph.loading.loaders import NeighborLoader  # noqa: E402
-from headrace.graph.loading.owners import Connect  # noqa: E402
-from headrace.graph.opening import PartitionedGraph, open_graph  # noqa: E402
-from headrace.graph.partitioning import Wanted, partition  # noqa: E402
-from headrace.graph.sources.finding import open_source  # noqa: E402
-from headrace.graph.splitting import training_seeds  # noqa: E402
+from headrace.graph.build.partition import Wanted, partition  # noqa: E402
+from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph  # noqa: E402
+from headrace.graph.loader.neighbor_loader import NeighborLoader  # noqa: E402
+from headrace.graph.sampler_worker.cluster_seeds import training_seeds  # noqa: E402
+from headrace.graph.sampling.store_pool import Connect  # noqa: E402
+from headrace.graph.sources.resolve import open_source  # noqa: E402
 from tests.integration.store_service.store_process import running  # noqa: E402
-from tests.unit.graph.loading.loading_graphs import assert_same  # noqa: E402
+from tests.unit.graph.loader.loading_graphs import assert_same  # noqa: E402
 from tests.unit.graph.small_graphs import endpoints  # noqa: E402
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"

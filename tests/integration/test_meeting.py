@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.graph.feeding.config import ListenAt, SamplerConfig
-from headrace.graph.feeding.errors import FeedError
-from headrace.graph.feeding.feed import Feed, start_feed
-from headrace.graph.feeding.meeting import meet_sampler
-from headrace.graph.opening import open_graph
+from headrace.graph.format.partitioned_graph import open_graph
+from headrace.graph.sampler_worker.channels.errors import FeedError
+from headrace.graph.sampler_worker.channels.shm import meet_sampler
+from headrace.graph.sampler_worker.config import ListenAt, SamplerConfig
+from headrace.graph.sampler_worker.prefetcher import Feed, start_feed
 from tests.support.waiting import eventually
 from tests.unit.graph.small_graphs import homogeneous, write
 
@@ -48,7 +48,13 @@ def config(tmp_path: Path) -> SamplerConfig:
 @contextmanager
 def started(config: SamplerConfig, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     (folder / "config").write_text(config.model_dump_json())
-    command = [sys.executable, "-m", "headrace.graph.feeding", "--config", str(folder / "config")]
+    command = [
+        sys.executable,
+        "-m",
+        "headrace.graph.sampler_worker",
+        "--config",
+        str(folder / "config"),
+    ]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         try:
             assert eventually((folder / "ready").exists)

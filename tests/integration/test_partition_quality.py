@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from headrace.graph.adjacency import Adjacency
+from headrace.graph.build.cut_quality import measure
 from headrace.graph.partitioners._base import Question
-from headrace.graph.partitioners.communication import balance_communication
+from headrace.graph.partitioners.g3_communication import balance_communication
 from headrace.graph.partitioners.metis import Metis
-from headrace.graph.partitioners.repair import repair
-from headrace.graph.quality import measure
-from headrace.graph.topology import Adjacency
+from headrace.graph.partitioners.rebalance import repair
 from tests.unit.graph.cut_graphs import adjacency_of, community_graph, loads_of, question_of
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"

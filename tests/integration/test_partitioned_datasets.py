@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.graph.building import build_csc
-from headrace.graph.opening import open_graph
-from headrace.graph.reassembling import reassemble
-from headrace.graph.source import GraphSource
-from headrace.graph.sources.finding import open_source
-from headrace.graph.verifying import verify
-from headrace.graph.writing import write_parts
+from headrace.graph.build.csc import build_csc
+from headrace.graph.build.node_writer import write_parts
+from headrace.graph.format.partitioned_graph import open_graph
+from headrace.graph.format.verify import verify
+from headrace.graph.schema import GraphSource
+from headrace.graph.sources.resolve import open_source
+from tests.support.reassemble import reassemble
+from tests.unit.graph.build.test_node_writer import assert_same
 from tests.unit.graph.small_graphs import endpoints
-from tests.unit.graph.test_writing import assert_same
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 needs_data = pytest.mark.skipif(

@@ -9,36 +9,36 @@ from pathlib import Path
 
 import pytest
 
-from headrace.runtime import probing
-from headrace.runtime.probing import Receiver
+from headrace.runtime.cluster import bandwidth_probe
+from headrace.runtime.cluster.bandwidth_probe import Receiver
 
 pytestmark = pytest.mark.integration
 
 HOME = "127.0.0.1"
-TOKEN = secrets.token_bytes(probing.TOKEN_BYTES)
+TOKEN = secrets.token_bytes(bandwidth_probe.TOKEN_BYTES)
 
 
 def test_a_rate_is_measured() -> None:
     receiver = Receiver(HOME, TOKEN, num_streams=2, duration_s=2.0)
     said: list[str] = []
     sender = threading.Thread(
-        target=lambda: said.append(probing.send(HOME, receiver.port, TOKEN, 2, 2.0))
+        target=lambda: said.append(bandwidth_probe.send(HOME, receiver.port, TOKEN, 2, 2.0))
     )
     sender.start()
     assert receiver.bytes_per_s() > 1e6
     sender.join()
     assert said == [""]
-    assert "Refused" in probing.send(HOME, receiver.port, TOKEN, 2, 0.2)
+    assert "Refused" in bandwidth_probe.send(HOME, receiver.port, TOKEN, 2, 0.2)
 
 
 def test_strangers_are_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probing, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(bandwidth_probe, "_PATIENCE_S", 0.5)
     receiver = Receiver(HOME, TOKEN, num_streams=1, duration_s=0.2)
     with (
         socket.create_connection((HOME, receiver.port)) as wrong,
         socket.create_connection((HOME, receiver.port)) as short,
     ):
-        wrong.sendall(secrets.token_bytes(probing.TOKEN_BYTES))
+        wrong.sendall(secrets.token_bytes(bandwidth_probe.TOKEN_BYTES))
         short.sendall(TOKEN[:-1])
         wrong.settimeout(10)
         assert wrong.recv(1) == b""  # closed
@@ -49,14 +49,16 @@ def test_strangers_are_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_silent_connections_do_not_stand_in_the_way() -> None:
     receiver = Receiver(HOME, TOKEN, num_streams=1, duration_s=2.0)
     with socket.create_connection((HOME, receiver.port)):
-        sender = threading.Thread(target=probing.send, args=(HOME, receiver.port, TOKEN, 1, 2.0))
+        sender = threading.Thread(
+            target=bandwidth_probe.send, args=(HOME, receiver.port, TOKEN, 1, 2.0)
+        )
         sender.start()
         assert receiver.bytes_per_s() > 1e6
         sender.join()
 
 
 def test_facts_of_this_machine() -> None:
-    found = probing.facts(HOME)
+    found = bandwidth_probe.facts(HOME)
     assert found["cpu_model"]
     assert found["num_cores"] >= 1
     assert found["link_bytes_per_s"] == 0  # a loopback has no speed
@@ -69,19 +71,19 @@ def test_link_speed_is_read_where_the_address_is(
         (tmp_path / card).mkdir()
         (tmp_path / card / "speed").write_text(speed)
     addresses = {"eth0": "10.0.0.1", "eth1": "10.0.0.2"}
-    monkeypatch.setattr(probing, "_address_of", addresses.__getitem__)
-    assert probing._link_bytes_per_s("10.0.0.1", tmp_path) == 1.25e9
-    assert probing._link_bytes_per_s("10.0.0.2", tmp_path) == 0
-    assert probing._link_bytes_per_s("10.0.0.3", tmp_path) == 0
+    monkeypatch.setattr(bandwidth_probe, "_address_of", addresses.__getitem__)
+    assert bandwidth_probe._link_bytes_per_s("10.0.0.1", tmp_path) == 1.25e9
+    assert bandwidth_probe._link_bytes_per_s("10.0.0.2", tmp_path) == 0
+    assert bandwidth_probe._link_bytes_per_s("10.0.0.3", tmp_path) == 0
 
 
 def test_nodes_need_no_headrace() -> None:
     ray = pytest.importorskip("ray")
-    ray.cloudpickle.register_pickle_by_value(probing)
+    ray.cloudpickle.register_pickle_by_value(bandwidth_probe)
     try:
-        data = ray.cloudpickle.dumps(probing.Probe)
+        data = ray.cloudpickle.dumps(bandwidth_probe.Probe)
     finally:
-        ray.cloudpickle.unregister_pickle_by_value(probing)
+        ray.cloudpickle.unregister_pickle_by_value(bandwidth_probe)
     import subprocess
     import sys
 

@@ -16,15 +16,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.graph.feeding.config import ListenAt, SamplerConfig, StoreAt
-from headrace.graph.feeding.feed import Feed
-from headrace.graph.feeding.recording import Recorder, StepRecorder
-from headrace.graph.feeding.remote import RemoteReceiver
-from headrace.graph.opening import open_graph
-from headrace.graph.service.channel import Address, FlightChannel
-from headrace.graph.service.measuring import MeasuredChannel
-from headrace.graph.service.security import Credentials, Secret
-from headrace.runtime.tracing import read_records
+from headrace.graph.format.partitioned_graph import open_graph
+from headrace.graph.sampler_worker.channels.rpc import RemoteReceiver
+from headrace.graph.sampler_worker.config import ListenAt, SamplerConfig, StoreAt
+from headrace.graph.sampler_worker.prefetcher import Feed
+from headrace.profiling.trace_assembly import read_records
+from headrace.rpc.call_meter import MeasuredChannel
+from headrace.rpc.channel import Address, FlightChannel
+from headrace.rpc.credentials import Credentials, Secret
+from headrace.tracing.task_trace import Recorder, StepRecorder
 from tests.support.waiting import eventually
 from tests.unit.graph.small_graphs import homogeneous, write
 
@@ -86,7 +86,7 @@ def test_records_say_what_sockets_carried(tmp_path: Path) -> None:
                 "tls": False,
                 "ready": str(folder / "ready"),
             }
-            ports.append(stack.enter_context(process("headrace.graph.service", folder, settings)))
+            ports.append(stack.enter_context(process("headrace.graph.store", folder, settings)))
         config = SamplerConfig(
             task="sampler0.0",
             graph=graph.folder,
@@ -106,7 +106,7 @@ def test_records_say_what_sockets_carried(tmp_path: Path) -> None:
             trace=tmp_path / "trace-sampler",
         )
         settings = json.loads(config.model_dump_json())
-        port = stack.enter_context(process("headrace.graph.feeding", tmp_path, settings))
+        port = stack.enter_context(process("headrace.graph.sampler_worker", tmp_path, settings))
         steps = StepRecorder(Recorder(tmp_path / "trace-trainer", "trainer0", time.monotonic))
         note = steps.taking_from("sampler0.0", NUM_BATCHES)
         channel = FlightChannel(Address("sampler0.0", "m", "127.0.0.1", port), own)

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
 
-from headrace.training.checkpoints import load, newest_whole  # noqa: E402
+from headrace.training.checkpoint_files import load, newest_whole  # noqa: E402
 from tests.integration.plain_cluster import PlainCluster  # noqa: E402
 from tests.unit.graph.small_graphs import homogeneous, write  # noqa: E402
 

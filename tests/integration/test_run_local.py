@@ -19,10 +19,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
 pytest.importorskip("pyarrow")
 
-from headrace.graph.opening import open_graph  # noqa: E402
-from headrace.graph.partitioning import Wanted, partition  # noqa: E402
-from headrace.graph.sources.finding import open_source  # noqa: E402
-from headrace.runtime.context import CONTEXT_VARIABLE, RunContext  # noqa: E402
+from headrace.graph.build.partition import Wanted, partition  # noqa: E402
+from headrace.graph.format.partitioned_graph import open_graph  # noqa: E402
+from headrace.graph.sources.resolve import open_source  # noqa: E402
+from headrace.runtime.protocol.run_context import CONTEXT_VARIABLE, RunContext  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data"
@@ -143,7 +143,7 @@ def test_learns_pubmed_as_pyg_does(parts: Path) -> None:
     assert learnt >= full_batch_accuracy(parts) - 0.03
 
 
-@pytest.mark.campaign  # `unit/cli/test_run.py` interrupts and kills shorter runs
+@pytest.mark.campaign  # `unit/cli/commands/run/test_run.py` interrupts and kills shorter runs
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_when_the_run_ends(parts: Path, number: signal.Signals) -> None:
     run = Watched(start(parts, epochs=1000))
@@ -184,7 +184,7 @@ def test_a_sampler_that_is_gone_is_an_error_of_the_script(parts: Path) -> None:
     wait_until_gone(lambda: tasks_of(trainer))
 
 
-@pytest.mark.campaign  # as does a run of `unit/cli/test_run.py`
+@pytest.mark.campaign  # as does a run of `unit/cli/commands/run/test_run.py`
 def test_without_stores_parts_are_mapped(parts: Path) -> None:
     out, err = start(parts, "--stores", "0", "--json", epochs=2).communicate(timeout=120)
     assert json.loads(out)["exit_code"] == 0, err

@@ -26,13 +26,13 @@ from torch_geometric.data import Data  # noqa: E402
 from torch_geometric.nn import GAT, GCN, GraphSAGE  # noqa: E402
 from torch_geometric.utils import k_hop_subgraph  # noqa: E402
 
-from headrace.graph.feeding.config import SamplerConfig  # noqa: E402
-from headrace.graph.feeding.feed import start_feed  # noqa: E402
-from headrace.graph.feeding.scheduling import batches_per_epoch, share_of  # noqa: E402
-from headrace.graph.loading.loaders import NeighborLoader  # noqa: E402
-from headrace.graph.opening import PartitionedGraph, open_graph  # noqa: E402
-from headrace.graph.partitioning import Wanted, partition  # noqa: E402
-from headrace.graph.sources.finding import open_source  # noqa: E402
+from headrace.graph.build.partition import Wanted, partition  # noqa: E402
+from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph  # noqa: E402
+from headrace.graph.loader.neighbor_loader import NeighborLoader  # noqa: E402
+from headrace.graph.sampler_worker.config import SamplerConfig  # noqa: E402
+from headrace.graph.sampler_worker.prefetcher import start_feed  # noqa: E402
+from headrace.graph.sampler_worker.schedule import batches_per_epoch, share_of  # noqa: E402
+from headrace.graph.sources.resolve import open_source  # noqa: E402
 from tests.support.stores import RunningStores, running_stores  # noqa: E402
 from tests.unit.graph.small_graphs import endpoints  # noqa: E402
 

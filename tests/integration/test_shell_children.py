@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.runtime.endings import how_ended
-from headrace.runtime.shells.child import Child
-from headrace.runtime.shells.here import free_port, interface_of, nic_bytes, rss_bytes
+from headrace.linux.network import free_port, interface_of, nic_bytes, rss_bytes
+from headrace.runtime.workers.task_process import Child, how_ended
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration

@@ -22,11 +22,11 @@ def say(line: str) -> None:
 
 def drive(folder: Path, policy: str) -> None:
     """Control a run's traffic; answers every line with figures."""
-    from headrace.api.planning import plan
+    from headrace.api.plan import plan
     from headrace.core.cluster import Cluster
     from headrace.core.job import Job
     from headrace.core.placement import PlacementFile
-    from headrace.runtime.traffic.control import TrafficControl
+    from headrace.runtime.traffic.coordinator import TrafficControl
 
     machines = [{"name": name, "nic": "200Mbps", "resources": {"cpu": 8}} for name in HOSTS]
     cluster = Cluster.model_validate({"version": 1, "machines": machines})

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.graph.building import build_adjacency, build_csc
+from headrace.graph.adjacency import Csc
+from headrace.graph.build.csc import build_adjacency, build_csc
 from headrace.graph.kernels.csc import is_simple_undirected
-from headrace.graph.source import EdgeTable, GraphSource, NodeTable
-from headrace.graph.topology import Csc
+from headrace.graph.schema import EdgeTable, GraphSource, NodeTable
 
 
 @st.composite

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from headrace.core.errors import SpecError  # noqa: E402
-from headrace.training.checkpoints import (  # noqa: E402
+from headrace.training.checkpoint_files import (  # noqa: E402
     Checkpoint,
     Position,
     load,

@@ -9,11 +9,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.graph.opening import open_graph
-from headrace.graph.splitting import split_seeds
-from headrace.graph.verifying import verify
+from headrace.graph.format.partitioned_graph import open_graph
+from headrace.graph.format.verify import verify
+from headrace.graph.sampler_worker.cluster_seeds import split_seeds
+from tests.unit.graph.build.test_node_writer import assert_same
 from tests.unit.graph.small_graphs import heterogeneous, homogeneous, write
-from tests.unit.graph.test_writing import assert_same
 
 seeds = st.integers(0, 2**32 - 1)
 

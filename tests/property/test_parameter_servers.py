@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from headrace.training.servers.layout import Layout  # noqa: E402
-from headrace.training.servers.learning import LearningShard, sum_by_rank  # noqa: E402
-from headrace.training.servers.recipes import OPTIMIZERS, check_options, options_of  # noqa: E402
+from headrace.training.parameter_server.optimizer_shard import LearningShard, sum_by_rank  # noqa: E402
+from headrace.training.parameter_server.optimizer_specs import OPTIMIZERS, check_options, options_of  # noqa: E402
+from headrace.training.parameter_server.sharding import Layout  # noqa: E402
 
 SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=5)
 

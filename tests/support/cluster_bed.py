@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from headrace.api.files import save_plan
-from headrace.api.planning import plan
+from headrace.api.documents.load import save_plan
+from headrace.api.plan import plan
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.job import Job, Role, Sync
 from headrace.core.placement import PlacementFile
 from headrace.core.plan import Plan, SeedMix
 from headrace.core.trace import Trace
 from headrace.observability.trace_file import load_trace
-from headrace.runtime.testbed import Testbed
+from headrace.testbed import Testbed
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("cluster_job.py")
@@ -173,9 +173,9 @@ class Seen:
 
 
 _KINDS = (
-    ("headrace.graph.service", "store"),
-    ("headrace.graph.feeding", "sampler"),
-    ("headrace.training.servers", "ps"),
+    ("headrace.graph.store", "store"),
+    ("headrace.graph.sampler_worker", "sampler"),
+    ("headrace.training.parameter_server", "ps"),
     ("headrace.runtime.trainer", "trainer"),
     ("Shell", "shell"),
     ("headrace run --plan", "driver"),
@@ -195,7 +195,7 @@ def processes(bed: Testbed) -> dict[int, Seen]:
                 continue
             words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             kind = next((kind for text, kind in _KINDS if text in words), None)
-            if kind is None or "headrace.runtime.testbed" in words:
+            if kind is None or "headrace.testbed" in words:
                 continue
             found[int(entry.name)] = Seen(kind, _cpu_s(entry), _own_bytes(entry))
         except OSError:

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from headrace.core.trace import Trace
-from headrace.graph.opening import open_graph
-from headrace.runtime.testbed import LinkBytes, Testbed
-from headrace.runtime.tracing import read_records
+from headrace.graph.format.partitioned_graph import open_graph
+from headrace.profiling.trace_assembly import read_records
+from headrace.testbed import LinkBytes, Testbed
 from tests.support.cluster_bed import Run, Seen, events, processes
 
 GRACE_S = 60.0
@@ -119,7 +119,7 @@ def whole_graph(folder: Path) -> Any:
     import torch
     from torch_geometric.data import Data
 
-    from headrace.graph.reassembling import reassemble
+    from tests.support.reassemble import reassemble
 
     source = reassemble(open_graph(folder))
     (nodes,), (edges,) = source.nodes, source.edges

@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch_geometric.nn import GraphSAGE
 
-from headrace.runtime.context import current_run
+from headrace.runtime.protocol.run_context import current_run
 
 
 def train_func(ctx: Any) -> None:

@@ -16,21 +16,21 @@ from typing import Any
 
 import numpy as np
 
-from headrace.api.files import load_plan, save_plan
-from headrace.api.simulation import simulate
-from headrace.api.tracing import load_trace, save_trace
+from headrace.api.documents.load import load_plan, save_plan
+from headrace.api.profile import load_trace, save_trace
+from headrace.api.simulate import simulate
 from headrace.core.errors import HeadraceError, SpecError
-from headrace.graph.manifest import MANIFEST, load_manifest
-from headrace.graph.opening import open_graph
-from headrace.graph.service.embeddings import EmbeddingSpec
-from headrace.graph.service.journal import Change, Journal
-from headrace.graph.service.learning import Embeddings
-from headrace.graph.service.shard import open_shard
-from headrace.graph.verification import Verification, VerifiedFiles, files_of
-from headrace.planner.planning import make_plan
-from headrace.runtime.run_file import RunFile
-from headrace.training.checkpoints import Position, read_sidecar
-from headrace.training.checkpoints import save as save_checkpoint
+from headrace.graph.format.checksums import Verification, VerifiedFiles, files_of
+from headrace.graph.format.manifest import MANIFEST, load_manifest
+from headrace.graph.format.partitioned_graph import open_graph
+from headrace.graph.store.embedding_service import Embeddings
+from headrace.graph.store.embedding_table import EmbeddingSpec
+from headrace.graph.store.shard import open_shard
+from headrace.graph.store.write_ahead_log import Change, Journal
+from headrace.planner.planner import make_plan
+from headrace.runtime.run_dir.run_config import RunFile
+from headrace.training.checkpoint_files import Position, read_sidecar
+from headrace.training.checkpoint_files import save as save_checkpoint
 from tests.unit.graph.small_graphs import homogeneous, write
 from tests.unit.planner.small import CLUSTER, JOB, PROFILE
 
@@ -144,10 +144,10 @@ def use_store(folder: Path, known: VerifiedFiles) -> str:
     Raises:
         HeadraceError: Something is damaged.
     """
-    from headrace.graph.service.limits import Limits
-    from headrace.graph.service.messages import encode_request
-    from headrace.graph.service.operations import Operations
-    from headrace.graph.service.store import answer
+    from headrace.graph.store.service import Operations
+    from headrace.rpc.framing import encode_request
+    from headrace.rpc.limits import Limits
+    from headrace.rpc.server import answer
 
     graph = open_graph(folder)
     shard = open_shard(graph, 0)

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace.api.graph import partition
-from headrace.runtime.folders import PREFIX
-from headrace.runtime.testbed import Testbed, machines
-from headrace.training.checkpoints import newest_whole
+from headrace.runtime.run_dir.temp_dirs import PREFIX
+from headrace.testbed import Testbed, machines
+from headrace.training.checkpoint_files import newest_whole
 from tests.support.cluster_bed import MACHINES, Layout, Run, make_plan, processes
 from tests.support.cluster_checks import left_over
 from tests.support.fault_victims import KINDS, Victim, cut, left_files, start_raylet, victims

@@ -9,14 +9,14 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.runtime.testbed import Testbed, machines, ray_nodes
+from headrace.testbed import Testbed, machines, ray_nodes
 
 KINDS = ("store", "sampler", "trainer", "ps", "raylet", "driver")
 
 _MODULES = {
-    "headrace.graph.service": "store",
-    "headrace.graph.feeding": "sampler",
-    "headrace.training.servers": "ps",
+    "headrace.graph.store": "store",
+    "headrace.graph.sampler_worker": "sampler",
+    "headrace.training.parameter_server": "ps",
     "headrace.runtime.trainer": "trainer",
     "headrace": "driver",
 }

@@ -130,7 +130,7 @@ def events(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 def end_of(folder: Path) -> tuple[int, dict[str, Any]]:
     """Steps of a run that is over, and what it had learned, by its last checkpoint."""
-    from headrace.training.checkpoints import load, newest_whole
+    from headrace.training.checkpoint_files import load, newest_whole
 
     newest = newest_whole(folder / "checkpoints")
     if newest is None:

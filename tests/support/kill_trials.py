@@ -46,8 +46,8 @@ def trial(graph: Path, seed: int, scratch: Path) -> dict[str, Any]:
     # Loading this takes as long as samplers need to start: they would never be killed before.
     import torch_geometric.data  # noqa: F401
 
-    from headrace.graph.feeding.errors import FeedError
-    from headrace.graph.feeding.feed import start_feed
+    from headrace.graph.sampler_worker.channels.errors import FeedError
+    from headrace.graph.sampler_worker.prefetcher import start_feed
 
     rng = np.random.default_rng(seed)
     victim = int(rng.integers(NUM_SAMPLERS + NUM_PARTS - 1))
@@ -104,8 +104,8 @@ def trial(graph: Path, seed: int, scratch: Path) -> dict[str, Any]:
 
 def samplers(graph: Path, reaching: dict[str, Any]) -> tuple[list[Any], list[np.ndarray]]:
     """All samplers of the trainer, and their seeds; they have one part, stores have the others."""
-    from headrace.graph.feeding.config import SamplerConfig
-    from headrace.graph.feeding.scheduling import batches_per_epoch, share_of
+    from headrace.graph.sampler_worker.config import SamplerConfig
+    from headrace.graph.sampler_worker.schedule import batches_per_epoch, share_of
 
     seeds = np.array_split(np.arange(0, 20_000, 10), NUM_SAMPLERS)
     configs = [

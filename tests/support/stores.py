@@ -14,9 +14,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from headrace.graph.service.channel import Address
-from headrace.graph.service.client import StoreClient
-from headrace.graph.service.security import Authority, Credentials, Secret
+from headrace.graph.store.client import StoreClient
+from headrace.rpc.channel import Address
+from headrace.rpc.credentials import Authority, Credentials, Secret
 
 START_TIMEOUT_S = 60.0
 HOST = "127.0.0.1"
@@ -115,7 +115,7 @@ def _start(
     path.write_text(json.dumps(config))
     log = stack.enter_context((folder / f"log-{part}").open("wb"))
     process = subprocess.Popen(
-        [sys.executable, "-m", "headrace.graph.service", "--config", str(path)],
+        [sys.executable, "-m", "headrace.graph.store", "--config", str(path)],
         stdin=subprocess.PIPE,
         stdout=log,
         stderr=log,

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from headrace.core.tasks import EdgeKind
+from headrace.linux import htb
 from headrace.policies.flow import FLOW_POLICIES, Flow
-from headrace.runtime import htb
-from headrace.runtime.traffic.rates import Rates
-from headrace.runtime.traffic.shares import Port
-from headrace.runtime.traffic.trees import shaped
+from headrace.runtime.traffic.class_shares import Port
+from headrace.runtime.traffic.htb_tree import shaped
+from headrace.runtime.traffic.policy_rates import Rates
 
 NIC_BYTES_PER_S = 25e6
 PORTS = (5101, 5102, 5103)

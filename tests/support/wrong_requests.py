@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.graph.service.messages import encode_request
+from headrace.rpc.framing import encode_request
 
 NUMBER = 77
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from headrace.cli import app
 from headrace.core.errors import DOCS_URL
-from headrace.runtime.runs import RunFolder
+from headrace.runtime.run_dir.run_dir import RunFolder
 from tests.unit.cli.made_up_run import made_up_status
 from tests.unit.typical_mistakes import ERRORS, MISTAKES, SPECS, Mistake
 
@@ -112,7 +112,7 @@ def test_a_plan_of_another_cluster(folder: Path) -> None:
 
 def failing(monkeypatch: pytest.MonkeyPatch, fail: Callable[[], object]) -> None:
     """Let `headrace schema` meet something."""
-    monkeypatch.setattr("headrace.api.schema.schema_text", lambda kind: fail())
+    monkeypatch.setattr("headrace.api.documents.schema.schema_text", lambda kind: fail())
 
 
 def test_port_in_use(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

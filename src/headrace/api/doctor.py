@@ -162,9 +162,9 @@ def _prove_something() -> None:
 def _cut_something() -> None:
     import numpy as np
 
+    from headrace.graph.adjacency import Adjacency
     from headrace.graph.partitioners._base import Question
     from headrace.graph.partitioners.metis import Metis
-    from headrace.graph.topology import Adjacency
 
     path = Adjacency(np.array([0, 1, 3, 5, 6]), np.array([1, 0, 2, 1, 3, 2], np.int32))
     parts = Metis().assign(Question(path, np.array([0.5, 0.5])), lambda name: None)

@@ -9,16 +9,15 @@ import numpy as np
 
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
-from headrace.graph.capacity import shares_of
-from headrace.graph.opening import PartitionedGraph
-from headrace.graph.partitioning import BALANCED, Wanted, check_folder
-from headrace.graph.partitioning import partition as make_parts
-from headrace.graph.source import GraphSource
-from headrace.graph.sources.finding import open_source
+from headrace.graph.build.layout import shares_of
+from headrace.graph.build.partition import BALANCED, Wanted, check_folder
+from headrace.graph.build.partition import partition as make_parts
+from headrace.graph.format.partitioned_graph import PartitionedGraph
+from headrace.graph.format.verify import verify
+from headrace.graph.schema import GraphSource, Watcher
 from headrace.graph.sources.pyg import from_pyg
-from headrace.graph.verifying import verify
-from headrace.graph.watching import Watcher
-from headrace.runtime.run_graph import open_graph
+from headrace.graph.sources.resolve import open_source
+from headrace.runtime.trainer.run_graph import open_graph
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData

@@ -26,10 +26,10 @@ try:
 except ImportError:
     raise MissingExtraError("PyG is not installed", "pip install 'headrace[train]'") from None
 
-from headrace.runtime.runs import find_run, runs_folder
-from headrace.training.checkpoints import newest_whole
-from headrace.training.exporting import load_weights, save_weights
-from headrace.training.inference.running import MEMORY_BYTES, WRITABLE, Inference, infer
+from headrace.runtime.run_dir.run_dir import find_run, runs_folder
+from headrace.training.checkpoint_files import newest_whole
+from headrace.training.export import load_weights, save_weights
+from headrace.training.inference.layerwise import MEMORY_BYTES, WRITABLE, Inference, infer
 from headrace.training.models import make_model
 
 if TYPE_CHECKING:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from headrace.runtime.testbed import DEFAULT_NAME, Host, LinkBytes, Testbed, take_down
+from headrace.testbed import DEFAULT_NAME, Host, LinkBytes, Testbed, take_down
 
 __all__ = ["DEFAULT_NAME", "Host", "LinkBytes", "Testbed", "take_down"]

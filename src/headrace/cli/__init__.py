@@ -12,30 +12,12 @@ from typing import Annotated
 import typer
 
 from headrace import __version__
-from headrace.cli import (
-    cluster,
-    dashboard,
-    doctor,
-    explain,
-    export,
-    graph,
-    infer,
-    init,
-    logs,
-    partition,
-    plan,
-    profile,
-    report,
-    run,
-    schema,
-    simulate,
-    status,
-    testbed,
-    top,
-    trace,
-    troubles,
-)
-from headrace.cli.verbs import VerbApp
+from headrace.cli import errors
+from headrace.cli.app import VerbApp
+from headrace.cli.commands.observe import dashboard, logs, report, status, top, trace
+from headrace.cli.commands.plan import explain, init, plan, profile, schema, simulate
+from headrace.cli.commands.run import export, infer, run
+from headrace.cli.commands.setup import cluster, doctor, graph, partition, testbed
 from headrace.core.errors import DOCS_URL, ERRORS_PAGE
 
 EPILOG = (
@@ -132,7 +114,7 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("HEADRACE_DEBUG"):
             raise
-        found = troubles.bug(error)
+        found = errors.bug(error)
         found.__cause__ = error
-        troubles.tell(found, "")
-        sys.exit(troubles.BUG_EXIT_CODE)
+        errors.tell(found, "")
+        sys.exit(errors.BUG_EXIT_CODE)

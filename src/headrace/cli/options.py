@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli import choices
+from headrace.cli import completions
 
 if TYPE_CHECKING:
-    from headrace.api.cluster_running import Traffic
+    from headrace.api.run import Traffic
 
 Address = Annotated[
     str | None, typer.Option(help="Of the Ray cluster; else RAY_ADDRESS.", metavar="HOST:PORT")
@@ -30,7 +30,7 @@ WantedRun = Annotated[
     typer.Argument(
         help="Id of the run, or its beginning; the newest if not given.",
         metavar="RUN",
-        autocompletion=choices.runs,
+        autocompletion=completions.runs,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -41,7 +41,7 @@ TrafficOption = Annotated[
         "--traffic",
         help="plan: its policy shares the network; or none.",
         metavar="HOW",
-        autocompletion=choices.one_of(*choices.TRAFFIC),
+        autocompletion=completions.one_of(*completions.TRAFFIC),
         hidden=True,
     ),
 ]

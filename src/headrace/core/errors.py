@@ -78,3 +78,13 @@ class MissingExtraError(HeadraceError):
 
     exit_code = 4
     page = f"{ERRORS_PAGE}#a-part-that-is-not-installed"
+
+
+class RunError(HeadraceError):
+    """A task of a run did not start or is gone; the message names it and its machine."""
+
+    exit_code = 7
+
+
+class NotFiniteError(RunError):
+    """A loss or a gradient is infinite or not a number."""

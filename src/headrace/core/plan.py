@@ -15,7 +15,6 @@ from pydantic import (
     model_validator,
 )
 
-from headrace.core.checked_file import CheckedFile
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
 from headrace.core.job import Job, Window
@@ -23,7 +22,7 @@ from headrace.core.placement import Placement, PlacementFile
 from headrace.core.profile import Profile
 from headrace.core.seeds import Positive, SeedMix, SeedMixName, SeedRow, uniform_seeds
 from headrace.core.units import Count, Number, format_seconds
-from headrace.core.values import Value
+from headrace.core.values import CheckedFile, Value
 from headrace.core.views import view
 
 __all__ = [

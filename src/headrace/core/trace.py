@@ -141,3 +141,16 @@ class Trace:
 
     def _repr_html_(self) -> str:
         return str(view("html")(self))
+
+
+@dataclass(frozen=True)
+class ClockOffset:
+    """What to add to another machine's times to get ours.
+
+    Attributes:
+        offset_s: To add.
+        uncertainty_s: The true offset is at most so far away: half of the fastest round trip.
+    """
+
+    offset_s: float
+    uncertainty_s: float

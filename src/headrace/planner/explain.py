@@ -13,8 +13,8 @@ from headrace.core.plan import Explanation, Plan, Remedy
 from headrace.core.profile import Profile
 from headrace.core.report import MachinePlan, PlanFacts
 from headrace.core.units import format_seconds
-from headrace.planner.planning import make_plan
-from headrace.planner.traffic import traffic_of
+from headrace.planner.cost.traffic_matrix import traffic_of
+from headrace.planner.planner import make_plan
 
 MOST_CLASSES = 4
 """Classes of machines whose change is tried, those with the busiest network cards first."""

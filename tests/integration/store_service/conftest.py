@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.graph.opening import PartitionedGraph, open_graph
-from headrace.graph.service.client import StoreClient
-from headrace.graph.service.embeddings import EmbeddingSpec
+from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
+from headrace.graph.store.client import StoreClient
+from headrace.graph.store.embedding_table import EmbeddingSpec
 from tests.integration.store_service.store_process import (
     MEBIBYTE,
     SamplerProcess,

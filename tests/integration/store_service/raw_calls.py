@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from headrace.graph.service.security import Identity
-from headrace.graph.service.store import TOKEN_HEADER
+from headrace.rpc.credentials import Identity
+from headrace.rpc.server import TOKEN_HEADER
 from tests.integration.store_service.store_process import ServingProcess
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

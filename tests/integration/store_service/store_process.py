@@ -20,11 +20,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from headrace.graph.service.channel import Address, FlightChannel
-from headrace.graph.service.client import StoreClient
-from headrace.graph.service.messages import Message, decode_reply
-from headrace.graph.service.security import Authority, Credentials, Secret
-from headrace.graph.service.store import REQUEST_SCHEMA, TOKEN_HEADER
+from headrace.graph.store.client import StoreClient
+from headrace.rpc.channel import Address, FlightChannel
+from headrace.rpc.credentials import Authority, Credentials, Secret
+from headrace.rpc.framing import Message, decode_reply
+from headrace.rpc.server import REQUEST_SCHEMA, TOKEN_HEADER
 from tests.support.waiting import eventually
 
 MEBIBYTE = 1 << 20
@@ -179,7 +179,7 @@ class StoreProcess(ServingProcess):
             "embedding_folder": str(folder / "embeddings"),
             **config,
         }
-        super().__init__(folder, f"store {part}", "headrace.graph.service", settings, tls)
+        super().__init__(folder, f"store {part}", "headrace.graph.store", settings, tls)
 
     def connect(self, timeout_s: float = 10.0) -> StoreClient:
         return StoreClient.connect(self.address, self.client_credentials, timeout_s)
@@ -202,7 +202,7 @@ class SamplerProcess(ServingProcess):
             "fanouts": [[["node", "to", "node"], [3, 2]]],
             "listen": {"ready": str(folder / "ready"), "limits": limits},
         }
-        super().__init__(folder, "sampler 3", "headrace.graph.feeding", settings, tls)
+        super().__init__(folder, "sampler 3", "headrace.graph.sampler_worker", settings, tls)
 
 
 class ServerProcess(ServingProcess):
@@ -217,7 +217,7 @@ class ServerProcess(ServingProcess):
             "trace": str(folder / "trace"),
             "limits": limits,
         }
-        super().__init__(folder, "ps0", "headrace.training.servers", settings, tls)
+        super().__init__(folder, "ps0", "headrace.training.parameter_server", settings, tls)
 
 
 @contextmanager

@@ -8,12 +8,12 @@ from functools import partial
 import numpy as np
 import pytest
 
-from headrace.graph.hops import HopRequest, LocalSource, Rule, StitchedSource
-from headrace.graph.opening import PartitionedGraph
-from headrace.graph.service.client import StoreClient
-from headrace.graph.service.errors import StoreError
-from headrace.graph.service.learning import Brought
-from headrace.graph.service.shard import open_shard
+from headrace.graph.format.partitioned_graph import PartitionedGraph
+from headrace.graph.sampling.hop import HopRequest, LocalSource, Rule, StitchedSource
+from headrace.graph.store.client import StoreClient
+from headrace.graph.store.embedding_service import Brought
+from headrace.graph.store.shard import open_shard
+from headrace.rpc.errors import StoreError
 from tests.integration.store_service.store_process import (
     StoreProcess,
 )

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.graph.opening import open_graph
-from headrace.graph.service.channel import FlightChannel
-from headrace.graph.service.client import StoreClient
-from headrace.graph.service.errors import StoreError
+from headrace.graph.format.partitioned_graph import open_graph
+from headrace.graph.store.client import StoreClient
+from headrace.rpc.channel import FlightChannel
+from headrace.rpc.errors import StoreError
 from tests.integration.store_service.store_process import StoreProcess, running
 from tests.support.waiting import eventually
 

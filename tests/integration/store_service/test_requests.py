@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from headrace.graph.feeding.remote import RemoteReceiver
-from headrace.graph.hops import HopRequest, Rule
-from headrace.graph.opening import PartitionedGraph
-from headrace.graph.service.channel import FlightChannel
-from headrace.graph.service.client import StoreClient
-from headrace.graph.service.errors import StoreError
-from headrace.graph.service.learning import Brought
-from headrace.graph.service.messages import encode_request
+from headrace.graph.format.partitioned_graph import PartitionedGraph
+from headrace.graph.sampler_worker.channels.rpc import RemoteReceiver
+from headrace.graph.sampling.hop import HopRequest, Rule
+from headrace.graph.store.client import StoreClient
+from headrace.graph.store.embedding_service import Brought
+from headrace.rpc.channel import FlightChannel
+from headrace.rpc.errors import StoreError
+from headrace.rpc.framing import encode_request
 from tests.integration.store_service.store_process import (
     MEBIBYTE,
     NUM_SEEDS,

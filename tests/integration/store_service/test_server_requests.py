@@ -13,14 +13,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from headrace.graph.service.errors import StoreError  # noqa: E402
-from headrace.graph.service.messages import encode_request  # noqa: E402
-from headrace.graph.service.security import Credentials, Secret  # noqa: E402
-from headrace.training.servers.client import Servers  # noqa: E402
-from headrace.training.servers.config import ServerAt  # noqa: E402
-from headrace.training.servers.exchanges import Exchange  # noqa: E402
-from headrace.training.servers.recipes import options_of  # noqa: E402
-from headrace.training.servers.sharing import SharedOptimizer  # noqa: E402
+from headrace.rpc.credentials import Credentials, Secret  # noqa: E402
+from headrace.rpc.errors import StoreError  # noqa: E402
+from headrace.rpc.framing import encode_request  # noqa: E402
+from headrace.training.parameter_server.client import Servers  # noqa: E402
+from headrace.training.parameter_server.optimizer_specs import options_of  # noqa: E402
+from headrace.training.parameter_server.remote_optimizer import SharedOptimizer  # noqa: E402
+from headrace.training.parameter_server.types import Exchange, ServerAt  # noqa: E402
 from tests.integration.store_service.store_process import RawStream, ServerProcess  # noqa: E402
 from tests.support.wrong_requests import (  # noqa: E402
     NUMBER,
@@ -31,7 +30,7 @@ from tests.support.wrong_requests import (  # noqa: E402
     server_begin,
     server_requests,
 )
-from tests.unit.training.servers.in_process import together  # noqa: E402
+from tests.unit.training.parameter_server.in_process import together  # noqa: E402
 
 pytestmark = pytest.mark.integration
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.graph.opening import open_graph
-from headrace.graph.service.channel import Address
-from headrace.graph.service.client import StoreClient
+from headrace.graph.format.partitioned_graph import open_graph
+from headrace.graph.store.client import StoreClient
+from headrace.rpc.channel import Address
 from tests.integration.store_service.store_process import StoreProcess
 
 pytestmark = pytest.mark.integration

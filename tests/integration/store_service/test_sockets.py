@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.graph.hops import HopRequest
-from headrace.graph.opening import PartitionedGraph
-from headrace.graph.service.channel import FlightChannel
-from headrace.graph.service.client import StoreClient
-from headrace.graph.service.errors import StoreError
-from headrace.graph.service.learning import Brought
-from headrace.graph.service.messages import Message, encode_request, receive_reply
-from headrace.graph.service.security import Credentials, Secret
-from headrace.graph.service.socket_channel import SocketChannel, open_channel
-from headrace.graph.service.socket_server import WELCOME, fill, read, read_length
+from headrace.graph.format.partitioned_graph import PartitionedGraph
+from headrace.graph.sampling.hop import HopRequest
+from headrace.graph.store.client import StoreClient
+from headrace.graph.store.embedding_service import Brought
+from headrace.rpc.channel import FlightChannel
+from headrace.rpc.credentials import Credentials, Secret
+from headrace.rpc.errors import StoreError
+from headrace.rpc.framing import Message, encode_request, receive_reply
+from headrace.rpc.socket_channel import SocketChannel, open_channel
+from headrace.rpc.socket_server import WELCOME, fill, read, read_length
 from tests.integration.store_service.conftest import EMBEDDING, LIMITS
 from tests.integration.store_service.store_process import (
     MEBIBYTE,

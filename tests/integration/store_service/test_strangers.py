@@ -15,11 +15,11 @@ import pytest
 from pyarrow import flight
 
 from headrace.core.errors import SpecError
-from headrace.graph.service.channel import FlightChannel
-from headrace.graph.service.client import StoreClient
-from headrace.graph.service.errors import StoreError
-from headrace.graph.service.messages import encode_request
-from headrace.graph.service.security import Authority, Credentials, Secret
+from headrace.graph.store.client import StoreClient
+from headrace.rpc.channel import FlightChannel
+from headrace.rpc.credentials import Authority, Credentials, Secret
+from headrace.rpc.errors import StoreError
+from headrace.rpc.framing import encode_request
 from tests.integration.store_service.raw_calls import call, tls_context
 from tests.integration.store_service.store_process import (
     GIANT_BYTES,
@@ -200,14 +200,16 @@ def test_the_token_is_nowhere_to_be_read(serving: ServingProcess) -> None:
     channel.close()
 
 
-@pytest.mark.parametrize("module", ["graph.service", "graph.feeding", "training.servers"])
+@pytest.mark.parametrize(
+    "module", ["graph.store", "graph.sampler_worker", "training.parameter_server"]
+)
 def test_nothing_listens_without_a_certificate(folder: Path, tmp_path: Path, module: str) -> None:
     Credentials(Secret.random()).save(tmp_path / "keys")
     ready = str(tmp_path / "ready")
     config: dict[str, Any] = {"graph": str(folder), "credentials": str(tmp_path / "keys")}
-    if module == "graph.service":
+    if module == "graph.store":
         config |= {"part": 0, "ready": ready}
-    elif module == "training.servers":
+    elif module == "training.parameter_server":
         config = {"credentials": config["credentials"], "num_trainers": 1, "ready": ready}
     else:
         sizes = {"share": 1, "batches_per_epoch": 1, "fanouts": []}

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from headrace.graph.opening import PartitionedGraph
-from headrace.graph.service.client import StoreClient
-from headrace.graph.service.errors import StoreError
-from headrace.graph.service.messages import encode_request
+from headrace.graph.format.partitioned_graph import PartitionedGraph
+from headrace.graph.store.client import StoreClient
+from headrace.rpc.errors import StoreError
+from headrace.rpc.framing import encode_request
 from tests.integration.store_service.store_process import (
     MEBIBYTE,
     Peak,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headrace.api.files import load_cluster, load_job, load_placement, load_profile
+from headrace.api.documents.load import load_cluster, load_job, load_placement, load_profile
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.errors import InfeasibleError, SpecError
 from headrace.core.job import Job
@@ -32,7 +32,7 @@ def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     """Run every test with libyaml and without it."""
     if not hasattr(yaml, request.param):
         pytest.skip("PyYAML was built without libyaml")
-    monkeypatch.setattr("headrace.api.documents._Loader", getattr(yaml, request.param))
+    monkeypatch.setattr("headrace.api.documents.yaml_source._Loader", getattr(yaml, request.param))
 
 
 LOADERS: dict[str, Callable[[Path], object]] = {

@@ -14,11 +14,9 @@ import pytest
 import headrace
 import headrace.api
 
-MODULES = [
-    *(f"headrace.api.{module.name}" for module in pkgutil.iter_modules(headrace.api.__path__)),
-    *(f"headrace.core.{name}" for name in ("cluster", "job", "plan", "trace")),
-]
-NEED_TORCH = ("graph", "inference", "loading", "training")
+_API = pkgutil.walk_packages(headrace.api.__path__, "headrace.api.")
+MODULES = sorted({*(module.name for module in _API), *headrace._HOME_OF.values()})
+NEED_TORCH = ("graph", "inference", "train")
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # PyG's
 FLAGS = doctest.ELLIPSIS | doctest.REPORT_NDIFF
 

@@ -24,7 +24,7 @@ from headrace.core.job import Role
 from headrace.core.plan import uniform_seeds
 from headrace.core.tasks import EdgeKind, build_task_graph
 from headrace.costs import edge_volumes, task_machines, task_times
-from headrace.planner import place
+from headrace.planner.methods import place
 
 
 def test_epochs_are_those_of_the_paper() -> None:

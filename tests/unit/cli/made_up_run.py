@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.core.job import Role
-from headrace.runtime.run_status import MachineStatus, RunState, Status, TaskState, TaskStatus
+from headrace.runtime.run_dir.status import MachineStatus, RunState, Status, TaskState, TaskStatus
 
 NOON_S = 1_794_700_800.0
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from headrace.api.schema import SCHEMA_KINDS
-from headrace.cli import app, choices
-from headrace.graph.converting import FEATURE_DTYPES
-from headrace.graph.partitioners.choosing import METHODS as PARTITIONERS
-from headrace.planner import PLACEMENT_METHODS
+from headrace.api.documents.schema import SCHEMA_KINDS
+from headrace.cli import app, completions
+from headrace.graph.format.dtypes import FEATURE_DTYPES
+from headrace.graph.partitioners.select import METHODS as PARTITIONERS
+from headrace.planner.methods import PLACEMENT_METHODS
 from headrace.policies.flow import FLOW_POLICIES
 from tests.unit.cli.test_main import ROOT, imported_by
 
@@ -67,14 +67,14 @@ def test_runs_are_proposed_the_newest_first(
 
 
 def test_names_are_those_of_the_code() -> None:
-    assert set(choices.POLICIES) == set(FLOW_POLICIES)
-    assert set(choices.METHODS) == set(PLACEMENT_METHODS)
-    assert set(choices.PARTITIONERS) == set(PARTITIONERS)
-    assert choices.FEATURE_TYPES == FEATURE_DTYPES
-    assert set(choices.KINDS) == set(SCHEMA_KINDS)
+    assert set(completions.POLICIES) == set(FLOW_POLICIES)
+    assert set(completions.METHODS) == set(PLACEMENT_METHODS)
+    assert set(completions.PARTITIONERS) == set(PARTITIONERS)
+    assert completions.FEATURE_TYPES == FEATURE_DTYPES
+    assert set(completions.KINDS) == set(SCHEMA_KINDS)
     # What follows imports torch: its text is read instead.
     models = (ROOT / "src/headrace/api/inference.py").read_text()
-    assert all(f'"{name}": ' in models for name in choices.MODELS)
+    assert all(f'"{name}": ' in models for name in completions.MODELS)
 
 
 def test_completing_imports_nothing_heavy() -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli import EPILOG, app, troubles
+from headrace.cli import EPILOG, app, errors
 from headrace.core.errors import DOCS_URL, ERRORS_PAGE, HeadraceError
 from tests.unit.cli.test_help import COMMANDS, help_of
 
 ROOT = Path(__file__).parents[3]
-ERROR_MODULES = ("core.errors", "graph.service.errors", "graph.feeding.errors", "runtime.errors")
+ERROR_MODULES = ("core.errors", "rpc.errors", "graph.sampler_worker.channels.errors")
 ROW = re.compile(r"^\| (\d+) \| (?:`(\w+)`)? ?\|", re.MULTILINE)
 
 
@@ -39,7 +39,7 @@ def test_the_page_lists_every_exit_code() -> None:
         int(code): name for code, name in ROW.findall((ROOT / "docs" / ERRORS_PAGE).read_text())
     }
     own = {each.exit_code: each.__name__ for each in families() if "exit_code" in vars(each)}
-    beside = {0: "", troubles.BUG_EXIT_CODE: "", troubles.INTERRUPTED_EXIT_CODE: ""}
+    beside = {0: "", errors.BUG_EXIT_CODE: "", errors.INTERRUPTED_EXIT_CODE: ""}
     assert listed == own | beside
 
 
@@ -58,7 +58,7 @@ def test_the_help_names_the_codes_and_the_page() -> None:
     assert "5 to 7" in EPILOG
 
 
-@pytest.mark.parametrize("page", sorted({*troubles.PAGES.values(), ERRORS_PAGE}))
+@pytest.mark.parametrize("page", sorted({*errors.PAGES.values(), ERRORS_PAGE}))
 def test_pages_of_commands_are_there(page: str) -> None:
     check(page)
 
@@ -77,7 +77,7 @@ def check(link: str) -> None:
 
 def test_every_command_has_a_page() -> None:
     verbs = {words[0] for words in COMMANDS if words} - {"doctor"}  # whose page is that of errors
-    assert verbs == set(troubles.PAGES)
+    assert verbs == set(errors.PAGES)
     assert app.info.name == "headrace"
 
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 import headrace
 from headrace import cli
 from headrace.api import doctor
-from headrace.api.schema import SCHEMA_KINDS, schema_text
-from headrace.cli.troubles import BUG_EXIT_CODE
+from headrace.api.documents.schema import SCHEMA_KINDS, schema_text
+from headrace.cli.errors import BUG_EXIT_CODE
 from headrace.core.errors import DOCS_URL, MissingExtraError
 
 ROOT = Path(__file__).parents[3]
@@ -48,7 +48,7 @@ def test_help_imports_nothing_heavy(verb: str) -> None:
         "try: main()\n"
         "except SystemExit as end: assert end.code == 0"
     )
-    assert "headrace.cli.simulate" in loaded
+    assert "headrace.cli.commands.plan.simulate" in loaded
     assert not loaded & {"numba", "numpy", "matplotlib"}  # some versions of typer need pydantic
 
 
@@ -86,7 +86,7 @@ def run_main(monkeypatch: pytest.MonkeyPatch, error: Exception) -> int:
     def fail(kind: str) -> str:
         raise error
 
-    monkeypatch.setattr("headrace.api.schema.schema_text", fail)
+    monkeypatch.setattr("headrace.api.documents.schema.schema_text", fail)
     monkeypatch.setattr(sys, "argv", ["headrace", "schema", "job"])
     with pytest.raises(SystemExit) as ended:
         cli.main()
@@ -120,7 +120,7 @@ def test_a_bug_is_one_line_and_a_way_to_see_more(
 def test_a_bug_in_debug_mode_is_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_DEBUG", "1")
     monkeypatch.setattr(sys, "argv", ["headrace", "schema", "job"])
-    monkeypatch.setattr("headrace.api.schema.schema_text", lambda kind: {}[kind])
+    monkeypatch.setattr("headrace.api.documents.schema.schema_text", lambda kind: {}[kind])
     with pytest.raises(KeyError):
         cli.main()
 

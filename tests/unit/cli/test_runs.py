@@ -14,13 +14,13 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from headrace.api.runs import Driver, RunView
+from headrace.api.run_status import Driver, RunView
 from headrace.cli import app
-from headrace.cli.run_pictures import picture
-from headrace.cli.run_rows import doing, fitting_rows
+from headrace.cli.output.run_rows import doing, fitting_rows
+from headrace.cli.output.run_view import picture
 from headrace.core.cluster import Cluster, Machine
-from headrace.runtime.run_status import Failure, RunState, TaskState
-from headrace.runtime.runs import RunFolder
+from headrace.runtime.run_dir.run_dir import RunFolder
+from headrace.runtime.run_dir.status import Failure, RunState, TaskState
 from tests.unit.cli.made_up_run import NOON_S, made_up_status
 
 
@@ -134,7 +134,7 @@ def test_top_without_a_terminal_is_one_plain_table(run: RunFolder) -> None:
 def test_bars_are_shares_of_what_network_cards_can_do(run: RunFolder) -> None:
     cluster = Cluster(machines=(Machine(name="m0", nic_in=6.2e8, nic_out=1.2e9),))
     run.plan.write_text(json.dumps({"cluster": cluster.model_dump(mode="json")}))
-    from headrace.api.runs import nic_limits
+    from headrace.api.run_status import nic_limits
 
     assert nic_limits(run) == {"m0": (6.2e8, 1.2e9)}
     lines = draw(run, (100, 40), 4)

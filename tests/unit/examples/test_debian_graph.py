@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import yaml
 
-from headrace.graph.source import GraphSource
-from headrace.graph.sources.checking import check
+from headrace.graph.schema import GraphSource
 from headrace.graph.sources.tables import from_tables
+from headrace.graph.sources.validate import check
 
 debian_graph = pytest.importorskip("examples.debian_graph")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from headrace.graph.adjacency import Adjacency
 from headrace.graph.partitioners._base import Constraint, Question
-from headrace.graph.topology import Adjacency
 
 
 def adjacency_of(src: np.ndarray, dst: np.ndarray, num_nodes: int) -> Adjacency:

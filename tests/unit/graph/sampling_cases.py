@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.graph.hops import EdgePart, HopRequest
-from headrace.graph.source import EdgeType
+from headrace.graph.sampling.hop import EdgePart, HopRequest
+from headrace.graph.schema import EdgeType
 
 NODE_TO_NODE: EdgeType = ("node", "to", "node")
 

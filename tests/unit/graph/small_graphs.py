@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.graph.manifest import Manifest
-from headrace.graph.source import Column, EdgeTable, EdgeType, GraphSource, LinkTable, NodeTable
-from headrace.graph.topology import Csc
-from headrace.graph.writing import write_parts
+from headrace.graph.adjacency import Csc
+from headrace.graph.build.node_writer import write_parts
+from headrace.graph.format.manifest import Manifest
+from headrace.graph.schema import Column, EdgeTable, EdgeType, GraphSource, LinkTable, NodeTable
 
 NODE_TO_NODE = ("node", "to", "node")
 

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import SpecError
-from headrace.graph.opening import open_graph
-from headrace.graph.partitioning import Wanted, partition
-from headrace.graph.source import Column, GraphSource, LinkTable
-from headrace.graph.sources.checking import checked
-from headrace.graph.topology import Csc
-from headrace.graph.verifying import check_graph
-from headrace.graph.writing import write_parts
+from headrace.graph.adjacency import Csc
+from headrace.graph.build.node_writer import write_parts
+from headrace.graph.build.partition import Wanted, partition
+from headrace.graph.format.partitioned_graph import open_graph
+from headrace.graph.format.verify import check_graph
+from headrace.graph.schema import Column, GraphSource, LinkTable
+from headrace.graph.sources.validate import checked
 from tests.unit.graph.small_graphs import (
     NODE_TO_NODE,
     edge_table,

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.graph.opening import open_graph
-from headrace.graph.reassembling import reassemble
-from headrace.graph.source import GraphSource
+from headrace.graph.format.partitioned_graph import open_graph
+from headrace.graph.schema import GraphSource
+from tests.support.reassemble import reassemble
 from tests.unit.graph.small_graphs import endpoints, homogeneous, write
 
 

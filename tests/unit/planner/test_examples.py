@@ -16,7 +16,7 @@ from headrace.core.plan import uniform_seeds
 from headrace.core.profile import Profile
 from headrace.core.tasks import build_task_graph
 from headrace.costs import edge_volumes, nic_load_s, task_machines, task_times
-from headrace.planner import place
+from headrace.planner.methods import place
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 STARTING_METHODS = ("colocate", "ifs")

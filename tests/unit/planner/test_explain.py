@@ -7,7 +7,7 @@ from headrace.core.job import UNLIMITED_WINDOW, Role
 from headrace.core.plan import Plan, Remedy
 from headrace.core.profile import StoreTraffic, TaskTime
 from headrace.planner.explain import explain, num_changes
-from headrace.planner.planning import make_plan
+from headrace.planner.planner import make_plan
 from tests.unit.planner.small import CLUSTER, JOB, PROFILE, cluster_of, profile_of
 
 

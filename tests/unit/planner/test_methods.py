@@ -9,9 +9,8 @@ from headrace.core.cluster import Cluster, Machine
 from headrace.core.job import Job, Role
 from headrace.core.placement import Placement
 from headrace.core.profile import BatchTraffic, Profile, StoreTraffic
-from headrace.planner import place
-from headrace.planner.identities import give_identities
-from headrace.planner.packing import Counts
+from headrace.planner.methods import place
+from headrace.planner.methods.bin_packing import Counts, give_identities
 
 PROFILE = Profile(
     task_times={}, store_traffic=StoreTraffic(), batch_traffic=BatchTraffic(bytes_per_seed=1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.core.errors import RunError
 from headrace.core.job import Role
-from headrace.graph.feeding.errors import FeedError
-from headrace.graph.service.errors import StoreError
+from headrace.graph.sampler_worker.channels.errors import FeedError
 from headrace.policies.lifecycle.events import Task
 from headrace.policies.recovery.deciding import Recovery, decide
 from headrace.policies.recovery.events import (
@@ -25,7 +25,7 @@ from headrace.policies.recovery.events import (
     TaskEnded,
     TaskLost,
 )
-from headrace.runtime.errors import RunError
+from headrace.rpc.errors import StoreError
 
 MACHINES = frozenset({"m0", "m1", "m2"})
 STORE = Task("store1", Role.STORE, "m1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.core.job import Role
 from headrace.core.profile import Profile, TaskTime
-from headrace.planner.planning import make_plan
+from headrace.planner.planner import make_plan
 from headrace.profiling.by_machine import filled_in, told_apart
 from tests.unit.planner.small import CLUSTER, JOB, PROFILE
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.api.planning import plan
+from headrace.api.plan import plan
 from headrace.core.cluster import Cluster
 from headrace.core.job import Job
 from headrace.core.plan import Plan
-from headrace.runtime.nodes import Node
-from headrace.runtime.placing import Slot, slots_of
-from headrace.runtime.run_status import Status
+from headrace.runtime.cluster.nodes import Node
+from headrace.runtime.cluster.placement_group import Slot, slots_of
+from headrace.runtime.run_dir.status import Status
 
 NODES = tuple(Node(f"m{m}", f"id{m}", f"10.0.0.{m + 1}", {}) for m in range(2))
 

@@ -11,7 +11,7 @@ from headrace.core.job import Job, Role
 from headrace.core.placement import Placement
 from headrace.core.plan import Plan
 from headrace.core.profile import BatchTraffic, Profile, StoreTraffic, TaskTime
-from headrace.planner.planning import make_plan
+from headrace.planner.planner import make_plan
 
 NIC = 1e8
 """Bytes per second."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.runtime.shells.graph_files import MANIFEST, GraphFiles
+from headrace.runtime.workers.graph_cache import MANIFEST, GraphFiles
 
 FILES = {"part-0/ids.npy": b"a" * 10, MANIFEST: b"{}"}
 SIZES = {name: len(data) for name, data in FILES.items()}

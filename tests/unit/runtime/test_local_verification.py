@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from headrace.core.errors import DamagedGraphError
-from headrace.runtime import local
-from headrace.runtime.errors import RunError
-from headrace.runtime.local import LocalRun
+from headrace.core.errors import DamagedGraphError, RunError
+from headrace.runtime.controller import local_backend
+from headrace.runtime.controller.local_backend import LocalRun
 from tests.unit.graph.small_graphs import homogeneous, write
 
 
@@ -30,10 +29,10 @@ def run(folder: Path, fails: bool, monkeypatch: pytest.MonkeyPatch) -> int:
             raise RunError("store 0 is gone", "run again")
         return 0
 
-    monkeypatch.setattr(local, "_run", stands_for_a_run)
+    monkeypatch.setattr(local_backend, "_run", stands_for_a_run)
     monkeypatch.setattr(Path, "home", lambda: folder)
     wanted = LocalRun(folder / "train.py", parts=folder / "parts")
-    return local._run_verified(wanted, 2, "m0", folder, Nobody())
+    return local_backend._run_verified(wanted, 2, "m0", folder, Nobody())
 
 
 @pytest.mark.parametrize("fails", [False, True])

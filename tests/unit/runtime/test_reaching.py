@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import socket
 
-from headrace.runtime.shells.reaching import unreachable
+from headrace.linux.network import unreachable
 
 
 def test_who_listens_or_refuses_is_there() -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from headrace.api.planning import plan
+from headrace.api.plan import plan
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
 from headrace.core.job import Job
-from headrace.runtime.cluster_run import ClusterRun, _asked, resumed
-from headrace.runtime.run_file import RunFile
-from headrace.runtime.runs import RunFolder
+from headrace.runtime.controller.run import ClusterRun, _asked, resumed
+from headrace.runtime.run_dir.run_config import RunFile
+from headrace.runtime.run_dir.run_dir import RunFolder
 
 CLUSTER = Cluster.model_validate(
     {"version": 1, "machines": [{"name": "m", "count": 2, "nic": "1Gbps"}]}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from headrace.graph.kernels.repair import fits, shift
+from headrace.graph.kernels.rebalance import fits, shift
 
 
 @njit(cache=True)

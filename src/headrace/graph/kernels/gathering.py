@@ -45,3 +45,20 @@ def place_rows(positions, rows, values, out):
     for i in range(len(positions)):
         for j in range(num_words):
             out[positions[i], j] = values[rows[i], j]
+
+
+@njit(nogil=True, cache=True)
+def shift_rows(rows, ends, shifts, out):
+    """Move row numbers to where the whole batch has the rows of their hop.
+
+    Args:
+        rows: Of one part.
+        ends: Where the rows of each hop end in the part.
+        shifts: How far the rows of each hop move.
+        out: Out: rows of the whole.
+    """
+    for i in range(len(rows)):
+        hop = 0
+        while rows[i] >= ends[hop]:
+            hop += 1
+        out[i] = rows[i] + shifts[hop]

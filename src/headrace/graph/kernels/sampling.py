@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from headrace.graph.kernels.draws import draw_below, draw_unit, stream_of
+from headrace.graph.kernels.rng import draw_below, draw_unit, stream_of
 
 
 @njit(nogil=True, cache=True)

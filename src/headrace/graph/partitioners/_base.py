@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from headrace.graph.topology import Adjacency
+from headrace.graph.adjacency import Adjacency
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import numpy as np
 from headrace.core.errors import MissingExtraError, SpecError
 from headrace.graph.kernels.quality import count_cut
 from headrace.graph.partitioners._base import OnStep, Question
-from headrace.graph.partitioners.repair import load_parts, repair, stack_weights
+from headrace.graph.partitioners.rebalance import load_parts, repair, stack_weights
 
 _OK = 1
 _NUM_OPTIONS = 40  # METIS_NOPTIONS in metis.h

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from headrace.core.errors import SpecError
-from headrace.graph.source import SPLITS, Column, EdgeTable, EdgeType, GraphSource, NodeTable
-from headrace.graph.sources.checking import check, written
+from headrace.graph.schema import SPLITS, Column, EdgeTable, EdgeType, GraphSource, NodeTable
+from headrace.graph.sources.validate import check, written
 
 NODE = "node"
 EDGE = (NODE, "to", NODE)

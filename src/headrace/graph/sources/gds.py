@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from headrace.core.errors import SpecError
-from headrace.graph.source import Column, EdgeTable, EdgeType, GraphSource, NodeTable
+from headrace.graph.schema import Column, EdgeTable, EdgeType, GraphSource, NodeTable
 from headrace.graph.sources.arrays import both_ways, random_splits, split_note
+from headrace.graph.sources.arrow_files import TableFiles
 from headrace.graph.sources.keys import Keys
-from headrace.graph.sources.table_files import TableFiles
 
 SHARES = (0.6, 0.2, 0.2)
 

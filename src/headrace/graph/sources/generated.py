@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import SpecError
-from headrace.graph.kernels import generating as kernels
-from headrace.graph.source import Column, EdgeTable, GraphSource, NodeTable
+from headrace.graph.kernels import generator as kernels
+from headrace.graph.schema import Column, EdgeTable, GraphSource, NodeTable
 
 PREFIX = "generated:"
 _EXAMPLE = "for example generated:nodes=1e6,edges=25e6,features=128,seed=0"

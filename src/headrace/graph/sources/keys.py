@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import SpecError
-from headrace.graph.kernels.keys import hash_texts
-from headrace.graph.sources.table_files import TableFiles
+from headrace.graph.kernels.hash_table import hash_texts
+from headrace.graph.sources.arrow_files import TableFiles
 
 _NUM_HASH_SEEDS = 8
 

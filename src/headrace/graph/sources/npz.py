@@ -13,8 +13,8 @@ from typing import IO
 import numpy as np
 
 from headrace.core.errors import SpecError
-from headrace.graph.source import Column
-from headrace.graph.sources.streaming import RowStream
+from headrace.graph.schema import Column
+from headrace.graph.sources.chunks import RowStream
 
 _PIECE_BYTES = 16 << 20
 _LOCAL_HEADER_BYTES = 30

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import MissingExtraError, SpecError
-from headrace.graph.source import SPLITS, Column, EdgeTable, EdgeType, GraphSource, NodeTable
+from headrace.graph.schema import SPLITS, Column, EdgeTable, EdgeType, GraphSource, NodeTable
 from headrace.graph.sources.arrays import EDGE, NODE, chunks_of, split_of_mask
-from headrace.graph.sources.checking import check_names, written
+from headrace.graph.sources.validate import check_names, written
 
 _NO_COLUMN = {"edge_index", "adj", "adj_t", "edge_label", "edge_label_index", "num_nodes"}
 """Topology in other forms, and the links of an earlier `RandomLinkSplit`."""

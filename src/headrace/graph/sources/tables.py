@@ -24,10 +24,10 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from headrace.core.errors import SpecError
 from headrace.core.values import Value
-from headrace.graph.source import SPLITS, Column, EdgeTable, EdgeType, GraphSource, NodeTable
-from headrace.graph.sources.checking import check_names, written
+from headrace.graph.schema import SPLITS, Column, EdgeTable, EdgeType, GraphSource, NodeTable
+from headrace.graph.sources.arrow_files import TableFiles
 from headrace.graph.sources.keys import Keys
-from headrace.graph.sources.table_files import TableFiles
+from headrace.graph.sources.validate import check_names, written
 
 _SPLIT_WORDS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 

@@ -9,9 +9,9 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from headrace.core.errors import SpecError
-from headrace.graph.source import GraphSource, LinkTable, NodeTable
+from headrace.graph.schema import GraphSource, LinkTable, NodeTable
 from headrace.graph.sources.arrays import edge_table
-from headrace.graph.sources.checking import check_names
+from headrace.graph.sources.validate import check_names
 
 ENTITY = "entity"
 _FILES = {"train": "train.txt", "val": "valid.txt", "test": "test.txt"}

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import MissingExtraError
-from headrace.runtime import htb
+from headrace.linux import htb
+from headrace.linux.netlink import Counters, Sockets
+from headrace.runtime.traffic.class_shares import Share
 from headrace.runtime.traffic.connections import End, end_to
-from headrace.runtime.traffic.finding import Finder
-from headrace.runtime.traffic.kernel import Counters, Sockets
+from headrace.runtime.traffic.htb_tree import Tree, netlink_errors, shaped
 from headrace.runtime.traffic.marks import Marks
-from headrace.runtime.traffic.shares import Share
-from headrace.runtime.traffic.trees import Tree, netlink_errors, shaped
-from headrace.runtime.traffic.wire import Line, Said, greet
+from headrace.runtime.traffic.messages import Line, Said, greet
+from headrace.runtime.traffic.socket_owners import Finder
 
 _FIND_S = 0.5
 _CALM_FIND_S = 5.0

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-# As in `graph/feeding/recording.py`, which would bring numpy along.
+# As in `tracing/task_trace.py`, which would bring numpy along.
 _MARK = struct.Struct("<q")
 
 

@@ -12,16 +12,16 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from headrace.graph.feeding.config import SamplerConfig
-from headrace.graph.feeding.making import PartMaker
-from headrace.graph.feeding.scheduling import Job
-from headrace.graph.loading.access import PartedAccess
-from headrace.graph.opening import open_graph
-from headrace.graph.partitioning import Wanted, partition
-from headrace.graph.service.limits import Limits
-from headrace.graph.service.operations import Operations
-from headrace.graph.service.shard import open_shard
-from headrace.graph.sources.finding import open_source
+from headrace.graph.build.partition import Wanted, partition
+from headrace.graph.format.partitioned_graph import open_graph
+from headrace.graph.loader.graph_view import PartedAccess
+from headrace.graph.sampler_worker.config import SamplerConfig
+from headrace.graph.sampler_worker.schedule import Job
+from headrace.graph.sampler_worker.sub_batch_builder import PartMaker
+from headrace.graph.sources.resolve import open_source
+from headrace.graph.store.service import Operations
+from headrace.graph.store.shard import open_shard
+from headrace.rpc.limits import Limits
 
 _GRAPH = "generated:nodes=64,edges=256,features=4"
 _NUM_SEEDS = 8

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from headrace.core.errors import SpecError
-from headrace.graph.opening import PartitionedGraph, as_tensor
+from headrace.graph.format.partitioned_graph import PartitionedGraph, as_tensor
 
 _COPY_BYTES = 1 << 24
 

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from headrace.graph.adjacency import Adjacency
 from headrace.graph.partitioners._base import Constraint, Question
 from headrace.graph.partitioners.fennel import Fennel
-from headrace.graph.topology import Adjacency
 from tests.unit.graph.cut_graphs import adjacency_of, community_graph, cut_of, loads_of, question_of
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import SpecError
-from headrace.graph.partitioners import kaminpar_
+from headrace.graph.adjacency import Adjacency
+from headrace.graph.partitioners import kaminpar_partitioner
 from headrace.graph.partitioners._base import Question
-from headrace.graph.partitioners.kaminpar_ import KaMinPar, write_parhip
-from headrace.graph.topology import Adjacency
+from headrace.graph.partitioners.kaminpar_partitioner import KaMinPar, write_parhip
 from tests.unit.graph.cut_graphs import adjacency_of, community_graph, cut_of, question_of
 
 kaminpar = pytest.importorskip("kaminpar")
@@ -55,7 +55,7 @@ def test_compressed_graphs_get_the_same_answer(
     adjacency, train = community_graph(6000, 30_000, community_size=100)
     question = question_of(adjacency, train, 4)
     plain = assign(question, tmp_path)
-    monkeypatch.setattr(kaminpar_, "_FEW_NODES", 0)
+    monkeypatch.setattr(kaminpar_partitioner, "_FEW_NODES", 0)
 
     assert (assign(question, tmp_path) == plain).all()
 

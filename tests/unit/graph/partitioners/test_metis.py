@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import SpecError
+from headrace.graph.adjacency import Adjacency
 from headrace.graph.partitioners._base import Constraint, Question
 from headrace.graph.partitioners.metis import Metis
-from headrace.graph.partitioners.repair import repair
-from headrace.graph.topology import Adjacency
+from headrace.graph.partitioners.rebalance import repair
 from tests.unit.graph.cut_graphs import adjacency_of, community_graph, cut_of, loads_of, question_of
 
 pytest.importorskip("pymetis")

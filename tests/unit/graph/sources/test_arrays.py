@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import SpecError
-from headrace.graph.source import GraphSource
+from headrace.graph.schema import GraphSource
 from headrace.graph.sources.arrays import (
     both_ways,
     edge_table,
@@ -14,7 +14,7 @@ from headrace.graph.sources.arrays import (
     node_table,
     random_splits,
 )
-from headrace.graph.sources.checking import check
+from headrace.graph.sources.validate import check
 
 EDGES = np.array([[0, 1, 2], [1, 2, 0]])
 

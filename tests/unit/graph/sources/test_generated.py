@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import SpecError
-from headrace.graph.kernels import generating as kernels
-from headrace.graph.source import GraphSource
+from headrace.graph.kernels import generator as kernels
+from headrace.graph.schema import GraphSource
 from headrace.graph.sources.generated import generated, parse
 
 MASK = 2**64 - 1

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import SpecError
-from headrace.graph.kernels.keys import hash_texts
+from headrace.graph.kernels.hash_table import hash_texts
 from headrace.graph.sources import keys as keys_module
+from headrace.graph.sources.arrow_files import TableFiles
 from headrace.graph.sources.keys import Keys
-from headrace.graph.sources.table_files import TableFiles
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import SpecError
-from headrace.graph.source import Column
-from headrace.graph.sources import csv_files
-from headrace.graph.sources.checking import check
+from headrace.graph.schema import Column
+from headrace.graph.sources import ogb
 from headrace.graph.sources.ogb import from_ogb, is_ogb
+from headrace.graph.sources.validate import check
 
 pytest.importorskip("pyarrow")
 
@@ -89,7 +89,7 @@ def test_reverse_edges_follow_theirs_as_in_ogb(tmp_path: Path) -> None:
 
 
 def test_large_files_come_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_files, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(ogb, "_BLOCK_BYTES", 1000)
     num_edges = 5000
     ids = np.arange(num_edges)
     files = PLAIN | {

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import SpecError
-from headrace.graph.source import Column
-from headrace.graph.sources.checking import check
+from headrace.graph.schema import Column
 from headrace.graph.sources.pyg import from_pyg
+from headrace.graph.sources.validate import check
 
 torch = pytest.importorskip("torch")
 pyg = pytest.importorskip("torch_geometric")

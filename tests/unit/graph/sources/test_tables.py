@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from headrace.core.errors import SpecError
-from headrace.graph.source import Column
-from headrace.graph.sources import table_files
-from headrace.graph.sources.checking import check
-from headrace.graph.sources.table_files import TableFiles
+from headrace.graph.schema import Column
+from headrace.graph.sources import arrow_files
+from headrace.graph.sources.arrow_files import TableFiles
 from headrace.graph.sources.tables import from_tables
+from headrace.graph.sources.validate import check
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -243,7 +243,7 @@ def test_files_of_one_table_agree_on_types(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow", "fixed"])
 def test_any_rows_can_be_read(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_files, "_BATCH_ROWS", 7)
+    monkeypatch.setattr(arrow_files, "_BATCH_ROWS", 7)
     values = np.arange(300.0).reshape(100, 3)
     flat = pa.array(values.ravel())
     lists = pa.FixedSizeListArray.from_arrays(flat, 3)
@@ -268,14 +268,14 @@ def test_rows_in_order_are_decoded_once(tmp_path: Path, monkeypatch: pytest.Monk
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({"a": np.arange(1000)}), path, row_group_size=100)
     opened: list[int] = []
-    read = table_files._read_fragments
+    read = arrow_files._read_fragments
 
     def counted(path: Path, fragments: list[Any], columns: list[str]) -> Any:
         opened.append(fragments[0].index)
         return read(path, fragments, columns)
 
-    monkeypatch.setattr(table_files, "_read_fragments", counted)
-    monkeypatch.setattr(table_files, "_BATCH_ROWS", 50)
+    monkeypatch.setattr(arrow_files, "_read_fragments", counted)
+    monkeypatch.setattr(arrow_files, "_BATCH_ROWS", 50)
     column = TableFiles([path], "t").column("a", ["a"])
     for start in range(0, 1000, 30):
         column.read(start, min(start + 30, 1000))

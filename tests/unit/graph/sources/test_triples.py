@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import SpecError
-from headrace.graph.sources.checking import check
 from headrace.graph.sources.triples import from_triples
+from headrace.graph.sources.validate import check
 
 FILES = {
     "train.txt": "rome\tin\titaly\nitaly\tin\teurope\nrome\tlikes\trome\n",

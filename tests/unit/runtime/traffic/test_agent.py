@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from headrace.graph.feeding.recording import Recorder, mark_path
-from headrace.runtime.htb import TRUNK, HtbClass, from_kernel
+from headrace.linux.htb import TRUNK, HtbClass, from_kernel
+from headrace.linux.netlink import Connection, Counters, class_message
 from headrace.runtime.traffic.agent import OpenFlows
 from headrace.runtime.traffic.connections import End
-from headrace.runtime.traffic.finding import Finder
-from headrace.runtime.traffic.kernel import Connection, Counters, class_message
+from headrace.runtime.traffic.htb_tree import filter_keys
 from headrace.runtime.traffic.marks import Marks
-from headrace.runtime.traffic.trees import filter_keys
-from headrace.runtime.traffic.wire import Line, greet, welcome
+from headrace.runtime.traffic.messages import Line, greet, welcome
+from headrace.runtime.traffic.socket_owners import Finder
+from headrace.tracing.task_trace import Recorder, mark_path
 
 NIC = 50e6
 

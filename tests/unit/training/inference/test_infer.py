@@ -13,9 +13,9 @@ nn = pytest.importorskip("torch_geometric.nn")
 pq = pytest.importorskip("pyarrow.parquet")
 
 from headrace.core.errors import SpecError  # noqa: E402
-from headrace.graph.opening import open_graph  # noqa: E402
-from headrace.graph.source import GraphSource  # noqa: E402
-from headrace.training.inference.running import infer  # noqa: E402
+from headrace.graph.format.partitioned_graph import open_graph  # noqa: E402
+from headrace.graph.schema import GraphSource  # noqa: E402
+from headrace.training.inference.layerwise import infer  # noqa: E402
 from headrace.training.models import make_model  # noqa: E402
 from tests.unit.graph.small_graphs import (  # noqa: E402
     endpoints,

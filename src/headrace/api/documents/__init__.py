@@ -1,0 +1,1 @@
+"""Cluster, job, profile and plan files."""

@@ -1,0 +1,239 @@
+"""Read what people wrote; every error names the file, the line and the remedy."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from headrace.api.documents.schema import SCHEMA_KINDS
+from headrace.api.documents.yaml_source import Document, read_document
+from headrace.core.cluster import Cluster
+from headrace.core.errors import SpecError
+from headrace.core.job import UNLIMITED_WINDOW, Job
+from headrace.core.placement import Placement, PlacementFile
+from headrace.core.plan import Plan
+from headrace.core.profile import Profile
+from headrace.core.units import quote
+from headrace.core.validation_errors import as_written, problems_of
+from headrace.core.values import Value
+
+AnyPath = str | os.PathLike[str]
+V = TypeVar("V", bound=Value)
+
+FILE_VERSION = 1
+"""Version of all file formats this headrace reads."""
+
+_SLOWEST_NIC_BYTES_PER_S = 1000.0
+"""A slower NIC is taken for a number without its unit; the oldest modems were about that fast."""
+
+
+def load_cluster(path: AnyPath) -> Cluster:
+    """Read a cluster file.
+
+    Raises:
+        SpecError: It cannot be understood; the message names file, line and remedy.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import headrace
+        >>> path = Path("cluster.yaml")
+        >>> _ = path.write_text("machines: [{name: m, count: 3, nic: 1Gbps}]")
+        >>> headrace.load_cluster(path).num_machines
+        3
+    """
+    document = read_document(path, "cluster")
+    cluster = _validate(Cluster, document)
+    for i, machine in enumerate(cluster.machines):
+        if min(machine.nic_in, machine.nic_out) < _SLOWEST_NIC_BYTES_PER_S:
+            slow = "nic_in" if machine.nic_in < _SLOWEST_NIC_BYTES_PER_S else "nic_out"
+            raise document.error(
+                f"{getattr(machine, slow):g} bytes per second is no network card",
+                "write the bandwidth with its unit, like 10Gbps",
+                as_written(document.data, ("machines", i, slow)),
+            )
+    return cluster
+
+
+def load_job(path: AnyPath) -> Job:
+    """Read a job file.
+
+    Raises:
+        SpecError: It cannot be understood; the message names file, line and remedy.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import headrace
+        >>> path = Path("job.yaml")
+        >>> _ = path.write_text("{trainers: 2, batch_size: 100, model_bytes: 1MB}")
+        >>> headrace.load_job(path).model_bytes
+        1000000.0
+    """
+    document = read_document(path, "job")
+    job = _validate(Job, document)
+    if job.window == UNLIMITED_WINDOW and document.data["window"] != "unlimited":
+        raise document.error(
+            "a window of 0 lets nobody start", "write 1 for no overlap, or `unlimited`", ("window",)
+        )
+    return job
+
+
+def load_profile(path: AnyPath) -> Profile:
+    """Read a profile.
+
+    Raises:
+        SpecError: It cannot be understood; the message names file, line and remedy.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import headrace
+        >>> path = Path("profile.yaml")
+        >>> _ = path.write_text(headrace.default_profile().model_dump_json())
+        >>> headrace.load_profile(path) == headrace.default_profile()
+        True
+    """
+    return _validate(Profile, read_document(path, "profile"))
+
+
+def load_placement(path: AnyPath, cluster: Cluster, job: Job | None = None) -> Placement:
+    """Read a placement file, or the placement of a plan, and find its machines in the cluster.
+
+    Args:
+        path: The file.
+        cluster: Whose machines it names.
+        job: If given, the placement must fit this job on this cluster.
+
+    Raises:
+        SpecError: It cannot be understood; the message names file, line and remedy.
+        InfeasibleError: It asks a machine for more than it has.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import headrace
+        >>> machines = [headrace.Machine(name="m", count=3, nic="1Gbps")]
+        >>> cluster = headrace.Cluster(machines=machines)
+        >>> path = Path("placement.yaml")
+        >>> _ = path.write_text("{samplers: [m-0, m-1], trainers: [m-0, m-1]}")
+        >>> headrace.load_placement(path, cluster).trainers
+        (0, 1)
+    """
+    document = read_document(path, "placement")
+    is_plan = _is_plan(document)
+    file = load_plan(path).placement if is_plan else _validate(PlacementFile, document)
+    try:
+        placement = file.resolve(cluster)
+        if job is not None:
+            placement.check(cluster, job)
+    except SpecError as error:
+        at = ("placement", *error.at) if is_plan else error.at
+        raise document.error(error.problem, error.remedy, at) from None
+    return placement
+
+
+def load_plan(path: AnyPath) -> Plan:
+    """Read a plan; it holds everything it was made for.
+
+    Raises:
+        SpecError: It cannot be understood, or was changed; the message names file and line.
+        InfeasibleError: It asks a machine for more than it has.
+
+    Example:
+        >>> import headrace
+        >>> machines = [headrace.Machine(name="m", count=3, nic="1Gbps")]
+        >>> cluster = headrace.Cluster(machines=machines)
+        >>> job = headrace.Job(trainers=2, batch_size=100, iterations=20)
+        >>> plan = headrace.plan(cluster, job, method="colocate", policy="maxmin")
+        >>> headrace.save_plan(plan, "plan.json")
+        >>> headrace.load_plan("plan.json") == plan
+        True
+    """
+    return _validate(Plan, read_document(path, "plan"))
+
+
+def find_plan(path: AnyPath) -> Plan | None:
+    """Read a plan, if it is one and not a placement file.
+
+    Raises:
+        SpecError: It is one and cannot be understood.
+        InfeasibleError: It asks a machine for more than it has.
+    """
+    return load_plan(path) if _is_plan(read_document(path, "placement")) else None
+
+
+def save_plan(plan: Plan, path: AnyPath) -> None:
+    """Write a plan as JSON that people can read and compare line by line.
+
+    Raises:
+        SpecError: The file cannot be written.
+
+    Example:
+        >>> import headrace
+        >>> machines = [headrace.Machine(name="m", count=3, nic="1Gbps")]
+        >>> cluster = headrace.Cluster(machines=machines)
+        >>> job = headrace.Job(trainers=2, batch_size=100, iterations=20)
+        >>> plan = headrace.plan(cluster, job, method="colocate", policy="maxmin")
+        >>> headrace.save_plan(plan, "plan.json")
+    """
+    try:
+        Path(path).write_text(plan.to_text(indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror or error
+        raise SpecError(f"{path} cannot be written ({reason})", "choose another path") from None
+
+
+def _is_plan(document: Document) -> bool:
+    return "fingerprints" in document.data
+
+
+def _validate(model: type[V], document: Document) -> V:
+    _check_version(document)
+    try:
+        return model.model_validate(document.data)
+    except ValidationError as error:
+        found = problems_of(error, model, document.data)
+    _check_kind(document)
+    # A missing key is often a misspelt one: what is there and wrong comes first.
+    problems = sorted(found, key=lambda each: (each.is_missing, document.line(each.at)))
+    first = problems[0]
+    lines = [document.line(each.at) for each in problems]
+    others = sorted(set(lines) - {lines[0]})
+    also = f" (see also line{'s' if len(others) > 1 else ''} {_listed(others)})" if others else ""
+    raise document.error(first.problem + also, first.remedy, first.at)
+
+
+def _listed(lines: list[int]) -> str:
+    shown = [str(line) for line in lines[:5]] + (["..."] if len(lines) > 5 else [])
+    return ", ".join(shown)
+
+
+def _check_version(document: Document) -> None:
+    version = document.data.get("version", FILE_VERSION)
+    if type(version) is int and version == FILE_VERSION:
+        return
+    if type(version) is int and version > FILE_VERSION:
+        problem = f"the file has version {version}, this headrace reads version {FILE_VERSION}"
+        raise document.error(problem, "upgrade headrace", ("version",))
+    raise document.error(
+        f"{quote(version)} is no version, this headrace reads version {FILE_VERSION}",
+        f"write `version: {FILE_VERSION}`",
+        ("version",),
+    )
+
+
+def _check_kind(document: Document) -> None:
+    """Notice a file of another kind, e.g. the job file in the place of the cluster file."""
+    keys = {str(key) for key in document.data} - {"version"}
+    if not keys or keys & SCHEMA_KINDS[document.kind].model_fields.keys():
+        return
+    for kind, model in SCHEMA_KINDS.items():
+        if keys <= model.model_fields.keys():
+            remedy = f"give the {document.kind} file here and this one as the {kind}"
+            if document.kind == "plan":
+                remedy = (
+                    "give what `headrace plan --cluster CLUSTER --job JOB --output PLAN` writes"
+                )
+            raise document.error(
+                f"this looks like a {kind} file, not a {document.kind} file", remedy
+            )

@@ -1,0 +1,79 @@
+"""The JSON schemas of the files people write and headrace writes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic.json_schema import GenerateJsonSchema
+
+from headrace.core.cluster import Cluster
+from headrace.core.errors import SpecError
+from headrace.core.job import Job
+from headrace.core.placement import PlacementFile
+from headrace.core.plan import Plan
+from headrace.core.profile import Profile
+from headrace.core.report import Report
+from headrace.core.values import KEY, CheckedFile, Value
+from headrace.graph.format.manifest import Manifest
+from headrace.runtime.run_dir.status import Status
+
+SCHEMA_KINDS: Mapping[str, type[Value]] = {
+    "cluster": Cluster,
+    "job": Job,
+    "profile": Profile,
+    "placement": PlacementFile,
+    "plan": Plan,
+    "graph": Manifest,
+    "status": Status,
+    "report": Report,
+}
+"""The kinds of files, by the name `headrace schema` knows them under."""
+
+_ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n     .*)*)", re.MULTILINE)
+
+
+def json_schema(kind: str) -> dict[str, Any]:
+    """JSON schema of a kind of file, for editors that complete and check while one writes.
+
+    Args:
+        kind: `cluster`, `job`, `profile`, `placement`, `plan`, `graph`, `status` or `report`.
+
+    Raises:
+        SpecError: There is no such kind of file.
+
+    Example:
+        >>> import headrace
+        >>> sorted(headrace.json_schema("cluster")["properties"])
+        ['machines', 'version']
+    """
+    if kind not in SCHEMA_KINDS:
+        raise SpecError(
+            f"there is no schema called {kind!r}", f"use one of {', '.join(SCHEMA_KINDS)}"
+        )
+    schema = SCHEMA_KINDS[kind].model_json_schema()
+    for part in (schema, *schema.get("$defs", {}).values()):
+        _describe_properties(part)
+    schema["properties"]["version"]["description"] = "Version of the file format."
+    if issubclass(SCHEMA_KINDS[kind], CheckedFile):
+        about = "Of all else; without one, the file is read as it is."
+        schema["properties"][KEY] = {"type": "string", "description": about}
+    return {"$schema": GenerateJsonSchema.schema_dialect, **schema}
+
+
+def schema_text(kind: str) -> str:
+    """A kind's schema as the text of its file."""
+    return json.dumps(json_schema(kind), indent=2) + "\n"
+
+
+def _describe_properties(part: dict[str, Any]) -> None:
+    """Move what the docstring says of each attribute to the property it is about."""
+    for choice in (part, *part.get("anyOf", ())):
+        about, found, attributes = choice.get("description", "").partition("\n\nAttributes:\n")
+        if found:
+            choice["description"] = about
+            for name, text in _ATTRIBUTE.findall(attributes):
+                if name in choice.get("properties", {}):
+                    choice["properties"][name]["description"] = " ".join(text.split())

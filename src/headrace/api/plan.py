@@ -1,0 +1,270 @@
+"""Plan a job, explain a plan, compare two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from headrace.core.cluster import Cluster
+from headrace.core.errors import SpecError
+from headrace.core.job import Job
+from headrace.core.plan import Explanation, Plan
+from headrace.core.profile import Profile
+from headrace.planner.explain import explain as explain_plan
+from headrace.planner.explain import limit_of, num_changes
+from headrace.planner.planner import AUTO, make_plan
+from headrace.profiling.default_profile import default_profile
+
+BUDGET_METHODS = ("anneal",)
+"""Placement methods that use more time well."""
+
+
+def _ignore(name: str) -> None:
+    pass
+
+
+def plan(
+    cluster: Cluster,
+    job: Job,
+    profile: Profile | None = None,
+    method: str = "anneal",
+    policy: str = AUTO,
+    seed_mix: Literal["auto", "uniform", "local-first"] = "auto",
+    seed: int = 0,
+    rounds: int = 1,
+    budget_s: float | None = None,
+    clock: Callable[[], float] | None = None,
+    on_step: Callable[[str], None] = _ignore,
+) -> Plan:
+    """Decide where every task runs, which flow policy to use and which seeds samplers take.
+
+    Args:
+        cluster: The machines.
+        job: The job.
+        profile: Its times and volumes; without one, the synthetic `default_profile`.
+        method: Name of a placement method.
+        policy: Name of a flow policy, or `auto` to choose by rehearsal.
+        seed_mix: `uniform`, `local-first`, or `auto` to choose where it matters.
+        seed: Of the search and of all draws; the same arguments give the same plan.
+        rounds: How many times to search, each time from other starts (`anneal` only).
+        budget_s: Search at least so long, if the optimum is not proven before (`anneal` only). The
+            plan then depends on the machine's speed; it states its rounds, which do not.
+        clock: What to measure the budget by, e.g. `time.monotonic`.
+        on_step: Called with the name of every step before it begins.
+
+    Raises:
+        SpecError: A name is unknown, or the values do not belong together.
+        InfeasibleError: The job does not fit; the message names the short resource.
+        MissingExtraError: The method needs a package that is not installed.
+
+    Example:
+        >>> import headrace
+        >>> machines = [headrace.Machine(name="m", count=3, nic="1Gbps")]
+        >>> cluster = headrace.Cluster(machines=machines)
+        >>> job = headrace.Job(trainers=2, batch_size=100, iterations=20)
+        >>> plan = headrace.plan(cluster, job)
+        >>> plan
+        <Plan by anneal, priority: 2 trainers on 3 machines, 51.26 ms per iteration>
+        >>> plan.placement.trainers
+        ('m-1', 'm-2')
+    """
+    if rounds < 1:
+        raise SpecError(f"{rounds} rounds were asked for", "search at least once")
+    if budget_s is not None and clock is None:
+        raise SpecError("a budget needs a clock", "pass clock=time.monotonic, or rounds instead")
+    if method not in BUDGET_METHODS and (budget_s is not None or rounds > 1):
+        raise SpecError(
+            f"the method {method} makes nothing of a longer search",
+            f"leave the budget out, or use {' or '.join(BUDGET_METHODS)}",
+        )
+    keep_searching = None
+    if budget_s is not None and clock is not None:
+        now, end_s = clock, clock() + budget_s
+
+        def keep_searching() -> bool:
+            return now() < end_s
+
+    return make_plan(
+        cluster,
+        job,
+        default_profile() if profile is None else profile,
+        method=method,
+        policy=policy,
+        seed_mix=seed_mix,
+        seed=seed,
+        rounds=rounds,
+        keep_searching=keep_searching,
+        on_step=on_step,
+    )
+
+
+def explain(plan: Plan, on_step: Callable[[str], None] = _ignore) -> Explanation:
+    """Name a plan's bottleneck, and what would help most, each found by planning again.
+
+    Args:
+        plan: The plan; nothing else is needed.
+        on_step: Called with the name of every change before it is planned.
+
+    Raises:
+        MissingExtraError: The plan's method needs a package that is not installed.
+
+    Example:
+        >>> import headrace
+        >>> machines = [headrace.Machine(name="m", count=3, nic="1Gbps")]
+        >>> cluster = headrace.Cluster(machines=machines)
+        >>> job = headrace.Job(trainers=2, batch_size=100, iterations=20)
+        >>> headrace.explain(headrace.plan(cluster, job, policy="maxmin"))
+        51.39 ms per iteration, rehearsed.
+        The bottleneck is the network: m-0 sends for 49.86 ms per iteration.
+        What would help, by planning again:
+          doubling the NICs of m-0, m-1 and m-2 saves 41 % (30.07 ms)
+          a window of 4 instead of 2 changes nothing (51.24 ms)
+          doubling the NIC of m-0 alone changes nothing (51.39 ms)
+          one more machine like m-0 costs 15 % (58.9 ms)
+    """
+    return explain_plan(plan, on_step)
+
+
+def plan_summary(plan: Plan) -> dict[str, Any]:
+    """The figures of a plan as plain values: what `headrace plan --json` prints beside the plan."""
+    return {
+        "method": plan.method,
+        "policy": plan.policy,
+        "seed_mix": plan.seed_mix_name,
+        "seed": plan.seed,
+        "rounds": plan.rounds,
+        "predicted": None if plan.predicted is None else plan.predicted.model_dump(mode="json"),
+        "terms": plan.terms.model_dump(mode="json"),
+        "limit": limit_of(plan),
+        "bound_s": plan.bound_s,
+        "gap": plan.gap,
+        "proven": plan.proven,
+        "network_bytes": plan.network_bytes,
+        "uniform_network_bytes": plan.uniform_network_bytes,
+        "placement": plan.placement.model_dump(mode="json", exclude={"version"}),
+        "shortlist": None if plan.shortlist is None else plan.shortlist.model_dump(mode="json"),
+        "fingerprints": plan.fingerprints.model_dump(mode="json"),
+    }
+
+
+def explanation_summary(explanation: Explanation) -> dict[str, Any]:
+    """An explanation as plain values: what `headrace explain --json` prints."""
+    return {
+        "limit": explanation.limit,
+        "bottleneck": explanation.bottleneck,
+        "time_s": explanation.time_s,
+        "is_rehearsed": explanation.is_rehearsed,
+        "terms": explanation.plan.terms.model_dump(mode="json"),
+        "bound_s": explanation.plan.bound_s,
+        "gap": explanation.plan.gap,
+        "proven": explanation.plan.proven,
+        "remedies": [
+            asdict(remedy) | {"sentence": remedy.sentence()} for remedy in explanation.remedies
+        ],
+    }
+
+
+@dataclass(frozen=True)
+class Move:
+    """A task that another plan runs elsewhere; `after` or `before` is empty if only one has it."""
+
+    task: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class PlanDiff:
+    """What differs between two plans.
+
+    Attributes:
+        before: One plan.
+        after: The other.
+        changed_inputs: Which of `cluster`, `job` and `profile` differ.
+        moves: Tasks on another machine.
+    """
+
+    before: Plan
+    after: Plan
+    changed_inputs: tuple[str, ...]
+    moves: tuple[Move, ...]
+
+    @property
+    def saving(self) -> float | None:
+        """Share of the time per iteration that the second plan saves; none if not rehearsed."""
+        before, after = self.before.predicted, self.after.predicted
+        if before is None or after is None or before.iteration_time_s == 0:
+            return None
+        return 1 - after.iteration_time_s / before.iteration_time_s
+
+    def summary(self) -> dict[str, Any]:
+        """As plain values: what `headrace plan --diff --json` prints."""
+        return {
+            "changed_inputs": list(self.changed_inputs),
+            "moves": [asdict(move) for move in self.moves],
+            "saving": self.saving,
+            "before": _short(self.before),
+            "after": _short(self.after),
+        }
+
+
+def diff_plans(before: Plan, after: Plan) -> PlanDiff:
+    """Compare two plans: inputs, moved tasks, policies, predicted times.
+
+    Example:
+        >>> import headrace
+        >>> machines = [headrace.Machine(name="m", count=3, nic="1Gbps")]
+        >>> cluster = headrace.Cluster(machines=machines)
+        >>> job = headrace.Job(trainers=2, batch_size=100, iterations=20)
+        >>> before = headrace.plan(cluster, job, method="ifs", policy="fifo")
+        >>> after = headrace.plan(cluster, job, method="colocate", policy="fifo")
+        >>> diff = headrace.diff_plans(before, after)
+        >>> [move.task for move in diff.moves]
+        ['trainer0', 'trainer1', 'sampler0.0', 'sampler1.0']
+    """
+    changed = tuple(
+        name
+        for name in ("cluster", "job", "profile")
+        if getattr(before.fingerprints, name) != getattr(after.fingerprints, name)
+    )
+    old, new = _machine_of_tasks(before), _machine_of_tasks(after)
+    moves = tuple(
+        Move(task, old.get(task, ""), new.get(task, ""))
+        for task in dict.fromkeys([*old, *new])
+        if old.get(task) != new.get(task)
+    )
+    return PlanDiff(before, after, changed, moves)
+
+
+def _short(plan: Plan) -> dict[str, Any]:
+    summary = plan_summary(plan)
+    return {key: summary[key] for key in summary if key not in ("placement", "shortlist")}
+
+
+def _machine_of_tasks(plan: Plan) -> dict[str, str]:
+    per_trainer = plan.job.samplers_per_trainer
+    return {
+        **{f"trainer{w}": name for w, name in enumerate(plan.placement.trainers)},
+        **{
+            f"sampler{s // per_trainer}.{s % per_trainer}": name
+            for s, name in enumerate(plan.placement.samplers)
+        },
+        **{f"ps{p}": name for p, name in enumerate(plan.placement.servers)},
+    }
+
+
+__all__ = [
+    "AUTO",
+    "BUDGET_METHODS",
+    "Explanation",
+    "Move",
+    "PlanDiff",
+    "diff_plans",
+    "explain",
+    "explanation_summary",
+    "limit_of",
+    "num_changes",
+    "plan",
+    "plan_summary",
+]

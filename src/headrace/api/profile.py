@@ -1,0 +1,124 @@
+"""Measure a job: run it, or take the trace of a run, and find its profile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from headrace.api.documents.load import AnyPath
+from headrace.api.simulate import simulate
+from headrace.core.errors import SpecError
+from headrace.core.plan import Plan
+from headrace.core.profile import Profile
+from headrace.core.trace import Trace
+from headrace.observability.trace_file import load_trace, save_trace
+from headrace.profiling import measured_iteration_time_s, num_iterations, profile_trace
+from headrace.profiling.trace_assembly import link_bytes
+
+__all__ = [
+    "Outlook",
+    "compare",
+    "link_bytes",
+    "load_trace",
+    "profile_text",
+    "profile_trace",
+    "save_profile",
+    "save_trace",
+    "trace_summary",
+]
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """A run, and what a profile predicts of it.
+
+    Attributes:
+        predicted_s: Time per iteration of a rehearsal.
+        measured_s: Time per iteration of the run.
+    """
+
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over measured."""
+        return self.predicted_s / self.measured_s
+
+    def summary(self) -> dict[str, Any]:
+        """All figures as plain values."""
+        return {
+            "predicted_iteration_time_s": self.predicted_s,
+            "measured_iteration_time_s": self.measured_s,
+            "predicted_over_measured": self.ratio,
+        }
+
+
+def compare(
+    trace: Trace, plan: Plan, profile: Profile, iterations: int = 200, skip: int | None = None
+) -> Outlook:
+    """Rehearse a plan with a profile, beside what a run of the plan took.
+
+    Args:
+        trace: Of the run.
+        plan: What was run.
+        profile: Times and volumes; of this run, or of another one.
+        iterations: How many to rehearse; the mean over many says most.
+        skip: First iterations of the run to leave out.
+
+    Raises:
+        SpecError: The trace has too few iterations, or the profile does not fit the plan.
+    """
+    job = plan.job
+    if profile.model_bytes is not None:
+        job = job.model_copy(update={"model_bytes": profile.model_bytes})
+    found = simulate(plan.cluster, job, profile, plan, plan.policy, iterations=iterations)
+    return Outlook(found.iteration_time_s, measured_iteration_time_s(trace, skip))
+
+
+def profile_text(profile: Profile) -> str:
+    """A profile as YAML."""
+    written = profile.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    return yaml.safe_dump(
+        {"version": profile.version, **written}, sort_keys=False, default_flow_style=None, width=99
+    )
+
+
+def save_profile(profile: Profile, path: AnyPath) -> None:
+    """Write a profile as YAML.
+
+    Raises:
+        SpecError: The file cannot be written.
+    """
+    try:
+        Path(path).write_text(profile_text(profile), encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror or error
+        raise SpecError(f"{path} cannot be written ({reason})", "choose another path") from None
+
+
+def trace_summary(trace: Trace) -> dict[str, Any]:
+    """All figures as plain values: what `headrace trace --json` prints.
+
+    Example:
+        >>> import headrace
+        >>> machines = [headrace.Machine(name="m", count=3, nic="1Gbps")]
+        >>> cluster = headrace.Cluster(machines=machines)
+        >>> job = headrace.Job(trainers=2, batch_size=100, iterations=20)
+        >>> headrace.save_trace(headrace.simulate(cluster, job).trace(), "trace.npz")
+        >>> trace_summary(headrace.load_trace("trace.npz"))["num_iterations"]
+        20
+    """
+    return {
+        "num_iterations": num_iterations(trace),
+        "makespan_s": trace.makespan_s,
+        "num_executions": len(trace.executions.task),
+        "num_flows": len(trace.flows.src),
+        "machines": [
+            {"name": name, "in_bytes": in_bytes, "out_bytes": out_bytes}
+            for name, (in_bytes, out_bytes) in link_bytes(trace).items()
+        ],
+    }

@@ -1,0 +1,336 @@
+"""What can be said of a run, from the files in its folder; what cannot is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headrace.api.run_status import look_at
+from headrace.api.simulate import Simulation, simulate
+from headrace.core.errors import HeadraceError
+from headrace.core.plan import Plan
+from headrace.core.profile import Profile
+from headrace.core.report import Advice, Earlier, Pace, Report
+from headrace.core.trace import Trace
+from headrace.observability.report import (
+    Seen,
+    Steady,
+    Stretch,
+    assumptions_of,
+    command_of,
+    curves_of,
+    decisions_of,
+    machines_of,
+    phases_of,
+    read_lines,
+    steady_iterations,
+    stretches_of,
+    tasks_of,
+    trainers_of,
+    versions_of,
+)
+from headrace.observability.trace_file import load_trace
+from headrace.planner.explain import plan_facts
+from headrace.planner.planner import rehearsable_iterations
+from headrace.planner.replan import replan
+from headrace.planner.what_if import rehearse_changes
+from headrace.prefork.identity import own_version
+from headrace.profiling import default_skip, profile_trace
+from headrace.profiling.trace_assembly import trace_of_folder
+from headrace.runtime.run_dir.run_dir import RunFolder
+from headrace.runtime.run_dir.status import Status
+
+NUM_SHOWN = 6
+"""Iterations that are shown side by side."""
+
+_TRACE = "trace.npz"
+_REHEARSED = 200
+
+
+@dataclass
+class _Looking:
+    """What is known so far."""
+
+    folder: RunFolder
+    status: Status
+    on_step: Callable[[str], None]
+    missing: list[str] = field(default_factory=list)
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """Objects of one of its files; none if it is not there."""
+        try:
+            return read_lines((self.folder.path / name).read_bytes())
+        except OSError:
+            return []
+
+    def plan(self) -> Plan | None:
+        try:
+            return Plan.model_validate_json(self.folder.plan.read_bytes())
+        except (OSError, ValueError):
+            self.missing.append(
+                "There is no plan that can be read, so nothing is predicted and nothing measured "
+                "can be put in its place."
+            )
+            return None
+
+    def trace(self, plan: Plan | None) -> Trace | None:
+        path = self.folder.path / _TRACE
+        try:
+            if path.is_file():
+                return load_trace(path)
+            if plan is not None:
+                # A run that goes on, or whose driver died, has only what its tasks recorded.
+                found = trace_of_folder(self.folder.path, plan)
+                if len(found.executions.task):
+                    self.missing.append(
+                        "The run has not written its whole trace: what tasks had recorded so far "
+                        "is shown."
+                    )
+                    return found
+        except (HeadraceError, OSError, ValueError, KeyError, TypeError):
+            pass
+        self.missing.append("Tasks recorded nothing, so nothing was measured.")
+        return None
+
+
+def found_in(
+    folder: RunFolder, advise: bool, on_step: Callable[[str], None]
+) -> tuple[Report, Trace | None, tuple[tuple[str, Stretch], ...]]:
+    """Find what can be said of a run.
+
+    Args:
+        folder: Of the run.
+        advise: Whether to rehearse what would help.
+        on_step: Called with the name of every step before it begins.
+
+    Returns:
+        What was found, what was seen of the run, and stretches of iterations to hold side by side.
+
+    Raises:
+        SpecError: Its status cannot be read.
+    """
+    looking = _Looking(folder, folder.read_status(), on_step)
+    on_step("reading what the tasks recorded")
+    plan = looking.plan()
+    trace = looking.trace(plan)
+    plan = _plan_of(plan, trace, looking)
+    steady = None
+    if trace is not None:
+        window = 0 if plan is None else plan.job.window
+        steady = steady_iterations(trace, default_skip(trace), window)
+        if not steady.num:
+            looking.missing.append(
+                f"{steady.timelines.num_iterations} iterations are too few to tell the pace."
+            )
+            steady = None
+    profile = _own_profile(trace, plan) if steady is not None else None
+    on_step("rehearsing the plan")
+    predicted = _rehearse(plan, None, looking)
+    pace = _pace(plan, predicted, _rehearsed_s(plan, profile), trace, steady)
+    advice = None
+    if plan is not None and advise:
+        advice = _advice(plan, profile, looking)
+    seen = None if predicted is None else _steady(predicted.trace())
+    measured = None if trace is None or steady is None else Seen(trace, steady)
+    report = _report(looking, plan, profile, pace, seen, measured, advice)
+    return report, trace, stretches_of(seen, measured, NUM_SHOWN)
+
+
+def _steady(trace: Trace) -> Seen:
+    return Seen(trace, steady_iterations(trace, default_skip(trace)))
+
+
+def _plan_of(plan: Plan | None, trace: Trace | None, looking: _Looking) -> Plan | None:
+    """The plan that the trace is of: a run that lost machines went on with another."""
+    if plan is None or trace is None:
+        return plan
+    if tuple(machine.name for machine in plan.cluster.hosts) == trace.machine_names:
+        return plan
+    try:
+        changed = replan(plan, trace.machine_names)
+    except HeadraceError:
+        changed = None
+    if changed is None or changed.cluster.num_machines != len(trace.machine_names):
+        looking.missing.append("The run ended on other machines than the plan's; it is not shown.")
+        return None
+    looking.missing.append(
+        f"The run ended on {len(trace.machine_names)} of the plan's {plan.cluster.num_machines} "
+        "machines: what is shown is that part of it, and the plan for those machines."
+    )
+    return changed
+
+
+def _own_profile(trace: Trace | None, plan: Plan | None) -> Profile | None:
+    if trace is None or plan is None:
+        return None
+    try:
+        return profile_trace(trace, plan)
+    except (HeadraceError, ValueError, IndexError):
+        return None
+
+
+def _rehearse(
+    plan: Plan | None, profile: Profile | None, looking: _Looking | None
+) -> Simulation | None:
+    """Rehearse a plan with its own profile, or with another."""
+    if plan is None:
+        return None
+    job, wanted = plan.job, profile or plan.profile
+    if wanted.model_bytes is not None:
+        job = job.model_copy(update={"model_bytes": wanted.model_bytes})
+    iterations = rehearsable_iterations(plan.cluster, job, _REHEARSED)
+    try:
+        if iterations >= 2:
+            return simulate(
+                plan.cluster,
+                job,
+                wanted,
+                plan,
+                plan.policy,
+                iterations=iterations,
+                record=profile is None,
+            )
+        reason = "the job is too large for that"
+    except HeadraceError as error:
+        reason = error.problem
+    if looking is not None:
+        looking.missing.append(f"The plan could not be rehearsed: {reason}.")
+    return None
+
+
+def _rehearsed_s(plan: Plan | None, profile: Profile | None) -> float | None:
+    if profile is None:
+        return None
+    found = _rehearse(plan, profile, None)
+    return None if found is None else found.iteration_time_s
+
+
+def _pace(
+    plan: Plan | None,
+    predicted: Simulation | None,
+    rehearsed_s: float | None,
+    trace: Trace | None,
+    steady: Steady | None,
+) -> Pace:
+    counted: dict[str, Any] = {}
+    if trace is not None and steady is not None:
+        counted = {
+            "measured_s": steady.time_s,
+            "num_iterations": steady.timelines.num_iterations,
+            "num_skipped": steady.num_skipped,
+            "num_steady": steady.num,
+            "num_pauses": len(steady.pauses),
+            "pauses_s": steady.pauses_s,
+        }
+    return Pace(
+        predicted_s=None if predicted is None else predicted.iteration_time_s,
+        profile=None if plan is None else plan.profile.source,
+        profile_note="" if plan is None else plan.profile.note,
+        rehearsed_s=rehearsed_s,
+        **counted,
+    )
+
+
+def _advice(plan: Plan, profile: Profile | None, looking: _Looking) -> Advice | None:
+    iterations = rehearsable_iterations(plan.cluster, plan.job, _REHEARSED)
+    if iterations < 2:
+        return None
+    try:
+        time_s, tried = rehearse_changes(
+            plan, profile or plan.profile, iterations, _part_shares(looking, plan), looking.on_step
+        )
+    except HeadraceError as error:
+        looking.missing.append(f"Changes could not be rehearsed: {error.problem}.")
+        return None
+    return Advice(time_s=time_s, profile="plan" if profile is None else "run", tried=tried)
+
+
+def _part_shares(looking: _Looking, plan: Plan) -> list[float]:
+    """What every machine has of the graph; nothing if its folder is not here, or parts moved."""
+    if plan.parts is not None:
+        return []
+    try:
+        asked = json.loads((looking.folder.path / "run.json").read_bytes())
+        manifest = json.loads((Path(asked["graph"]) / "manifest.json").read_bytes())
+        return [float(share) for share in manifest["shares"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _report(
+    looking: _Looking,
+    plan: Plan | None,
+    profile: Profile | None,
+    pace: Pace,
+    predicted: Seen | None,
+    measured: Seen | None,
+    advice: Advice | None,
+) -> Report:
+    status, events = looking.status, looking.lines("events.jsonl")
+    view = look_at(looking.folder, status.updated_s, {})
+    problem, remedy = view.trouble or ("", "")
+    reports = curves_of(looking.lines("reports.jsonl"))
+    if not reports:
+        looking.missing.append(
+            "The script reported no figures: `headrace.report(loss=...)` draws them here."
+        )
+    seeds = None
+    if plan is not None and pace.measured_s:
+        seeds = float(plan.seeds.sum()) / pace.measured_s
+    return Report(
+        run_id=status.run_id,
+        job=status.job,
+        state=status.state.value,
+        problem=problem,
+        remedy=remedy,
+        began_s=status.since_s,
+        elapsed_s=max(0.0, status.updated_s - status.since_s),
+        attempts=status.attempt,
+        restarts=status.restarts,
+        samples_per_s=seeds,
+        pace=pace,
+        phases=tuple(phases_of(events, status.since_s, status.updated_s)),
+        trainers=trainers_of(predicted, measured),
+        machines=machines_of(predicted, measured),
+        tasks=tasks_of(predicted, measured),
+        assumptions=tuple([] if plan is None or profile is None else assumptions_of(plan, profile)),
+        curves=tuple(reports),
+        decisions=tuple(decisions_of(events, status.since_s)),
+        earlier=tuple(_earlier(looking.folder.path)),
+        advice=advice,
+        plan=None if plan is None else plan_facts(plan),
+        command=_command(looking.folder.path),
+        versions=versions_of(events),
+        made_by=own_version(),
+        missing=tuple(dict.fromkeys(looking.missing)),
+    )
+
+
+def _earlier(folder: Path) -> Iterator[Earlier]:
+    """What lies aside of attempts under other plans."""
+    numbers = [path.name.removeprefix("attempt-") for path in folder.glob("attempt-*")]
+    for number in sorted(int(each) for each in numbers if each.isdecimal()):
+        path = folder / f"attempt-{number}"
+        try:
+            plan = Plan.model_validate_json((path / "plan.json").read_bytes())
+            trace = trace_of_folder(path, plan)
+        except (HeadraceError, OSError, ValueError, KeyError, TypeError):
+            continue
+        steady = steady_iterations(trace, default_skip(trace), plan.job.window)
+        yield Earlier(
+            attempt=number,
+            num_machines=plan.cluster.num_machines,
+            num_iterations=steady.timelines.num_iterations,
+            measured_s=steady.time_s,
+        )
+
+
+def _command(folder: Path) -> str:
+    try:
+        asked = json.loads((folder / "run.json").read_bytes())
+        return command_of(asked) if isinstance(asked, dict) else ""
+    except (OSError, ValueError):
+        return ""

@@ -1,0 +1,258 @@
+"""Rehearse a job: place it, run it in virtual time, say what was found."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from headrace.api.documents.load import find_plan, load_placement
+from headrace.api.results.simulation import Comparison, Simulation, rehearse
+from headrace.core.cluster import Cluster
+from headrace.core.errors import SpecError
+from headrace.core.job import UNLIMITED_WINDOW, Job
+from headrace.core.placement import Placement
+from headrace.core.plan import Plan
+from headrace.core.profile import Profile
+from headrace.core.tasks import TaskGraph
+from headrace.planner.methods import PLACEMENT_METHODS, place
+from headrace.policies.flow import FLOW_POLICIES
+from headrace.profiling.default_profile import default_profile
+from headrace.simulator import Instance, build_instance
+
+__all__ = [
+    "DEFAULT_POLICY",
+    "AnyPlacement",
+    "AnyWindow",
+    "Comparison",
+    "Simulation",
+    "compare",
+    "default_policy",
+    "simulate",
+]
+
+AnyPlacement = Placement | Plan | str | os.PathLike[str]
+"""A placement, a plan, the name of a placement method, or the path of a placement or plan file."""
+
+DEFAULT_POLICY = "priority"
+"""The flow policy where neither the user nor a plan names one."""
+
+AnyWindow = int | Literal["unlimited"] | None
+"""A run-ahead window K >= 1, `unlimited`, or none to take the job's."""
+
+
+def simulate(
+    cluster: Cluster,
+    job: Job,
+    profile: Profile | None = None,
+    placement: AnyPlacement = "colocate",
+    policy: str | None = None,
+    iterations: int | None = None,
+    window: AnyWindow = None,
+    seed: int = 0,
+    record: bool = False,
+) -> Simulation:
+    """Rehearse a job on a cluster in virtual time.
+
+    Args:
+        cluster: The machines.
+        job: The job.
+        profile: Its times and volumes; without one, the synthetic `default_profile`.
+        placement: A placement, a plan, the name of a placement method, or a placement or plan file.
+        policy: Name of a flow policy; the plan's, or `priority`, if not given.
+        iterations: Instead of the job's.
+        window: Run-ahead window instead of the job's: an integer >= 1 or `unlimited`.
+        seed: Seed of all draws; the same seed gives the same result bit for bit.
+        record: Whether to keep the times of every task and flow, for `Simulation.trace`.
+
+    Raises:
+        SpecError: A name is unknown, a file cannot be read, or the values do not belong together.
+        InfeasibleError: The job does not fit the cluster.
+
+    Example:
+        >>> import headrace
+        >>> machines = [headrace.Machine(name="m", count=3, nic="1Gbps")]
+        >>> cluster = headrace.Cluster(machines=machines)
+        >>> job = headrace.Job(trainers=2, batch_size=100, iterations=20)
+        >>> simulation = headrace.simulate(cluster, job)
+        >>> simulation
+        49.55 ms per iteration; 1.052 s for 20 under priority.
+        The network is the bottleneck: m-2 sends at 97% of its 1 Gbps.
+        >>> round(simulation.makespan_s, 3)
+        1.052
+    """
+    if policy is None:
+        policy = default_policy(placement)
+    _check_policy(policy)
+    placed = _place(cluster, job, profile, placement, iterations, window, seed)
+    return placed.rehearse(policy, record)
+
+
+def default_policy(placement: AnyPlacement) -> str:
+    """The flow policy of a plan or plan file, else `priority`.
+
+    Raises:
+        SpecError: There is no such file, or it cannot be understood.
+    """
+    if isinstance(placement, Plan):
+        return placement.policy
+    if isinstance(placement, Placement) or not Path(placement).is_file():
+        return DEFAULT_POLICY
+    plan = None if placement in PLACEMENT_METHODS else find_plan(placement)
+    return DEFAULT_POLICY if plan is None else plan.policy
+
+
+def compare(
+    cluster: Cluster,
+    job: Job,
+    profile: Profile | None = None,
+    policies: Sequence[str] | None = None,
+    placement: AnyPlacement = "colocate",
+    iterations: int | None = None,
+    window: AnyWindow = None,
+    seed: int = 0,
+    on_step: Callable[[str], None] | None = None,
+) -> Comparison:
+    """Rehearse one placed job under several flow policies, all with the same draws.
+
+    Args:
+        cluster: The machines.
+        job: The job.
+        profile: Its times and volumes; without one, the synthetic `default_profile`.
+        policies: Names of flow policies; all of them if not given.
+        placement: A placement, a plan, the name of a placement method, or a placement or plan file.
+        iterations: Instead of the job's.
+        window: Run-ahead window instead of the job's: an integer >= 1 or `unlimited`.
+        seed: Seed of all draws.
+        on_step: Called with the name of every policy before it is rehearsed.
+
+    Raises:
+        SpecError: A name is unknown, a file cannot be read, or the values do not belong together.
+        InfeasibleError: The job does not fit the cluster.
+
+    Example:
+        >>> import headrace
+        >>> machines = [headrace.Machine(name="m", count=3, nic="1Gbps")]
+        >>> cluster = headrace.Cluster(machines=machines)
+        >>> job = headrace.Job(trainers=2, batch_size=100, iterations=20)
+        >>> found = headrace.compare(cluster, job, policies=["maxmin", "fifo"])
+        >>> found
+        maxmin        1.052 s    +0.0%
+        fifo          1.444 s   +37.3%
+        >>> found.best.policy
+        'maxmin'
+    """
+    names = tuple(dict.fromkeys(FLOW_POLICIES if policies is None else policies))
+    if not names:
+        raise SpecError("there is no flow policy to compare", f"name some of {_policy_names()}")
+    for name in names:
+        _check_policy(name)
+    placed = _place(cluster, job, profile, placement, iterations, window, seed)
+    simulations = []
+    for name in names:
+        if on_step is not None:
+            on_step(name)
+        simulations.append(placed.rehearse(name))
+    return Comparison(tuple(simulations))
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A job on its machines, ready to be rehearsed under any policy."""
+
+    cluster: Cluster
+    job: Job
+    profile: Profile
+    placement: Placement
+    placement_name: str
+    instance: Instance
+    graph: TaskGraph
+    planned: bool
+
+    def rehearse(self, policy: str, record: bool = False) -> Simulation:
+        outcome = rehearse(self.instance, policy, self.planned, record)
+        num = self.instance.num_iterations
+        half = replace(self.instance, num_iterations=num // 2)
+        half_s = rehearse(half, policy, self.planned).makespan_s if num > 1 else 0.0
+        return Simulation(
+            cluster=self.cluster,
+            job=self.job,
+            profile=self.profile,
+            placement=self.placement,
+            placement_name=self.placement_name,
+            policy=policy,
+            instance=self.instance,
+            graph=self.graph,
+            planned=self.planned,
+            outcome=outcome,
+            iteration_time_s=(outcome.makespan_s - half_s) / (num - num // 2),
+        )
+
+
+def _place(
+    cluster: Cluster,
+    job: Job,
+    profile: Profile | None,
+    placement: AnyPlacement,
+    iterations: int | None,
+    window: AnyWindow,
+    seed: int,
+) -> _Placed:
+    if iterations is not None and iterations < 1:
+        raise SpecError(f"{iterations} iterations were asked for", "rehearse at least 1")
+    if window == "unlimited":
+        num_ahead: int | None = UNLIMITED_WINDOW
+    elif window is None or window >= 1:
+        num_ahead = window
+    else:
+        raise SpecError(f"the window is {window}", "use 1 for no overlap, more, or `unlimited`")
+    if profile is None:
+        profile = default_profile()
+    found, plan, name = _find_placement(placement, cluster, job, profile, seed)
+    instance, graph = build_instance(
+        cluster,
+        job,
+        profile,
+        found,
+        seeds=None if plan is None or plan.seed_mix is None else plan.seed_mix.array(cluster),
+        num_iterations=iterations,
+        window=num_ahead,
+        seed=seed,
+    )
+    return _Placed(cluster, job, profile, found, name, instance, graph, plan is not None)
+
+
+def _find_placement(
+    placement: AnyPlacement, cluster: Cluster, job: Job, profile: Profile, seed: int
+) -> tuple[Placement, Plan | None, str]:
+    """The placement, the plan that it is part of, if any, and where they come from."""
+    if isinstance(placement, Placement):
+        return placement, None, "given"
+    if isinstance(placement, Plan):
+        return placement.placement.resolve(cluster), placement, "given"
+    if isinstance(placement, str) and placement in PLACEMENT_METHODS:
+        return place(placement, cluster, job, profile, seed), None, placement
+    path = Path(placement)
+    is_a_bare_word = path.name == str(placement) and not path.suffix
+    if is_a_bare_word and not path.exists():
+        likely = difflib.get_close_matches(path.name, PLACEMENT_METHODS, n=1)
+        known = ", ".join(PLACEMENT_METHODS)
+        raise SpecError(
+            f"there is no placement method and no file called {path.name!r}",
+            f"did you mean {likely[0]}?" if likely else f"use {known} or a placement file",
+        )
+    return load_placement(path, cluster, job), find_plan(path), str(path)
+
+
+def _policy_names() -> str:
+    return ", ".join(FLOW_POLICIES)
+
+
+def _check_policy(name: str) -> None:
+    if name not in FLOW_POLICIES:
+        likely = difflib.get_close_matches(name, FLOW_POLICIES, n=1)
+        guess = f"did you mean {likely[0]}? They are" if likely else "use one of"
+        raise SpecError(f"there is no flow policy {name!r}", f"{guess} {_policy_names()}")

@@ -1,0 +1,77 @@
+"""`headrace report`: look back at a run, prediction beside reality."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli import completions
+from headrace.cli.options import AsJson, Runs
+from headrace.cli.output.progress import Stages
+from headrace.cli.paths import check_can_write
+
+if TYPE_CHECKING:
+    from headrace.api.run_status import RunFolder
+
+EXAMPLE = "Example: headrace report 20261115-0830-sage -o report.html --open"
+
+
+def report(
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            help="Id or folder of the run; else the newest.",
+            metavar="RUN",
+            autocompletion=completions.runs,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Else report.html in the run's folder.", metavar="FILE"
+        ),
+    ] = None,
+    runs: Runs = None,
+    show: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
+    advise: Annotated[
+        bool, typer.Option("--advice/--no-advice", help="Rehearse what would help.")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Write one HTML page: what was predicted, what was measured, what would help."""
+    from headrace.api.report import FILE_NAME, find_folder, report_on
+
+    folder = find_folder(run, runs)
+    _check_is_over(folder)
+    path = output or folder.path / FILE_NAME
+    check_can_write(path)
+    with Stages(are_kept=False) as stages:
+        found = report_on(folder.path, advise=advise, on_step=stages.begin)
+    page, figures = found.save(path)
+    if as_json:
+        typer.echo(json.dumps(found.summary() | {"page": str(page), "figures": str(figures)}))
+    else:
+        typer.echo(f"{found.sentence}.")
+        for line in found.verdict:
+            typer.echo(line)
+        typer.echo(f"The report is in {page}, its figures are in {figures}.")
+    if show:
+        import webbrowser
+
+        webbrowser.open(page.resolve().as_uri())
+
+
+def _check_is_over(folder: RunFolder) -> None:
+    """Refuse a run that goes on: its tasks write down what they did when they end."""
+    from headrace.api.run_status import look_at
+    from headrace.core.errors import SpecError
+
+    if not look_at(folder, time.time(), {}).is_over:
+        raise SpecError(
+            f"run {folder.run_id} is not over yet",
+            "watch it with `headrace top`, and ask for the report when it has ended",
+        )

@@ -1,0 +1,120 @@
+"""`headrace plan`: decide where tasks run, or compare two plans."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.cli import completions
+from headrace.cli.options import AsJson
+from headrace.cli.output.progress import steps
+from headrace.cli.paths import check_can_write, find_profile
+
+EXAMPLE = (
+    "Example: headrace plan --cluster c.yaml --job j.yaml -o plan.json\n\n"
+    "Example: headrace plan --diff old.json new.json"
+)
+
+
+def plan(
+    cluster: Annotated[Path | None, typer.Option(help="Cluster file.", metavar="FILE")] = None,
+    job: Annotated[Path | None, typer.Option(help="Job file.", metavar="FILE")] = None,
+    profile: Annotated[
+        Path | None, typer.Option(help="Profile; else a synthetic one.", metavar="FILE")
+    ] = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            help="anneal, etp, colocate, ifs or exact.",
+            metavar="NAME",
+            autocompletion=completions.one_of(*completions.METHODS),
+        ),
+    ] = "anneal",
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="Flow policy; auto rehearses several.",
+            metavar="NAME",
+            autocompletion=completions.one_of("auto", *completions.POLICIES),
+        ),
+    ] = "auto",
+    seed_mix: Annotated[
+        str,
+        typer.Option(
+            help="auto, uniform or local-first.",
+            metavar="NAME",
+            autocompletion=completions.one_of(*completions.SEED_MIXES),
+        ),
+    ] = "auto",
+    budget: Annotated[
+        str | None, typer.Option(help="Search at least so long, e.g. 2s.", metavar="TIME")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of all draws.", metavar="S", min=0)] = 0,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the plan.", metavar="FILE")
+    ] = None,
+    diff: Annotated[
+        tuple[Path, Path] | None, typer.Option(help="Compare two plans.", metavar="A B")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Decide where every task runs, and say how far from the best that is."""
+    from headrace.core.errors import SpecError
+
+    if diff is not None:
+        if cluster or job or profile or output:
+            raise SpecError("--diff only compares two plans", "leave the other files out")
+        _diff(*diff, as_json)
+        return
+    if cluster is None or job is None:
+        missing = "--cluster" if cluster is None else "--job"
+        raise SpecError(f"{missing} is missing", f"add {missing} FILE, or use --diff A B")
+
+    from headrace.api.documents.load import load_cluster, load_job, save_plan
+    from headrace.core.units import parse_seconds
+
+    check_can_write(output)
+    budget_s = None if budget is None else parse_seconds(budget)
+    inputs = (load_cluster(cluster), load_job(job), find_profile(profile))
+    with steps(3) as begin:
+        from headrace.api.plan import plan as make_plan
+        from headrace.api.plan import plan_summary
+
+        found = make_plan(
+            *inputs,
+            method=method,
+            policy=policy,
+            seed_mix=seed_mix,  # type: ignore[arg-type]  # checked by the planner
+            seed=seed,
+            budget_s=budget_s,
+            clock=time.monotonic,
+            on_step=begin,
+        )
+    if output is not None:
+        save_plan(found, output)
+    if as_json:
+        written = None if output is None else str(output)
+        typer.echo(json.dumps(plan_summary(found) | {"output": written}))
+        return
+    from headrace.cli.output.plan_tables import show_plan
+
+    show_plan(found)
+    if output is not None:
+        typer.echo(f"The plan is in {output}: headrace explain {output} says what would help.")
+
+
+def _diff(before: Path, after: Path, as_json: bool) -> None:
+    from headrace.api.documents.load import load_plan
+    from headrace.api.plan import diff_plans
+
+    found = diff_plans(load_plan(before), load_plan(after))
+    if as_json:
+        typer.echo(json.dumps(found.summary()))
+        return
+    from headrace.cli.output.plan_tables import show_diff
+
+    show_diff(found, str(before), str(after))

@@ -1,0 +1,122 @@
+"""`headrace profile`: run a job for some iterations and write down its times and volumes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli import console
+from headrace.cli.options import Address, AsJson, Config, NoTls, Runs, Settings
+from headrace.cli.paths import check_can_write, check_script
+
+if TYPE_CHECKING:
+    from headrace.api.profile import Outlook
+    from headrace.core.plan import Plan
+    from headrace.core.profile import Profile
+
+EXAMPLE = (
+    "Example: headrace profile --plan plan.json --graph parts train.py -o profile.yaml\n\n"
+    "Example: headrace profile --plan plan.json --trace trace.npz -o profile.yaml"
+)
+
+
+def profile(
+    plan: Annotated[Path, typer.Option(help="What to run, or what was run.", metavar="FILE")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The profile to write.", metavar="FILE")
+    ],
+    script: Annotated[
+        Path | None, typer.Argument(help="Python script that trains.", metavar="SCRIPT")
+    ] = None,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Of the script, after --.", metavar="-- ARGS")
+    ] = None,
+    graph: Annotated[
+        Path | None, typer.Option(help="A part per machine of the plan.", metavar="DIR")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Of a run that has ended: run nothing.", metavar="FILE")
+    ] = None,
+    iterations: Annotated[int, typer.Option(help="How many to run.", metavar="N", min=2)] = 50,
+    skip: Annotated[
+        int | None, typer.Option(help="First ones to leave out; else a fifth.", metavar="N", min=0)
+    ] = None,
+    address: Address = None,
+    config: Config = None,
+    settings: Settings = None,
+    runs: Runs = None,
+    no_tls: NoTls = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure task times and volumes of a job, with the confidence of each figure."""
+    from headrace.api.documents.load import load_plan
+    from headrace.api.profile import compare, load_trace, profile_trace, save_profile
+    from headrace.core.errors import SpecError
+
+    check_can_write(output)
+    known = load_plan(plan)
+    if (trace is None) == (script is None):
+        raise SpecError("a profile is of a script or of a trace", "give SCRIPT or --trace")
+    if trace is None:
+        assert script is not None
+        if graph is None:
+            raise SpecError("a run of a plan needs its graph", "give --graph, a directory of parts")
+        check_script(script)
+        wanted = {
+            "plan": known,
+            "graph": graph,
+            "script": script,
+            "arguments": tuple(arguments or ()),
+            "address": address,
+            "runs": runs,
+            "tls": not no_tls,
+            "iterations": iterations,
+        }
+        trace = _run(wanted, config, settings or [], as_json)
+    seen = load_trace(trace)
+    found = profile_trace(seen, known, skip)
+    outlook = compare(seen, known, found, skip=skip)
+    save_profile(found, output)
+    if as_json:
+        written = {"output": str(output), "trace": str(trace), "skipped": found.skipped}
+        typer.echo(json.dumps(outlook.summary() | written))
+        return
+    _show(found, known, outlook)
+    typer.echo(f"The profile is in {output}, the trace in {trace}.")
+
+
+def _run(wanted: dict[str, Any], config: Path | None, settings: list[str], as_json: bool) -> Path:
+    """Run the job; where its trace is."""
+    from headrace.api.run import ClusterRun
+    from headrace.cli.commands.run.run import read_settings, run_shown
+
+    asked = ClusterRun(**wanted, config=read_settings(config, settings))
+    return Path(run_shown(asked, as_json)["folder"]) / "trace.npz"
+
+
+def _show(profile: Profile, plan: Plan, outlook: Outlook) -> None:
+    from rich.table import Table
+
+    from headrace.core.units import format_seconds
+
+    table = Table("task", "machine class", "mean", "95 %", "samples", box=None)
+    for role, kinds in profile.task_times.items():
+        for kind, time in kinds.items():
+            error = "" if time.relative_error is None else f"±{time.relative_error:.1%}"
+            samples = str(time.num_samples or "")
+            table.add_row(role.value, kind, format_seconds(time.mean), error, samples)
+    console.console().print(table)
+    matrix = profile.store_traffic.bytes_per_seed_matrix(plan.cluster.num_machines)
+    per_seed = float(matrix.sum(axis=1).mean())
+    typer.echo(
+        f"Stores send {per_seed:,.0f} bytes per seed, samplers "
+        f"{profile.batch_traffic.bytes_per_seed:,.0f}; the first {profile.skipped} iterations "
+        "were left out."
+    )
+    typer.echo(
+        f"An iteration took {format_seconds(outlook.measured_s)}, a rehearsal of the profile says "
+        f"{format_seconds(outlook.predicted_s)}: {outlook.ratio:.2f} times as long."
+    )

@@ -1,0 +1,389 @@
+"""`headrace run`: train with stores, samplers and trainers, on a cluster or on this machine."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self
+
+import typer
+
+from headrace.cli import completions, console
+from headrace.cli.commands.run.dry_run import show_dry_run
+from headrace.cli.errors import INTERRUPTED_EXIT_CODE
+from headrace.cli.options import (
+    Address,
+    AsJson,
+    Config,
+    NoTls,
+    Runs,
+    Settings,
+    TrafficOption,
+    traffic_of,
+)
+from headrace.cli.paths import check_script
+from headrace.core.errors import DOCS_URL
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+    from headrace.api.run import ClusterRun, LocalRun
+
+CHECKPOINT_EVERY = 100
+MAX_RESTARTS = 3
+LOADERS_PAGE = "data-path.md#from-a-pyg-script-to-a-headrace-script"
+
+EXAMPLE = (
+    "Example: headrace run --plan plan.json --graph parts train.py -- --epochs 10\n\n"
+    "Example: headrace run --local --graph parts train.py"
+)
+
+
+def run(
+    script: Annotated[Path | None, typer.Argument(metavar="SCRIPT", hidden=True)] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="-- ARGS", hidden=True)] = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="Made by headrace plan: run it on Ray.", metavar="FILE")
+    ] = None,
+    auto: Annotated[bool, typer.Option("--auto", help="Profile, plan, run and report.")] = False,
+    cluster: Annotated[
+        Path | None, typer.Option(help="With --auto; else what Ray has.", metavar="FILE")
+    ] = None,
+    job: Annotated[
+        Path | None, typer.Option(help="With --auto; else a usual one.", metavar="FILE")
+    ] = None,
+    graph: Annotated[
+        Path | None, typer.Option(help="Parts; one for each machine.", metavar="DIR")
+    ] = None,
+    address: Address = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would start.")] = False,
+    config: Config = None,
+    settings: Settings = None,
+    name: Annotated[str, typer.Option(help="Of the run; else the job's.", metavar="NAME")] = "",
+    runs: Runs = None,
+    working_dir: Annotated[
+        Path | None, typer.Option(help="Your code.", metavar="DIR", hidden=True)
+    ] = None,
+    pip: Annotated[
+        Path | None, typer.Option(help="Packages that the script needs.", metavar="FILE")
+    ] = None,
+    cache: Annotated[
+        str | None, typer.Option(help="For shipped graphs.", metavar="DIR", hidden=True)
+    ] = None,
+    no_tls: NoTls = False,
+    checkpoint_every: Annotated[
+        int | None,
+        typer.Option(help="Steps; else 100, 0 for none.", metavar="N", min=0),
+    ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            help="Go on with a run, from its last.", metavar="RUN", autocompletion=completions.runs
+        ),
+    ] = None,
+    max_restarts: Annotated[
+        int | None, typer.Option(help="Of a lost task; else 3, 0 to stop.", metavar="N", min=0)
+    ] = None,
+    elastic: Annotated[
+        bool, typer.Option("--elastic", help="Use machines once they are there.")
+    ] = False,
+    replan: Annotated[
+        bool, typer.Option("--replan", help="Plan anew when machines change.")
+    ] = False,
+    independent: Annotated[
+        bool, typer.Option("--independent", help="A model per trainer.")
+    ] = False,
+    allow_nan: Annotated[
+        bool, typer.Option("--allow-nan", help="Go on after infinite gradients.")
+    ] = False,
+    traffic: TrafficOption = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="tensorboard[:DIR] or mlflow[:URI].",
+            metavar="TOOL",
+            autocompletion=completions.one_of(*completions.TRACKERS),
+        ),
+    ] = None,
+    local: Annotated[
+        bool, typer.Option("--local", help="On this machine alone, without Ray.")
+    ] = False,
+    parts: Annotated[
+        Path | None, typer.Option(help="Another name of --graph.", metavar="DIR", hidden=True)
+    ] = None,
+    stores: Annotated[
+        int | None,
+        typer.Option(help="With --local: parts served; else all.", metavar="N", min=0),
+    ] = None,
+    samplers: Annotated[int, typer.Option(help="With --local: processes.", metavar="S", min=0)] = 1,
+    tls: Annotated[bool, typer.Option("--tls", hidden=True)] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train with your PyG SCRIPT, which gets ARGS, on Ray or on this machine."""
+    from headrace.core.errors import SpecError
+
+    if graph is not None and parts is not None:
+        raise SpecError("--graph and --parts are two names of one thing", "give one of them")
+    graph = graph or parts
+    wanted_config = read_settings(config, settings or [])
+    if resume is not None:
+        changes = {
+            "plan": plan,
+            "graph": graph,
+            "script": script,
+            "arguments": None if script is None else tuple(arguments or ()),
+            "address": address,
+            "working_dir": working_dir,
+            "pip": pip,
+            "cache": cache,
+            "checkpoint_every": checkpoint_every,
+            "max_restarts": max_restarts,
+            "elastic": elastic or None,
+            "replan": replan or None,
+            "independent": independent or None,
+            "allow_nan": allow_nan or None,
+            "traffic": traffic_of(traffic),
+            "track": None if track is None else tuple(track),
+        }
+        if local or dry_run or name or auto:
+            raise SpecError(
+                "--resume goes on with a run of a plan, as it was",
+                "leave out --auto, --local, --dry-run and --name",
+            )
+        _resume(resume, runs, changes, wanted_config, as_json)
+        return
+    if script is None:
+        raise SpecError("a run needs a script", "give a Python file that trains")
+    check_script(script)
+    if local and plan is None:
+        from headrace.api.run import LocalRun
+
+        if dry_run:
+            raise SpecError("--dry-run shows where a plan goes", "give --plan, or drop --local")
+        words = tuple(arguments or ())
+        here = LocalRun(script, words, graph, stores, samplers, tls, wanted_config, allow_nan)
+        _run_local(here, tuple(track or ()), as_json)
+    if auto and (plan is not None or local or dry_run):
+        raise SpecError(
+            "--auto makes a plan itself, and runs it", "leave out --plan, --local and --dry-run"
+        )
+    if (plan is None or local) and not auto:
+        raise SpecError("a run needs machines", "give --plan, or say --local to use this one alone")
+    if graph is None:
+        raise SpecError("a run of a plan needs its graph", "give --graph, a directory of parts")
+    if not auto and (cluster or job):
+        raise SpecError("a plan has its own cluster and job", "leave both out, or say --auto")
+    from headrace.api.documents.load import load_plan
+    from headrace.api.run import ClusterRun
+
+    run_of = partial(
+        ClusterRun,
+        graph=graph,
+        script=script,
+        arguments=tuple(arguments or ()),
+        address=address,
+        config=wanted_config,
+        name=name,
+        runs=runs,
+        tls=not no_tls,
+        working_dir=working_dir,
+        pip=pip,
+        cache=cache,
+        checkpoint_every=CHECKPOINT_EVERY if checkpoint_every is None else checkpoint_every,
+        max_restarts=MAX_RESTARTS if max_restarts is None else max_restarts,
+        elastic=elastic,
+        replan=replan or auto,
+        independent=independent,
+        allow_nan=allow_nan,
+        traffic=traffic_of(traffic) or "none",
+        track=tuple(track or ()),
+    )
+    if plan is None:
+        from headrace.cli.commands.run.auto import run_auto
+
+        shown = partial(run_shown, as_json=as_json)
+        run_auto(run_of, graph, cluster, job, address, as_json, shown)
+    elif dry_run:
+        show_dry_run(run_of(load_plan(plan)), as_json)
+    else:
+        _run_cluster(run_of(load_plan(plan)), as_json)
+
+
+def _resume(
+    run_id: str, runs: Path | None, changes: dict[str, Any], config: dict[str, Any], as_json: bool
+) -> None:
+    from headrace.api.documents.load import load_plan
+    from headrace.api.run import find_run, resumed, runs_folder
+
+    given = {name: value for name, value in changes.items() if value is not None}
+    if "plan" in given:
+        given["plan"] = load_plan(given["plan"])
+    folder = find_run(runs_folder(runs), run_id)
+    _run_cluster(resumed(folder, config=config, **given), as_json)
+
+
+def _run_cluster(wanted: ClusterRun, as_json: bool) -> None:
+    summary = run_shown(wanted, as_json)
+    if as_json:
+        typer.echo(json.dumps(summary))
+
+
+def run_shown(wanted: ClusterRun, as_json: bool) -> dict[str, Any]:
+    """Run a plan and show the run; its figures.
+
+    Args:
+        wanted: What to run.
+        as_json: Whether standard output is for figures alone.
+    """
+    from headrace.api.run import Progress, run_cluster
+
+    with Display(Progress().after, as_json) as display:
+        try:
+            summary = run_cluster(wanted, display)
+        except KeyboardInterrupt:
+            display.say("interrupted; all tasks of the run have ended")
+            raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
+    return summary | _figures(display)
+
+
+def _run_local(wanted: LocalRun, track: tuple[str, ...], as_json: bool) -> NoReturn:
+    from headrace.api.run import Progress, run_local
+
+    begin_s = time.perf_counter()
+    with Display(Progress().after, as_json) as display:
+        try:
+            code = run_local(wanted, track, display)
+        except KeyboardInterrupt:
+            display.say("interrupted; all processes of the run have ended")
+            raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
+    if code == 0 and not display.progress.has_asked:
+        console.note(
+            "note: the script took no batch from a headrace loader, so it trained by itself"
+        )
+        console.note(f"  see: {DOCS_URL}{LOADERS_PAGE}")
+    if as_json:
+        summary = {
+            "script": str(wanted.script),
+            "exit_code": code,
+            "elapsed_s": time.perf_counter() - begin_s,
+            "num_samplers": wanted.num_samplers,
+        }
+        typer.echo(json.dumps(summary | _figures(display)))
+    raise typer.Exit(code)
+
+
+def _figures(display: Display) -> dict[str, Any]:
+    progress = display.progress
+    return {
+        "reports": list(progress.reports),
+        "samples_per_s": progress.samples_per_s,
+        "idle_share": progress.idle_share,
+        "waits_for": progress.waits_for,
+    }
+
+
+def read_settings(path: Path | None, settings: list[str]) -> dict[str, Any]:
+    """What the user set for the script: a file, and single values that override it.
+
+    Raises:
+        SpecError: The file or a setting cannot be understood.
+    """
+    import yaml
+
+    from headrace.core.errors import SpecError
+
+    found: dict[str, Any] = {}
+    try:
+        read = yaml.safe_load(path.read_bytes()) if path is not None else {}
+        if not isinstance(read, dict) or not all(isinstance(key, str) for key in read):
+            raise SpecError(f"{path} has no settings", "write `key: value` in every line")
+        found.update(read)
+        for setting in settings:
+            key, equals, value = setting.partition("=")
+            if not key or not equals:
+                raise SpecError(f"{setting!r} is no setting", "write --set key=value")
+            found[key] = yaml.safe_load(value)
+        json.dumps(found)
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror}", "give a YAML file") from None
+    except yaml.YAMLError as error:
+        reason = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise SpecError(f"settings are no YAML: {reason}", "write key=value") from None
+    except TypeError as error:
+        raise SpecError(f"settings are no JSON: {error}", "use numbers and texts") from None
+    return found
+
+
+class Display:
+    """Shows a run: on a terminal a bar that moves, else a line per report.
+
+    Args:
+        after: What is known with the first message; see `Progress.after`.
+        as_json: Whether standard output is for the summary alone.
+
+    Attributes:
+        output: See `RunWatcher`.
+        progress: What is known of the run.
+    """
+
+    def __init__(self, after: Callable[[Mapping[str, Any]], Any], as_json: bool) -> None:
+        self.output: int | None = None if console.has_bars() else 2 if as_json else 1
+        self.progress = after({})
+        self._bars: Bars | None = None
+        self._bar: TaskID | None = None
+        self._as_json = as_json
+
+    def __enter__(self) -> Self:
+        if self.output is None:
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+            text = TextColumn("{task.description}", markup=False)
+            speed = TextColumn("{task.fields[speed]}", markup=False)
+            columns = (text, BarColumn(), MofNCompleteColumn(), speed)
+            self._bars = Progress(*columns, console=console.console(stderr=True), transient=True)
+            self._bars.start()
+            self._bar = self._bars.add_task("starting", total=None, speed="")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def say(self, line: str) -> None:
+        """Something began."""
+        self._write(line)
+
+    def show(self, line: str) -> None:
+        """The script printed a line."""
+        if self._bars is None:
+            typer.echo(line, err=self._as_json)
+        else:
+            self._write(line)
+
+    def tell(self, message: Mapping[str, Any]) -> None:
+        """The trainer has sent figures."""
+        from headrace.api.run import line_of
+
+        self.progress = progress = self.progress.after(message)
+        is_report = message.get("kind") == "report"
+        line = line_of(progress.figures)
+        if self._bars is not None and self._bar is not None:
+            self._bars.update(
+                self._bar,
+                description=line or "training",
+                completed=progress.batch,
+                total=progress.num_batches or None,
+                speed=progress.speed,
+            )
+        if is_report:
+            self._write("  ".join(each for each in (line, progress.speed) if each))
+
+    def _write(self, line: str) -> None:
+        if self._bars is not None:
+            self._bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        else:
+            console.note(line)

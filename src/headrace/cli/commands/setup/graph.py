@@ -1,0 +1,51 @@
+"""`headrace graph`: look at a partitioned graph."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.cli.app import VerbApp
+from headrace.cli.options import AsJson
+from headrace.cli.output.progress import Stages
+
+app = VerbApp(
+    help="Look at a partitioned graph.",
+    epilog="Example: headrace graph info parts",
+)
+
+_Folder = Annotated[Path, typer.Argument(help="Made by headrace partition.", metavar="DIR")]
+
+
+@app.command(epilog="Example: headrace graph info parts")
+def info(folder: _Folder, as_json: AsJson = False) -> None:
+    """Show what a partitioned graph holds and how good its cut is."""
+    from headrace.api.graph import open_graph
+    from headrace.cli.output.graph_tables import show_graph, summary_of
+
+    summary = summary_of(open_graph(folder))
+    if as_json:
+        typer.echo(json.dumps(summary))
+        return
+    show_graph(summary)
+
+
+@app.command(epilog="Example: headrace graph verify parts")
+def verify(folder: _Folder, as_json: AsJson = False) -> None:
+    """Read every byte: checksums, sizes, ids. Exits with 1 if something is wrong."""
+    from headrace.api.graph import verify as find_problems
+
+    with Stages() as stages:
+        problems = find_problems(folder, stages)
+    if as_json:
+        typer.echo(json.dumps({"folder": str(folder), "problems": problems}))
+    elif problems:
+        for problem in problems:
+            typer.echo(problem)
+    else:
+        typer.echo(f"{folder} is as it was written.")
+    if problems:
+        raise typer.Exit(1)

@@ -1,0 +1,182 @@
+"""What goes wrong, as people are told: one problem, one remedy, one page of the documentation."""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import re
+import traceback
+from typing import Any
+
+import typer
+
+from headrace.cli import console
+from headrace.core.errors import (
+    DOCS_URL,
+    ERRORS_PAGE,
+    HeadraceError,
+    MissingExtraError,
+    SpecError,
+)
+
+BUG_EXIT_CODE = 70
+"""EX_SOFTWARE of sysexits.h: the program itself failed."""
+
+INTERRUPTED_EXIT_CODE = 130
+"""128 and the number of SIGINT, as shells count."""
+
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+"""What typer raises for a command line that it cannot read; some versions bring their own click."""
+
+PAGES = {
+    "cluster": "howto/discover.md",
+    "dashboard": "observability.md",
+    "explain": "planner.md#explain",
+    "export": "inference.md",
+    "graph": "graph.md",
+    "infer": "inference.md",
+    "init": "howto/init.md",
+    "logs": "observability.md#logs",
+    "partition": "graph.md",
+    "plan": "planner.md",
+    "profile": "profile.md",
+    "report": "report.md",
+    "run": "running.md",
+    "schema": "files.md",
+    "simulate": "simulator.md",
+    "status": "running.md",
+    "testbed": "testbed.md",
+    "top": "running.md",
+    "trace": "report.md",
+}
+"""The page of each command."""
+
+_EXTRAS = {
+    "cryptography": "train",
+    "kaminpar": "partition",
+    "matplotlib": "report",
+    "mlflow": "track",
+    "ortools": "exact",
+    "pyarrow": "partition",
+    "pymetis": "partition",
+    "pyroute2": "shape",
+    "ray": "train",
+    "safetensors": "train",
+    "tensorboard": "track",
+    "torch": "train",
+    "torch_geometric": "train",
+}
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_SCRIPT_VERBS = ("run", "profile")
+
+
+def tell(error: HeadraceError, verb: str) -> None:
+    """Tell of an error that a command met.
+
+    Args:
+        error: What was met.
+        verb: First word of the command, e.g. `plan`; its page helps if the error names none.
+    """
+    if console.is_verbose() and (error.__traceback__ or error.__cause__):
+        typer.echo("".join(traceback.format_exception(error)).rstrip(), err=True)
+    page = error.page or PAGES.get(verb, ERRORS_PAGE)
+    console.complain(error.problem, error.remedy, DOCS_URL + page)
+
+
+def understood(error: Exception) -> HeadraceError | None:
+    """An error of Python or the system, if it is one that users can mend."""
+    if isinstance(error, HeadraceError):
+        return error
+    if isinstance(error, ModuleNotFoundError):
+        package = (error.name or "").split(".")[0]
+        if package in _EXTRAS:
+            extra = _EXTRAS[package]
+            return MissingExtraError(
+                f"{package} is not installed", f"pip install 'headrace[{extra}]'"
+            )
+    if isinstance(error, MemoryError):
+        return HeadraceError(
+            "this machine has not enough memory for it",
+            "close other programs, or do it on a machine with more memory",
+        )
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return HeadraceError(
+            "another program listens on the port that is to be used",
+            "end it (`ss -tlnp` lists who listens where), or choose another port",
+        )
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return HeadraceError(
+            f"there is no space left to write {error.filename or 'a file'}",
+            "free some space, or write to another disk",
+        )
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return SpecError(
+            f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}",
+            "check the path and who may read and write there",
+        )
+    if "no locator available" in str(error):  # how numba says that it may write nowhere
+        return HeadraceError(
+            "numba finds no directory to keep compiled code in",
+            "set NUMBA_CACHE_DIR to a directory that you may write to",
+        )
+    return None
+
+
+def bug(error: Exception) -> HeadraceError:
+    """An error that users cannot mend."""
+    what = f"{type(error).__name__}: {error}".splitlines()[0]
+    return HeadraceError(
+        f"this is a bug in headrace ({what})",
+        "run it again with --verbose to see where, and report what it prints",
+    )
+
+
+def no_such_command(word: str, path: str, known: list[str]) -> SpecError:
+    """A command that is not there."""
+    likely = difflib.get_close_matches(word, known, n=1)
+    remedy = (
+        f"did you mean `{path} {likely[0]}`?" if likely else f"choose one of {', '.join(known)}"
+    )
+    return SpecError(f"there is no command '{path} {word}'", remedy)
+
+
+def misused(error: Any) -> SpecError:
+    """A command line that cannot be read, as typer saw it."""
+    ctx = getattr(error, "ctx", None)
+    path = ctx.command_path if ctx is not None else "headrace"
+    shows_how = f"`{path} --help` shows how"
+    option = getattr(error, "option_name", "")
+    if hasattr(error, "possibilities"):
+        return SpecError(f"{path} has no option {option}", _other_option(error, path))
+    param = getattr(error, "param", None)
+    if param is None:
+        if option:
+            return SpecError(f"{option} needs a value", shows_how)
+        text = str(error.format_message()).rstrip(".")
+        if "unexpected extra argument" in text and path.split()[-1] in _SCRIPT_VERBS:
+            shows_how = "put -- before the arguments of the script"
+        return SpecError(f"{path}: {text[:1].lower()}{text[1:]}", shows_how)
+    is_argument = param.param_type_name == "argument"
+    metavar = param.metavar or param.name.upper()
+    name = metavar if is_argument else max(param.opts, key=len)
+    if type(error).__name__ == "MissingParameter":
+        what = name if is_argument else f"{name} {metavar}"
+        return SpecError(f"{path}: {name} is missing", f"add {what}; {shows_how}")
+    reason = re.sub(r"^Input should be ", "it should be ", str(error.message))
+    reason = re.sub(r", unable to parse.*", "", reason).rstrip(".")
+    least = getattr(param, "min", None)
+    if least is None:
+        least = getattr(getattr(param, "type", None), "min", None)
+    remedy = f"give a number of at least {least:g}" if least is not None else shows_how
+    return SpecError(f"{path}: {name} has a value that does not fit: {reason}", remedy)
+
+
+def _other_option(error: Any, path: str) -> str:
+    words = path.split()
+    known = [opt for param in error.ctx.command.get_params(error.ctx) for opt in param.opts]
+    likely = difflib.get_close_matches(error.option_name, known, n=1, cutoff=0.6)
+    if likely:
+        return f"did you mean {likely[0]}?"
+    if words[-1] in _SCRIPT_VERBS:
+        return f"put -- before the arguments of the script, as in `-- {error.option_name}`"
+    return f"`{path} --help` lists the options"

@@ -1,0 +1,182 @@
+"""What `headrace plan` and `headrace explain` show people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from headrace.cli import console as voice
+from headrace.core.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from headrace.api.plan import Explanation, PlanDiff
+    from headrace.core.plan import Plan
+
+MAX_ROWS = 32
+"""Rows of a table of machines or moves."""
+
+_LIMITS = {
+    "nic": "network card",
+    "cycle": "parameter cycle",
+    "task": "longest task",
+    "latency": "latency / window",
+}
+
+
+def show_plan(plan: Plan) -> None:
+    """Print the decision, its prediction and certificate, and a row per machine."""
+    console = voice.console()
+    _figures(console, _decision(plan) | _prediction(plan) | _certificate(plan))
+    console.print()
+    console.print(_terms_table(plan))
+    console.print()
+    table, num_hidden = _machines_table(plan)
+    console.print(table)
+    if num_hidden:
+        console.print(f"... and {num_hidden} machines more (the plan file lists all)", markup=False)
+
+
+def show_explanation(explanation: Explanation) -> None:
+    """Print the bottleneck and the remedies, best first."""
+    console, plan = voice.console(), explanation.plan
+    _figures(console, _decision(plan) | _prediction(plan) | _certificate(plan))
+    console.print()
+    console.print(_terms_table(plan))
+    console.print()
+    _print(console, f"The bottleneck is {explanation.bottleneck}.")
+    if not explanation.remedies:
+        return
+    console.print()
+    basis = "rehearsed time" if explanation.is_rehearsed else "objective"
+    _print(console, f"What would help, by planning again ({basis} per iteration):")
+    for remedy in explanation.remedies:
+        _print(console, f"  {remedy.sentence()} ({format_seconds(remedy.time_s)})")
+
+
+def show_diff(diff: PlanDiff, before: str, after: str) -> None:
+    """Print what differs between two plans."""
+    from rich.table import Table
+    from rich.text import Text
+
+    console = voice.console()
+    table = Table(box=None, pad_edge=False)
+    for heading in ("", before, after):
+        table.add_column(Text(heading))
+    old, new = (
+        _decision(plan) | _prediction(plan) | _certificate(plan)
+        for plan in (diff.before, diff.after)
+    )
+    for name in dict.fromkeys([*old, *new]):
+        one, other = old.get(name, ""), new.get(name, "")
+        table.add_row(name, Text(one), Text(other), style=None if one == other else "bold")
+    console.print(table)
+    console.print()
+    if diff.changed_inputs:
+        _print(console, f"They were made for another {' and '.join(diff.changed_inputs)}.")
+    if diff.saving is not None:
+        verb = "saves" if diff.saving >= 0 else "costs"
+        _print(console, f"The second {verb} {abs(diff.saving):.1%} of the time per iteration.")
+    if not diff.moves:
+        _print(console, "Every task runs where it did.")
+        return
+    _print(console, f"{len(diff.moves)} tasks moved:")
+    for move in diff.moves[:MAX_ROWS]:
+        _print(console, f"  {move.task}: {move.before or 'nowhere'} -> {move.after or 'nowhere'}")
+    if len(diff.moves) > MAX_ROWS:
+        _print(console, f"  ... and {len(diff.moves) - MAX_ROWS} more (--json lists all)")
+
+
+def _print(console: Console, text: str) -> None:
+    console.print(text, markup=False, soft_wrap=True)
+
+
+def _figures(console: Console, figures: dict[str, str]) -> None:
+    for name, figure in figures.items():
+        _print(console, f"{name:<20}{figure}")
+
+
+def _decision(plan: Plan) -> dict[str, str]:
+    searches = "" if plan.rounds == 1 else f", {plan.rounds} rounds"
+    figures = {"method": f"{plan.method} (seed {plan.seed}{searches})", "policy": plan.policy}
+    if plan.seed_mix_name == "uniform":
+        return figures | {"seed mix": "uniform"}
+    saved = 1 - plan.network_bytes / plan.uniform_network_bytes
+    return figures | {
+        "seed mix": f"{plan.seed_mix_name}: {format_bytes(plan.network_bytes)} per iteration on "
+        f"the network, {saved:.0%} less than a uniform mix"
+    }
+
+
+def _prediction(plan: Plan) -> dict[str, str]:
+    predicted, job = plan.predicted, plan.job
+    if predicted is None:
+        return {
+            "makespan": "not rehearsed, the job is too large; "
+            f"{format_seconds(plan.terms.time_s)} per iteration by the objective"
+        }
+    figures = {
+        "makespan": f"{format_seconds(predicted.makespan_s)} for {predicted.iterations} "
+        f"iterations, window {predicted.window or 'unlimited'}",
+        "time per iteration": f"{format_seconds(predicted.iteration_time_s)} (mean of all)",
+    }
+    if job.iterations > predicted.iterations:
+        whole_s = predicted.iteration_time_s * job.iterations
+        figures["whole job"] = f"about {format_seconds(whole_s)} for {job.iterations} iterations"
+    return figures
+
+
+def _certificate(plan: Plan) -> dict[str, str]:
+    bound = f"{format_seconds(plan.bound_s)} per iteration"
+    if plan.proven:
+        return {"lower bound": f"{bound}; no placement has a smaller objective (proven)"}
+    return {"lower bound": f"{bound}; the objective is {plan.gap:.2%} above it"}
+
+
+def _terms_table(plan: Plan) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    from headrace.api.plan import limit_of
+
+    terms, window = plan.terms, plan.job.window
+    largest = limit_of(plan)
+    rows = {
+        "nic": (terms.nic_s, terms.busiest_nic),
+        "cycle": (terms.cycle_s, ""),
+        "task": (terms.task_s, ""),
+        "latency": (
+            terms.latency_s / window if window else 0.0,
+            "" if window else "the window is unlimited",
+        ),
+    }
+    table = Table(box=None, pad_edge=False)
+    table.add_column("limit")
+    table.add_column("per iteration", justify="right")
+    table.add_column("")
+    for name, (time_s, note) in rows.items():
+        style = "bold" if name == largest else None
+        table.add_row(_LIMITS[name], format_seconds(time_s), Text(note), style=style)
+    return table
+
+
+def _machines_table(plan: Plan) -> tuple[Table, int]:
+    from rich.table import Table
+    from rich.text import Text
+
+    columns = {
+        "samplers": Counter(plan.placement.samplers),
+        "trainers": Counter(plan.placement.trainers),
+    }
+    if plan.placement.servers:
+        columns["servers"] = Counter(plan.placement.servers)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("machine")
+    for heading in columns:
+        table.add_column(heading, justify="right")
+    hosts = plan.cluster.hosts
+    for host in hosts[:MAX_ROWS]:
+        table.add_row(Text(host.name), *(str(counts[host.name]) for counts in columns.values()))
+    return table, max(0, len(hosts) - MAX_ROWS)

@@ -1,0 +1,99 @@
+"""What `headrace simulate` shows people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.cli import console as voice
+from headrace.core.units import format_seconds
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from headrace.api.simulate import Comparison, Simulation
+
+MAX_MACHINES = 32
+"""Rows of the machine table; beyond that it shows the busiest only."""
+
+_HEADINGS = {"store": "stores", "sampler": "samplers", "trainer": "trainers", "ps": "servers"}
+
+
+def show_simulation(simulation: Simulation) -> None:
+    """Print the headline, a row per machine and the bottleneck."""
+    console = voice.console()
+    figures = {
+        "makespan": f"{format_seconds(simulation.makespan_s)} for "
+        f"{simulation.instance.num_iterations} iterations",
+        "time per iteration": f"{format_seconds(simulation.iteration_time_s)} in steady state "
+        f"(mean of all: {format_seconds(simulation.mean_iteration_time_s)})",
+        "policy": simulation.policy,
+        "placement": simulation.placement_name,
+        "window": str(simulation.window),
+    }
+    for name, figure in figures.items():
+        console.print(f"{name:<20}{figure}", markup=False, soft_wrap=True)
+    console.print()
+    table, num_hidden = _machine_table(simulation)
+    console.print(table)
+    if num_hidden:
+        console.print(f"... and {num_hidden} less busy machines (--json lists all)", markup=False)
+    console.print()
+    console.print(simulation.nics.sentence(), markup=False, soft_wrap=True)
+
+
+def show_comparison(comparison: Comparison) -> None:
+    """Print one row per policy."""
+    from rich.table import Table
+
+    console = voice.console()
+    first = comparison.simulations[0]
+    console.print(
+        f"{first.instance.num_iterations} iterations, window {first.window}, placement "
+        f"{first.placement_name}",
+        markup=False,
+        soft_wrap=True,
+    )
+    console.print()
+    table = Table(box=None, pad_edge=False)
+    table.add_column("policy")
+    for heading in ("makespan", "mean/iter", "steady/iter", "vs best"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("busiest NIC")
+    table.add_column("busy", justify="right", no_wrap=True)
+    best = comparison.best
+    for each in comparison.simulations:
+        excess = comparison.relative_makespan(each) - 1
+        table.add_row(
+            each.policy,
+            format_seconds(each.makespan_s),
+            format_seconds(each.mean_iteration_time_s),
+            format_seconds(each.iteration_time_s),
+            "best" if each is best else f"+{excess:.1%}",
+            each.nics.busiest or "none",
+            f"{each.nics.busiest_utilisation:.0%}",
+            style="bold" if each is best else None,
+        )
+    console.print(table)
+
+
+def _machine_table(simulation: Simulation) -> tuple[Table, int]:
+    from rich.table import Table
+    from rich.text import Text
+
+    nics, counts = simulation.nics, simulation.num_tasks()
+    roles = [role for role in _HEADINGS if any(role in tasks for tasks in counts)]
+    table = Table(box=None, pad_edge=False)
+    table.add_column("machine")
+    for heading in (*(_HEADINGS[role] for role in roles), "NIC in", "NIC out"):
+        table.add_column(heading, justify="right")
+    machines = list(range(simulation.cluster.num_machines))
+    if len(machines) > MAX_MACHINES:
+        machines.sort(key=lambda m: -max(nics.in_utilisation[m], nics.out_utilisation[m]))
+    for m in machines[:MAX_MACHINES]:
+        table.add_row(
+            Text(simulation.cluster.hosts[m].name),
+            *(str(counts[m].get(role, 0)) for role in roles),
+            f"{nics.in_utilisation[m]:.0%}",
+            f"{nics.out_utilisation[m]:.0%}",
+        )
+    return table, max(0, len(machines) - MAX_MACHINES)

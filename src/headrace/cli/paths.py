@@ -1,0 +1,75 @@
+"""Files named on the command line: found before long work starts."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.cli import console
+
+if TYPE_CHECKING:
+    from headrace.core.profile import Profile
+
+
+def find_profile(path: Path | None) -> Profile:
+    """Read a profile; without one take the synthetic one, and say so.
+
+    Raises:
+        SpecError: The file cannot be understood.
+    """
+    from headrace.api.documents.load import load_profile
+    from headrace.profiling.default_profile import default_profile
+
+    if path is not None:
+        return load_profile(path)
+    profile = default_profile()
+    what, _, figures = profile.note.partition(", ")
+    console.note(f"note: no --profile, so all times and volumes are synthetic: {what}")
+    console.detail(f"synthetic are {figures}")
+    return profile
+
+
+def check_can_write(path: Path | None) -> None:
+    """Refuse early what could not be written later.
+
+    Raises:
+        SpecError: The path is a directory, or its directory does not exist.
+    """
+    from headrace.core.errors import SpecError
+
+    if path is not None and path.is_dir():
+        raise SpecError(f"{path} is a directory", "name the file to write")
+    if path is not None and not path.parent.is_dir():
+        raise SpecError(
+            f"{path.parent} is no directory, so {path} cannot be written",
+            f"make it with `mkdir -p {path.parent}`, or write elsewhere",
+        )
+
+
+def check_script(path: Path) -> None:
+    """Refuse early a script that could not start: every task of a run would have to, first.
+
+    Raises:
+        SpecError: There is no such file, or it is no Python.
+    """
+    from headrace.core.errors import SpecError
+
+    if path.is_dir():
+        raise SpecError(f"{path} is a directory, not a script", "name a Python file in it")
+    if not path.is_file():
+        siblings = [each.name for each in path.parent.glob("*.py")]
+        likely = difflib.get_close_matches(path.name, siblings, n=1)
+        remedy = f"did you mean {path.with_name(likely[0])}?" if likely else "give a Python file"
+        raise SpecError(f"there is no script {path}", remedy)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise SpecError(
+            f"{path}, line {error.lineno or 1}: this is not Python ({error.msg})",
+            f"mend the script; `python {path}` shows the place",
+        ) from None
+    except ValueError:
+        raise SpecError(f"{path} is not a text file", "give a Python file") from None

@@ -1,0 +1,143 @@
+"""What a source becomes on disk, decided and checked before anything is written."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.core.cluster import Cluster
+from headrace.core.errors import SpecError
+from headrace.graph.build.csc import id_dtype
+from headrace.graph.format.dtypes import stored_as
+from headrace.graph.format.manifest import ColumnInfo, check_column_names, numpy_dtype
+from headrace.graph.schema import Column, GraphSource
+from headrace.graph.sources.validate import check_links, check_splits, written
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A source and how its columns are stored.
+
+    Attributes:
+        source: The graph.
+        node_columns: Of every node type.
+        edge_columns: Of every edge type.
+    """
+
+    source: GraphSource
+    node_columns: tuple[tuple[ColumnInfo, ...], ...]
+    edge_columns: tuple[tuple[ColumnInfo, ...], ...]
+
+    @classmethod
+    def of(cls, source: GraphSource, feature_dtype: str | None) -> Layout:
+        """Decide how to store a source.
+
+        Raises:
+            SpecError: Something in it cannot be stored.
+        """
+        for nodes in source.nodes:
+            check_column_names([column.name for column in nodes.columns])
+            check_splits(nodes)
+        for edges in source.edges:
+            check_column_names([column.name for column in edges.columns])
+        _check_link_types(source)
+        for links in source.links:
+            check_links(links, {table.name: table.num_nodes for table in source.nodes})
+        return cls(
+            source,
+            tuple(tuple(stored_as(c, feature_dtype) for c in n.columns) for n in source.nodes),
+            tuple(tuple(stored_as(c, None) for c in e.columns) for e in source.edges),
+        )
+
+    def describe(self) -> object:
+        """What is the same in two runs that write the same."""
+        nodes = [(t.name, t.num_nodes, _crcs(t.splits)) for t in self.source.nodes]
+        edges = [(t.edge_type, t.num_edges, t.keep_ids) for t in self.source.edges]
+        return self.source.name, nodes, edges, self.node_columns, self.edge_columns
+
+    def num_bytes(self) -> int:
+        """Of all files, but for halos; with the spools of edge columns while they are needed."""
+        num = 0
+        for nodes, columns in zip(self.source.nodes, self.node_columns, strict=True):
+            num += nodes.num_nodes * (_row_bytes(columns) + 2 * id_dtype(nodes.num_nodes).itemsize)
+            num += sum(8 * len(ids) for ids in nodes.splits.values())
+        spool = 0
+        for edges, columns in zip(self.source.edges, self.edge_columns, strict=True):
+            src, dst = (self.source.type_index(edges.edge_type[i]) for i in (0, 2))
+            index_bytes = id_dtype(self.source.nodes[src].num_nodes).itemsize
+            id_bytes = id_dtype(edges.num_edges).itemsize if edges.keep_ids else 0
+            num += edges.num_edges * (index_bytes + id_bytes + _row_bytes(columns))
+            num += 8 * self.source.nodes[dst].num_nodes
+            spool = max(spool, edges.num_edges * _row_bytes(columns))
+        return num + spool + sum(16 * len(links.src) for links in self.source.links)
+
+
+def _check_link_types(source: GraphSource) -> None:
+    types = [table.edge_type for table in source.edges]
+    seen = set()
+    for links in source.links:
+        if links.edge_type not in types:
+            raise SpecError(
+                f"{links.split} links are of type {written(links.edge_type)}, which no edges are",
+                f"use one of {', '.join(written(each) for each in types[:8])}",
+            )
+        if (links.split, links.edge_type) in seen:
+            raise SpecError(
+                f"{links.split} links of {written(links.edge_type)} are given twice",
+                "join both tables",
+            )
+        seen.add((links.split, links.edge_type))
+
+
+def _row_bytes(columns: Sequence[ColumnInfo]) -> int:
+    return sum(numpy_dtype(info.dtype).itemsize * math.prod(info.shape) for info in columns)
+
+
+def _crcs(arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
+    return {name: zlib.crc32(np.ascontiguousarray(array).data) for name, array in arrays.items()}
+
+
+_CHUNK_BYTES = 1 << 26
+_CHUNK_ROWS = 1 << 21
+
+
+def read_chunks(column: Column, num_rows: int) -> Iterator[tuple[int, np.ndarray]]:
+    """All rows of a column, in order.
+
+    Yields:
+        The number of the first row, and some rows.
+
+    Raises:
+        SpecError: The column does not give what it promises.
+    """
+    row_bytes = np.dtype(column.dtype).itemsize * math.prod(column.shape)
+    step = max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // max(1, row_bytes)))
+    for start in range(0, num_rows, step):
+        stop = min(start + step, num_rows)
+        rows = np.asarray(column.read(start, stop))
+        if rows.shape != (stop - start, *column.shape) or rows.dtype != column.dtype:
+            raise SpecError(
+                f"column {column.name!r} gave {rows.dtype} {rows.shape} for rows {start} to "
+                f"{stop}, it should be {column.dtype} {(stop - start, *column.shape)}",
+                "check that its file is complete",
+            )
+        yield start, rows
+
+
+def shares_of(cluster: Cluster) -> np.ndarray:
+    """Share of the graph for every machine, as large as its scarcer capacity allows.
+
+    A part fills memory and is read through the network card, so a machine's share is the smaller of
+    its shares of all memory and of all outgoing bandwidth, scaled so that all add up to one. A
+    machine that states no memory counts by its network card alone.
+    """
+    memory = cluster.capacities(("memory",))[:, 0]
+    nic = cluster.nic_out_bytes_per_s()
+    shares = nic / nic.sum()
+    if np.all(memory > 0):
+        shares = np.minimum(shares, memory / memory.sum())
+    return np.asarray(shares / shares.sum())

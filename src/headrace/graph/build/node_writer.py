@@ -1,0 +1,278 @@
+"""Write parts: every table is read once, in order, and its rows go to where they belong.
+
+New ids rise with original ids inside each second-level cluster, so a chunk of rows becomes one
+stretch per cluster, and the disk sees a few long writes instead of many short ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+from pydantic import JsonValue, TypeAdapter
+
+from headrace.graph.adjacency import Csc
+from headrace.graph.build.edge_writer import EdgeWriter
+from headrace.graph.build.layout import Layout, read_chunks
+from headrace.graph.build.node_ids import Numbering, number
+from headrace.graph.build.resume_log import Progress
+from headrace.graph.format.array_files import (
+    SplitArray,
+    check_space,
+    is_intact,
+    map_array,
+    reporting_full_disk,
+    write_array,
+)
+from headrace.graph.format.dtypes import convert
+from headrace.graph.format.manifest import (
+    LABELS,
+    ColumnInfo,
+    EdgeInfo,
+    FileInfo,
+    LinkInfo,
+    Manifest,
+    NodeInfo,
+    ids_path,
+    link_path,
+    node_path,
+    save_manifest,
+)
+from headrace.graph.schema import SPLITS, Column, GraphSource, Nobody, Watcher
+
+_PROGRESS = "progress.json"
+_FILES = TypeAdapter(dict[str, FileInfo])
+
+
+def write_parts(
+    source: GraphSource,
+    cscs: Sequence[Csc],
+    parts: np.ndarray,
+    clusters: np.ndarray | None,
+    folder: Path,
+    *,
+    num_parts: int,
+    feature_dtype: str | None = None,
+    method: str = "",
+    seed: int = 0,
+    shares: Sequence[float] | None = None,
+    quality: object = None,
+    watcher: Watcher | None = None,
+) -> Manifest:
+    """Write all parts and their manifest; go on where an earlier call with the same parts was.
+
+    Memory needed is about 16 bytes per node and some chunks, whatever the number of edges.
+
+    Args:
+        source: The graph. Columns are read once, in order.
+        cscs: Topology of every edge type.
+        parts: Part of every node, all types in one row.
+        clusters: Second-level cluster of every node inside its part; none for one per part.
+        folder: Where to write; made if need be. Nobody should open it before this returns.
+        num_parts: How many parts.
+        feature_dtype: `float32`, `float16` or `bfloat16` for floating columns called `x`; as they
+            are if not given.
+        method: Name of the partitioner, for the manifest.
+        seed: Of the partitioner, for the manifest.
+        shares: Of the graph, per part, for the manifest; equal if not given.
+        quality: How good the cut is, for the manifest: a mapping or a dataclass.
+        watcher: Is told of the stages.
+
+    Raises:
+        SpecError: The source does not hold what it promises, parts are not those of its nodes, or
+            the disk is full.
+    """
+    layout = Layout.of(source, feature_dtype)
+    numberings = number(source, parts, clusters, num_parts)
+    needed_bytes = layout.num_bytes()
+    folder.mkdir(parents=True, exist_ok=True)
+    check_space(folder, needed_bytes)
+    crcs = [zlib.crc32(np.ascontiguousarray(a).data) for a in (parts, clusters) if a is not None]
+    progress = Progress(folder / _PROGRESS, repr((layout.describe(), num_parts, crcs)))
+    if not progress.has_begun:
+        _clear(folder)
+    writing = _Writing(layout, cscs, numberings, folder, progress, watcher or Nobody())
+    with reporting_full_disk(folder, needed_bytes):
+        nodes, edges = writing.write_nodes(), writing.write_edges()
+        manifest = Manifest(
+            name=source.name,
+            num_parts=num_parts,
+            method=method,
+            seed=seed,
+            shares=tuple(shares) if shares is not None else (1 / num_parts,) * num_parts,
+            num_clusters=numberings[0].bounds.shape[1] - 1,
+            nodes=nodes,
+            edges=edges,
+            links=writing.write_links(),
+            quality=cast("Mapping[str, JsonValue]", _plain(quality)) if quality else {},
+            note=source.note,
+            files=dict(sorted(writing.files.items())),
+        )
+        save_manifest(manifest, folder)
+    (folder / _PROGRESS).unlink()
+    return manifest
+
+
+class _Writing:
+    """One run."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        cscs: Sequence[Csc],
+        numberings: Sequence[Numbering],
+        folder: Path,
+        progress: Progress,
+        watcher: Watcher,
+    ) -> None:
+        self._layout = layout
+        self._source = layout.source
+        self._cscs = cscs
+        self._numberings = numberings
+        self._folder = folder
+        self._progress = progress
+        self._watcher = watcher
+        self.files: dict[str, FileInfo] = {}
+
+    def write_nodes(self) -> tuple[NodeInfo, ...]:
+        found = []
+        for t, table in enumerate(self._source.nodes):
+            numbering, columns = self._numberings[t], self._layout.node_columns[t]
+            splits = {}
+            self._step(f"node-{t}", partial(self._write_ids, t))
+            for split in SPLITS:
+                if split in table.splits:
+                    local = _local(numbering, table.splits[split])
+                    splits[split] = tuple(len(ids) for ids in local)
+                    for part, ids in enumerate(local):
+                        path = node_path(part, t, split)
+                        self.files |= write_array(self._folder, path, ids)
+            for column, info in zip(table.columns, columns, strict=True):
+                step = f"node-{t}/{info.name}"
+                self._step(step, partial(self._write_column, t, column, info))
+            offsets = tuple(numbering.offsets.tolist())
+            found.append(
+                NodeInfo(
+                    name=table.name,
+                    offsets=offsets,
+                    columns=columns,
+                    splits=splits,
+                    num_classes=self._num_classes(t, columns),
+                )
+            )
+        return tuple(found)
+
+    def _num_classes(self, t: int, columns: Sequence[ColumnInfo]) -> int | None:
+        """One more than the largest label, so that whoever has not all parts knows it too."""
+        labels = next((column for column in columns if column.name == LABELS), None)
+        if labels is None or labels.shape or not labels.dtype.startswith(("int", "uint")):
+            return None
+        paths = [node_path(part, t, LABELS) for part in range(len(self._numberings[t].offsets) - 1)]
+        parts = [map_array(self._folder / path, self.files[path]) for path in paths]
+        return max((int(each.max(initial=-1)) for each in parts), default=-1) + 1
+
+    def write_edges(self) -> tuple[EdgeInfo, ...]:
+        found = []
+        for e, (table, csc) in enumerate(zip(self._source.edges, self._cscs, strict=True)):
+            src, relation, dst = table.edge_type
+            columns = self._layout.edge_columns[e]
+            ends = [self._numberings[self._source.type_index(name)] for name in (src, dst)]
+            writer = EdgeWriter(self._folder, e, table, columns, csc, ends[0], ends[1])
+            self._step(f"edge-{e}", partial(writer.write, self._watcher))
+            found.append(
+                EdgeInfo(
+                    src=src,
+                    relation=relation,
+                    dst=dst,
+                    offsets=tuple(writer.offsets.tolist()),
+                    columns=columns,
+                    has_ids=table.keep_ids,
+                )
+            )
+        return tuple(found)
+
+    def write_links(self) -> tuple[LinkInfo, ...]:
+        types = [table.edge_type for table in self._source.edges]
+        found = []
+        for links in self._source.links:
+            src, dst = (self._source.type_index(links.edge_type[i]) for i in (0, 2))
+            ends = [
+                self._numberings[src].new_ids[links.src].astype(np.int64),
+                self._numberings[dst].new_ids[links.dst].astype(np.int64),
+            ]
+            e = types.index(links.edge_type)
+            self.files |= write_array(self._folder, link_path(links.split, e), np.stack(ends))
+            split = cast("Literal['train', 'val', 'test']", links.split)
+            found.append(LinkInfo(split=split, edge=e, num_links=len(links.src)))
+        return tuple(found)
+
+    def _step(self, name: str, write: Callable[[], dict[str, FileInfo]]) -> None:
+        if self._progress.is_done(name):
+            files = _FILES.validate_python(self._progress.result(name))
+            if all(is_intact(self._folder / path, info) for path, info in files.items()):
+                self.files |= files
+                return
+        files = write()
+        self._progress.finish(name, _FILES.dump_python(files, mode="json"))
+        self.files |= files
+
+    def _write_ids(self, t: int) -> dict[str, FileInfo]:
+        numbering = self._numberings[t]
+        dtype = numbering.new_ids.dtype
+        files = write_array(self._folder, ids_path(t), numbering.new_ids)
+        for part, bounds in enumerate(numbering.bounds):
+            path = node_path(part, t, "clusters")
+            files |= write_array(self._folder, path, bounds - bounds[0])
+        # Original ids are the column of row numbers.
+        ids = Column("ids", dtype, (), lambda start, stop: np.arange(start, stop, dtype=dtype))
+        return files | self._write_rows(t, ids, dtype.name)
+
+    def _write_column(self, t: int, column: Column, info: ColumnInfo) -> dict[str, FileInfo]:
+        table = self._source.nodes[t]
+        self._watcher.begin(f"writing {info.name} of {table.name}", table.num_nodes)
+        return self._write_rows(t, column, info.dtype)
+
+    def _write_rows(self, t: int, column: Column, dtype: str) -> dict[str, FileInfo]:
+        numbering = self._numberings[t]
+        paths = [node_path(part, t, column.name) for part in range(len(numbering.bounds))]
+        split = SplitArray(self._folder, paths, numbering.offsets, dtype, tuple(column.shape))
+        for start, rows in read_chunks(column, len(numbering.new_ids)):
+            new_ids = numbering.new_ids[start : start + len(rows)].astype(np.int64)
+            order = np.argsort(new_ids)
+            ones = np.ones(len(rows), np.int64)
+            split.put(new_ids[order], ones, convert(rows, dtype)[order])
+        return split.seal()
+
+
+def _local(numbering: Numbering, ids: np.ndarray) -> list[np.ndarray]:
+    """Some nodes of every part, by ascending local ids."""
+    offsets = numbering.offsets
+    new_ids = np.sort(numbering.new_ids[ids].astype(np.int64))
+    cuts = np.searchsorted(new_ids, offsets[1:-1])
+    return [own - offset for own, offset in zip(np.split(new_ids, cuts), offsets, strict=False)]
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a run with other parts left."""
+    for pattern in ("part-*", "ids", "links"):
+        for path in folder.glob(pattern):
+            shutil.rmtree(path)
+
+
+def _plain(value: Any) -> JsonValue:
+    """A value as JSON has it."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: _plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return cast("JsonValue", value)

@@ -1,0 +1,284 @@
+"""From a source to a directory of parts: read, cut, balance, order, write.
+
+Every stage leaves its result in a folder beside the one asked for and is not repeated when a killed
+run is started again. The directory itself appears only when all of it is there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from headrace.core.errors import SpecError
+from headrace.graph.adjacency import Adjacency, Csc
+from headrace.graph.build.csc import build_adjacency, build_csc, open_adjacency, open_csc
+from headrace.graph.build.cut_quality import Quality, measure
+from headrace.graph.build.node_writer import write_parts
+from headrace.graph.build.resume_log import Progress
+from headrace.graph.format.array_files import reporting_full_disk
+from headrace.graph.format.manifest import Manifest
+from headrace.graph.partitioners._base import Constraint, Question
+from headrace.graph.partitioners.g3_communication import balance_communication
+from headrace.graph.partitioners.rebalance import repair
+from headrace.graph.partitioners.select import check_method, choose_method, find_partitioner
+from headrace.graph.partitioners.subclusters import second_level
+from headrace.graph.schema import SPLITS, GraphSource, Nobody, Watcher, watched
+from headrace.graph.sources.validate import checked
+
+BALANCED = ("nodes", "edges", "train")
+"""What parts get equal shares of unless told otherwise."""
+
+_CAN_BALANCE = (*BALANCED, "val", "test")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to make of a graph.
+
+    Attributes:
+        shares: Of the graph, per part; adds up to one.
+        method: Name of a partitioner, or `auto`.
+        balance: Of what every part gets its share: `nodes`, `edges`, `train`, `val`, `test`.
+        tolerance: How far a part may be above its share.
+        num_clusters: Second-level clusters in every part, one per trainer of its machine.
+        feature_dtype: `float32`, `float16` or `bfloat16` for floating features; as they are if not
+            given.
+        seed: Of all choices.
+    """
+
+    shares: tuple[float, ...]
+    method: str = "auto"
+    balance: tuple[str, ...] = BALANCED
+    tolerance: float = 0.05
+    num_clusters: int = 1
+    feature_dtype: str | None = None
+    seed: int = 0
+
+
+def partition(
+    source: GraphSource, wanted: Wanted, folder: Path, watcher: Watcher | None = None
+) -> Manifest:
+    """Cut a graph into parts and write them.
+
+    Args:
+        source: The graph.
+        wanted: What to make of it.
+        folder: Where to put it; must not exist yet.
+        watcher: Is told of the stages.
+
+    Raises:
+        SpecError: The source is broken, or what is wanted cannot be had.
+        MissingExtraError: The partitioner is not installed.
+    """
+    _check(source, wanted, folder)
+    source = checked(source)
+    partial = folder.with_name(folder.name + ".partial")
+    work = folder.with_name(folder.name + ".work")
+    try:
+        # Neighbour lists beside the source's own size are what takes room before parts are written.
+        with reporting_full_disk(folder.parent, 8 * source.num_edges + 16 * source.num_nodes):
+            made = _Making(source, wanted, partial, work, watcher or Nobody()).run()
+    except SpecError:
+        # A broken input stays broken, and a full disk is full of what was written.
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    partial.rename(folder)
+    shutil.rmtree(work)
+    return made
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse early a folder that could not be made later.
+
+    Raises:
+        SpecError: It is there already, or nothing may be made where it is to be.
+    """
+    if folder.exists():
+        raise SpecError(f"{folder} exists already", "choose another name or remove it")
+    above = next(each for each in folder.absolute().parents if each.exists())
+    if not above.is_dir():
+        raise SpecError(f"{folder} cannot be made, {above} is a file", "choose another place")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise SpecError(
+            f"{folder} cannot be made, you may not write to {above}", "choose another place"
+        )
+
+
+def _check(source: GraphSource, wanted: Wanted, folder: Path) -> None:
+    check_method(wanted.method)
+    check_folder(folder)
+    num_parts = len(wanted.shares)
+    if num_parts < 1:
+        raise SpecError("no parts were asked for", "ask for at least 1")
+    if num_parts > source.num_nodes:
+        raise SpecError(
+            f"{num_parts} parts were asked for, the graph has {source.num_nodes} nodes",
+            "ask for fewer parts",
+        )
+    if wanted.num_clusters < 1:
+        raise SpecError(f"{wanted.num_clusters} clusters were asked for", "ask for at least 1")
+    for name in wanted.balance:
+        if name not in _CAN_BALANCE:
+            raise SpecError(
+                f"{name!r} cannot be balanced", f"use some of {', '.join(_CAN_BALANCE)}"
+            )
+
+
+class _Making:
+    """One run of the pipeline."""
+
+    def __init__(
+        self, source: GraphSource, wanted: Wanted, partial: Path, work: Path, watcher: Watcher
+    ) -> None:
+        self.source = source
+        self.wanted = wanted
+        self.partial = partial
+        self.work = work
+        self.watcher = watcher
+        work.mkdir(parents=True, exist_ok=True)
+        self.progress = Progress(work / "progress.json", _fingerprint(source, wanted))
+
+    def run(self) -> Manifest:
+        cscs = self._read()
+        adjacency = self._join(cscs)
+        method = self.wanted.method
+        if method == "auto":
+            method = choose_method(adjacency.num_arcs)
+        question = Question(
+            adjacency,
+            np.array(self.wanted.shares),
+            constraints(self.source, cscs, self.wanted.balance),
+            self.wanted.tolerance,
+            self.wanted.seed,
+        )
+        parts = self._cut(question, method)
+        clusters = self._cluster(question, parts, method)
+        quality = self._measure(question, parts)
+        return write_parts(
+            watched(self.source, self.watcher),
+            cscs,
+            parts,
+            clusters,
+            self.partial,
+            feature_dtype=self.wanted.feature_dtype,
+            num_parts=len(self.wanted.shares),
+            method=method,
+            seed=self.wanted.seed,
+            shares=self.wanted.shares,
+            quality=quality,
+            watcher=self.watcher,
+        )
+
+    def _read(self) -> list[Csc]:
+        cscs = []
+        source = watched(self.source, self.watcher)
+        for e, table in enumerate(source.edges):
+            folder = self.work / f"edges-{e}"
+            if not self.progress.is_done(folder.name):
+                src, relation, dst = table.edge_type
+                # Rows are read twice: to count them, and to put them in their places.
+                self.watcher.begin(f"reading {src} {relation} {dst}", 2 * table.num_edges)
+                sizes = [source.nodes[source.type_index(name)].num_nodes for name in (src, dst)]
+                build_csc(table, sizes[0], sizes[1], folder)
+                self.progress.finish(folder.name)
+            cscs.append(open_csc(folder))
+        return cscs
+
+    def _join(self, cscs: Sequence[Csc]) -> Adjacency:
+        folder = self.work / "adjacency"
+        if self.progress.is_done(folder.name):
+            return open_adjacency(folder)
+        self.watcher.begin("joining all types")
+        adjacency = build_adjacency(self.source, cscs, folder)
+        # An undirected graph of one type needs no joining, and leaves no folder.
+        if folder.exists():
+            self.progress.finish(folder.name)
+        return adjacency
+
+    def _cut(self, question: Question, method: str) -> np.ndarray:
+        def cut() -> np.ndarray:
+            self.watcher.begin(f"cutting by {method}")
+            partitioner = find_partitioner(method, self.work)
+            return partitioner.assign(question, lambda name: None)
+
+        def mend() -> np.ndarray:
+            self.watcher.begin("repairing balance")
+            return repair(question, parts)
+
+        def even_out() -> np.ndarray:
+            self.watcher.begin("balancing communication")
+            return balance_communication(question, parts)
+
+        parts = self._keep("cut", cut)
+        if method not in ("hash", "range"):
+            parts = self._keep("repaired", mend)
+            parts = self._keep("balanced", even_out)
+        return parts
+
+    def _cluster(self, question: Question, parts: np.ndarray, method: str) -> np.ndarray | None:
+        if self.wanted.num_clusters == 1:
+            return None
+
+        def cluster() -> np.ndarray:
+            self.watcher.begin("clustering inside parts")
+            partitioner = find_partitioner(method, self.work)
+            return second_level(question, parts, self.wanted.num_clusters, partitioner)
+
+        return self._keep("clusters", cluster)
+
+    def _measure(self, question: Question, parts: np.ndarray) -> Quality:
+        self.watcher.begin("measuring the cut")
+        return measure(question, parts)
+
+    def _keep(self, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """The array of a stage, from a run before this one if it got there."""
+        path = self.work / f"{name}.bin"
+        if not self.progress.is_done(name):
+            make().astype(np.int32, copy=False).tofile(path)
+            self.progress.finish(name)
+        return np.fromfile(path, np.int32)
+
+
+def constraints(
+    source: GraphSource, cscs: Sequence[Csc], balance: Sequence[str]
+) -> tuple[Constraint, ...]:
+    """What to balance, as weights of nodes; splits by node type if there are several."""
+    offsets = source.node_offsets()
+    found = [Constraint("nodes")]
+    if "edges" in balance:
+        found.append(Constraint("edges", _num_in_edges(source, cscs)))
+    for split in SPLITS:
+        for t, table in enumerate(source.nodes):
+            ids = table.splits.get(split)
+            if split in balance and ids is not None and len(ids) > 0:
+                weights = np.zeros(source.num_nodes, np.uint8)
+                weights[offsets[t] + ids] = 1
+                name = split if len(source.nodes) == 1 else f"{split} {table.name}"
+                found.append(Constraint(name, weights))
+    return tuple(found)
+
+
+def _num_in_edges(source: GraphSource, cscs: Sequence[Csc]) -> np.ndarray:
+    """In-edges per node: what a part has to store and a sampler to look at."""
+    offsets = source.node_offsets()
+    weights = np.zeros(source.num_nodes, np.int32)
+    for table, csc in zip(source.edges, cscs, strict=True):
+        t = source.type_index(table.edge_type[2])
+        weights[offsets[t] : offsets[t + 1]] += np.diff(csc.indptr).astype(np.int32)
+    return weights
+
+
+def _fingerprint(source: GraphSource, wanted: Wanted) -> str:
+    """Names what is being made, so that a run is not continued with another graph's results."""
+    nodes = [
+        (table.name, table.num_nodes, [column.name for column in table.columns])
+        for table in source.nodes
+    ]
+    edges = [(table.edge_type, table.num_edges) for table in source.edges]
+    return repr((source.name, nodes, edges, wanted))

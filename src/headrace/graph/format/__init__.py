@@ -1,0 +1,1 @@
+"""How a partitioned graph lies in files."""

@@ -1,0 +1,345 @@
+"""Open a directory of parts: read the manifest, map what is asked for, copy nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.core.errors import DamagedGraphError, MissingExtraError, SpecError
+from headrace.graph.format.array_files import map_array
+from headrace.graph.format.checksums import check_file
+from headrace.graph.format.data_view import DataView
+from headrace.graph.format.manifest import (
+    PARTITION_AGAIN,
+    REMEDY,
+    ColumnInfo,
+    Manifest,
+    edge_path,
+    ids_path,
+    link_path,
+    load_manifest,
+    node_path,
+)
+from headrace.graph.schema import EdgeType
+
+if TYPE_CHECKING:
+    import torch
+
+
+def open_graph(path: str | os.PathLike[str]) -> PartitionedGraph:
+    """Open a graph that `headrace partition` wrote.
+
+    Takes milliseconds, whatever the size: arrays are mapped when they are first asked for. All
+    processes of a machine share their pages.
+
+    Raises:
+        SpecError: There is no graph, or its manifest cannot be understood.
+    """
+    folder = Path(path)
+    return PartitionedGraph(folder, load_manifest(folder))
+
+
+class PartitionedGraph(DataView):
+    """A graph in parts, which answers what scripts ask of PyG's `Data` and `HeteroData`.
+
+    Nodes have two ids per type: the original one, a row number of the source, and the new one, by
+    which parts own contiguous ranges.
+
+    Attributes:
+        folder: Where it lies.
+        manifest: What it contains.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self._arrays: dict[str, np.ndarray] = {}
+        self._offsets = {node.name: np.array(node.offsets, np.int64) for node in manifest.nodes}
+        self._parts = tuple(Part(self, number) for number in range(manifest.num_parts))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Mapped arrays would be sent as copies.
+        return open_graph, (self.folder,)
+
+    def __repr__(self) -> str:
+        return f"<{self.manifest.name} in {self.num_parts} parts at {self.folder}>"
+
+    @property
+    def num_parts(self) -> int:
+        """How many parts there are."""
+        return self.manifest.num_parts
+
+    @property
+    def node_types(self) -> tuple[str, ...]:
+        """Names of all node types."""
+        return tuple(node.name for node in self.manifest.nodes)
+
+    @property
+    def edge_types(self) -> tuple[EdgeType, ...]:
+        """All edge types."""
+        return tuple(edge.edge_type for edge in self.manifest.edges)
+
+    def part(self, number: int) -> Part:
+        """One of the parts.
+
+        Raises:
+            SpecError: There are fewer.
+        """
+        if not 0 <= number < self.num_parts:
+            raise SpecError(
+                f"part {number} was asked for, the graph has {self.num_parts}",
+                f"use 0 to {self.num_parts - 1}",
+            )
+        return self._parts[number]
+
+    def num_nodes_of(self, node_type: str) -> int:
+        """Nodes of one type in all parts."""
+        return self.manifest.nodes[self.manifest.node_index(node_type)].num_nodes
+
+    def num_edges_of(self, edge_type: EdgeType) -> int:
+        """Edges of one type in all parts."""
+        return self.manifest.edges[self.manifest.edge_index(edge_type)].num_edges
+
+    def offsets(self, node_type: str) -> np.ndarray:
+        """Part `p` owns the new ids from `offsets[p]` to `offsets[p + 1]`."""
+        self.manifest.node_index(node_type)
+        return self._offsets[node_type]
+
+    def owner(self, node_type: str, new_ids: np.ndarray) -> np.ndarray:
+        """Part of every node.
+
+        Raises:
+            SpecError: An id is not one of a node.
+        """
+        offsets = self.offsets(node_type)
+        _check_ids(node_type, new_ids, int(offsets[-1]))
+        return np.searchsorted(offsets, new_ids, side="right") - 1
+
+    def to_new(self, node_type: str, original_ids: np.ndarray) -> np.ndarray:
+        """New ids of nodes, `int64`.
+
+        Raises:
+            SpecError: An id is not one of a node.
+        """
+        t = self.manifest.node_index(node_type)
+        _check_ids(node_type, original_ids, self.num_nodes_of(node_type))
+        new_ids = np.asarray(self.array(ids_path(t))[original_ids], np.int64)
+        self.check_values(ids_path(t), new_ids, self.num_nodes_of(node_type))
+        return new_ids
+
+    def to_original(self, node_type: str, new_ids: np.ndarray) -> np.ndarray:
+        """Original ids of nodes, `int64`.
+
+        Raises:
+            SpecError: An id is not one of a node.
+        """
+        owners = self.owner(node_type, new_ids)
+        original = np.empty(np.shape(new_ids), np.int64)
+        for number in np.unique(owners):
+            part, own = self.part(number), owners == number
+            original[own] = part.original_ids(node_type)[new_ids[own] - part.start(node_type)]
+        return original
+
+    def links(self, split: str, edge_type: EdgeType) -> np.ndarray:
+        """Held-out links: new ids of sources and destinations, `(2, num_links)`.
+
+        Raises:
+            SpecError: There are none of this split and type.
+        """
+        e = self.manifest.edge_index(edge_type)
+        if not any(link.edge == e and link.split == split for link in self.manifest.links):
+            there = [f"{link.split} {self.edge_types[link.edge]}" for link in self.manifest.links]
+            raise SpecError(
+                f"the graph has no {split} links of type {edge_type}",
+                f"it has {', '.join(there) or 'no links at all'}",
+            )
+        return self.array(link_path(split, e))
+
+    def check_values(self, path: str, ids: np.ndarray, end: int) -> None:
+        """See whether ids that were read of an array can be meant.
+
+        Raises:
+            DamagedGraphError: One is not from 0 to `end`.
+        """
+        if ids.size and not 0 <= ids.min() <= ids.max() < end:
+            raise DamagedGraphError(
+                f"{self.folder} is damaged: {path} has ids that are not below {end}", REMEDY
+            )
+
+    def array(self, path: str) -> np.ndarray:
+        """An array of the manifest, mapped when it is first asked for.
+
+        Raises:
+            SpecError: It is not in the manifest, or its file is not as the manifest says.
+        """
+        if path not in self._arrays:
+            info = self.manifest.files.get(path)
+            if info is None:
+                raise SpecError(f"the manifest of {self.folder} lacks {path}", PARTITION_AGAIN)
+            array = map_array(self.folder / path, info)
+            if path.endswith("/indptr.bin"):
+                # Kernels believe it: a wrong offset would lead them out of the array.
+                check_file(self.folder, path, info)
+            self._arrays[path] = array
+        return self._arrays[path]
+
+
+class Part:
+    """What one machine stores: nodes, the edges that end at them, and values of both.
+
+    Attributes:
+        graph: The whole.
+        number: Which part this is.
+    """
+
+    def __init__(self, graph: PartitionedGraph, number: int) -> None:
+        self.graph = graph
+        self.number = number
+
+    def __repr__(self) -> str:
+        return f"<part {self.number} of {self.graph!r}>"
+
+    def start(self, node_type: str) -> int:
+        """New id of the first node; a local id is a new id less this."""
+        return int(self.graph.offsets(node_type)[self.number])
+
+    def num_nodes(self, node_type: str) -> int:
+        """Nodes of one type that the part owns."""
+        return int(self.graph.offsets(node_type)[self.number + 1]) - self.start(node_type)
+
+    def num_edges(self, edge_type: EdgeType) -> int:
+        """Edges of one type that the part stores."""
+        manifest = self.graph.manifest
+        offsets = manifest.edges[manifest.edge_index(edge_type)].offsets
+        return offsets[self.number + 1] - offsets[self.number]
+
+    def indptr(self, edge_type: EdgeType) -> np.ndarray:
+        """Where the in-edges of each owned node begin; one more."""
+        return self._edge_array(edge_type, "indptr")
+
+    def indices(self, edge_type: EdgeType) -> np.ndarray:
+        """New ids of the sources; for each destination by ascending original id."""
+        return self._edge_array(edge_type, "indices")
+
+    def edge_ids(self, edge_type: EdgeType) -> np.ndarray | None:
+        """Original ids of the edges, if they were kept."""
+        manifest = self.graph.manifest
+        if not manifest.edges[manifest.edge_index(edge_type)].has_ids:
+            return None
+        return self._edge_array(edge_type, "ids")
+
+    def halo(self, edge_type: EdgeType) -> np.ndarray:
+        """New ids of the sources that other parts own, ascending."""
+        return self._edge_array(edge_type, "halo")
+
+    def original_ids(self, node_type: str) -> np.ndarray:
+        """Original ids of the owned nodes."""
+        return self._node_array(node_type, "ids")
+
+    def clusters(self, node_type: str) -> np.ndarray:
+        """Where each second-level cluster begins, as local ids; one more."""
+        return self._node_array(node_type, "clusters")
+
+    def split(self, node_type: str, split: str) -> np.ndarray:
+        """Local ids of the `train`, `val` or `test` nodes, ascending.
+
+        Raises:
+            SpecError: Nodes of this type have no such split.
+        """
+        manifest = self.graph.manifest
+        splits = list(manifest.nodes[manifest.node_index(node_type)].splits)
+        if split not in splits:
+            raise SpecError(
+                f"nodes of type {node_type!r} have no split {split!r}",
+                f"they have {', '.join(splits) or 'none'}",
+            )
+        local = self._node_array(node_type, split)
+        t = manifest.node_index(node_type)
+        path = node_path(self.number, t, split)
+        self.graph.check_values(path, local, self.num_nodes(node_type))
+        return local
+
+    def column(self, node_type: str, name: str) -> np.ndarray:
+        """Values of the owned nodes; `bfloat16` as its bits (`uint16`), see `tensor`."""
+        self.column_info(node_type, name)
+        return self._node_array(node_type, name)
+
+    def edge_column(self, edge_type: EdgeType, name: str) -> np.ndarray:
+        """Values of the stored edges, in the order of `indices`."""
+        self.edge_column_info(edge_type, name)
+        return self._edge_array(edge_type, name)
+
+    def column_info(self, node_type: str, name: str) -> ColumnInfo:
+        """What a column is made of.
+
+        Raises:
+            SpecError: Nodes of this type have no such column.
+        """
+        manifest = self.graph.manifest
+        columns = manifest.nodes[manifest.node_index(node_type)].columns
+        return _find_column(f"nodes of type {node_type!r}", columns, name)
+
+    def edge_column_info(self, edge_type: EdgeType, name: str) -> ColumnInfo:
+        """What a column is made of.
+
+        Raises:
+            SpecError: Edges of this type have no such column.
+        """
+        manifest = self.graph.manifest
+        columns = manifest.edges[manifest.edge_index(edge_type)].columns
+        return _find_column(f"edges of type {edge_type}", columns, name)
+
+    def tensor(self, node_type: str, name: str) -> torch.Tensor:
+        """A column as a tensor of its own type, without a copy; writing to it crashes."""
+        dtype = self.column_info(node_type, name).dtype
+        return as_tensor(self.column(node_type, name), dtype)
+
+    def _node_array(self, node_type: str, name: str) -> np.ndarray:
+        t = self.graph.manifest.node_index(node_type)
+        return self.graph.array(node_path(self.number, t, name))
+
+    def _edge_array(self, edge_type: EdgeType, name: str) -> np.ndarray:
+        e = self.graph.manifest.edge_index(edge_type)
+        return self.graph.array(edge_path(self.number, e, name))
+
+
+def as_tensor(array: np.ndarray, dtype: str = "") -> torch.Tensor:
+    """See an array as a tensor, without a copy.
+
+    Mapped arrays are read-only, which torch has no word for: writing to the tensor crashes.
+
+    Args:
+        array: Of any type that torch knows.
+        dtype: `bfloat16` if the array holds its bits; else the array's own type is kept.
+
+    Raises:
+        MissingExtraError: torch is not installed.
+    """
+    try:
+        import torch
+        from torch.utils.dlpack import from_dlpack
+    except ImportError:
+        raise MissingExtraError("torch is not installed", "pip install 'headrace[train]'") from None
+    # Unlike `from_numpy`, this does not warn of arrays that cannot be written to.
+    tensor: torch.Tensor = from_dlpack(array)
+    return tensor.view(torch.bfloat16) if dtype == "bfloat16" else tensor
+
+
+def _find_column(what: str, columns: tuple[ColumnInfo, ...], name: str) -> ColumnInfo:
+    for info in columns:
+        if info.name == name:
+            return info
+    known = ", ".join(info.name for info in columns)
+    raise SpecError(f"{what} have no column {name!r}", f"they have {known or 'none'}")
+
+
+def _check_ids(node_type: str, ids: np.ndarray, num_nodes: int) -> None:
+    if np.size(ids) > 0 and not 0 <= np.min(ids) <= np.max(ids) < num_nodes:
+        raise SpecError(
+            f"ids {np.min(ids)} to {np.max(ids)} of {node_type!r} were asked for, there are "
+            f"{num_nodes} nodes",
+            f"use 0 to {num_nodes - 1}",
+        )

@@ -1,0 +1,199 @@
+"""Check a directory of parts: every file, every checksum, and that the arrays make sense."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from headrace.core.errors import SpecError
+from headrace.graph.format.array_files import damage_of
+from headrace.graph.format.manifest import (
+    MANIFEST,
+    Manifest,
+    edge_path,
+    ids_path,
+    link_path,
+    node_path,
+)
+from headrace.graph.format.partitioned_graph import Part, PartitionedGraph, open_graph
+from headrace.graph.kernels.writing import mark
+from headrace.graph.schema import Nobody, Watcher
+
+_CHUNK = 1 << 22
+
+
+def verify(path: str | os.PathLike[str], watcher: Watcher | None = None) -> list[str]:
+    """Read everything and list what is wrong.
+
+    Arrays of which a file is damaged are not looked into: what they say means nothing.
+
+    Args:
+        path: The directory.
+        watcher: Is told of bytes read.
+
+    Returns:
+        A sentence per problem; none if all is well.
+
+    Raises:
+        SpecError: There is no graph, or its manifest cannot be understood.
+    """
+    graph, watcher = open_graph(path), watcher or Nobody()
+    num_bytes = sum(info.bytes for info in graph.manifest.files.values())
+    watcher.begin("checking files", num_bytes)
+    problems = [*_check_table(graph.manifest), *_check_strays(graph)]
+    for name, info in graph.manifest.files.items():
+        if problem := damage_of(graph.folder / name, name, info):
+            problems.append(problem)
+        watcher.advance(info.bytes)
+    if problems:
+        return problems
+    watcher.begin("checking ids", graph.num_parts)
+    for number in range(graph.num_parts):
+        problems += _check_nodes(graph.part(number))
+        watcher.advance(1)
+    if problems:
+        # Whether edges are right can only be said if ids are.
+        return problems
+    watcher.begin("checking edges", graph.num_parts)
+    for number in range(graph.num_parts):
+        problems += _check_edges(graph.part(number))
+        watcher.advance(1)
+    return problems + list(_check_links(graph))
+
+
+def check_graph(path: str | os.PathLike[str], watcher: Watcher | None = None) -> None:
+    """Read everything and complain about the first thing that is wrong.
+
+    Raises:
+        SpecError: Something is.
+    """
+    problems = verify(path, watcher)
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise SpecError(
+            f"{path} is damaged: {problems[0]}{more}", "copy it or partition the graph again"
+        )
+
+
+def _expected(manifest: Manifest) -> Iterator[tuple[str, tuple[int, ...] | None, str]]:
+    """Every file there should be; its shape, if the manifest tells; its type, if only one is."""
+    for t, node in enumerate(manifest.nodes):
+        yield ids_path(t), (node.num_nodes,), ""
+        for p in range(manifest.num_parts):
+            num = node.offsets[p + 1] - node.offsets[p]
+            yield node_path(p, t, "ids"), (num,), ""
+            yield node_path(p, t, "clusters"), (manifest.num_clusters + 1,), "int64"
+            for split, counts in node.splits.items():
+                yield node_path(p, t, split), (counts[p],), "int64"
+            for column in node.columns:
+                yield node_path(p, t, column.name), (num, *column.shape), column.dtype
+    for e, edge in enumerate(manifest.edges):
+        dst = manifest.nodes[manifest.node_index(edge.dst)]
+        for p in range(manifest.num_parts):
+            num = edge.offsets[p + 1] - edge.offsets[p]
+            yield edge_path(p, e, "indptr"), (dst.offsets[p + 1] - dst.offsets[p] + 1,), "int64"
+            yield edge_path(p, e, "indices"), (num,), ""
+            yield edge_path(p, e, "halo"), None, ""
+            if edge.has_ids:
+                yield edge_path(p, e, "ids"), (num,), ""
+            for column in edge.columns:
+                yield edge_path(p, e, column.name), (num, *column.shape), column.dtype
+    for link in manifest.links:
+        yield link_path(link.split, link.edge), (2, link.num_links), "int64"
+
+
+def _check_table(manifest: Manifest) -> Iterator[str]:
+    expected = {path: (shape, dtype) for path, shape, dtype in _expected(manifest)}
+    for path in sorted(expected.keys() - manifest.files.keys()):
+        yield f"the manifest lacks {path}"
+    for path in sorted(manifest.files.keys() - expected.keys()):
+        yield f"the manifest names {path}, which belongs to nothing"
+    for path in sorted(expected.keys() & manifest.files.keys()):
+        info, (shape, dtype) = manifest.files[path], expected[path]
+        if shape is not None and info.shape != shape:
+            yield f"{path} has the shape {info.shape} instead of {shape}"
+        if dtype and info.dtype != dtype:
+            yield f"{path} is {info.dtype} instead of {dtype}"
+        if not dtype and info.dtype not in ("int32", "int64", "uint32"):
+            yield f"{path} is {info.dtype}, which no ids are"
+
+
+def _check_strays(graph: PartitionedGraph) -> Iterator[str]:
+    for folder, _, names in os.walk(graph.folder):
+        for name in sorted(names):
+            path = (Path(folder) / name).relative_to(graph.folder).as_posix()
+            if path != MANIFEST and path not in graph.manifest.files:
+                yield f"{path} does not belong here"
+
+
+def _check_nodes(part: Part) -> Iterator[str]:
+    manifest, graph = part.graph.manifest, part.graph
+    for t, node in enumerate(manifest.nodes):
+        new_of, ids = graph.array(ids_path(t)), part.original_ids(node.name)
+        # If every new id comes back from its original one, both are permutations.
+        for first in range(0, len(ids), _CHUNK):
+            some = ids[first : first + _CHUNK]
+            start = part.start(node.name) + first
+            in_range = 0 <= some.min() <= some.max() < node.num_nodes
+            if not in_range or np.any(new_of[some] != np.arange(start, start + len(some))):
+                yield f"{node_path(part.number, t, 'ids')} does not agree with {ids_path(t)}"
+                break
+        bounds = part.clusters(node.name)
+        if bounds[0] != 0 or bounds[-1] != len(ids) or np.any(np.diff(bounds) < 0):
+            yield f"{node_path(part.number, t, 'clusters')} does not rise from 0 to {len(ids)}"
+        for split in node.splits:
+            local = graph.array(node_path(part.number, t, split))
+            if not _rises(local) or not _inside(local, 0, len(ids)):
+                path = node_path(part.number, t, split)
+                yield f"{path} does not rise inside 0 to {len(ids) - 1}"
+
+
+def _check_edges(part: Part) -> Iterator[str]:
+    manifest = part.graph.manifest
+    for e, edge in enumerate(manifest.edges):
+        indptr, indices = part.indptr(edge.edge_type), part.indices(edge.edge_type)
+        if indptr[0] != 0 or indptr[-1] != len(indices) or _falls(indptr):
+            path = edge_path(part.number, e, "indptr")
+            yield f"{path} does not rise from 0 to {len(indices)}"
+        num_src = part.graph.num_nodes_of(edge.src)
+        if not _inside(indices, 0, num_src):
+            path = edge_path(part.number, e, "indices")
+            yield f"{path} names nodes outside 0 to {num_src - 1}"
+            continue
+        is_source = np.zeros(num_src, np.bool_)
+        mark(indices, is_source)
+        start = part.start(edge.src)
+        is_source[start : start + part.num_nodes(edge.src)] = False
+        if not np.array_equal(part.halo(edge.edge_type), np.flatnonzero(is_source)):
+            path = edge_path(part.number, e, "halo")
+            yield f"{path} does not list the sources that other parts own"
+        edge_ids = part.edge_ids(edge.edge_type)
+        if edge_ids is not None and not _inside(edge_ids, 0, edge.num_edges):
+            path = edge_path(part.number, e, "ids")
+            yield f"{path} names edges outside 0 to {edge.num_edges - 1}"
+
+
+def _check_links(graph: PartitionedGraph) -> Iterator[str]:
+    for link in graph.manifest.links:
+        edge = graph.manifest.edges[link.edge]
+        links = graph.links(link.split, edge.edge_type)
+        for ids, name in ((links[0], edge.src), (links[1], edge.dst)):
+            if not _inside(ids, 0, graph.num_nodes_of(name)):
+                yield f"{link_path(link.split, link.edge)} names {name} nodes that are not there"
+
+
+def _rises(ids: np.ndarray) -> bool:
+    return bool(np.all(np.diff(ids) > 0))
+
+
+def _falls(indptr: np.ndarray) -> bool:
+    """Whether an array gets smaller anywhere, looked at in pieces."""
+    pieces = range(0, len(indptr) - 1, _CHUNK)
+    return any(np.any(np.diff(indptr[i : i + _CHUNK + 1]) < 0) for i in pieces)
+
+
+def _inside(ids: np.ndarray, low: int, high: int) -> bool:
+    return len(ids) == 0 or bool(low <= ids.min() and ids.max() < high)

@@ -1,0 +1,250 @@
+"""All that loaders ask of a graph, and how a graph in parts answers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from headrace.core.errors import SpecError
+from headrace.graph.format.manifest import ColumnInfo, ids_path
+from headrace.graph.format.partitioned_graph import PartitionedGraph
+from headrace.graph.sampling.feature_gather import Gathering, Rows
+from headrace.graph.sampling.hop import HopSource, LocalSource
+from headrace.graph.sampling.local_edges import edges_have, open_edge_parts
+from headrace.graph.sampling.remote_hops import OwnedSource
+from headrace.graph.sampling.store_pool import IDS, Connect, Of, Owners
+from headrace.graph.schema import EdgeType
+from headrace.graph.sources.arrays import EDGE, NODE
+from headrace.graph.store.shard import open_shard
+
+
+class GraphAccess(ABC):
+    """A graph as loaders see it; a node has an original id outside and a new one inside.
+
+    Attributes:
+        num_nodes: By node type.
+        edge_types: In the order in which they take turns.
+        columns: What nodes and edges of each type have.
+        offsets: Where the ids of each part begin, by node type or edge type; one more than parts.
+        owners: Stores of parts that are not here.
+        extras: Values of the graph as a whole, which every batch has too.
+    """
+
+    def __init__(
+        self,
+        num_nodes: Mapping[str, int],
+        edge_types: Sequence[EdgeType],
+        columns: Mapping[Of, Mapping[str, ColumnInfo]],
+        offsets: Mapping[Of, np.ndarray],
+        owners: Owners,
+        extras: Mapping[str, Any],
+    ) -> None:
+        self.num_nodes = dict(num_nodes)
+        self.edge_types = tuple(edge_types)
+        self.columns = {of: dict(named) for of, named in columns.items()}
+        self.offsets = dict(offsets)
+        self.owners = owners
+        self.extras = dict(extras)
+        self._rows: dict[tuple[Of, str], Rows] = {}
+
+    @property
+    def node_types(self) -> tuple[str, ...]:
+        """All node types."""
+        return tuple(self.num_nodes)
+
+    @property
+    def is_homogeneous(self) -> bool:
+        """Whether batches are `Data`, not `HeteroData`."""
+        return self.node_types == (NODE,) and self.edge_types == (EDGE,)
+
+    @abstractmethod
+    def to_new(self, node_type: str, original_ids: np.ndarray) -> np.ndarray:
+        """New ids of nodes; SpecError for an id that no node has."""
+
+    @abstractmethod
+    def to_original(self, node_type: str, new_ids: np.ndarray) -> np.ndarray:
+        """Original ids of nodes."""
+
+    @abstractmethod
+    def has_edge_ids(self, edge_type: EdgeType) -> bool:
+        """Whether original ids of these edges can be had."""
+
+    @abstractmethod
+    def hops(self, weight: str | None, time: str | None) -> HopSource:
+        """Who knows the neighbours, drawn by an edge column and not later than another column."""
+
+    @abstractmethod
+    def split(self, node_type: str, split: str) -> np.ndarray:
+        """Original ids of the `train`, `val` or `test` nodes, ascending."""
+
+    @abstractmethod
+    def links(self, edge_type: EdgeType, split: str) -> np.ndarray:
+        """Held-out links by original ids, `(2, num_links)`."""
+
+    @abstractmethod
+    def part_array(self, of: Of, name: str, part: int) -> np.ndarray:
+        """What a part that is here has of a column."""
+
+    @abstractmethod
+    def lists(self, edge_type: EdgeType, part: int) -> tuple[np.ndarray, np.ndarray]:
+        """Where the in-edges of a part's nodes begin, and new ids of their sources."""
+
+    def gather(self, of: Of, name: str, ids: np.ndarray, may_repeat: bool = False) -> Gathering:
+        """Ask for rows by new ids of nodes, or by ids of edges as hops give them."""
+        if (of, name) not in self._rows:
+            offsets = self.offsets[of]
+            parts = [
+                None if part in self.owners else self.part_array(of, name, part)
+                for part in range(len(offsets) - 1)
+            ]
+            self._rows[of, name] = Rows(of, name, offsets, parts)
+        return Gathering(self._rows[of, name], ids, self.owners, may_repeat)
+
+    def column(self, of: Of, name: str) -> ColumnInfo:
+        """What a column is made of.
+
+        Raises:
+            SpecError: There is no such column.
+        """
+        named = self.columns.get(of)
+        if named is None:
+            known = [*self.node_types, *self.edge_types]
+            raise SpecError(f"the graph has nothing of type {of!r}", f"it has {known}")
+        if name not in named:
+            raise SpecError(f"{of!r} has no column {name!r}", f"it has {', '.join(named)}")
+        return named[name]
+
+    def check_edges(self, edge_type: EdgeType, edges: np.ndarray) -> None:
+        """Refuse ids of edges that somebody else made up.
+
+        Raises:
+            SpecError: There are no such edges.
+        """
+        num_edges = int(self.offsets[edge_type][-1])
+        if len(edges) and not 0 <= edges.min() <= edges.max() < num_edges:
+            raise SpecError(
+                f"edges {edges.min()} to {edges.max()} of {edge_type} were asked for, there are "
+                f"{num_edges}",
+                f"use 0 to {num_edges - 1}",
+            )
+
+    def edge_ids(self, edge_type: EdgeType, edges: np.ndarray) -> np.ndarray:
+        """Original ids of edges, `int64`."""
+        original = np.empty(len(edges), np.int64)
+        self.gather(edge_type, IDS, edges).into(original)
+        return original
+
+
+class PartedAccess(GraphAccess):
+    """A graph in parts.
+
+    Args:
+        graph: Its manifest and id tables, and the parts that are on this machine.
+        connect: How to reach the stores of all other parts.
+    """
+
+    def __init__(
+        self, graph: PartitionedGraph, connect: Mapping[int, Connect] | None = None
+    ) -> None:
+        manifest = graph.manifest
+        infos = {node.name: node for node in manifest.nodes}
+        edges = {edge.edge_type: edge for edge in manifest.edges}
+        offsets: dict[Of, np.ndarray] = {name: graph.offsets(name) for name in infos}
+        columns: dict[Of, dict[str, ColumnInfo]] = {
+            name: {column.name: column for column in info.columns} for name, info in infos.items()
+        }
+        for edge_type, edge in edges.items():
+            offsets[edge_type] = np.array(edge.offsets, np.int64)
+            columns[edge_type] = {column.name: column for column in edge.columns}
+        counts = {name: info.num_nodes for name, info in infos.items()}
+        super().__init__(counts, graph.edge_types, columns, offsets, Owners(connect), {})
+        self.graph = graph
+        self._originals: dict[str, np.ndarray] = {}
+
+    def to_new(self, node_type: str, original_ids: np.ndarray) -> np.ndarray:
+        """New ids of nodes; SpecError for an id that no node has."""
+        return self.graph.to_new(node_type, original_ids)
+
+    def to_original(self, node_type: str, new_ids: np.ndarray) -> np.ndarray:
+        """Original ids of nodes."""
+        if self.owners and not self.owners.serve(node_type, IDS):
+            original: np.ndarray = self._inverse(node_type)[new_ids].astype(np.int64)
+            return original
+        original = np.empty(len(new_ids), np.int64)
+        self.gather(node_type, IDS, new_ids).into(original)
+        return original
+
+    def has_edge_ids(self, edge_type: EdgeType) -> bool:
+        """Whether original ids of these edges can be had."""
+        manifest = self.graph.manifest
+        kept = manifest.edges[manifest.edge_index(edge_type)].has_ids
+        return kept and (not self.owners or self.owners.serve(edge_type, IDS))
+
+    def hops(self, weight: str | None, time: str | None) -> HopSource:
+        """Who knows the neighbours, drawn by an edge column and not later than another column."""
+        graph = self.graph
+        if not self.owners:
+            return LocalSource(open_edge_parts(graph, weight=weight, time=time))
+        if not edges_have(graph, weight, time) and time is not None:
+            raise SpecError(
+                f"{time!r} is a time of nodes, which stores do not know of each other",
+                "give edges a time, or map all parts on this machine (--stores 0)",
+            )
+        shards = [
+            None if part in self.owners else open_shard(graph, part)
+            for part in range(graph.num_parts)
+        ]
+        parts = {
+            edge_type: [
+                None if shard is None else shard.edges_by(edge_type, weight, time)
+                for shard in shards
+            ]
+            for edge_type in self.edge_types
+        }
+        offsets = {name: graph.offsets(name) for name in self.node_types}
+        return OwnedSource(parts, offsets, self.owners, weight, time)
+
+    def split(self, node_type: str, split: str) -> np.ndarray:
+        """Original ids of the `train`, `val` or `test` nodes, ascending."""
+        if self.owners:
+            raise SpecError(
+                f"the {split} nodes of parts {self.owners.parts} are not on this machine",
+                "give the ids of input nodes",
+            )
+        parts = [self.graph.part(number) for number in range(self.graph.num_parts)]
+        own = [part.original_ids(node_type)[part.split(node_type, split)] for part in parts]
+        return np.sort(np.concatenate(own)).astype(np.int64)
+
+    def links(self, edge_type: EdgeType, split: str) -> np.ndarray:
+        """Held-out links by original ids, `(2, num_links)`."""
+        src, dst = self.graph.links(split, edge_type).astype(np.int64)
+        ends = ((edge_type[0], src), (edge_type[2], dst))
+        return np.stack([self.to_original(name, ids) for name, ids in ends])
+
+    def part_array(self, of: Of, name: str, part: int) -> np.ndarray:
+        """What a part that is here has of a column."""
+        own = self.graph.part(part)
+        if isinstance(of, str):
+            return own.original_ids(of) if name == IDS else own.column(of, name)
+        values = own.edge_ids(of) if name == IDS else own.edge_column(of, name)
+        assert values is not None
+        return values
+
+    def lists(self, edge_type: EdgeType, part: int) -> tuple[np.ndarray, np.ndarray]:
+        """Where the in-edges of a part's nodes begin, and new ids of their sources."""
+        own = self.graph.part(part)
+        return own.indptr(edge_type), own.indices(edge_type)
+
+    def _inverse(self, node_type: str) -> np.ndarray:
+        """New to original for stores that do not tell: 4 or 8 bytes per node of the graph."""
+        if node_type not in self._originals:
+            node = self.graph.manifest.node_index(node_type)
+            new = np.asarray(self.graph.array(ids_path(node)))
+            self.graph.check_values(ids_path(node), new, len(new))
+            inverse = np.empty_like(new)
+            inverse[new] = np.arange(len(new), dtype=new.dtype)
+            self._originals[node_type] = inverse
+        return self._originals[node_type]

@@ -1,0 +1,41 @@
+"""Subgraphs with all edges between the nodes that were sampled."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from headrace.graph.sampling.hop import HopRequest, HopSource, Rule
+from headrace.graph.sampling.neighbor_sampler import HeteroSampled
+
+
+def with_all_edges(out: HeteroSampled, source: HopSource, rule: Rule) -> HeteroSampled:
+    """Replace the edges that were drawn by all edges between the batch's nodes.
+
+    Args:
+        out: A batch; every node has one row, but seeds that are repeated, whose first row counts.
+        source: Who knows the neighbours. It is asked for all of them.
+        rule: Of the sampler; says whether edge ids are wanted.
+    """
+    rows, cols, edges = {}, {}, {}
+    everything = Rule(edge_ids=rule.edge_ids)
+    places = {name: np.unique(ids, return_index=True) for name, ids in out.node.items()}
+    for edge_type in out.row:
+        src, _, dst = edge_type
+        known, first = places[src]
+        hop = source.hop(HopRequest(edge_type, out.node[dst], -1, 0, everything))
+        at = np.searchsorted(known, hop.neighbours)
+        inside = at < len(known)
+        inside[inside] = known[at[inside]] == hop.neighbours[inside]
+        rows[edge_type] = first[at[inside]]
+        cols[edge_type] = np.repeat(np.arange(len(out.node[dst])), hop.counts)[inside]
+        if rule.edge_ids:
+            edges[edge_type] = hop.edges[inside]
+    return dataclasses.replace(
+        out,
+        row=rows,
+        col=cols,
+        edge=edges if rule.edge_ids else None,
+        num_sampled_edges={edge_type: [len(row)] for edge_type, row in rows.items()},
+    )

@@ -1,0 +1,128 @@
+"""What loaders start from: seeds and links in all the ways in which they may be given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from headrace.core.errors import SpecError
+from headrace.graph.loader.graph_view import GraphAccess
+from headrace.graph.loader.pyg_stores import whole_csc
+from headrace.graph.schema import SPLITS, EdgeType
+
+
+def seeds_of(access: GraphAccess, input_nodes: Any) -> Any:
+    """Seeds as PyG's loaders want them, with nothing left to look up.
+
+    Args:
+        access: The graph.
+        input_nodes: As in PyG; a mask or ids may also be the name of a split.
+
+    Raises:
+        SpecError: The graph has no such nodes.
+    """
+    if access.is_homogeneous:
+        return _nodes(access, access.node_types[0], input_nodes)
+    known = ", ".join(access.node_types)
+    if isinstance(input_nodes, str):
+        node_type, nodes = input_nodes, None
+    elif isinstance(input_nodes, tuple | list) and len(input_nodes) == 2:
+        node_type, nodes = input_nodes
+    else:
+        raise SpecError(
+            "the graph has several types, and input_nodes does not name one",
+            f"give one of {known}, or a pair of one and ids",
+        )
+    if node_type not in access.node_types:
+        raise SpecError(f"there are no nodes of type {node_type!r}", f"there are {known}")
+    return node_type, _nodes(access, node_type, nodes)
+
+
+def _nodes(access: GraphAccess, node_type: str, nodes: Any) -> Tensor:
+    num_nodes = access.num_nodes[node_type]
+    if nodes is None:
+        return torch.arange(num_nodes)
+    if isinstance(nodes, str) and nodes in SPLITS:
+        return torch.from_numpy(access.split(node_type, nodes))
+    try:
+        ids = nodes if isinstance(nodes, Tensor) else torch.as_tensor(np.asarray(nodes))
+    except (TypeError, ValueError, RuntimeError):
+        raise SpecError(f"input_nodes is {nodes!r}", "give ids, a mask or a split") from None
+    if ids.dtype == torch.bool:
+        if ids.shape != (num_nodes,):
+            raise SpecError(
+                f"the mask of input nodes has shape {tuple(ids.shape)}, there are {num_nodes} "
+                f"nodes of type {node_type!r}",
+                "give one value per node",
+            )
+    elif ids.is_floating_point() or ids.dim() != 1:
+        raise SpecError(
+            f"input_nodes is {ids.dtype} of shape {tuple(ids.shape)}", "give a row of ids"
+        )
+    elif len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < num_nodes:
+        raise SpecError(
+            f"input nodes are {int(ids.min())} to {int(ids.max())}, there are {num_nodes} nodes "
+            f"of type {node_type!r}",
+            f"use 0 to {num_nodes - 1}",
+        )
+    return ids if ids.dtype == torch.bool else ids.to(torch.int64)
+
+
+def links_of(access: GraphAccess, data: Any, edge_label_index: Any) -> tuple[Any, Tensor]:
+    """The edge type, none if there is only one, and both ends of all links.
+
+    Args:
+        access: The graph.
+        data: What the loader was given.
+        edge_label_index: As in PyG; a tensor may also be the name of a split of held-out links.
+
+    Raises:
+        SpecError: The graph has no such links.
+    """
+    if access.is_homogeneous:
+        edge_type = access.edge_types[0]
+        if edge_label_index is None and isinstance(data, Data):
+            return None, data.edge_index
+        return None, _links(access, edge_type, edge_label_index)
+    if not isinstance(edge_label_index, tuple | list) or len(edge_label_index) not in (2, 3):
+        raise SpecError(
+            "the graph has several types, and edge_label_index does not name one",
+            f"give one of {list(access.edge_types)}, or a pair of one and links",
+        )
+    if isinstance(edge_label_index[0], str):
+        edge_type, links = _edge_type(access, edge_label_index), None
+    else:
+        edge_type, links = _edge_type(access, edge_label_index[0]), edge_label_index[1]
+    if links is None and isinstance(data, HeteroData):
+        return edge_type, data[edge_type].edge_index
+    return edge_type, _links(access, edge_type, links)
+
+
+def _edge_type(access: GraphAccess, given: Any) -> EdgeType:
+    """An edge type by its full name or, if that is enough, by the types at its ends."""
+    name = tuple(given)
+    found = [each for each in access.edge_types if name in (each, (each[0], each[2]))]
+    if len(found) != 1:
+        raise SpecError(
+            f"{name} means {len(found)} edge types", f"give one of {list(access.edge_types)}"
+        )
+    return found[0]
+
+
+def _links(access: GraphAccess, edge_type: EdgeType, links: Any) -> Tensor:
+    if links is None:
+        row, colptr = whole_csc(access, edge_type)
+        col = np.repeat(np.arange(len(colptr) - 1), np.diff(colptr))
+        return torch.from_numpy(np.stack([row, col]))
+    if isinstance(links, str):
+        return torch.from_numpy(access.links(edge_type, links))
+    if not isinstance(links, Tensor) or links.dim() != 2 or links.shape[0] != 2:
+        raise SpecError(
+            f"links are {type(links).__name__} of shape {tuple(getattr(links, 'shape', ()))}",
+            "give a tensor of shape (2, links)",
+        )
+    return links

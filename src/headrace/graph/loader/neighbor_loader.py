@@ -1,0 +1,320 @@
+"""PyG's loaders over any graph that headrace can open: an import changes, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import LinkLoader, NodeLoader
+from torch_geometric.sampler import BaseSampler, NegativeSampling
+from torch_geometric.sampler.base import SubgraphType
+
+from headrace.core.errors import SpecError
+from headrace.graph.loader.batch_order import NumberedBatch, NumberedLoader
+from headrace.graph.loader.collate import BatchMaker
+from headrace.graph.loader.inputs import links_of, seeds_of
+from headrace.graph.loader.pyg_sampler import KeyedSampler, NegativesOf
+from headrace.graph.loader.pyg_stores import PartedFeatureStore, PartedGraphStore, find_access
+from headrace.graph.sampling.neighbor_sampler import BatchKey
+from headrace.graph.sampling.store_pool import Connect
+
+
+class _KeyedLoader(NumberedLoader):
+    """What both loaders share: batches with keys, made without PyG's copies."""
+
+    data: Any
+    transform: Callable[[Any], Any] | None
+    transform_sampler_output: Callable[[Any], Any] | None
+    filter_per_worker: bool
+    _maker: BatchMaker | None = None
+    _keyed: KeyedSampler | None = None
+
+    def _open(
+        self,
+        data: Any,
+        neighbor_sampler: BaseSampler | None,
+        connect: Mapping[int, Connect] | None,
+        keep_dtype: bool,
+        directed: bool,
+        sampling: dict[str, Any],
+    ) -> tuple[Any, BaseSampler]:
+        """Find the graph and make the sampler; what PyG's constructors are given."""
+        access = find_access(data, connect)
+        if neighbor_sampler is None:
+            if not directed:
+                sampling["subgraph_type"] = SubgraphType.induced
+            neighbor_sampler = KeyedSampler(access, **sampling)
+        if isinstance(neighbor_sampler, KeyedSampler):
+            self._keyed = neighbor_sampler
+            self._maker = BatchMaker(access, keep_dtype)
+        if not isinstance(data, Data | HeteroData):
+            data = PartedFeatureStore(access, keep_dtype), PartedGraphStore(access)
+        self._access = access
+        return data, neighbor_sampler
+
+    def _key(self, index: Any) -> tuple[Any, BatchKey | None]:
+        """Positions of the seeds, and the key of a batch that has a number."""
+        if not isinstance(index, NumberedBatch):
+            return index, None
+        seed = 0 if self._keyed is None else self._keyed.seed
+        return index.index, BatchKey(seed, index.epoch, index.number)
+
+    def _make(self, out: Any) -> Any:
+        assert self._maker is not None
+        new_ids = out.new_ids
+        if self.transform_sampler_output is not None:
+            # Whoever changes a sample may change its nodes.
+            out, new_ids = self.transform_sampler_output(out), None
+        return out, self._maker.make(out, new_ids)
+
+    def _done(self, data: Any) -> Any:
+        return data if self.transform is None else self.transform(data)
+
+    def _get_iterator(self) -> Any:
+        if self.num_workers > 0 and self._access.owners.is_connected:
+            raise SpecError(
+                "this process is connected to stores, which its workers cannot inherit",
+                "use num_workers=0, or iterate before anything else asks the stores",
+            )
+        return super()._get_iterator()
+
+
+class NeighborLoader(NodeLoader, _KeyedLoader):  # type: ignore[misc]
+    """PyG's `NeighborLoader`, word for word, over graphs in parts too.
+
+    The same seed gives the same batches, however many parts, stores and workers there are.
+
+    Args:
+        data: A folder or `PartitionedGraph`, a PyG `Data` or `HeteroData`, or what `open_stores`
+            gives.
+        num_neighbors: As in PyG.
+        input_nodes: As in PyG, by original ids; also `"train"`, `"val"` or `"test"`, in a graph
+            with types `("paper", "train")`.
+        input_time: As in PyG.
+        replace: As in PyG.
+        subgraph_type: `directional`, `bidirectional` or `induced`.
+        disjoint: As in PyG.
+        temporal_strategy: As in PyG.
+        time_attr: As in PyG; a column of nodes or of edges.
+        weight_attr: As in PyG.
+        transform: As in PyG.
+        transform_sampler_output: As in PyG.
+        is_sorted: Not needed here: neighbour lists always are.
+        filter_per_worker: As in PyG.
+        neighbor_sampler: As in PyG; with a sampler that is not ours, batches are PyG's.
+        directed: As in PyG, which deprecates it.
+        seed: Of the order of seeds and of all draws.
+        keep_dtype: Whether features stay 16 bits long if they are stored so; else they are handed
+            over as `float32`.
+        cache_bytes: Memory of each sampler process of a run for rows of other machines that are
+            asked for most; without such processes it means nothing.
+        connect: How to reach the stores of parts that are not on this machine.
+        **kwargs: Of `DataLoader`: `batch_size`, `shuffle`, `num_workers` and others.
+
+    Raises:
+        SpecError: The graph has not what is asked for.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: Any,
+        input_nodes: Any = None,
+        input_time: Tensor | None = None,
+        replace: bool = False,
+        subgraph_type: SubgraphType | str = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        transform_sampler_output: Callable[[Any], Any] | None = None,
+        is_sorted: bool = False,
+        filter_per_worker: bool | None = None,
+        neighbor_sampler: BaseSampler | None = None,
+        directed: bool = True,
+        *,
+        seed: int = 0,
+        keep_dtype: bool = False,
+        cache_bytes: int = 0,
+        connect: Mapping[int, Connect] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if input_time is not None and time_attr is None:
+            raise SpecError("input_time is set, time_attr is not", "name the column of times")
+        sampling = {
+            "num_neighbors": num_neighbors,
+            "replace": replace,
+            "subgraph_type": subgraph_type,
+            "disjoint": disjoint,
+            "temporal_strategy": temporal_strategy,
+            "time_attr": time_attr,
+            "weight_attr": weight_attr,
+            "seed": seed,
+        }
+        data, sampler = self._open(data, neighbor_sampler, connect, keep_dtype, directed, sampling)
+        super().__init__(
+            data=data,
+            node_sampler=sampler,
+            input_nodes=seeds_of(self._access, input_nodes),
+            input_time=input_time,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
+            seed=seed,
+            **kwargs,
+        )
+
+    def collate_fn(self, index: Any) -> Any:
+        """Sample around the seeds at these positions."""
+        index, key = self._key(index)
+        if self._keyed is None:
+            return super().collate_fn(index)
+        out = self._keyed.sample_from_nodes(self.input_data[index], key=key)
+        return self.filter_fn(out) if self.filter_per_worker else out
+
+    def filter_fn(self, out: Any) -> Any:
+        """Join a sample with its values."""
+        if self._keyed is None:
+            return super().filter_fn(out)
+        out, data = self._make(out)
+        input_type = self.input_data.input_type
+        store = data if input_type is None else data[input_type]
+        store.input_id, store.seed_time = out.metadata[:2]
+        store.batch_size = len(out.metadata[0])
+        return self._done(data)
+
+
+class LinkNeighborLoader(LinkLoader, _KeyedLoader):  # type: ignore[misc]
+    """PyG's `LinkNeighborLoader`, word for word, over graphs in parts too.
+
+    The same seed gives the same batches and negatives, however many parts, stores and workers
+    there are. Like PyG's, negatives may be links that exist. They are drawn for the loader's links
+    and edge type: two loaders with one seed, for training and for testing, have different ones. A
+    loader that does not shuffle has the same negatives in every epoch.
+
+    Args:
+        data: As for `NeighborLoader`.
+        num_neighbors: As in PyG.
+        edge_label_index: As in PyG, by original ids; also the name of a split of held-out links,
+            in a graph with types as `(edge_type, "test")`.
+        edge_label: As in PyG.
+        edge_label_time: As in PyG.
+        replace: As in PyG.
+        subgraph_type: `directional`, `bidirectional` or `induced`.
+        disjoint: As in PyG.
+        temporal_strategy: As in PyG.
+        neg_sampling: As in PyG.
+        neg_sampling_ratio: As in PyG, which deprecates it.
+        time_attr: As in PyG; a column of nodes or of edges.
+        weight_attr: As in PyG.
+        transform: As in PyG.
+        transform_sampler_output: As in PyG.
+        is_sorted: Not needed here: neighbour lists always are.
+        filter_per_worker: As in PyG.
+        neighbor_sampler: As in PyG; with a sampler that is not ours, batches are PyG's.
+        directed: As in PyG, which deprecates it.
+        seed: Of the order of links, of negatives and of all draws.
+        keep_dtype: As for `NeighborLoader`.
+        connect: As for `NeighborLoader`.
+        **kwargs: Of `DataLoader`: `batch_size`, `shuffle`, `num_workers` and others.
+
+    Raises:
+        SpecError: The graph has not what is asked for.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: Any,
+        edge_label_index: Any = None,
+        edge_label: Tensor | None = None,
+        edge_label_time: Tensor | None = None,
+        replace: bool = False,
+        subgraph_type: SubgraphType | str = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        neg_sampling: NegativeSampling | None = None,
+        neg_sampling_ratio: float | None = None,
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        transform_sampler_output: Callable[[Any], Any] | None = None,
+        is_sorted: bool = False,
+        filter_per_worker: bool | None = None,
+        neighbor_sampler: BaseSampler | None = None,
+        directed: bool = True,
+        *,
+        seed: int = 0,
+        keep_dtype: bool = False,
+        connect: Mapping[int, Connect] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if (edge_label_time is None) != (time_attr is None):
+            raise SpecError(
+                "of edge_label_time and time_attr only one is set",
+                "give both for sampling by time, or none",
+            )
+        sampling = {
+            "num_neighbors": num_neighbors,
+            "replace": replace,
+            "subgraph_type": subgraph_type,
+            "disjoint": disjoint,
+            "temporal_strategy": temporal_strategy,
+            "time_attr": time_attr,
+            "weight_attr": weight_attr,
+            "seed": seed,
+        }
+        given = data
+        data, sampler = self._open(data, neighbor_sampler, connect, keep_dtype, directed, sampling)
+        edge_type, links = links_of(self._access, given, edge_label_index)
+        super().__init__(
+            data=data,
+            link_sampler=sampler,
+            edge_label_index=links if isinstance(data, Data) else (edge_type, links),
+            edge_label=edge_label,
+            edge_label_time=edge_label_time,
+            neg_sampling=neg_sampling,
+            neg_sampling_ratio=neg_sampling_ratio,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
+            seed=seed,
+            **kwargs,
+        )
+        self._negatives_of: NegativesOf | None = None
+        if self.neg_sampling is not None:
+            # The order of a sampler of the user's may change from epoch to epoch.
+            theirs = [kwargs.get(name) for name in ("sampler", "batch_sampler")]
+            shuffles = bool(kwargs.get("shuffle")) or any(each is not None for each in theirs)
+            self._negatives_of = NegativesOf.links(links, edge_type, shuffles)
+
+    def collate_fn(self, index: Any) -> Any:
+        """Sample around the links at these positions."""
+        index, key = self._key(index)
+        if self._keyed is None:
+            return super().collate_fn(index)
+        out = self._keyed.sample_from_edges(
+            self.input_data[index], self.neg_sampling, key=key, negatives_of=self._negatives_of
+        )
+        return self.filter_fn(out) if self.filter_per_worker else out
+
+    def filter_fn(self, out: Any) -> Any:
+        """Join a sample with its values."""
+        if self._keyed is None:
+            return super().filter_fn(out)
+        out, data = self._make(out)
+        edge_type = self.input_data.input_type
+        links = data if edge_type is None else data[edge_type]
+        links.input_id = out.metadata[0]
+        if self.neg_sampling is None or self.neg_sampling.is_binary():
+            links.edge_label_index, links.edge_label, links.edge_label_time = out.metadata[1:4]
+        else:
+            source = data if edge_type is None else data[edge_type[0]]
+            destination = data if edge_type is None else data[edge_type[2]]
+            source.src_index = out.metadata[1]
+            destination.dst_pos_index, destination.dst_neg_index = out.metadata[2:4]
+            source.seed_time = destination.seed_time = out.metadata[4]
+        return self._done(data)

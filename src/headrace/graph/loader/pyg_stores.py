@@ -1,0 +1,200 @@
+"""A graph in parts as PyG's `FeatureStore` and `GraphStore`; ids are original ids."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, EdgeAttr, FeatureStore, GraphStore, HeteroData, TensorAttr
+from torch_geometric.data.graph_store import EdgeLayout
+
+from headrace.core.errors import SpecError
+from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
+from headrace.graph.kernels.id_table import place_runs
+from headrace.graph.loader.collate import finish
+from headrace.graph.loader.graph_view import GraphAccess, PartedAccess
+from headrace.graph.loader.in_memory_view import MemoryAccess
+from headrace.graph.sampling.store_pool import Connect, Of
+from headrace.graph.schema import EdgeType
+
+
+class PartedFeatureStore(FeatureStore):  # type: ignore[misc]
+    """Columns of nodes and edges.
+
+    `group_name` is a node type or an edge type; none stands for the nodes of a graph that has no
+    types. Edges are indexed as they are stored, not by original ids.
+
+    Args:
+        access: The graph.
+        keep_dtype: Whether features stay 16 bits long if they are stored so.
+    """
+
+    def __init__(self, access: GraphAccess, keep_dtype: bool = False) -> None:
+        super().__init__()
+        self.access = access
+        self.keep_dtype = keep_dtype
+
+    def get_all_tensor_attrs(self) -> list[TensorAttr]:
+        """All columns of nodes."""
+        return [
+            TensorAttr(None if self.access.is_homogeneous else node_type, name)
+            for node_type in self.access.node_types
+            for name in self.access.columns[node_type]
+        ]
+
+    def _get_tensor(self, attr: TensorAttr) -> Tensor:
+        of, column = self._find(attr)
+        ids = _ids(attr.index, int(self.access.offsets[of][-1]))
+        if isinstance(of, str):
+            ids = self.access.to_new(of, ids)
+        else:
+            self.access.check_edges(of, ids)
+        gathering = self.access.gather(of, attr.attr_name, ids, may_repeat=True)
+        rows = finish(gathering, column, len(ids), self.keep_dtype)
+        return rows[0] if isinstance(attr.index, int) else rows
+
+    def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...]:
+        of, column = self._find(attr)
+        return int(self.access.offsets[of][-1]), *column.shape
+
+    def _find(self, attr: TensorAttr) -> tuple[Of, Any]:
+        of = self.access.node_types[0] if attr.group_name is None else attr.group_name
+        return of, self.access.column(of, attr.attr_name)
+
+    def _put_tensor(self, tensor: Any, attr: TensorAttr) -> NoReturn:
+        raise _read_only()
+
+    def _remove_tensor(self, attr: TensorAttr) -> NoReturn:
+        raise _read_only()
+
+
+class PartedGraphStore(GraphStore):  # type: ignore[misc]
+    """Edges of all types.
+
+    Args:
+        access: The graph; whole edge types can only be had if all parts are on this machine.
+    """
+
+    def __init__(self, access: GraphAccess) -> None:
+        super().__init__()
+        self.access = access
+
+    def get_all_edge_attrs(self) -> list[EdgeAttr]:
+        """All edge types, by destination."""
+        sizes = self.access.num_nodes
+        return [
+            EdgeAttr(
+                None if self.access.is_homogeneous else edge_type,
+                EdgeLayout.CSC,
+                is_sorted=True,
+                size=(sizes[edge_type[0]], sizes[edge_type[2]]),
+            )
+            for edge_type in self.access.edge_types
+        ]
+
+    def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:
+        edge_type = edge_attr.edge_type or self.access.edge_types[0]
+        if edge_attr.layout == EdgeLayout.CSR or edge_type not in self.access.edge_types:
+            return None
+        row, colptr = whole_csc(self.access, edge_type)
+        if edge_attr.layout == EdgeLayout.CSC:
+            return torch.from_numpy(row), torch.from_numpy(colptr)
+        col = np.repeat(np.arange(len(colptr) - 1), np.diff(colptr))
+        return torch.from_numpy(row), torch.from_numpy(col)
+
+    def _put_edge_index(self, edge_index: Any, edge_attr: EdgeAttr) -> NoReturn:
+        raise _read_only()
+
+    def _remove_edge_index(self, edge_attr: EdgeAttr) -> NoReturn:
+        raise _read_only()
+
+
+def open_stores(
+    graph: PartitionedGraph | str | os.PathLike[str],
+    connect: Mapping[int, Connect] | None = None,
+    keep_dtype: bool = False,
+) -> tuple[PartedFeatureStore, PartedGraphStore]:
+    """Show a graph in parts to PyG; what PyG calls a remote backend.
+
+    Args:
+        graph: The graph, or where it lies: its manifest, its id tables, and the parts that are
+            on this machine.
+        connect: How to reach the stores of all other parts.
+        keep_dtype: Whether features stay 16 bits long if they are stored so.
+    """
+    access = find_access(graph, connect)
+    return PartedFeatureStore(access, keep_dtype), PartedGraphStore(access)
+
+
+def find_access(data: Any, connect: Mapping[int, Connect] | None = None) -> GraphAccess:
+    """Whatever stands for a graph, as loaders see it.
+
+    Raises:
+        SpecError: It stands for none.
+    """
+    if isinstance(data, str | os.PathLike):
+        data = open_graph(data)
+    if isinstance(data, PartitionedGraph):
+        return PartedAccess(data, connect)
+    if connect:
+        raise SpecError("only a graph in parts has stores", "give the folder of its manifest")
+    if isinstance(data, GraphAccess):
+        return data
+    if isinstance(data, Data | HeteroData):
+        return MemoryAccess(data)
+    if isinstance(data, tuple | list) and len(data) == 2:
+        access: GraphAccess | None = getattr(data[0], "access", None)
+        if isinstance(access, GraphAccess):
+            return access
+    raise SpecError(
+        f"a {type(data).__name__} is no graph",
+        "give a folder, a PartitionedGraph, a Data or HeteroData, or the pair of open_stores()",
+    )
+
+
+def whole_csc(access: GraphAccess, edge_type: EdgeType) -> tuple[np.ndarray, np.ndarray]:
+    """Sources of all edges by destination, and where those of each destination begin.
+
+    Raises:
+        SpecError: Some parts are with stores.
+    """
+    if access.owners:
+        raise SpecError(
+            f"all edges of type {edge_type} were asked for, parts {access.owners.parts} are not "
+            "on this machine",
+            "sample instead, give edge_label_index, or copy the parts here",
+        )
+    src, _, dst = edge_type
+    num_parts = len(access.offsets[dst]) - 1
+    starts = access.offsets[dst]
+    owned = [access.to_original(dst, np.arange(starts[p], starts[p + 1])) for p in range(num_parts)]
+    lists = [access.lists(edge_type, part) for part in range(num_parts)]
+    colptr = np.zeros(access.num_nodes[dst] + 1, np.int64)
+    for originals, (indptr, _indices) in zip(owned, lists, strict=True):
+        colptr[originals + 1] = np.diff(indptr)
+    np.cumsum(colptr, out=colptr)
+    row = np.empty(colptr[-1], np.int64)
+    for originals, (indptr, indices) in zip(owned, lists, strict=True):
+        sources = access.to_original(src, np.asarray(indices, np.int64))
+        place_runs(originals, np.diff(indptr), sources, colptr, row)
+    return row, colptr
+
+
+def _ids(index: Any, num_rows: int) -> np.ndarray:
+    """Row numbers that any of PyG's kinds of index means."""
+    if index is None:
+        return np.arange(num_rows)
+    if isinstance(index, slice):
+        return np.arange(num_rows)[index]
+    ids = np.asarray(index.cpu() if isinstance(index, Tensor) else index)
+    if ids.dtype == np.bool_:
+        ids = np.flatnonzero(ids)
+    return np.atleast_1d(ids).astype(np.int64, copy=False)
+
+
+def _read_only() -> SpecError:
+    return SpecError("a graph in parts cannot be changed", "change its source, partition it again")

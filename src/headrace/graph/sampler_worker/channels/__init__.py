@@ -1,0 +1,1 @@
+"""How sub-batches get from a sampler to its trainer."""

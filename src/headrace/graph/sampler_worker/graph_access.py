@@ -1,0 +1,127 @@
+"""The graph as a sampler's process reaches it: own parts mapped, others asked, hot rows kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+
+from headrace.core.errors import SpecError
+from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
+from headrace.graph.loader.graph_view import PartedAccess
+from headrace.graph.sampler_worker.config import CacheConfig, SamplerConfig, StoreAt
+from headrace.graph.sampler_worker.feature_cache import (
+    CachedOwner,
+    CacheReport,
+    HotRows,
+    divide,
+    hot_by_degree,
+)
+from headrace.graph.sampling.store_pool import Of, Owner
+from headrace.graph.store.client import TIMEOUT_S, StoreClient
+from headrace.rpc import service_process
+from headrace.rpc.call_meter import Clock, measured_store
+from headrace.rpc.channel import Address
+from headrace.rpc.credentials import Credentials
+from headrace.rpc.reconnect import Patience, reach_store
+
+Caches = Mapping[tuple[Of, str], HotRows]
+
+
+def open_access(
+    config: SamplerConfig, clock: Clock | None = None, patience: Patience | None = None
+) -> tuple[PartedAccess, Caches]:
+    """Open a graph and connect to the stores of parts that are elsewhere.
+
+    Args:
+        config: Of the sampler.
+        clock: Seconds; with one, what is asked of stores is noted with the part that asks.
+        patience: With stores that are started again; none to fail when one is gone.
+
+    Raises:
+        SpecError: The graph or the credentials cannot be read.
+        StoreError: A store cannot be reached, or does not let this process in.
+    """
+    graph = open_graph(config.graph)
+    if not config.stores:
+        return PartedAccess(graph), {}
+    caches = {} if config.cache is None else make_caches(graph, config, config.cache)
+    credentials = load_credentials(config)
+    connect = {
+        store.part: partial(_connect, store, credentials, caches, clock, patience)
+        for store in config.stores
+    }
+    access = PartedAccess(graph, connect)
+    # Now, by one thread: several would open several connections to the same store.
+    for part in access.owners.parts:
+        access.owners.owner(part)
+    return access, caches
+
+
+def make_caches(graph: PartitionedGraph, config: SamplerConfig, cache: CacheConfig) -> Caches:
+    """Empty caches of all columns that nodes have in several numbers.
+
+    Raises:
+        SpecError: Rows are to be chosen by degree, and nobody says from where.
+    """
+    fanouts: dict[Of, int] = {edge_type: hops[0] for edge_type, hops in config.fanouts if hops}
+    hot: dict[str, np.ndarray] = {}
+    if cache.policy == "degree":
+        if cache.home is None:
+            raise SpecError("rows are to be cached by degree", "say which part is `home`")
+        for name in graph.node_types:
+            hot[name] = hot_by_degree(graph, cache.home, name, fanouts)
+    columns = {
+        (node.name, column.name): (column, node.num_nodes)
+        for node in graph.manifest.nodes
+        for column in node.columns
+        if column.shape and _is_wanted(config, node.name, column.name)
+    }
+    sizes = [
+        num * int(np.prod(column.shape)) * (2 if "16" in column.dtype else 4)
+        for column, num in columns.values()
+    ]
+    budgets = divide(cache.num_bytes, sizes)
+    return {
+        (name, column): HotRows(info, num, budget, hot.get(name))
+        for ((name, column), (info, num)), budget in zip(columns.items(), budgets, strict=True)
+    }
+
+
+def report(caches: Caches) -> CacheReport:
+    """What all caches of a process did."""
+    return sum((cache.report() for cache in caches.values()), CacheReport())
+
+
+def load_credentials(config: SamplerConfig) -> Credentials:
+    """What the sampler shows others, and checks them by.
+
+    Raises:
+        SpecError: There is no such file, or TLS is wanted and it has no certificate.
+    """
+    if config.credentials is None:
+        raise SpecError("another machine is to be reached without credentials", "name their file")
+    return service_process.load_credentials(config.credentials, config.tls)
+
+
+def _is_wanted(config: SamplerConfig, node_type: str, name: str) -> bool:
+    return config.columns is None or any(
+        (wanted.node_type, wanted.name, wanted.seeds_only) == (node_type, name, False)
+        for wanted in config.columns
+    )
+
+
+def _connect(
+    store: StoreAt,
+    credentials: Credentials,
+    caches: Caches,
+    clock: Clock | None,
+    patience: Patience | None,
+) -> Owner:
+    address = Address(store.task, store.machine, store.host, store.port)
+    channel = reach_store(address, credentials, TIMEOUT_S, patience)
+    if clock is not None:
+        channel = measured_store(channel, store.task, clock)
+    client = StoreClient(channel)
+    return CachedOwner(client, caches) if caches else client

@@ -1,0 +1,156 @@
+"""Put the parts of several samplers together: one batch, all seeds first.
+
+As in DistDGL, parts stay apart: a node that two samplers met has two rows. Finding such nodes would
+cost the trainer more than it saves, since samplers work on different clusters of the graph. Nodes
+and edges are grouped by hop, then by part, so that PyG's `trim_to_layer` cuts a merged batch as it
+cuts any other.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from headrace.core.errors import SpecError
+from headrace.graph.kernels.gathering import shift_rows
+from headrace.graph.sampler_worker.channels.shared_memory import Held
+from headrace.graph.sampler_worker.channels.sub_batch import Key, Part, arrays_in, place
+
+Allocate = Callable[[int], np.ndarray]
+
+
+class Blocks:
+    """Memory of merged batches, used again when the last array of a batch is gone.
+
+    New memory would cost a page fault per 4 KB of every batch.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[np.ndarray] = []
+
+    def __call__(self, num_bytes: int) -> np.ndarray:
+        """A piece of memory, `uint8`."""
+        block = self._free.pop() if self._free else np.empty(0, np.uint8)
+        if len(block) < num_bytes:
+            block = np.empty(num_bytes + num_bytes // 8, np.uint8)
+        held = Held(block)
+        weakref.finalize(held, self._free.append, block).atexit = False
+        return np.asarray(held)[:num_bytes]
+
+
+def _new(num_bytes: int) -> np.ndarray:
+    return np.empty(num_bytes, np.uint8)
+
+
+def merge(parts: Sequence[Part], allocate: Allocate = _new) -> Part:
+    """One batch of all parts; of a single one, the part itself without a copy.
+
+    Args:
+        parts: Of all samplers, in order.
+        allocate: Gives memory for the whole.
+
+    Raises:
+        SpecError: The parts belong to different batches or graphs.
+    """
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    for part in parts:
+        _check(first, part)
+    nodes = {
+        name: np.array([part.num_sampled_nodes[name] for part in parts], np.int64)
+        for name in first.num_sampled_nodes
+    }
+    edges = {
+        edge_type: np.array([part.num_sampled_edges[edge_type] for part in parts], np.int64)
+        for edge_type in first.num_sampled_edges
+    }
+    figures: dict[str, float] = {}
+    for part in parts:
+        for name, value in part.figures.items():
+            figures[name] = figures.get(name, 0.0) + value
+    num_nodes = {name: counts.sum(0).tolist() for name, counts in nodes.items()}
+    num_edges = {edge_type: counts.sum(0).tolist() for edge_type, counts in edges.items()}
+    placed, num_bytes = place({key: _shape(key, parts) for key in first.arrays})
+    arrays = arrays_in(allocate(num_bytes), placed)
+    for key, out in arrays.items():
+        _join(key, [part.arrays[key] for part in parts], nodes, edges, out)
+    return Part(first.epoch, first.batch, num_nodes, num_edges, arrays, figures)
+
+
+def _shape(key: Key, parts: Sequence[Part]) -> tuple[int, ...]:
+    axis = 1 if key.kind == "ends" else 0
+    shape = list(parts[0].arrays[key].shape)
+    shape[axis] = sum(part.arrays[key].shape[axis] for part in parts)
+    return tuple(shape)
+
+
+def _join(
+    key: Key,
+    arrays: list[np.ndarray],
+    nodes: dict[str, np.ndarray],
+    edges: dict[tuple[str, str, str], np.ndarray],
+    out: np.ndarray,
+) -> None:
+    if key.kind == "ends":
+        assert not isinstance(key.of, str)
+        source, _, destination = key.of
+        _join_ends(arrays, edges[key.of], nodes[source], nodes[destination], out)
+        return
+    if key.kind == "seed":
+        np.concatenate(arrays, out=out)
+        return
+    if key.kind == "tree":
+        # Only one type has seeds: its first counts say how many trees come before a part's.
+        seeds = np.max([counts[:, 0] for counts in nodes.values()], axis=0)
+        arrays = [a + b for a, b in zip(arrays, _before(seeds), strict=True)]
+    counts = nodes[key.of] if isinstance(key.of, str) else edges[key.of]
+    for p, begins, targets in _runs(counts):
+        for begin, target, num in zip(begins, targets, counts[p], strict=True):
+            out[target : target + num] = arrays[p][begin : begin + num]
+
+
+def _join_ends(
+    arrays: list[np.ndarray],
+    counts: np.ndarray,
+    sources: np.ndarray,
+    destinations: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    moves = [list(_runs(sources)), list(_runs(destinations))]
+    for p, begins, targets in _runs(counts):
+        for begin, target, num in zip(begins, targets, counts[p], strict=True):
+            for end in range(2):
+                _, first_rows, target_rows = moves[end][p]
+                ends = first_rows + (sources, destinations)[end][p]
+                shift_rows(
+                    arrays[p][end, begin : begin + num], ends, target_rows - first_rows,
+                    out[end, target : target + num],
+                )  # fmt: skip
+
+
+def _runs(counts: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
+    """Per part, where the rows of each hop begin in the part and in the whole."""
+    whole = _before(counts.sum(0))
+    return [(p, _before(counts[p]), whole + counts[:p].sum(0)) for p in range(len(counts))]
+
+
+def _before(counts: np.ndarray) -> np.ndarray:
+    sums: np.ndarray = np.cumsum(counts) - counts
+    return sums
+
+
+def _check(first: Part, other: Part) -> None:
+    if (first.epoch, first.batch) != (other.epoch, other.batch):
+        raise SpecError(
+            f"batch {first.batch} of epoch {first.epoch} has a part of batch {other.batch} of "
+            f"epoch {other.epoch}",
+            "give all samplers the same number of batches",
+        )
+    if first.arrays.keys() != other.arrays.keys():
+        raise SpecError(
+            f"samplers hand over different arrays of batch {first.batch}",
+            "give all samplers the same graph and columns",
+        )

@@ -1,0 +1,350 @@
+"""The trainer's side: batches as PyG knows them, ready before they are asked for."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, Full, Queue
+from types import TracebackType
+from typing import IO, Any, Self
+
+import numpy as np
+
+from headrace.core.errors import MissingExtraError, SpecError
+from headrace.graph.format.partitioned_graph import PartitionedGraph, as_tensor
+from headrace.graph.sampler_worker.channels.errors import FeedError
+from headrace.graph.sampler_worker.channels.shm import PartReceiver
+from headrace.graph.sampler_worker.channels.sub_batch import Key, Part
+from headrace.graph.sampler_worker.config import SamplerConfig
+from headrace.graph.sampler_worker.merge import Blocks, merge
+from headrace.graph.sampler_worker.process import SamplerProcess
+from headrace.graph.sampler_worker.schedule import batches_per_epoch, share_of
+from headrace.graph.sampler_worker.sub_batch_builder import Clock
+from headrace.graph.sampling.neighbor_sampler import FanOuts
+from headrace.graph.sources.arrays import EDGE, NODE
+from headrace.rpc.limits import TELL_AFTER_S
+
+_LOOK_S = 0.2
+_END_S = 5.0
+
+
+@dataclass(frozen=True)
+class FeedReport:
+    """What the trainer waited for.
+
+    Attributes:
+        num_batches: Since measuring began.
+        elapsed_s: Since measuring began.
+        waited_s: Time in which the trainer had no batch.
+        figures: Sums over all parts: seconds per stage, bytes, hits of the cache.
+    """
+
+    num_batches: int
+    elapsed_s: float
+    waited_s: float
+    figures: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def idle_share(self) -> float:
+        """Share of the time in which the trainer had no batch."""
+        return self.waited_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+    @property
+    def cache_hit_rate(self) -> float:
+        """Share of rows of other machines that a cache had."""
+        hits = self.figures.get("cache_hits", 0.0)
+        return hits / max(hits + self.figures.get("cache_misses", 0.0), 1.0)
+
+
+class Feed:
+    """Batches of all epochs, merged from the parts of a trainer's samplers.
+
+    A loop over it is one epoch; samplers go on with the next meanwhile. A loop that is left early
+    is continued by the next one.
+
+    Args:
+        receivers: Of all samplers, in order.
+        batches_per_epoch: As the samplers were told.
+        clock: Seconds.
+        num_epochs: After which there are no more; none for no end.
+        processes: Samplers that end with this.
+        first_batch: With which the first epoch begins.
+        lanes: Parts that each sampler makes of every batch; none for one each.
+        tell: Called with what the trainer waits for, and true once it takes long, false when that
+            is over.
+
+    Attributes:
+        processes: Samplers that this started.
+    """
+
+    def __init__(
+        self,
+        receivers: Sequence[PartReceiver],
+        batches_per_epoch: int,
+        clock: Clock,
+        num_epochs: int | None = None,
+        processes: Sequence[SamplerProcess] = (),
+        first_batch: int = 0,
+        lanes: Sequence[int] = (),
+        tell: Callable[[str, bool], None] = lambda _name, _waits: None,
+    ) -> None:
+        self.processes = tuple(processes)
+        self._lanes = tuple(lanes) or (1,) * len(receivers)
+        self._tell = tell
+        self._waits_for = "batches"
+        self._receivers = tuple(receivers)
+        self._batches_per_epoch = batches_per_epoch
+        self._clock = clock
+        self._left = None if num_epochs is None else num_epochs * batches_per_epoch - first_batch
+        self._closed = threading.Event()
+        self._failure: Exception | None = None
+        # One is merged and ready while the trainer works on another; more would wait in vain.
+        self._ready: Queue[tuple[Part, Any] | Exception] = Queue(1)
+        self.start_measuring()
+        # Not first in the thread: the script may import other parts of PyG at the same time, and
+        # Python would show one of them half of what the other is about to load.
+        with suppress(ImportError):
+            importlib.import_module("torch_geometric.data")
+        self._thread = threading.Thread(target=self._merge, name="merge batches", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return self._batches_per_epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        """Batches of one epoch: PyG's `Data` or `HeteroData`.
+
+        Raises:
+            FeedError: A sampler, or a store it needs, failed or is gone.
+        """
+        while self._left is None or self._left > 0:
+            number, batch = self._next()
+            yield batch
+            # The name would keep the batch's memory while the next one is waited for.
+            del batch
+            if number == self._batches_per_epoch - 1:
+                return
+
+    def start_measuring(self) -> None:
+        """Forget what was measured so far."""
+        self._num_batches, self._waited_s = 0, 0.0
+        self._figures: dict[str, float] = {}
+        self._began_s = self._clock()
+
+    def report(self) -> FeedReport:
+        """What was measured."""
+        elapsed_s = self._clock() - self._began_s
+        return FeedReport(self._num_batches, elapsed_s, self._waited_s, dict(self._figures))
+
+    def close(self) -> None:
+        """End all samplers; batches that were taken stay as they are."""
+        self._closed.set()
+        for receiver in self._receivers:
+            receiver.close()
+        # Not for ever: another sampler may just be asked for.
+        self._thread.join(_END_S)
+        for process in self.processes:
+            process.close()
+        # Nobody will take the batch that was ready: give its memory back.
+        with suppress(Empty):
+            self._ready.get_nowait()
+        self._ready.put(FeedError("the feed was closed", "start another one"))
+
+    def _next(self) -> tuple[int, Any]:
+        if self._failure is not None:
+            raise self._failure
+        if self._closed.is_set():
+            raise FeedError("batches are wanted of a feed that was closed", "start another one")
+        begin = self._clock()
+        item = self._take()
+        self._waited_s += self._clock() - begin
+        if isinstance(item, Exception):
+            self._failure = item
+            raise item
+        part, batch = item
+        self._num_batches += 1
+        for name, value in part.figures.items():
+            self._figures[name] = self._figures.get(name, 0.0) + value
+        if self._left is not None:
+            self._left -= 1
+        return part.batch, batch
+
+    def _take(self) -> tuple[Part, Any] | Exception:
+        with suppress(Empty):
+            return self._ready.get(timeout=TELL_AFTER_S)
+        name = self._waits_for
+        self._tell(name, True)
+        try:
+            return self._ready.get()
+        finally:
+            self._tell(name, False)
+
+    def _receive(self) -> Iterator[Part]:
+        for receiver, num_lanes in zip(self._receivers, self._lanes, strict=True):
+            self._waits_for = getattr(receiver, "sampler", "batches")
+            for _ in range(num_lanes):
+                yield receiver.receive()
+
+    def _merge(self) -> None:
+        left, blocks = self._left, Blocks()
+        try:
+            while left is None or left > 0:
+                left = None if left is None else left - 1
+                whole = merge(list(self._receive()), blocks)
+                batch = to_pyg(whole)
+                described = Part(whole.epoch, whole.batch, {}, {}, {}, whole.figures)
+                del whole
+                if not self._put((described, batch)):
+                    return
+                del batch
+        except Exception as error:
+            self._put(error)
+
+    def _put(self, item: tuple[Part, Any] | Exception) -> bool:
+        while not self._closed.is_set():
+            try:
+                self._ready.put(item, timeout=_LOOK_S)
+                return True
+            except Full:
+                continue
+        return False
+
+
+def start_feed(
+    configs: Sequence[SamplerConfig],
+    seeds: Sequence[np.ndarray],
+    clock: Clock,
+    log: IO[bytes] | None = None,
+) -> Feed:
+    """Start samplers on this machine, and feed from them.
+
+    Args:
+        configs: Of all samplers, in order.
+        seeds: Original ids of each sampler's seeds.
+        clock: Seconds.
+        log: Where samplers write their messages.
+
+    Raises:
+        SpecError: The samplers do not make the same batches.
+    """
+    first = configs[0]
+    for config in configs:
+        if _batches(config) != _batches(first):
+            raise SpecError(
+                f"{config.name} makes other batches than {first.name}",
+                "give all samplers the same number of batches and epochs, and the same first ones",
+            )
+    processes: list[SamplerProcess] = []
+    try:
+        for config, own in zip(configs, seeds, strict=True):
+            processes.append(SamplerProcess(config, own, log))
+    except BaseException:
+        for process in processes:
+            process.close()
+        raise
+    receivers = [process.receiver for process in processes]
+    return Feed(
+        receivers,
+        first.batches_per_epoch,
+        clock,
+        first.num_epochs,
+        processes,
+        first.first_batch,
+        [len(config.lanes) for config in configs],
+    )
+
+
+def _batches(config: SamplerConfig) -> tuple[int | None, ...]:
+    begin = (config.first_epoch, config.first_batch)
+    return (config.batches_per_epoch, config.num_epochs, *begin)
+
+
+def configs_for(
+    graph: PartitionedGraph,
+    node_type: str,
+    counts: Sequence[int],
+    num_neighbors: FanOuts,
+    batch_size: int,
+    *,
+    drop_last: bool = False,
+    **settings: Any,
+) -> list[SamplerConfig]:
+    """What the samplers of one trainer are told.
+
+    Args:
+        graph: All parts.
+        node_type: What seeds are.
+        counts: How many seeds each sampler has.
+        num_neighbors: Per hop; by edge type, or the same for all.
+        batch_size: Seeds of all samplers in a batch.
+        drop_last: Whether to leave out batches that lack seeds.
+        settings: More of `SamplerConfig`; `batches_per_epoch` where several trainers must agree.
+
+    Raises:
+        SpecError: There would be no batch at all.
+    """
+    fanouts = num_neighbors
+    if not isinstance(fanouts, Mapping):
+        fanouts = dict.fromkeys(graph.edge_types, fanouts)
+    common: dict[str, Any] = {
+        "graph": graph.folder,
+        "node_type": node_type,
+        "seeds": Path("given by the trainer"),
+        "batches_per_epoch": batches_per_epoch(counts, batch_size, drop_last),
+        "fanouts": tuple((edge_type, tuple(hops)) for edge_type, hops in fanouts.items()),
+        **settings,
+    }
+    return [
+        SamplerConfig(task=f"sampler {s}", share=share_of(batch_size, len(counts), s), **common)
+        for s in range(len(counts))
+    ]
+
+
+def to_pyg(part: Part) -> Any:
+    """See a batch as PyG's `Data`, or `HeteroData` if there are several types; nothing is copied.
+
+    Raises:
+        MissingExtraError: PyG is not installed.
+    """
+    try:
+        from torch_geometric.data import Data, HeteroData
+    except ImportError:
+        raise MissingExtraError("PyG is not installed", "pip install 'headrace[train]'") from None
+    nodes, edges = part.num_sampled_nodes, part.num_sampled_edges
+    is_homogeneous = tuple(nodes) == (NODE,) and tuple(edges) == (EDGE,)
+    data = Data() if is_homogeneous else HeteroData()
+    # Features come first, as in PyG; they also say how many nodes there are.
+    for key, array in part.arrays.items():
+        _store(data, is_homogeneous, key)[key.name] = as_tensor(array, key.dtype)
+    for name, counts in nodes.items():
+        store = data if is_homogeneous else data[name]
+        if not any(
+            key.of == name and key.kind == "node" and key.name != "n_id" for key in part.arrays
+        ):
+            store.num_nodes = sum(counts)
+        store.num_sampled_nodes = counts
+        if is_homogeneous or counts[0]:
+            store.batch_size = counts[0]
+    for edge_type, counts in edges.items():
+        store = data if is_homogeneous else data[edge_type]
+        store.num_sampled_edges = counts
+    return data
+
+
+def _store(data: Any, is_homogeneous: bool, key: Key) -> Any:
+    return data if is_homogeneous else data[key.of]

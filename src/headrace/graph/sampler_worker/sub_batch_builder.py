@@ -1,0 +1,235 @@
+"""The stages of a part: sample, ask for values, fill memory that will be handed over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.core.errors import SpecError
+from headrace.graph.format.manifest import ColumnInfo
+from headrace.graph.loader.graph_view import GraphAccess
+from headrace.graph.sampler_worker.channels.sub_batch import Key, Kind, Part
+from headrace.graph.sampler_worker.config import SamplerConfig, Wanted
+from headrace.graph.sampler_worker.schedule import Job
+from headrace.graph.sampling.feature_gather import Gathering
+from headrace.graph.sampling.hop import Rule
+from headrace.graph.sampling.neighbor_sampler import BatchKey, HeteroSampled, Sampler
+from headrace.graph.schema import EdgeType
+from headrace.tracing.task_trace import PartNotes, PartRecorder
+
+_HALVES = ("float16", "bfloat16")
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class SampledJob:
+    """A job whose nodes and edges are known."""
+
+    job: Job
+    out: HeteroSampled
+    seconds: float
+    notes: PartNotes | None = None
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column that is handed over, and in which type."""
+
+    wanted: Wanted
+    info: ColumnInfo
+    dtype: str
+
+    @property
+    def key(self) -> Key:
+        kind: Kind = "seed" if self.wanted.seeds_only else "node"
+        return Key(self.wanted.node_type, self.wanted.name, kind, self.dtype)
+
+
+class Draft:
+    """A part whose values are on their way.
+
+    Attributes:
+        shapes: Of all arrays that the part will have.
+        notes: Of what it takes; none if nobody wants to know.
+    """
+
+    def __init__(self, sampled: SampledJob) -> None:
+        self.shapes: dict[Key, tuple[int, ...]] = {}
+        self.notes = sampled.notes
+        self._sampled = sampled
+        self._ready: dict[Key, np.ndarray] = {}
+        self._ends: dict[Key, tuple[np.ndarray, np.ndarray]] = {}
+        self._gathers: dict[Key, tuple[Gathering, ColumnInfo]] = {}
+
+    def add(self, key: Key, array: np.ndarray) -> None:
+        """An array that is there."""
+        self.shapes[key] = array.shape
+        self._ready[key] = array
+
+    def add_ends(self, key: Key, row: np.ndarray, col: np.ndarray) -> None:
+        """An edge index."""
+        self.shapes[key] = (2, len(row))
+        self._ends[key] = row, col
+
+    def add_gather(self, key: Key, gathering: Gathering, info: ColumnInfo, num_rows: int) -> None:
+        """Rows that were asked for."""
+        self.shapes[key] = (num_rows, *info.shape)
+        self._gathers[key] = gathering, info
+
+    def fill(self, arrays: Mapping[Key, np.ndarray]) -> Part:
+        """Wait for all values and write them.
+
+        Raises:
+            StoreError: A store did not answer.
+        """
+        with _working(self.notes):
+            for key, array in self._ready.items():
+                arrays[key][...] = array
+            for key, (row, col) in self._ends.items():
+                arrays[key][0], arrays[key][1] = row, col
+            for key, (gathering, info) in self._gathers.items():
+                _gather(gathering, info, key, arrays[key])
+        job, out = self._sampled.job, self._sampled.out
+        return Part(job.epoch, job.batch, out.num_sampled_nodes, out.num_sampled_edges)
+
+
+class PartMaker:
+    """Makes one sampler's parts; several threads may each work on another.
+
+    Args:
+        access: The graph.
+        config: What to make.
+        clock: Seconds.
+        recorder: Who wants to know what each part takes; none if nobody does.
+
+    Raises:
+        SpecError: The graph lacks a type or a column.
+    """
+
+    def __init__(
+        self,
+        access: GraphAccess,
+        config: SamplerConfig,
+        clock: Clock,
+        recorder: PartRecorder | None = None,
+    ) -> None:
+        self._access = access
+        self._config = config
+        self._clock = clock
+        self._recorder = recorder
+        self._fanouts = dict(config.fanouts)
+        edge_ids = config.edge_ids or config.edge_columns
+        self._rule = Rule(config.replace, config.disjoint, edge_ids=edge_ids)
+        self._source = access.hops(config.weight, None)
+        self._own = threading.local()
+        if config.node_type not in access.node_types:
+            raise SpecError(
+                f"seeds are of type {config.node_type!r}, which the graph has not",
+                f"it has {', '.join(access.node_types)}",
+            )
+        wanted = _all_columns(access, config) if config.columns is None else config.columns
+        self._columns = [self._column(each) for each in wanted]
+
+    def sample(self, job: Job) -> SampledJob:
+        """Choose nodes and edges around a job's seeds."""
+        begin = self._clock()
+        notes = None if self._recorder is None else self._recorder.begin(job.epoch, job.batch)
+        with _working(notes):
+            name = self._config.node_type
+            seeds = {name: self._access.to_new(name, job.seeds)}
+            key = BatchKey(self._config.seed, job.epoch, job.batch)
+            out = self._sampler().sample_hetero(seeds, self._fanouts, key)
+        return SampledJob(job, out, self._clock() - begin, notes)
+
+    def start(self, sampled: SampledJob) -> Draft:
+        """Ask for all values; those of this machine are read when they are written."""
+        with _working(sampled.notes):
+            return self._start(sampled)
+
+    def end(self, draft: Draft, num_bytes: int) -> None:
+        """Say that a part is done, and how large it is."""
+        if self._recorder is not None and draft.notes is not None:
+            self._recorder.end(draft.notes, num_bytes)
+
+    def _start(self, sampled: SampledJob) -> Draft:
+        draft, out, access = Draft(sampled), sampled.out, self._access
+        repeats = out.tree is not None
+        for column in self._columns:
+            name = column.wanted.node_type
+            num = out.num_sampled_nodes[name][0] if column.wanted.seeds_only else None
+            ids = out.node[name][:num]
+            gathering = access.gather(name, column.wanted.name, ids, repeats)
+            draft.add_gather(column.key, gathering, column.info, len(ids))
+        for name, ids in out.node.items():
+            draft.add(Key(name, "n_id", "node", "int64"), access.to_original(name, ids))
+            if out.tree is not None:
+                draft.add(Key(name, "batch", "tree", "int64"), out.tree[name])
+        for edge_type, row in out.row.items():
+            key = Key(edge_type, "edge_index", "ends", "int64")
+            draft.add_ends(key, row, out.col[edge_type])
+            if out.edge is not None:
+                self._start_edges(draft, edge_type, out.edge[edge_type])
+        return draft
+
+    def _start_edges(self, draft: Draft, edge_type: EdgeType, edges: np.ndarray) -> None:
+        access, config = self._access, self._config
+        if config.edge_ids and access.has_edge_ids(edge_type):
+            ids = access.edge_ids(edge_type, edges)
+            draft.add(Key(edge_type, "e_id", "edge", "int64"), ids)
+        if config.edge_columns:
+            for info in access.columns[edge_type].values():
+                key = Key(edge_type, info.name, "edge", self._handed_over(info))
+                gathering = access.gather(edge_type, info.name, edges, may_repeat=True)
+                draft.add_gather(key, gathering, info, len(edges))
+
+    def _sampler(self) -> Sampler:
+        if not hasattr(self._own, "sampler"):
+            access = self._access
+            self._own.sampler = Sampler(
+                self._source, access.num_nodes, access.edge_types, self._rule
+            )
+        sampler: Sampler = self._own.sampler
+        return sampler
+
+    def _column(self, wanted: Wanted) -> _Column:
+        info = self._access.column(wanted.node_type, wanted.name)
+        return _Column(wanted, info, self._handed_over(info))
+
+    def _handed_over(self, info: ColumnInfo) -> str:
+        """In which type a column is handed over."""
+        is_cast = info.dtype in _HALVES and not self._config.keep_dtype
+        return "float32" if is_cast else info.dtype
+
+
+def _working(notes: PartNotes | None) -> AbstractContextManager[None]:
+    return nullcontext() if notes is None else notes.working()
+
+
+def _all_columns(access: GraphAccess, config: SamplerConfig) -> list[Wanted]:
+    """Features of all nodes, and what the model is taught of the seeds."""
+    found = []
+    for name in access.node_types:
+        for column in access.columns[name].values():
+            if column.shape:
+                found.append(Wanted(node_type=name, name=column.name))
+            elif name == config.node_type:
+                found.append(Wanted(node_type=name, name=column.name, seeds_only=True))
+    return found
+
+
+def _gather(gathering: Gathering, info: ColumnInfo, key: Key, out: np.ndarray) -> None:
+    if info.dtype == key.dtype:
+        gathering.into(out)
+        return
+    rows = np.empty(out.shape, np.uint16 if info.dtype == "bfloat16" else info.dtype)
+    gathering.into(rows)
+    if info.dtype == "bfloat16":
+        # Its bits are the upper half of a float32.
+        np.left_shift(rows, 16, out=out.view(np.uint32), dtype=np.uint32)
+    else:
+        out[...] = rows

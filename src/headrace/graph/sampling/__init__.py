@@ -1,0 +1,1 @@
+"""Neighbours of many nodes, hop by hop."""

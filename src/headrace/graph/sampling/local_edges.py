@@ -1,0 +1,129 @@
+"""Sampling in one process that maps all parts of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from headrace.core.errors import SpecError
+from headrace.graph.format.manifest import edge_path
+from headrace.graph.format.partitioned_graph import PartitionedGraph
+from headrace.graph.sampling.hop import EdgePart, LocalSource, Rule
+from headrace.graph.sampling.id_table import DENSE_LIMIT
+from headrace.graph.sampling.neighbor_sampler import Sampler
+from headrace.graph.schema import EdgeType
+
+
+class LocalSampler(Sampler):
+    """A sampler over a graph on this machine.
+
+    Give every thread its own; mapped files are shared.
+
+    Args:
+        graph: All parts.
+        rule: How neighbours are chosen.
+        weight: Edge column by which neighbours are drawn, where edges have it.
+        time: Edge or node column that says since when an edge or its source is there.
+        dense_limit: As for `Sampler`.
+
+    Raises:
+        SpecError: There is no such column, or it holds something else than a number per row.
+    """
+
+    def __init__(
+        self,
+        graph: PartitionedGraph,
+        rule: Rule | None = None,
+        *,
+        weight: str | None = None,
+        time: str | None = None,
+        dense_limit: int = DENSE_LIMIT,
+    ) -> None:
+        super().__init__(
+            LocalSource(open_edge_parts(graph, weight=weight, time=time)),
+            {name: graph.num_nodes_of(name) for name in graph.node_types},
+            graph.edge_types,
+            rule,
+            dense_limit,
+        )
+
+
+def open_edge_parts(
+    graph: PartitionedGraph, *, weight: str | None = None, time: str | None = None
+) -> dict[EdgeType, list[EdgePart]]:
+    """Map what all parts have of every edge type.
+
+    Args:
+        graph: All parts.
+        weight: Edge column by which neighbours are drawn, where edges have it.
+        time: Edge or node column that says since when an edge or its source is there. Times of
+            nodes are copied to their out-edges: 8 bytes per edge.
+
+    Raises:
+        SpecError: There is no such column, or it holds something else than a number per row.
+    """
+    node_times: Mapping[str, np.ndarray] = {}
+    if not edges_have(graph, weight, time) and time is not None:
+        node_times = node_column(graph, time)
+    parts: dict[EdgeType, list[EdgePart]] = {}
+    for e, edge in enumerate(graph.manifest.edges):
+        edge_type, names = edge.edge_type, {column.name for column in edge.columns}
+        parts[edge_type] = []
+        for number in range(graph.num_parts):
+            part = graph.part(number)
+            weights, times = (
+                None if name is None or name not in names else part.edge_column(edge_type, name)
+                for name in (weight, time)
+            )
+            if edge.src in node_times:
+                sources, path = part.indices(edge_type), edge_path(number, e, "indices")
+                graph.check_values(path, sources, graph.num_nodes_of(edge.src))
+                times = node_times[edge.src][sources]
+            parts[edge_type].append(
+                EdgePart(
+                    part.start(edge.dst),
+                    edge.offsets[number],
+                    part.indptr(edge_type),
+                    part.indices(edge_type),
+                    part.original_ids(edge.dst),
+                    weights,
+                    times,
+                    graph.num_nodes_of(edge.src),
+                )
+            )
+    return parts
+
+
+def edges_have(graph: PartitionedGraph, weight: str | None, time: str | None) -> bool:
+    """Whether times are those of edges; if not, they are times of nodes.
+
+    Raises:
+        SpecError: No edge has such a weight, or neither edges nor nodes such a time; or it is made
+            of numbers that cannot be compared.
+    """
+    manifest = graph.manifest
+    of_edges = {column.name: column for edge in manifest.edges for column in edge.columns}
+    of_nodes = {column.name: column for node in manifest.nodes for column in node.columns}
+    for owner, column, known in (
+        ("an edge", weight, of_edges),
+        ("an edge or node", time, of_nodes | of_edges),
+    ):
+        if column is not None and column not in known:
+            raise SpecError(
+                f"the graph has no column {column!r}", f"name {owner} column that it has"
+            )
+        if column is not None and known[column].dtype == "bfloat16":
+            raise SpecError(f"{column!r} is bfloat16", "store weights and times as plain numbers")
+    return time in of_edges
+
+
+def node_column(graph: PartitionedGraph, name: str) -> Mapping[str, np.ndarray]:
+    """A column of all nodes by new id, for every node type that has it; copied."""
+    return {
+        node.name: np.concatenate(
+            [graph.part(number).column(node.name, name) for number in range(graph.num_parts)]
+        )
+        for node in graph.manifest.nodes
+        if any(column.name == name for column in node.columns)
+    }

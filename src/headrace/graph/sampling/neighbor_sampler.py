@@ -1,0 +1,377 @@
+"""Neighbour sampling over several hops, in PyG's order.
+
+Rows of a batch are the seeds, then nodes in the order in which they are met. Every node is expanded
+once, in the hop after the one that met it. With several types, edge types take turns in each hop.
+The loop is the same wherever neighbours come from: `LocalSource` maps all parts, others ask stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.core.errors import SpecError
+from headrace.graph.kernels.id_table import repeat_rows
+from headrace.graph.sampling.hop import HopRequest, HopSource, Rule, hop_key
+from headrace.graph.sampling.id_table import DENSE_LIMIT, HashTable, RowTable, table_for
+from headrace.graph.schema import EdgeType
+
+FanOuts = Sequence[int] | Mapping[EdgeType, Sequence[int]]
+"""Neighbours per hop; -1 for all. By edge type, or the same for all of them."""
+
+
+@dataclass(frozen=True)
+class BatchKey:
+    """What a batch's draws follow from, besides the graph.
+
+    Attributes:
+        seed: Of the whole training.
+        epoch: From 0.
+        batch: Within the epoch, from 0.
+    """
+
+    seed: int = 0
+    epoch: int = 0
+    batch: int = 0
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A batch of a graph with one type, as in PyG's `SamplerOutput`.
+
+    Attributes:
+        node: New ids; seeds first.
+        row: Row in `node` of each edge's source, which is the neighbour.
+        col: Row in `node` of each edge's destination.
+        edge: Edge ids, or none if not asked for.
+        tree: With disjoint sampling the number of each node's seed (PyG's `batch`), else none.
+        num_sampled_nodes: Seeds, then new nodes per hop.
+        num_sampled_edges: Per hop.
+    """
+
+    node: np.ndarray
+    row: np.ndarray
+    col: np.ndarray
+    edge: np.ndarray | None
+    tree: np.ndarray | None
+    num_sampled_nodes: list[int]
+    num_sampled_edges: list[int]
+
+
+@dataclass(frozen=True)
+class HeteroSampled:
+    """A batch of a graph with several types, as in PyG's `HeteroSamplerOutput`.
+
+    Attributes:
+        node: As in `Sampled`, by node type.
+        row: By edge type.
+        col: By edge type.
+        edge: By edge type, or none if not asked for.
+        tree: By node type, or none; numbers run through the seeds of all types.
+        num_sampled_nodes: By node type.
+        num_sampled_edges: By edge type.
+    """
+
+    node: dict[str, np.ndarray]
+    row: dict[EdgeType, np.ndarray]
+    col: dict[EdgeType, np.ndarray]
+    edge: dict[EdgeType, np.ndarray] | None
+    tree: dict[str, np.ndarray] | None
+    num_sampled_nodes: dict[str, list[int]]
+    num_sampled_edges: dict[EdgeType, list[int]]
+
+
+class Sampler:
+    """Samples batches, one after the other.
+
+    It keeps tables from batch to batch: give every thread its own.
+
+    Args:
+        source: Who knows the neighbours.
+        num_nodes: Per node type, in a fixed order.
+        edge_types: In the order in which they take turns.
+        rule: How neighbours are chosen.
+        dense_limit: With more nodes of a type than this, a table holds only a batch's nodes: 4
+            bytes per node of the graph are saved, for about half the speed of relabelling.
+
+    Attributes:
+        rule: How neighbours are chosen.
+    """
+
+    def __init__(
+        self,
+        source: HopSource,
+        num_nodes: Mapping[str, int],
+        edge_types: Sequence[EdgeType],
+        rule: Rule | None = None,
+        dense_limit: int = DENSE_LIMIT,
+    ) -> None:
+        self._source = source
+        self._num_nodes = dict(num_nodes)
+        self._edge_types = tuple(edge_types)
+        self.rule = rule or Rule()
+        self._tables: dict[str, RowTable] = {
+            name: HashTable() if self.rule.disjoint else table_for(count, dense_limit)
+            for name, count in self._num_nodes.items()
+        }
+        # How large the last batch was: the next one will be about as large.
+        self._rooms: dict[object, int] = {}
+
+    def sample(
+        self,
+        seeds: np.ndarray,
+        num_neighbors: Sequence[int],
+        key: BatchKey,
+        seed_times: np.ndarray | None = None,
+    ) -> Sampled:
+        """Sample a batch of a graph with one node type and one edge type.
+
+        Args:
+            seeds: New ids; one that is repeated has several rows.
+            num_neighbors: Per hop; -1 for all.
+            key: Of all draws.
+            seed_times: Per seed, `int64`: no neighbour is later; needs disjoint sampling.
+
+        Raises:
+            SpecError: A seed, a time or a fan-out makes no sense.
+        """
+        (name,) = self._num_nodes
+        (edge_type,) = self._edge_types
+        times = None if seed_times is None else {name: seed_times}
+        out = self.sample_hetero({name: seeds}, num_neighbors, key, times)
+        return Sampled(
+            out.node[name],
+            out.row[edge_type],
+            out.col[edge_type],
+            None if out.edge is None else out.edge[edge_type],
+            None if out.tree is None else out.tree[name],
+            out.num_sampled_nodes[name],
+            out.num_sampled_edges[edge_type],
+        )
+
+    def sample_hetero(
+        self,
+        seeds: Mapping[str, np.ndarray],
+        num_neighbors: FanOuts,
+        key: BatchKey,
+        seed_times: Mapping[str, np.ndarray] | None = None,
+    ) -> HeteroSampled:
+        """Sample a batch of a graph with any number of types.
+
+        Args:
+            seeds: New ids by node type.
+            num_neighbors: Per hop; by edge type, or the same for all.
+            key: Of all draws.
+            seed_times: By node type a time per seed: no neighbour is later; needs disjoint
+                sampling.
+
+        Raises:
+            SpecError: A seed, a time or a fan-out makes no sense.
+        """
+        fanouts = _per_edge_type(num_neighbors, self._edge_types)
+        num_hops = max((len(hops) for hops in fanouts.values()), default=0)
+        bounds = self._bounds(seeds, seed_times)
+        rows, first_tree = {}, 0
+        for name, count in self._num_nodes.items():
+            ids = np.asarray(seeds.get(name, ()), np.int64)
+            _check_seeds(ids, name, count)
+            rows[name] = _NodeRows(self._tables[name], self._rooms.get(name, 0), ids)
+            if self.rule.disjoint:
+                rows[name].plant(first_tree, count)
+            rows[name].start()
+            first_tree += len(ids)
+        edges = {e: _EdgeRows(self._rooms.get(e, 0)) for e in self._edge_types}
+        for hop in range(num_hops):
+            for edge_type in self._edge_types:
+                source, _, destination = edge_type
+                fanout = fanouts[edge_type][hop] if hop < len(fanouts[edge_type]) else 0
+                self._expand(
+                    edge_type, fanout, hop_key(key.seed, key.epoch, key.batch, hop, edge_type),
+                    rows[source], rows[destination], edges[edge_type], bounds,
+                )  # fmt: skip
+            for part in rows.values():
+                part.next_hop()
+        for name, part in rows.items():
+            self._rooms[name] = part.num_nodes + 1
+        for edge_type, taken in edges.items():
+            self._rooms[edge_type] = taken.num_edges
+        return HeteroSampled(
+            {name: part.ids() for name, part in rows.items()},
+            {e: taken.row.values() for e, taken in edges.items()},
+            {e: taken.col.values() for e, taken in edges.items()},
+            {e: taken.edge.values() for e, taken in edges.items()} if self.rule.edge_ids else None,
+            {name: part.trees() for name, part in rows.items()} if self.rule.disjoint else None,
+            {name: part.num_sampled for name, part in rows.items()},
+            {e: taken.num_sampled for e, taken in edges.items()},
+        )
+
+    def _expand(
+        self,
+        edge_type: EdgeType,
+        fanout: int,
+        key: int,
+        sources: _NodeRows,
+        destinations: _NodeRows,
+        taken: _EdgeRows,
+        bounds: np.ndarray | None,
+    ) -> None:
+        """Add the neighbours along one edge type of the nodes that the last hop met."""
+        nodes, trees = destinations.frontier()
+        if fanout == 0 or len(nodes) == 0:
+            taken.num_sampled.append(0)
+            return
+        until = None if bounds is None or trees is None else bounds[trees]
+        hop = self._source.hop(HopRequest(edge_type, nodes, fanout, key, self.rule, trees, until))
+        row, col = taken.add(len(hop.neighbours), hop.edges)
+        repeat_rows(destinations.begin, hop.counts, col)
+        if trees is None:
+            sources.enter(hop.neighbours, row)
+        else:
+            sources.enter(hop.neighbours + np.repeat(trees, hop.counts) * sources.num_ids, row)
+
+    def _bounds(
+        self, seeds: Mapping[str, np.ndarray], seed_times: Mapping[str, np.ndarray] | None
+    ) -> np.ndarray | None:
+        if seed_times is None:
+            return None
+        if not self.rule.disjoint:
+            raise SpecError(
+                "seeds have times, but share their neighbours",
+                "sample with Rule(disjoint=True), so that each has its own",
+            )
+        bounds = []
+        for name in self._num_nodes:
+            times = np.asarray(seed_times.get(name, ()), np.int64)
+            if len(times) != len(seeds.get(name, ())):
+                raise SpecError(
+                    f"there are {len(seeds.get(name, ()))} seeds of type {name!r}, "
+                    f"but {len(times)} times",
+                    "give one time per seed",
+                )
+            bounds.append(times)
+        return np.concatenate(bounds)
+
+
+class _Growing:
+    """An array that is filled from the front."""
+
+    def __init__(self, room: int) -> None:
+        # A little more than last time; memory that is not touched costs nothing.
+        self._array = np.empty(room + room // 8 + 16, np.int64)
+        self._length = 0
+
+    def add(self, length: int) -> np.ndarray:
+        """The next `length` values, to be filled."""
+        begin, self._length = self._length, self._length + length
+        self._array = _with_room(self._array, begin, self._length)
+        return self._array[begin : self._length]
+
+    def values(self) -> np.ndarray:
+        """All values so far."""
+        return self._array[: self._length]
+
+
+def _with_room(array: np.ndarray, length: int, room: int) -> np.ndarray:
+    if room <= len(array):
+        return array
+    larger = np.empty(room + room // 8, array.dtype)
+    larger[:length] = array[:length]
+    return larger
+
+
+class _EdgeRows:
+    """Edges of one type in a batch."""
+
+    def __init__(self, room: int) -> None:
+        self.row, self.col, self.edge = _Growing(room), _Growing(room), _Growing(room)
+        self.num_sampled: list[int] = []
+
+    @property
+    def num_edges(self) -> int:
+        return sum(self.num_sampled)
+
+    def add(self, num_edges: int, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        self.num_sampled.append(num_edges)
+        self.edge.add(len(edges))[:] = edges
+        return self.row.add(num_edges), self.col.add(num_edges)
+
+
+class _NodeRows:
+    """Nodes of one type in a batch.
+
+    With disjoint sampling a node is known as its tree's number times the nodes of its type, plus
+    its id.
+    """
+
+    def __init__(self, table: RowTable, room: int, seeds: np.ndarray) -> None:
+        self._table = table
+        self._nodes = np.empty(max(len(seeds) + 1, room + room // 8), np.int64)
+        self._nodes[: len(seeds)] = seeds
+        self.num_nodes = len(seeds)
+        self.num_ids = 0
+        self.num_sampled = [len(seeds)]
+        self.begin, self._end = 0, len(seeds)
+
+    def plant(self, first_tree: int, num_ids: int) -> None:
+        """Give every seed a tree of its own."""
+        trees = np.arange(first_tree, first_tree + self.num_nodes)
+        self._nodes[: self.num_nodes] += trees * num_ids
+        self.num_ids = num_ids
+
+    def start(self) -> None:
+        """Enter the seeds."""
+        self._table.begin(self._nodes[: self.num_nodes])
+
+    def frontier(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """New ids of what the last hop met, and their trees."""
+        nodes = self._nodes[self.begin : self._end]
+        if self.num_ids == 0:
+            return nodes, None
+        return nodes % self.num_ids, nodes // self.num_ids
+
+    def enter(self, nodes: np.ndarray, row: np.ndarray) -> None:
+        """Say which rows nodes have, adding those that are not known."""
+        self._nodes = _with_room(self._nodes, self.num_nodes, self.num_nodes + len(nodes) + 1)
+        self.num_nodes = self._table.rows(nodes, self._nodes, self.num_nodes, row)
+
+    def next_hop(self) -> None:
+        self.begin, self._end = self._end, self.num_nodes
+        self.num_sampled.append(self._end - self.begin)
+
+    def ids(self) -> np.ndarray:
+        nodes = self._nodes[: self.num_nodes]
+        return nodes if self.num_ids == 0 else nodes % self.num_ids
+
+    def trees(self) -> np.ndarray:
+        trees: np.ndarray = self._nodes[: self.num_nodes] // max(self.num_ids, 1)
+        return trees
+
+
+def _per_edge_type(
+    fanouts: FanOuts, edge_types: Sequence[EdgeType]
+) -> dict[EdgeType, Sequence[int]]:
+    named = fanouts if isinstance(fanouts, Mapping) else dict.fromkeys(edge_types, fanouts)
+    unknown = [edge_type for edge_type in named if edge_type not in edge_types]
+    if unknown:
+        raise SpecError(
+            f"there are fan-outs for {unknown}, but the graph has only {list(edge_types)}",
+            "name edge types as (source, relation, destination)",
+        )
+    for edge_type, hops in named.items():
+        if any(fanout < -1 for fanout in hops):
+            raise SpecError(
+                f"the fan-outs {list(hops)} of {edge_type} have one below -1",
+                "give how many neighbours to draw, or -1 for all",
+            )
+    return {edge_type: named.get(edge_type, ()) for edge_type in edge_types}
+
+
+def _check_seeds(ids: np.ndarray, name: str, num_nodes: int) -> None:
+    if len(ids) and (ids.min() < 0 or ids.max() >= num_nodes):
+        raise SpecError(
+            f"a seed of type {name!r} is {ids.min() if ids.min() < 0 else ids.max()}, "
+            f"but there are {num_nodes} nodes",
+            "seeds are new ids, from 0",
+        )

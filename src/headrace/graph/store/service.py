@@ -1,0 +1,373 @@
+"""What a store does when asked: every request is checked here before anything is made from it."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from headrace.core.errors import SpecError
+from headrace.graph.sampling.hop import EdgePart, HopRequest, Rule, hop_over
+from headrace.graph.store.embedding_service import MAX_PIECES, Brought, Embeddings, Learning
+from headrace.graph.store.embedding_table import EmbeddingSpec
+from headrace.graph.store.page_cache import Warmer, anonymous_bytes, resident_bytes
+from headrace.graph.store.shard import Owner, Rows, Shard
+from headrace.rpc.framing import Fields, Message
+from headrace.rpc.limits import Limits
+
+_MAX_FANOUT = 1 << 20
+
+
+class Operations:
+    """Answers requests about one part.
+
+    Args:
+        shard: The part.
+        limits: What one request may ask for.
+        warmer: Whose progress `status` reports.
+        clock: Seconds; with one, answers to `sample` and `gather` say how long they took.
+        embeddings: Learnable rows; none to refuse them.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        limits: Limits,
+        warmer: Warmer | None = None,
+        clock: Callable[[], float] | None = None,
+        embeddings: Embeddings | None = None,
+    ) -> None:
+        self._shard = shard
+        self._embeddings = embeddings
+        self._limits = limits
+        self._warmer = warmer
+        self._clock = clock
+        # Columns of some types are converted, which is worth keeping.
+        self._edges_by = lru_cache(maxsize=16)(shard.edges_by)
+        self.offers: Fields = {}
+        self._counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._operations: Mapping[str, Callable[[_Asked], tuple[Fields, tuple[np.ndarray, ...]]]]
+        self._operations = {
+            "sample": self._sample,
+            "gather": self._gather,
+            "embed": self._embed,
+            "push": self._push,
+            "put": self._put,
+            "status": self._status,
+            "ping": self._ping,
+        }
+
+    def prepare(self) -> None:
+        """Compile the kernels now: that takes longer than a client waits for an answer.
+
+        For columns, too, that are likely weights or times; others wait for their first use.
+        """
+        compiled: set[tuple[str, ...]] = set()
+        for edge_type in self._shard.edges:
+            for weight, time in self._shard.likely_columns(edge_type):
+                part = self._shard.edges_by(edge_type, weight, time)
+                arrays = (part.indptr, part.indices, part.originals, part.weights, part.times)
+                kinds = tuple("" if a is None else a.dtype.name for a in arrays)
+                if kinds in compiled:
+                    continue
+                compiled.add(kinds)
+                nodes = np.arange(part.first_node, part.first_node + min(len(part.indptr) - 1, 1))
+                bounds = None if time is None else np.zeros(len(nodes), np.int64)
+                hop_over([part], HopRequest(edge_type, nodes, 1, 0, bounds=bounds))
+
+    def answer(self, request: Message) -> Message:
+        """Do what is asked.
+
+        Raises:
+            SpecError: The request asks for something that is not there, or for too much.
+        """
+        asked = _Asked(request)
+        name = asked.text("op")
+        if name not in self._operations:
+            raise SpecError(
+                f"a store does not know {name[:40]!r}", f"ask for {', '.join(self._operations)}"
+            )
+        self.count(name)
+        clock = self._clock if name in ("sample", "gather") else None
+        began_s = clock() if clock else 0.0
+        fields, arrays = self._operations[name](asked)
+        if clock:
+            fields = {**fields, "service_s": round(clock() - began_s, 6)}
+        return Message(request.number, fields, arrays)
+
+    def count(self, what: str) -> None:
+        """Count what happened; `status` tells."""
+        with self._lock:
+            self._counts[what] += 1
+
+    def close(self) -> None:
+        """Let nobody wait any more."""
+        if self._embeddings is not None:
+            self._embeddings.close()
+
+    def _sample(self, asked: _Asked) -> tuple[Fields, tuple[np.ndarray, ...]]:
+        edge_type = asked.edge_type("edge_type")
+        weight, time = asked.name("weight"), asked.name("time")
+        for name in (weight, time):
+            self._shard.check_edge_column(name)
+        part = self._edges_by(edge_type, weight, time)
+        fanout = asked.whole("fanout", -1, _MAX_FANOUT)
+        key = asked.whole("key", 0, 2**64 - 1)
+        flags = {
+            name: asked.flag(name)
+            for name in ("replace", "disjoint", "last", "edge_ids", "has_trees", "has_bounds")
+        }
+        has_trees, has_bounds = flags.pop("has_trees"), flags.pop("has_bounds")
+        asked.end(1 + has_trees + has_bounds)
+        nodes = asked.ids(0, part.first_node, len(part.indptr) - 1, self._limits.max_rows)
+        trees = asked.integers(1, len(nodes)) if has_trees else None
+        bounds = asked.integers(1 + has_trees, len(nodes)) if has_bounds else None
+        request = HopRequest(edge_type, nodes, fanout, key, Rule(**flags), trees, bounds)
+        item_bytes = part.indices.itemsize + 8 * request.rule.edge_ids
+        most = len(nodes) * fanout
+        if fanout < 0 or most * item_bytes > self._limits.max_reply_bytes:
+            most = _most_neighbours(part, request)
+        self._check_reply("neighbours", 8 * len(nodes) + item_bytes * most)
+        hop = hop_over([part], request)
+        return {}, (hop.counts, hop.neighbours, hop.edges)
+
+    def _gather(self, asked: _Asked) -> tuple[Fields, tuple[np.ndarray, ...]]:
+        rows = self._rows(asked)
+        has_dims = asked.flag("has_dims")
+        asked.end(1 + has_dims)
+        ids = asked.ids(0, rows.first, len(rows.values), self._limits.max_rows)
+        dims = None
+        if has_dims:
+            if rows.values.ndim != 2:
+                raise SpecError("these rows have no dimensions", "ask for whole rows")
+            dims = asked.ids(1, 0, rows.values.shape[1], rows.values.shape[1])
+        row_bytes = rows.values.itemsize * math.prod(rows.values.shape[1:])
+        if dims is not None:
+            row_bytes = rows.values.itemsize * len(dims)
+        self._check_reply("rows", row_bytes * len(ids))
+        return {"dtype": rows.dtype}, (take_rows(rows.values, ids - rows.first, dims),)
+
+    def _embed(self, asked: _Asked) -> tuple[Fields, tuple[np.ndarray, ...]]:
+        node_type, column, spec = asked.text("of"), asked.text("column"), asked.mapping("spec")
+        asked.end(0)
+        try:
+            wanted = EmbeddingSpec.model_validate(spec)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise SpecError(
+                f"an embedding's {where[:40]}: {first['msg']}", "see EmbeddingSpec"
+            ) from None
+        self._learnt().make(node_type, column, wanted)
+        return {}, ()
+
+    def _push(self, asked: _Asked) -> tuple[Fields, tuple[np.ndarray, ...]]:
+        learning, first = self._learning(asked)
+        rank, number = asked.whole("rank", 0, 1 << 16), asked.whole("round", 1, 2**63)
+        num_pieces = asked.whole("num_pieces", 1, MAX_PIECES)
+        piece = asked.whole("piece", 0, num_pieces - 1)
+        has_any, lr = asked.flag("has_any"), asked.fraction("lr", 0, 1e9)
+        asked.end(2)
+        values = learning.embedding.values
+        ids = asked.ids(0, first, len(values), self._limits.max_rows)
+        gradients = asked.floats(1, (len(ids), *values.shape[1:]))
+        is_made = learning.bring(
+            Brought(rank, number, piece, num_pieces, has_any, lr, ids - first, gradients)
+        )
+        return {"is_made": is_made, "num_steps": learning.embedding.num_steps}, ()
+
+    def _put(self, asked: _Asked) -> tuple[Fields, tuple[np.ndarray, ...]]:
+        learning, first = self._learning(asked)
+        num_steps = asked.whole("num_steps", 0, 2**63)
+        asked.end(2 + learning.embedding.spec.num_states)
+        values = learning.embedding.values
+        ids = asked.ids(0, first, len(values), self._limits.max_rows)
+        shape = (len(ids), *values.shape[1:])
+        arrays = [asked.floats(i, shape) for i in range(1, len(asked.arrays))]
+        learning.put(ids - first, arrays, num_steps)
+        return {}, ()
+
+    def _learning(self, asked: _Asked) -> tuple[Learning, int]:
+        """Learnable rows, and the id of the first."""
+        node_type, column = asked.text("of"), asked.text("column")
+        learnt = self._learnt()
+        learning, rows = learnt.learning(node_type, column), learnt.rows(node_type, column)
+        assert rows is not None
+        return learning, rows.first
+
+    def _learnt(self) -> Embeddings:
+        if self._embeddings is None:
+            raise SpecError("this store has no learnable rows", "set embedding_folder")
+        return self._embeddings
+
+    def _status(self, asked: _Asked) -> tuple[Fields, tuple[np.ndarray, ...]]:
+        asked.end(0)
+        features = [rows.values for rows in self._shard.rows.values() if rows.file is not None]
+        resident = [resident_bytes(values) for values in features]
+        known = [num_bytes for num_bytes in resident if num_bytes is not None]
+        with self._lock:
+            counts = dict(self._counts)
+        return {
+            "part": self._shard.part,
+            "num_edges": sum(len(part.indices) for part in self._shard.edges.values()),
+            "feature_bytes": sum(values.nbytes for values in features),
+            "resident_bytes": sum(known) if len(known) == len(resident) else None,
+            "warmed_bytes": self._warmer.read_bytes if self._warmer else 0,
+            "to_warm_bytes": self._warmer.total_bytes if self._warmer else 0,
+            "memory_bytes": anonymous_bytes(),
+            "counts": counts,
+        }, ()
+
+    def _ping(self, asked: _Asked) -> tuple[Fields, tuple[np.ndarray, ...]]:
+        asked.end(0)
+        return self.offers, ()
+
+    def _rows(self, asked: _Asked) -> Rows:
+        owner, column = asked.owner("of"), asked.text("column")
+        rows = self._shard.rows.get((owner, column))
+        if rows is None and self._embeddings is not None and isinstance(owner, str):
+            rows = self._embeddings.rows(owner, column)
+        if rows is None:
+            known = [name for of, name in self._shard.rows if of == owner]
+            raise SpecError(
+                f"{owner!r} has no column {column[:40]!r}", f"it has {', '.join(known) or 'none'}"
+            )
+        return rows
+
+    def _check_reply(self, what: str, num_bytes: int) -> None:
+        if num_bytes > self._limits.max_reply_bytes:
+            raise SpecError(
+                f"{num_bytes} bytes of {what} were asked for, a reply has at most "
+                f"{self._limits.max_reply_bytes}",
+                "ask for fewer nodes at once",
+            )
+
+
+class _Asked:
+    """A request's fields, taken one by one; what is left over is an error too."""
+
+    def __init__(self, request: Message) -> None:
+        self._fields = dict(request.fields)
+        self.arrays = request.arrays
+
+    def _take(self, name: str) -> Any:
+        if name not in self._fields:
+            raise SpecError(f"the request lacks {name!r}", "use the same version everywhere")
+        return self._fields.pop(name)
+
+    def text(self, name: str) -> str:
+        value = self._take(name)
+        if not isinstance(value, str) or len(value) > 1000:
+            raise _wrong(name, "a short text")
+        return value
+
+    def name(self, name: str) -> str | None:
+        return self._take(name) if self._fields.get(name, "") is None else self.text(name)
+
+    def flag(self, name: str) -> bool:
+        value = self._take(name)
+        if not isinstance(value, bool):
+            raise _wrong(name, "true or false")
+        return value
+
+    def whole(self, name: str, least: int, most: int) -> int:
+        value = self._take(name)
+        if type(value) is not int or not least <= value <= most:
+            raise _wrong(name, f"a whole number from {least} to {most}")
+        return value
+
+    def fraction(self, name: str, least: float, most: float) -> float:
+        value = self._take(name)
+        if type(value) not in (int, float) or not least <= value <= most:
+            raise _wrong(name, f"a number from {least} to {most}")
+        return float(value)
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        value = self._take(name)
+        if not isinstance(value, dict):
+            raise _wrong(name, "names and values")
+        return value
+
+    def edge_type(self, name: str) -> tuple[str, str, str]:
+        value = self._take(name)
+        if isinstance(value, list) and len(value) == 3 and all(type(v) is str for v in value):
+            return value[0], value[1], value[2]
+        raise _wrong(name, "source type, relation and destination type")
+
+    def owner(self, name: str) -> Owner:
+        if isinstance(self._fields.get(name), list):
+            return self.edge_type(name)
+        return self.text(name)
+
+    def end(self, num_arrays: int) -> None:
+        """Check that everything was taken and that there are so many arrays."""
+        if self._fields:
+            names = ", ".join(repr(name[:40]) for name in list(self._fields)[:5])
+            raise SpecError(f"the request has unknown fields {names}", "leave them out")
+        if len(self.arrays) != num_arrays:
+            raise SpecError(
+                f"the request has {len(self.arrays)} arrays", f"it needs {num_arrays} of them"
+            )
+
+    def integers(self, position: int, length: int) -> np.ndarray:
+        array = self.arrays[position]
+        if array.dtype != np.int64 or array.shape != (length,):
+            raise SpecError(
+                f"array {position} is {array.dtype} {array.shape}", f"send int64 ({length},)"
+            )
+        return array
+
+    def floats(self, position: int, shape: tuple[int, ...]) -> np.ndarray:
+        array = self.arrays[position]
+        if array.dtype != np.float32 or array.shape != shape:
+            raise SpecError(f"array {position} is {array.dtype} {array.shape}", f"float32 {shape}")
+        if not np.isfinite(array).all():
+            raise SpecError("a number is not finite", "lower the learning rate, or clip")
+        return array
+
+    def ids(self, position: int, first: int, count: int, max_rows: int) -> np.ndarray:
+        array = self.arrays[position]
+        if array.dtype != np.int64 or array.ndim != 1:
+            raise SpecError(f"ids are {array.dtype} {array.shape}", "send int64, one dimension")
+        if len(array) > max_rows:
+            problem = f"{len(array)} ids were sent, at most {max_rows} are allowed"
+            raise SpecError(problem, "ask for fewer at once")
+        if len(array) and not first <= array.min() <= array.max() < first + count:
+            raise SpecError(
+                f"ids {array.min()} to {array.max()} were sent",
+                f"this store has {first} to {first + count - 1}",
+            )
+        return array
+
+
+def take_rows(values: np.ndarray, local: np.ndarray, dims: np.ndarray | None) -> np.ndarray:
+    """Copy rows, or some numbers of each; ids are in range."""
+    if dims is None:
+        out = np.empty((len(local), *values.shape[1:]), values.dtype)
+        # Whoever asks for nothing may ask it of an empty part.
+        return np.take(values, local, axis=0, out=out, mode="clip") if len(local) else out
+    if len(dims) and np.array_equal(dims, np.arange(dims[0], dims[0] + len(dims))):
+        return np.ascontiguousarray(values[local, dims[0] : dims[0] + len(dims)])
+    return np.ascontiguousarray(values[local[:, None], dims])
+
+
+def _most_neighbours(part: EdgePart, request: HopRequest) -> int:
+    """How many neighbours a hop can give at most."""
+    local = request.nodes - part.first_node
+    degrees = np.asarray(part.indptr[local + 1] - part.indptr[local])
+    if request.fanout < 0:
+        return int(degrees.sum())
+    if request.rule.replace:
+        return len(local) * request.fanout
+    return int(np.minimum(degrees, request.fanout).sum())
+
+
+def _wrong(name: str, wanted: str) -> SpecError:
+    return SpecError(f"the request's {name!r} is something else", f"send {wanted}")

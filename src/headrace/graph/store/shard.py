@@ -1,0 +1,151 @@
+"""What one store has: the edges that end in its part, and a row of values per node or edge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from headrace.core.errors import SpecError
+from headrace.graph.format.manifest import edge_path, node_path
+from headrace.graph.format.partitioned_graph import PartitionedGraph
+from headrace.graph.sampling.hop import EdgePart
+from headrace.graph.schema import EdgeType
+
+Owner = str | EdgeType
+"""What has values: a node type or an edge type."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A value per node or edge of the part.
+
+    Attributes:
+        first: Id of the first row: a new id of a node, or the id of an edge as hops give it.
+        values: The rows; may be a mapped file.
+        dtype: As it is stored; `bfloat16` if `values` are its bits.
+        file: Where they lie; none if in memory only.
+    """
+
+    first: int
+    values: np.ndarray
+    dtype: str
+    file: Path | None = None
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One part of a graph, as a store serves it.
+
+    Attributes:
+        part: Its number.
+        edges: Per edge type.
+        rows: Per owner and column.
+    """
+
+    part: int
+    edges: Mapping[EdgeType, EdgePart] = field(default_factory=dict)
+    rows: Mapping[tuple[Owner, str], Rows] = field(default_factory=dict)
+
+    def edges_by(
+        self, edge_type: EdgeType, weight: str | None = None, time: str | None = None
+    ) -> EdgePart:
+        """Edges with what they are drawn by.
+
+        Args:
+            edge_type: Which edges.
+            weight: Column by which neighbours are drawn, if these edges have it.
+            time: Column that says when an edge came to be, if these edges have it.
+
+        Raises:
+            SpecError: There are no such edges, or a column has something else than a number each.
+        """
+        part = self.edges.get(edge_type)
+        if part is None:
+            known = ", ".join(map(str, self.edges))
+            raise SpecError(f"there are no edges of type {edge_type}", f"there are {known}")
+        weights, times = (self._numbers(edge_type, name) for name in (weight, time))
+        if weights is None and times is None:
+            return part
+        return replace(part, weights=weights, times=times)
+
+    def likely_columns(self, edge_type: EdgeType) -> list[tuple[str | None, str | None]]:
+        """By which weights and times somebody may draw: fractions weigh, integers are times."""
+        weights: list[str | None] = [None]
+        times: list[str | None] = [None]
+        for (of, name), rows in self.rows.items():
+            if of == edge_type and name != "ids" and rows.values.ndim == 1:
+                if rows.dtype in ("float16", "float32", "float64"):
+                    weights.append(name)
+                elif rows.values.dtype.kind in "iu" and rows.dtype != "bfloat16":
+                    times.append(name)
+        return [(weight, time) for weight in weights for time in times]
+
+    def check_edge_column(self, name: str | None) -> None:
+        """Refuse a column that edges of no type have.
+
+        Raises:
+            SpecError: There is no such column.
+        """
+        if name is not None and not any((edge_type, name) in self.rows for edge_type in self.edges):
+            raise SpecError(f"no edges have a column {name[:40]!r}", "name a column of the edges")
+
+    def _numbers(self, edge_type: EdgeType, name: str | None) -> np.ndarray | None:
+        rows = None if name is None else self.rows.get((edge_type, name))
+        if rows is None:
+            return None
+        if rows.dtype == "bfloat16":
+            raise SpecError(f"{name!r} is bfloat16", "store weights and times as plain numbers")
+        return rows.values
+
+
+def open_shard(graph: PartitionedGraph, part: int) -> Shard:
+    """Map one part.
+
+    Args:
+        graph: The whole graph.
+        part: Which part.
+
+    Raises:
+        SpecError: There is no such part, or its files are not as they should be.
+    """
+    own = graph.part(part)
+    manifest = graph.manifest
+    edges: dict[EdgeType, EdgePart] = {}
+    rows: dict[tuple[Owner, str], Rows] = {}
+    for t, node in enumerate(manifest.nodes):
+        originals, path = own.original_ids(node.name), node_path(part, t, "ids")
+        rows[node.name, "ids"] = Rows(
+            own.start(node.name), originals, manifest.files[path].dtype, graph.folder / path
+        )
+        for column in node.columns:
+            rows[node.name, column.name] = Rows(
+                own.start(node.name),
+                own.column(node.name, column.name),
+                column.dtype,
+                graph.folder / node_path(part, t, column.name),
+            )
+    for e, edge in enumerate(manifest.edges):
+        edges[edge.edge_type] = EdgePart(
+            own.start(edge.dst),
+            edge.offsets[part],
+            own.indptr(edge.edge_type),
+            own.indices(edge.edge_type),
+            own.original_ids(edge.dst),
+            num_sources=graph.num_nodes_of(edge.src),
+        )
+        edge_ids, path = own.edge_ids(edge.edge_type), edge_path(part, e, "ids")
+        if edge_ids is not None:
+            rows[edge.edge_type, "ids"] = Rows(
+                edge.offsets[part], edge_ids, manifest.files[path].dtype, graph.folder / path
+            )
+        for column in edge.columns:
+            rows[edge.edge_type, column.name] = Rows(
+                edge.offsets[part],
+                own.edge_column(edge.edge_type, column.name),
+                column.dtype,
+                graph.folder / edge_path(part, e, column.name),
+            )
+    return Shard(part, edges, rows)

@@ -1,0 +1,1 @@
+"""What only Linux has: heaps, network cards, queues."""

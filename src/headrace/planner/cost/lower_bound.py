@@ -1,0 +1,217 @@
+"""A lower bound of the largest NIC load over all placements, by forgetting which task is which.
+
+For a load T, a machine that hosts w trainers and p servers can host between some smallest and some
+largest number of samplers without any port above T: fewer samplers mean that its store sends more.
+Whether the machines together can host all tasks is then a small dynamic programme over (trainers,
+servers) that adds up these ranges; a batch counts as local whenever the numbers allow it. What that
+cannot do, no placement can, so bisection gives a bound.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from headrace.core.cluster import Cluster
+from headrace.core.job import UNLIMITED_WINDOW, Job, Role, Sync
+from headrace.core.profile import Profile
+from headrace.planner.cost.nic_loads import LoadModel, build_load_model, load_in, load_out
+from headrace.policies.compiled import hot
+
+_MOST_STATES = 20_000_000
+"""With more state transitions a check takes over 0.1 s, and servers are left out."""
+
+
+def lower_bound(cluster: Cluster, job: Job, profile: Profile, *, local_seeds: bool) -> float:
+    """Seconds per iteration that no placement and no schedule can beat, for mean volumes.
+
+    Args:
+        cluster: The machines.
+        job: The job; it must fit.
+        profile: Times and volumes.
+        local_seeds: Whether samplers take the seeds of their own machine first.
+    """
+    return load_bound(build_load_model(cluster, job, profile, local_seeds=local_seeds))
+
+
+def state_space(model: LoadModel) -> tuple[int, int, int]:
+    """Servers counted, most trainers and most servers of one machine; no servers if too many."""
+    most_trainers = min(model.num_trainers, _most(model, 1))
+    most_servers = min(model.num_servers, _most(model, 2))
+    states = model.num_machines * model.num_trainers * (most_trainers + 1)
+    if states * (model.num_servers + 1) * (most_servers + 1) > _MOST_STATES:
+        return 0, most_trainers, 0
+    return model.num_servers, most_trainers, most_servers
+
+
+def load_bound(model: LoadModel, above: float = 0.0) -> float:
+    """The bound for tabulated loads.
+
+    Args:
+        model: The tables.
+        above: A bound that is known already.
+    """
+    num_servers, most_trainers, most_servers = state_space(model)
+    if num_servers < model.num_servers and 2 * most_trainers > model.num_trainers:
+        # Beside more than half of all trainers a server saves traffic: count none at all.
+        nothing = np.zeros(model.num_machines)
+        model = model._replace(sync_in=nothing, sync_out=nothing)
+    low = above
+    high = float(max(model.graph_in.max(), model.graph_out.max(), 1e-9))
+    while not _fits(model, high, num_servers, most_trainers, most_servers):
+        low, high = high, 2 * high
+        if high > 1e12:
+            return low
+    while high - low > 1e-11 * high:
+        middle = (low + high) / 2
+        if _fits(model, middle, num_servers, most_trainers, most_servers):
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def _most(model: LoadModel, role: int) -> int:
+    demand = model.demand[role]
+    if not (demand > 0).any():
+        return 1 << 30
+    return int(np.floor(model.capacity[:, demand > 0] / demand[demand > 0]).min(axis=1).max())
+
+
+@hot
+def sampler_range(model, m, w, p, limit):
+    """Fewest and most samplers beside w trainers and p servers without a port above the limit."""
+    first, last = -1, -1
+    for s in range(model.graph_in.shape[1]):
+        fits = True
+        for r in range(model.demand.shape[1]):
+            need = s * model.demand[0, r] + w * model.demand[1, r] + p * model.demand[2, r]
+            fits = fits and need <= model.capacity[m, r] * (1 + 1e-9)
+        if not fits:
+            break
+        local = min(s, w * model.per_trainer)
+        arriving = w * model.per_trainer - local
+        if (
+            load_in(model, m, s, w, p, arriving) <= limit
+            and load_out(model, m, s, w, p, s - local) <= limit
+        ):
+            if first < 0:
+                first = s
+            last = s
+    return first, last
+
+
+@njit(cache=True)
+def _fits(model, most_load, num_servers, most_trainers, most_servers):
+    """Whether numbers of tasks per machine exist that keep every port within `most_load`."""
+    num_samplers = model.num_trainers * model.per_trainer
+    num_trainers = model.num_trainers
+    nothing = num_samplers + 1
+    low = np.full((num_trainers + 1, num_servers + 1), nothing, np.int64)
+    high = np.full((num_trainers + 1, num_servers + 1), -1, np.int64)
+    low[0, 0] = high[0, 0] = 0
+    new_low = np.empty_like(low)
+    new_high = np.empty_like(high)
+    limit = most_load * (1 + 1e-12)
+    for m in range(model.num_machines):
+        new_low[:] = nothing
+        new_high[:] = -1
+        possible = False
+        for w in range(most_trainers + 1):
+            for p in range(most_servers + 1):
+                first, last = sampler_range(model, m, w, p, limit)
+                if first < 0:
+                    continue
+                possible = True
+                for i in range(num_trainers + 1 - w):
+                    for j in range(num_servers + 1 - p):
+                        if high[i, j] >= 0:
+                            new_low[i + w, j + p] = min(new_low[i + w, j + p], low[i, j] + first)
+                            new_high[i + w, j + p] = max(new_high[i + w, j + p], high[i, j] + last)
+        if not possible:
+            return False
+        low, new_low = new_low, low
+        high, new_high = new_high, high
+    at = num_servers
+    return low[num_trainers, at] <= num_samplers <= high[num_trainers, at]
+
+
+def time_bound_s(
+    cluster: Cluster,
+    job: Job,
+    profile: Profile,
+    *,
+    local_seeds: bool,
+    load_bound_s: float | None = None,
+) -> float:
+    """Seconds per iteration below which no placement's objective is.
+
+    The network's part is the count relaxation of `bound`. The others forget the network: a task is
+    at best on the machine class that is fastest for its role, and every machine has a store.
+
+    Args:
+        cluster: The machines.
+        job: The job; it must fit.
+        profile: Its times and volumes.
+        local_seeds: Whether samplers take the seeds of their own machine first.
+        load_bound_s: What `bound.load_bound` gave, if that is known.
+    """
+    compute_s = compute_bound_s(cluster, job, profile)
+    is_measured = local_seeds and bool(profile.store_traffic.matrix)
+    if load_bound_s is not None and not is_measured:
+        return max(load_bound_s, compute_s)
+    model = build_load_model(cluster, job, profile, local_seeds=local_seeds)
+    if is_measured:
+        model = _at_best(model, cluster, job, profile)
+    return load_bound(model, above=compute_s)
+
+
+def compute_bound_s(cluster: Cluster, job: Job, profile: Profile) -> float:
+    """The part of the bound that computing alone gives."""
+    kinds = {machine.kind for machine in cluster.hosts}
+
+    def fastest_s(role: Role) -> float:
+        fastest_s = min(profile.task_time(role, kind).mean for kind in kinds)
+        return fastest_s * profile.seed_scale(role, job)
+
+    store_s = max(profile.task_time(Role.STORE, kind).mean for kind in kinds)
+    sampler_s, trainer_s = fastest_s(Role.SAMPLER), fastest_s(Role.TRAINER)
+    cycle_s = trainer_s
+    if job.sync is Sync.PS:
+        cycle_s += fastest_s(Role.SERVER)
+    elif job.trainers > 1:
+        cycle_s += 2 * (job.trainers - 1) * fastest_s(Role.RING)
+    latency_s = max(store_s + sampler_s, sampler_s + trainer_s)
+    waiting_s = 0.0 if job.window == UNLIMITED_WINDOW else latency_s / job.window
+    return max(store_s, sampler_s, cycle_s, waiting_s)
+
+
+def _at_best(model: LoadModel, cluster: Cluster, job: Job, profile: Profile) -> LoadModel:
+    """Tables for a measured matrix: seeds of other parts come from where they load least.
+
+    Which parts they come from depends on all machines, which the tables cannot say; any answer
+    between the best and the worst part is possible, so a bound must assume the best.
+    """
+    num = cluster.num_machines
+    if num == 1:
+        return model
+    matrix = profile.store_traffic.bytes_per_seed_matrix(num)
+    wanted = job.batch_size / job.samplers_per_trainer
+    demand = wanted * np.arange(model.graph_in.shape[1])[None, :]
+    supply = wanted * job.num_samplers / num
+    own = np.minimum(supply, demand)
+    foreign = demand - own
+    beside = matrix.diagonal()[:, None]
+    # Bytes that arrive at machine m per seed of part j: all but those of the store on m.
+    arriving = matrix.sum(axis=1)[:, None] - matrix
+    others = ~np.eye(num, dtype=bool)
+    least = np.where(others, arriving, np.inf).min(axis=0)[:, None]
+    most_beside = np.where(others, matrix, 0.0).max(axis=0)[:, None]
+    received = own * arriving.diagonal()[:, None] + foreign * least
+    sent = supply * matrix.sum(axis=0)[:, None] - own * beside - foreign * most_beside
+    return model._replace(
+        graph_in=np.ascontiguousarray(received / cluster.nic_in_bytes_per_s()[:, None]),
+        graph_out=np.ascontiguousarray(
+            np.maximum(sent, 0.0) / cluster.nic_out_bytes_per_s()[:, None]
+        ),
+    )

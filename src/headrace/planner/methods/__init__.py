@@ -1,0 +1,36 @@
+"""Where tasks run: one file and one class per placement method, found by name."""
+
+from headrace.core.cluster import Cluster
+from headrace.core.errors import SpecError
+from headrace.core.job import Job
+from headrace.core.placement import Placement
+from headrace.core.profile import Profile
+from headrace.planner.methods._base import PlacementMethod
+from headrace.planner.methods.anneal import Anneal
+from headrace.planner.methods.colocate import Colocate
+from headrace.planner.methods.etp import Etp
+from headrace.planner.methods.exact import Exact
+from headrace.planner.methods.ifs import Ifs
+
+PLACEMENT_METHODS: dict[str, PlacementMethod] = {
+    method.name: method for method in (Anneal(), Colocate(), Etp(), Exact(), Ifs())
+}
+"""Every placement method by name."""
+
+
+def place(method: str, cluster: Cluster, job: Job, profile: Profile, seed: int = 0) -> Placement:
+    """Place a job by the method of that name.
+
+    Raises:
+        SpecError: There is no such method.
+        InfeasibleError: The job does not fit the cluster.
+    """
+    if method not in PLACEMENT_METHODS:
+        raise SpecError(
+            f"there is no placement method {method!r}",
+            f"use one of {', '.join(sorted(PLACEMENT_METHODS))}",
+        )
+    return PLACEMENT_METHODS[method].place(cluster, job, profile, seed)
+
+
+__all__ = ["PLACEMENT_METHODS", "PlacementMethod", "place"]

@@ -1,0 +1,177 @@
+"""The critical path of a placement: the cost of the paper's search (DGTP, eqs 26-27)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headrace.core.cluster import Cluster
+from headrace.core.job import Job
+from headrace.core.placement import Placement, resource_names
+from headrace.core.plan import uniform_seeds
+from headrace.core.profile import Profile
+from headrace.core.tasks import ROLES, EdgeKind
+from headrace.planner.methods.critical_path_kernel import (
+    PathModel,
+    PathScratch,
+    draw_path_volumes,
+    path_length_s,
+)
+from headrace.simulator import build_instance
+
+PATH_ITERATIONS = 20
+"""Iterations the paper looks ahead (section VI-A)."""
+
+ROUNDING = 1e-9
+"""Share of a capacity by which rounding may exceed it, as in `Placement.check`."""
+
+
+class CriticalPath:
+    """Critical path and cost of any placement of one job.
+
+    Volumes are drawn once, as a rehearsal with the same seed draws them, so that placements are
+    compared under equal traffic; task times are means. Degrees are one-iteration degrees: of the
+    receiver for in, of the sender for out; of a ring's 2(W-1) chunks per trainer only the W that
+    can be in transit together count. With constant task times the path is an upper bound of the
+    makespan under `oes` (Theorem 3).
+
+    Args:
+        cluster: The machines.
+        job: The job.
+        profile: Its times and volumes.
+        seeds: Seeds per iteration, shape (num_samplers, num_parts); uniform if not given.
+        num_iterations: Iterations of the DAG.
+        seed: Seed of all draws.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        job: Job,
+        profile: Profile,
+        *,
+        seeds: np.ndarray | None = None,
+        num_iterations: int = PATH_ITERATIONS,
+        seed: int = 0,
+    ) -> None:
+        self._cluster, self._job = cluster, job
+        if seeds is None:
+            seeds = uniform_seeds(job, cluster.num_machines)
+        self.model = _model_of(cluster, job, profile, seeds, num_iterations, seed)
+        self.scratch = _scratch_of(self.model)
+
+    def length_s(self, placement: Placement) -> float:
+        """Longest weighted path through all iterations."""
+        machines = np.array(placement.samplers + placement.trainers + placement.servers, np.int32)
+        return float(path_length_s(self.model, machines, self.scratch))
+
+    def cost_s(self, placement: Placement) -> float:
+        """Critical path, raised by the sum of all shares by which capacities are exceeded (eq. 27).
+
+        A machine that has nothing of a resource somebody there wants makes it infinite.
+        """
+        names = resource_names(self._cluster, self._job)
+        capacities = self._cluster.capacities(names)
+        excess = placement.usage(self._cluster, self._job) - capacities
+        over = excess > ROUNDING * np.maximum(capacities, 1)
+        with np.errstate(divide="ignore"):
+            penalty = (excess[over] / capacities[over]).sum()
+        return self.length_s(placement) * (1.0 + float(penalty))
+
+
+def _model_of(
+    cluster: Cluster,
+    job: Job,
+    profile: Profile,
+    seeds: np.ndarray,
+    num_iterations: int,
+    seed: int,
+) -> PathModel:
+    num_machines, num_samplers, num_trainers = cluster.num_machines, job.num_samplers, job.trainers
+    # Tasks and edges are numbered alike wherever they run, so any placement shows the volumes.
+    instance, graph = build_instance(
+        cluster,
+        job.model_copy(update={"demands": {}}),
+        profile,
+        Placement(
+            samplers=(0,) * num_samplers,
+            trainers=(0,) * num_trainers,
+            servers=(0,) * job.num_servers,
+        ),
+        seeds=seeds,
+        num_iterations=num_iterations,
+        seed=seed,
+    )
+    volumes = np.empty((num_samplers * (num_machines + 1), num_iterations))
+    draw_path_volumes(
+        instance.seed,
+        instance.edge_bytes,
+        instance.edge_table,
+        instance.tables,
+        instance.table_start,
+        volumes,
+    )
+    by_store = volumes[: num_samplers * num_machines].reshape(num_samplers, num_machines, -1)
+    means = instance.edge_bytes[: num_samplers * num_machines].reshape(num_samplers, num_machines)
+    has_graph = (means > 0).astype(np.float64)
+    has_batch = (instance.edge_bytes[graph.kind == EdgeKind.BATCH] > 0).astype(np.float64)
+    time_s = np.zeros((len(ROLES), num_machines))
+    for code in np.unique(graph.role).tolist():
+        time_s[code] = [
+            profile.task_time(ROLES[code], machine.kind).mean for machine in cluster.hosts
+        ]
+    per_sampler = seeds.sum(axis=1)
+    sampler_seeds, trainer_seeds = profile.nominal_seeds(job)
+    is_ring = graph.num_tasks > graph.first_ring
+    sync = (graph.kind == EdgeKind.GRADIENT) | (graph.kind == EdgeKind.RING)
+    return PathModel(
+        nic_out=cluster.nic_out_bytes_per_s(),
+        nic_in=cluster.nic_in_bytes_per_s(),
+        time_s=time_s,
+        sampler_scale=per_sampler / sampler_seeds,
+        trainer_scale=per_sampler.reshape(num_trainers, -1).sum(axis=1) / trainer_seeds,
+        store_end_s=np.cumsum(np.tile(time_s[0], (num_iterations, 1)), axis=0),
+        graph_bytes=np.ascontiguousarray(by_store.transpose(2, 1, 0)),
+        batch_bytes=np.ascontiguousarray(volumes[num_samplers * num_machines :].T),
+        graph_total=by_store.sum(axis=2),
+        batch_total=volumes[num_samplers * num_machines :].sum(axis=1),
+        has_graph=has_graph,
+        sends_graph=has_graph.sum(axis=0),
+        gets_graph=has_graph.sum(axis=1),
+        has_batch=has_batch,
+        sync_bytes=float(instance.edge_bytes[sync][0]) if sync.any() else 0.0,
+        num_servers=job.num_servers,
+        num_steps=2 * (num_trainers - 1) if is_ring else 0,
+        ring_width=min(num_trainers, 2 * (num_trainers - 1)) if is_ring else 0,
+    )
+
+
+def _scratch_of(model: PathModel) -> PathScratch:
+    num_iterations, num_machines, num_samplers = model.graph_bytes.shape
+    num_trainers, num_servers = len(model.trainer_scale), model.num_servers
+    rows = max(1, num_servers)
+    return PathScratch(
+        deg_out=np.zeros(num_machines),
+        deg_in=np.zeros(num_machines),
+        slow_out=np.zeros(num_machines),
+        slow_in=np.zeros(num_machines),
+        slow_here=np.zeros(num_samplers),
+        graph_weight=np.zeros((num_machines, num_samplers)),
+        batch_weight=np.zeros(num_samplers),
+        graph_end=np.zeros((num_machines, num_samplers)),
+        arrived=np.zeros(num_samplers),
+        sampler_time=np.zeros(num_samplers),
+        sampler_end=np.zeros(num_samplers),
+        batch_end=np.zeros(num_samplers),
+        inbox=np.zeros((num_iterations, num_trainers)),
+        trainer_end=np.zeros(num_trainers),
+        params=np.zeros(num_trainers),
+        sync_weight=np.zeros((2, rows, num_trainers)),
+        sent=np.zeros((rows, num_trainers)),
+        returned=np.zeros((rows, num_trainers)),
+        server_end=np.zeros(rows),
+        order=np.zeros(num_trainers, dtype=np.int32),
+        step_end=np.zeros((model.num_steps, num_trainers)),
+        step_sent=np.zeros((model.num_steps, num_trainers)),
+        out_bytes=np.zeros(num_machines),
+        in_bytes=np.zeros(num_machines),
+    )

@@ -1,0 +1,211 @@
+"""Exploratory task placement: the paper's search (DGTP, Alg. 3), kept as its baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from headrace.core.cluster import Cluster
+from headrace.core.job import Job, Role
+from headrace.core.placement import Placement, demand_vector, resource_names
+from headrace.core.profile import Profile
+from headrace.planner.methods._base import PlacementMethod
+from headrace.planner.methods.critical_path import PATH_ITERATIONS, CriticalPath
+from headrace.planner.methods.etp_kernel import BEST_S, FIRST_COST, MIN_COST, Chain, walk
+from headrace.planner.methods.ifs import Ifs
+from headrace.simulator import Rehearser
+
+BETAS = (0.1, 1.0, 10.0, 100.0, 1000.0)
+"""The paper's beta, 0.1, has no unit; with costs relative to the first one we try five decades."""
+
+STEPS = 10_000
+"""The paper's time budget (section VI-A)."""
+
+GAMMA = 0.1
+"""Placements this far above the smallest cost are rehearsed (section V-B)."""
+
+RELAXATION = 1.0
+"""The paper's violation factor: capacities count double on the way (eq. 28)."""
+
+
+@dataclass(frozen=True)
+class EtpResult:
+    """What one search found.
+
+    Attributes:
+        placement: The feasible placement with the smallest rehearsed makespan.
+        makespan_s: That makespan, under `oes` with an unlimited window.
+        num_simulated: Placements rehearsed.
+        num_hopeless: Placements due for a rehearsal that needed none: their NICs could not carry
+            the bytes of all iterations within the smallest makespan so far.
+        min_cost: Smallest critical path of a feasible placement, in seconds.
+    """
+
+    placement: Placement
+    makespan_s: float
+    num_simulated: int
+    num_hopeless: int
+    min_cost: float
+
+
+class Etp(PlacementMethod):
+    """Alg. 3, the best of all `BETAS` at the same number of steps each.
+
+    Args:
+        steps: Transitions per search; `STEPS` if not given.
+    """
+
+    name: ClassVar[str] = "etp"
+
+    def __init__(self, steps: int | None = None) -> None:
+        self._steps = steps
+
+    def place(self, cluster: Cluster, job: Job, profile: Profile, seed: int) -> Placement:
+        """See `PlacementMethod.place`."""
+        steps = STEPS if self._steps is None else self._steps
+        found = etp_betas(cluster, job, profile, steps=steps, seed=seed)
+        return min(found.values(), key=lambda result: result.makespan_s).placement
+
+
+def etp_betas(
+    cluster: Cluster,
+    job: Job,
+    profile: Profile,
+    *,
+    betas: Sequence[float] = BETAS,
+    steps: int = STEPS,
+    seed: int,
+    num_iterations: int = PATH_ITERATIONS,
+    rehearse_all: bool = False,
+) -> dict[float, EtpResult]:
+    """One search for every beta; see `etp_search`."""
+    first = Ifs().place(cluster, job, profile, seed)
+    path = CriticalPath(cluster, job, profile, num_iterations=num_iterations, seed=seed)
+    rehearser = Rehearser(cluster, job, profile, num_iterations=num_iterations, window=0, seed=seed)
+    cost = path.length_s(first)
+    return {
+        beta: _search(
+            _chain_at(first, cluster, job, cost, seed, steps),
+            path,
+            rehearser,
+            job,
+            beta,
+            steps,
+            rehearse_all,
+        )
+        for beta in betas
+    }
+
+
+def etp_search(
+    cluster: Cluster,
+    job: Job,
+    profile: Profile,
+    *,
+    beta: float,
+    steps: int = STEPS,
+    seed: int,
+    num_iterations: int = PATH_ITERATIONS,
+    rehearse_all: bool = False,
+) -> EtpResult:
+    """Search placements by a Markov chain on the critical path (Alg. 3, with our corrections).
+
+    The chain starts at `ifs`, moves one random task at a time to a random machine that has room
+    under relaxed capacities, and accepts by exp(-beta (cost' - cost) / first cost). Whenever it
+    comes to a feasible placement within `GAMMA` of the smallest feasible cost, that is rehearsed
+    under `oes`, with an unlimited window and the uniform seed mix as in the paper. Volumes are the
+    same for every placement.
+
+    Args:
+        cluster: The machines.
+        job: The job.
+        profile: Its times and volumes.
+        beta: How much a higher cost is avoided.
+        steps: Transitions to try.
+        seed: Seed of the first placement, the chain and all volumes.
+        num_iterations: Iterations of the critical path and of rehearsals.
+        rehearse_all: Also rehearse placements that cannot be the best; the result is the same.
+
+    Raises:
+        InfeasibleError: The job does not fit.
+    """
+    found = etp_betas(
+        cluster,
+        job,
+        profile,
+        betas=(beta,),
+        steps=steps,
+        seed=seed,
+        num_iterations=num_iterations,
+        rehearse_all=rehearse_all,
+    )
+    return found[beta]
+
+
+def _search(
+    chain: Chain,
+    path: CriticalPath,
+    rehearser: Rehearser,
+    job: Job,
+    beta: float,
+    steps: int,
+    rehearse_all: bool,
+) -> EtpResult:
+    best, best_s = chain.machines.copy(), np.inf
+    # The first placement is the first that is due.
+    while walk(chain, path.model, path.scratch, steps, float(beta), GAMMA, RELAXATION):
+        makespan_s = rehearser.makespan_on_s(chain.machines, "oes")
+        if makespan_s < best_s:
+            best_s = makespan_s
+            np.copyto(best, chain.machines)
+            chain.values[BEST_S] = np.inf if rehearse_all else best_s
+    samplers, trainers, servers = np.split(
+        best, [job.num_samplers, job.num_samplers + job.trainers]
+    )
+    return EtpResult(
+        placement=Placement(
+            samplers=tuple(samplers.tolist()),
+            trainers=tuple(trainers.tolist()),
+            servers=tuple(servers.tolist()),
+        ),
+        makespan_s=float(best_s),
+        num_simulated=int(chain.num_seen[0] - chain.num_hopeless[0]),
+        num_hopeless=int(chain.num_hopeless[0]),
+        min_cost=float(chain.values[MIN_COST]),
+    )
+
+
+def _chain_at(
+    placement: Placement, cluster: Cluster, job: Job, cost: float, seed: int, steps: int
+) -> Chain:
+    names = resource_names(cluster, job)
+    num_machines = cluster.num_machines
+    by_role = (placement.samplers, placement.trainers, placement.servers)
+    values = np.full(4, cost)
+    # Without any time or traffic all placements cost nothing, and all are accepted.
+    values[FIRST_COST] = cost or 1.0
+    values[BEST_S] = np.inf
+    return Chain(
+        machines=np.concatenate([np.array(machines, dtype=np.int32) for machines in by_role]),
+        role=np.repeat(np.arange(3, dtype=np.int32), [len(machines) for machines in by_role]),
+        counts=np.array(
+            [np.bincount(np.array(m, dtype=np.int64), minlength=num_machines) for m in by_role]
+        ),
+        demands=np.array(
+            [demand_vector(job, role, names) for role in (Role.SAMPLER, Role.TRAINER, Role.SERVER)]
+        ),
+        store=demand_vector(job, Role.STORE, names),
+        capacities=cluster.capacities(names),
+        violation=np.zeros(num_machines),
+        avail=np.zeros(num_machines, dtype=np.int32),
+        draws=np.random.SeedSequence(seed).generate_state(1, np.uint64),
+        step=np.zeros(1, dtype=np.int64),
+        seen=np.empty((steps + 1, sum(map(len, by_role))), dtype=np.int32),
+        seen_at=np.full(2 << int(steps + 1).bit_length(), -1, dtype=np.int32),
+        num_seen=np.zeros(1, dtype=np.int64),
+        num_hopeless=np.zeros(1, dtype=np.int64),
+        values=values,
+    )

@@ -1,0 +1,40 @@
+"""The first feasible placement (DGTP, Alg. 2)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from headrace.core.cluster import Cluster
+from headrace.core.job import Job
+from headrace.core.placement import Placement
+from headrace.core.profile import Profile
+from headrace.planner.methods._base import PlacementMethod
+from headrace.planner.methods.bin_packing import Room, give_identities, pack, totals_of
+from headrace.planner.methods.infeasibility import check_stores_fit, explain
+
+
+class Ifs(PlacementMethod):
+    """Fills machines in random order until all tasks have a place.
+
+    A dynamic programme over counts (see `packing`), so it finds a placement whenever there is one.
+    It looks at resources only, never at the network: a start for searches, not an end.
+    """
+
+    name: ClassVar[str] = "ifs"
+
+    def place(self, cluster: Cluster, job: Job, profile: Profile, seed: int) -> Placement:
+        """See `PlacementMethod.place`; `seed` orders the machines (Alg. 2, line 1)."""
+        check_stores_fit(cluster, job)
+        order = np.random.default_rng(seed).permutation(cluster.num_machines)
+        counts = pack(Room.of(cluster, job), totals_of(job), order, job.samplers_per_trainer)
+        if counts is None:
+            raise explain(cluster, job)
+        trainers, samplers = give_identities(counts, order, job.samplers_per_trainer)
+        servers = np.repeat(order, counts.servers[order])
+        return Placement(
+            samplers=tuple(samplers.ravel().tolist()),
+            trainers=tuple(trainers.tolist()),
+            servers=tuple(servers.tolist()),
+        )

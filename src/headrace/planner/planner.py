@@ -1,0 +1,400 @@
+"""From a cluster, a job and a profile to a plan: search, choose by rehearsal, predict, certify."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.core.cluster import Cluster
+from headrace.core.errors import SpecError
+from headrace.core.job import Job, Sync
+from headrace.core.placement import Placement, PlacementFile
+from headrace.core.plan import (
+    Asked,
+    Candidate,
+    Fingerprints,
+    Plan,
+    Prediction,
+    SeedMix,
+    SeedMixName,
+    Shortlist,
+    Terms,
+    uniform_seeds,
+)
+from headrace.core.profile import Profile
+from headrace.planner.cost.lower_bound import time_bound_s
+from headrace.planner.cost.objective import Objective, evaluate
+from headrace.planner.cost.seed_mix import local_first_seeds
+from headrace.planner.cost.traffic_matrix import traffic_of
+from headrace.planner.methods import PLACEMENT_METHODS, anneal, exact, place
+from headrace.policies.flow import FLOW_POLICIES
+from headrace.simulator import build_instance, simulate
+from headrace.simulator.rehearser import Rehearser
+
+AUTO = "auto"
+"""Stands for a choice by rehearsal, of the policy or of the seed mix."""
+
+AUTO_POLICIES = ("maxmin", "oes", "priority", "paced")
+"""What `auto` chooses from, the cheapest to rehearse first; the others are published baselines."""
+
+SHORTLIST_ITERATIONS = 40
+"""Iterations by which candidates are compared."""
+
+PREDICTED_ITERATIONS = 200
+"""The most iterations a prediction rehearses; a longer job repeats what they show."""
+
+NUM_PLACEMENTS = 4
+"""Placements on the shortlist, per kind of seed mix."""
+
+NUM_FINALISTS = 2
+"""Placements rehearsed under every policy; the others only under the first."""
+
+_WORTH_REHEARSING = 0.05
+"""How far above the smallest objective a placement may be to get on the shortlist."""
+
+_CLOSE_ENOUGH = 0.01
+"""A rehearsal this close to the objective ends the choice: no policy could gain more."""
+
+_PACED_EDGES = 600
+"""`auto` tries `paced` up to this size: its kernel looks at every open flow at every event."""
+
+_PRIORITY_MACHINES = 32
+"""`auto` tries `priority` up to this size: at 64 machines and 320 samplers it takes 15 times as
+long as `maxmin` and gains 0.4 %."""
+
+_SHORTLIST_WORK, _PREDICTION_WORK = 10_000_000, 100_000_000
+"""Most edges times iterations times machines of a rehearsal: `maxmin` takes some 50 ns for each."""
+
+_FEWEST_ITERATIONS = 4
+"""With fewer a rehearsal shows only how the pipeline fills, and is left out."""
+
+_PROVEN = 1e-9
+"""Relative distance of objective and bound below which a plan is called optimal."""
+
+KeepSearching = Callable[[], bool]
+
+
+@dataclass(frozen=True)
+class _Option:
+    """A placement with a seed mix."""
+
+    placement: Placement
+    mix: SeedMixName
+    seeds: np.ndarray
+    objective: Objective
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a method found for one kind of seed mix."""
+
+    placements: list[Placement]
+    load_bound_s: float | None = None
+    proven_s: float = 0.0
+    rounds: int = 1
+
+
+def make_plan(
+    cluster: Cluster,
+    job: Job,
+    profile: Profile,
+    *,
+    method: str = "anneal",
+    policy: str = AUTO,
+    seed_mix: str = AUTO,
+    seed: int = 0,
+    steps: int | None = None,
+    rounds: int = 1,
+    keep_searching: KeepSearching | None = None,
+    also: Sequence[Placement] = (),
+    on_step: Callable[[str], None] = lambda name: None,
+) -> Plan:
+    """Decide where every task runs, under which policy, and which seeds samplers take.
+
+    The method's placements are compared by the objective T, the best ones by rehearsals with the
+    same draws, and the winner is rehearsed at length. The same arguments give the same plan, unless
+    `keep_searching` depends on a clock.
+
+    Args:
+        cluster: The machines.
+        job: The job.
+        profile: Its times and volumes.
+        method: Name of a placement method.
+        policy: Name of a flow policy, or `auto`.
+        seed_mix: `uniform`, `local-first`, or `auto`: the better one by the profile.
+        seed: Of the search and of all draws.
+        steps: Steps per search of the method `anneal`; by the size of the job if not given.
+        rounds: How many times to search, each time from other starts; `anneal` only.
+        keep_searching: Asked after the last round whether to make another one; `anneal` only.
+        also: Placements to consider besides those of the method.
+        on_step: Called with the name of every step before it begins.
+
+    Raises:
+        SpecError: There is no such method, policy or seed mix.
+        InfeasibleError: The job does not fit; the message names the short resource.
+        MissingExtraError: The method needs a package that is not installed.
+    """
+    policies = policies_to_try(policy, cluster, job)
+    mixes = _mixes(seed_mix, profile)
+    if method not in PLACEMENT_METHODS:
+        raise SpecError(
+            f"there is no placement method {method!r}",
+            f"use one of {', '.join(sorted(PLACEMENT_METHODS))}",
+        )
+    on_step(f"placing by {method}")
+    options: list[_Option] = []
+    bounds: dict[SeedMixName, float] = {}
+    num_rounds = 1
+    for mix in mixes:
+        search = _Search(cluster, job, profile, mix == "local-first", seed)
+        found = search.run(method, steps, rounds, keep_searching)
+        bound_s = time_bound_s(
+            cluster,
+            job,
+            profile,
+            local_seeds=mix == "local-first",
+            load_bound_s=found.load_bound_s,
+        )
+        bounds[mix], num_rounds = max(bound_s, found.proven_s), max(num_rounds, found.rounds)
+        # What cannot be rehearsed is not worth weighing twice.
+        most = None if _iterations(cluster, job, SHORTLIST_ITERATIONS, _SHORTLIST_WORK) else 1
+        placements = dict.fromkeys([*found.placements[:most], *also])
+        for placement in dict.fromkeys(each.numbered_by_ring() for each in placements):
+            options.append(_option(cluster, job, profile, placement, mix))
+    options = _most_promising(options)
+    on_step("choosing by rehearsal")
+    chosen, chosen_policy, shortlist = _choose(cluster, job, profile, options, policies, seed)
+    on_step("predicting")
+    predicted = predict(cluster, job, profile, chosen.placement, chosen.seeds, chosen_policy, seed)
+    network_bytes, uniform_network_bytes = (
+        traffic_of(cluster, job, profile, chosen.placement, seeds).network_bytes
+        for seeds in (chosen.seeds, uniform_seeds(job, cluster.num_machines))
+    )
+    terms = _terms(chosen.objective)
+    bound_s = min(bounds[chosen.mix], terms.time_s)
+    return Plan(
+        method=method,
+        policy=chosen_policy,
+        placement=PlacementFile.of(chosen.placement, cluster),
+        seed_mix_name=chosen.mix,
+        seed_mix=None if chosen.mix == "uniform" else SeedMix.of(chosen.seeds, cluster),
+        seed=seed,
+        rounds=num_rounds,
+        asked=Asked.model_validate({"policy": policy, "seed_mix": seed_mix}),
+        predicted=predicted,
+        terms=terms,
+        bound_s=bound_s,
+        gap=terms.time_s / bound_s - 1 if bound_s > 0 else 0.0,
+        proven=terms.time_s <= bound_s * (1 + _PROVEN),
+        network_bytes=network_bytes,
+        uniform_network_bytes=uniform_network_bytes,
+        shortlist=shortlist,
+        fingerprints=Fingerprints(
+            cluster=cluster.fingerprint(), job=job.fingerprint(), profile=profile.fingerprint()
+        ),
+        cluster=cluster,
+        job=job,
+        profile=profile,
+    )
+
+
+def predict(
+    cluster: Cluster,
+    job: Job,
+    profile: Profile,
+    placement: Placement,
+    seeds: np.ndarray,
+    policy: str,
+    seed: int,
+) -> Prediction | None:
+    """Rehearse what was decided, as `headrace.simulate` would.
+
+    Returns:
+        The prediction, or nothing if the job is too large.
+    """
+    iterations = _iterations(cluster, job, PREDICTED_ITERATIONS, _PREDICTION_WORK)
+    if iterations == 0:
+        return None
+    instance, _ = build_instance(
+        cluster, job, profile, placement, seeds=seeds, num_iterations=iterations, seed=seed
+    )
+    makespan_s = simulate(instance, policy).makespan_s
+    return Prediction(
+        iterations=iterations,
+        window=job.window,
+        seed=seed,
+        makespan_s=makespan_s,
+        iteration_time_s=makespan_s / iterations,
+    )
+
+
+def rehearsable_iterations(
+    cluster: Cluster, job: Job, most: int, work: int = _PREDICTION_WORK
+) -> int:
+    """Iterations that can be rehearsed in a short while, whatever number the job has; maybe 0."""
+    return min(most, work // (_num_edges(cluster, job) * cluster.num_machines))
+
+
+def follows_locality(profile: Profile) -> bool:
+    """Whether a profile tells parts apart; that of a run with uniform seeds has equal rows."""
+    return len(set(profile.store_traffic.matrix)) > 1 or profile.store_traffic.locality > 0
+
+
+def policies_to_try(policy: str, cluster: Cluster, job: Job) -> tuple[str, ...]:
+    """The policy itself, or those that `auto` stands for here."""
+    if policy == AUTO:
+        worth_trying = {
+            "priority": cluster.num_machines <= _PRIORITY_MACHINES,
+            # Pacing is the best only where nothing overlaps: in the paper's settings, at K = 1.
+            "paced": job.window == 1 and _num_edges(cluster, job) <= _PACED_EDGES,
+        }
+        return tuple(name for name in AUTO_POLICIES if worth_trying.get(name, True))
+    if policy not in FLOW_POLICIES:
+        raise SpecError(
+            f"there is no flow policy {policy!r}", f"use auto or one of {', '.join(FLOW_POLICIES)}"
+        )
+    return (policy,)
+
+
+def _mixes(seed_mix: str, profile: Profile) -> tuple[SeedMixName, ...]:
+    if seed_mix == AUTO:
+        return ("uniform", "local-first") if follows_locality(profile) else ("uniform",)
+    if seed_mix == "uniform":
+        return ("uniform",)
+    if seed_mix == "local-first":
+        return ("local-first",)
+    raise SpecError(f"there is no seed mix {seed_mix!r}", "use auto, uniform or local-first")
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The methods' common face, for one kind of seed mix."""
+
+    cluster: Cluster
+    job: Job
+    profile: Profile
+    local_seeds: bool
+    seed: int
+
+    def run(
+        self, method: str, steps: int | None, rounds: int, keep_searching: KeepSearching | None
+    ) -> _Found:
+        given = (self.cluster, self.job, self.profile)
+        if method == "anneal":
+            return self._anneal(steps, rounds, keep_searching)
+        if method == "exact":
+            # Loads with a measured matrix depend on more than exact can weigh: see `exact.solve`.
+            local = self.local_seeds and not self.profile.store_traffic.matrix
+            certified = exact.solve(*given, local_seeds=local, seed=self.seed)
+            proven_s = certified.bound_s if local == self.local_seeds else 0.0
+            return _Found([certified.placement], proven_s=proven_s)
+        return _Found([place(method, *given, self.seed)])
+
+    def _anneal(
+        self, steps: int | None, rounds: int, keep_searching: KeepSearching | None
+    ) -> _Found:
+        found: dict[Placement, float] = {}
+        bound_s, num_rounds = 0.0, 0
+        while num_rounds < rounds or (keep_searching is not None and keep_searching()):
+            candidates, bound_s = anneal.shortlist(
+                self.cluster,
+                self.job,
+                self.profile,
+                seed=self.seed + 1_000_003 * num_rounds,
+                steps=steps,
+                local_seeds=self.local_seeds,
+                most=NUM_PLACEMENTS,
+            )
+            found |= {each.placement: each.load_s for each in candidates}
+            num_rounds += 1
+            if min(found.values()) <= bound_s * (1 + _PROVEN):
+                break
+        ranked = sorted(found, key=lambda placement: found[placement])
+        return _Found(ranked[:NUM_PLACEMENTS], load_bound_s=bound_s, rounds=num_rounds)
+
+
+def _option(
+    cluster: Cluster, job: Job, profile: Profile, placement: Placement, mix: SeedMixName
+) -> _Option:
+    if mix == "uniform":
+        seeds = uniform_seeds(job, cluster.num_machines)
+    else:
+        seeds = local_first_seeds(job, cluster.num_machines, placement)
+    return _Option(
+        placement, mix, seeds, evaluate(cluster, job, profile, placement, seeds, job.window)
+    )
+
+
+def _most_promising(options: list[_Option]) -> list[_Option]:
+    """Smallest objective first; what is far above it cannot win a rehearsal."""
+    ranked = sorted(options, key=lambda option: option.objective.time_s)
+    most_s = ranked[0].objective.time_s * (1 + _WORTH_REHEARSING)
+    return [option for option in ranked if option.objective.time_s <= most_s][:NUM_PLACEMENTS]
+
+
+def _choose(
+    cluster: Cluster,
+    job: Job,
+    profile: Profile,
+    options: list[_Option],
+    policies: tuple[str, ...],
+    seed: int,
+) -> tuple[_Option, str, Shortlist | None]:
+    """Rehearse the first policy on all options, and all policies on the best of them."""
+    iterations = _iterations(cluster, job, SHORTLIST_ITERATIONS, _SHORTLIST_WORK)
+    if iterations == 0 or len(options) * len(policies) == 1:
+        return options[0], policies[0], None
+    rehearser = Rehearser(cluster, job, profile, num_iterations=iterations, seed=seed)
+    makespans: dict[tuple[int, str], float] = {}
+
+    def rehearse(number: int, policy: str) -> float:
+        option = options[number]
+        makespans[number, policy] = rehearser.makespan_s(option.placement, policy, option.seeds)
+        return makespans[number, policy]
+
+    first, *others = policies
+    ranked = sorted(range(len(options)), key=lambda number: rehearse(number, first))
+    for number in ranked[:NUM_FINALISTS]:
+        enough_s = (1 + _CLOSE_ENOUGH) * iterations * options[number].objective.time_s
+        for policy in others:
+            if min(makespans.values()) > enough_s:
+                rehearse(number, policy)
+    # Among equals the smaller objective, then the simpler policy: sorting is stable.
+    lines = sorted(makespans, key=lambda line: (makespans[line], line[0], policies.index(line[1])))
+    number, policy = lines[0]
+    candidates = tuple(
+        Candidate(
+            placement=line[0],
+            seed_mix=options[line[0]].mix,
+            policy=line[1],
+            makespan_s=makespans[line],
+        )
+        for line in lines
+    )
+    return options[number], policy, Shortlist(iterations=iterations, candidates=candidates)
+
+
+def _terms(objective: Objective) -> Terms:
+    return Terms(
+        nic_s=objective.nic_s,
+        busiest_nic=objective.busiest_nic if objective.nic_s > 0 else "",
+        cycle_s=objective.cycle_s,
+        task_s=objective.task_s,
+        latency_s=objective.latency_s,
+        time_s=objective.time_s,
+    )
+
+
+def _num_edges(cluster: Cluster, job: Job) -> int:
+    sync = 2 * job.trainers * job.num_servers
+    if job.sync is Sync.RING:
+        sync = 2 * (job.trainers - 1) * job.trainers
+    return (cluster.num_machines + 1) * job.num_samplers + sync
+
+
+def _iterations(cluster: Cluster, job: Job, most: int, work: int) -> int:
+    """Iterations to rehearse: as many as the job has and a short while allows; 0 if too few."""
+    iterations = min(job.iterations, rehearsable_iterations(cluster, job, most, work))
+    return iterations if iterations >= min(_FEWEST_ITERATIONS, job.iterations) else 0

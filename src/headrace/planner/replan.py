@@ -1,0 +1,262 @@
+"""The same training, planned anew: what a run does when machines are lost or have changed.
+
+A run that lost a machine waits for its plan, so nothing is searched or rehearsed at length: of
+some quick placements the one with the smallest objective is taken, in milliseconds. One whose
+machines have changed goes on meanwhile, and its plan is searched and rehearsed as the first was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headrace.core.cluster import Cluster
+from headrace.core.errors import InfeasibleError, SpecError
+from headrace.core.job import Job
+from headrace.core.placement import Placement, PlacementFile
+from headrace.core.plan import Fingerprints, Plan, Terms, uniform_seeds
+from headrace.core.profile import Profile, StoreTraffic
+from headrace.planner.cost.lower_bound import compute_bound_s
+from headrace.planner.cost.objective import Objective, evaluate
+from headrace.planner.cost.traffic_matrix import traffic_of
+from headrace.planner.methods import anneal, place
+from headrace.planner.planner import PREDICTED_ITERATIONS, predict
+
+METHOD = "replanned"
+"""What such a plan says of how it was placed."""
+
+_NUM_PACKINGS = 8
+"""Placements that only fill machines, each in another order, beside the one that keeps trainers
+and samplers together."""
+
+
+def replan(plan: Plan, machines: Collection[str]) -> Plan:
+    """Plan the same job anew for some machines of its cluster.
+
+    The global batch stays. There are fewer trainers, or parameter servers, only if not all of them
+    fit. Parts stay where they are; those of machines that are gone go to the machines that have
+    fewest.
+
+    Args:
+        plan: The plan that the run began with.
+        machines: Names of those that are there.
+
+    Returns:
+        The plan itself if none is missing.
+
+    Raises:
+        SpecError: No machine is left.
+        InfeasibleError: Not even one trainer fits.
+    """
+    hosts = plan.cluster.hosts
+    left = [m for m, host in enumerate(hosts) if host.name in machines]
+    if len(left) == len(hosts):
+        return plan
+    if not left:
+        raise SpecError("no machine of the plan is left", "start one of them again")
+    cluster = Cluster(machines=tuple(hosts[m] for m in left))
+    parts = _move(plan.part_machines, left)
+    profile = _fold(plan.profile, parts, len(left))
+    job, placement, objective = _place(cluster, plan, profile, parts)
+    seeds = _seeds(job, parts, len(left))
+    return _plan_of(plan, cluster, job, profile, placement, seeds, objective, {"parts": parts})
+
+
+@dataclass(frozen=True)
+class Replanned:
+    """A plan for machines that have changed, beside the one that was made before.
+
+    Attributes:
+        plan: The new plan; its placement may be that of the old one.
+        time_s: Rehearsed time per iteration ...
+        before_s: ... and that of the old plan on the same machines.
+    """
+
+    plan: Plan
+    time_s: float
+    before_s: float
+
+
+def replan_measured(plan: Plan, cluster: Cluster, profile: Profile) -> Replanned:
+    """Plan a job anew for what was measured of it and of its machines while it ran.
+
+    The policy stays, and every sampler keeps its seeds: batches of a run that goes on have the
+    seeds that they would have had.
+
+    Args:
+        plan: The plan that runs.
+        cluster: Its machines, as they were found to be.
+        profile: Times and volumes, as they were measured.
+
+    Raises:
+        SpecError: The profile is not of this job.
+    """
+    seeds = plan.seeds
+    # A rehearsal of few iterations shows how the pipeline fills, and the run is past that.
+    changes: dict[str, float] = {"iterations": max(plan.job.iterations, PREDICTED_ITERATIONS)}
+    if profile.model_bytes is not None:
+        changes["model_bytes"] = profile.model_bytes
+    job = plan.job.model_copy(update=changes)
+
+    def rehearse(placement: Placement) -> float:
+        found = predict(cluster, job, profile, placement, seeds, plan.policy, plan.seed)
+        if found is None:
+            return evaluate(cluster, job, profile, placement, seeds, job.window).time_s
+        return found.iteration_time_s
+
+    candidates, _ = anneal.shortlist(
+        cluster, job, profile, seed=plan.seed, local_seeds=plan.seed_mix is not None
+    )
+    now = plan.placed
+    placements = [now, *(_renamed(each.placement, now, job, seeds) for each in candidates)]
+    times_s = {placement: rehearse(placement) for placement in placements}
+    best = min(times_s, key=lambda placement: times_s[placement])
+    objective = evaluate(cluster, plan.job, profile, best, seeds, job.window)
+    kept = {
+        "parts": plan.parts,
+        "seed_mix_name": plan.seed_mix_name,
+        "seed_mix": plan.seed_mix,
+        "predicted": predict(cluster, plan.job, profile, best, seeds, plan.policy, plan.seed),
+    }
+    made = _plan_of(plan, cluster, plan.job, profile, best, seeds, objective, kept)
+    return Replanned(made, times_s[best], times_s[now])
+
+
+def _plan_of(
+    plan: Plan,
+    cluster: Cluster,
+    job: Job,
+    profile: Profile,
+    placement: Placement,
+    seeds: np.ndarray,
+    objective: Objective,
+    more: Mapping[str, Any],
+) -> Plan:
+    """The plan, placed otherwise; some fields of it are given."""
+    bound_s = min(compute_bound_s(cluster, job, profile), objective.time_s)
+    traffic = traffic_of(cluster, job, profile, placement, seeds)
+    return Plan(
+        method=METHOD,
+        policy=plan.policy,
+        placement=PlacementFile.of(placement, cluster),
+        seed=plan.seed,
+        asked=plan.asked,
+        terms=Terms(
+            nic_s=objective.nic_s,
+            busiest_nic=objective.busiest_nic if objective.nic_s > 0 else "",
+            cycle_s=objective.cycle_s,
+            task_s=objective.task_s,
+            latency_s=objective.latency_s,
+            time_s=objective.time_s,
+        ),
+        bound_s=bound_s,
+        gap=objective.time_s / bound_s - 1 if bound_s > 0 else 0.0,
+        proven=False,
+        network_bytes=traffic.network_bytes,
+        uniform_network_bytes=traffic.network_bytes,
+        fingerprints=Fingerprints(
+            cluster=cluster.fingerprint(), job=job.fingerprint(), profile=profile.fingerprint()
+        ),
+        cluster=cluster,
+        job=job,
+        profile=profile,
+        **more,
+    )
+
+
+def _renamed(placement: Placement, now: Placement, job: Job, seeds: np.ndarray) -> Placement:
+    """The same, trainers renamed so that samplers are near their seeds, or else stay."""
+    num, per_trainer = job.trainers, job.samplers_per_trainer
+    machines = np.array(placement.samplers).reshape(num, per_trainer)
+    before = np.array(now.samplers).reshape(num, per_trainer)
+    near = np.zeros((num, num))
+    for trainer, own in enumerate(seeds.reshape(num, per_trainer, -1)):
+        num_same = (machines == before[trainer]).sum(axis=1)
+        num_same += np.array(placement.trainers) == now.trainers[trainer]
+        near[trainer] = own[np.arange(per_trainer), machines].sum(axis=1) + 1e-6 * num_same
+    chosen = np.zeros(num, dtype=int)
+    for _ in range(num):
+        trainer, other = divmod(int(np.argmax(near)), num)
+        chosen[trainer] = other
+        near[trainer, :] = near[:, other] = -1.0
+    return Placement(
+        samplers=tuple(machines[chosen].ravel().tolist()),
+        trainers=tuple(placement.trainers[other] for other in chosen),
+        servers=placement.servers,
+    )
+
+
+def _place(
+    cluster: Cluster, plan: Plan, profile: Profile, parts: tuple[int, ...]
+) -> tuple[Job, Placement, Objective]:
+    """The largest job that fits, and the best of some quick placements."""
+    shortage: InfeasibleError | None = None
+    for job in _smaller_jobs(plan.job):
+        try:
+            placements = [place("colocate", cluster, job, profile, plan.seed)]
+            placements += [
+                place("ifs", cluster, job, profile, plan.seed + n) for n in range(_NUM_PACKINGS)
+            ]
+        except InfeasibleError as error:
+            # What the whole job lacks tells most.
+            shortage = shortage or error
+            continue
+        seeds = _seeds(job, parts, cluster.num_machines)
+        objectives = [evaluate(cluster, job, profile, each, seeds) for each in placements]
+        best = min(range(len(placements)), key=lambda number: objectives[number].time_s)
+        return job, placements[best], objectives[best]
+    assert shortage is not None
+    raise shortage
+
+
+def _smaller_jobs(job: Job) -> Iterator[Job]:
+    """The job, then the same with fewer trainers or servers, the global batch kept."""
+    for trainers in range(job.trainers, 0, -1):
+        for servers in range(max(job.num_servers, 1), 0, -1):
+            # Rounded up, as a plan has equal batches; a run divides what there is.
+            batch_size = -(-job.trainers * job.batch_size // trainers)
+            changes = {"trainers": trainers, "batch_size": batch_size}
+            if job.num_servers:
+                changes["parameter_servers"] = servers
+            yield job.model_copy(update=changes)
+
+
+def _move(parts: tuple[int, ...], left: list[int]) -> tuple[int, ...]:
+    """Machine of every part, among those that are left."""
+    number = {machine: n for n, machine in enumerate(left)}
+    moved = [number.get(machine, -1) for machine in parts]
+    held = np.bincount([n for n in moved if n >= 0], minlength=len(left))
+    for part, n in enumerate(moved):
+        if n < 0:
+            moved[part] = int(np.argmin(held))
+            held[moved[part]] += 1
+    return tuple(moved)
+
+
+def _seeds(job: Job, parts: tuple[int, ...], num_machines: int) -> np.ndarray:
+    """See `Plan.seeds`."""
+    counts = np.bincount(parts, minlength=num_machines)
+    seeds: np.ndarray = uniform_seeds(job, num_machines) * (counts * (num_machines / len(parts)))
+    return seeds
+
+
+def _fold(profile: Profile, parts: tuple[int, ...], num_machines: int) -> Profile:
+    """A measured matrix by machine instead of by part; task times hold for any machine."""
+    matrix = np.array(profile.store_traffic.matrix)
+    if not matrix.size:
+        return profile
+    sends = np.zeros((len(parts), num_machines))
+    sends[np.arange(len(parts)), parts] = 1.0
+    counts = sends.sum(axis=0)
+    # Seeds of a machine without parts do not occur; any figure will do.
+    shares = np.where(counts > 0, sends / np.maximum(counts, 1.0), 1.0 / len(parts))
+    folded = shares.T @ matrix @ sends
+    traffic = StoreTraffic(
+        matrix=tuple(tuple(float(entry) for entry in row) for row in folded),
+        variation=profile.store_traffic.variation,
+        num_iterations=profile.store_traffic.num_iterations,
+    )
+    return profile.model_copy(update={"store_traffic": traffic})

@@ -1,0 +1,152 @@
+"""A bare socket beside Flight, where nothing is encrypted: the same answers, fewer copies.
+
+A client says four letters and the token, and hears four letters. From then on each message goes
+after its length: requests as over Flight, replies as a frame with the bytes of its arrays behind it
+(`messages.py`).
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+import numpy as np
+
+from headrace.core.errors import SpecError
+from headrace.rpc.credentials import Secret
+from headrace.rpc.framing import Message, encode_frame
+from headrace.rpc.guard import Guard, Stream
+from headrace.rpc.limits import Limits
+from headrace.rpc.open_sockets import cut
+
+WELCOME = b"HRW1"
+LENGTH = struct.Struct("<I")
+MAX_TOKEN_BYTES = 256
+
+# Who has not shown the token yet costs a thread each; the guard ends them after a while.
+_MAX_STRANGERS = 64
+_MORE = getattr(socket, "MSG_MORE", 0)
+
+
+class SocketServer:
+    """Answers on bare sockets until it is closed; whoever makes it lets a guard watch its port.
+
+    Args:
+        answer: Makes the reply to a request; it never fails.
+        token: Who may ask.
+        guard: Admits clients and cuts those that ask for too much.
+        limits: The bounds.
+        host: Address to listen on.
+
+    Attributes:
+        port: Where it listens.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[memoryview], Message],
+        token: Secret,
+        guard: Guard,
+        limits: Limits,
+        host: str,
+    ) -> None:
+        self._answer = answer
+        self._token = token
+        self._guard = guard
+        self._limits = limits
+        self._strangers = threading.BoundedSemaphore(_MAX_STRANGERS)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, 0), family=family, backlog=128)
+        self.port: int = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._accept, name="sockets", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Let nobody in any more; the guard cuts who is in."""
+        cut(self._listener)
+        self._thread.join()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, peer = self._listener.accept()
+            except ConnectionError:
+                continue
+            except OSError:
+                return
+            if not self._strangers.acquire(blocking=False):
+                sock.close()
+                continue
+            threading.Thread(
+                target=self._serve, args=(sock, peer), name=f"client {peer[1]}", daemon=True
+            ).start()
+
+    def _serve(self, sock: socket.socket, peer: tuple[str, int]) -> None:
+        # Who breaks a limit, or goes away, is told nothing more.
+        with sock, suppress(OSError, EOFError, SpecError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            try:
+                is_welcome = self._has_token(sock)
+            finally:
+                self._strangers.release()
+            if not is_welcome:
+                return
+            with self._guard.admit(f"socket:[{peer[0]}]:{peer[1]}") as stream:
+                stream.greeted = True
+                sock.sendall(WELCOME)
+                while True:
+                    # In a call of its own, so that nothing is kept while the client is silent.
+                    self._serve_one(stream, sock)
+
+    def _has_token(self, sock: socket.socket) -> bool:
+        length = read_length(sock)
+        return 0 < length <= MAX_TOKEN_BYTES and self._token.matches(bytes(read(sock, length)))
+
+    def _serve_one(self, stream: Stream, sock: socket.socket) -> None:
+        stream.enter("reading")
+        length = read_length(sock)
+        if length > self._limits.max_request_bytes:
+            raise SpecError(f"a request has {length} bytes", "send less at once")
+        data = read(sock, length)
+        stream.enter("working")
+        reply = self._answer(data)
+        frame = encode_frame(reply.number, reply.fields, reply.arrays)
+        stream.enter("writing")
+        arrays = [np.ascontiguousarray(array) for array in reply.arrays if array.size]
+        sock.sendall(LENGTH.pack(len(frame)) + frame, _MORE if arrays else 0)
+        for array in arrays:
+            sock.sendall(array.reshape(-1).view(np.uint8).data)
+
+
+def read_length(sock: socket.socket) -> int:
+    """The number of bytes that follow."""
+    (length,) = LENGTH.unpack(read(sock, LENGTH.size))
+    return int(length)
+
+
+def read(sock: socket.socket, num_bytes: int) -> memoryview:
+    """So many bytes, in memory that is touched as they come.
+
+    Raises:
+        EOFError: The other side has ended.
+    """
+    array = np.empty(num_bytes, np.uint8)
+    fill(sock, array.data)
+    return array.data
+
+
+def fill(sock: socket.socket, memory: memoryview) -> None:
+    """Fill memory with what comes.
+
+    Raises:
+        EOFError: The other side has ended.
+    """
+    while len(memory):
+        num = sock.recv_into(memory, len(memory), socket.MSG_WAITALL)
+        if num == 0:
+            raise EOFError
+        memory = memory[num:]

@@ -1,0 +1,1 @@
+"""Whoever follows a run: files, metrics, trackers, drift."""

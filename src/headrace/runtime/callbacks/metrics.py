@@ -1,0 +1,192 @@
+"""Metrics of a run for Prometheus, through the endpoint that every Ray node has.
+
+The driver alone sends them: it knows all, and tasks have other things to do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from headrace.core.plan import Plan
+from headrace.observability import metrics
+from headrace.observability.metrics import Labels, Metric, Values
+from headrace.observability.trackers import numbers_of
+from headrace.runtime.callbacks.base import RunListener
+from headrace.runtime.callbacks.progress import Progress
+from headrace.runtime.callbacks.work_totals import WorkTotals
+from headrace.runtime.cluster.placement_group import Slot
+from headrace.runtime.run_dir.status import Status, TaskState
+
+Sink = Callable[[Metric, Labels, float], None]
+"""Takes a value."""
+
+_EVERY_S = 2.0
+# Measured: a value takes 10 us to send; so sending takes a hundredth of the time at most.
+_S_PER_TASK = 0.005
+
+
+class RunMetrics(RunListener):
+    """Adds up what happens in a run, and sends it now and then.
+
+    Args:
+        sink: Where to.
+        clock: Seconds.
+    """
+
+    def __init__(self, sink: Sink, clock: Callable[[], float] = time.monotonic) -> None:
+        self._sink, self._clock = sink, clock
+        self._work = WorkTotals()
+        self._slots: dict[str, Slot] = {}
+        self._first = ""
+        self._progress: dict[str, Progress] = {}
+        self._samples: dict[str, tuple[int, int]] = {}
+        self._num_samples = 0
+        self._nics: dict[tuple[str, str], int] = {}
+        self._nic_bytes: dict[tuple[str, str], int] = {}
+        self._num_checkpoints, self._checkpoints_s = 0, 0.0
+        self._first_iteration, self._num_iterations = 0, 0
+        self._first_attempt: int | None = None
+        self._before: tuple[int, float] | None = None
+        self._iteration_s: float | None = None
+        self._next_s = 0.0
+
+    def began(self, plan: Plan, slots: Sequence[Slot]) -> None:
+        """Learn where tasks are."""
+        self._slots = {slot.task.name: slot for slot in slots}
+        self._first = f"trainer{plan.placed.ring_order[0]}"
+        self._work.place(plan, slots)
+        self._progress.clear()
+        self._samples.clear()
+
+    def looked(self, task: str, state: Mapping[str, Any]) -> None:
+        """Take what a trainer said, and what a network card counted."""
+        for message in state.get("messages", ()):
+            self._take(task, message)
+        slot = self._slots.get(task)
+        if state.get("nic") is not None and slot is not None:
+            for direction, count in zip(("in", "out"), state["nic"], strict=True):
+                card = slot.task.machine, direction
+                before = self._nics.get(card, count)
+                # A machine that was away counts from nothing again.
+                grown = count - before if count >= before else count
+                self._nic_bytes[card] = self._nic_bytes.get(card, 0) + grown
+                self._nics[card] = count
+
+    def traced(self, task: str, data: bytes) -> None:
+        """Take what a task recorded."""
+        self._work.add(task, data)
+
+    def noted(self, status: Status) -> None:
+        """Send, if the last time is long ago."""
+        now_s = self._clock()
+        if now_s >= self._next_s:
+            self._next_s = now_s + max(_EVERY_S, _S_PER_TASK * len(self._slots))
+            self._send(status)
+
+    def finished(self, status: Status) -> None:
+        """Send for the last time."""
+        self._send(status)
+
+    def values(self, status: Status) -> Values:
+        """All that is known."""
+        # After a resume, iterations are done again.
+        done = status.iterations - self._first_iteration
+        self._num_iterations = max(self._num_iterations, done)
+        found: dict[tuple[Metric, Labels], float] = {
+            (metrics.ITERATIONS, ()): self._num_iterations,
+            (metrics.SAMPLES, ()): self._num_samples,
+            (metrics.CHECKPOINTS, ()): self._num_checkpoints,
+            (metrics.CHECKPOINT_SECONDS, ()): self._checkpoints_s,
+            (metrics.RESTARTS, ()): status.restarts,
+            (metrics.RESUMES, ()): self._num_resumes(status.attempt),
+            (metrics.EPOCH, ()): status.epoch,
+        }
+        for metric, value in (
+            (metrics.ITERATION_SECONDS, self._iteration_s),
+            (metrics.SPEED, status.samples_per_s),
+        ):
+            if value is not None:
+                found[metric, ()] = value
+        for name, value in numbers_of(status.figures).items():
+            found[metrics.FIGURE, (name,)] = value
+        for state in TaskState:
+            found[metrics.TASKS, (state.value,)] = sum(task.state is state for task in status.tasks)
+        for task in status.tasks:
+            if task.rss_bytes is not None:
+                found[metrics.MEMORY, self._labels(task.name)] = task.rss_bytes
+        for name, progress in self._progress.items():
+            found[metrics.IDLE_SHARE, self._labels(name)] = progress.idle_share
+        for metric, totals in (
+            (metrics.STEPS, self._work.steps),
+            (metrics.BUSY, self._work.busy_s),
+        ):
+            for name, total in totals.items():
+                found[metric, self._labels(name)] = total
+        for link, num_bytes in self._work.link_bytes.items():
+            found[metrics.LINK_BYTES, link] = num_bytes
+        for card, num_bytes in self._nic_bytes.items():
+            found[metrics.NIC_BYTES, card] = num_bytes
+        return found
+
+    def _num_resumes(self, attempt: int) -> int:
+        """Those of this process, which may be one itself."""
+        if self._first_attempt is None:
+            self._first_attempt = attempt
+        return attempt - self._first_attempt + (self._first_attempt > 1)
+
+    def _take(self, task: str, message: Mapping[str, Any]) -> None:
+        kind = message.get("kind")
+        if kind == "checkpoint":
+            self._num_checkpoints += "problem" not in message
+            self._checkpoints_s += message["stall_s"]
+        elif kind == "resumed" and self._before is None:
+            # Another process counted those before.
+            self._first_iteration = message["iteration"]
+        if kind != "batches" or not message["trains"]:
+            return
+        self._progress[task] = self._progress.get(task, Progress()).after(message)
+        batch, num_samples = message["batch"], message["num_samples"]
+        before, told = self._samples.get(task, (0, 0))
+        # An epoch counts from its beginning.
+        self._num_samples += num_samples - (told if batch > before else 0)
+        self._samples[task] = batch, num_samples
+
+    def _labels(self, task: str) -> Labels:
+        slot = self._slots.get(task)
+        return (task, "", "") if slot is None else (task, slot.task.role.value, slot.task.machine)
+
+    def _send(self, status: Status) -> None:
+        steps, end_s = self._work.steps.get(self._first, 0), self._work.last_end_s.get(self._first)
+        if end_s is not None:
+            if self._before is not None and steps > self._before[0]:
+                self._iteration_s = (end_s - self._before[1]) / (steps - self._before[0])
+            self._before = steps, end_s
+        for (metric, labels), value in self.values(status).items():
+            self._sink(metric, labels, value)
+
+
+class RaySink:
+    """Gives values to Ray, which exports them from this machine.
+
+    Totals too are gauges for Ray: of its counters it sends what they grew by, once or several times
+    or, if a node is slow, not at all, and adds up what arrives.
+
+    Args:
+        run_id: Of the run.
+        job: What its job is called.
+    """
+
+    def __init__(self, run_id: str, job: str) -> None:
+        from ray.util.metrics import Gauge
+
+        always = dict(zip(metrics.RUN_LABELS, (run_id, job), strict=True))
+        self._ray: dict[Metric, Any] = {}
+        for metric in metrics.METRICS:
+            made = Gauge(metric.name, metric.text, (*metrics.RUN_LABELS, *metric.labels))
+            self._ray[metric] = made.set_default_tags(always)
+
+    def __call__(self, metric: Metric, labels: Labels, value: float) -> None:
+        """Set a value."""
+        self._ray[metric].set(float(value), dict(zip(metric.labels, labels, strict=True)))

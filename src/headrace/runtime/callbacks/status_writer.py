@@ -1,0 +1,383 @@
+"""What is kept of a run while it runs: its folder on the driver's machine."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from headrace.core.errors import SpecError
+from headrace.core.job import Role
+from headrace.core.plan import Plan
+from headrace.core.trace import ClockOffset
+from headrace.policies.lifecycle.events import (
+    Ended,
+    Event,
+    Heard,
+    Outcome,
+    Phase,
+    Stage,
+    Tick,
+    Waits,
+)
+from headrace.policies.lifecycle.state import Lifecycle
+from headrace.policies.recovery.deciding import Recovery
+from headrace.policies.recovery.events import Decision
+from headrace.profiling.trace_assembly import write_offsets
+from headrace.runtime.callbacks.base import Observer, RunListener, RunWatcher
+from headrace.runtime.callbacks.progress import Progress
+from headrace.runtime.cluster.placement_group import Slot
+from headrace.runtime.run_dir.run_dir import RunFolder, bring
+from headrace.runtime.run_dir.status import (
+    Failure,
+    MachineStatus,
+    RunState,
+    Status,
+    TaskState,
+    TaskStatus,
+)
+from headrace.runtime.run_dir.versions import versions
+from headrace.training.checkpoint_files import Checkpoint
+
+_WRITE_S = 1.0
+_TAIL_BYTES = 4096
+_PROBLEM_CHARS = 200
+_STAGES = {
+    Stage.WAITING: TaskState.WAITING,
+    Stage.STARTING: TaskState.STARTING,
+    Stage.READY: TaskState.READY,
+    Stage.STOPPING: TaskState.RUNNING,
+    Stage.ENDED: TaskState.ENDED,
+    Stage.LOST: TaskState.LOST,
+}
+
+
+@dataclass
+class Story:
+    """What is told of all attempts of a run together.
+
+    Attributes:
+        since_s: When the first one began, in seconds since 1970.
+        begin_s: The same by a clock that never goes back.
+        num_restarts: How often a task was started again.
+        last_decision: What was done about the last fault.
+    """
+
+    since_s: float = field(default_factory=time.time)
+    begin_s: float = field(default_factory=time.monotonic)
+    num_restarts: int = 0
+    last_decision: str = ""
+
+
+class Recorder(Observer):
+    """Writes a run's folder, and tells whoever shows the run; one for each attempt.
+
+    Args:
+        folder: Of the run.
+        plan: What is run.
+        slots: Where every task goes.
+        watcher: Whoever shows it.
+        attempt: From 1; how often the run was begun or gone on with.
+        listener: Whoever else wants to know.
+        story: Of the attempts before.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        plan: Plan,
+        slots: Sequence[Slot],
+        watcher: RunWatcher,
+        attempt: int = 1,
+        listener: RunListener | None = None,
+        story: Story | None = None,
+    ) -> None:
+        self._attempt = attempt
+        self._listener = listener or RunListener()
+        self._listener.began(plan, slots)
+        folder.append_event("attempt", number=attempt, versions=versions())
+        self._folder, self._plan, self._slots, self._watcher = folder, plan, slots, watcher
+        self._story = story or Story()
+        self._begin_s = self._story.begin_s
+        self._progress = {
+            slot.task.name: Progress() for slot in slots if slot.task.role is Role.TRAINER
+        }
+        first = plan.placed.ring_order[0]
+        self._first = f"trainer{first}"
+        self._seen: dict[str, Mapping[str, Any]] = {}
+        self._nics: dict[str, tuple[float, int, int]] = {}
+        self._rates: dict[str, tuple[float, float]] = {}
+        self._halves: dict[str, bytes] = {}
+        self._iterations: dict[str, int] = {}
+        self._busy: dict[str, float] = {}
+        self._state: Lifecycle | None = None
+        self._outcome: Outcome | None = None
+        self._next_write_s = 0.0
+        self._phases: dict[str, float] = {}
+
+    def summary(self) -> dict[str, Any]:
+        """Figures of the run: its folder, how long it took, when each phase began."""
+        return {
+            "run_id": self._folder.run_id,
+            "folder": str(self._folder.path),
+            "elapsed_s": time.monotonic() - self._begin_s,
+            "phases_s": dict(self._phases),
+        }
+
+    def say(self, line: str) -> None:
+        """Something happened that the user should know."""
+        self._folder.append_event("say", line=line)
+        self._listener.said(line)
+        self._watcher.say(line)
+        self._note_status()
+
+    def placed(self, hellos: Mapping[str, Mapping[str, Any]]) -> None:
+        """Every shell has said where it is."""
+        told = ("address", "interface", "pid", "gpus")
+        tasks = {task: {key: hello[key] for key in told} for task, hello in hellos.items()}
+        self._folder.append_event("places", tasks=tasks)
+
+    def changed(self, state: Lifecycle, event: Event) -> None:
+        """The lifecycle took an event."""
+        before, self._state = self._state, state
+        if before is None or before.phase is not state.phase:
+            self._phases[state.phase] = time.monotonic() - self._begin_s
+            self._folder.append_event("phase", phase=state.phase.value)
+            self._listener.said(_line_of(state))
+            self._watcher.say(_line_of(state))
+            self._next_write_s = 0.0
+            self._note_status()
+        if not isinstance(event, Heard | Tick | Waits):
+            if before is not None and before.stages == state.stages and isinstance(event, Ended):
+                return
+            self._folder.append_event(type(event).__name__.lower(), **asdict(event))
+
+    def looked(self, task: str, state: Mapping[str, Any]) -> None:
+        """A task's shell said how its process is."""
+        self._seen[task] = state
+        self._listener.looked(task, state)
+        for message in state.get("messages", ()):
+            self._progress[task] = self._progress[task].after(message)
+            if message.get("steps"):
+                # Sooner than by the trace, which is fetched in large pieces.
+                self._iterations[task] = max(self._iterations.get(task, 0), message["steps"] - 1)
+            if task == self._first:
+                if message.get("kind") == "report":
+                    self._folder.append_report(message["figures"])
+                    self._listener.reported(message["figures"])
+                elif message.get("kind") == "batch_size":
+                    self._folder.append_event("batch_size", asked=message["asked"])
+                self._note_checkpoint(message)
+                self._watcher.tell(message)
+        if state.get("nic") is not None:
+            self._note_nic(task, *state["nic"])
+        self._note_status()
+
+    def _note_status(self) -> None:
+        """Tell others how the run is, if it is time to."""
+        if self._state is not None and time.monotonic() >= self._next_write_s:
+            self._next_write_s = time.monotonic() + _WRITE_S
+            status = self.status()
+            self._folder.write_status(status)
+            self._listener.noted(status)
+
+    def printed(self, task: str, data: bytes) -> None:
+        """A task's process printed something."""
+        with self._folder.log(task).open("ab") as file:
+            file.write(data)
+        self._listener.printed(task, data)
+        if task not in self._progress:
+            return
+        *lines, self._halves[task] = (self._halves.get(task, b"") + data).split(b"\n")
+        for line in lines:
+            self._show(task, line)
+
+    def synchronised(self, offsets: Mapping[str, ClockOffset]) -> None:
+        """Clocks of machines were compared with the driver's."""
+        write_offsets(self._folder.path, offsets)
+
+    def traced(self, task: str, data: bytes) -> None:
+        """A task's process measured something."""
+        with (self._folder.path / f"trace-{task}.jsonl").open("ab") as file:
+            file.write(data)
+        self._listener.traced(task, data)
+        self._note_work(task, data)
+
+    def collected(self, checkpoint: Checkpoint) -> None:
+        """A checkpoint has arrived, whole."""
+        what = checkpoint.sidecar.model_dump(include={"iteration", "epoch", "batch", "size"})
+        self._folder.append_event("collected", **what)
+
+    def decided(self, state: Recovery, decision: Decision) -> None:
+        """Something is done about a fault."""
+        self._story.num_restarts, self._story.last_decision = state.num_restarts, decision.line
+        what = type(decision).__name__.lower()
+        clock_s = round(time.monotonic(), 6)
+        self._folder.append_event("decision", what=what, line=decision.line, clock_s=clock_s)
+        self._next_write_s = 0.0
+        self.say(decision.line)
+
+    def kept(self, name: str, pieces: Iterator[bytes]) -> None:
+        """The script has left a file."""
+        try:
+            bring(self._folder.path, name, pieces)
+        except SpecError as error:
+            self.say(f"{name} stays behind: {error.problem}")
+        except Exception as error:
+            # A run does not fail because of what it could not bring home.
+            self.say(f"{name} stays behind: {type(error).__name__}")
+
+    def finish(self, outcome: Outcome) -> None:
+        """Write the last status."""
+        for task, half in self._halves.items():
+            if half:
+                self._show(task, half)
+        self._outcome = outcome
+        self._folder.append_event("outcome", **asdict(outcome))
+        status = self.status()
+        self._folder.write_status(status)
+        self._listener.finished(status)
+        self._folder.summary.write_text(json.dumps(self.summary()) + "\n", encoding="utf-8")
+
+    def status(self) -> Status:
+        """The run as of now."""
+        slowest = max(self._progress.values(), key=lambda each: each.idle_share)
+        shown = self._progress[self._first]
+        known = [each for each in self._progress.values() if each.num_batches]
+        error = None
+        if self._outcome is not None and self._outcome.problem:
+            error = Failure(problem=self._outcome.problem, remedy=self._outcome.remedy)
+        epoch = shown.figures.get("epoch", 0)
+        return Status(
+            run_id=self._folder.run_id,
+            state=self._run_state(),
+            since_s=self._story.since_s,
+            updated_s=time.time(),
+            job=self._plan.job.name,
+            attempt=self._attempt,
+            restarts=self._story.num_restarts,
+            last_decision=self._story.last_decision,
+            iterations=min(self._iterations.get(task, -1) for task in self._progress) + 1,
+            epoch=epoch if isinstance(epoch, int) and epoch >= 0 else 0,
+            figures=shown.figures,
+            samples_per_s=sum(each.samples_per_s for each in known) if known else None,
+            idle_share=sum(each.idle_share for each in known) / len(known) if known else None,
+            waits_for="" if slowest.waits_for == "nothing" else slowest.waits_for,
+            machines=tuple(
+                self._machine(slot) for slot in self._slots if slot.task.role is Role.STORE
+            ),
+            tasks=tuple(self._task(slot) for slot in self._slots),
+            error=error,
+        )
+
+    def _run_state(self) -> RunState:
+        outcome, state = self._outcome, self._state
+        if outcome is not None:
+            if outcome.is_interrupted:
+                return RunState.INTERRUPTED
+            return RunState.DONE if outcome.is_success else RunState.FAILED
+        if state is None or state.phase not in (Phase.RUNNING, Phase.STOPPING, Phase.ENDED):
+            return RunState.STARTING
+        return RunState.RUNNING if state.phase is Phase.RUNNING else RunState.STOPPING
+
+    def _machine(self, slot: Slot) -> MachineStatus:
+        rates = self._rates.get(slot.task.name)
+        return MachineStatus(
+            name=slot.task.machine,
+            address=slot.node.address,
+            nic_in_bytes_per_s=None if rates is None else rates[0],
+            nic_out_bytes_per_s=None if rates is None else rates[1],
+        )
+
+    def _task(self, slot: Slot) -> TaskStatus:
+        name, state, seen = slot.task.name, self._state, self._seen.get(slot.task.name, {})
+        stage = _STAGES[state.stages[name]] if state is not None else TaskState.WAITING
+        if self._outcome is not None and stage is not TaskState.LOST:
+            # Whoever took too long was ended with its shell.
+            stage = TaskState.ENDED
+        if stage is TaskState.READY and seen.get("pid") is not None:
+            stage = TaskState.RUNNING
+        progress = self._progress.get(name)
+        waits = "" if state is None else state.waits.get(name, "")
+        if progress is not None and progress.waits_for != "nothing":
+            waits = progress.waits_for
+        return TaskStatus(
+            name=name,
+            role=slot.task.role,
+            machine=slot.task.machine,
+            state=stage,
+            pid=seen.get("pid"),
+            waits_for=waits,
+            iteration=self._iterations.get(name),
+            busy_share=self._busy.get(name),
+            rss_bytes=seen.get("rss_bytes"),
+        )
+
+    def _note_checkpoint(self, message: Mapping[str, Any]) -> None:
+        """What the first trainer says of the checkpoints that it makes and goes on from."""
+        kind, what = message.get("kind"), dict(message)
+        if kind not in ("checkpoint", "resumed"):
+            return
+        self._folder.append_event(what.pop("kind"), **what)
+        if "problem" in what:
+            self.say(f"the checkpoint of iteration {what['iteration']} {what['problem']}")
+        elif kind == "resumed":
+            where = f"epoch {what['epoch']}, batch {what['batch']}"
+            self.say(f"goes on at iteration {what['iteration']} ({where})")
+            if what["is_over"]:
+                self.say("all epochs that the script asks for were done before: nothing is left")
+            elif what["deals_anew"]:
+                self.say("seeds are dealt otherwise than before, so batches have others")
+
+    def _note_work(self, task: str, data: bytes) -> None:
+        """How far a task is and how busy, by the newest of what it recorded."""
+        records = []
+        for line in data[-_TAIL_BYTES:].split(b"\n"):
+            # The first line may be the end of one.
+            with suppress(ValueError, TypeError, IndexError):
+                record = json.loads(line)
+                if record[0] == "exec" and record[1] == task:
+                    records.append(record[2:5])
+        if records:
+            first, last = records[0], records[-1]
+            self._iterations[task] = int(last[0])
+            busy_s = sum(end_s - start_s for _, start_s, end_s in records)
+            self._busy[task] = min(1.0, busy_s / max(last[2] - first[1], 1e-9))
+
+    def _note_nic(self, task: str, in_bytes: int, out_bytes: int) -> None:
+        now_s = time.monotonic()
+        before = self._nics.get(task)
+        if before is not None and now_s - before[0] < _WRITE_S / 2:
+            return
+        if before is not None:
+            passed_s = now_s - before[0]
+            self._rates[task] = (
+                max(in_bytes - before[1], 0) / passed_s,
+                max(out_bytes - before[2], 0) / passed_s,
+            )
+        self._nics[task] = (now_s, in_bytes, out_bytes)
+
+    def _show(self, task: str, line: bytes) -> None:
+        text = line.decode(errors="replace")
+        self._watcher.show(text if len(self._progress) == 1 else f"{task}: {text}")
+
+
+def _line_of(state: Lifecycle) -> str:
+    """What a phase does, as the user reads it."""
+    num = {role: len(state.of_role(role)) for role in Role}
+    problem = "" if state.outcome is None else state.outcome.problem
+    lines = {
+        Phase.PLACING: f"placing {len(state.tasks)} tasks",
+        Phase.SHIPPING: "all tasks have their place; looking for the graph on every machine",
+        Phase.STORES: f"starting {num[Role.STORE]} stores",
+        Phase.SAMPLERS: f"preparing {num[Role.SAMPLER]} samplers",
+        Phase.SERVERS: f"starting {num[Role.SERVER]} parameter servers",
+        Phase.TRAINERS: f"starting {num[Role.TRAINER]} trainers",
+        Phase.RUNNING: "running",
+        Phase.STOPPING: f"stopping: {problem[:_PROBLEM_CHARS]}" if problem else "stopping",
+        Phase.ENDED: "ended",
+    }
+    return lines[state.phase]

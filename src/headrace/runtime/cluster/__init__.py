@@ -1,0 +1,1 @@
+"""The Ray cluster: nodes, placement groups, clocks, bandwidth."""

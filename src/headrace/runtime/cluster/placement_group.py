@@ -1,0 +1,128 @@
+"""A plan becomes one Ray placement group: a bundle per task, pinned to its machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.core.job import Role
+from headrace.core.plan import Plan
+from headrace.policies.lifecycle.events import Task
+from headrace.runtime.cluster.nodes import Node, ray_resources
+
+# A bundle may not be empty; every node has one unit of a resource of its own.
+_TOUCH = 0.001
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a task goes.
+
+    Attributes:
+        task: The task.
+        index: Its number among those of its role.
+        node: Its machine.
+        bundle: What it occupies, by Ray's names.
+    """
+
+    task: Task
+    index: int
+    node: Node
+    bundle: Mapping[str, float]
+
+
+def slots_of(plan: Plan, nodes: Sequence[Node]) -> tuple[Slot, ...]:
+    """Where every task of a plan goes: stores, samplers, trainers, parameter servers.
+
+    Args:
+        plan: The plan.
+        nodes: Machines, in the order of its cluster.
+    """
+    job, placed = plan.job, plan.placed
+    per_trainer = job.samplers_per_trainer
+    named = [(Role.STORE, m, f"store{m}", m) for m in range(len(nodes))]
+    named += [
+        (Role.SAMPLER, s, f"sampler{s // per_trainer}.{s % per_trainer}", m)
+        for s, m in enumerate(placed.samplers)
+    ]
+    named += [(Role.TRAINER, w, f"trainer{w}", m) for w, m in enumerate(placed.trainers)]
+    named += [(Role.SERVER, p, f"ps{p}", m) for p, m in enumerate(placed.servers)]
+    slots = []
+    for role, index, name, m in named:
+        bundle = ray_resources(job.demand(role)) or {f"node:{nodes[m].address}": _TOUCH}
+        slots.append(Slot(Task(name, role, nodes[m].machine), index, nodes[m], bundle))
+    return tuple(slots)
+
+
+class Group:
+    """The placement group of a run; it goes away with the process that made it.
+
+    Args:
+        slots: Where every task goes.
+        name: For people who look at the Ray cluster.
+    """
+
+    def __init__(self, slots: Sequence[Slot], name: str) -> None:
+        from ray.util.placement_group import placement_group
+
+        self._slots = slots
+        self._group = placement_group(
+            [dict(slot.bundle) for slot in slots],
+            strategy="PACK",
+            name=name,
+            bundle_label_selector=[{"ray.io/node-id": slot.node.node_id} for slot in slots],
+        )
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every bundle has its place."""
+        from ray.util.placement_group import placement_group_table
+
+        table: dict[str, Any] = placement_group_table(self._group)
+        return table.get("state") == "CREATED"
+
+    def lacks(self) -> dict[str, str]:
+        """What tasks of nodes with too little wait for, as far as Ray tells; by task."""
+        from ray._private.state import available_resources_per_node
+
+        free: dict[str, dict[str, float]] = {}
+        # Ray has no public way to ask; without an answer the message is less exact.
+        with suppress(Exception):
+            free = available_resources_per_node()
+        lacks = {}
+        needed: dict[tuple[str, str], float] = {}
+        for slot in self._slots:
+            for name, amount in slot.bundle.items():
+                key = (slot.node.node_id, name)
+                needed[key] = needed.get(key, 0.0) + amount
+                there = free.get(slot.node.node_id, {}).get(name, 0.0 if free else amount)
+                if needed[key] > there + 1e-6:
+                    lacks[slot.task.name] = f"{amount:g} {name}, of which {there:g} are free"
+        return lacks
+
+    def start(self, number: int, shell: type, *arguments: Any) -> Any:
+        """Start the shell of a task in its bundle; a handle to it, before it is there."""
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        bundle = dict(self._slots[number].bundle)
+        options: dict[str, Any] = {
+            "num_cpus": bundle.pop("CPU", 0),
+            "num_gpus": bundle.pop("GPU", 0),
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(self._group, number),
+        }
+        if "memory" in bundle:
+            options["memory"] = bundle.pop("memory")
+        # Nobody else needs a shell's results, and a dead one must not be waited for.
+        return ray.remote(shell).options(**options, resources=bundle).remote(*arguments)
+
+    def remove(self) -> None:
+        """Give everything back."""
+        from ray.util.placement_group import remove_placement_group
+
+        with suppress(Exception):
+            remove_placement_group(self._group)

@@ -1,0 +1,1 @@
+"""The driver: starts a plan's tasks, watches them, handles failures."""

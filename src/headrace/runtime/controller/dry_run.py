@@ -1,0 +1,113 @@
+"""What a run of a plan would start, and where, without starting it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.core.errors import SpecError
+from headrace.runtime.cluster.nodes import check_resources, find_nodes
+from headrace.runtime.cluster.placement_group import slots_of
+from headrace.runtime.controller.code_archive import pack
+from headrace.runtime.controller.graph_shipping import WantedFiles, wanted_files
+from headrace.runtime.controller.run import ClusterRun, check, connected
+from headrace.runtime.workers.graph_cache import GraphFiles
+
+_LOOK_S = 60.0
+
+
+def describe(wanted: ClusterRun) -> dict[str, Any]:
+    """Which task goes where, and which files are used where they lie or would be shipped.
+
+    Returns:
+        `tasks`, `machines` and `notes`, as plain values.
+
+    Raises:
+        SpecError: Something the user gave cannot be used, or a machine is not there.
+        MissingExtraError: Ray is not installed.
+    """
+    graph = check(wanted)
+    left_out: list[str] = []
+    code = pack(wanted.working_dir or wanted.script.parent, wanted.script, left_out.append)
+    plan = wanted.plan
+    with connected(wanted) as ray:
+        nodes = find_nodes(plan.cluster, ray.nodes())
+        check_resources(nodes, plan.placed, plan.job)
+        slots = slots_of(plan, nodes)
+        files = wanted_files(plan, graph)
+        found = _look(wanted, [node.node_id for node in nodes], files)
+    machines = []
+    for node, want, there in zip(nodes, files, found, strict=True):
+        missing_bytes = sum(want.sizes[name] for name in there["missing"])
+        where = there["folder"]
+        use = (
+            f"uses {where}" if not missing_bytes else f"gets {missing_bytes / 1e6:.1f} MB, {where}"
+        )
+        machines.append(
+            {
+                "name": node.machine,
+                "address": node.address,
+                "folder": where,
+                "missing_bytes": missing_bytes,
+                "graph": use,
+            }
+        )
+    first = plan.placed.ring_order[0]
+    meeting = nodes[plan.placed.trainers[first]]
+    notes = [
+        f"stores, then samplers, {'then parameter servers, ' * bool(plan.job.num_servers)}"
+        f"then {plan.job.trainers} times: {wanted.script} "
+        f"{' '.join(wanted.arguments)}".rstrip(),
+        f"trainers meet at {meeting.address}; all ports are free ones, chosen at the start",
+        f"connections between machines are {'encrypted' if wanted.tls else 'not encrypted'}",
+        f"{len(code) / 1e6:.1f} MB of code go to the trainers",
+        *left_out,
+    ]
+    tasks = [
+        {
+            "name": slot.task.name,
+            "role": slot.task.role.value,
+            "machine": slot.task.machine,
+            "address": slot.node.address,
+            "needs": {
+                name: amount
+                for name, amount in slot.bundle.items()
+                if not name.startswith("node:")  # only there because no bundle may be empty
+            },
+        }
+        for slot in slots
+    ]
+    return {"tasks": tasks, "machines": machines, "notes": notes}
+
+
+def _look(
+    wanted: ClusterRun, node_ids: list[str], files: list[WantedFiles]
+) -> list[dict[str, Any]]:
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    look = ray.remote(_look_here)
+    refs = [
+        look.options(
+            num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)
+        ).remote(
+            None if wanted.cache is None else wanted.cache.replace("{machine}", machine.name),
+            str(want.folder),
+            want.fingerprint,
+            want.sizes,
+        )
+        for node_id, want, machine in zip(node_ids, files, wanted.plan.cluster.hosts, strict=True)
+    ]
+    try:
+        found: list[dict[str, Any]] = ray.get(refs, timeout=_LOOK_S)
+    except ray.exceptions.RayError as error:
+        raise SpecError(
+            f"not every machine can look for the graph: {str(error).splitlines()[-1]}",
+            "see whether the machines work, and headrace is installed on each",
+        ) from None
+    return found
+
+
+def _look_here(
+    cache: str | None, given: str, fingerprint: str, files: dict[str, int]
+) -> dict[str, Any]:
+    return GraphFiles(cache).look(given, fingerprint, files)

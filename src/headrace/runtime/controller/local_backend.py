@@ -1,0 +1,353 @@
+"""A run on one machine, without a cluster and without a plan: stores, samplers and one trainer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any
+
+from headrace.core.errors import DamagedGraphError, MissingExtraError, RunError, SpecError
+from headrace.graph.format.checksums import Verification
+from headrace.graph.format.manifest import load_manifest
+from headrace.graph.format.partitioned_graph import open_graph
+from headrace.graph.store.config import StoreConfig
+from headrace.rpc.credentials import Authority, Credentials, Secret
+from headrace.runtime.callbacks.base import RunWatcher
+from headrace.runtime.callbacks.progress import FirstBatch
+from headrace.runtime.callbacks.trackers import Tracking, check_trackers, make_tracking, settings_of
+from headrace.runtime.controller.signals import ENDING, signals_handled
+from headrace.runtime.protocol.run_context import CONTEXT_VARIABLE, RunContext
+from headrace.runtime.protocol.trainer_messages import Inbox
+from headrace.runtime.run_dir.run_dir import runs_folder
+from headrace.runtime.run_dir.temp_dirs import keep_logs, run_folder
+from headrace.runtime.workers.store_process import StoreProcess
+from headrace.runtime.workers.task_process import how_ended
+
+_HOST = "127.0.0.1"
+_LOOK_S = 0.1
+_PATIENCE_S, _SOON_S = 5.0, 3.0
+_CERTIFICATE_LIFETIME = timedelta(days=30)
+
+
+@dataclass(frozen=True)
+class LocalRun:
+    """What to run.
+
+    Attributes:
+        script: A Python script that trains.
+        arguments: Of the script.
+        parts: Directory of a partitioned graph, for stores.
+        num_stores: Parts that a store serves, as if on another machine; the rest is mapped. None
+            for all parts.
+        num_samplers: Processes that make batches for each loader that trains; 0 for none.
+        tls: Whether stores encrypt, which nobody needs on one machine.
+        config: What the user set for the script.
+        allow_nan: Whether losses and gradients may be infinite or not a number.
+    """
+
+    script: Path
+    arguments: tuple[str, ...] = ()
+    parts: Path | None = None
+    num_stores: int | None = None
+    num_samplers: int = 1
+    tls: bool = False
+    config: Mapping[str, Any] = field(default_factory=dict)
+    allow_nan: bool = False
+
+
+def run_local(wanted: LocalRun, watcher: RunWatcher) -> int:
+    """Run a script with its stores and samplers; all of them end with this call.
+
+    Must be called by the main thread, which takes care of signals.
+
+    Returns:
+        The exit code of the script, 128 and the signal's number if one ended it.
+
+    Raises:
+        SpecError: The script or the parts cannot be used.
+        MissingExtraError: A store would lack a package.
+        RunError: A store did not start or is gone.
+        KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP, after everything has ended.
+    """
+    num_stores = _check(wanted)
+    machine = socket.gethostname()
+    with signals_handled(_interrupt), run_folder() as folder:
+        try:
+            code = _run_verified(wanted, num_stores, machine, folder, watcher)
+        except (RunError, DamagedGraphError):
+            _keep_logs(folder, watcher)
+            raise
+        if code != 0:
+            watcher.say(f"trainer on {machine} {how_ended(code)}")
+            _keep_logs(folder, watcher)
+    return code if code >= 0 else 128 - code
+
+
+def _run_verified(
+    wanted: LocalRun, num_stores: int, machine: str, folder: Path, watcher: RunWatcher
+) -> int:
+    """Run while the graph is verified; its end is not good before that is complete.
+
+    Raises:
+        DamagedGraphError: A file of the graph is damaged, whatever else went wrong.
+    """
+    if wanted.parts is None:
+        return _run(wanted, num_stores, machine, folder, watcher, lambda: None)
+    parts = wanted.parts.resolve()
+    verification = Verification(parts, load_manifest(parts).files)
+    verification.start()
+    try:
+        code = _run(wanted, num_stores, machine, folder, watcher, verification.check)
+    except RunError:
+        # It may have another reason, which is not kept waiting for long.
+        verification.wait(_SOON_S)
+        verification.check()
+        raise
+    if not verification.wait(_SOON_S) and code == 0:
+        watcher.say("waiting until the files of the graph are verified")
+        verification.wait(None)
+    verification.check()
+    return code
+
+
+def _run(
+    wanted: LocalRun,
+    num_stores: int,
+    machine: str,
+    folder: Path,
+    watcher: RunWatcher,
+    check: Callable[[], None],
+) -> int:
+    """Start everything, wait for the trainer, end everything; the trainer's exit code."""
+    with ExitStack() as stack:
+        inbox = Inbox(folder / "messages")
+        stack.callback(inbox.close)
+        credentials = _write_credentials(folder, wanted.tls)
+        stores: list[StoreProcess] = []
+        for part in range(num_stores):
+            assert wanted.parts is not None
+            config = StoreConfig(
+                graph=wanted.parts.resolve(),
+                part=part,
+                credentials=credentials / "stores",
+                ready=folder / f"store-{part}.ready",
+                host=_HOST,
+                tls=wanted.tls,
+                sockets=not wanted.tls,
+                embedding_folder=folder / "embeddings",
+            )
+            stores.append(StoreProcess(config, machine, folder))
+            stack.callback(stores[-1].close)
+        places = tuple(store.wait_until_ready() for store in stores)
+        for store, place in zip(stores, places, strict=True):
+            watcher.say(f"{store.name} serves part {place.part} (process {store.pid})")
+        context = RunContext(
+            machine=machine,
+            messages=folder / "messages",
+            parts=None if wanted.parts is None else wanted.parts.resolve(),
+            stores=places,
+            credentials=credentials / "trainer",
+            tls=wanted.tls,
+            num_samplers=wanted.num_samplers,
+            log=folder / "samplers.log",
+            config=dict(wanted.config),
+            allow_nan=wanted.allow_nan,
+        )
+        path = folder / "context.json"
+        path.write_text(context.model_dump_json(), encoding="utf-8")
+        trainer = _start_trainer(wanted, path, machine, watcher.output)
+        stack.callback(_end, trainer)
+        watcher.say(f"trainer on {machine} runs {wanted.script} (process {trainer.pid})")
+        reader = _read_lines(trainer.stdout, watcher)
+        first_batch = FirstBatch(time.monotonic())
+        while not _has_ended(trainer):
+            for message in inbox.receive(_LOOK_S):
+                first_batch.see(message)
+                watcher.tell(message)
+            if line := first_batch.look(time.monotonic()):
+                watcher.say(line)
+            check()
+            for store in stores:
+                store.check()
+        code = _end(trainer)
+        if reader is not None:
+            reader.join(_PATIENCE_S)
+        for message in inbox.receive(0):
+            watcher.tell(message)
+    return code
+
+
+def _keep_logs(folder: Path, watcher: RunWatcher) -> None:
+    kept = keep_logs(folder)
+    if kept is not None:
+        watcher.say(f"what stores and samplers said is in {kept}")
+
+
+def _check(wanted: LocalRun) -> int:
+    """See that everything is there; how many stores to start."""
+    if not wanted.script.is_file():
+        raise SpecError(f"there is no script {wanted.script}", "give a Python file")
+    if wanted.num_samplers < 0:
+        raise SpecError(f"{wanted.num_samplers} samplers were asked for", "ask for 0 or more")
+    if wanted.parts is None:
+        if wanted.num_stores:
+            raise SpecError(
+                f"{wanted.num_stores} stores were asked for, without parts to serve",
+                "give --graph, a directory that `headrace partition` made",
+            )
+        return 0
+    num_parts = open_graph(wanted.parts).num_parts
+    num_stores = num_parts if wanted.num_stores is None else wanted.num_stores
+    if not 0 <= num_stores <= num_parts:
+        raise SpecError(
+            f"{num_stores} stores were asked for, the graph has {num_parts} parts",
+            f"ask for 0 to {num_parts}, or partition it again",
+        )
+    if num_stores and find_spec("pyarrow") is None:
+        raise MissingExtraError(
+            "a graph store needs pyarrow, which is not installed", "pip install 'headrace[train]'"
+        )
+    return num_stores
+
+
+def _write_credentials(folder: Path, tls: bool) -> Path:
+    """A file for stores and one for the trainer with its samplers."""
+    token = Secret.random()
+    own: dict[str, Credentials] = {name: Credentials(token) for name in ("stores", "trainer")}
+    if tls:
+        authority = Authority(datetime.now(UTC), _CERTIFICATE_LIFETIME)
+        own["stores"] = Credentials(token, authority.issue("stores", [_HOST]))
+        own["trainer"] = Credentials(token, authority.issue("trainer"))
+    keys = folder / "keys"
+    keys.mkdir(mode=0o700)
+    for name, credentials in own.items():
+        credentials.save(keys / name)
+    return keys
+
+
+def _start_trainer(
+    wanted: LocalRun, context: Path, machine: str, output: int | None
+) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "headrace.runtime.trainer", str(os.getpid()), machine]
+    # Its own session, so that Ctrl-C reaches it once, and what it started can be ended with it.
+    return subprocess.Popen(
+        [*command, str(wanted.script), *wanted.arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if output is None else output,
+        stderr=subprocess.STDOUT if output is None else None,
+        env={
+            "OMP_NUM_THREADS": str(_num_threads(wanted.num_samplers)),
+            **os.environ,
+            CONTEXT_VARIABLE: str(context),
+            "PYTHONUNBUFFERED": "1",
+        },
+        start_new_session=True,
+        text=True,
+        errors="replace",
+    )
+
+
+def _num_threads(num_samplers: int) -> int:
+    # Threads of one computation wait for each other: where samplers take a core from one of them,
+    # all of them stand still (twenty times slower on two busy cores).
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return max(1, cores - num_samplers)
+
+
+def _has_ended(process: subprocess.Popen[str]) -> bool:
+    """Whether it has, without forgetting its number, which its group still has."""
+    if process.returncode is not None:
+        return True
+    options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    return os.waitid(os.P_PID, process.pid, options) is not None
+
+
+def _end(trainer: subprocess.Popen[str]) -> int:
+    """End the trainer, if it has not ended, and all that it started; its exit code."""
+    if trainer.returncode is not None:
+        return trainer.returncode
+    if not _has_ended(trainer):
+        # As Ctrl-C would: a script may want to save what it has.
+        os.kill(trainer.pid, signal.SIGINT)
+        waiting = threading.Event()
+        for _ in range(int(_PATIENCE_S / _LOOK_S)):
+            if _has_ended(trainer):
+                break
+            waiting.wait(_LOOK_S)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(trainer.pid, signal.SIGKILL)
+    return trainer.wait()
+
+
+def _read_lines(pipe: IO[str] | None, watcher: RunWatcher) -> threading.Thread | None:
+    if pipe is None:
+        return None
+
+    def read() -> None:
+        with pipe:
+            for line in pipe:
+                watcher.show(line.rstrip("\n"))
+
+    thread = threading.Thread(target=read, name="output of the script", daemon=True)
+    thread.start()
+    return thread
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Let every signal end a run as Ctrl-C does; while it ends, more of them are ignored."""
+    for each in ENDING:
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def run_local_tracked(wanted: LocalRun, track: Sequence[str], watcher: RunWatcher) -> int:
+    """As `run_local`, while trackers hear what the script reports.
+
+    Args:
+        wanted: What to run.
+        track: See `make_tracker`; figures that need a folder lie where runs on a cluster do.
+        watcher: Whoever shows it.
+    """
+    if not track:
+        return run_local(wanted, watcher)
+    check_trackers(track)
+    name = wanted.script.stem
+    run = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+    tracking = make_tracking(track, runs_folder() / run, name, watcher.say)
+    tracking.start(run, {"script": wanted.script.name, **settings_of(wanted.config)})
+    state = "failed"
+    try:
+        code = run_local(wanted, _TrackedWatcher(watcher, tracking))
+        state = "failed" if code else "done"
+    except KeyboardInterrupt:
+        state = "interrupted"
+        raise
+    finally:
+        tracking.finish(state)
+    return code
+
+
+class _TrackedWatcher:
+    """Whoever shows a run, while trackers hear what the script reports."""
+
+    def __init__(self, watcher: RunWatcher, tracking: Tracking) -> None:
+        self.output = watcher.output
+        self.say, self.show = watcher.say, watcher.show
+        self._watcher, self._tracking = watcher, tracking
+
+    def tell(self, message: Mapping[str, Any]) -> None:
+        if message.get("kind") == "report":
+            self._tracking.reported(message["figures"])
+        self._watcher.tell(message)

@@ -1,0 +1,397 @@
+"""A run of a plan on a Ray cluster: what `headrace run --plan` does."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from headrace.core.errors import RunError, SpecError
+from headrace.core.plan import Plan
+from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
+from headrace.observability.trace_file import save_trace
+from headrace.planner.replan import replan
+from headrace.policies.lifecycle.events import Outcome, Task
+from headrace.policies.recovery.deciding import Recovery
+from headrace.policies.recovery.events import Decision, Limits
+from headrace.profiling.trace_assembly import read_offsets, trace_of_folder
+from headrace.runtime.callbacks.base import Listeners, RunListener, RunWatcher
+from headrace.runtime.callbacks.drift_monitor import DriftWatch
+from headrace.runtime.callbacks.log_file import LOG, LogLines
+from headrace.runtime.callbacks.metrics import RaySink, RunMetrics
+from headrace.runtime.callbacks.status_writer import Recorder, Story
+from headrace.runtime.callbacks.trackers import check_trackers, make_tracking, settings_of
+from headrace.runtime.cluster import connection
+from headrace.runtime.cluster.discovery import measure_peaks
+from headrace.runtime.cluster.nodes import Node, check_resources
+from headrace.runtime.cluster.placement_group import slots_of
+from headrace.runtime.cluster.prometheus import endpoint_here
+from headrace.runtime.controller.code_archive import Script, pack
+from headrace.runtime.controller.controller import Controller
+from headrace.runtime.controller.failure_handling import Mender
+from headrace.runtime.controller.graph_shipping import wanted_files
+from headrace.runtime.controller.machines import Machines, run_attempts
+from headrace.runtime.controller.signals import Interruption, signals_set
+from headrace.runtime.controller.task_configs import PATIENCE_S, Orders
+from headrace.runtime.controller.worker_group import Crew
+from headrace.runtime.protocol.parameter_check import ParameterCheck
+from headrace.runtime.run_dir.run_config import RunFile, Traffic
+from headrace.runtime.run_dir.run_dir import RunFolder, runs_folder
+from headrace.runtime.traffic.coordinator import control_of
+from headrace.training.checkpoint_files import newest_whole
+
+TRACE = "trace.npz"
+"""In the folder of a run: what every task did, and when."""
+
+
+@dataclass(frozen=True)
+class ClusterRun:
+    """What to run.
+
+    Attributes:
+        plan: The plan.
+        graph: Directory of the partitioned graph, a part per machine of the plan.
+        script: A Python script that trains.
+        arguments: Of the script.
+        address: Of the Ray cluster; none for `RAY_ADDRESS`, else the one that runs here.
+        config: What the user set for the script.
+        name: Of the run; the job's if empty.
+        runs: Where run folders lie; none for the usual place.
+        tls: Whether connections between machines are encrypted.
+        working_dir: The user's folder; none for the script's.
+        iterations: After so many the run ends, wherever the script is; none for all.
+        pip: File that names packages the script needs.
+        cache: Folder for shipped graphs on every machine, `{machine}` in it stands for its name;
+            none for the usual one.
+        checkpoint_every: Steps between checkpoints; 0 for none.
+        resume: Folder of the run to go on with, whose newest whole checkpoint is where it begins;
+            none for a new one.
+        max_restarts: How often a task is started again without a new checkpoint, before the run is
+            given up; 0 to end with the first fault.
+        elastic: Whether machines of the plan that are not there are done without, and used once
+            they are.
+        replan: Whether the run goes on with another plan when its machines are no longer what this
+            one was made for.
+        traffic: `plan` to share the network as the plan's policy says, which needs privileges on
+            every machine; `none` to leave that to the system.
+        track: Who keeps figures: `tensorboard[:DIR]`, `mlflow[:URI]`.
+        independent: Whether each trainer may have a model of its own; else their parameters are
+            compared after the first steps.
+        allow_nan: Whether losses and gradients may be infinite or not a number; else that ends the
+            run.
+        follows_script: Whether the run ends at once if the script asks for another batch size.
+        files: Texts to keep in the run's folder, by name.
+    """
+
+    plan: Plan
+    graph: Path
+    script: Path
+    arguments: tuple[str, ...] = ()
+    address: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+    runs: Path | None = None
+    tls: bool = True
+    working_dir: Path | None = None
+    pip: Path | None = None
+    iterations: int | None = None
+    cache: str | None = None
+    checkpoint_every: int = 0
+    resume: Path | None = None
+    max_restarts: int = 3
+    elastic: bool = False
+    replan: bool = False
+    traffic: Traffic = "none"
+    track: tuple[str, ...] = ()
+    independent: bool = False
+    allow_nan: bool = False
+    follows_script: bool = False
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+def resumed(folder: RunFolder, **changes: Any) -> ClusterRun:
+    """What it takes to go on with a run: what it was asked for, and its plan.
+
+    Args:
+        folder: Of the run.
+        **changes: What is to be different; see `ClusterRun`. A `config` is added to the run's.
+
+    Raises:
+        SpecError: The folder has not what is needed.
+    """
+    asked = RunFile.load(folder.path)
+    try:
+        plan = changes.pop("plan", None) or Plan.model_validate_json(folder.plan.read_bytes())
+    except (OSError, ValueError):
+        raise SpecError(
+            f"{folder.plan} cannot be read as a plan", "give --plan, the one that was run"
+        ) from None
+    fields = {name: getattr(asked, name) for name in type(asked).model_fields if name != "version"}
+    config = {**asked.config, **changes.pop("config", {})}
+    whole = {**fields, **changes, "config": config, "resume": folder.path}
+    return ClusterRun(plan=plan, **whole)
+
+
+def run_cluster(wanted: ClusterRun, watcher: RunWatcher) -> dict[str, Any]:
+    """Run a plan; everything that is started ends with this call.
+
+    Must be called by the main thread, which takes care of signals.
+
+    Returns:
+        Figures of the run: its folder, how long it took, when each phase began.
+
+    Raises:
+        SpecError: Something the user gave cannot be used.
+        MissingExtraError: Ray is not installed.
+        RunError: A task did not start, failed or is gone; the message names it and its machine.
+        KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP, after everything has ended.
+    """
+    graph = check(wanted)
+    code = pack(wanted.working_dir or wanted.script.parent, wanted.script, watcher.say)
+    with ExitStack() as stack:
+        interrupted = Interruption()
+        stack.enter_context(signals_set(interrupted))
+        ray = stack.enter_context(connected(wanted))
+        # Again: Ray takes SIGTERM for itself.
+        stack.enter_context(signals_set(interrupted))
+        machines = Machines(wanted.plan, ray.nodes)
+        there = first_machines(wanted, machines)
+        folder = stack.enter_context(_open(wanted))
+        folder.plan.write_text(wanted.plan.to_text(indent=1), encoding="utf-8")
+        _asked(wanted).save(folder.path)
+        for name, text in wanted.files.items():
+            (folder.path / name).write_text(text, encoding="utf-8")
+        run = _Run(wanted, graph, code, folder, watcher, machines, there, interrupted, ray)
+        outcome = run_attempts(run.plan_for, run.mender, machines, run.attempt, interrupted)
+        run.finish(outcome)
+    if outcome.is_interrupted:
+        if newest_whole(folder.checkpoints) is not None:
+            place = "" if wanted.runs is None else f" --runs {shlex.quote(str(wanted.runs))}"
+            watcher.say(f"to go on with it: headrace run --resume {folder.run_id}{place}")
+        raise KeyboardInterrupt
+    if not outcome.is_success:
+        raise RunError(outcome.problem, outcome.remedy)
+    return run.summary()
+
+
+class _Run:
+    """All attempts of a run."""
+
+    def __init__(
+        self,
+        wanted: ClusterRun,
+        graph: PartitionedGraph,
+        code: bytes,
+        folder: RunFolder,
+        watcher: RunWatcher,
+        machines: Machines,
+        there: frozenset[str],
+        interrupted: Interruption,
+        ray: Any,
+    ) -> None:
+        self._wanted, self._graph, self._folder, self._ray = wanted, graph, folder, ray
+        self._watcher, self._machines, self._interrupted = watcher, machines, interrupted
+        inside = (wanted.working_dir or wanted.script.parent).resolve()
+        command = (str(wanted.script.resolve().relative_to(inside)), *wanted.arguments)
+        self._script = Script(command, code)
+        self._listener = listeners_of(wanted, folder, watcher.say)
+        self._story = Story()
+        self._recorder: Recorder | None = None
+        self._traffic: list[dict[str, Any]] = []
+        self._plan: Plan | None = None
+        self._better: dict[frozenset[str], Plan] = {}
+        newest = newest_whole(folder.checkpoints)
+        state = Recovery(
+            machines=there,
+            limits=Limits.of(wanted.max_restarts),
+            elastic=wanted.elastic,
+            attempt=1 if wanted.resume is None else folder.read_status().attempt + 1,
+            has_stepped=newest is not None,
+            saved=None if newest is None else newest.sidecar.iteration,
+        )
+        self.mender = Mender(state, self._decided)
+        if wanted.resume is not None and newest is None:
+            watcher.say("there is no whole checkpoint: the run begins anew")
+
+    def plan_for(self, machines: frozenset[str]) -> Plan:
+        """The best plan that is known for some machines."""
+        if len(machines) < self._wanted.plan.cluster.num_machines:
+            self._watcher.say(f"planning for the {len(machines)} machines that are left")
+        return self._better.get(machines) or replan(self._wanted.plan, machines)
+
+    def attempt(self, plan: Plan) -> tuple[Outcome, tuple[Task, ...]]:
+        """Run a plan once, from the newest checkpoint."""
+        wanted, folder = self._wanted, self._folder
+        nodes = self._machines.nodes(plan)
+        check_resources(nodes, plan.placed, plan.job)
+        number = self.mender.state.attempt
+        if self._plan is not None and plan != self._plan:
+            folder.set_aside(number - 1, self._plan.to_text(indent=1))
+            if plan.cluster.num_machines == wanted.plan.cluster.num_machines:
+                # Whoever resumes the run goes on with it: it deals the same seeds.
+                folder.plan.write_text(plan.to_text(indent=1), encoding="utf-8")
+        slots, self._plan = slots_of(plan, nodes), plan
+        drift = self._watch_drift(plan, nodes) if wanted.replan else None
+        listener = self._listener if drift is None else Listeners([self._listener, drift])
+        self._recorder = recorder = Recorder(
+            folder, plan, slots, self._watcher, number, listener, self._story
+        )
+        orders = Orders(
+            plan,
+            nodes,
+            self._graph,
+            wanted.tls,
+            wanted.config,
+            wanted.iterations,
+            wanted.checkpoint_every,
+            newest_whole(folder.checkpoints),
+            wanted.plan,
+            PATIENCE_S if wanted.max_restarts else 0.0,
+            wanted.allow_nan,
+            wanted.follows_script,
+        )
+        traffic = control_of(plan, recorder.say) if wanted.traffic == "plan" else None
+        crew = Crew(slots, f"{folder.run_id}-{number}", wanted.cache, traffic)
+        controller = Controller(
+            crew,
+            orders,
+            wanted_files(plan, self._graph),
+            self._script,
+            recorder,
+            folder.checkpoints,
+            self.mender,
+            self._machines.there,
+            drift,
+            None if wanted.independent else ParameterCheck(),
+        )
+        outcome = controller.run(self._interrupted)
+        if traffic is not None:
+            self._traffic.append(traffic.figures())
+            folder.append_event("traffic", **self._traffic[-1])
+        return outcome, crew.tasks
+
+    def finish(self, outcome: Outcome) -> None:
+        """Write the last status, and what was seen."""
+        assert self._recorder is not None
+        assert self._plan is not None
+        self._recorder.finish(outcome)
+        trace = trace_of_folder(self._folder.path, self._plan)
+        save_trace(trace, self._folder.path / TRACE)
+
+    def summary(self) -> dict[str, Any]:
+        """Figures of the run."""
+        assert self._recorder is not None
+        return {
+            **self._recorder.summary(),
+            "attempts": self.mender.state.attempt,
+            "restarts": self.mender.state.num_restarts,
+            "traffic": self._traffic,
+        }
+
+    def _decided(self, state: Recovery, decision: Decision) -> None:
+        assert self._recorder is not None
+        self._recorder.decided(state, decision)
+
+    def _watch_drift(self, plan: Plan, nodes: Sequence[Node]) -> DriftWatch:
+        machines = frozenset(node.machine for node in nodes)
+
+        def adopt(better: Plan) -> None:
+            self._better[machines] = better
+
+        def say(line: str) -> None:
+            assert self._recorder is not None
+            self._recorder.say(line)
+
+        return DriftWatch(
+            plan,
+            partial(measure_peaks, self._ray, nodes),
+            lambda: read_offsets(self._folder.path),
+            adopt,
+            say,
+            self._folder.append_event,
+            self._wanted.iterations,
+        )
+
+
+def first_machines(wanted: ClusterRun, machines: Machines) -> frozenset[str]:
+    """Machines that a run begins with.
+
+    Raises:
+        SpecError: One is missing, and the run is not to do without; or has too little.
+        InfeasibleError: The job does not fit on those that are there.
+    """
+    there = machines.there()
+    plan = replan(wanted.plan, there) if wanted.elastic else wanted.plan
+    check_resources(machines.nodes(plan), plan.placed, plan.job)
+    return there
+
+
+def _open(wanted: ClusterRun) -> RunFolder:
+    if wanted.resume is not None:
+        return RunFolder(wanted.resume).reopen()
+    return RunFolder.create(runs_folder(wanted.runs), wanted.name or wanted.plan.job.name)
+
+
+def _asked(wanted: ClusterRun) -> RunFile:
+    fields = {name: getattr(wanted, name) for name in RunFile.model_fields if name != "version"}
+    for name in ("graph", "script", "working_dir", "pip"):
+        fields[name] = None if fields[name] is None else fields[name].resolve()
+    return RunFile(**fields)
+
+
+def check(wanted: ClusterRun) -> PartitionedGraph:
+    """See that everything is there, before anything is started; the graph.
+
+    Raises:
+        SpecError: Something is not.
+    """
+    if not wanted.script.is_file():
+        raise SpecError(f"there is no script {wanted.script}", "give a Python file")
+    if wanted.pip is not None and not wanted.pip.is_file():
+        raise SpecError(f"there is no file {wanted.pip}", "give --pip a requirements file")
+    check_trackers(wanted.track)
+    graph = open_graph(wanted.graph)
+    num_parts = len(wanted.plan.part_machines)
+    if graph.num_parts != num_parts:
+        raise SpecError(
+            f"the plan is for {num_parts} machines, {wanted.graph} has {graph.num_parts} parts",
+            f"partition the graph with `--parts {num_parts}`, or plan for "
+            f"{graph.num_parts} machines",
+        )
+    return graph
+
+
+def listeners_of(wanted: ClusterRun, folder: RunFolder, say: Callable[[str], None]) -> RunListener:
+    """Who hears of a run, beside the user: its log, Prometheus and trackers."""
+    plan = wanted.plan
+    listeners: list[RunListener] = [LogLines(folder.path / LOG)]
+    endpoint = endpoint_here()
+    if endpoint is not None:
+        folder.append_event("metrics", endpoint=endpoint)
+        say(f"metrics at http://{endpoint}/metrics")
+        listeners.append(RunMetrics(RaySink(folder.run_id, plan.job.name)))
+    if wanted.track:
+        tracking = make_tracking(wanted.track, folder.path, plan.job.name, say)
+        told = {
+            "script": wanted.script.name,
+            "arguments": " ".join(wanted.arguments),
+            "machines": plan.cluster.num_machines,
+            "trainers": plan.job.trainers,
+            "batch_size": plan.job.batch_size,
+        }
+        tracking.start(folder.run_id, told | settings_of(wanted.config))
+        listeners.append(tracking)
+    return Listeners(listeners)
+
+
+@contextmanager
+def connected(wanted: ClusterRun) -> Iterator[Any]:
+    """Ray, connected to the cluster; let go of it at the end."""
+    environment = {} if wanted.pip is None else {"pip": str(wanted.pip.resolve())}
+    options = {"runtime_env": environment or None, "namespace": "headrace"}
+    with connection.connected(wanted.address, **options) as ray:
+        yield ray

@@ -1,0 +1,350 @@
+"""The shells of a run: placed together, checked where they really are, ended together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from headrace.core.job import Role
+from headrace.core.trace import ClockOffset
+from headrace.policies.lifecycle.events import Ended, Event, Failed, Lost, Placed, Task, Waits
+from headrace.prefork.identity import own_version
+from headrace.runtime.cluster.clock_sync import clock_offset
+from headrace.runtime.cluster.placement_group import Group, Slot
+from headrace.runtime.traffic.coordinator import TrafficControl
+from headrace.runtime.workers.parameter_server import ServerShell
+from headrace.runtime.workers.sampler import SamplerShell
+from headrace.runtime.workers.store import StoreShell
+from headrace.runtime.workers.trainer import TrainerShell
+
+_SHELLS = {
+    Role.STORE: StoreShell,
+    Role.SAMPLER: SamplerShell,
+    Role.SERVER: ServerShell,
+    Role.TRAINER: TrainerShell,
+}
+_LOOK_S = 0.1
+_ASK_S = 3.0
+_PIECE_S = 20.0
+_NUM_PINGS = 8
+_PING_S = 2.0
+
+
+class Crew:
+    """All shells of one run.
+
+    Args:
+        slots: Where every task goes.
+        name: Of the run, for people who look at the Ray cluster.
+        cache: Folder for shipped graphs, `{machine}` in it stands for the machine's name; none for
+            the usual one.
+        traffic: Controls the traffic between machines; none to leave it alone.
+    """
+
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        name: str,
+        cache: str | None = None,
+        traffic: TrafficControl | None = None,
+    ) -> None:
+        self._slots = {slot.task.name: slot for slot in slots}
+        stores = {slot.node.node_id: slot.index for slot in slots if slot.task.role is Role.STORE}
+        self._machines = {slot.task.name: stores[slot.node.node_id] for slot in slots}
+        self._name, self._cache, self._traffic = name, cache, traffic
+        self._group: Group | None = None
+        self._shells: dict[str, Any] = {}
+        self._hellos: dict[str, dict[str, Any]] = {}
+        self._lost: set[str] = set()
+        self._calls = Calls()
+        self._tell: Callable[[Event], None] = lambda event: None
+        self._next_look_s = self._next_ask_s = 0.0
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """All tasks."""
+        return tuple(slot.task for slot in self._slots.values())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all tasks."""
+        return tuple(self._slots)
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether every shell has said where it is."""
+        return len(self._hellos) == len(self._slots)
+
+    @property
+    def gpus(self) -> dict[int, list[str]]:
+        """Devices that Ray gave to each trainer."""
+        return {
+            slot.index: self._hellos[name]["gpus"]
+            for name, slot in self._slots.items()
+            if slot.task.role is Role.TRAINER
+        }
+
+    def slot(self, name: str) -> Slot:
+        """Where a task is."""
+        return self._slots[name]
+
+    def shell(self, name: str) -> Any:
+        """Handle of a task's shell."""
+        return self._shells[name]
+
+    @property
+    def stores(self) -> tuple[Slot, ...]:
+        """Where stores are: one on every machine."""
+        return tuple(slot for slot in self._slots.values() if slot.task.role is Role.STORE)
+
+    @property
+    def home(self) -> str:
+        """The machine of the driver; empty if it is none of the run's."""
+        import ray
+
+        own = ray.get_runtime_context().get_node_id()
+        return next((slot.task.machine for slot in self.stores if slot.node.node_id == own), "")
+
+    def clock_offsets(self) -> dict[str, ClockOffset]:
+        """How far the clocks of all machines are from this one's; of those that answer at once."""
+        import ray
+
+        offsets = {}
+        for slot in self.stores:
+            shell = self._shells[slot.task.name]
+            with suppress(ray.exceptions.RayError):
+                offsets[slot.task.machine] = clock_offset(
+                    partial(_clock_of, shell), num_pings=_NUM_PINGS
+                )
+        return offsets
+
+    def machine(self, name: str) -> int:
+        """Number of a task's machine."""
+        return self._machines[name]
+
+    @property
+    def hellos(self) -> dict[str, dict[str, Any]]:
+        """What every shell found out about itself."""
+        return self._hellos
+
+    def pieces(self, task: str, name: str) -> Iterator[bytes]:
+        """A file that a trainer's script has left, piece by piece.
+
+        Raises:
+            RayError: The machine does not answer.
+        """
+        import ray
+
+        offset = 0
+        while piece := ray.get(self._shells[task].output.remote(name, offset), timeout=_PIECE_S):
+            yield piece
+            offset += len(piece)
+
+    def piece(self, task: str, name: str, offset: int) -> Any:
+        """Ask for a piece of a file that a trainer's script has left; see `Calls`."""
+        return self._shells[task].output.remote(name, offset)
+
+    def is_lost(self, name: str) -> bool:
+        """Whether a task's shell is known to be gone."""
+        return name in self._lost
+
+    def place(self, calls: Calls, tell: Callable[[Event], None]) -> None:
+        """Ask Ray for a place for every task; `look` goes on from there."""
+        self._calls, self._tell = calls, tell
+        self._group = Group(tuple(self._slots.values()), self._name)
+        self._next_ask_s = time.monotonic() + _ASK_S
+
+    def look(self) -> None:
+        """Start shells as soon as they have their places."""
+        if self._traffic is not None:
+            self._traffic.look()
+        if self._group is None or self._shells or time.monotonic() < self._next_look_s:
+            return
+        self._next_look_s = time.monotonic() + _LOOK_S
+        if not self._group.is_ready:
+            if time.monotonic() >= self._next_ask_s:
+                self._next_ask_s = time.monotonic() + _ASK_S
+                self._look_for_nodes()
+                for name, what in self._group.lacks().items():
+                    self._tell(Waits(name, what))
+            return
+        for number, (name, slot) in enumerate(self._slots.items()):
+            arguments = [name, slot.task.machine]
+            if slot.task.role is Role.STORE and self._cache is not None:
+                arguments.append(self._cache.replace("{machine}", slot.task.machine))
+            shell = self._group.start(number, _SHELLS[slot.task.role], *arguments)
+            self._shells[name] = shell
+            self._tell(Waits(name, "its shell"))
+            self._calls.ask(
+                shell.hello.remote(),
+                partial(self._greet, name),
+                partial(self._unwell, name),
+            )
+
+    def _look_for_nodes(self) -> None:
+        """A node that dies now keeps the whole group from its place."""
+        alive = _alive()
+        for slot in self.stores:
+            if slot.node.node_id not in alive and slot.task.name not in self._lost:
+                self._lost.add(slot.task.name)
+                self._tell(Lost(slot.task.machine, "its Ray node is gone"))
+
+    def _unwell(self, name: str, error: Exception) -> None:
+        self._tell(self.explain(name, error))
+
+    def _greet(self, name: str, hello: dict[str, Any]) -> None:
+        slot = self._slots[name]
+        if hello["version"] != own_version():
+            self._tell(
+                Failed(
+                    f"{slot.task.machine} has headrace {hello['version']}, this is {own_version()}",
+                    "install the same version on every machine",
+                )
+            )
+        elif hello["node_id"] != slot.node.node_id:
+            self._tell(
+                Failed(
+                    f"{slot.task} was started at {hello['address']} instead of {slot.node.address}",
+                    "report this: Ray did not keep to its placement group",
+                )
+            )
+        self._hellos[name] = hello
+        if self.is_placed:
+            self._control_traffic()
+            self._tell(Placed())
+
+    def _control_traffic(self) -> None:
+        """Start an agent on every machine."""
+        if self._traffic is None:
+            return
+        import ray
+
+        address = ray.util.get_node_ip_address()
+        port = self._traffic.begin(address)
+        for store in self.stores:
+            beside = (name for name, slot in self._slots.items() if slot.node == store.node)
+            folders = {name: self._hellos[name]["folder"] for name in beside}
+            interface = self._hellos[store.task.name]["interface"] or ""
+            order = self._traffic.order(store.task.machine, interface, folders, address, port)
+            self._shells[store.task.name].control_traffic.remote(order)
+
+    def is_passing(self, error: Exception) -> bool:
+        """Whether a call may succeed when it is made again."""
+        from ray.exceptions import ActorUnavailableError, GetTimeoutError
+
+        return isinstance(error, ActorUnavailableError | GetTimeoutError)
+
+    def explain(self, name: str, error: Exception) -> Event:
+        """What an error of a call to a shell means for the run."""
+        from ray.exceptions import RayActorError, RayTaskError, RuntimeEnvSetupError
+
+        slot = self._slots[name]
+        self._lost.add(name)
+        if isinstance(error, RuntimeEnvSetupError):
+            return Failed(
+                f"what {slot.task} needs cannot be set up: {_first_line(error)}",
+                "see whether the machine reaches the package index, or install it there",
+            )
+        if isinstance(error, RayActorError) and not isinstance(error, RayTaskError):
+            if slot.node.node_id not in _alive():
+                for other, there in self._slots.items():
+                    if there.node.node_id == slot.node.node_id:
+                        self._lost.add(other)
+                return Lost(slot.task.machine, "its Ray node is gone")
+            if "No module named" in str(error) or "failed to import" in str(error):
+                return Failed(
+                    f"headrace cannot be imported on {slot.task.machine}: {_first_line(error)}",
+                    f"install headrace[train] {own_version()} there",
+                )
+            return Lost(name, "its shell has died, perhaps because memory was full")
+        return Failed(f"{slot.task}: {_first_line(error)}", f"see `headrace logs --task {name}`")
+
+    def judge(self, fault: Ended | Lost) -> Ended | Lost:
+        """A fault, or the loss of a machine if one has lost all of its tasks."""
+        for machine in dict.fromkeys(slot.task.machine for slot in self._slots.values()):
+            there = {name for name, slot in self._slots.items() if slot.task.machine == machine}
+            if there <= self._lost:
+                return Lost(machine, "all of its shells have died")
+        return fault
+
+    def close(self, timeout_s: float) -> None:
+        """End all shells and give everything back."""
+        import ray
+
+        if self._traffic is not None:
+            self._traffic.close()
+        with suppress(Exception):
+            there = self._hellos.keys() - self._lost
+            refs = [shell.close.remote() for name, shell in self._shells.items() if name in there]
+            if refs:
+                ray.wait(refs, num_returns=len(refs), timeout=timeout_s)
+        for shell in self._shells.values():
+            with suppress(Exception):
+                ray.kill(shell)
+        if self._group is not None:
+            self._group.remove()
+
+
+def _alive() -> set[str]:
+    import ray
+
+    return {node["NodeID"] for node in ray.nodes() if node.get("Alive")}
+
+
+def _clock_of(shell: Any) -> float:
+    import ray
+
+    return float(ray.get(shell.clock.remote(), timeout=_PING_S))
+
+
+def _first_line(error: Exception) -> str:
+    cause = getattr(error, "cause", None) or error
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[-1][:300]
+
+
+Then = Callable[[Any], None]
+OnError = Callable[[Exception], None]
+
+
+class Calls:
+    """Collects answers as they come."""
+
+    def __init__(self) -> None:
+        self._open: dict[Any, tuple[Then, OnError]] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def ask(self, ref: Any, then: Then, failed: OnError) -> None:
+        """Have an answer, or the error that came instead, handled by `collect`.
+
+        Args:
+            ref: What a remote call returned.
+            then: Takes the answer.
+            failed: Takes an error of Ray, or one that the shell raised.
+        """
+        self._open[ref] = (then, failed)
+
+    def collect(self, timeout_s: float) -> None:
+        """Handle all answers that are there; wait for the first one up to some time."""
+        import ray
+
+        refs = list(self._open)
+        if not refs:
+            return
+        first, _ = ray.wait(refs, num_returns=1, timeout=timeout_s)
+        if not first:
+            return
+        done, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
+        for ref in done:
+            then, failed = self._open.pop(ref)
+            try:
+                answer = ray.get(ref, timeout=1.0)
+            except Exception as error:
+                failed(error)
+            else:
+                then(answer)

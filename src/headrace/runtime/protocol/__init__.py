@@ -1,0 +1,1 @@
+"""What trainers, actors and the driver tell each other."""

@@ -1,0 +1,20 @@
+"""Which headrace this is; machines of a run must have the same one."""
+
+from __future__ import annotations
+
+import platform
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+
+from headrace.prefork.identity import own_version
+
+_PACKAGES = ("ray", "torch", "torch_geometric", "pyarrow", "numpy")
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a run here rests on, for whoever wants to do it again."""
+    found = {"headrace": own_version(), "python": platform.python_version()}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found

@@ -1,0 +1,1 @@
+"""A trainer's process: the user's script and what it is given."""

@@ -1,0 +1,356 @@
+"""A trainer's part in checkpoints: when to make them, what goes in, and how to go on from one.
+
+They are made between two steps, while the script asks for a batch or for an epoch, so that nothing
+is half done. All trainers come there after the same steps. Rank 0 writes, the others give it the
+state of their random numbers.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from headrace.core.errors import SpecError
+from headrace.runtime.protocol.run_context import RunContext
+from headrace.runtime.protocol.trainer_messages import send
+from headrace.runtime.trainer.rng_state import begin_random, random_state, restore_random_state
+from headrace.runtime.trainer.step_trace import steps_of
+from headrace.runtime.trainer.stop_consensus import Agreement
+from headrace.runtime.trainer.stop_signal import StopRequest
+from headrace.training.best_model import BestKeeper, set_state, state_of
+from headrace.training.checkpoint_files import Position, Sidecar, as_plain, load, save
+from headrace.training.collectives import at_first_trainer
+from headrace.training.ddp import join_group, plain
+
+FOLDER = "checkpoints"
+"""In the folder for what a script keeps."""
+
+_COST_SHARE = 0.01
+"""What checkpoints at the end of epochs may cost; those every so many steps are made anyhow."""
+
+
+class Loader(Protocol):
+    """A loader that can go on from any batch."""
+
+    def __len__(self) -> int: ...
+
+    def position(self, is_looping: bool) -> tuple[int, int]:
+        """Epoch and number of the next batch; of a loop that goes on, or of the next one."""
+        ...
+
+    def go_to(self, epoch: int, batch: int) -> None:
+        """Let the next loop be this epoch, from this batch on."""
+        ...
+
+
+class Checkpoints:
+    """Makes a trainer's checkpoints, and goes on from one.
+
+    Args:
+        run: Says how often, and from which to go on; none to make none.
+        device: Where this trainer computes.
+        keeper: Of the best model.
+    """
+
+    def __init__(self, run: RunContext | None, device: torch.device, keeper: BestKeeper) -> None:
+        self._run, self._device, self._keeper = run, device, keeper
+        self._folder = None if run is None or run.output is None else run.output / FOLDER
+        self._every = 0 if run is None or self._folder is None else run.checkpoint_every
+        self._model: nn.Module | None = None
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._num_prepared = 0
+        self._things: dict[str, Any] = {}
+        self._loaders: list[Loader] = []
+        self._looped: set[int] = set()
+        self._epoch: int | None = None
+        self._num_loops = 0
+        self._num_taken = self._saved_at = 0
+        self._sent: Callable[[], Any] | None = None
+        self._cost_s = self._write_cpu_s = self._saved_s = 0.0
+        self._stop = StopRequest()
+        self._agreement = Agreement(run is None or run.world_size == 1, device, self._stop)
+        self._writer: threading.Thread | None = None
+        self._sidecar: Sidecar | None = None
+        self._state: dict[str, Any] = {}
+        self._is_behind = self._owes_random = False
+        if run is not None and run.resume is not None:
+            self._sidecar, self._state = load(run.resume)
+            self._is_behind = True
+
+    # --- what there is to keep --------------------------------------------------------------------
+
+    def add(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+        """Know a model that trainers share, and its optimizer; before it is shared."""
+        number, self._num_prepared = self._num_prepared, self._num_prepared + 1
+        if number:
+            more = {f"model {number}": model, f"optimizer {number}": optimizer}
+            self.keep({name: thing for name, thing in more.items() if thing is not None})
+            return
+        self._model, self._optimizer = model, optimizer
+        if self._is_behind:
+            # Servers and other trainers take what the model has when it is shared.
+            self._restore("model", model, self._state["model"])
+
+    def keep(self, things: Mapping[str, Any]) -> None:
+        """Know more of what the script needs to go on.
+
+        Raises:
+            SpecError: Something cannot be kept.
+        """
+        for name, thing in things.items():
+            as_plain(state_of(thing, name), name)
+        self.know(things)
+
+    def know(self, things: Mapping[str, Any]) -> None:
+        """Like `keep`, for what can be kept but is too large to try it."""
+        for name, thing in things.items():
+            self._things[name] = thing
+            if self._sidecar is not None and not self._is_behind and name in self._state["kept"]:
+                self._restore(name, thing, self._state["kept"][name])
+
+    def watch(self, loader: Loader) -> None:
+        """Know a loader of the script."""
+        number = len(self._loaders)
+        self._loaders.append(loader)
+        if self._sidecar is not None and not self._is_behind:
+            self._place(number, loader)
+
+    # --- where the script comes by ----------------------------------------------------------------
+
+    def epochs(self, num: int | None) -> Iterator[int]:
+        """Numbers of the epochs that are left; none in a loop that was over before."""
+        self._epoch, state = 0, self._state
+        self._num_loops += 1
+        if self._run is not None and self._run.rank == 0:
+            send(self._run.messages, {"kind": "epochs", "num": num})
+        if self._is_behind and self._num_loops < state["num_loops"]:
+            return
+        self._saved_s = time.perf_counter()
+        self._agreement.begin(self._num_taken)
+        if self._every and self._run is not None:
+            join_group(self._device, self._run.world_size)
+        with self._stop.heard() if self._every else _nothing():
+            if self._is_behind:
+                self._epoch = int(state["epoch"])
+                is_over = num is not None and self._epoch >= num
+                if state["loop"] is None or is_over:
+                    self._catch_up(is_over)
+                    self._restore_random()
+            try:
+                while num is None or self._epoch < num:
+                    self._looped.clear()
+                    yield self._epoch
+                    self._epoch += 1
+                    self._end_epoch(is_last=self._epoch == num)
+                self.close()
+            finally:
+                self._epoch = None
+
+    def begin_loop(self, loader: Loader) -> None:
+        """A loop over a training loader begins."""
+        self._looped.add(self._loaders.index(loader))
+        if self._epoch is not None and self._is_behind:
+            self._catch_up()
+            self._owes_random = True
+
+    def before_batch(self) -> None:
+        """A batch is about to be made for the script to step with."""
+        if self._owes_random:
+            # Only now: a loop that begins draws numbers itself.
+            self._owes_random = False
+            self._restore_random()
+
+    def took(self) -> None:
+        """The script gets that batch."""
+        self._num_taken += 1
+
+    def between(self, loader: Loader) -> None:
+        """A step has ended, and there is another batch in this epoch."""
+        if not self._every or self._epoch is None or self._model is None:
+            return
+        is_told = self._is_told()
+        is_due = self._num_taken % self._every == 0
+        # Of two loops in an epoch, nobody could tell whether the other one has ended.
+        if (is_due or is_told) and len(self._looped) == 1:
+            self._save(loader)
+        self._end_if(is_told)
+
+    def close(self) -> None:
+        """Wait until what was to be written is, or sent."""
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+        elif self._sent is not None and self._run is not None and self._run.rank:
+            # Rank 0 may be gone; whoever needs it will say so.
+            with suppress(RuntimeError):
+                self._sent()
+            self._sent = None
+
+    def _end_epoch(self, is_last: bool) -> None:
+        if not self._every or self._model is None:
+            return
+        is_told, num_new = self._is_told(), self._num_taken - self._saved_at
+        if is_last or (num_new and (is_told or self._agreement.wish or num_new >= self._every)):
+            self._save(None)
+        self._end_if(is_told)
+
+    def _is_told(self) -> bool:
+        """Whether all trainers are to stop now; and what rank 0 wants is known anew."""
+        passed_s = time.perf_counter() - self._saved_s
+        is_cheap = self._cost_s + self._write_cpu_s <= _COST_SHARE * passed_s
+        is_first = self._run is not None and self._run.rank == 0
+        return self._agreement.is_told(self._num_taken, is_first and is_cheap)
+
+    def _end_if(self, is_told: bool) -> None:
+        if is_told:
+            self.close()
+            raise KeyboardInterrupt
+
+    # --- saving -----------------------------------------------------------------------------------
+
+    def _save(self, loop: Loader | None) -> None:
+        assert self._run is not None
+        begin_s = time.perf_counter()
+        self.close()
+        self._sent = randoms = at_first_trainer(random_state(self._device), self._device)
+        self._saved_at = self._num_taken
+        if self._run.rank == 0:
+            position, state = self._position(loop), self._snapshot(loop)
+            # Of all that held up the training since the last one.
+            stall_s, agree_s = time.perf_counter() - begin_s, self._agreement.seconds
+            self._agreement.seconds = 0.0
+            self._writer = threading.Thread(
+                target=self._write,
+                args=(position, state, randoms, {"stall_s": stall_s, "agree_s": agree_s}),
+                name="write checkpoint",
+                daemon=True,
+            )
+            self._writer.start()
+        self._saved_s = time.perf_counter()
+        self._cost_s = self._saved_s - begin_s
+
+    def _position(self, loop: Loader | None) -> Position:
+        assert self._run is not None
+        return Position(
+            iteration=self._num_taken,
+            epoch=self._epoch or 0,
+            batch=0 if loop is None else loop.position(is_looping=True)[1],
+            plan=self._run.plan,
+            lanes=self._run.lanes,
+        )
+
+    def _snapshot(self, loop: Loader | None) -> dict[str, Any]:
+        assert self._model is not None
+        optimizer = self._optimizer
+        return {
+            "model": as_plain(plain(self._model).state_dict(), "model"),
+            "optimizer": None
+            if optimizer is None
+            else as_plain(optimizer.state_dict(), "optimizer"),
+            "kept": {
+                name: as_plain(state_of(thing, name), name) for name, thing in self._things.items()
+            },
+            "best": self._keeper.state_dict(),
+            "loaders": [each.position(is_looping=each is loop) for each in self._loaders],
+            "loop": None if loop is None else self._loaders.index(loop),
+            "num_loops": self._num_loops,
+            "epoch": self._epoch,
+            "iteration": self._num_taken,
+        }
+
+    def _write(
+        self,
+        position: Position,
+        state: dict[str, Any],
+        randoms: Callable[[], list[torch.Tensor] | None],
+        costs: dict[str, float],
+    ) -> None:
+        assert self._run is not None
+        assert self._folder is not None
+        begin_s, begin_cpu_s = time.perf_counter(), time.thread_time()
+        told: dict[str, Any] = {"kind": "checkpoint", "iteration": position.iteration}
+        try:
+            states = randoms() or []
+            whole = {**state, "randoms": states, "world_size": len(states)}
+            made = save(self._folder, position, whole)
+            told |= {"epoch": position.epoch, "batch": position.batch, "bytes": made.sidecar.size}
+        except OSError as error:
+            told["problem"] = f"cannot be written: {error.strerror}"
+        except RuntimeError:
+            told["problem"] = "is not whole: other trainers are gone"
+        self._write_cpu_s = time.thread_time() - begin_cpu_s
+        times = {
+            **costs,
+            "write_s": time.perf_counter() - begin_s,
+            "write_cpu_s": self._write_cpu_s,
+        }
+        send(self._run.messages, told | {name: round(value, 6) for name, value in times.items()})
+
+    # --- going on ---------------------------------------------------------------------------------
+
+    def _catch_up(self, is_over: bool = False) -> None:
+        """Make everything as it was when the checkpoint was made, but random numbers."""
+        assert self._sidecar is not None
+        assert self._run is not None
+        self._is_behind, state = False, self._state
+        if self._model is not None:
+            self._restore("model", plain(self._model), state["model"])
+        for name, thing in self._things.items():
+            if name in state["kept"]:
+                self._restore(name, thing, state["kept"][name])
+        # After schedulers: whoever makes one changes the optimizer's settings.
+        if self._optimizer is not None and state["optimizer"] is not None:
+            self._restore("optimizer", self._optimizer, state["optimizer"])
+        self._keeper.load_state_dict(state["best"])
+        for number, loader in enumerate(self._loaders):
+            self._place(number, loader)
+        self._num_taken = self._saved_at = self._sidecar.iteration
+        self._agreement.begin(self._num_taken)
+        steps = steps_of(self._run)
+        if steps is not None:
+            steps.start_at(self._num_taken)
+        if self._run.rank == 0:
+            told = {"iteration": self._num_taken, "epoch": self._sidecar.epoch}
+            others = self._run.lanes != self._sidecar.lanes
+            told |= {"batch": self._sidecar.batch, "deals_anew": others, "is_over": is_over}
+            send(self._run.messages, {"kind": "resumed", **told})
+
+    def _place(self, number: int, loader: Loader) -> None:
+        assert self._run is not None
+        assert self._sidecar is not None
+        places = self._state["loaders"]
+        if number < len(places):
+            epoch, batch = places[number]
+            # Where seeds are dealt otherwise, a batch of the same number has others.
+            is_same = self._run.lanes == self._sidecar.lanes and batch < len(loader)
+            loader.go_to(epoch, batch if is_same else 0)
+
+    def _restore_random(self) -> None:
+        assert self._run is not None
+        randoms, rank = self._state["randoms"], self._run.rank
+        if rank < len(randoms):
+            restore_random_state(randoms[rank], self._device)
+        else:
+            begin_random(self._num_taken * 1_000_003 + rank)
+
+    def _restore(self, name: str, thing: Any, state: Any) -> None:
+        assert self._sidecar is not None
+        try:
+            set_state(thing, state)
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            raise SpecError(
+                f"the {name} of iteration {self._sidecar.iteration} does not fit this script's: "
+                f"{str(error).splitlines()[0]}",
+                "resume with the script that made the checkpoint, or begin anew",
+            ) from None
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield

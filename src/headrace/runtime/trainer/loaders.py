@@ -1,0 +1,369 @@
+"""PyG's loaders for scripts: alone they work in one process, in a run they use what it started."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from headrace.graph.format import partitioned_graph
+from headrace.graph.format.partitioned_graph import PartitionedGraph
+from headrace.graph.loader import neighbor_loader
+from headrace.graph.loader.graph_view import GraphAccess
+from headrace.graph.loader.inputs import links_of, seeds_of
+from headrace.graph.loader.pyg_stores import find_access
+from headrace.graph.sampler_worker.prefetcher import Feed
+from headrace.runtime.protocol.finite_check import watch_gradients
+from headrace.runtime.protocol.parameter_check import tell_parameters
+from headrace.runtime.protocol.run_context import RunContext, current_run
+from headrace.runtime.protocol.trainer_messages import ASKED, send, tell_note
+from headrace.runtime.trainer.run_graph import open_graph
+from headrace.runtime.trainer.sampler_client import (
+    can_feed,
+    num_batches,
+    patience_of,
+    portions_of,
+    start_samplers,
+)
+from headrace.runtime.trainer.seed_shards import Share, SharedBatches, take_share
+from headrace.runtime.trainer.step_trace import steps_of
+from headrace.tracing.task_trace import StepRecorder
+
+if TYPE_CHECKING:
+    from headrace.runtime.trainer.checkpointer import Checkpoints
+
+_TELL_EVERY_S = 0.2
+
+
+class NeighborLoader(neighbor_loader.NeighborLoader):
+    """PyG's `NeighborLoader`, word for word; see `headrace.graph.loader.neighbor_loader`.
+
+    Under `headrace run`, parts that stores serve are asked for there, and a loader that shuffles
+    is fed by the run's sampler processes; a loop over it that is left early is continued by the
+    next one.
+    """
+
+    __signature__ = inspect.signature(neighbor_loader.NeighborLoader)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        settings = _by_name(neighbor_loader.NeighborLoader, args, kwargs)
+        self._feed: Feed | None = None
+        self._share: Share | None = None
+        self._checkpoints: Checkpoints | None = None
+        self._next = (0, 0)
+        self._settings = settings
+        self._run, self._graph = _find(settings)
+        if self._run is not None and self._graph is not None:
+            # The parts are on this machine, though others serve them: seeds are found here.
+            here: GraphAccess = find_access(self._graph)
+            self._share = take_share(self._run, settings)
+            settings["input_nodes"] = seeds_of(here, settings.get("input_nodes"))
+            self._samplers = _num_samplers(self._run, settings, self)
+            _connect(self._run, self._graph, settings)
+            dealt = sum(self._run.counts.get("train", ()))
+            if self._share is None and _num_seeds(settings) >= dealt:
+                _note_all(self._run, settings, "seeds", "give it a split's name, as 'train'")
+        super().__init__(**self._for_torch(settings))
+
+    _samplers = 0
+
+    @property
+    def num_samplers(self) -> int:
+        """Processes that make the batches; 0 if this one does."""
+        return self._samplers
+
+    def __len__(self) -> int:
+        if self._share is not None:
+            return len(self._share)
+        if not self.num_samplers:
+            return super().__len__()
+        return num_batches(len(self.input_data.node), self.num_samplers, self._settings)
+
+    def __iter__(self) -> Any:
+        run, share = self._run, self._share
+        if run is None:
+            return super().__iter__()
+        trains = bool(self._settings.get("shuffle"))
+        if self._checkpoints is not None and trains:
+            self._checkpoints.begin_loop(self)
+        size = (len(self.input_data.node), self._settings.get("batch_size", 1), len(self))
+        feed = self._start_feed() if self.num_samplers else None
+        if feed is None:
+            self._next = (self.epoch, self._next[1] if self._next[0] == self.epoch else 0)
+        first = self._next[1]
+        batches = super().__iter__() if feed is None else self._fed(feed)
+        if share is not None:
+            share.iteration = first
+            batches = share.in_step(batches)
+        points = _Points(self, self._checkpoints) if trains and self._checkpoints else None
+        return _watched(run, self._counted(batches), trains, size, feed, first, points)
+
+    def keep_in(self, checkpoints: Checkpoints) -> None:
+        """Let checkpoints know where this loader is; those that train are where they are made."""
+        self._checkpoints = checkpoints
+        checkpoints.watch(self)
+
+    def position(self, is_looping: bool) -> tuple[int, int]:
+        """Epoch and number of the next batch.
+
+        Args:
+            is_looping: Whether a loop over this goes on; one that was left goes on only if there
+                are samplers.
+        """
+        if self.num_samplers or is_looping:
+            return self._next
+        return self.epoch, 0
+
+    def go_to(self, epoch: int, batch: int) -> None:
+        """Let the next loop be this epoch, from this batch on."""
+        self._next = (epoch, batch)
+        if self._feed is not None:
+            self._feed.close()
+            self._feed = None
+        super().go_to(epoch, batch)
+        if isinstance(self.batch_sampler, SharedBatches):
+            self.batch_sampler.epoch = epoch
+
+    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The same batches, while it is known where this is."""
+        for batch in batches:
+            epoch, number = self._next
+            self._next = (epoch + 1, 0) if number + 1 == len(self) else (epoch, number + 1)
+            yield batch
+            del batch
+
+    def _for_torch(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """Settings of a loader that cuts its share itself, if no samplers do."""
+        if self._share is None or self.num_samplers:
+            return settings
+        share = self._share = replace(self._share, batches=self._share.batches.merged())
+        nodes = settings["input_nodes"]
+        num_seeds = len(nodes[1] if isinstance(nodes, tuple) else nodes)
+        batches = SharedBatches(share, num_seeds, settings.get("seed", 0))
+        theirs = {"batch_size", "shuffle", "drop_last"}
+        kept = {name: value for name, value in settings.items() if name not in theirs}
+        return {**kept, "batch_sampler": batches}
+
+    def _fed(self, feed: Feed) -> Iterator[Any]:
+        node_type = self.input_data.input_type
+        ids, order = self._seeds()
+        for batch in feed:
+            store = batch if node_type is None else batch[node_type]
+            seeds = store.n_id[: store.batch_size]
+            store.input_id = order[torch.searchsorted(ids, seeds)]
+            yield self._done(batch)
+            del batch, store, seeds
+
+    def _seeds(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Original ids of all seeds, ascending, and where each was among the input nodes."""
+        nodes = self.input_data.node
+        ids, order = nodes.sort()
+        return ids, order
+
+    def _start_feed(self) -> Feed:
+        if self._feed is None:
+            run, graph, access, keyed = self._run, self._graph, self._access, self._keyed
+            assert run is not None
+            assert graph is not None
+            assert keyed is not None
+            if access.is_homogeneous:
+                fanouts = {access.edge_types[0]: keyed.num_neighbors.get_values()}
+            else:
+                fanouts = keyed.num_neighbors.get_values(list(access.edge_types))
+            share, seeds = self._share, self.input_data.node.numpy()
+            if share is None:
+                batch_size = self._settings.get("batch_size", 1)
+                portions = portions_of(seeds, batch_size, self.num_samplers)
+            else:
+                portions = share.portions
+            self._feed = start_samplers(
+                run,
+                access,
+                graph.folder,
+                self.input_data.input_type or access.node_types[0],
+                portions,
+                len(self),
+                fanouts,
+                self._settings,
+                None if share is None else share.split,
+                self._next,
+            )
+            weakref.finalize(self, self._feed.close)
+        return self._feed
+
+
+class LinkNeighborLoader(neighbor_loader.LinkNeighborLoader):
+    """PyG's `LinkNeighborLoader`, word for word; see `headrace.graph.loader.neighbor_loader`.
+
+    Under `headrace run`, parts that stores serve are asked for there.
+    """
+
+    __signature__ = inspect.signature(neighbor_loader.LinkNeighborLoader)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        settings = _by_name(neighbor_loader.LinkNeighborLoader, args, kwargs)
+        self._run, graph = _find(settings)
+        if self._run is not None and graph is not None:
+            here: GraphAccess = find_access(graph)
+            given = settings.get("edge_label_index")
+            edge_type, links = links_of(here, graph, given)
+            settings["edge_label_index"] = links if edge_type is None else (edge_type, links)
+            _connect(self._run, graph, settings)
+            if not any(map(torch.is_tensor, given if isinstance(given, tuple | list) else [given])):
+                remedy = "give each its own, as links[:, ctx.rank :: ctx.world_size]"
+                _note_all(self._run, settings, "links", remedy)
+        self._trains = bool(settings.get("shuffle"))
+        super().__init__(**settings)
+
+    def __iter__(self) -> Any:
+        if self._run is None:
+            return super().__iter__()
+        size = (len(self.input_data.row), self.batch_size or 1, len(self))
+        return _watched(self._run, super().__iter__(), self._trains, size)
+
+
+_FED: weakref.WeakSet[NeighborLoader] = weakref.WeakSet()
+"""Who has the samplers that others start for this trainer: there is one process of each."""
+
+
+def _num_samplers(run: RunContext, settings: dict[str, Any], loader: NeighborLoader) -> int:
+    """How many processes make a new loader's batches."""
+    num_seeds = _num_seeds(settings)
+    if not can_feed(settings, num_seeds):
+        return 0
+    batch_size = int(settings.get("batch_size", 1))
+    if run.requests is None:
+        return min(run.num_samplers, batch_size, num_seeds)
+    if _FED or not run.samplers or len(run.samplers) > min(batch_size, num_seeds):
+        return 0
+    _FED.add(loader)
+    return len(run.samplers)
+
+
+def _num_seeds(settings: Mapping[str, Any]) -> int:
+    nodes = settings["input_nodes"]
+    ids = nodes[1] if isinstance(nodes, tuple) else nodes
+    return int(ids.sum()) if ids.dtype == torch.bool else len(ids)
+
+
+def _by_name(loader: Any, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    settings = dict(inspect.signature(loader).bind(*args, **kwargs).arguments)
+    settings.update(settings.pop("kwargs", {}))
+    return settings
+
+
+def _find(settings: dict[str, Any]) -> tuple[RunContext | None, PartitionedGraph | None]:
+    """The run, and the graph if it lies in parts; whoever names stores wants no others."""
+    run, data = current_run(), settings["data"]
+    if run is not None:
+        tell_parameters(run)
+        watch_gradients(run)
+    if run is None or settings.get("connect"):
+        return run, None
+    if isinstance(data, str | os.PathLike):
+        data = settings["data"] = open_graph(data)
+    if isinstance(data, PartitionedGraph) and run.parts is not None and data.folder != run.parts:
+        # A machine may have its own copy of the graph, which its stores and samplers know.
+        served = partitioned_graph.open_graph(run.parts)
+        if served.manifest == data.manifest:
+            data = settings["data"] = served
+    return run, data if isinstance(data, PartitionedGraph) else None
+
+
+def _note_all(run: RunContext, settings: dict[str, Any], what: str, remedy: str) -> None:
+    """Say that trainers do the same work, if a loader that trains is not shared among them."""
+    if run.world_size > 1 and run.rank == 0 and settings.get("shuffle"):
+        problem = f"trainers do not share a loader's {what}: each takes all that it was given"
+        tell_note(run, f"{problem}; to share them, {remedy}")
+
+
+def _connect(run: RunContext, graph: PartitionedGraph, settings: dict[str, Any]) -> None:
+    stores = run.stores_of(Path(graph.folder))
+    if stores:
+        settings["connect"] = run.connect(stores, patience_of(run))
+
+
+def _watched(
+    run: RunContext,
+    batches: Iterator[Any],
+    trains: bool,
+    size: tuple[int, int, int],
+    feed: Feed | None = None,
+    first: int = 0,
+    points: _Points | None = None,
+) -> Iterator[Any]:
+    """Batches of one epoch from the first on, while the display learns how fast they are taken."""
+    num_seeds, batch_size, num_steps = size
+    send(run.messages, ASKED)
+    began_s = told_s = time.perf_counter()
+    waited_s = 0.0
+    steps = steps_of(run) if trains else None
+    if feed is not None:
+        feed.start_measuring()
+    for number in range(first + 1, num_steps + 1):
+        if points is not None:
+            points.before_batch()
+        before_s = time.perf_counter()
+        batch = next(batches, None)
+        waited_s += time.perf_counter() - before_s
+        if batch is None:
+            return
+        if steps is not None:
+            _end_if_enough(run, steps)
+            steps.begin()
+        if points is not None:
+            points.took()
+        yield batch
+        del batch
+        if steps is not None:
+            steps.end()
+        # After the step: an epoch of few batches would seem to consist of waiting otherwise.
+        now_s = time.perf_counter()
+        if now_s - told_s >= _TELL_EVERY_S or number == num_steps:
+            told_s = now_s
+            message: dict[str, Any] = {
+                "kind": "batches",
+                "trains": trains,
+                "batch": number,
+                "num_batches": num_steps,
+                "num_samples": min((number - first) * batch_size, num_seeds),
+                "elapsed_s": now_s - began_s,
+                "waited_s": waited_s,
+                "stages": {"here_s": waited_s} if feed is None else feed.report().figures,
+            }
+            if steps is not None:
+                message["steps"] = steps.num_steps
+            send(run.messages, message)
+        if points is not None and number < num_steps:
+            points.between()
+    # The last step of an iterator may have something to do after its last batch.
+    next(batches, None)
+
+
+class _Points:
+    """Where checkpoints may be made in a loop over a loader."""
+
+    def __init__(self, loader: NeighborLoader, checkpoints: Checkpoints) -> None:
+        self._loader, self._checkpoints = loader, checkpoints
+        self.before_batch, self.took = checkpoints.before_batch, checkpoints.took
+
+    def between(self) -> None:
+        self._checkpoints.between(self._loader)
+
+
+def _end_if_enough(run: RunContext, steps: StepRecorder) -> None:
+    """End the script after as many iterations as the run is for.
+
+    All trainers come here at the same iteration. A script may do anything between its epochs, so
+    to leave it is simpler, and safer, than to hand it epochs without batches.
+    """
+    if run.iterations is not None and steps.num_steps >= run.iterations:
+        steps.close()
+        raise SystemExit(0)

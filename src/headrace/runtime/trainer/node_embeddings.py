@@ -1,0 +1,161 @@
+"""Embeddings of a trainer: learnable rows of nodes, in the stores of the run or in this process."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from headrace.core.errors import SpecError
+from headrace.graph.format.partitioned_graph import PartitionedGraph
+from headrace.graph.store.client import StoreClient
+from headrace.graph.store.embedding_service import Embeddings
+from headrace.graph.store.embedding_table import EmbeddingSpec
+from headrace.graph.store.in_process import DirectChannel
+from headrace.graph.store.service import Operations
+from headrace.graph.store.shard import open_shard
+from headrace.rpc.limits import Limits
+from headrace.runtime.protocol.run_context import RunContext
+from headrace.runtime.trainer.sampler_client import patience_of
+from headrace.training.ddp import STEP, from_first_trainer
+from headrace.training.node_embedding import EmbeddingTable, NodeEmbedding
+
+_EPS = {"adagrad": 1e-10}
+"""Of torch's optimizers, where it is not 1e-8."""
+
+
+class NodeEmbeddings:
+    """All embeddings of a trainer.
+
+    Args:
+        run: Says where stores are; none to keep all rows in this process.
+        device: Where rows go.
+    """
+
+    def __init__(self, run: RunContext | None, device: torch.device) -> None:
+        self._run, self._device = run, device
+        self._stores: list[StoreClient] = []
+        self._tables: dict[str, EmbeddingTable] = {}
+
+    def make(
+        self, graph: PartitionedGraph, name: str, node_type: str | None, lr: float, **spec: Any
+    ) -> tuple[NodeEmbedding, KeptTable]:
+        """Make one, on all trainers; the group of trainers is met already.
+
+        Args:
+            graph: Of the run.
+            name: Of the embedding; also of the node type, if that is not given.
+            node_type: Whose rows.
+            lr: Step size.
+            **spec: Of `EmbeddingSpec`.
+
+        Returns:
+            The module, and what checkpoints keep of it.
+
+        Raises:
+            SpecError: There is no such node type, or a setting is wrong.
+            StoreError: A store is gone, or trainers disagree.
+        """
+        if name in self._tables:
+            raise SpecError(f"there is an embedding {name!r} already", "make it once, and share it")
+        node_type = _node_type(graph, name, node_type)
+        rank, num_trainers = (0, 1) if self._run is None else (self._run.rank, self._run.world_size)
+        table = EmbeddingTable(
+            graph,
+            node_type,
+            name,
+            _spec(name, node_type, num_trainers, spec),
+            self._reach(graph),
+            rank,
+            lr,
+        )
+        self._tables[name] = table
+        module = NodeEmbedding(table, self._device, lambda: STEP.weight)
+        return module, KeptTable(table, rank, lambda: from_first_trainer(0.0, self._device))
+
+    def step(self) -> None:
+        """Let all of them learn what was collected; all trainers must ask."""
+        # First to all stores, then wait: they work side by side.
+        for wait in [table.begin_step() for table in self._tables.values()]:
+            wait()
+
+    def close(self) -> None:
+        """Leave the stores."""
+        for store in self._stores:
+            store.close()
+        self._stores.clear()
+
+    def _reach(self, graph: PartitionedGraph) -> list[StoreClient]:
+        """A client for each part."""
+        if not self._stores:
+            run = self._run
+            stores = () if run is None else run.stores_of(graph.folder, with_own=True)
+            connect = {} if run is None else run.connect(stores, patience_of(run))
+            for part in range(graph.num_parts):
+                if part in connect:
+                    self._stores.append(connect[part]())
+                elif run is None or run.world_size == 1:
+                    self._stores.append(_in_process(graph, part))
+                else:
+                    raise SpecError(
+                        f"no store serves part {part}, and trainers cannot share its rows",
+                        "let stores serve all parts",
+                    )
+        return self._stores
+
+
+class KeptTable:
+    """What checkpoints keep of an embedding; rank 0 puts it back, and the others wait.
+
+    Args:
+        table: The rows.
+        rank: Of this trainer.
+        wait: Waits for rank 0.
+    """
+
+    def __init__(self, table: EmbeddingTable, rank: int, wait: Callable[[], object]) -> None:
+        self._table, self._rank, self._wait = table, rank, wait
+
+    def state_dict(self) -> dict[str, Any]:
+        """All rows, from all stores."""
+        return self._table.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put all rows back into the stores; all trainers must ask."""
+        if self._rank == 0:
+            self._table.load_state_dict(state)
+        else:
+            self._table.take_settings(state)
+        self._wait()
+
+
+def _in_process(graph: PartitionedGraph, part: int) -> StoreClient:
+    shard = open_shard(graph, part)
+    return StoreClient(DirectChannel(Operations(shard, Limits(), embeddings=Embeddings(shard))))
+
+
+def _node_type(graph: PartitionedGraph, name: str, given: str | None) -> str:
+    types = graph.node_types
+    found = given or (name if name in types else types[0] if len(types) == 1 else None)
+    if found not in types:
+        what = f"there are no nodes of type {given!r}" if given else f"{name!r} is no node type"
+        raise SpecError(what, f"say node_type=..., one of {', '.join(types)}")
+    return found
+
+
+def _spec(name: str, node_type: str, num_trainers: int, given: Mapping[str, Any]) -> EmbeddingSpec:
+    # Rows of the same node in two embeddings should differ.
+    text = f"{given['seed']}/{node_type}/{name}".encode()
+    seed = int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
+    settings = {"eps": _EPS.get(given["optimizer"], 1e-8), **given, "seed": seed}
+    try:
+        return EmbeddingSpec(**settings, num_trainers=num_trainers)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise SpecError(
+            f"the embedding {name!r}: {where}: {first['msg']}", "see ctx.embedding"
+        ) from None

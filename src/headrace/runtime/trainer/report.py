@@ -1,0 +1,55 @@
+"""Figures that a training script reports."""
+
+from __future__ import annotations
+
+import math
+import sys
+from contextlib import suppress
+from typing import Any, SupportsFloat
+
+from headrace.core.errors import SpecError
+from headrace.runtime.protocol.finite_check import check_figures
+from headrace.runtime.protocol.run_context import current_run
+from headrace.runtime.protocol.trainer_messages import line_of, send
+
+_PLAIN = (bool, int, float, str)
+
+
+def report(**figures: SupportsFloat | str) -> None:
+    """Show figures of a training script: under `headrace run` in its display, else as a line.
+
+    Args:
+        **figures: By name; `epoch`, `loss` and `accuracy` have a place of their own. Tensors of
+            one number are fine.
+
+    Raises:
+        SpecError: A figure is neither a number nor a text.
+        NotFiniteError: A loss is not finite, and the run does not allow that.
+
+    Example:
+        >>> import headrace
+        >>> headrace.report(epoch=3, loss=0.25)
+        epoch 3  loss 0.25
+    """
+    plain = {name: _plain(name, value) for name, value in figures.items()}
+    run = current_run()
+    if run is None:
+        sys.stdout.write(line_of(plain) + "\n")
+        sys.stdout.flush()
+        return
+    send(run.messages, {"kind": "report", "figures": plain})
+    check_figures(run, plain)
+
+
+def _plain(name: str, value: Any) -> Any:
+    """What JSON knows: a number of numpy or torch is taken out of its box."""
+    if not isinstance(value, _PLAIN) and hasattr(value, "item"):
+        with suppress(ValueError, RuntimeError, TypeError):
+            value = value.item()
+    if not isinstance(value, _PLAIN):
+        raise SpecError(
+            f"{name} was reported as {type(value).__name__}", "report a number or a text"
+        )
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -1,0 +1,52 @@
+"""What a trainer's process records of its steps, if its run wants to know."""
+
+from __future__ import annotations
+
+import atexit
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from headrace.rpc.call_meter import MeasuredChannel
+from headrace.rpc.channel import Channel
+from headrace.runtime.protocol.run_context import RunContext
+from headrace.tracing.task_trace import Recorder, StepRecorder
+from headrace.training.parameter_server.types import Exchange
+
+
+def steps_of(run: RunContext) -> StepRecorder | None:
+    """Records the steps of this process; none if the run records nothing."""
+    return None if run.trace is None else _open(run.trace, run.task)
+
+
+def measured_parts(
+    run: RunContext, channel: Channel, sampler: str, batches_per_epoch: int, num_lanes: int = 1
+) -> Channel:
+    """A channel to a sampler on another machine, whose parts are recorded."""
+    steps = steps_of(run)
+    if steps is None:
+        return channel
+    note = steps.taking_from(sampler, batches_per_epoch, num_lanes)
+    return MeasuredChannel(channel, steps.clock, lambda: note)
+
+
+def note_exchanges(steps: StepRecorder, task: str, exchanges: Sequence[Exchange]) -> None:
+    """Record what a step has moved between a trainer and all parameter servers."""
+    for each in exchanges:
+        there_s, back_s = each.moving_s
+        n, start_s, end_s = each.iteration, each.start_s, each.end_s
+        steps.moved(task, each.server, n, each.sent_bytes, start_s, start_s + there_s)
+        steps.moved(each.server, task, n, each.got_bytes, end_s - back_s, end_s)
+    steps.exchange(
+        min(each.start_s for each in exchanges),
+        max(each.end_s for each in exchanges),
+        sum(each.sent_bytes for each in exchanges),
+    )
+
+
+@lru_cache(maxsize=1)
+def _open(path: Path, task: str) -> StepRecorder:
+    steps = StepRecorder(Recorder(path, task, time.monotonic))
+    atexit.register(steps.close)
+    return steps

@@ -1,0 +1,139 @@
+"""What all shells have in common."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from headrace.linux.network import interface_of, nic_bytes, rss_bytes, write_private
+from headrace.prefork.client import ForkLease
+from headrace.prefork.identity import namespace, own_version
+from headrace.runtime.run_dir.temp_dirs import PREFIX, remove_forgotten
+from headrace.runtime.workers.task_process import GRACE_S, URGENT_GRACE_S, Child, how_ended
+
+READ_BYTES = 1 << 20
+"""What is read of a file with one call."""
+
+
+class Shell:
+    """Stands for one task on its machine. Every method answers at once.
+
+    Args:
+        task: Name of the task.
+        machine: Name of the machine.
+    """
+
+    preload = "graph"
+    """Which fork server starts its process; see `workers.fork_server.PRELOADS`."""
+
+    def __init__(self, task: str, machine: str) -> None:
+        self.task, self.machine = task, machine
+        self._child: Child | None = None
+        above = Path(tempfile.gettempdir())
+        remove_forgotten(above)
+        prefix = f"{PREFIX}{namespace()}.{os.getpid()}-{task}-"
+        self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir=above))
+        self.log_path = self.folder / f"{task}.log"
+        self.trace_path = self.folder / f"trace-{task}.jsonl"
+        self.address = ""
+        self._interface: str | None = None
+        self._lease = ForkLease(self.preload)
+
+    def hello(self) -> dict[str, Any]:
+        """Where this shell is, found out from inside."""
+        import ray
+
+        context = ray.get_runtime_context()
+        self.address = ray.util.get_node_ip_address()
+        self._interface = interface_of(self.address)
+        return {
+            "task": self.task,
+            "version": own_version(),
+            "python": sys.version_info[:2],
+            "node_id": context.get_node_id(),
+            "address": self.address,
+            "interface": self._interface,
+            "pid": os.getpid(),
+            "gpus": [str(number) for number in ray.get_gpu_ids()],
+            "folder": str(self.folder),
+        }
+
+    def state(self) -> dict[str, Any]:
+        """How the process is; see `_more` of each shell for what else."""
+        child = self._child
+        code = None if child is None else child.code
+        state: dict[str, Any] = {
+            "pid": None if child is None or code is not None else child.pid,
+            "code": code,
+            "log_bytes": _size(self.log_path),
+            "trace_bytes": _size(self.trace_path),
+        }
+        if child is not None and code is None:
+            state["rss_bytes"] = rss_bytes(child.pid)
+        if child is not None and code is not None:
+            state["how"] = how_ended(code)
+            state["said"] = child.last_words() if code else ""
+            state["ended_ago_s"] = child.ended_ago_s
+        return {**state, **self._more()}
+
+    def nic(self) -> tuple[int, int] | None:
+        """Bytes in and out of the machine's card since it exists."""
+        return None if self._interface is None else nic_bytes(self._interface)
+
+    def log(self, offset: int) -> bytes:
+        """What the process printed, from some byte on."""
+        return _read(self.log_path, offset)
+
+    def trace(self, offset: int) -> bytes:
+        """What the process measured, from some byte on."""
+        return _read(self.trace_path, offset)
+
+    def clock(self) -> float:
+        """The clock of this machine that traces use."""
+        return time.monotonic()
+
+    def stop(self, is_urgent: bool) -> None:
+        """Ask the process to end; `state` says when it has.
+
+        Args:
+            is_urgent: Whether somebody has failed, and others may wait for it in vain.
+        """
+        if self._child is not None:
+            self._child.stop(URGENT_GRACE_S if is_urgent else GRACE_S)
+
+    def close(self) -> None:
+        """End whatever is left, and remove the folder."""
+        if self._child is not None:
+            self._child.end()
+        self._lease.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _more(self) -> dict[str, Any]:
+        return {}
+
+    def _write_keys(self, credentials: bytes) -> Path:
+        path = self.folder / "keys"
+        if not path.exists():
+            write_private(path, credentials)
+        return path
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _read(path: Path, offset: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(READ_BYTES)
+    except OSError:
+        return b""

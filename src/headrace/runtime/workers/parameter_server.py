@@ -1,0 +1,48 @@
+"""The shell of a parameter server."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from headrace.linux.network import ready_port
+from headrace.runtime.workers.base import Shell
+from headrace.runtime.workers.task_process import Child
+
+
+class ServerShell(Shell):
+    """Runs a parameter server."""
+
+    preload = "train"
+
+    def __init__(self, task: str, machine: str) -> None:
+        super().__init__(task, machine)
+        self._ready = self.folder / "ready"
+
+    def start(self, config: dict[str, Any], credentials: bytes) -> None:
+        """Start the server.
+
+        Args:
+            config: A `ServerConfig` without what only this machine knows.
+            credentials: What `Credentials.save` would write.
+        """
+        own = {
+            "task": self.task,
+            "credentials": str(self._write_keys(credentials)),
+            "ready": str(self._ready),
+            "trace": str(self.trace_path),
+        }
+        path = self.folder / "server.json"
+        path.write_text(json.dumps({**config, **own}), encoding="utf-8")
+        command = [
+            sys.executable,
+            "-m",
+            "headrace.training.parameter_server",
+            "--config",
+            str(path),
+        ]
+        self._child = Child(command, self.log_path, lease=self._lease)
+
+    def _more(self) -> dict[str, Any]:
+        return {"port": ready_port(self._ready)}

@@ -1,0 +1,139 @@
+"""The shell of a sampler, whose process starts when its trainer's loader asks for it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from headrace.runtime.workers.base import Shell
+from headrace.runtime.workers.task_process import Child, how_ended
+
+_MAX_TRIES = 3
+"""How often a process is started again that was ended before it listened."""
+
+
+class SamplerShell(Shell):
+    """Runs a sampler, anew for each loader that it feeds."""
+
+    def __init__(self, task: str, machine: str) -> None:
+        super().__init__(task, machine)
+        self._settings: dict[str, Any] = {}
+        self._begun = 0
+        self._last: tuple[dict[str, Any], bytes | None, str | None, str] | None = None
+        self._restarts = self._num_early = 0
+        self._why = ""
+        self._place: dict[str, Any] = {}
+
+    def prepare(
+        self, settings: dict[str, Any], credentials: bytes, seeds: dict[str, list[bytes]]
+    ) -> None:
+        """Take what every sampler process here is told.
+
+        Args:
+            settings: Fields of `SamplerConfig` that only the run knows.
+            credentials: What `Credentials.save` would write.
+            seeds: Files of `numpy.save` by split: the seeds of each lane of this sampler.
+        """
+        own = {"task": self.task, "machine": self.machine, "trace": str(self.trace_path)}
+        self._settings = {**settings, **own, "credentials": str(self._write_keys(credentials))}
+        for split, lanes in seeds.items():
+            for lane, data in enumerate(lanes):
+                self._seeds_path(split, lane).write_bytes(data)
+
+    def begin(
+        self, config: dict[str, Any], seeds: bytes | None, split: str | None, trainer_machine: str
+    ) -> None:
+        """Start a process for a loader; one that fed another loader before ends.
+
+        Args:
+            config: A `SamplerConfig` without what only the run knows.
+            seeds: File of `numpy.save`; none for those that the plan gives this sampler ...
+            split: ... of this split.
+            trainer_machine: Where the trainer is.
+        """
+        if self._child is not None:
+            self._child.end()
+        self._last = (config, seeds, split, trainer_machine)
+        self._begun += 1
+        number = self._begun
+        path = self._seeds_path(split, 0)
+        further = [
+            {**lane, "seeds": str(self._seeds_path(split, number))}
+            for number, lane in enumerate(config.get("further", ()), 1)
+        ]
+        if seeds is not None:
+            path = self.folder / f"seeds-{number}.npy"
+            path.write_bytes(seeds)
+        listen: dict[str, Any] = {"ready": str(self.folder / f"ready-{number}")}
+        if trainer_machine == self.machine:
+            socket_path = str(self.folder / f"parts-{number}")
+            listen["path"], self._place = socket_path, {"socket": socket_path}
+        else:
+            listen["host"], self._place = self.address, {"host": self.address}
+        self._place |= {"task": self.task, "machine": self.machine}
+        own = {"seeds": str(path), "further": further, "listen": listen}
+        own["waits"] = str(self.folder / f"waits-{number}")
+        whole = {**config, **self._settings, **own}
+        file = self.folder / f"sampler-{number}.json"
+        file.write_text(json.dumps(whole), encoding="utf-8")
+        command = [sys.executable, "-m", "headrace.graph.sampler_worker", "--config", str(file)]
+        self._child = Child(command, self.log_path, lease=self._lease)
+
+    def begin_again(self, epoch: int, batch: int, why: str) -> None:
+        """Start another process for the same loader, as the trainer has lost the last one.
+
+        Args:
+            epoch: Where it begins ...
+            batch: ... and with which batch of it.
+            why: What the trainer says of the last one.
+        """
+        if self._last is None:
+            return
+        config, seeds, split, trainer_machine = self._last
+        self._restarts += 1
+        self._why = why
+        first = {"first_epoch": epoch, "first_batch": batch}
+        self.begin({**config, **first}, seeds, split, trainer_machine)
+
+    def _seeds_path(self, split: str | None, lane: int) -> Path:
+        return self.folder / f"{split}-{lane}.npy"
+
+    def _mends(self) -> bool:
+        is_patient = self._last is not None and bool(self._last[0].get("patience_s"))
+        return is_patient and self._num_early < _MAX_TRIES
+
+    def _first(self) -> tuple[int, int]:
+        config = {} if self._last is None else self._last[0]
+        return config.get("first_epoch", 0), config.get("first_batch", 0)
+
+    def _more(self) -> dict[str, Any]:
+        """How often the trainer lost a process here, why the last time, and who is waited for."""
+        try:
+            waits_for = (self.folder / f"waits-{self._begun}").read_text(encoding="utf-8")
+        except OSError:
+            waits_for = ""
+        return {"restarts": self._restarts, "why": self._why, "waits_for": waits_for}
+
+    def place(self) -> dict[str, Any] | None:
+        """Where the newest process listens; an `error` if it has ended, none if it is not ready."""
+        try:
+            ready = json.loads((self.folder / f"ready-{self._begun}").read_text(encoding="ascii"))
+        except OSError:
+            code = None if self._child is None else self._child.code
+            if code is None:
+                return None
+            if code < 0 and self._mends():
+                # Whatever ended it is not its own fault: it would have said so.
+                self._num_early += 1
+                self.begin_again(*self._first(), f"{self.task} {how_ended(code)}")
+                return None
+            said = "" if self._child is None else self._child.last_words()
+            problem = f"{self.task} on {self.machine} did not start: {said or f'code {code}'}"
+            remedy = f"see `headrace logs --task {self.task}`"
+            return {"error": {"problem": problem, "remedy": remedy}}
+        self._num_early = 0
+        if "host" in self._place:
+            return {**self._place, "port": ready["port"]}
+        return self._place

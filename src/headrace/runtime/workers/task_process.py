@@ -1,0 +1,228 @@
+"""A process that lives as long as its shell wants, and never longer than it."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from headrace.prefork.client import ForkedProcess, ForkLease, ForkUnavailableError
+
+GRACE_S = 30.0
+"""How long a process may take to end before it is killed: trainers save after their step."""
+
+URGENT_GRACE_S = 4.0
+"""The same where somebody has failed: what waits for the one that failed does not end."""
+
+_WORDS_BYTES = 8192
+_WARNING = "[W"
+"""How torch begins those of its own: `[W1115 13:40:00 socket.cpp:207] ...`."""
+
+
+class Child:
+    """One process in a session of its own, whose output goes to a file.
+
+    Must be made by the main thread: a child ends with the thread that started it.
+
+    Args:
+        command: What to run.
+        log: File for what it prints; added to.
+        environment: All of its environment.
+        folder: Where it runs.
+        end_by: Signal that asks it to end; without one it is asked by closing its input.
+        lease: Of a fork server that starts it, if that can; else it is started anew.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        end_by: signal.Signals | None = None,
+        lease: ForkLease | None = None,
+    ) -> None:
+        self._log, self._end_by = log, end_by
+        self._began_bytes = log.stat().st_size if log.exists() else 0
+        self._kill_s = self._repeat_s = math.inf
+        self._ended_s: float | None = None
+        self._code: int | None = None
+        self._input: int | None = None
+        if end_by is None:
+            stdin, self._input = os.pipe()
+        else:
+            stdin = os.open(os.devnull, os.O_RDONLY)
+        variables = dict(os.environ if environment is None else environment)
+        try:
+            with log.open("ab") as output:
+                self._process = _start(
+                    command, stdin, output.fileno(), variables, folder or Path.cwd(), end_by, lease
+                )
+        finally:
+            os.close(stdin)
+        # For whoever wants to know which processes are this task's.
+        log.with_suffix(".pid").write_text(str(self.pid), encoding="ascii")
+        threading.Thread(target=self._watch, name="end of the child", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """Number of the process."""
+        return self._process.pid
+
+    @property
+    def code(self) -> int | None:
+        """How it ended; none while it lives. What it started in its session ends with it."""
+        if self._ended_s is None:
+            now_s = time.monotonic()
+            if now_s >= self._kill_s:
+                self._kill()
+            elif now_s >= self._repeat_s:
+                self._repeat_s = math.inf
+                self._ask_to_end()
+            return None
+        if self._code is None:
+            # Before its number is free for others, which the group still has.
+            self._kill()
+            self._code = self._process.reap()
+            self._close_input()
+        return self._code
+
+    @property
+    def ended_ago_s(self) -> float:
+        """How long it has been gone."""
+        return 0.0 if self._ended_s is None else time.monotonic() - self._ended_s
+
+    def stop(self, grace_s: float = URGENT_GRACE_S) -> None:
+        """Ask it to end; `code` asks again halfway through the grace period, and kills it after.
+
+        Asked again with less time, it gets less.
+        """
+        if self.code is not None:
+            return
+        now_s, is_first = time.monotonic(), math.isinf(self._kill_s)
+        if now_s + grace_s < self._kill_s:
+            self._kill_s, self._repeat_s = now_s + grace_s, now_s + grace_s / 2
+        if is_first:
+            self._ask_to_end()
+
+    def end(self, grace_s: float = 1.0) -> None:
+        """Stop it and wait."""
+        self.stop(grace_s)
+        while self.code is None:
+            time.sleep(0.01)
+
+    def last_words(self) -> str:
+        """The last line it printed that looks like an error, else the last one, but warnings."""
+        try:
+            with self._log.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(self._began_bytes, size - _WORDS_BYTES))
+                lines = file.read().decode(errors="replace").splitlines()
+        except OSError:
+            return ""
+        said = [line.strip() for line in lines if line.strip() and not line.startswith(_WARNING)]
+        errors = [line for line in said if "error" in line.lower()]
+        return (errors or said or [""])[-1][:500]
+
+    def _ask_to_end(self) -> None:
+        if self._end_by is None:
+            self._close_input()
+        else:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, self._end_by)
+
+    def _close_input(self) -> None:
+        if self._input is not None:
+            os.close(self._input)
+            self._input = None
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def _watch(self) -> None:
+        self._process.wait()
+        self._ended_s = time.monotonic()
+
+
+class SpawnedProcess:
+    """A child of this process."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        stdin: int,
+        output: int,
+        environment: Mapping[str, str],
+        folder: Path,
+    ) -> None:
+        self._process = subprocess.Popen(
+            command,
+            stdin=stdin,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            cwd=folder,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        """Number of the process."""
+        return self._process.pid
+
+    def wait(self) -> None:
+        """Wait until it has ended; its number stays taken until `reap`."""
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+
+    def reap(self) -> int:
+        """Free its number; the exit code, negative for a signal."""
+        return self._process.wait()
+
+
+def _start(
+    command: Sequence[str],
+    stdin: int,
+    output: int,
+    environment: Mapping[str, str],
+    folder: Path,
+    end_by: signal.Signals | None,
+    lease: ForkLease | None,
+) -> ForkedProcess | SpawnedProcess:
+    if lease is not None:
+        with suppress(ForkUnavailableError):
+            return lease.fork(command, environment, folder, stdin, output)
+    with _signal_works(end_by):
+        return SpawnedProcess(command, stdin, output, environment, folder)
+
+
+@contextmanager
+def _signal_works(number: signal.Signals | None) -> Iterator[None]:
+    """See that a child does not ignore a signal only because whoever starts it does."""
+    if number is None:
+        yield
+        return
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def how_ended(code: int) -> str:
+    """What became of a process, for messages."""
+    if code >= 0:
+        return f"ended with code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = ", perhaps because memory was full" if name == "SIGKILL" else ""
+    return f"was ended by {name}{hint}"

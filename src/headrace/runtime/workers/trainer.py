@@ -1,0 +1,219 @@
+"""The shell of a trainer: it runs the user's script and speaks for it."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+import time
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.linux.network import free_port
+from headrace.runtime.workers.base import Shell
+from headrace.runtime.workers.task_process import Child
+
+_ANSWER_S = 120.0
+_SAMPLERS_S = 120.0
+_LOOK_S = 0.1
+_BEFORE = ("HEADRACE_RUN", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+
+
+class TrainerShell(Shell):
+    """Runs the script of one trainer."""
+
+    preload = "train"
+
+    def __init__(self, task: str, machine: str) -> None:
+        super().__init__(task, machine)
+        self._samplers: Sequence[Any] = ()
+        self._inbox: Any = None
+        self._requests: Any = None
+
+    def free_port(self) -> int:
+        """A port of this machine for trainers to meet at."""
+        return free_port(self.address)
+
+    def start(
+        self,
+        context: dict[str, Any],
+        credentials: bytes,
+        seeds: Mapping[str, bytes],
+        environment: Mapping[str, str],
+        command: Sequence[str],
+        code: bytes | None,
+        samplers: Sequence[Any],
+        resume: Mapping[str, bytes],
+    ) -> None:
+        """Start the script.
+
+        Args:
+            context: A `RunContext` without what only this machine knows.
+            credentials: What `Credentials.save` would write.
+            seeds: Files for the folder `seeds`, by name.
+            environment: Variables to set.
+            command: The script, as its path in the code, and its arguments.
+            code: The user's folder as a zip file; none if it is where this process runs.
+            samplers: Shells of this trainer's samplers, in order.
+            resume: Files of the checkpoint to go on from, by name; none to begin.
+        """
+        from headrace.runtime.protocol.sampler_requests import AskServer
+        from headrace.runtime.protocol.trainer_messages import Inbox
+
+        self._samplers = samplers
+        self._inbox = Inbox(self.folder / "messages")
+        self._requests = AskServer(self.folder / "requests", self._answer)
+        for name in ("seeds", "output", "resume"):
+            (self.folder / name).mkdir()
+        for name, data in seeds.items():
+            (self.folder / "seeds" / name).write_bytes(data)
+        for name, data in resume.items():
+            (self.folder / "resume" / name).write_bytes(data)
+        checkpoint = next((name for name in resume if name.endswith(".pt")), None)
+        own = {
+            "task": self.task,
+            "machine": self.machine,
+            "messages": str(self.folder / "messages"),
+            "requests": str(self.folder / "requests"),
+            "credentials": str(self._write_keys(credentials)),
+            "log": str(self.folder / "samplers.log"),
+            "trace": str(self.trace_path),
+            "output": str(self.folder / "output"),
+            "resume": None if checkpoint is None else str(self.folder / "resume" / checkpoint),
+            "seeds": str(self.folder / "seeds"),
+        }
+        import json
+
+        path = self.folder / "context.json"
+        path.write_text(json.dumps({**context, **own}), encoding="utf-8")
+        where = self._unpack(code)
+        variables = {name: value for name, value in os.environ.items() if name not in _BEFORE}
+        variables |= {**environment, "HEADRACE_RUN": str(path), "PYTHONUNBUFFERED": "1"}
+        if self._interface is not None:
+            variables.setdefault("GLOO_SOCKET_IFNAME", self._interface)
+            variables.setdefault("NCCL_SOCKET_IFNAME", self._interface)
+        begin = [sys.executable, "-m", "headrace.runtime.trainer", str(os.getpid())]
+        self._child = Child(
+            [*begin, self.machine, *command],
+            self.log_path,
+            variables,
+            where,
+            end_by=signal.SIGINT,
+            lease=self._lease,
+        )
+
+    def output(self, name: str, offset: int) -> bytes:
+        """A piece of a file that the script keeps."""
+        path = (self.folder / "output" / name).resolve()
+        if not path.is_relative_to((self.folder / "output").resolve()) or not path.is_file():
+            return b""
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(1 << 22)
+
+    def close(self) -> None:
+        """End whatever is left, and remove the folder."""
+        if self._requests is not None:
+            self._requests.close()
+        if self._inbox is not None:
+            self._inbox.close()
+            self._inbox = None
+        super().close()
+
+    def _more(self) -> dict[str, Any]:
+        if self._inbox is None:
+            return {"messages": []}
+        kept = self.folder / "output"
+        # Hidden ones are being written, and have gone when somebody looks closer.
+        files = [each.name for each in os.scandir(kept) if each.is_file() and each.name[0] != "."]
+        sidecars = {path.name: path for path in (kept / "checkpoints").glob("checkpoint-*.json")}
+        return {
+            "messages": list(self._inbox.receive(0)),
+            "output": files,
+            "checkpoints": {name: _text(path) for name, path in sidecars.items()},
+        }
+
+    def _unpack(self, code: bytes | None) -> Path:
+        if code is None:
+            return Path.cwd()
+        where = self.folder / "code"
+        with zipfile.ZipFile(io.BytesIO(code)) as archive:
+            archive.extractall(where)
+        return where
+
+    def _answer(self, request: dict[str, Any]) -> Mapping[str, Any]:
+        """Start samplers of the trainer, or one in another's place; in a thread of the request."""
+        from headrace.core.errors import SpecError
+
+        kind = request.get("kind")
+        if kind == "start_samplers":
+            return {"places": self._start_samplers(request)}
+        if kind == "replace_sampler":
+            return {"places": self._replace_sampler(request)}
+        raise SpecError(f"{kind!r} is no request", "ask for start_samplers or replace_sampler")
+
+    def _start_samplers(self, request: Mapping[str, Any]) -> list[Any]:
+        from headrace.core.errors import SpecError
+
+        configs, seeds = request["configs"], request["seeds"]
+        if len(configs) != len(self._samplers):
+            raise SpecError(
+                f"{self.task} asked for {len(configs)} samplers, the plan gives it "
+                f"{len(self._samplers)}",
+                "use one version of headrace",
+            )
+        began = [
+            shell.begin.remote(
+                config,
+                None if path is None else Path(path).read_bytes(),
+                request.get("split"),
+                self.machine,
+            )
+            for shell, config, path in zip(self._samplers, configs, seeds, strict=True)
+        ]
+        return self._places(self._samplers, began)
+
+    def _replace_sampler(self, request: Mapping[str, Any]) -> list[Any]:
+        shell = self._samplers[request["sampler"]]
+        again = (request["epoch"], request["batch"], request["why"])
+        return self._places([shell], [shell.begin_again.remote(*again)])
+
+    def _places(self, samplers: Sequence[Any], began: Sequence[Any]) -> list[Any]:
+        """Where samplers listen, once all of them do."""
+        import ray
+
+        from headrace.core.errors import RunError
+
+        end_s = time.monotonic() + _SAMPLERS_S
+        try:
+            ray.get(began, timeout=_ANSWER_S)
+            while True:
+                places = ray.get([shell.place.remote() for shell in samplers], timeout=_ANSWER_S)
+                for place in places:
+                    if place is not None and "error" in place:
+                        raise RunError(place["error"]["problem"], place["error"]["remedy"])
+                if None not in places:
+                    return list(places)
+                if time.monotonic() > end_s:
+                    late = places.index(None)
+                    raise RunError(
+                        f"sampler {late} of {self.task} does not listen after {_SAMPLERS_S:.0f} s",
+                        "see its log with `headrace logs`",
+                    )
+                time.sleep(_LOOK_S)
+        except ray.exceptions.RayError as error:
+            raise RunError(
+                f"a sampler of {self.task} cannot be started: {type(error).__name__}",
+                "see whether its machine works, and run again",
+            ) from None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        # Removed meanwhile, as there are newer ones.
+        return ""

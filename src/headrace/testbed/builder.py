@@ -1,0 +1,201 @@
+"""How a testbed is made, changed and removed, by whoever has locked its name."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from headrace.core.cluster import Cluster
+from headrace.core.errors import RunError, SpecError
+from headrace.linux import htb
+from headrace.testbed import cgroups, machines, network, processes, ray_nodes, state_file
+from headrace.testbed import limits as shaping
+from headrace.testbed.layout import Host, Layout, Shape, lay_out
+
+_RAY_START_S = 120.0
+_END_S = 60.0
+_NEEDED = ("ip", "unshare", "sh")
+
+
+def check_is_root() -> None:
+    """Refuse others.
+
+    Raises:
+        SpecError: This user is another one.
+    """
+    if os.geteuid() != 0:
+        raise SpecError(
+            "making network namespaces needs root", "run it with sudo, or as root in a container"
+        )
+
+
+def check_can_make(with_ray: bool) -> None:
+    """Refuse early what cannot be done here.
+
+    Raises:
+        SpecError: A program is missing, or rights are.
+        MissingExtraError: Ray is missing.
+    """
+    missing = [program for program in _NEEDED if shutil.which(program) is None]
+    if missing:
+        raise SpecError(
+            f"a testbed is made with {', '.join(missing)}, which this machine does not have",
+            "install iproute2 and util-linux (Linux only)",
+        )
+    check_is_root()
+    if with_ray:
+        ray_nodes.check_ray()
+
+
+def find_shape(shaped: bool, cores: float | None) -> Shape | None:
+    """Where limits can be had on this machine; none if they are not wanted.
+
+    Raises:
+        SpecError: They cannot be had.
+        MissingExtraError: pyroute2 is missing.
+    """
+    if not shaped:
+        if cores is not None:
+            raise SpecError("only a shaped testbed shares out cores", "add --shaped")
+        return None
+    htb.check_pyroute2()
+    if cores is None:
+        cores = float(len(os.sched_getaffinity(0)))
+    return Shape(cores, cgroups.find_top())
+
+
+def _lay_out(cluster: Cluster, name: str, with_ray: bool, shape: Shape | None) -> Layout:
+    taken = network.taken_subnets()
+    for other in state_file.names():
+        # One of another version has namespaces of its own, in which a subnet may be used again.
+        with suppress(SpecError):
+            if other != name and (known := state_file.read(other)) is not None:
+                taken.add(known.subnet)
+    layout = lay_out(cluster, name, processes.boot_id(), with_ray, taken, shape)
+    if with_ray:
+        for host in layout.hosts:
+            ray_nodes.node_command(layout, host)  # refuses what Ray cannot have, before all else
+    for namespace in layout.namespaces:
+        if (network.NAMESPACES / namespace).exists():
+            raise SpecError(
+                f"network namespace {namespace} exists, and no testbed has made it",
+                f"remove it (ip netns del {namespace}) or choose another --name",
+            )
+    for host in layout.hosts:
+        if host.cgroup is not None and host.cgroup.exists():
+            raise SpecError(
+                f"control group {host.cgroup} exists, and no testbed has made it",
+                f"remove it (rmdir {host.cgroup}) or choose another --name",
+            )
+    return layout
+
+
+def as_asked(old: Layout, cluster: Cluster, with_ray: bool, shape: Shape | None) -> Layout:
+    """A testbed that is up, with the limits that it shall have now.
+
+    Raises:
+        SpecError: It has other machines, or has limits and shall have none, or the reverse.
+    """
+    new = lay_out(cluster, old.name, old.boot_id, with_ray, (), shape)
+    if not old.is_of(new):
+        is_limit = old.is_shaped != new.is_shaped
+        with_what = ("no limits" if new.is_shaped else "limits") if is_limit else "other machines"
+        raise SpecError(
+            f"testbed {old.name!r} is up with {with_what}",
+            f"take it down (headrace testbed down --name {old.name}) or choose a --name",
+        )
+    hosts = []
+    for host, wanted in zip(old.hosts, new.hosts, strict=True):
+        if wanted.limits is not None and host.limits != wanted.limits:
+            shaping.change_links(old, host, wanted.limits)
+            host = host.model_copy(update={"limits": wanted.limits})
+            shaping.limit_cores(host)
+        hosts.append(host)
+    return _rewrite(old, hosts)
+
+
+def set_nic(layout: Layout, name: str, in_bytes_per_s: float, out_bytes_per_s: float) -> Layout:
+    """Change a network card.
+
+    Raises:
+        SpecError: There is no such machine, it has no limits, or a rate is not above 0.
+        RunError: Its network card is gone.
+    """
+    changed = layout.host(name)
+    if changed.limits is None:
+        raise SpecError(
+            f"machine {name} of testbed {layout.name!r} has no limits to change",
+            "take the testbed down and bring it up with --shaped",
+        )
+    if not (in_bytes_per_s > 0 and out_bytes_per_s > 0):
+        raise SpecError("a network card without bandwidth cannot be had", "give rates above 0")
+    rates = {"in_bytes_per_s": in_bytes_per_s, "out_bytes_per_s": out_bytes_per_s}
+    limits = changed.limits.model_copy(update=rates)
+    shaping.change_links(layout, changed, limits)
+    new = changed.model_copy(update={"limits": limits})
+    return _rewrite(layout, [new if host == changed else host for host in layout.hosts])
+
+
+def _rewrite(layout: Layout, hosts: Sequence[Host]) -> Layout:
+    new = layout.model_copy(update={"hosts": tuple(hosts)})
+    if new != layout:
+        state_file.write(new)
+    return new
+
+
+def make(
+    cluster: Cluster,
+    name: str,
+    with_ray: bool,
+    shape: Shape | None,
+    say: Callable[[str], None],
+) -> Layout:
+    """Make a testbed of which nothing is there.
+
+    Raises:
+        SpecError: It cannot be made here.
+        RunError: Something did not start; nothing is left of it.
+    """
+    layout = _lay_out(cluster, name, with_ray, shape)
+    state_file.write(layout)
+    try:
+        say(f"connecting {len(layout.hosts)} machines (10.78.{layout.subnet}.0/24)")
+        network.make_network(layout)
+        if layout.is_shaped:
+            shaping.shape_links(layout)
+            shaping.make_groups(layout)
+        hosts = tuple(machines.start_machine(layout, host) for host in layout.hosts)
+        layout = layout.model_copy(update={"hosts": hosts})
+        state_file.write(layout)
+        if layout.with_ray:
+            ray_nodes.start_nodes(layout, say, _RAY_START_S)
+            ray_nodes.warm(layout)
+        for host in layout.hosts:
+            shaping.limit_cores(host)  # not before: Ray gives a node 30 s to start
+        layout = layout.model_copy(update={"state": "up"})
+        state_file.write(layout)
+    except BaseException:
+        remove(layout)
+        raise
+    return layout
+
+
+def remove(layout: Layout) -> None:
+    """Remove all of a testbed that is there.
+
+    Raises:
+        RunError: Some of its processes do not end.
+    """
+    left = machines.end_machines(layout, _END_S)
+    if left:
+        pids = ", ".join(str(process.pid) for process in left)
+        raise RunError(
+            f"processes {pids} of testbed {layout.name!r} do not end within {_END_S:g} s",
+            "look at what they wait for (/proc/PID/stack), then take it down again",
+        )
+    for namespace in layout.namespaces:
+        network.remove_namespace(namespace)
+    shaping.remove_groups(layout, _END_S)
+    state_file.forget(layout)

@@ -1,0 +1,68 @@
+"""What emulated machines have of this one: the rates of their network cards, and CPU time."""
+
+from __future__ import annotations
+
+from headrace.core.errors import RunError
+from headrace.linux import htb
+from headrace.testbed import cgroups, network
+from headrace.testbed.layout import Host, Layout, Limits
+
+CARD = "eth0"
+
+
+def shape_links(layout: Layout) -> None:
+    """Limit all cables, at both ends; nobody uses them yet.
+
+    A machine's own end limits what it sends, the switch's end what it receives.
+    """
+    for host in layout.hosts:
+        if host.limits is not None:
+            network.use_cubic(host)
+            with htb.open_route(host.namespace) as route:
+                card = htb.number_of(route, CARD)
+                htb.apply(route, card, htb.plain_tree(host.limits.out_bytes_per_s))
+    with htb.open_route(layout.switch) as route:
+        for host in layout.hosts:
+            if host.limits is not None:
+                link = htb.number_of(route, host.link)
+                htb.apply(route, link, htb.plain_tree(host.limits.in_bytes_per_s))
+
+
+def change_links(layout: Layout, host: Host, limits: Limits) -> None:
+    """Change the rates of a machine's cable while it is used.
+
+    Classes that others have made on it keep their shares.
+
+    Raises:
+        RunError: Its cable is gone, or was never limited.
+    """
+    try:
+        with htb.open_route(host.namespace) as route:
+            htb.scale(route, htb.number_of(route, CARD), limits.out_bytes_per_s)
+        with htb.open_route(layout.switch) as route:
+            htb.scale(route, htb.number_of(route, host.link), limits.in_bytes_per_s)
+    except (OSError, LookupError):
+        raise RunError(
+            f"the network card of machine {host.name} is gone, or its limits are",
+            f"bring the testbed up again: headrace testbed up --name {layout.name} --cluster ...",
+        ) from None
+
+
+def make_groups(layout: Layout) -> None:
+    """Make all control groups, without limits: machines start as fast as they can."""
+    for host in layout.hosts:
+        if host.cgroup is not None:
+            cgroups.make(host.cgroup)
+
+
+def limit_cores(host: Host) -> None:
+    """Let a machine have its cores' time and no more."""
+    if host.cgroup is not None and host.limits is not None:
+        cgroups.limit(host.cgroup, host.limits.cores)
+
+
+def remove_groups(layout: Layout, deadline_s: float) -> None:
+    """Remove all control groups that are there; their processes have been killed."""
+    for host in layout.hosts:
+        if host.cgroup is not None:
+            cgroups.remove(host.cgroup, deadline_s)

@@ -1,0 +1,112 @@
+"""Network namespaces, the bridge and the cables between them, made with `ip`."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from headrace.core.errors import RunError
+from headrace.testbed.layout import Host, Layout
+
+NAMESPACES = Path("/run/netns")
+_SUBNET = re.compile(r"\b10\.78\.(\d+)\.")
+
+# For interfaces that come later. The switch would otherwise send IPv6 reports of its own.
+_SILENCE = """
+for file in /proc/sys/net/ipv6/conf/*/disable_ipv6; do
+  if [ -w "$file" ]; then echo 1 > "$file"; fi
+done
+"""
+
+
+class LinkBytes(NamedTuple):
+    """What went over a machine's cable, with Ethernet headers, as the machine sees it."""
+
+    received: int
+    sent: int
+
+
+def switch_commands(layout: Layout) -> list[str]:
+    """Lines for `ip -batch` inside the switch's namespace.
+
+    The bridge learns nothing of multicast, so that only what machines send is counted.
+    """
+    lines = ["link add br0 type bridge mcast_snooping 0", "link set br0 up"]
+    for host in layout.hosts:
+        lines.append(f"link add {host.link} type veth peer name eth0 netns {host.namespace}")
+        lines.append(f"link set {host.link} master br0 up")
+    return lines
+
+
+def host_commands(host: Host) -> list[str]:
+    """Lines for `ip -batch` inside a machine's namespace."""
+    return [
+        "link set lo up",
+        "link set eth0 addrgenmode none",
+        f"addr add {host.address}/24 brd + dev eth0",
+        "link set eth0 up",
+    ]
+
+
+def use_cubic(host: Host) -> None:
+    """Let a machine's TCP do what it does on Linux unless somebody chose otherwise.
+
+    Where senders that share a slow card use BBR, they lose and repeat a fifth of what they send.
+    Only routes can be told: a namespace's own setting may have nothing but what the host allows.
+    """
+    subnet = f"{host.address.rpartition('.')[0]}.0/24"
+    route = f"route replace {subnet} dev eth0 proto kernel scope link src {host.address}"
+    _ip(["-n", host.namespace, *route.split(), "congctl", "cubic"])
+
+
+def make_network(layout: Layout) -> None:
+    """Make all namespaces and connect them."""
+    for namespace in layout.namespaces:
+        _ip(["netns", "add", namespace])
+    _ip(["netns", "exec", layout.switch, "sh", "-c", _SILENCE])
+    _ip(["-n", layout.switch, "-batch", "-"], switch_commands(layout))
+    for host in layout.hosts:
+        _ip(["-n", host.namespace, "-batch", "-"], host_commands(host))
+
+
+def remove_namespace(namespace: str) -> None:
+    """Remove a namespace and its end of all cables, if it is there."""
+    if (NAMESPACES / namespace).exists():
+        _ip(["netns", "del", namespace])
+
+
+def taken_subnets() -> set[int]:
+    """Each x of a 10.78.x.0/24 that this machine has an address in or a route to."""
+    seen = _ip(["-4", "addr", "show"]) + _ip(["-4", "route", "show"])
+    return {int(x) for x in _SUBNET.findall(seen)}
+
+
+def link_bytes(layout: Layout) -> dict[str, LinkBytes]:
+    """Counters of all machines' cables, by the machine's name; of those that are there."""
+    if not (NAMESPACES / layout.switch).exists():
+        return {}
+    links = json.loads(_ip(["-n", layout.switch, "-s", "-j", "link", "show"]))
+    counters = {each["ifname"]: each["stats64"] for each in links}
+    # What the switch's end has sent, the machine has received.
+    return {
+        host.name: LinkBytes(counters[host.link]["tx"]["bytes"], counters[host.link]["rx"]["bytes"])
+        for host in layout.hosts
+        if host.link in counters
+    }
+
+
+def _ip(words: Sequence[str], batch: Sequence[str] = ()) -> str:
+    text = "".join(f"{line}\n" for line in batch)
+    done = subprocess.run(
+        ["ip", *words], input=text, capture_output=True, text=True, timeout=30, check=False
+    )
+    if done.returncode != 0:
+        raise RunError(
+            f"`ip {' '.join(words)}` failed: {done.stderr.strip()}",
+            "see whether this user may make network namespaces (CAP_SYS_ADMIN and CAP_NET_ADMIN)",
+        )
+    return done.stdout

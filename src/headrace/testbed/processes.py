@@ -1,0 +1,124 @@
+"""Processes of this machine: who they are, where they live, and how they end."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.testbed.layout import Process
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A process as the kernel shows it now.
+
+    Attributes:
+        process: Its id and when it began.
+        parent: Its parent's id.
+        command: Its short name.
+    """
+
+    process: Process
+    parent: int
+    command: str
+
+
+def look_at(pid: int) -> Seen | None:
+    """The process with that id, if there is one that has not ended."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # The name stands in brackets and may hold anything, brackets too.
+    head, _, tail = text.rpartition(")")
+    fields = tail.split()
+    if fields[0] in "ZX":
+        return None
+    process = Process(pid=pid, start_ticks=int(fields[19]))
+    return Seen(process, int(fields[1]), head.partition("(")[2])
+
+
+def look_around() -> list[Seen]:
+    """All processes."""
+    seen = (look_at(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())
+    return [each for each in seen if each is not None]
+
+
+def is_alive(process: Process | None) -> bool:
+    """Whether exactly that process still runs."""
+    if process is None:
+        return False
+    seen = look_at(process.pid)
+    return seen is not None and seen.process == process
+
+
+def boot_id() -> str:
+    """Which boot of this machine this is."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def namespace_of(pid: int, kind: str) -> int | None:
+    """Number of the namespace that a process lives in; none if it has ended."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/{kind}").st_ino
+    except OSError:
+        return None
+
+
+def living_in(namespaces: Iterable[int], kind: str) -> Iterator[tuple[int, Seen]]:
+    """All processes in some namespaces, each with its namespace's number."""
+    wanted = set(namespaces)
+    for seen in look_around():
+        number = namespace_of(seen.process.pid, kind)
+        if number in wanted and number is not None:
+            yield number, seen
+
+
+def end(processes: Iterable[Process], deadline_s: float) -> list[Process]:
+    """Kill processes and wait until they have ended.
+
+    A process that is not the one meant, because its id was given to another, is left alone.
+
+    Args:
+        processes: Whom to kill.
+        deadline_s: How long to wait for all of them.
+
+    Returns:
+        Those that still run.
+    """
+    waiting: dict[int, Process] = {}
+    try:
+        for process in processes:
+            with suppress(ProcessLookupError):
+                handle = os.pidfd_open(process.pid)
+                waiting[handle] = process
+                # Looked at after the handle was opened, so that it is the one the handle means.
+                if is_alive(process):
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+                else:
+                    del waiting[handle]
+                    os.close(handle)
+        return _wait(waiting, time.monotonic() + deadline_s)
+    finally:
+        for handle in waiting:
+            os.close(handle)
+
+
+def _wait(waiting: dict[int, Process], end_s: float) -> list[Process]:
+    poll = select.poll()
+    left = dict(waiting)
+    for handle in left:
+        poll.register(handle, select.POLLIN)
+    while left and (rest_s := end_s - time.monotonic()) > 0:
+        for handle, _ in poll.poll(rest_s * 1000):
+            poll.unregister(handle)
+            process = left.pop(handle)
+            with suppress(ChildProcessError):
+                os.waitpid(process.pid, os.WNOHANG)
+    return list(left.values())

@@ -1,0 +1,1 @@
+"""What tasks record of their work."""

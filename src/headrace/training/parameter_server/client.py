@@ -1,0 +1,327 @@
+"""A trainer's side of the parameter servers: one flat vector, whoever has which part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+
+from headrace.rpc.call_meter import MeasuredChannel
+from headrace.rpc.channel import Address, Channel
+from headrace.rpc.credentials import Credentials
+from headrace.rpc.errors import StoreError
+from headrace.rpc.framing import Message
+from headrace.rpc.limits import TELL_AFTER_S
+from headrace.rpc.reconnect import Patience, reach_store
+from headrace.tracing.meter import Call
+from headrace.training.parameter_server.optimizer_specs import SCALARS
+from headrace.training.parameter_server.types import (
+    Exchange,
+    Note,
+    Options,
+    Part,
+    ServerAt,
+    Shared,
+    States,
+)
+
+TIMEOUT_S = 10.0
+"""Servers answer sooner, be it that others are late."""
+
+PATIENCE_S = 60.0
+"""How long a server may be out of reach."""
+
+Clock = Callable[[], float]
+Tell = Callable[[str, bool], None]
+"""Takes who is waited for; true when it takes long, false when it is over."""
+
+
+def _tell_nobody(name: str, waits: bool) -> None:
+    """Nobody wants to know."""
+
+
+@dataclass(eq=False)
+class _Server:
+    """One server, and what was asked of it in this step."""
+
+    name: str
+    channel: Channel
+    calls: list[Call] = field(default_factory=list)
+
+
+class Servers:
+    """All servers of a run.
+
+    Args:
+        channels: How to reach each, by name.
+        rank: Of this trainer.
+        clock: Seconds.
+        timeout_s: How long to wait for other trainers.
+        note: Told of the exchanges of every step, one per server; none if nobody wants to know.
+        tell: Told which trainers are waited for, once it takes long, and when that is over.
+    """
+
+    def __init__(
+        self,
+        channels: Mapping[str, Channel],
+        rank: int,
+        clock: Clock,
+        timeout_s: float,
+        note: Note | None = None,
+        tell: Tell = _tell_nobody,
+    ) -> None:
+        self.rank = rank
+        self._clock, self._timeout_s = clock, timeout_s
+        self._note, self._tell = note, tell
+        self._servers = [_Server(name, channel) for name, channel in channels.items()]
+        for server in self._servers:
+            add = server.calls.append
+            server.channel = MeasuredChannel(server.channel, clock, lambda add=add: add)  # type: ignore[misc]
+
+    @classmethod
+    def connect(
+        cls,
+        places: Sequence[ServerAt],
+        credentials: Credentials,
+        rank: int,
+        clock: Clock,
+        timeout_s: float,
+        note: Note | None = None,
+        tell: Tell = _tell_nobody,
+        patience_s: float = PATIENCE_S,
+    ) -> Servers:
+        """Reach all servers; see the class for the rest.
+
+        Args:
+            places: Where they are.
+            credentials: Of the run.
+            rank: Of this trainer.
+            clock: Seconds.
+            timeout_s: How long to wait for other trainers.
+            note: Told of the exchanges of every step.
+            tell: Told who is waited for.
+            patience_s: How long a server may be out of reach.
+
+        Raises:
+            StoreError: One cannot be reached, or does not let this trainer in.
+        """
+        patience = Patience(patience_s, clock, tell)
+        channels = {
+            at.task: reach_store(
+                Address(at.task, at.machine, at.host, at.port), credentials, TIMEOUT_S, patience
+            )
+            for at in places
+        }
+        return cls(channels, rank, clock, timeout_s, note, tell)
+
+    def __len__(self) -> int:
+        return len(self._servers)
+
+    def begin(
+        self, shared: Shared, optimizer: str, options: Sequence[Options], values: np.ndarray
+    ) -> np.ndarray:
+        """Begin a model; all trainers must.
+
+        Args:
+            shared: The model.
+            optimizer: Name of torch's optimizer.
+            options: Of each of its groups.
+            values: First values, of which those of rank 0 are taken.
+
+        Returns:
+            Values of rank 0.
+
+        Raises:
+            StoreError: Trainers have different models, or a server is gone.
+        """
+        fields = {
+            "op": "begin", "model": shared.number, "rank": self.rank, "optimizer": optimizer,
+            "options": list(options), "dtype": shared.dtype,
+        }  # fmt: skip
+
+        def arrays(server: int) -> list[np.ndarray]:
+            pieces = shared.layout.pieces(server)
+            lengths = np.array([piece.length for piece in pieces], np.int64)
+            groups = np.array([shared.groups[piece.parameter] for piece in pieces], np.int64)
+            own = [] if self.rank else [values[slice(*shared.layout.bounds(server))]]
+            return [lengths, groups, *own]
+
+        found = self._collect(shared, self._answers(fields, [arrays(p) for p in range(len(self))]))
+        for server in self._servers:
+            server.calls.clear()
+        return found
+
+    def step(self, shared: Shared, part: Part) -> np.ndarray:
+        """Bring gradients, and get parameters once all trainers have brought theirs.
+
+        Raises:
+            StoreError: Other trainers do not come, or a server is gone.
+        """
+        found = self._collect(shared, self._answers(*self._brought(shared, part, False)))
+        self._note_exchanges(part.iteration)
+        return found
+
+    def hold(self, shared: Shared, part: Part) -> float:
+        """Like `step`, but only add gradients up; `scale` makes the step.
+
+        Returns:
+            The sum of all squares of all trainers' gradients together.
+        """
+        replies = self._answers(*self._brought(shared, part, True))
+        return float(sum(reply.fields["square"] for reply in replies))
+
+    def scale(self, shared: Shared, part: Part, factor: float) -> np.ndarray:
+        """Make a step that was held, with so much of its gradients.
+
+        Returns:
+            Parameters, as from `step`.
+        """
+        fields = {"op": "scale", "model": shared.number, "step": part.number, "factor": factor}
+        found = self._collect(shared, self._answers(fields, [()] * len(self)))
+        self._note_exchanges(part.iteration)
+        return found
+
+    def state(self, shared: Shared) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """What the optimizers keep: by name, values of all numbers or of all parameters."""
+        layout = shared.layout
+        names: set[str] = set()
+        for reply in self._ask_all({"op": "names", "model": shared.number}):
+            names.update(reply.fields["names"])
+        found = {}
+        for name in sorted(names):
+            has = np.zeros(len(layout.sizes), bool)
+            values = np.zeros(len(has) if name in SCALARS else layout.num_elements, np.float64)
+            if name not in SCALARS:
+                values = values.astype(shared.dtype)
+            fields = {"op": "state", "model": shared.number, "name": name}
+            for server, reply in enumerate(self._ask_all(fields)):
+                owners = [piece.parameter for piece in layout.pieces(server)]
+                own, own_has = reply.arrays
+                has[owners] = own_has
+                values[owners if name in SCALARS else slice(*layout.bounds(server))] = own
+            found[name] = (values, has)
+        return found
+
+    def load(self, shared: Shared, states: States) -> None:
+        """Let the optimizers keep this instead, as `state` gave it."""
+        layout = shared.layout
+        self._ask_all({"op": "forget", "model": shared.number})
+        for name, (values, has) in states.items():
+            fields = {"op": "load", "model": shared.number, "name": name}
+            arrays = []
+            for server in range(len(self)):
+                owners = [piece.parameter for piece in layout.pieces(server)]
+                own = values[owners if name in SCALARS else slice(*layout.bounds(server))]
+                arrays.append([own, has[owners]])
+            self._ask_all(fields, arrays)
+
+    def close(self) -> None:
+        """Leave all servers."""
+        for server in self._servers:
+            server.channel.close()
+
+    def _brought(
+        self, shared: Shared, part: Part, holds: bool
+    ) -> tuple[dict[str, Any], list[list[np.ndarray]]]:
+        options = None if part.options is None else list(part.options)
+        fields = {
+            "op": "gradients", "model": shared.number, "rank": self.rank, "step": part.number,
+            "iteration": part.iteration, "holds": holds, "options": options,
+        }  # fmt: skip
+        arrays = []
+        for server in range(len(self)):
+            own = slice(*shared.layout.bounds(server))
+            has = part.present[[piece.parameter for piece in shared.layout.pieces(server)]]
+            changed = [] if part.values is None else [part.values[own]]
+            arrays.append([part.gradients[own], has, *changed])
+        return fields, arrays
+
+    def _answers(
+        self, fields: Mapping[str, Any], arrays: Sequence[Sequence[np.ndarray]]
+    ) -> list[Message]:
+        """Ask all servers at once, and wait for each until no trainer is missing."""
+        began_s, told = self._clock(), ""
+        waiting = [
+            self._ask(*each) for each in zip(self._servers, repeat(fields), arrays, strict=False)
+        ]
+        wait = {"op": "wait", "model": fields["model"], "step": fields.get("step", 0)}
+        wait["holds"] = fields.get("holds", False)
+        replies = []
+        for server, asked in zip(self._servers, waiting, strict=True):
+            reply = asked.result()
+            while "missing" in reply.fields:
+                late = ", ".join(map(str, reply.fields["missing"]))
+                waited_s = self._clock() - began_s
+                if waited_s > self._timeout_s:
+                    raise StoreError(
+                        f"{server.name} has no gradients of rank {late} "
+                        f"after {self._timeout_s:.0f} s",
+                        "see that all trainers call step() as often",
+                    )
+                if waited_s > TELL_AFTER_S and not told:
+                    told = f"gradients of rank {late}"
+                    self._tell(told, True)
+                reply = self._ask(server, wait, ()).result()
+            replies.append(reply)
+        if told:
+            self._tell(told, False)
+        return replies
+
+    def _collect(self, shared: Shared, replies: Sequence[Message]) -> np.ndarray:
+        """Parameters of all servers."""
+        found = np.empty(shared.layout.num_elements, shared.dtype)
+        for server, reply in enumerate(replies):
+            found[slice(*shared.layout.bounds(server))] = reply.arrays[0]
+        return found
+
+    def _ask_all(
+        self, fields: Mapping[str, Any], arrays: Sequence[Sequence[np.ndarray]] = ()
+    ) -> list[Message]:
+        asked = [
+            self._ask(server, fields, arrays[p] if arrays else ())
+            for p, server in enumerate(self._servers)
+        ]
+        replies = [each.result() for each in asked]
+        for server in self._servers:
+            server.calls.clear()
+        return replies
+
+    def _ask(
+        self, server: _Server, fields: Mapping[str, Any], arrays: Sequence[np.ndarray]
+    ) -> Future[Message]:
+        """Ask one server; whoever has the answer knows that the call was noted before."""
+        made: Future[Message] = Future()
+
+        def pass_on(done: Future[Message]) -> None:
+            error = done.exception()
+            if error is not None:
+                made.set_exception(error)
+            else:
+                made.set_result(done.result())
+
+        server.channel.ask(fields, arrays, TIMEOUT_S).add_done_callback(pass_on)
+        return made
+
+    def _note_exchanges(self, iteration: int) -> None:
+        exchanges = [self._exchange(server, iteration) for server in self._servers]
+        if self._note is not None:
+            self._note(exchanges)
+
+    def _exchange(self, server: _Server, iteration: int) -> Exchange:
+        calls = list(server.calls)
+        server.calls.clear()
+        start_s, end_s = min(c.start_s for c in calls), max(c.end_s for c in calls)
+        moving_s = sum(c.end_s - c.start_s - float(c.fields.get("held_s", 0.0)) for c in calls)
+        return Exchange(
+            server.name,
+            iteration,
+            sum(call.request_bytes for call in calls),
+            sum(call.reply_bytes for call in calls),
+            start_s,
+            end_s,
+            end_s - start_s - moving_s,
+        )

@@ -1,0 +1,247 @@
+"""Trainers meet at a server, round after round: all bring gradients, then all get parameters.
+
+Everything that is asked may be asked again, as happens when a connection breaks: what has been done
+is not done twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.core.errors import SpecError
+from headrace.training.parameter_server.optimizer_shard import LearningShard, sum_by_rank
+from headrace.training.parameter_server.types import Options
+
+Done = Callable[[int, float, float], None]
+"""Takes an iteration, and when the server began and ended it."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What all trainers must say alike of a model.
+
+    Attributes:
+        optimizer: Name of a torch optimizer.
+        num_groups: Groups of parameters, each with options of its own.
+        lengths: Of each piece that is here.
+        groups: Of each piece.
+        dtype: Of all numbers.
+    """
+
+    optimizer: str
+    num_groups: int
+    lengths: tuple[int, ...]
+    groups: tuple[int, ...]
+    dtype: str
+
+    @property
+    def num_elements(self) -> int:
+        """How many numbers are here."""
+        return sum(self.lengths)
+
+
+@dataclass(frozen=True)
+class Brought:
+    """What a trainer brings to a round.
+
+    Attributes:
+        gradients: Of all numbers.
+        present: Which pieces have any.
+        holds: Whether the step is to wait until it is told by what to scale the sum.
+        options: Of the optimizer; rank 0 brings them.
+        values: Other values to start from, if rank 0 has changed them by hand.
+    """
+
+    gradients: np.ndarray
+    present: np.ndarray
+    holds: bool = False
+    options: Sequence[Options] | None = None
+    values: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """What all trainers have brought to a round, added up."""
+
+    iteration: int
+    total: np.ndarray
+    present: np.ndarray
+    took_s: float
+
+
+class Rounds:
+    """One model at one server; threads of all trainers share it.
+
+    Args:
+        num_trainers: How many bring gradients.
+        shape: Of the model.
+        clock: Seconds.
+        done: Told of every round.
+    """
+
+    def __init__(
+        self, num_trainers: int, shape: Shape, clock: Callable[[], float], done: Done
+    ) -> None:
+        self.shape = shape
+        self._num_trainers = num_trainers
+        self._clock, self._done = clock, done
+        self._changed = threading.Condition()
+        self._shard: LearningShard | None = None
+        self._num_rounds = 0
+        self._brought: dict[int, Brought] = {}
+        self._sum: _Sum | None = None
+        self._square: tuple[int, float] = (0, 0.0)
+
+    def begin(self, options: Sequence[Options], values: np.ndarray) -> None:
+        """Take the first values, those of rank 0."""
+        shape = self.shape
+        with self._changed:
+            if self._shard is None:
+                self._shard = LearningShard(
+                    shape.optimizer, options, shape.lengths, shape.groups, values
+                )
+                self._changed.notify_all()
+
+    def bring(self, rank: int, number: int, iteration: int, brought: Brought) -> None:
+        """Bring gradients; whoever is last makes the round, unless it is held.
+
+        Args:
+            rank: Who brings them.
+            number: Of the round, from 1.
+            iteration: Of the training, to tell.
+            brought: What is brought.
+
+        Raises:
+            SpecError: It is not the turn of this round, or something has another shape.
+        """
+        self._check(brought)
+        with self._changed:
+            if self._is_done(number) or (self._sum is not None and number == self._num_rounds + 1):
+                return
+            shard = self._turn(number, f"rank {rank} brings gradients of step {number}")
+            self._brought.setdefault(rank, brought)
+            if len(self._brought) < self._num_trainers:
+                return
+            first = self._brought[0]
+            if first.values is not None:
+                shard.set_values(first.values)
+            if first.options is not None:
+                shard.set_options(first.options)
+            self._add_up(iteration, any(each.holds for each in self._brought.values()))
+            if not first.holds:
+                self._step(shard)
+            self._changed.notify_all()
+
+    def scale(self, number: int, factor: float) -> None:
+        """Make a round that was held.
+
+        Args:
+            number: Of the round.
+            factor: What the sum of gradients is multiplied by.
+
+        Raises:
+            SpecError: No such round is held.
+        """
+        with self._changed:
+            if self._is_done(number):
+                return
+            shard = self._turn(number, f"step {number} is to be scaled")
+            if self._sum is None:
+                raise SpecError(f"step {number} has no gradients yet", "bring them first")
+            if factor != 1:
+                self._sum.total[:] *= self._sum.total.dtype.type(factor)
+            self._step(shard)
+            self._changed.notify_all()
+
+    def square(self, number: int, timeout_s: float) -> float | None:
+        """Sum of all squares of a round's gradients; none if they are not there in time.
+
+        The round may be over when the last trainer asks.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._square[0] == number, timeout_s)
+            return self._square[1] if self._square[0] == number else None
+
+    def values(self, number: int, timeout_s: float) -> np.ndarray | None:
+        """Parameters after a round; none if it is not over in time.
+
+        Nobody else can change them before whoever asks brings its next gradients.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._shard is not None and self._num_rounds >= number, timeout_s
+            )
+            if self._shard is None or self._num_rounds < number:
+                return None
+            return self._shard.values
+
+    def missing(self) -> list[int]:
+        """Ranks that the round waits for."""
+        with self._changed:
+            if self._shard is None:
+                return [0]
+            return [rank for rank in range(self._num_trainers) if rank not in self._brought]
+
+    def with_shard(self) -> LearningShard:
+        """The shard, between two rounds.
+
+        Raises:
+            SpecError: Rank 0 has not been here yet.
+        """
+        if self._shard is None:
+            raise SpecError("rank 0 has not brought this model", "prepare it first")
+        return self._shard
+
+    def _is_done(self, number: int) -> bool:
+        return self._shard is not None and number == self._num_rounds
+
+    def _turn(self, number: int, what: str) -> LearningShard:
+        if number != self._num_rounds + 1 or self._shard is None:
+            raise SpecError(
+                f"{what}, {self._num_rounds} are done", "see that all trainers call step() as often"
+            )
+        return self._shard
+
+    def _add_up(self, iteration: int, squares: bool) -> None:
+        began_s = self._clock()
+        ranks = [self._brought[rank] for rank in range(self._num_trainers)]
+        total = sum_by_rank([each.gradients for each in ranks])
+        present = np.any([each.present for each in ranks], axis=0)
+        self._brought.clear()
+        if squares:
+            self._square = (self._num_rounds + 1, _square_of(total))
+        self._sum = _Sum(iteration, total, present, self._clock() - began_s)
+
+    def _step(self, shard: LearningShard) -> None:
+        made = self._sum
+        assert made is not None
+        began_s = self._clock()
+        shard.step(made.total, made.present)
+        self._sum = None
+        self._num_rounds += 1
+        # The time between a sum and its scaling is the trainers'.
+        self._done(made.iteration, began_s - made.took_s, self._clock())
+
+    def _check(self, brought: Brought) -> None:
+        numbers = [brought.gradients] if brought.values is None else [
+            brought.gradients, brought.values,
+        ]  # fmt: skip
+        wanted = ((self.shape.num_elements,), np.dtype(self.shape.dtype))
+        for array in numbers:
+            if (array.shape, array.dtype) != wanted:
+                raise SpecError(f"{array.dtype} {array.shape} was sent", f"send {wanted}")
+        has = brought.present
+        if (has.shape, has.dtype) != ((len(self.shape.lengths),), np.dtype(bool)):
+            raise SpecError(
+                f"{has.dtype} {has.shape} says which pieces have gradients",
+                f"send bool ({len(self.shape.lengths)},)",
+            )
+
+
+def _square_of(total: np.ndarray) -> float:
+    exact = total.astype(np.float64)
+    return float(exact @ exact)

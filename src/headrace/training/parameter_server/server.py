@@ -1,0 +1,70 @@
+"""A parameter server's socket: a store's, with the same tokens, TLS and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from headrace.core.errors import MissingExtraError
+from headrace.rpc.service_process import load_credentials
+from headrace.tracing.task_trace import Recorder
+from headrace.training.parameter_server.rounds import Done
+from headrace.training.parameter_server.service import ServerOperations
+from headrace.training.parameter_server.types import ServerConfig
+
+try:
+    from headrace.rpc.server import RpcServer
+except ImportError:
+    raise MissingExtraError("pyarrow is not installed", "pip install 'headrace[train]'") from None
+
+
+class ParameterServer(RpcServer):
+    """Serves until it is closed.
+
+    Args:
+        config: Where, and for whom.
+        clock: Seconds.
+        done: Told of every step.
+
+    Raises:
+        SpecError: There are no credentials.
+    """
+
+    def __init__(self, config: ServerConfig, clock: Callable[[], float], done: Done) -> None:
+        credentials = load_credentials(config.credentials, config.tls)
+        service = ServerOperations(config.num_trainers, config.limits, clock, done)
+        super().__init__(service, credentials, config.host, config.port, config.limits)
+
+
+class Recording:
+    """Notes every step in a file, if there is one.
+
+    Args:
+        path: The file; none to note nothing.
+        task: Name of the server.
+        clock: Seconds.
+    """
+
+    def __init__(self, path: Path | None, task: str, clock: Callable[[], float]) -> None:
+        self._task = task
+        self._recorder = None if path is None else Recorder(path, task, clock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._recorder is not None:
+            self._recorder.close()
+
+    def done(self, iteration: int, start_s: float, end_s: float) -> None:
+        """A step was made."""
+        if self._recorder is not None:
+            times_s = (round(start_s, 6), round(end_s, 6))
+            self._recorder.note(("exec", self._task, iteration, *times_s))

@@ -1,0 +1,282 @@
+"""What a parameter server does when asked; every request is checked before anything is done.
+
+Trainers `begin` a model, bring `gradients` and `wait` for parameters. An answer comes soon even if
+others are late: it says for whom to wait, so that silence means death.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field, TypeAdapter, ValidationError
+
+from headrace.core.errors import SpecError
+from headrace.core.values import Value
+from headrace.graph.store.service import Operations
+from headrace.graph.store.shard import Shard
+from headrace.rpc.framing import Fields, Message
+from headrace.rpc.limits import Limits
+from headrace.training.parameter_server.optimizer_specs import OPTIMIZERS, check_options
+from headrace.training.parameter_server.rounds import Brought, Done, Rounds, Shape
+
+MAX_MODELS = 256
+ANSWER_S = 2.0
+"""Within this time there is an answer, be it that others are waited for."""
+
+_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+
+Number = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
+Model = Annotated[int, Field(strict=True, ge=0, lt=MAX_MODELS)]
+Name = Annotated[str, Field(strict=True, max_length=100)]
+Groups = Annotated[list[dict[Name, Any]], Field(min_length=1, max_length=1000)]
+
+
+class Begin(Value):
+    """A trainer has a model; rank 0 sends its values too."""
+
+    op: Literal["begin"]
+    model: Model
+    rank: Number
+    optimizer: Literal[OPTIMIZERS]  # type: ignore[valid-type]
+    options: Groups
+    dtype: Literal["float32", "float64"]
+
+
+class Gradients(Value):
+    """A trainer brings gradients; rank 0 says options too, and values if it changed them."""
+
+    op: Literal["gradients"]
+    model: Model
+    rank: Number
+    step: Annotated[int, Field(strict=True, ge=1, lt=2**53)]
+    iteration: Number
+    holds: Annotated[bool, Field(strict=True)] = False
+    options: Groups | None = None
+
+
+class Scale(Value):
+    """A step that was held is to be made with so much of its gradients."""
+
+    op: Literal["scale"]
+    model: Model
+    step: Annotated[int, Field(strict=True, ge=1, lt=2**53)]
+    factor: Annotated[float, Field(ge=0, le=1)]
+
+
+class Wait(Value):
+    """A trainer waits for the parameters after a step, or for the square of its gradients."""
+
+    op: Literal["wait"]
+    model: Model
+    step: Number
+    holds: Annotated[bool, Field(strict=True)] = False
+
+
+class Names(Value):
+    """What does the optimizer keep?"""
+
+    op: Literal["names"]
+    model: Model
+
+
+class State(Value):
+    """What does it keep under this name?"""
+
+    op: Literal["state"]
+    model: Model
+    name: Name
+
+
+class Forget(Value):
+    """The optimizer is to keep nothing."""
+
+    op: Literal["forget"]
+    model: Model
+
+
+class Load(Value):
+    """The optimizer is to keep this."""
+
+    op: Literal["load"]
+    model: Model
+    name: Annotated[str, Field(strict=True, pattern=r"^[a-z_]{1,40}$")]
+
+
+class Ping(Value):
+    """Is anybody there?"""
+
+    op: Literal["ping"]
+
+
+Request = Begin | Gradients | Scale | Wait | Names | State | Forget | Load | Ping
+_REQUESTS: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="op")])
+
+Answer = tuple[Fields, tuple[np.ndarray, ...]]
+
+
+class ServerOperations(Operations):
+    """Answers trainers, each in a thread of its own.
+
+    Args:
+        num_trainers: How many there are.
+        limits: What one request may ask for.
+        clock: Seconds.
+        done: Told of every step: iteration, start and end.
+        answer_s: Within this time there is an answer.
+    """
+
+    def __init__(
+        self,
+        num_trainers: int,
+        limits: Limits,
+        clock: Callable[[], float],
+        done: Done = lambda _n, _start_s, _end_s: None,
+        answer_s: float = ANSWER_S,
+    ) -> None:
+        super().__init__(Shard(0), limits)
+        self._num_trainers = num_trainers
+        self._now, self._done, self._answer_s = clock, done, answer_s
+        self._models: dict[int, Rounds] = {}
+
+    def answer(self, request: Message) -> Message:
+        """Do what is asked.
+
+        Raises:
+            SpecError: It is no request, or not the time for it.
+        """
+        asked = _understand(request.fields)
+        self.count(asked.op)
+        fields, arrays = self._answer(asked, request.arrays)
+        return Message(request.number, fields, arrays)
+
+    def _answer(self, asked: Request, arrays: Sequence[np.ndarray]) -> Answer:
+        match asked:
+            case Ping():
+                _expect(arrays, 0)
+                return self.offers, ()
+            case Begin():
+                return self._begin(asked, arrays)
+            case Gradients():
+                return self._gradients(asked, arrays)
+            case Wait():
+                _expect(arrays, 0)
+                rounds = self._rounds(asked.model)
+                return self._found(rounds, asked.step, self._now(), asked.holds)
+            case Scale():
+                _expect(arrays, 0)
+                began_s, rounds = self._now(), self._rounds(asked.model)
+                rounds.scale(asked.step, asked.factor)
+                return self._found(rounds, asked.step, began_s)
+            case Names():
+                _expect(arrays, 0)
+                return {"names": self._rounds(asked.model).with_shard().state_names()}, ()
+            case State():
+                _expect(arrays, 0)
+                return {}, self._rounds(asked.model).with_shard().state(asked.name)
+            case Forget():
+                _expect(arrays, 0)
+                self._rounds(asked.model).with_shard().forget()
+            case Load():
+                values, has = _expect(arrays, 2)
+                self._rounds(asked.model).with_shard().load(asked.name, values, has)
+        return {}, ()
+
+    def _begin(self, asked: Begin, arrays: Sequence[np.ndarray]) -> Answer:
+        began_s = self._now()
+        self._check_rank(asked.rank)
+        options = check_options(asked.optimizer, asked.options)
+        lengths, groups, *values = _expect(arrays, 2 if asked.rank else 3)
+        shape = Shape(
+            asked.optimizer,
+            len(options),
+            _whole(lengths, 1, self._limits.max_request_bytes),
+            _whole(groups, 0, len(options) - 1),
+            asked.dtype,
+        )
+        if len(shape.lengths) != len(shape.groups):
+            raise SpecError("pieces and their groups differ in number", "send as many of both")
+        if shape.num_elements * 4 > self._limits.max_request_bytes:
+            raise SpecError(
+                f"a shard has {shape.num_elements} numbers",
+                "plan the job with more parameter servers",
+            )
+        with self._lock:
+            rounds = self._models.setdefault(
+                asked.model, Rounds(self._num_trainers, shape, self._now, self._done)
+            )
+        if rounds.shape != shape:
+            raise SpecError(
+                f"rank {asked.rank} has another model or optimizer than the others",
+                "prepare the same on all trainers, in the same order",
+            )
+        if values:
+            if (values[0].shape, values[0].dtype) != ((shape.num_elements,), np.dtype(shape.dtype)):
+                raise SpecError("values have another shape or type", "send one per number")
+            rounds.begin(options, values[0])
+        return self._found(rounds, 0, began_s)
+
+    def _gradients(self, asked: Gradients, arrays: Sequence[np.ndarray]) -> Answer:
+        began_s = self._now()
+        self._check_rank(asked.rank)
+        rounds = self._rounds(asked.model)
+        options = None
+        if asked.options is not None:
+            options = check_options(rounds.shape.optimizer, asked.options)
+            if len(options) != rounds.shape.num_groups:
+                raise SpecError("there are more or fewer groups than before", "prepare them again")
+        gradients, present, *values = _expect(arrays, 2, 3)
+        changed = values[0] if values else None
+        brought = Brought(gradients, present, asked.holds, options, changed)
+        rounds.bring(asked.rank, asked.step, asked.iteration, brought)
+        return self._found(rounds, asked.step, began_s, asked.holds)
+
+    def _found(self, rounds: Rounds, step: int, began_s: float, holds: bool = False) -> Answer:
+        """Parameters, or a square, or who is waited for."""
+        values = None if holds else rounds.values(step, self._answer_s)
+        square = rounds.square(step, self._answer_s) if holds else None
+        held = {"held_s": round(self._now() - began_s, 6)}
+        if square is not None:
+            return {"square": square, **held}, ()
+        if values is None:
+            return {"missing": rounds.missing()[:100], **held}, ()
+        return held, (values,)
+
+    def _rounds(self, model: int) -> Rounds:
+        with self._lock:
+            rounds = self._models.get(model)
+        if rounds is None:
+            raise SpecError(f"there is no model {model}", "begin it first")
+        return rounds
+
+    def _check_rank(self, rank: int) -> None:
+        if rank >= self._num_trainers:
+            raise SpecError(
+                f"rank {rank} came, there are {self._num_trainers} trainers", "use another rank"
+            )
+
+
+def _understand(fields: Fields) -> Request:
+    try:
+        return _REQUESTS.validate_python(dict(fields))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))[:100]
+        raise SpecError(
+            f"a parameter server does not understand this: {where}: {first['msg'][:200]}",
+            "use the same version everywhere",
+        ) from None
+
+
+def _expect(arrays: Sequence[np.ndarray], *nums: int) -> Sequence[np.ndarray]:
+    if len(arrays) not in nums:
+        raise SpecError(f"the request has {len(arrays)} arrays", f"it needs {nums[0]} of them")
+    return arrays
+
+
+def _whole(array: np.ndarray, least: int, most: int) -> tuple[int, ...]:
+    is_right = array.ndim == 1 and array.dtype == np.int64
+    if not is_right or (len(array) and not least <= array.min() <= array.max() <= most):
+        raise SpecError("pieces are described by other numbers", f"send {least} to {most}")
+    return tuple(array.tolist())

@@ -1,0 +1,242 @@
+"""`headrace run` with scripts that need no graph."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.cli import app
+from headrace.runtime.run_dir.run_dir import RunFolder
+from tests.unit.graph.small_graphs import homogeneous, write
+
+pytestmark = pytest.mark.integration
+
+REPORTS = """
+import sys, headrace
+print("script says", *sys.argv[1:])
+for epoch in (1, 2):
+    headrace.report(epoch=epoch, loss=1 / epoch)
+"""
+
+
+def invoke(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, ["run", *map(str, arguments)])
+
+
+def start(*arguments: str | Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "headrace", "run", "--local", *map(str, arguments)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+
+
+HANG_S = 240.0
+
+
+def script(folder: Path, text: str) -> Path:
+    path = folder / "train.py"
+    path.write_text(text)
+    return path
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state == "Z"
+
+
+def read_numbers(path: Path, count: int) -> list[int]:
+    end_s = time.monotonic() + HANG_S
+    while time.monotonic() < end_s:
+        if path.exists() and len(path.read_text().split()) == count:
+            return [int(word) for word in path.read_text().split()]
+        time.sleep(0.05)
+    raise AssertionError(f"{path} did not appear")
+
+
+def test_reports_are_lines_and_output_is_the_scripts(tmp_path: Path) -> None:
+    process = start(script(tmp_path, REPORTS), "--", "--epochs", "2")
+    out, err = process.communicate(timeout=HANG_S)
+    assert process.returncode == 0, err
+    assert out == "script says --epochs 2\n"
+    # On a busy machine it is also said who is waited for.
+    said = [line for line in err.splitlines() if not line.startswith("no batch after")]
+    _, *reports, note, page = said
+    assert reports == ["epoch 1  loss 1", "epoch 2  loss 0.5"]
+    assert note.startswith("note: the script took no batch from a headrace loader")
+    assert page.endswith("docs/data-path.md#from-a-pyg-script-to-a-headrace-script")
+
+
+def test_json_is_alone_on_standard_output(tmp_path: Path) -> None:
+    process = start(script(tmp_path, REPORTS), "--json")
+    out, err = process.communicate(timeout=HANG_S)
+    summary = json.loads(out)
+    assert summary["exit_code"] == process.returncode == 0
+    assert [report["loss"] for report in summary["reports"]] == [1.0, 0.5]
+    assert "script says" in err
+
+
+def test_a_terminal_shows_a_bar_and_what_the_script_prints(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "headrace", "run", "--local"]
+    path = script(tmp_path, REPORTS)
+    process = subprocess.Popen([*command, str(path)], stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(ours, 4096)
+        except OSError:  # how Linux says that nobody writes any more
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(ours)
+    assert process.wait(HANG_S) == 0
+    assert b"script says" in shown
+    assert b"epoch 2  loss 0.5" in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("import sys; sys.exit(3)", 3, "ended with code 3"),
+        ("raise ValueError('no such luck')", 1, "ValueError: no such luck"),
+        ("import os; os.kill(os.getpid(), 9)", 137, "was ended by SIGKILL"),
+        ("import headrace; headrace.open_graph('none')", 2, "error: trainer on "),
+    ],
+)
+def test_failures_have_the_code_of_the_script(
+    tmp_path: Path, text: str, code: int, said: str
+) -> None:
+    process = start(script(tmp_path, text))
+    err = process.communicate(timeout=HANG_S)[1]
+    assert process.returncode == code
+    assert said in err
+    assert "runpy" not in err
+
+
+def test_what_cannot_run_is_said(tmp_path: Path) -> None:
+    path = script(tmp_path, "")
+    write(homogeneous(), tmp_path / "parts", 2)
+    for arguments, problem in (
+        ((path,), "say --local"),
+        (("--local", tmp_path / "none.py"), "there is no script"),
+        (("--local", path, "--stores", "1"), "without parts"),
+        (("--local", path, "--dry-run"), "give --plan"),
+        (("--local", path, "--graph", "a", "--parts", "b"), "one of them"),
+        (("--local", path, "--set", "epochs=[1"), "expected ',' or ']'"),
+        (("--local", path, "--parts", tmp_path), "manifest"),
+        (("--local", path, "--parts", tmp_path / "parts", "--stores", "3"), "has 2 parts"),
+    ):
+        result = invoke(*arguments)
+        assert result.exit_code == 2, result.output
+        assert problem in result.output
+
+
+def test_stores_without_their_package_are_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(homogeneous(), tmp_path / "parts", 2)
+    monkeypatch.setattr("headrace.runtime.controller.local_backend.find_spec", lambda name: None)
+    result = invoke("--local", "--graph", tmp_path / "parts", script(tmp_path, ""))
+    assert result.exit_code == 4, result.output
+    assert "pyarrow, which is not installed" in result.output
+    assert "pip install 'headrace[train]'" in result.output
+
+
+def test_a_local_run_has_settings_and_either_name_of_the_graph(tmp_path: Path) -> None:
+    write(homogeneous(), tmp_path / "parts", 2)
+    text = "def train_func(ctx): print('epochs', ctx.config['epochs'], ctx.graph.num_parts)"
+    path = script(tmp_path, text)
+    process = start("--graph", tmp_path / "parts", "--stores", "0", "--set", "epochs=3", path)
+    out, err = process.communicate(timeout=HANG_S)
+    assert process.returncode == 0, err
+    assert "epochs 3 2" in out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_all_processes_end_with_the_run(tmp_path: Path, number: signal.Signals) -> None:
+    pids = tmp_path / "pids"
+    path = script(
+        tmp_path,
+        f"""
+import os, subprocess, sys, time
+code = "import sys; sys.stdin.read()"
+child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+open({str(pids)!r}, "w").write(f"{{os.getpid()}} {{child.pid}}")
+time.sleep(100)
+""",
+    )
+    process = start(path)
+    numbers = read_numbers(pids, 2)
+    process.send_signal(number)
+    err = process.communicate(timeout=HANG_S)[1]
+    end_s = time.monotonic() + 60
+    while not all(map(has_ended, numbers)) and time.monotonic() < end_s:
+        time.sleep(0.05)
+    assert all(map(has_ended, numbers))
+    if number != signal.SIGKILL:
+        assert process.returncode == 130
+        assert "Traceback" not in err
+
+
+def test_a_run_of_a_plan_needs_its_graph(tmp_path: Path) -> None:
+    path = script(tmp_path, "")
+    for arguments, problem in (
+        (("--plan", "plan.json", path), "give --graph"),
+        (("--plan", "plan.json", "--local", path), "needs machines"),
+        (("--plan", tmp_path / "none.json", "--graph", "parts", path), "none.json"),
+        (("--plan", "plan.json", "--graph", "parts", "--job", "j", path), "or say --auto"),
+        (("--auto", path), "give --graph"),
+        (("--auto", "--plan", "plan.json", path), "--auto makes a plan itself"),
+        (("--auto", "--graph", tmp_path, "--job", tmp_path / "none.yaml", path), "none.yaml"),
+    ):
+        result = invoke(*arguments)
+        assert result.exit_code == 2, result.output
+        assert problem in result.output
+
+
+def test_settings_come_from_a_file_and_from_the_command_line(tmp_path: Path) -> None:
+    from headrace.cli.commands.run.run import read_settings
+    from headrace.core.errors import SpecError
+
+    path = tmp_path / "config.yaml"
+    path.write_text("lr: 0.1\nhidden: 16\n")
+    assert read_settings(path, ["lr=0.5", "name=sage"]) == {
+        "lr": 0.5,
+        "hidden": 16,
+        "name": "sage",
+    }
+    assert read_settings(None, []) == {}
+    for settings in (["lr"], ["=1"], ["x=[1"]):
+        with pytest.raises(SpecError):
+            read_settings(None, settings)
+    path.write_text("- 1\n")
+    with pytest.raises(SpecError, match="no settings"):
+        read_settings(path, [])
+
+
+def test_what_cannot_be_resumed_is_said(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path, "job") as folder:
+        pass
+    for arguments, problem in (
+        (["--resume", folder.run_id], "it has no run.json"),
+        (["--resume", "20200101"], "there is no run '20200101'"),
+        (["--resume", folder.run_id, "--local"], "--resume goes on with a run of a plan"),
+        ([], "a run needs a script"),
+    ):
+        result = invoke(*arguments, "--runs", tmp_path)
+        assert result.exit_code == 2
+        assert problem in " ".join(result.output.split())

@@ -1,0 +1,145 @@
+"""Whole shares of a global batch, and seeds dealt by them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.errors import SpecError
+from headrace.graph.sampler_worker.seed_assignment import (
+    GlobalBatches,
+    deal,
+    divide_lanes,
+    whole_shares,
+)
+
+
+def test_equal_trainers_stay_equal_although_their_samplers_cannot() -> None:
+    mix = np.full((6, 3), 5 / 2 / 3)
+    assert whole_shares(mix, 2) == (3, 2, 3, 2, 3, 2)
+
+
+def test_every_sampler_has_a_seed() -> None:
+    assert whole_shares(np.array([[0.1], [0.1], [9.8]])) == (1, 1, 8)
+    with pytest.raises(SpecError, match="2 seeds for 3 samplers"):
+        whole_shares(np.array([[0.5], [0.5], [1.0]]))
+
+
+def test_local_first_stays_local_where_parts_are_even() -> None:
+    parts = [np.arange(0, 40), np.arange(40, 80)]
+    dealt = deal(parts, np.diag([8.0, 8.0]), (8, 8))
+    np.testing.assert_array_equal(dealt[0], parts[0])
+    np.testing.assert_array_equal(dealt[1], parts[1])
+
+
+def test_what_one_part_has_too_much_goes_to_others() -> None:
+    parts = [np.arange(0, 60), np.arange(60, 80)]
+    dealt = deal(parts, np.diag([8.0, 8.0]), (8, 8))
+    assert [len(own) for own in dealt] == [40, 40]
+    assert set(dealt[0]) <= set(parts[0])
+    assert set(parts[1]) <= set(dealt[1])
+
+
+def test_seeds_of_a_part_are_dealt_as_the_plan_mixes_them() -> None:
+    mix = np.array([[30.0, 10.0], [10.0, 30.0]])
+    dealt = deal([np.arange(400), np.arange(400, 800)], mix, (40, 40))
+    assert [int((own < 400).sum()) for own in dealt] == [300, 100]
+
+
+def test_trainers_end_together_with_what_is_left() -> None:
+    batches = GlobalBatches((2, 1, 3, 3), (5, 2, 9, 6), samplers_per_trainer=2)
+    assert [batches.batch_size(t) for t in range(2)] == [3, 6]
+    assert [batches.ends(s) for s in range(4)] == [(2, 1), (0, 1), (3, 3), (1, 2)]
+    assert [batches.num_seeds_of(i) for i in range(3)] == [(3, 6), (2, 4), (2, 5)]
+    assert batches.merged().num_seeds().tolist() == [[3, 6], [2, 4], [2, 5]]
+    whole = GlobalBatches((2, 1, 3, 3), (5, 2, 9, 6), 2, drop_last=True)
+    assert whole.num_seeds().tolist() == [[3, 6], [3, 6]]
+
+
+def test_a_trainer_without_seeds_makes_no_batches() -> None:
+    assert GlobalBatches((4, 4), (0, 1)).num_iterations == 0
+    assert GlobalBatches((4, 4), (0, 0)).num_seeds().shape == (0, 2)
+
+
+@pytest.mark.parametrize("lanes", [(4, 2), (1, 4, 1), (6,), (3, 3)])
+def test_batches_stay_what_they_are_whoever_has_the_lanes(lanes: tuple[int, ...]) -> None:
+    shares, counts = (2, 1, 3, 3, 2, 2), (5, 2, 9, 6, 5, 1)
+    began = GlobalBatches(shares, counts, samplers_per_trainer=2)
+    later = GlobalBatches(shares, counts, 2, lanes=lanes)
+    assert later.num_trainers == len(lanes)
+    assert later.num_iterations == began.num_iterations
+    assert [later.ends(lane) for lane in range(6)] == [began.ends(lane) for lane in range(6)]
+    assert later.num_seeds().sum(1).tolist() == began.num_seeds().sum(1).tolist()
+    assert sum(later.batch_size(t) for t in range(len(lanes))) == sum(shares)
+    taken = [lane for t in range(len(lanes)) for lane in range(6)[later.lanes_of(t)]]
+    assert taken == list(range(6))
+    with pytest.raises(SpecError, match="6 lanes are divided"):
+        GlobalBatches(shares, counts, 2, lanes=(*lanes, 1))
+
+
+@given(
+    shares=st.lists(st.integers(1, 50), min_size=1, max_size=12),
+    num_samplers=st.integers(1, 12),
+)
+def test_lanes_are_divided_evenly_and_completely(shares: list[int], num_samplers: int) -> None:
+    if num_samplers > len(shares):
+        with pytest.raises(SpecError, match="go on with"):
+            divide_lanes(shares, num_samplers)
+        return
+    lanes = divide_lanes(shares, num_samplers)
+    assert len(lanes) == num_samplers
+    assert sum(lanes) == len(shares)
+    assert min(lanes) >= 1
+    ends = np.cumsum([0, *lanes])
+    seeds = [sum(shares[a:b]) for a, b in pairwise(ends.tolist())]
+    if len(set(shares)) == 1 and len(shares) % num_samplers == 0:
+        assert len(set(seeds)) == 1
+
+
+def test_shares_and_counts_belong_together() -> None:
+    with pytest.raises(SpecError, match="2 shares"):
+        GlobalBatches((1, 1), (3,))
+
+
+@given(
+    counts=st.lists(st.integers(0, 60), min_size=1, max_size=5),
+    num_trainers=st.integers(1, 4),
+    samplers_per_trainer=st.integers(1, 3),
+    data=st.data(),
+)
+def test_every_seed_once_and_epochs_end_together(
+    counts: list[int], num_trainers: int, samplers_per_trainer: int, data: st.DataObject
+) -> None:
+    num_samplers = num_trainers * samplers_per_trainer
+    cell = st.one_of(st.just(0.0), st.floats(0.01, 20))
+    row = st.lists(cell, min_size=len(counts), max_size=len(counts)).filter(lambda r: sum(r) >= 1)
+    mix = np.array(data.draw(st.lists(row, min_size=num_samplers, max_size=num_samplers)))
+    starts = np.cumsum([0, *counts])
+    parts = [np.arange(starts[p], starts[p + 1]) for p in range(len(counts))]
+
+    shares = whole_shares(mix, samplers_per_trainer)
+    assert sum(shares) == round(float(mix.sum()))
+    assert min(shares) >= 1
+    dealt = deal(parts, mix, shares)
+    np.testing.assert_array_equal(np.sort(np.concatenate(dealt)), np.arange(starts[-1]))
+    for own, again in zip(dealt, deal(parts, mix, shares), strict=True):
+        np.testing.assert_array_equal(own, again)
+
+    own_counts = tuple(len(own) for own in dealt)
+    batches = GlobalBatches(shares, own_counts, samplers_per_trainer)
+    for each in (batches, batches.merged()):
+        num_seeds = each.num_seeds()
+        assert (num_seeds >= 1).all()
+        if min(batches.merged().counts) == 0:
+            assert len(num_seeds) == 0
+        else:
+            assert num_seeds.sum() == starts[-1]
+            assert len(num_seeds) <= -(-int(starts[-1]) // sum(shares))
+            assert (num_seeds[:-2] == batches.merged().shares).all()
+    if sum(shares) <= starts[-1] and min(batches.merged().shares) > 1:
+        assert batches.num_iterations == -(-int(starts[-1]) // sum(shares))
+        assert (batches.num_seeds() <= batches.merged().shares).all()

@@ -1,0 +1,78 @@
+"""Rows come from wherever they are, into one array, in the order asked for."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.graph.sampling.feature_gather import Gathering, Rows
+from headrace.graph.sampling.store_pool import Of, Owners
+
+
+class Asked:
+    """A store that has some rows and remembers what it gave."""
+
+    def __init__(self, first: int, values: np.ndarray) -> None:
+        self._first, self._values = first, values
+        self.ids: list[np.ndarray] = []
+
+    def sample_soon(self, request: Any) -> Any:
+        raise NotImplementedError
+
+    def gather_soon(
+        self, of: Of, column: str, ids: np.ndarray, dims: np.ndarray | None = None
+    ) -> Future[np.ndarray]:
+        self.ids.append(ids)
+        done: Future[np.ndarray] = Future()
+        done.set_result(self._values[ids - self._first])
+        return done
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint16", "int64", "bool", "float64"])
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (4,), (2, 5), (0,)])
+@pytest.mark.parametrize("num_parts", [1, 3, 6])
+@pytest.mark.parametrize("remote", [(), (0,), (0, 2, 4)])
+def test_gathers_as_numpy_does(
+    dtype: str, shape: tuple[int, ...], num_parts: int, remote: tuple[int, ...]
+) -> None:
+    rng = np.random.default_rng(0)
+    values = (10 * rng.standard_normal((40, *shape))).astype(dtype)
+    # One part is empty.
+    cuts = sorted([0, *rng.integers(0, 40, num_parts - 1).tolist(), 40])
+    offsets = np.array([*cuts, 40] if num_parts > 1 else cuts)
+    pieces = [values[a:b].copy() for a, b in pairwise(offsets)]
+    stores = {
+        part: Asked(int(offsets[part]), pieces[part]) for part in remote if part < len(pieces)
+    }
+    owners = Owners({part: partial(stores.__getitem__, part) for part in stores})
+    rows = Rows("node", "x", offsets, [None if p in stores else v for p, v in enumerate(pieces)])
+    for may_repeat in (False, True):
+        ids = rng.integers(0, 40, 100)
+        out = np.zeros((100, *shape), dtype)
+        Gathering(rows, ids, owners, may_repeat).into(out)
+        np.testing.assert_array_equal(out, values[ids])
+        for store in stores.values():
+            if may_repeat and store.ids:
+                assert len(np.unique(store.ids[-1])) == len(store.ids[-1])
+    Gathering(rows, np.empty(0, np.int64), owners).into(np.empty((0, *shape), dtype))
+
+
+def test_rows_need_not_be_aligned_and_ids_become_longer() -> None:
+    values = np.arange(2 * 21, dtype=np.float32)[1:41].reshape(20, 2)
+    rows = Rows("node", "x", np.array([0, 20]), [values])
+    ids = np.array([3, 19, 0])
+    out = np.empty((3, 2), np.float32)
+    Gathering(rows, ids, Owners()).into(out)
+    np.testing.assert_array_equal(out, values[ids])
+    short = Rows("node", "ids", np.array([0, 20]), [np.arange(20, dtype=np.uint32)[::-1].copy()])
+    longer = np.empty(3, np.int64)
+    Gathering(short, ids, Owners()).into(longer)
+    assert longer.tolist() == [16, 0, 19]

@@ -1,0 +1,36 @@
+"""What a run says before its first batch, and how many threads its trainer gets."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from headrace.runtime.callbacks.progress import FirstBatch
+from headrace.runtime.controller.local_backend import _num_threads
+from headrace.runtime.protocol.trainer_messages import ASKED
+
+
+def test_says_every_ten_seconds_what_it_waits_for() -> None:
+    first = FirstBatch(100.0)
+    assert first.look(109.0) == ""
+    assert first.look(110.0) == (
+        "no batch after 10 s: waits for the script to ask a headrace loader for a batch"
+    )
+    assert first.look(119.0) == ""
+    first.see(ASKED)
+    assert "no batch after 20 s: waits for the first batch" in first.look(120.5)
+    first.see({"kind": "waits", "for": "store 1 on m1", "waits": True})
+    assert first.look(131.0) != ""
+
+
+@pytest.mark.parametrize("kind", ["batches", "report"])
+def test_says_nothing_once_the_script_goes_on(kind: str) -> None:
+    first = FirstBatch(0.0)
+    first.see({"kind": kind})
+    assert first.look(1000.0) == ""
+
+
+def test_samplers_have_their_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    assert [_num_threads(num_samplers) for num_samplers in (0, 1, 7, 20)] == [8, 7, 1, 1]

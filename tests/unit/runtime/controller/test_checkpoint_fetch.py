@@ -1,0 +1,133 @@
+"""Checkpoints get from a trainer's machine to the run's folder, whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from headrace.runtime.controller.checkpoint_fetch import ASK_AGAIN, Collector
+from headrace.runtime.controller.worker_group import Calls
+from headrace.training.checkpoint_files import (
+    Checkpoint,
+    Position,
+    load,
+    newest_whole,
+    save,
+)
+
+PIECE_BYTES = 500
+
+
+class Asked(Calls):
+    """Calls that are answered when a test wants it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[tuple[Any, Callable[[Any], None], Callable[[Exception], None]]] = []
+
+    def ask(
+        self, ref: Any, then: Callable[[Any], None], failed: Callable[[Exception], None]
+    ) -> None:
+        self.waiting.append((ref, then, failed))
+
+    def answer(self, num: int = 1000) -> None:
+        while self.waiting and num:
+            read, then, _ = self.waiting.pop(0)
+            then(read())
+            num -= 1
+
+    def fail(self) -> None:
+        _, _, failed = self.waiting.pop(0)
+        failed(OSError("gone"))
+
+
+class Trainer:
+    """A trainer's folder, and who brings its checkpoints home."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.output, self.home = tmp_path / "output", tmp_path / "home"
+        self.calls = Asked()
+        self.told: list[Checkpoint] = []
+        self.collector = Collector(self.home, self.calls, self._piece, self.told.append)
+
+    def save(self, iteration: int) -> Checkpoint:
+        state = {"iteration": iteration, "padding": bytes(3000)}
+        position = Position(iteration=iteration, epoch=1, batch=2)
+        return save(self.output / "checkpoints", position, state, keep=1)
+
+    def look(self) -> None:
+        paths = (self.output / "checkpoints").glob("*.json")
+        self.collector.see({path.name: path.read_text() for path in paths})
+
+    def _piece(self, name: str, offset: int) -> Callable[[], bytes]:
+        def read() -> bytes:
+            path = self.output / name
+            return path.read_bytes()[offset : offset + PIECE_BYTES] if path.exists() else b""
+
+        return read
+
+
+@pytest.fixture
+def trainer(tmp_path: Path) -> Trainer:
+    return Trainer(tmp_path)
+
+
+def test_a_checkpoint_comes_home_once(trainer: Trainer) -> None:
+    trainer.look()
+    assert not trainer.collector.is_busy
+    trainer.save(100)
+    for _ in range(2):
+        trainer.look()
+        assert trainer.collector.is_busy
+    trainer.calls.answer()
+    trainer.look()
+    assert not trainer.collector.is_busy
+    (found,) = trainer.told
+    assert found == newest_whole(trainer.home)
+    assert load(found.path)[1]["iteration"] == 100
+    assert not list(trainer.home.glob(".*"))
+
+
+def test_the_newest_comes_after_the_one_under_way(trainer: Trainer) -> None:
+    trainer.save(100)
+    trainer.look()
+    trainer.calls.answer(1)
+    # What is under way is removed as there are newer ones: only the newest arrives.
+    for iteration in (200, 300):
+        trainer.save(iteration)
+        trainer.look()
+    trainer.calls.answer()
+    assert [found.sidecar.iteration for found in trainer.told] == [300]
+    assert newest_whole(trainer.home) == trainer.told[0]
+
+
+def test_a_machine_that_is_lost_leaves_what_had_arrived(trainer: Trainer) -> None:
+    trainer.save(100)
+    trainer.look()
+    trainer.calls.answer()
+    trainer.save(200)
+    trainer.look()
+    for _ in range(ASK_AGAIN):
+        assert trainer.collector.is_busy
+        trainer.calls.fail()
+    assert not trainer.collector.is_busy
+    found = newest_whole(trainer.home)
+    assert found is not None
+    assert found.sidecar.iteration == 100
+    assert not list(trainer.home.glob(".*"))
+
+
+def test_what_is_not_whole_is_not_taken(trainer: Trainer) -> None:
+    made = trainer.save(100)
+    made.path.write_bytes(made.path.read_bytes()[:-1] + b"?")
+    trainer.look()
+    trainer.calls.answer()
+    assert trainer.told == []
+    assert newest_whole(trainer.home) is None
+    trainer.collector.see({"checkpoint-00000300.json": '{"iteration'})
+    assert not trainer.collector.is_busy

@@ -1,0 +1,90 @@
+"""Faults are told in the order they happened in, and the policy hears of them once."""
+
+from __future__ import annotations
+
+from headrace.core.job import Role
+from headrace.policies.lifecycle.events import Ended, Lost, Outcome, Regroup, Task
+from headrace.policies.recovery.deciding import Recovery
+from headrace.policies.recovery.events import (
+    Decision,
+    GiveUp,
+    Limits,
+    MachineLost,
+    MachinesJoined,
+    Restart,
+    Resume,
+    Saved,
+    TaskEnded,
+    TaskLost,
+)
+from headrace.runtime.controller.failure_handling import (
+    HOLD_S,
+    MOST_HOLD_S,
+    HeldFaults,
+    Mender,
+    event_of,
+)
+
+STORE, TRAINER = Task("store0", Role.STORE, "m0"), Task("trainer0", Role.TRAINER, "m1")
+TASKS = (STORE, TRAINER)
+KILLED = Ended("trainer0", -9, "was ended by SIGKILL")
+
+
+def mender(**changes: object) -> tuple[Mender, list[Decision]]:
+    told: list[Decision] = []
+    state = Recovery(frozenset({"m0", "m1"}), **changes)  # type: ignore[arg-type]
+    return Mender(state, lambda state, decision: told.append(decision)), told
+
+
+def test_the_first_fault_explains_the_rest() -> None:
+    held = HeldFaults()
+    assert held.hold(Ended("trainer0", 1, "ended"), 9.9, 10.0)
+    assert not held.hold(Lost("store0", "gone"), 9.5, 10.2)
+    assert not held.hold(Ended("trainer0", 1, "ended"), 9.0, 10.3)
+    assert held.release(10.0 + HOLD_S / 2) == []
+    assert held.release(10.0 + HOLD_S) == [Lost("store0", "gone"), Ended("trainer0", 1, "ended")]
+    assert held.release(99.0) == []
+    assert held.hold(Ended("trainer0", 1, "ended"), 99.0, 99.0)
+
+
+def test_whoever_was_killed_explains_the_rest() -> None:
+    held = HeldFaults()
+    failed = Ended("store0", 1, "ended")
+    held.hold(failed, 9.0, 10.0)
+    held.hold(KILLED, 9.5, 10.2)
+    # Somebody has not answered yet, and may have been killed too.
+    assert held.release(10.0 + HOLD_S, have_all_told=False) == []
+    assert held.release(10.0 + MOST_HOLD_S, have_all_told=False) == [KILLED, failed]
+
+
+def test_faults_are_events_of_the_policy() -> None:
+    said = Ended("trainer0", 1, "ended with code 1", "ValueError")
+    assert event_of(said, TASKS) == TaskEnded(TRAINER, 1, "ended with code 1; it said: ValueError")
+    assert event_of(Lost("store0", "gone"), TASKS) == TaskLost(STORE, "gone")
+    assert event_of(Lost("m1", "gone"), TASKS) == MachineLost("m1", "gone")
+
+
+def test_a_fault_is_decided_once() -> None:
+    mending, told = mender()
+    decision = mending.after(Outcome(problem="p", fault=KILLED), TASKS)
+    assert isinstance(decision, Resume)
+    assert told == [decision]
+    # A restart is over once it is decided.
+    assert isinstance(mending.take(TaskEnded(STORE, -9, "was killed", True)), Restart)
+    assert mending.pending is None
+
+
+def test_what_was_decided_before_the_end_holds() -> None:
+    mending, told = mender(elastic=True)
+    mending.take(MachinesJoined(frozenset({"m2"})))
+    mending.take(Saved(10))
+    decision = mending.after(Outcome(problem="p", fault=Regroup("m2 has joined")), TASKS)
+    assert told == [decision]
+    assert isinstance(decision, Resume)
+    assert decision.machines == {"m0", "m1", "m2"}
+    assert mending.after(Outcome(problem="other", fault=None), TASKS) is None
+
+
+def test_without_restarts_it_is_given_up() -> None:
+    mending, _ = mender(limits=Limits.of(0))
+    assert isinstance(mending.after(Outcome(problem="p", fault=KILLED), TASKS), GiveUp)

@@ -1,0 +1,101 @@
+"""A run that does not move says so, and machines that do not reach each other are found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.core.job import Role
+from headrace.policies.lifecycle.events import Lost, Task
+from headrace.runtime.controller.health import NetworkProbe, StallWatch
+from headrace.runtime.controller.worker_group import Calls
+
+TASKS = (Task("sampler0.0", Role.SAMPLER, "m1"), Task("trainer0", Role.TRAINER, "m0"))
+
+
+def state_of(*messages: dict[str, Any], trace_bytes: int = 0, **more: Any) -> dict[str, Any]:
+    return {"messages": messages, "trace_bytes": trace_bytes, "log_bytes": 0, **more}
+
+
+def test_steps_and_records_are_movement() -> None:
+    watch = StallWatch(TASKS, 0.0)
+    assert watch.see("trainer0", state_of({"kind": "batches", "trains": True}), 8.0)
+    assert watch.look(17.0) == ("", False)
+    assert not watch.see("trainer0", state_of(trace_bytes=10), 17.0)
+    assert watch.look(26.0) == ("", False)
+    # The same again is none.
+    watch.see("trainer0", state_of(trace_bytes=10), 26.0)
+    line, probes = watch.look(28.0)
+    assert line == "no iteration for 11 s: nobody says why"
+    assert not probes
+    assert watch.look(62.0)[1]
+    watch.see("trainer0", state_of(trace_bytes=20), 63.0)
+    assert watch.look(63.0) == ("it moves again after 46 s", False)
+    assert watch.look(64.0) == ("", False)
+
+
+def test_who_waits_is_named() -> None:
+    watch = StallWatch(TASKS, 0.0)
+    watch.see("trainer0", state_of({"kind": "waits", "for": "sampler0.0 on m1", "waits": True}), 5)
+    watch.see("sampler0.0", {"waits_for": "store2 on m2"}, 5)
+    line, _ = watch.look(12.0)
+    assert line == (
+        "no first iteration for 12 s: trainer0 on m0 waits for sampler0.0 on m1; "
+        "sampler0.0 on m1 waits for store2 on m2"
+    )
+    watch.see("trainer0", state_of({"kind": "waits", "for": "sampler0.0 on m1", "waits": False}), 9)
+    watch.see("sampler0.0", {"waits_for": ""}, 13)
+    assert "trainer0 on m0 waits for its script, which imports" in watch.look(30.0)[0]
+    watch.see("trainer0", state_of({"kind": "asked"}), 31)
+    assert "trainer0 on m0 waits for its first batch" in watch.look(60.0)[0]
+
+
+class Shell:
+    """Answers at once what its machine does not reach."""
+
+    def __init__(self, unreachable: dict[str, str] | None) -> None:
+        self._unreachable = unreachable
+        self.asked: dict[str, Any] = {}
+        self.reach = self
+
+    def remote(self, places: dict[str, Any]) -> Shell:
+        self.asked = places
+        return self
+
+    @property
+    def answer(self) -> dict[str, str]:
+        if self._unreachable is None:
+            raise ConnectionError
+        return self._unreachable
+
+
+class AtOnce(Calls):
+    def ask(self, ref: Any, then: Any, failed: Any) -> None:
+        try:
+            answer = ref.answer
+        except ConnectionError as error:
+            failed(error)
+        else:
+            then(answer)
+
+
+@pytest.mark.parametrize(
+    ("found", "accused", "line"),
+    [
+        ([{}, {}, {}], None, "all machines reach each other, so the network is not the reason"),
+        ([{}, {"m2": "no"}, {"m1": "no"}], "m1", ""),
+        ([{"m2": "no"}, {}, None], "m2", ""),
+    ],
+)
+def test_whoever_is_cut_off_is_accused(
+    found: list[dict[str, str] | None], accused: str | None, line: str
+) -> None:
+    said: list[str] = []
+    lost: list[Lost] = []
+    places = {f"m{m}": (f"10.0.0.{m}", 100 if m else None) for m in range(3)}
+    shells = {f"m{m}": Shell(each) for m, each in enumerate(found)}
+    NetworkProbe(places, "m0", said.append, lost.append).begin(AtOnce(), shells)
+    assert shells["m1"].asked == {"m0": ("10.0.0.0", 1), "m2": ("10.0.0.2", 100)}
+    assert [each.name for each in lost] == ([accused] if accused else [])
+    assert said == ([line] if line else [])

@@ -1,0 +1,157 @@
+"""Trainers that train different models are told apart after their first steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace.core.job import Role
+from headrace.policies.lifecycle.events import Event, Failed, Task
+from headrace.policies.recovery.deciding import Recovery
+from headrace.runtime.callbacks.base import Observer
+from headrace.runtime.controller.failure_handling import Mender
+from headrace.runtime.controller.health import Watch
+from headrace.runtime.protocol import parameter_check
+from headrace.runtime.protocol.parameter_check import (
+    ParameterCheck,
+    checksum_of,
+    tell_parameters,
+    values_of,
+)
+from headrace.runtime.protocol.run_context import RunContext
+from headrace.runtime.protocol.trainer_messages import Inbox
+
+torch = pytest.importorskip("torch")
+
+TASKS = (Task("trainer0", Role.TRAINER, "m0"), Task("trainer1", Role.TRAINER, "m1"))
+
+
+def said(checksum: int, step: int = 1, optimizer: int = 0) -> dict[str, Any]:
+    what = {"optimizer": optimizer, "step": step, "checksum": checksum}
+    return {"kind": "parameters", **what, "values": [0.5, 0.01 * checksum]}
+
+
+def test_equal_parameters_are_fine_in_any_order() -> None:
+    check = ParameterCheck()
+    for task in ("trainer0 on m0", "trainer1 on m1"):
+        for step in (1, 2):
+            for optimizer in (0, 1):
+                assert check.see(task, said(10 * optimizer + step, step, optimizer)) is None
+
+
+def test_different_parameters_are_a_failure_that_names_both_and_says_what_helps() -> None:
+    check = ParameterCheck()
+    assert check.see("trainer0 on m0", said(1)) is None
+    found = check.see("trainer1 on m1", said(2))
+    assert isinstance(found, Failed)
+    assert found.problem.startswith("trainer0 on m0 and trainer1 on m1 train different models")
+    for help_ in ("ctx.prepare(model", "DistributedDataParallel(model)", "--independent"):
+        assert help_ in found.remedy
+
+
+def test_parameters_that_were_rounded_differently_are_one_model() -> None:
+    check = ParameterCheck()
+    for checksum, value in enumerate((0.25, 0.25 * (1 + 1e-6))):
+        message = {**said(checksum), "values": [1.0, value]}
+        assert check.see(f"trainer{checksum}", message) is None
+    message = {**said(3), "values": [1.0, 0.2501]}
+    other = ParameterCheck()
+    assert other.see("trainer0", {**said(1), "values": [1.0, 0.25]}) is None
+    found = other.see("trainer1", message)
+    assert isinstance(found, Failed)
+    assert "differ by up to 0.0001 after step 1" in found.problem
+
+
+@pytest.mark.parametrize("sizes", [(1,), (3, 200), (5,) * 100])
+def test_some_values_of_all_parameters_are_sent(sizes: tuple[int, ...]) -> None:
+    parameters = [torch.nn.Parameter(torch.arange(float(size))) for size in sizes]
+    found = values_of(torch.optim.SGD(parameters))
+    assert min(len(sizes), 64) <= len(found) <= 64
+    complex_ = torch.nn.Parameter(torch.tensor([3 + 4j]))
+    assert values_of(torch.optim.SGD([complex_])) == [5.0]
+
+
+def watch(parameters: ParameterCheck | None) -> tuple[Watch, list[Event], list[str]]:
+    told: list[Event] = []
+    lines: list[str] = []
+
+    class Says(Observer):
+        def say(self, line: str) -> None:
+            lines.append(line)
+
+    slots = {task.name: SimpleNamespace(task=task) for task in TASKS}
+    crew: Any = SimpleNamespace(tasks=TASKS, slot=slots.__getitem__)
+    nobody: Any = None
+    mender = Mender(Recovery(frozenset({"m0", "m1"})), lambda state, decision: None)
+    made = Watch(
+        crew, nobody, nobody, Says(), mender, frozenset, told.append, parameters=parameters
+    )
+    return made, told, lines
+
+
+@pytest.mark.parametrize("independent", [False, True])
+def test_a_run_with_different_models_fails_unless_they_are_independent(independent: bool) -> None:
+    made, told, _ = watch(None if independent else ParameterCheck())
+    for number, name in enumerate(("trainer0", "trainer1")):
+        state = {"trace_bytes": 0, "log_bytes": 0, "messages": [said(number)]}
+        made.see(name, state, 0.0)
+    assert [type(event) for event in told] == ([] if independent else [Failed])
+
+
+def test_what_a_trainer_notes_is_said() -> None:
+    made, _, lines = watch(None)
+    state = {"trace_bytes": 0, "log_bytes": 0, "messages": [{"kind": "note", "text": "mind this"}]}
+    made.see("trainer1", state, 0.0)
+    assert lines == ["trainer1 on m1: mind this"]
+
+
+def steps(seed: int, num: int) -> None:
+    torch.manual_seed(seed)
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(num):
+        optimizer.zero_grad()
+        model(torch.ones(4, 3)).sum().backward()
+        optimizer.step()
+
+
+def test_a_trainer_says_what_its_parameters_are_after_two_steps_of_each_optimizer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parameter_check, "_watched", set())
+    inbox = Inbox(tmp_path / "messages")
+    run = RunContext(machine="m0", messages=tmp_path / "messages", world_size=2)
+    handle = tell_parameters(run)
+    assert handle is not None
+    assert tell_parameters(run) is None
+    try:
+        for seed in (0, 0, 1):
+            steps(seed, 4)
+    finally:
+        handle.remove()
+    found = list(inbox.receive(1.0))
+    inbox.close()
+    assert [(each["optimizer"], each["step"]) for each in found] == [
+        (0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (2, 2),
+    ]  # fmt: skip
+    sums = [each["checksum"] for each in found]
+    assert sums[:2] == sums[2:4]
+    assert len(set(sums)) == 4
+
+
+def test_the_only_trainer_says_nothing(tmp_path: Path) -> None:
+    assert tell_parameters(RunContext(machine="m0", messages=tmp_path / "messages")) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
+def test_one_changed_number_changes_the_checksum(dtype: Any) -> None:
+    values = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3).to(dtype).t())
+    optimizer = torch.optim.SGD([values], lr=0.1)
+    before = checksum_of(optimizer)
+    assert checksum_of(optimizer) == before
+    with torch.no_grad():
+        values[1, 1] += 1
+    assert checksum_of(optimizer) != before

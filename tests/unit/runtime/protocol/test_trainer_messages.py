@@ -1,0 +1,86 @@
+"""Figures from a script to a display, and alone."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace.core.errors import SpecError
+from headrace.runtime.protocol.run_context import CONTEXT_VARIABLE, RunContext
+from headrace.runtime.protocol.trainer_messages import Inbox, line_of, send
+from headrace.runtime.trainer.report import report
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    # Paths of sockets are short, those of pytest's folders may not be.
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+def test_alone_a_report_is_a_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(CONTEXT_VARIABLE, raising=False)
+    report(epoch=3, loss=np.float32(0.5), accuracy=0.791234, note="fine")
+    assert capsys.readouterr().out == "epoch 3  loss 0.5  accuracy 0.7912  note fine\n"
+
+
+def test_in_a_run_a_report_is_a_message(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inbox = Inbox(folder / "messages")
+    context = RunContext(machine="m1", messages=folder / "messages")
+    (folder / "context.json").write_text(context.model_dump_json())
+    monkeypatch.setenv(CONTEXT_VARIABLE, str(folder / "context.json"))
+    report(epoch=1, auc=float("nan"))
+    report(epoch=2, loss=1)
+    first, second = inbox.receive(1)
+    assert first == {"kind": "report", "figures": {"epoch": 1, "auc": "nan"}}
+    assert second["figures"]["epoch"] == 2
+    assert list(inbox.receive(0)) == []
+    inbox.close()
+
+
+def test_nobody_listens_and_nothing_happens(folder: Path) -> None:
+    send(folder / "nobody", {"kind": "report"})
+
+
+def test_whoever_reports_often_does_not_wait_for_whoever_asks(folder: Path) -> None:
+    inbox = Inbox(folder / "messages")
+    # With a queue of ten and nobody who takes, each further one would be lost after a second.
+    for number in range(200):
+        send(folder / "messages", {"number": number})
+    assert [message["number"] for message in inbox.receive(1)] == list(range(200))
+    inbox.close()
+
+
+def test_what_is_no_message_is_left_out(folder: Path) -> None:
+    inbox = Inbox(folder / "messages")
+    send(folder / "messages", {"kind": "first"})
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.sendto(b"{", os.fspath(folder / "messages"))
+        other.sendto(b"[1]", os.fspath(folder / "messages"))
+    send(folder / "messages", {"kind": "last"})
+    assert [message["kind"] for message in inbox.receive(1)] == ["first", "last"]
+    inbox.close()
+
+
+def test_only_numbers_and_texts_are_reported() -> None:
+    with pytest.raises(SpecError, match="loss was reported as list"):
+        report(loss=[1.0])  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match="ndarray"):
+        report(loss=np.zeros(3))
+
+
+def test_too_much_is_said(folder: Path) -> None:
+    with pytest.raises(SpecError, match="bytes were reported"):
+        send(folder / "messages", {"text": "x" * 70_000})
+
+
+def test_a_line_keeps_whole_numbers_whole() -> None:
+    assert line_of({"epoch": 123456, "loss": 123456.0}) == "epoch 123456  loss 1.235e+05"

@@ -1,0 +1,153 @@
+"""Loaders of scripts: alone, and in a run that has samplers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torch_geometric")
+
+import torch_geometric.loader  # noqa: E402
+
+import headrace  # noqa: E402
+from headrace.core.errors import SpecError  # noqa: E402
+from headrace.graph.sampler_worker.config import StoreAt  # noqa: E402
+from headrace.rpc.credentials import Credentials, Secret  # noqa: E402
+from headrace.runtime.protocol.run_context import CONTEXT_VARIABLE, RunContext  # noqa: E402
+from headrace.runtime.protocol.trainer_messages import ASKED  # noqa: E402
+from headrace.runtime.trainer import loaders  # noqa: E402
+from tests.unit.graph.loader.loading_graphs import assert_same  # noqa: E402
+from tests.unit.graph.small_graphs import heterogeneous, homogeneous, write  # noqa: E402
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv(CONTEXT_VARIABLE, raising=False)
+    write(homogeneous(keep_ids=False), tmp_path / "parts", 2)
+    return tmp_path / "parts"
+
+
+def enter_run(parts: Path, monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
+    folder = parts.parent
+    context = RunContext(machine="m1", messages=folder / "messages", parts=parts, **fields)
+    path = folder / f"context-{context.fingerprint()}.json"
+    path.write_text(context.model_dump_json())
+    monkeypatch.setenv(CONTEXT_VARIABLE, str(path))
+
+
+def test_the_last_step_counts_in_the_speed(parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now_s=0.0)
+    sent: list[Any] = []
+    monkeypatch.setattr(loaders, "time", SimpleNamespace(perf_counter=lambda: clock.now_s))
+    monkeypatch.setattr(loaders, "send", lambda path, message: sent.append(message))
+
+    def batches() -> Iterator[str]:
+        clock.now_s += 1.0
+        yield "batch"
+
+    run = RunContext(machine="m1", messages=parts.parent / "messages")
+    for _ in loaders._watched(run, batches(), trains=False, size=(30, 32, 1)):
+        clock.now_s += 3.0
+    asked, message = sent
+    assert asked == ASKED
+    assert (message["elapsed_s"], message["waited_s"]) == (4.0, 1.0)
+    assert message["num_samples"] == 30
+
+
+@pytest.mark.parametrize("name", ["NeighborLoader", "LinkNeighborLoader"])
+def test_signatures_begin_as_those_of_pyg(name: str) -> None:
+    ours = inspect.signature(getattr(headrace, name)).parameters
+    theirs = inspect.signature(getattr(torch_geometric.loader, name)).parameters
+    positional = [n for n, p in ours.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert positional == [n for n in theirs if n != "kwargs"]
+
+
+def test_alone_and_in_a_run_without_samplers_batches_are_the_same(
+    parts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: dict[str, Any] = {"input_nodes": "train", "batch_size": 4, "shuffle": True}
+    alone = list(headrace.NeighborLoader(str(parts), [3, 2], **settings))
+    enter_run(parts, monkeypatch)
+    loader = headrace.NeighborLoader(headrace.open_graph(parts), [3, 2], **settings)
+    assert loader.num_samplers == 0
+    for left, right in zip(alone, loader, strict=True):
+        assert_same(left, right)
+
+
+def test_links_in_a_run(parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings: dict[str, Any] = {"neg_sampling": "binary", "batch_size": 50}
+    alone = list(headrace.LinkNeighborLoader(parts, [3, 2], **settings))
+    enter_run(parts, monkeypatch)
+    for left, right in zip(
+        alone, headrace.LinkNeighborLoader(parts, [3, 2], **settings), strict=True
+    ):
+        assert_same(left, right)
+
+
+def test_samplers_feed_loaders_that_shuffle(parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter_run(parts, monkeypatch, num_samplers=3)
+
+    def num_samplers(**settings: Any) -> int:
+        settings = {"batch_size": 4, "shuffle": True, **settings}
+        return headrace.NeighborLoader(parts, [3, 2], **settings).num_samplers
+
+    assert num_samplers() == 3
+    assert num_samplers(batch_size=2) == 2
+    assert num_samplers(subgraph_type=torch_geometric.sampler.base.SubgraphType.directional) == 3
+    # What samplers cannot make, or must not: a script may count on the order of its seeds.
+    assert num_samplers(shuffle=False) == 0
+    assert num_samplers(subgraph_type="bidirectional") == 0
+    assert num_samplers(transform_sampler_output=lambda out: out) == 0
+    assert len(headrace.NeighborLoader(parts, [3], batch_size=4, shuffle=True)) == 10
+
+
+def test_samplers_make_batches_with_columns_of_edges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(homogeneous(), tmp_path / "parts", 2)
+    enter_run(tmp_path / "parts", monkeypatch, num_samplers=2)
+    settings: dict[str, Any] = {"batch_size": 4, "shuffle": True}
+    loader = headrace.NeighborLoader(tmp_path / "parts", [3], **settings)
+    assert loader.num_samplers == 2
+    loader = headrace.NeighborLoader(tmp_path / "parts", [3], weight_attr="edge_weight", **settings)
+    assert loader.num_samplers == 2
+
+
+def test_graphs_in_memory_stay_there(monkeypatch: pytest.MonkeyPatch, parts: Path) -> None:
+    enter_run(parts, monkeypatch, num_samplers=2)
+    data = torch_geometric.data.Data(x=torch.randn(4, 2), edge_index=torch.tensor([[0, 1], [2, 3]]))
+    loader = headrace.NeighborLoader(data, [2], batch_size=2, shuffle=True)
+    assert loader.num_samplers == 0
+    assert sum(batch.batch_size for batch in loader) == 4
+
+
+def test_types_are_found_here_though_stores_serve_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = tmp_path / "parts"
+    write(heterogeneous(), parts, 2)
+    Credentials(Secret.random()).save(tmp_path / "keys")
+    store = StoreAt(part=1, task="store 1", machine="m1", host="127.0.0.1", port=7)
+    enter_run(parts, monkeypatch, stores=(store,), credentials=tmp_path / "keys")
+    seeds = ("paper", "train")
+    loader = headrace.NeighborLoader(parts, [2], input_nodes=seeds, batch_size=2)
+    monkeypatch.delenv(CONTEXT_VARIABLE)
+    alone = headrace.NeighborLoader(parts, [2], input_nodes=seeds, batch_size=2)
+    assert loader.input_data.node.tolist() == alone.input_data.node.tolist()
+    assert loader._access.owners.parts == (1,)
+
+
+def test_stores_do_not_know_times_of_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = tmp_path / "parts"
+    write(homogeneous(), parts, 2)
+    Credentials(Secret.random()).save(tmp_path / "keys")
+    store = StoreAt(part=1, task="store 1", machine="m1", host="127.0.0.1", port=7)
+    enter_run(parts, monkeypatch, stores=(store,), credentials=tmp_path / "keys")
+    with pytest.raises(SpecError, match="--stores 0"):
+        headrace.NeighborLoader(parts, [2], time_attr="y", batch_size=2)
