@@ -30,7 +30,7 @@ _SHARED = ("headrace.cli", "headrace.cli.options", "headrace.cli.completions", "
 _PROCESSES = (
     "headrace.graph.sampler_worker.__main__",
     "headrace.graph.store.__main__",
-    "headrace.runtime.trainer",
+    "headrace.runtime.trainer.__main__",
     "headrace.training.parameter_server.__main__",
 )
 """What a run starts, without importing it."""
@@ -80,7 +80,8 @@ def _sources(code: str) -> set[Path]:
     texts = [code, *(path.read_text() for path in _named_files(code) if path.suffix == ".py")]
     wanted = {"headrace.cli"} if _COMMAND.search(code) else set()
     for text in texts:
-        wanted |= {f"headrace.cli.{verb}" for verb in _COMMAND.findall(text)}
+        verbs = _COMMAND.findall(text)
+        wanted |= {module for module in _imports().modules if _is_one_of(verbs, module)}
         for name, names in _NAME.findall(text):
             for each in (name or names).replace("(", " ").replace(",", " ").split():
                 wanted |= _home(each)
@@ -100,6 +101,11 @@ def _reached(wanted: set[str]) -> set[str]:
         if module not in _SHARED:
             ahead |= graph.find_modules_directly_imported_by(module) - reached
     return reached
+
+
+def _is_one_of(verbs: list[str], module: str) -> bool:
+    folder, _, name = module.rpartition(".")
+    return name in verbs and folder.startswith("headrace.cli.commands.")
 
 
 def _home(name: str) -> set[str]:
