@@ -37,7 +37,7 @@ from headrace.prefork.task import become, set_command_line
 PRELOADS: Mapping[str, tuple[str, ...]] = {
     "graph": (
         "headrace.graph.store.__main__",
-        "headrace.rpc.server",
+        "headrace.graph.store.server",
         "headrace.graph.sampler_worker.__main__",
         "headrace.graph.sampler_worker.channels.rpc",
     ),
@@ -45,7 +45,7 @@ PRELOADS: Mapping[str, tuple[str, ...]] = {
         "torch",
         "torch_geometric.nn",
         "torch_geometric.loader",
-        "headrace.runtime.trainer",
+        "headrace.runtime.trainer.__main__",
         "headrace.runtime.trainer.context",
         "headrace.runtime.trainer.loaders",
         "headrace.training.parameter_server.__main__",

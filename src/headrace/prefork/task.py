@@ -48,9 +48,7 @@ def become(request: Mapping[str, Any]) -> int:
     if module == "headrace.runtime.trainer":
         # It checks that its parent lives, which is this one's.
         arguments[0] = str(server)
-        code: int = import_module(module).main(arguments)
-    else:
-        code = import_module(f"{module}.__main__").main(arguments)
+    code: int = import_module(f"{module}.__main__").main(arguments)
     return code
 
 
