@@ -19,9 +19,9 @@ from tests.e2e.strangers import HEALTH, UNAUTHENTICATED, UNIMPLEMENTED, ray_meth
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "security.md"
 OWNERS = (
-    (r"headrace\.graph\.service\b", "store"),
-    (r"headrace\.graph\.feeding\b", "parts"),
-    (r"headrace\.training\.servers\b", "server"),
+    (r"headrace\.graph\.store\b", "store"),
+    (r"headrace\.graph\.sampler_worker\b", "parts"),
+    (r"headrace\.training\.parameter_server\b", "server"),
     (r"headrace\.runtime\.trainer\b", "torch"),
     (r"/gcs_server ", "Ray head"),
     (r"/raylet ", "Ray node"),
