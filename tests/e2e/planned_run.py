@@ -30,12 +30,12 @@ from tests.support.cluster_checks import Snapshot, left_over, snapshot
 from tests.support.waiting import LIMIT_S, eventually
 
 CONFIG = {
-    "task": "gradients", "features": 256, "classes": 16, "width": 8, "fanouts": [10, 5],
+    "task": "gradients", "features": 512, "classes": 16, "width": 8, "fanouts": [10, 5],
     "by_steps": True, "pause_s": 0.02,
 }  # fmt: skip
 SEEDS = (1, 2, 3, 4, 5, 6)
 SERVERS = ("m0", "m3")
-GRAPH = "generated:nodes=4e3,edges=4e4,features=256"
+GRAPH = "generated:nodes=4e3,edges=4e4,features=512"
 BATCH_SIZE = 126
 WINDOW = 100
 """Iterations between two looks at the links."""
