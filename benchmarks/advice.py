@@ -47,7 +47,7 @@ from headrace.core.job import Job, Role, Sync
 from headrace.core.plan import Plan
 from headrace.core.profile import Profile
 from headrace.graph.format.partitioned_graph import open_graph
-from headrace.graph.sampler_worker.feature_cache import HotRows
+from headrace.graph.sampler_worker.feature_cache import FeatureCache
 from headrace.profiling import measured_iteration_time_s, profile_trace
 from headrace.simulator import build_instance, simulate
 from headrace.testbed import Testbed, take_down
@@ -183,7 +183,7 @@ def cached(profile: Profile, made: Plan, graph: Path) -> Profile:
     hits = rows = seeds = 0.0
     for number, machine in enumerate(made.placed.samplers):
         size = int(made.seeds[number].sum())
-        cache = HotRows(info, nodes.num_nodes, CACHE_BYTES)
+        cache = FeatureCache(info, nodes.num_nodes, CACHE_BYTES)
         loader = NeighborLoader(opened, FANOUTS, batch_size=size, shuffle=True, seed=number)
         for iteration, batch in enumerate(loader):
             ids = opened.to_new(nodes.name, batch.n_id.numpy()).astype(np.int64)

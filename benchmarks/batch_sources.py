@@ -237,7 +237,7 @@ def pyg_nodes(whole: Whole, task: Task, seed: int) -> Epochs:
 def our_nodes(whole: Whole, task: Task, seed: int) -> Epochs:
     from headrace.graph.format.partitioned_graph import open_graph
     from headrace.graph.sampler_worker.config import SamplerConfig
-    from headrace.graph.sampler_worker.prefetcher import start_feed
+    from headrace.graph.sampler_worker.prefetcher import start_prefetcher
     from headrace.graph.sampler_worker.schedule import batches_per_epoch, share_of
 
     # Samplers have ranges of seeds as they lie in the parts, not a random half of them.
@@ -257,7 +257,7 @@ def our_nodes(whole: Whole, task: Task, seed: int) -> Epochs:
         )
         for s in range(NUM_SAMPLERS)
     ]
-    with start_feed(configs, own, time.perf_counter) as feed:
+    with start_prefetcher(configs, own, time.perf_counter) as feed:
         for _ in range(task.num_epochs):
             yield (flatten(batch, whole.seed_type) for batch in feed)
 

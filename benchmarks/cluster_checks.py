@@ -60,7 +60,7 @@ def recording_cost_s(num_samplers: int, num_trainers: int, num_stores: int) -> f
 
     from headrace.rpc.call_meter import measured_store
     from headrace.rpc.framing import Message
-    from headrace.tracing.task_trace import PartRecorder, Recorder, StepRecorder
+    from headrace.tracing.task_trace import StepRecorder, SubBatchRecorder, TraceWriter
 
     class Nobody:
         def ask(self, fields: Any, arrays: Any, timeout_s: float) -> Future[Message]:
@@ -74,8 +74,8 @@ def recording_cost_s(num_samplers: int, num_trainers: int, num_stores: int) -> f
     ids, num = np.zeros(10, np.int64), 500
     answer = Message(0, {"service_s": 0.001}, (ids,))
     channels = [measured_store(Nobody(), f"store{i}", time.monotonic) for i in range(num_stores)]
-    recorder = Recorder(Path(os.devnull), "sampler0.0", time.monotonic)
-    parts, steps = PartRecorder(recorder, num, time.thread_time), StepRecorder(recorder)
+    recorder = TraceWriter(Path(os.devnull), "sampler0.0", time.monotonic)
+    parts, steps = SubBatchRecorder(recorder, num, time.thread_time), StepRecorder(recorder)
     spent_s = {}
     for measured in (False, True):
         began_s = time.process_time()

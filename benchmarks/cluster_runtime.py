@@ -175,7 +175,7 @@ class Bench:
                 for pid in both
                 if first.seen[pid].kind == kind
             )
-            for kind in ("shell", "driver")
+            for kind in ("actor", "driver")
         }
         num_steps = last_iteration(trace, folder, last.at_s)
         num_steps -= last_iteration(trace, folder, first.at_s)
@@ -183,14 +183,14 @@ class Bench:
         tracing_s = recording_cost_s(6, 3, 3)
         share = {kind: seconds / passed_s for kind, seconds in used_s.items()}
         tracing_share = tracing_s / iteration_s
-        self.found["overhead_share"] = share["shell"] + share["driver"] + tracing_share
+        self.found["overhead_share"] = share["actor"] + share["driver"] + tracing_share
         # Ray's threads in as many workers that do nothing: what any program on Ray pays.
         self.found["overhead_share_beyond_idle_ray"] = (
             self.found["overhead_share"] - self._idle_share if self._idle_share else None
         )
         self.found["overhead"] = {
             "driver_cpu_share": share["driver"],
-            "shells_cpu_share": share["shell"],
+            "shells_cpu_share": share["actor"],
             "tracing_share": tracing_share,
             "idle_ray_workers_cpu_share": self._idle_share or None,
             "tracing_cpu_s_per_iteration": tracing_s,

@@ -133,13 +133,15 @@ def kernel(folder: Path, scratch: Path, effort: Effort, dgl: str | None) -> dict
 
 def memory(folder: Path, effort: Effort) -> dict[str, Any]:
     """Memory of a trainer and two samplers, early and late."""
-    from headrace.graph.sampler_worker.prefetcher import start_feed
+    from headrace.graph.sampler_worker.prefetcher import start_prefetcher
     from headrace.linux.malloc import reuse_memory
 
     reuse_memory()
     model = Model(64, (15, 10), effort.memory_batch_size, 0, 0, 0)
     trainer, used = Trainer(model), []
-    with start_feed(*configs(folder, train_seeds(folder), model, 2), time.perf_counter) as feed:
+    with start_prefetcher(
+        *configs(folder, train_seeds(folder), model, 2), time.perf_counter
+    ) as feed:
         fed = forever(feed)
         pids = [os.getpid(), *(process.pid for process in feed.processes)]
         trainer.train(fed, effort.early_batches)
@@ -165,7 +167,7 @@ def rss_bytes(pid: int) -> int:
 def cache(folder: Path, scratch: Path, effort: Effort) -> dict[str, Any]:
     """A sampler with one part; all others are with stores, and a tenth of their rows is kept."""
     from headrace.graph.format.partitioned_graph import open_graph
-    from headrace.graph.sampler_worker.prefetcher import start_feed
+    from headrace.graph.sampler_worker.prefetcher import start_prefetcher
 
     graph = open_graph(folder)
     part = graph.part(0)
@@ -178,7 +180,7 @@ def cache(folder: Path, scratch: Path, effort: Effort) -> dict[str, Any]:
         for policy in effort.cache_policies:
             kept = {"num_bytes": budget, "policy": policy, "home": 0}
             made = configs(folder, seeds, model, 1, cache=kept, **stores.settings())
-            with start_feed(*made, time.perf_counter) as feed:
+            with start_prefetcher(*made, time.perf_counter) as feed:
                 for epoch in range(effort.cache_epochs):
                     if epoch == 1:
                         feed.start_measuring()  # the first epoch fills the cache

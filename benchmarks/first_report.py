@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import headrace
-from headrace.runtime.run_dir.run_dir import RunFolder
+from headrace.runtime.run_dir.run_dir import RunDirectory
 from headrace.runtime.run_dir.status import RunState, Status
 
 BEGAN_S = 1_794_700_800.0
@@ -23,7 +23,7 @@ def main() -> None:
     trace = headrace.simulate(cluster, job, iterations=40).trace()
     path = Path(sys.argv[1])
     path.mkdir()
-    folder = RunFolder(path)
+    folder = RunDirectory(path)
     status = Status(
         run_id=path.name,
         state=RunState.DONE,

@@ -159,9 +159,9 @@ def forever(loader: Any) -> Iterator[Any]:
 def train_seeds(folder: Path) -> np.ndarray:
     """Original ids of all training nodes."""
     from headrace.graph.format.partitioned_graph import open_graph
-    from headrace.graph.loader.graph_view import PartedAccess
+    from headrace.graph.loader.graph_view import PartitionedGraphView
 
-    return PartedAccess(open_graph(folder)).split("node", "train")
+    return PartitionedGraphView(open_graph(folder)).split("node", "train")
 
 
 def plain_loader(folder: Path, model: Model) -> Any:
@@ -171,14 +171,14 @@ def plain_loader(folder: Path, model: Model) -> Any:
     from torch_geometric.loader import NodeLoader
 
     from headrace.graph.format.partitioned_graph import open_graph
-    from headrace.graph.loader.graph_view import PartedAccess
+    from headrace.graph.loader.graph_view import PartitionedGraphView
     from headrace.graph.loader.pyg_sampler import KeyedSampler
 
     graph = open_graph(folder)
     (x, y) = (torch.from_numpy(np.array(graph.part(0).column("node", n))) for n in "xy")
     # One part keeps its nodes in order. PyG wants an edge_index, but takes the sampler's edges.
     data = Data(x=x, y=y, edge_index=torch.empty(2, 0, dtype=torch.int64))
-    sampler = KeyedSampler(PartedAccess(graph), list(model.fanouts))
+    sampler = KeyedSampler(PartitionedGraphView(graph), list(model.fanouts))
     seeds = torch.from_numpy(train_seeds(folder))
     return NodeLoader(
         data, sampler, seeds, batch_size=model.batch_size, shuffle=True, drop_last=True
@@ -230,7 +230,7 @@ def end_to_end(
     The trainer keeps its memory, as in a run; the plain loop is a process that knows nothing of
     headrace's trainers. What that alone gives, and what a step takes, is told if asked for.
     """
-    from headrace.graph.sampler_worker.prefetcher import start_feed
+    from headrace.graph.sampler_worker.prefetcher import start_prefetcher
     from headrace.linux.malloc import reuse_memory
 
     reuse_memory()
@@ -240,7 +240,7 @@ def end_to_end(
     idle: list[float] = []
     with ExitStack() as stack:
         feed = stack.enter_context(
-            start_feed(*configs(folder, seeds, model, num_samplers), time.perf_counter)
+            start_prefetcher(*configs(folder, seeds, model, num_samplers), time.perf_counter)
         )
         fed, trainer = forever(feed), Trainer(model)
         loops: dict[str, Callable[[int], float]] = {"plain": plain}

@@ -94,7 +94,7 @@ def left_in(bed: Testbed) -> list[str]:
         for line in subprocess.run(
             words, capture_output=True, text=True, check=True
         ).stdout.splitlines():
-            if "headrace." in line or "Shell" in line:
+            if "headrace." in line or "Actor" in line:
                 found.append(f"{host.name}: {line}")
     return found
 

@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 
 from headrace.graph.format.partitioned_graph import open_graph
-from headrace.graph.sampler_worker.config import StoreAt
-from headrace.graph.sampler_worker.seed_assignment import deal, whole_shares
+from headrace.graph.sampler_worker.config import StoreAddress
+from headrace.graph.sampler_worker.seed_assignment import assign_seeds, whole_seed_counts
 from headrace.graph.store.config import StoreConfig
 from headrace.prefork.client import PRELOAD_OF, ForkLease
 from headrace.rpc.credentials import Credentials, Secret
 from headrace.runtime.protocol.run_context import CONTEXT_VARIABLE, RunContext
 from headrace.runtime.protocol.sampler_requests import AskServer, StartSamplers
-from headrace.runtime.workers.task_process import Child
-from headrace.training.parameter_server.types import ServerAt, ServerConfig
+from headrace.runtime.workers.task_process import TaskProcess
+from headrace.training.parameter_server.types import ServerAddress, ServerConfig
 from tests.support.waiting import eventually
 
 PATIENCE_S = 240.0
@@ -77,16 +77,17 @@ class PlainCluster:
         self._lanes = lanes or (1,) * len(mix)
         self.num_trainers = len(self._lanes) // samplers_per_trainer
         self._per_trainer = samplers_per_trainer
-        self._processes: list[Child] = []
+        self._processes: list[TaskProcess] = []
         self._is_closed = False
         self._servers: list[AskServer] = []
-        self._stores: dict[int, StoreAt] = {}
-        self._store_processes: dict[int, Child] = {}
+        self._stores: dict[int, StoreAddress] = {}
+        self._store_processes: dict[int, TaskProcess] = {}
         folder.mkdir(parents=True, exist_ok=True)
         Credentials(Secret.random()).save(folder / "keys")
-        self.shares = whole_shares(mix, samplers_per_trainer)
-        self.dealt = {
-            split: deal(seeds_by_part(graph, split), mix, self.shares) for split in ("train", "val")
+        self.shares = whole_seed_counts(mix, samplers_per_trainer)
+        self.assignment = {
+            split: assign_seeds(seeds_by_part(graph, split), mix, self.shares)
+            for split in ("train", "val")
         }
         self._fields = {
             "credentials": folder / "keys",
@@ -96,7 +97,7 @@ class PlainCluster:
             "world_size": self.num_trainers,
             "samplers_per_trainer": samplers_per_trainer,
             "shares": self.shares,
-            "counts": {split: tuple(map(len, own)) for split, own in self.dealt.items()},
+            "counts": {split: tuple(map(len, own)) for split, own in self.assignment.items()},
             "lane_counts": lanes,
             **fields,
         }
@@ -125,7 +126,7 @@ class PlainCluster:
             self._start(module, task)
             assert eventually(config.ready.exists)
             port = json.loads(config.ready.read_text())["port"]
-            places.append(ServerAt(task=task, machine="m1", host="127.0.0.1", port=port))
+            places.append(ServerAddress(task=task, machine="m1", host="127.0.0.1", port=port))
         self._fields["servers"] = tuple(places)
 
     def start_stores(self) -> None:
@@ -134,7 +135,11 @@ class PlainCluster:
             self.start_store(part)
         # As if the first part was on the machine of all trainers.
         own, *stores = self._stores.values()
-        self._fields |= {"stores": tuple(stores), "own_stores": (own,), "patience_s": PATIENCE_S}
+        self._fields |= {
+            "stores": tuple(stores),
+            "own_stores": (own,),
+            "retry_budget_s": PATIENCE_S,
+        }
 
     def start_store(self, part: int) -> None:
         """Start the store of a part; if there was one, kill it and start another in its place."""
@@ -158,7 +163,7 @@ class PlainCluster:
         self._store_processes[part] = self._start(module, f"store{part}")
         assert eventually(ready.exists)
         port = json.loads(ready.read_text())["port"]
-        self._stores[part] = StoreAt(
+        self._stores[part] = StoreAddress(
             part=part, task=f"store{part}", machine="m1", host="127.0.0.1", port=port
         )
 
@@ -209,7 +214,7 @@ class PlainCluster:
         first = trainer * self._per_trainer
         names = [f"sampler{trainer}.{i}" for i in range(self._per_trainer)]
         begins = np.cumsum([0, *self._lanes])[first : first + self._per_trainer + 1]
-        for split, own in self.dealt.items():
+        for split, own in self.assignment.items():
             mine = own[begins[0] : begins[-1]]
             np.save(self.folder / f"{split}-trainer{trainer}.npy", np.sort(np.concatenate(mine)))
             for name, (begin, end) in zip(names, pairwise(begins), strict=True):
@@ -263,13 +268,15 @@ class PlainCluster:
             places.append(far if self.far else {"socket": str(path)})
         return {"places": places}
 
-    def _start(self, command: list[str], name: str, variables: Mapping[str, str] = {}) -> Child:
+    def _start(
+        self, command: list[str], name: str, variables: Mapping[str, str] = {}
+    ) -> TaskProcess:
         log = self.folder / f"{name}.log"
         environment = {**os.environ, **variables, "PYTHONUNBUFFERED": "1"}
         warm = lease(PRELOAD_OF[command[2]])
         # Not added to what another run has left there.
         log.unlink(missing_ok=True)
-        process = Child(command, log, environment, lease=warm)
+        process = TaskProcess(command, log, environment, lease=warm)
         self._processes.append(process)
         if self._is_closed:
             # Asked for by a trainer that ended meanwhile.

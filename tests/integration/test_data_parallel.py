@@ -78,8 +78,8 @@ def test_gradients_are_those_of_one_process(
     per_trainer = settings.get("samplers_per_trainer", 1)
     num_samplers = 0 if "config" in settings else per_trainer
     assert [found["samplers"] for found in checks] == [num_samplers] * 3
-    every = np.sort(np.concatenate(cluster.dealt["train"]))
-    counts = tuple(map(len, cluster.dealt["train"]))
+    every = np.sort(np.concatenate(cluster.assignment["train"]))
+    counts = tuple(map(len, cluster.assignment["train"]))
     num_steps = GlobalBatches(cluster.shares, counts, per_trainer).num_iterations
     assert [found["steps"] for found in checks] == [num_steps] * 3
     assert len(every) % sum(cluster.shares) != 0, "the end of an epoch must not be whole"
@@ -93,7 +93,7 @@ def test_gradients_are_those_of_one_process(
         assert found["mean"] == pytest.approx(5 / 3)
         assert found["stops"] == [False, False, False, True]
     val = torch.cat([found["val"] for found in checks]).sort().values.numpy()
-    np.testing.assert_array_equal(val, np.sort(np.concatenate(cluster.dealt["val"])))
+    np.testing.assert_array_equal(val, np.sort(np.concatenate(cluster.assignment["val"])))
     best = torch.load(tmp_path / "run" / "best.pt", weights_only=True)
     make_model().load_state_dict(best)
 
@@ -103,7 +103,7 @@ def test_all_trainers_may_leave_an_epoch_early(tmp_path: Path) -> None:
     # The second loop takes what the first one left.
     assert [len(steps) for steps in noted] == [3] * 3 == [found["steps"] for found in checks]
     seen = torch.cat([seeds for steps in noted for seeds, _ in steps]).sort().values
-    np.testing.assert_array_equal(seen, np.sort(np.concatenate(cluster.dealt["train"])))
+    np.testing.assert_array_equal(seen, np.sort(np.concatenate(cluster.assignment["train"])))
     assert_as_alone(noted, whole)
 
 
@@ -118,20 +118,20 @@ def test_fewer_trainers_learn_the_same_from_the_same_lanes(
     settings = {"samplers_per_trainer": per_trainer, "lanes": lanes, "far": per_trainer == 2}
     cluster, noted, checks, whole = learn(tmp_path, TWO_EACH, **settings)
     assert len(noted) == len(lanes) // per_trainer
-    counts = tuple(map(len, cluster.dealt["train"]))
+    counts = tuple(map(len, cluster.assignment["train"]))
     num_steps = GlobalBatches(cluster.shares, counts, per_trainer).num_iterations
     assert [found["steps"] for found in checks] == [num_steps] * len(noted)
-    orders = [
+    task_configs = [
         schedule(own, share, num_steps, 0, num_epochs=NUM_EPOCHS, ends=ends)
         for own, share, ends in zip(
-            cluster.dealt["train"],
+            cluster.assignment["train"],
             cluster.shares,
             map(GlobalBatches(cluster.shares, counts, per_trainer).ends, range(6)),
             strict=True,
         )
     ]
     # As if each lane had a sampler of its own.
-    for steps, jobs in zip(zip(*noted, strict=True), zip(*orders, strict=True), strict=True):
+    for steps, jobs in zip(zip(*noted, strict=True), zip(*task_configs, strict=True), strict=True):
         seen = torch.cat([seeds for seeds, _ in steps])
         assert seen.tolist() == np.concatenate([job.seeds for job in jobs]).tolist()
     assert_as_alone(noted, whole)

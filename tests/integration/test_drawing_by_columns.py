@@ -19,7 +19,7 @@ pytest.importorskip("pyarrow")
 from headrace.graph.format.partitioned_graph import PartitionedGraph  # noqa: E402
 from headrace.graph.loader.neighbor_loader import NeighborLoader  # noqa: E402
 from headrace.graph.sampler_worker.config import SamplerConfig  # noqa: E402
-from headrace.graph.sampler_worker.prefetcher import start_feed  # noqa: E402
+from headrace.graph.sampler_worker.prefetcher import start_prefetcher  # noqa: E402
 from headrace.graph.sampling.hop import HopRequest  # noqa: E402
 from headrace.graph.sampling.store_pool import Connect  # noqa: E402
 from headrace.graph.store.client import StoreClient  # noqa: E402
@@ -111,15 +111,15 @@ def test_samplers_ask_stores_to_draw_by_weight(data: Any, tmp_path: Path) -> Non
         weight="edge_weight",
         edge_ids=True,
     )
-    with start_feed([config], [seeds], time.perf_counter) as feed:
-        expected = [(batch.n_id.tolist(), batch.e_id.tolist()) for batch in feed]
+    with start_prefetcher([config], [seeds], time.perf_counter) as prefetcher:
+        expected = [(batch.n_id.tolist(), batch.e_id.tolist()) for batch in prefetcher]
     with serving(graph) as stores:
         at = stores[1]
         told = {"task": at.task, "machine": at.machine, "host": at.host, "port": at.port}
         more = {"stores": [{"part": 1, **told}], "credentials": tmp_path / "keys", "tls": False}
         asking = SamplerConfig(**{**config.model_dump(), **more})
-        with start_feed([asking], [seeds], time.perf_counter) as feed:
-            assert [(batch.n_id.tolist(), batch.e_id.tolist()) for batch in feed] == expected
+        with start_prefetcher([asking], [seeds], time.perf_counter) as prefetcher:
+            assert [(batch.n_id.tolist(), batch.e_id.tolist()) for batch in prefetcher] == expected
     assert all((data.edge_weight[edges] > 0).all() for _, edges in expected)
 
 
@@ -143,9 +143,9 @@ def test_samplers_hand_over_columns_of_edges(data: Any, num_samplers: int, tmp_p
         )
         for s in range(num_samplers)
     ]
-    with start_feed(configs, seeds, time.perf_counter) as feed:
+    with start_prefetcher(configs, seeds, time.perf_counter) as prefetcher:
         num_batches = 0
-        for batch in feed:
+        for batch in prefetcher:
             num_batches += 1
             assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
             assert torch.equal(batch.edge_time, data.edge_time[batch.e_id])

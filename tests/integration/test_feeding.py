@@ -20,7 +20,7 @@ import pytest
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
 from headrace.graph.sampler_worker.channels.errors import FeedError
 from headrace.graph.sampler_worker.config import SamplerConfig
-from headrace.graph.sampler_worker.prefetcher import Feed, start_feed
+from headrace.graph.sampler_worker.prefetcher import Prefetcher, start_prefetcher
 from headrace.graph.sampler_worker.schedule import batches_per_epoch, schedule, share_of
 from headrace.graph.sampling.local_edges import LocalSampler
 from headrace.graph.sampling.neighbor_sampler import BatchKey
@@ -111,13 +111,13 @@ def as_lists(batch: Any) -> tuple[Any, ...]:
     )
 
 
-def epochs_of(feed: Feed, num_epochs: int) -> list[Any]:
-    return [[as_lists(batch) for batch in feed] for _ in range(num_epochs)]
+def epochs_of(prefetcher: Prefetcher, num_epochs: int) -> list[Any]:
+    return [[as_lists(batch) for batch in prefetcher] for _ in range(num_epochs)]
 
 
-def drain(feed: Feed) -> None:
+def drain(prefetcher: Prefetcher) -> None:
     while True:
-        for batch in feed:
+        for batch in prefetcher:
             assert batch.num_nodes > 0
 
 
@@ -138,20 +138,22 @@ def test_batches_are_the_same_for_any_number_of_stores(
 ) -> None:
     seen = []
     for num_parts in (1, 2, 4):
-        with start_feed(*configs_of(graphs[num_parts]), time.perf_counter) as feed:
-            seen.append(epochs_of(feed, 2))
+        with start_prefetcher(*configs_of(graphs[num_parts]), time.perf_counter) as prefetcher:
+            seen.append(epochs_of(prefetcher, 2))
     by_frequency = {"num_bytes": 6000}
     by_degree = {"num_bytes": 6000, "policy": "degree", "home": 0}
     for num_parts, cache in ((2, None), (2, by_degree), (4, None), (4, by_frequency)):
         graph = graphs[num_parts]
         with (
             with_stores(graph, tmp_path / str(len(seen))) as settings,
-            start_feed(*configs_of(graph, cache=cache, **settings), time.perf_counter) as feed,
+            start_prefetcher(
+                *configs_of(graph, cache=cache, **settings), time.perf_counter
+            ) as prefetcher,
         ):
-            seen.append(epochs_of(feed, 2))
+            seen.append(epochs_of(prefetcher, 2))
             if cache is not None:
-                assert feed.report().cache_hit_rate > 0
-                assert feed.report().figures["saved_bytes"] > 0
+                assert prefetcher.report().cache_hit_rate > 0
+                assert prefetcher.report().figures["saved_bytes"] > 0
     assert all(batches == seen[0] for batches in seen[1:])
 
 
@@ -165,8 +167,8 @@ def test_parts_of_two_samplers_are_what_one_process_draws(
         list(schedule(own, config.share, len(SEEDS), config.seed, num_epochs=1))
         for config, own in zip(configs, seeds, strict=True)
     ]
-    with start_feed(configs, seeds, time.perf_counter) as feed:
-        for number, batch in enumerate(feed):
+    with start_prefetcher(configs, seeds, time.perf_counter) as prefetcher:
+        for number, batch in enumerate(prefetcher):
             counts = []
             for own in jobs:
                 new = graph.to_new("node", own[number].seeds)
@@ -175,31 +177,31 @@ def test_parts_of_two_samplers_are_what_one_process_draws(
             assert batch.num_sampled_nodes == np.sum(counts, axis=0).tolist()
             expected = np.concatenate([own[number].seeds for own in jobs])
             assert batch.n_id[: batch.batch_size].tolist() == expected.tolist()
-    assert number == len(feed) - 1
+    assert number == len(prefetcher) - 1
 
 
 @pytest.mark.campaign
 def test_memory_does_not_grow(graphs: dict[int, PartitionedGraph]) -> None:
     configs, seeds = configs_of(graphs[2], num_samplers=2)
 
-    def used_bytes(feed: Feed) -> int:
+    def used_bytes(prefetcher: Prefetcher) -> int:
         total = 0
-        for pid in (os.getpid(), *(process.pid for process in feed.processes)):
+        for pid in (os.getpid(), *(process.pid for process in prefetcher.processes)):
             for line in Path(f"/proc/{pid}/status").read_text().splitlines():
                 if line.startswith(("RssAnon", "RssShmem")):
                     total += int(line.split()[1]) << 10
         return total
 
-    with start_feed(configs, seeds, time.perf_counter) as feed:
+    with start_prefetcher(configs, seeds, time.perf_counter) as prefetcher:
         early_bytes = num = 0
         while num < 2000:
-            for _ in feed:
+            for _ in prefetcher:
                 num += 1
                 if num == 200:
-                    early_bytes = used_bytes(feed)
-        assert used_bytes(feed) <= 1.05 * early_bytes
+                    early_bytes = used_bytes(prefetcher)
+        assert used_bytes(prefetcher) <= 1.05 * early_bytes
         # The window, the one in the sampler's hands, and two in the trainer's.
-        assert mapped_segments(feed.processes[0].pid) <= configs[0].window + 3
+        assert mapped_segments(prefetcher.processes[0].pid) <= configs[0].window + 3
 
 
 @pytest.mark.parametrize(
@@ -211,15 +213,15 @@ def test_a_sampler_that_is_killed_is_named(graphs: dict[int, PartitionedGraph], 
     descriptors = len(os.listdir("/proc/self/fd"))
     configs, seeds = configs_of(graphs[2], num_samplers=2)
     victim, after = int(rng.integers(2)), int(rng.integers(0, 40))
-    with start_feed(configs, seeds, time.perf_counter) as feed:
-        pids = [process.pid for process in feed.processes]
+    with start_prefetcher(configs, seeds, time.perf_counter) as prefetcher:
+        pids = [process.pid for process in prefetcher.processes]
         for _ in range(after):
-            next(iter(feed))
+            next(iter(prefetcher))
         time.sleep(float(rng.random()) * 0.3)
         os.kill(pids[victim], signal.SIGKILL)
         with pytest.raises(FeedError, match=f"sampler {victim} on m1 is gone: .* SIGKILL"):
-            drain(feed)
-    del feed
+            drain(prefetcher)
+    del prefetcher
     gc.collect()
     assert not any(is_alive(pid) for pid in pids)
     assert not is_left(shared)
@@ -228,15 +230,15 @@ def test_a_sampler_that_is_killed_is_named(graphs: dict[int, PartitionedGraph], 
 
 
 def test_a_sampler_that_hangs_is_named(graphs: dict[int, PartitionedGraph]) -> None:
-    with start_feed(*configs_of(graphs[1]), time.perf_counter) as feed:
-        next(iter(feed))
-        os.kill(feed.processes[0].pid, signal.SIGSTOP)
+    with start_prefetcher(*configs_of(graphs[1]), time.perf_counter) as prefetcher:
+        next(iter(prefetcher))
+        os.kill(prefetcher.processes[0].pid, signal.SIGSTOP)
         # Beside it, a timer of the same ten seconds.
         fired: list[float] = []
         timer = threading.Timer(10, lambda: fired.append(time.monotonic()))
         timer.start()
         with pytest.raises(FeedError, match="sampler 0 on m1 has said nothing for 10 s"):
-            drain(feed)
+            drain(prefetcher)
         timer.join()
         assert time.monotonic() - fired[0] < 5
 
@@ -247,11 +249,11 @@ def test_a_store_that_is_killed_is_named(
     with running(tmp_path / "store", graphs[2].folder, 1, tls=False) as store:
         store.client_credentials.save(tmp_path / "keys")
         settings = reaching([store.port], tmp_path / "keys")
-        with start_feed(*configs_of(graphs[2], **settings), time.perf_counter) as feed:
-            list(feed)
+        with start_prefetcher(*configs_of(graphs[2], **settings), time.perf_counter) as prefetcher:
+            list(prefetcher)
             store.process.kill()
             with pytest.raises(FeedError, match="sampler 0 on m1: store 1 on m7"):
-                drain(feed)
+                drain(prefetcher)
 
 
 def test_samplers_end_with_a_trainer_that_is_killed(
@@ -288,7 +290,7 @@ def test_a_sampler_that_cannot_start_says_why(
     configs, seeds = configs_of(graphs[1])
     nowhere = configs[0].model_copy(update={"graph": tmp_path / "nowhere"})
     with (
-        start_feed([nowhere], seeds, time.perf_counter) as feed,
+        start_prefetcher([nowhere], seeds, time.perf_counter) as prefetcher,
         pytest.raises(FeedError, match=r"sampler 0 on m1: .*nowhere"),
     ):
-        next(iter(feed))
+        next(iter(prefetcher))

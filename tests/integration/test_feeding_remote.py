@@ -14,11 +14,11 @@ import pytest
 
 from headrace.graph.format.partitioned_graph import open_graph
 from headrace.graph.sampler_worker.channels.errors import FeedError
-from headrace.graph.sampler_worker.channels.rpc import RemoteReceiver, RemoteSender
+from headrace.graph.sampler_worker.channels.rpc import RpcReceiver, RpcSender
 from headrace.graph.sampler_worker.channels.shm import TrainerGoneError
-from headrace.graph.sampler_worker.channels.sub_batch import Key, Part, arrays_in, place
-from headrace.graph.sampler_worker.config import ListenAt, SamplerConfig
-from headrace.graph.sampler_worker.prefetcher import Feed, start_feed
+from headrace.graph.sampler_worker.channels.sub_batch import Key, SubBatch, arrays_in, place
+from headrace.graph.sampler_worker.config import ListenAddress, SamplerConfig
+from headrace.graph.sampler_worker.prefetcher import Prefetcher, start_prefetcher
 from headrace.rpc.channel import Address, FlightChannel
 from headrace.rpc.credentials import Credentials, Secret
 from headrace.rpc.errors import StoreError
@@ -32,22 +32,22 @@ X, Y = Key("node", "x", "node", "float32"), Key("node", "y", "seed", "int64")
 OWN = Credentials(Secret.random())
 
 
-def send(sender: RemoteSender, batch: int) -> None:
+def send(sender: RpcSender, batch: int) -> None:
     placed, num_bytes = place({X: (10 + batch, 3), Y: (batch,)})
     slot, memory = sender.reserve(num_bytes)
     for array in arrays_in(memory, placed).values():
         array[...] = batch
-    sender.send(slot, Part(1, batch, {"node": [batch]}, {}), placed)
+    sender.send(slot, SubBatch(1, batch, {"node": [batch]}, {}), placed)
 
 
-def connect(sender: RemoteSender, credentials: Credentials = OWN) -> RemoteReceiver:
+def connect(sender: RpcSender, credentials: Credentials = OWN) -> RpcReceiver:
     address = Address("sampler 2", "m9", "127.0.0.1", sender.port)
-    return RemoteReceiver(FlightChannel(address, credentials))
+    return RpcReceiver(FlightChannel(address, credentials))
 
 
 def test_parts_travel_in_order_within_the_window() -> None:
     gone = threading.Event()
-    sender = RemoteSender(OWN, window=2, on_gone=gone.set)
+    sender = RpcSender(OWN, window=2, on_gone=gone.set)
     sent: list[int] = []
 
     def work() -> None:
@@ -80,7 +80,7 @@ def test_parts_travel_in_order_within_the_window() -> None:
 
 
 def test_a_failure_follows_what_was_made() -> None:
-    sender = RemoteSender(OWN, window=2)
+    sender = RpcSender(OWN, window=2)
     send(sender, 1)
     sender.fail("store 1 on m2 is gone", "start it")
     receiver = connect(sender)
@@ -93,7 +93,7 @@ def test_a_failure_follows_what_was_made() -> None:
 
 
 def test_a_sampler_that_ends_is_named() -> None:
-    sender = RemoteSender(OWN, window=2)
+    sender = RpcSender(OWN, window=2)
     receiver = connect(sender)
     sender.shut_down()
     with pytest.raises(FeedError, match="sampler 2 on m9"):
@@ -102,7 +102,7 @@ def test_a_sampler_that_ends_is_named() -> None:
 
 
 def test_strangers_get_nothing() -> None:
-    sender = RemoteSender(OWN, window=2)
+    sender = RpcSender(OWN, window=2)
     with pytest.raises(StoreError, match="sampler 2 on m9 refuses us"):
         connect(sender, Credentials(Secret.random()))
     address = Address("sampler 2", "m9", "127.0.0.1", sender.port)
@@ -132,12 +132,12 @@ def test_a_sampler_process_feeds_another_machine(tmp_path: Path) -> None:
         share=16,
         batches_per_epoch=7,
         fanouts=tuple((edge_type, (4, 3)) for edge_type in graph.edge_types),
-        listen=ListenAt(ready=tmp_path / "ready"),
+        listen=ListenAddress(ready=tmp_path / "ready"),
     )
-    with start_feed(
+    with start_prefetcher(
         [config.model_copy(update={"listen": None})], [seeds], time.perf_counter
-    ) as feed:
-        expected = [(batch.n_id.tolist(), batch.x.tolist()) for batch in feed]
+    ) as prefetcher:
+        expected = [(batch.n_id.tolist(), batch.x.tolist()) for batch in prefetcher]
     (tmp_path / "config").write_text(config.model_dump_json())
     command = [
         sys.executable,
@@ -150,24 +150,24 @@ def test_a_sampler_process_feeds_another_machine(tmp_path: Path) -> None:
         assert eventually((tmp_path / "ready").exists)
         port = json.loads((tmp_path / "ready").read_text())["port"]
         channel = FlightChannel(Address("sampler 2", "m9", "127.0.0.1", port), OWN)
-        with Feed([RemoteReceiver(channel)], 7, time.perf_counter) as feed:
+        with Prefetcher([RpcReceiver(channel)], 7, time.perf_counter) as prefetcher:
             for _ in range(2):
-                assert len(list(feed)) == 7
+                assert len(list(prefetcher)) == 7
         assert process.wait(240) == 0
     (tmp_path / "ready").unlink()
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         assert eventually((tmp_path / "ready").exists)
         port = json.loads((tmp_path / "ready").read_text())["port"]
         channel = FlightChannel(Address("sampler 2", "m9", "127.0.0.1", port), OWN)
-        with Feed([RemoteReceiver(channel)], 7, time.perf_counter) as feed:
-            seen = [(batch.n_id.tolist(), batch.x.tolist()) for batch in feed]
+        with Prefetcher([RpcReceiver(channel)], 7, time.perf_counter) as prefetcher:
+            seen = [(batch.n_id.tolist(), batch.x.tolist()) for batch in prefetcher]
             process.kill()
             with pytest.raises(FeedError, match="sampler 2 on m9"):
-                drain(feed)
+                drain(prefetcher)
     assert seen == expected
 
 
-def drain(feed: Feed) -> None:
+def drain(prefetcher: Prefetcher) -> None:
     while True:
-        for batch in feed:
+        for batch in prefetcher:
             assert batch.num_nodes > 0

@@ -22,7 +22,7 @@ from headrace.prefork.client import (
     start_server,
 )
 from headrace.prefork.identity import identity_of
-from headrace.runtime.workers.task_process import Child, SpawnedProcess
+from headrace.runtime.workers.task_process import SpawnedProcess, TaskProcess
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -67,16 +67,16 @@ def servers() -> list[int]:
     return found
 
 
-def start(folder: Path, *arguments: str, lease: ForkLease | None, **variables: str) -> Child:
+def start(folder: Path, *arguments: str, lease: ForkLease | None, **variables: str) -> TaskProcess:
     (folder / "script.py").write_text(SCRIPT)
     command = [sys.executable, "-m", "headrace.runtime.trainer", str(os.getpid()), "m0"]
     command += [str(folder / "script.py"), *arguments]
     environment = {**os.environ, "MARK": "x", "PYTHONUNBUFFERED": "1", **variables}
     log = folder / "log"
-    return Child(command, log, environment, folder, end_by=signal.SIGINT, lease=lease)
+    return TaskProcess(command, log, environment, folder, end_by=signal.SIGINT, lease=lease)
 
 
-def end_of(child: Child) -> int:
+def end_of(child: TaskProcess) -> int:
     assert eventually(lambda: child.code is not None)
     assert child.code is not None
     return child.code

@@ -20,14 +20,14 @@ import pytest
 
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
 from headrace.graph.sampler_worker.channels.errors import FeedError
-from headrace.graph.sampler_worker.config import Lane, SamplerConfig
-from headrace.graph.sampler_worker.prefetcher import Feed, start_feed
+from headrace.graph.sampler_worker.config import SamplerConfig, SeedShard
+from headrace.graph.sampler_worker.prefetcher import Prefetcher, start_prefetcher
 from headrace.rpc.credentials import Credentials, Secret
 from headrace.runtime.protocol.run_context import RunContext
 from headrace.runtime.protocol.sampler_requests import AskServer
 from headrace.runtime.protocol.trainer_messages import Inbox
 from headrace.runtime.trainer.sampler_client import Portion, start_samplers
-from headrace.runtime.workers.sampler import SamplerShell
+from headrace.runtime.workers.sampler import SamplerActor
 from tests.support.waiting import eventually, is_left, shared_memory
 from tests.unit.graph.small_graphs import homogeneous, write
 
@@ -125,11 +125,11 @@ def as_lists(batch: Any) -> tuple[Any, ...]:
     return (batch.n_id.tolist(), batch.edge_index.tolist(), batch.x.tolist(), labels)
 
 
-def take(feed: Feed, num_epochs: int, at: dict[int, Callable[[], object]]) -> list[Any]:
+def take(prefetcher: Prefetcher, num_epochs: int, at: dict[int, Callable[[], object]]) -> list[Any]:
     """Batches of some epochs; something happens after some of them."""
     seen: list[Any] = []
     for _ in range(num_epochs):
-        for batch in feed:
+        for batch in prefetcher:
             seen.append(as_lists(batch))
             at.get(len(seen), lambda: None)()
     return seen
@@ -138,8 +138,8 @@ def take(feed: Feed, num_epochs: int, at: dict[int, Callable[[], object]]) -> li
 @pytest.fixture(scope="module")
 def undisturbed(graph: PartitionedGraph) -> list[list[Any]]:
     """Batches of four epochs that nobody disturbs."""
-    with start_feed([config_of(graph)], [SEEDS], time.perf_counter) as feed:
-        return [take(feed, 1, {}) for _ in range(4)]
+    with start_prefetcher([config_of(graph)], [SEEDS], time.perf_counter) as prefetcher:
+        return [take(prefetcher, 1, {}) for _ in range(4)]
 
 
 def first(epochs: list[list[Any]], num: int) -> list[Any]:
@@ -150,14 +150,14 @@ def first(epochs: list[list[Any]], num: int) -> list[Any]:
 def test_a_store_that_is_started_again_is_not_noticed(
     graph: PartitionedGraph, store: Store, undisturbed: list[list[Any]]
 ) -> None:
-    config = config_of(graph, patience_s=PATIENCE_S, **store.settings)
+    config = config_of(graph, retry_budget_s=PATIENCE_S, **store.settings)
 
     def kill_and_start() -> None:
         store.kill()
         store.start()
 
-    with start_feed([config], [SEEDS], time.perf_counter) as feed:
-        assert take(feed, 4, {5: kill_and_start, 20: kill_and_start}) == first(undisturbed, 4)
+    with start_prefetcher([config], [SEEDS], time.perf_counter) as prefetcher:
+        assert take(prefetcher, 4, {5: kill_and_start, 20: kill_and_start}) == first(undisturbed, 4)
 
 
 @pytest.mark.parametrize("silent_s", [2, pytest.param(10, marks=pytest.mark.campaign)])
@@ -169,7 +169,7 @@ def test_a_store_that_is_silent_is_waited_for(
     silent_s: float,
 ) -> None:
     waits = tmp_path / "waits"
-    config = config_of(graph, patience_s=PATIENCE_S, waits=waits, **store.settings)
+    config = config_of(graph, retry_budget_s=PATIENCE_S, waits=waits, **store.settings)
     said: list[str] = []
 
     def silence() -> None:
@@ -183,19 +183,19 @@ def test_a_store_that_is_silent_is_waited_for(
 
         threading.Thread(target=wake).start()
 
-    with start_feed([config], [SEEDS], time.perf_counter) as feed:
-        assert take(feed, 3, {4: silence}) == first(undisturbed, 3)
+    with start_prefetcher([config], [SEEDS], time.perf_counter) as prefetcher:
+        assert take(prefetcher, 3, {4: silence}) == first(undisturbed, 3)
         assert said == ["store1 on m1"]
         assert eventually(lambda: waits.read_text() == "")
 
 
 def test_patience_with_a_store_ends(graph: PartitionedGraph, store: Store) -> None:
-    config = config_of(graph, patience_s=5.0, **store.settings)
-    with start_feed([config], [SEEDS], time.perf_counter) as feed:
-        list(feed)
+    config = config_of(graph, retry_budget_s=5.0, **store.settings)
+    with start_prefetcher([config], [SEEDS], time.perf_counter) as prefetcher:
+        list(prefetcher)
         store.process.kill()
         with pytest.raises(FeedError, match=r"store1 on m1 has not answered for 5 s"):
-            take(feed, 99, {})
+            take(prefetcher, 99, {})
 
 
 class Shells:
@@ -208,7 +208,7 @@ class Shells:
     """
 
     def __init__(self, graph: PartitionedGraph, store: Store, far: bool) -> None:
-        self.sampler = SamplerShell("sampler0.0", "m0")
+        self.sampler = SamplerActor("sampler0.0", "m0")
         self.sampler.address = "127.0.0.1"
         self.asked: list[dict[str, Any]] = []
         self.kills_first = False
@@ -225,7 +225,7 @@ class Shells:
             self.sampler.begin(config, Path(seeds).read_bytes(), None, self._trainer_machine)
             if self.kills_first:
                 self.kill()
-                child = self.sampler._child
+                child = self.sampler._process
                 assert child is not None
                 assert eventually(lambda: child.code is not None)
                 # A sampler from a warm process may listen before the signal arrives.
@@ -248,17 +248,17 @@ def running(
     folder: Path,
     graph: PartitionedGraph,
     store: Store,
-    patience_s: float = PATIENCE_S,
+    retry_budget_s: float = PATIENCE_S,
     far: bool = False,
     kills_first: bool = False,
-) -> Iterator[tuple[Shells, Inbox, Feed]]:
+) -> Iterator[tuple[Shells, Inbox, Prefetcher]]:
     """A trainer's feed whose sampler somebody else starts."""
     from headrace.graph.loader.pyg_stores import find_access
 
     folder.mkdir()
-    shells, inbox = Shells(graph, store, far), Inbox(folder / "messages")
-    shells.kills_first = kills_first
-    server = AskServer(folder / "ask", shells.answer)
+    actors, inbox = Shells(graph, store, far), Inbox(folder / "messages")
+    actors.kills_first = kills_first
+    server = AskServer(folder / "ask", actors.answer)
     run = RunContext(
         machine="m0",
         messages=folder / "messages",
@@ -267,7 +267,7 @@ def running(
         requests=folder / "ask",
         samplers=("sampler0.0",),
         window=2,
-        patience_s=patience_s,
+        retry_budget_s=retry_budget_s,
     )
     fanouts = {edge_type: [5, 4] for edge_type in graph.edge_types}
     try:
@@ -280,12 +280,12 @@ def running(
             NUM_BATCHES,
             fanouts,
             {"seed": 3},
-        ) as feed:
-            yield shells, inbox, feed
+        ) as prefetcher:
+            yield actors, inbox, prefetcher
     finally:
         server.close()
         inbox.close()
-        shells.sampler.close()
+        actors.sampler.close()
 
 
 @pytest.mark.parametrize("far", [False, True], ids=["near", "far"])
@@ -299,23 +299,23 @@ def test_a_sampler_that_is_killed_is_replaced(
     shared = shared_memory()
     expected = first(undisturbed, 4)
     with running(tmp_path / "run", graph, store, far=far, kills_first=True) as (
-        shells,
+        actors,
         inbox,
-        feed,
+        prefetcher,
     ):
 
         def kill_both() -> None:
-            shells.kill()
+            actors.kill()
             store.kill()
             store.start()
 
-        assert take(feed, 4, {4: shells.kill, 12: kill_both, 30: shells.kill}) == expected
-        state = shells.sampler.state()
+        assert take(prefetcher, 4, {4: actors.kill, 12: kill_both, 30: actors.kill}) == expected
+        state = actors.sampler.state()
         # One more than was asked for: the first was gone before it listened.
-        assert state["restarts"] == len(shells.asked) >= 3
+        assert state["restarts"] == len(actors.asked) >= 3
         assert "sampler0.0 on m0" in state["why"]
         told = [message for message in inbox.receive(0) if message["kind"] == "healing"]
-        assert len(told) == len(shells.asked) - 1
+        assert len(told) == len(actors.asked) - 1
         assert "another one takes its place" in told[0]["text"]
     assert not is_left(shared)
 
@@ -323,19 +323,21 @@ def test_a_sampler_that_is_killed_is_replaced(
 def test_a_silent_sampler_is_replaced_and_a_lasting_fault_is_reported(
     graph: PartitionedGraph, store: Store, undisturbed: list[list[Any]], tmp_path: Path
 ) -> None:
-    with running(tmp_path / "run", graph, store) as (shells, inbox, feed):
-        assert take(feed, 2, {3: partial(shells.kill, signal.SIGSTOP)}) == first(undisturbed, 2)
-        assert [request["kind"] for request in shells.asked] == [
+    with running(tmp_path / "run", graph, store) as (actors, inbox, prefetcher):
+        assert take(prefetcher, 2, {3: partial(actors.kill, signal.SIGSTOP)}) == first(
+            undisturbed, 2
+        )
+        assert [request["kind"] for request in actors.asked] == [
             "start_samplers", "replace_sampler",
         ]  # fmt: skip
         # Ten seconds without a batch, but not without a word.
         waits = [m for m in inbox.receive(0) if m["kind"] == "waits" and m["waits"]]
         assert waits[0]["for"] == "sampler0.0 on m0"
-        shells.sampler._settings["graph"] = str(tmp_path / "nowhere")
-        shells.kill()
+        actors.sampler._settings["graph"] = str(tmp_path / "nowhere")
+        actors.kill()
         with pytest.raises(FeedError, match=r"sampler0\.0 on m0: .*nowhere"):
-            take(feed, 99, {})
-        assert len(shells.asked) == 3
+            take(prefetcher, 99, {})
+        assert len(actors.asked) == 3
 
 
 def test_lanes_make_the_same_batches_on_fewer_samplers(
@@ -345,9 +347,9 @@ def test_lanes_make_the_same_batches_on_fewer_samplers(
     lanes = []
     for number, (own, share) in enumerate(zip(seeds, (5, 6, 5), strict=True)):
         np.save(tmp_path / f"{number}.npy", own)
-        lanes.append(Lane(seeds=tmp_path / f"{number}.npy", share=share, ends=(2, 2)))
+        lanes.append(SeedShard(seeds=tmp_path / f"{number}.npy", share=share, ends=(2, 2)))
 
-    def config(*lanes: Lane) -> SamplerConfig:
+    def config(*lanes: SeedShard) -> SamplerConfig:
         first, *further = lanes
         own = {"share": first.share, "ends": first.ends, "further": further}
         return config_of(graph, trace=tmp_path / "trace", **own, **store.settings)
@@ -355,9 +357,11 @@ def test_lanes_make_the_same_batches_on_fewer_samplers(
     seen = []
     for groups in ([[0], [1], [2]], [[0, 1], [2]], [[0, 1, 2]]):
         configs = [config(*(lanes[lane] for lane in group)) for group in groups]
-        with start_feed(configs, [seeds[group[0]] for group in groups], time.perf_counter) as feed:
-            seen.append(take(feed, 2, {}))
-            assert feed.report().num_batches == 2 * NUM_BATCHES
+        with start_prefetcher(
+            configs, [seeds[group[0]] for group in groups], time.perf_counter
+        ) as prefetcher:
+            seen.append(take(prefetcher, 2, {}))
+            assert prefetcher.report().num_batches == 2 * NUM_BATCHES
     assert seen[1] == seen[0]
     assert seen[2] == seen[0]
     records = [json.loads(line) for line in (tmp_path / "trace").read_text().splitlines()]
@@ -369,9 +373,9 @@ def test_lanes_make_the_same_batches_on_fewer_samplers(
 def test_without_patience_a_lost_sampler_ends_the_feed(
     graph: PartitionedGraph, store: Store, tmp_path: Path
 ) -> None:
-    with running(tmp_path / "run", graph, store, patience_s=0.0) as (shells, _, feed):
-        list(feed)
-        shells.kill()
+    with running(tmp_path / "run", graph, store, retry_budget_s=0.0) as (actors, _, prefetcher):
+        list(prefetcher)
+        actors.kill()
         with pytest.raises(FeedError, match=r"sampler0\.0 on m0 is gone"):
-            take(feed, 99, {})
-        assert len(shells.asked) == 1
+            take(prefetcher, 99, {})
+        assert len(actors.asked) == 1

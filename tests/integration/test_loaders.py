@@ -17,7 +17,7 @@ pytest.importorskip("pyarrow")
 from torch.nn.functional import cross_entropy  # noqa: E402
 from torch_geometric.nn import GraphSAGE  # noqa: E402
 
-from headrace.graph.build.partition import Wanted, partition  # noqa: E402
+from headrace.graph.build.partition import PartitionSpec, partition  # noqa: E402
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph  # noqa: E402
 from headrace.graph.loader.neighbor_loader import NeighborLoader  # noqa: E402
 from headrace.graph.sampler_worker.cluster_seeds import training_seeds  # noqa: E402
@@ -41,7 +41,9 @@ def pubmed(tmp_path_factory: pytest.TempPathFactory) -> PartitionedGraph:
     folder = tmp_path_factory.mktemp("pubmed") / "parts"
     shares = (1 / NUM_PARTS,) * NUM_PARTS
     partition(
-        open_source(str(DATA / "planetoid" / "pubmed.npz"), seed=0), Wanted(shares, "metis"), folder
+        open_source(str(DATA / "planetoid" / "pubmed.npz"), seed=0),
+        PartitionSpec(shares, "metis"),
+        folder,
     )
     return open_graph(folder)
 

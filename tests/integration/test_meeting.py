@@ -16,8 +16,8 @@ import pytest
 from headrace.graph.format.partitioned_graph import open_graph
 from headrace.graph.sampler_worker.channels.errors import FeedError
 from headrace.graph.sampler_worker.channels.shm import meet_sampler
-from headrace.graph.sampler_worker.config import ListenAt, SamplerConfig
-from headrace.graph.sampler_worker.prefetcher import Feed, start_feed
+from headrace.graph.sampler_worker.config import ListenAddress, SamplerConfig
+from headrace.graph.sampler_worker.prefetcher import Prefetcher, start_prefetcher
 from tests.support.waiting import eventually
 from tests.unit.graph.small_graphs import homogeneous, write
 
@@ -41,7 +41,7 @@ def config(tmp_path: Path) -> SamplerConfig:
         share=16,
         batches_per_epoch=7,
         fanouts=tuple((edge_type, (4, 3)) for edge_type in edge_types),
-        listen=ListenAt(path=tmp_path / "socket", ready=tmp_path / "ready"),
+        listen=ListenAddress(path=tmp_path / "socket", ready=tmp_path / "ready"),
     )
 
 
@@ -63,43 +63,43 @@ def started(config: SamplerConfig, folder: Path) -> Iterator[subprocess.Popen[by
             process.kill()
 
 
-def feed_of(folder: Path) -> Feed:
-    return Feed([meet_sampler(folder / "socket", "sampler1.0 on m9")], 7, time.perf_counter)
+def feed_of(folder: Path) -> Prefetcher:
+    return Prefetcher([meet_sampler(folder / "socket", "sampler1.0 on m9")], 7, time.perf_counter)
 
 
-def drain(feed: Feed) -> None:
+def drain(prefetcher: Prefetcher) -> None:
     while True:
-        list(feed)
+        list(prefetcher)
 
 
 def test_batches_come_over_the_file_and_the_sampler_ends_with_its_trainer(
     config: SamplerConfig, tmp_path: Path
 ) -> None:
     alone = config.model_copy(update={"listen": None})
-    with start_feed([alone], [SEEDS], time.perf_counter) as feed:
-        expected = [(batch.n_id.tolist(), batch.x.tolist()) for batch in feed]
+    with start_prefetcher([alone], [SEEDS], time.perf_counter) as prefetcher:
+        expected = [(batch.n_id.tolist(), batch.x.tolist()) for batch in prefetcher]
     with started(config, tmp_path) as process:
         assert stat.S_IMODE((tmp_path / "socket").stat().st_mode) == 0o600
-        with feed_of(tmp_path) as feed:
-            assert [(batch.n_id.tolist(), batch.x.tolist()) for batch in feed] == expected
-            assert len(list(feed)) == 7
+        with feed_of(tmp_path) as prefetcher:
+            assert [(batch.n_id.tolist(), batch.x.tolist()) for batch in prefetcher] == expected
+            assert len(list(prefetcher)) == 7
             with pytest.raises(FeedError, match="does not listen"):
                 meet_sampler(tmp_path / "socket", "sampler1.0 on m9")
         assert process.wait(30) == 0
 
 
 def test_a_sampler_that_dies_or_fails_is_named(config: SamplerConfig, tmp_path: Path) -> None:
-    with started(config, tmp_path) as process, feed_of(tmp_path) as feed:
-        assert len(list(feed)) == 7
+    with started(config, tmp_path) as process, feed_of(tmp_path) as prefetcher:
+        assert len(list(prefetcher)) == 7
         process.kill()
         with pytest.raises(FeedError, match=r"sampler1\.0 on m9 is gone"):
-            drain(feed)
+            drain(prefetcher)
     (tmp_path / "ready").unlink()
     (tmp_path / "seeds.npy").unlink()
     np.save(tmp_path / "seeds.npy", np.array([10**6]))
-    with started(config, tmp_path) as process, feed_of(tmp_path) as feed:
+    with started(config, tmp_path) as process, feed_of(tmp_path) as prefetcher:
         with pytest.raises(FeedError, match=r"sampler1\.0 on m9"):
-            list(feed)
+            list(prefetcher)
         assert process.wait(30) != 0
 
 

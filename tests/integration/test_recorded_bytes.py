@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 
 from headrace.graph.format.partitioned_graph import open_graph
-from headrace.graph.sampler_worker.channels.rpc import RemoteReceiver
-from headrace.graph.sampler_worker.config import ListenAt, SamplerConfig, StoreAt
-from headrace.graph.sampler_worker.prefetcher import Feed
+from headrace.graph.sampler_worker.channels.rpc import RpcReceiver
+from headrace.graph.sampler_worker.config import ListenAddress, SamplerConfig, StoreAddress
+from headrace.graph.sampler_worker.prefetcher import Prefetcher
 from headrace.profiling.trace_assembly import read_records
-from headrace.rpc.call_meter import MeasuredChannel
+from headrace.rpc.call_meter import MeteredChannel
 from headrace.rpc.channel import Address, FlightChannel
 from headrace.rpc.credentials import Credentials, Secret
-from headrace.tracing.task_trace import Recorder, StepRecorder
+from headrace.tracing.task_trace import StepRecorder, TraceWriter
 from tests.support.waiting import eventually
 from tests.unit.graph.small_graphs import homogeneous, write
 
@@ -91,7 +91,7 @@ def test_records_say_what_sockets_carried(tmp_path: Path) -> None:
             task="sampler0.0",
             graph=graph.folder,
             stores=tuple(
-                StoreAt(part=p, task=f"store{p}", machine="m", host="127.0.0.1", port=port)
+                StoreAddress(part=p, task=f"store{p}", machine="m", host="127.0.0.1", port=port)
                 for p, port in enumerate(ports)
             ),
             credentials=tmp_path / "keys",
@@ -102,17 +102,17 @@ def test_records_say_what_sockets_carried(tmp_path: Path) -> None:
             batches_per_epoch=NUM_BATCHES,
             num_epochs=1,
             fanouts=tuple((edge_type, (8, 5)) for edge_type in graph.edge_types),
-            listen=ListenAt(ready=tmp_path / "ready"),
+            listen=ListenAddress(ready=tmp_path / "ready"),
             trace=tmp_path / "trace-sampler",
         )
         settings = json.loads(config.model_dump_json())
         port = stack.enter_context(process("headrace.graph.sampler_worker", tmp_path, settings))
-        steps = StepRecorder(Recorder(tmp_path / "trace-trainer", "trainer0", time.monotonic))
+        steps = StepRecorder(TraceWriter(tmp_path / "trace-trainer", "trainer0", time.monotonic))
         note = steps.taking_from("sampler0.0", NUM_BATCHES)
         channel = FlightChannel(Address("sampler0.0", "m", "127.0.0.1", port), own)
-        receiver = RemoteReceiver(MeasuredChannel(channel, time.monotonic, lambda: note))
-        feed = stack.enter_context(Feed([receiver], NUM_BATCHES, time.perf_counter, 1))
-        for _batch in feed:
+        receiver = RpcReceiver(MeteredChannel(channel, time.monotonic, lambda: note))
+        prefetcher = stack.enter_context(Prefetcher([receiver], NUM_BATCHES, time.perf_counter, 1))
+        for _batch in prefetcher:
             steps.begin()
             steps.end()
 

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
 pytest.importorskip("pyarrow")
 
-from headrace.graph.build.partition import Wanted, partition  # noqa: E402
+from headrace.graph.build.partition import PartitionSpec, partition  # noqa: E402
 from headrace.graph.format.partitioned_graph import open_graph  # noqa: E402
 from headrace.graph.sources.resolve import open_source  # noqa: E402
 from headrace.runtime.protocol.run_context import CONTEXT_VARIABLE, RunContext  # noqa: E402
@@ -39,7 +39,7 @@ NUM_EPOCHS = 12
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pubmed") / "parts"
     source = open_source(str(DATA / "planetoid" / "pubmed.npz"), seed=0)
-    partition(source, Wanted((0.5, 0.5), "metis"), folder)
+    partition(source, PartitionSpec((0.5, 0.5), "metis"), folder)
     return folder
 
 
@@ -233,8 +233,8 @@ def test_samplers_give_what_pyg_scripts_expect(
             assert torch.equal(batch.x, whole.x[batch.n_id])
             assert torch.equal(batch.y, whole.y[batch.n_id])
             assert sum(batch.num_sampled_edges) == batch.edge_index.shape[1]
-    assert loader._feed is not None
-    loader._feed.close()
+    assert loader._prefetcher is not None
+    loader._prefetcher.close()
 
 
 @pytest.mark.campaign  # `test_feeding.py` has graphs with types, without a run around them
@@ -249,7 +249,7 @@ def test_examples_with_types_learn(
     tmp_path: Path, example: str, source: str, figure: str, least: float
 ) -> None:
     folder = tmp_path / "parts"
-    partition(open_source(str(DATA / source), seed=0), Wanted((0.5, 0.5), "metis"), folder)
+    partition(open_source(str(DATA / source), seed=0), PartitionSpec((0.5, 0.5), "metis"), folder)
     script = ROOT / "examples" / example
     out, err = start(folder, "--json", epochs=1, script=script).communicate(timeout=540)
     summary = json.loads(out)

@@ -26,11 +26,11 @@ from torch_geometric.data import Data  # noqa: E402
 from torch_geometric.nn import GAT, GCN, GraphSAGE  # noqa: E402
 from torch_geometric.utils import k_hop_subgraph  # noqa: E402
 
-from headrace.graph.build.partition import Wanted, partition  # noqa: E402
+from headrace.graph.build.partition import PartitionSpec, partition  # noqa: E402
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph  # noqa: E402
 from headrace.graph.loader.neighbor_loader import NeighborLoader  # noqa: E402
 from headrace.graph.sampler_worker.config import SamplerConfig  # noqa: E402
-from headrace.graph.sampler_worker.prefetcher import start_feed  # noqa: E402
+from headrace.graph.sampler_worker.prefetcher import start_prefetcher  # noqa: E402
 from headrace.graph.sampler_worker.schedule import batches_per_epoch, share_of  # noqa: E402
 from headrace.graph.sources.resolve import open_source  # noqa: E402
 from tests.support.stores import RunningStores, running_stores  # noqa: E402
@@ -72,7 +72,7 @@ def served(
     num_parts = request.param
     folder = tmp_path_factory.mktemp("cora")
     shares = (1 / num_parts,) * num_parts
-    partition(open_source(str(CORA), seed=0), Wanted(shares, "metis"), folder / "parts")
+    partition(open_source(str(CORA), seed=0), PartitionSpec(shares, "metis"), folder / "parts")
     shutil.copytree(folder / "parts", folder / "here", ignore=shutil.ignore_patterns("part-*"))
     everything = range(num_parts)
     with running_stores(folder / "parts", everything, folder / "stores", tls=True) as stores:
@@ -186,8 +186,8 @@ def test_batches_of_two_samplers_have_pygs_gradients(served: Served, whole: Any)
     graph, stores = served
     seeds = np.arange(0, whole.num_nodes, 9)
     seen = []
-    with start_feed(*two_samplers(graph, stores, seeds), time.perf_counter) as feed:
-        for batch in feed:
+    with start_prefetcher(*two_samplers(graph, stores, seeds), time.perf_counter) as prefetcher:
+        for batch in prefetcher:
             assert_gradients(batch, whole, "GraphSAGE")
             seen.append(batch.n_id[: batch.batch_size].clone())
     assert torch.cat(seen).sort().values.tolist() == seeds.tolist()

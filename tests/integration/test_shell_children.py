@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.linux.network import free_port, interface_of, nic_bytes, rss_bytes
-from headrace.runtime.workers.task_process import Child, how_ended
+from headrace.runtime.workers.task_process import TaskProcess, how_ended
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -51,12 +51,12 @@ def is_up(log: Path) -> bool:
     return eventually(lambda: "up" in log.read_text())
 
 
-def has_ended(child: Child) -> bool:
+def has_ended(child: TaskProcess) -> bool:
     return eventually(lambda: child.code is not None)
 
 
 def test_a_closed_input_ends_it(log: Path) -> None:
-    child = Child([sys.executable, "-c", WAITS], log)
+    child = TaskProcess([sys.executable, "-c", WAITS], log)
     assert is_up(log)
     assert child.code is None
     assert rss_bytes(child.pid) > 1e6
@@ -68,7 +68,7 @@ def test_a_closed_input_ends_it(log: Path) -> None:
 
 @pytest.mark.usefixtures("_ignored")
 def test_a_script_may_save_what_it_has(log: Path) -> None:
-    child = Child([sys.executable, "-c", SAVES], log, end_by=signal.SIGINT)
+    child = TaskProcess([sys.executable, "-c", SAVES], log, end_by=signal.SIGINT)
     assert is_up(log)
     child.stop(60)
     assert has_ended(child)
@@ -78,7 +78,7 @@ def test_a_script_may_save_what_it_has(log: Path) -> None:
 
 
 def test_whoever_does_not_listen_is_killed_with_all_it_started(log: Path) -> None:
-    child = Child([sys.executable, "-c", STUBBORN], log, end_by=signal.SIGINT)
+    child = TaskProcess([sys.executable, "-c", STUBBORN], log, end_by=signal.SIGINT)
     assert is_up(log)
     beside = int(log.read_text().split()[1])
     child.end(0.1)
@@ -101,7 +101,7 @@ while len(asked) < 2:
 
 
 def test_it_is_asked_again_before_it_is_killed(log: Path) -> None:
-    child = Child([sys.executable, "-c", ASKED_TWICE], log, end_by=signal.SIGINT)
+    child = TaskProcess([sys.executable, "-c", ASKED_TWICE], log, end_by=signal.SIGINT)
     assert is_up(log)
     child.stop(1000)
     assert eventually(lambda: "asked" in log.read_text())
@@ -115,13 +115,15 @@ def test_it_is_asked_again_before_it_is_killed(log: Path) -> None:
 
 def test_last_words_are_those_of_the_newest_process(log: Path) -> None:
     log.write_text("Error: of another one\n")
-    child = Child([sys.executable, "-c", FAILS], log)
+    child = TaskProcess([sys.executable, "-c", FAILS], log)
     assert has_ended(child)
     assert (child.code, child.last_words()) == (1, "ValueError: no")
-    quiet = Child([sys.executable, "-c", ""], log)
+    quiet = TaskProcess([sys.executable, "-c", ""], log)
     assert has_ended(quiet)
     assert quiet.last_words() == ""
-    warned = Child([sys.executable, "-c", "print('begins\\n[W1115 13:40:00 socket.cpp] hm')"], log)
+    warned = TaskProcess(
+        [sys.executable, "-c", "print('begins\\n[W1115 13:40:00 socket.cpp] hm')"], log
+    )
     assert has_ended(warned)
     assert warned.last_words() == "begins"
 

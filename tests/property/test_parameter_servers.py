@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from headrace.training.parameter_server.optimizer_shard import LearningShard, sum_by_rank  # noqa: E402
+from headrace.training.parameter_server.optimizer_shard import OptimizerShard, sum_by_rank  # noqa: E402
 from headrace.training.parameter_server.optimizer_specs import OPTIMIZERS, check_options, options_of  # noqa: E402
-from headrace.training.parameter_server.sharding import Layout  # noqa: E402
+from headrace.training.parameter_server.sharding import ShardLayout  # noqa: E402
 
 SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=5)
 
 
 @given(SIZES, st.integers(1, 7))
 def test_every_number_has_one_server_and_shards_are_even(sizes: list[int], num: int) -> None:
-    layout = Layout.of(sizes, num)
+    layout = ShardLayout.of(sizes, num)
     seen = [
         (piece.parameter, number)
         for server in range(num)
@@ -45,7 +45,7 @@ def test_shards_step_as_one_optimizer_with_gradients_summed_by_rank(
     sizes: list[int], num_servers: int, num_trainers: int, name: str, seed: int
 ) -> None:
     drawing = np.random.default_rng(seed)
-    layout = Layout.of(sizes, num_servers)
+    layout = ShardLayout.of(sizes, num_servers)
     first = drawing.standard_normal(layout.num_elements).astype(np.float32)
     spans = [slice(*ends) for ends in pairwise(accumulate(sizes, initial=0))]
     whole = [torch.from_numpy(first[span].copy()).requires_grad_() for span in spans]
@@ -55,7 +55,7 @@ def test_shards_step_as_one_optimizer_with_gradients_summed_by_rank(
     for server in range(num_servers):
         lengths = [piece.length for piece in layout.pieces(server)]
         values = first[slice(*layout.bounds(server))]
-        shards.append(LearningShard(name, options, lengths, [0] * len(lengths), values))
+        shards.append(OptimizerShard(name, options, lengths, [0] * len(lengths), values))
     for _ in range(3):
         gradients = [
             drawing.standard_normal(layout.num_elements).astype(np.float32)

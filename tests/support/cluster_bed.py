@@ -162,7 +162,7 @@ class Seen:
     """A process on an emulated machine.
 
     Attributes:
-        kind: `store`, `sampler`, `trainer`, `ps`, `shell`, `driver`.
+        kind: `store`, `sampler`, `trainer`, `ps`, `actor`, `driver`.
         cpu_s: Of all its threads so far.
         own_bytes: RssAnon and RssShmem.
     """
@@ -177,7 +177,7 @@ _KINDS = (
     ("headrace.graph.sampler_worker", "sampler"),
     ("headrace.training.parameter_server", "ps"),
     ("headrace.runtime.trainer", "trainer"),
-    ("Shell", "shell"),
+    ("Actor", "actor"),
     ("headrace run --plan", "driver"),
     ("headrace run --resume", "driver"),
 )

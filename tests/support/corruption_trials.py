@@ -26,7 +26,7 @@ from headrace.graph.format.partitioned_graph import open_graph
 from headrace.graph.store.embedding_service import Embeddings
 from headrace.graph.store.embedding_table import EmbeddingSpec
 from headrace.graph.store.shard import open_shard
-from headrace.graph.store.write_ahead_log import Change, Journal
+from headrace.graph.store.write_ahead_log import Change, WriteAheadLog
 from headrace.planner.planner import make_plan
 from headrace.runtime.run_dir.run_config import RunFile
 from headrace.training.checkpoint_files import Position, read_sidecar
@@ -144,14 +144,14 @@ def use_store(folder: Path, known: VerifiedFiles) -> str:
     Raises:
         HeadraceError: Something is damaged.
     """
-    from headrace.graph.store.service import Operations
+    from headrace.graph.store.service import StoreService
     from headrace.rpc.framing import encode_request
-    from headrace.rpc.limits import Limits
+    from headrace.rpc.limits import RpcLimits
     from headrace.rpc.server import answer
 
     graph = open_graph(folder)
     shard = open_shard(graph, 0)
-    store, limits = Operations(shard, Limits(max_rows=10_000)), Limits(max_rows=10_000)
+    store, limits = StoreService(shard, RpcLimits(max_rows=10_000)), RpcLimits(max_rows=10_000)
     verification = Verification(folder, files_of(graph.manifest, [0]), known=known)
     verification.start()
     ids = np.arange(*graph.offsets("node")[:2])
@@ -299,8 +299,8 @@ class Formats:
 
     def _journal(self) -> Callable[[], Any]:
         change = Change(3, 4, np.arange(5), [np.full((5, 2), 0.5, np.float32)])
-        Journal(self._folder).note(change)
-        return lambda: _or_refused(Journal(self._folder).last(2, 1))
+        WriteAheadLog(self._folder).note(change)
+        return lambda: _or_refused(WriteAheadLog(self._folder).last(2, 1))
 
     def _embedding(self) -> Callable[[], Any]:
         shard = open_shard(open_graph(self._folder / "graph"), 0)

@@ -47,7 +47,7 @@ def trial(graph: Path, seed: int, scratch: Path) -> dict[str, Any]:
     import torch_geometric.data  # noqa: F401
 
     from headrace.graph.sampler_worker.channels.errors import FeedError
-    from headrace.graph.sampler_worker.prefetcher import start_feed
+    from headrace.graph.sampler_worker.prefetcher import start_prefetcher
 
     rng = np.random.default_rng(seed)
     victim = int(rng.integers(NUM_SAMPLERS + NUM_PARTS - 1))
@@ -62,8 +62,8 @@ def trial(graph: Path, seed: int, scratch: Path) -> dict[str, Any]:
     }
     with running_stores(graph, range(1, NUM_PARTS), scratch / "stores") as stores:
         configs, seeds = samplers(graph, stores.settings())
-        with start_feed(configs, seeds, time.perf_counter) as feed:
-            victims = [(process.name, process.pid) for process in feed.processes]
+        with start_prefetcher(configs, seeds, time.perf_counter) as prefetcher:
+            victims = [(process.name, process.pid) for process in prefetcher.processes]
             victims += [
                 (f"{store.address.task} on {store.address.machine}", store.process.pid)
                 for store in stores.stores
@@ -82,7 +82,7 @@ def trial(graph: Path, seed: int, scratch: Path) -> dict[str, Any]:
                 timer.start()
             try:
                 while True:
-                    for batch in feed:
+                    for batch in prefetcher:
                         num_batches += 1
                         del batch
                         if num_batches == after_batches:
@@ -96,7 +96,7 @@ def trial(graph: Path, seed: int, scratch: Path) -> dict[str, Any]:
             found["was_early"] = not killed_at or failed_at < killed_at[0] - 0.1
             found["after_s"] = round(failed_at - killed_at[0], 3) if killed_at else None
             found["batches"] = num_batches
-    del feed
+    del prefetcher
     gc.collect()
     found["segments"] = Path("/proc/self/maps").read_text().count(SEGMENTS)
     return found

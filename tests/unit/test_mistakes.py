@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from headrace.cli import app
 from headrace.core.errors import DOCS_URL
-from headrace.runtime.run_dir.run_dir import RunFolder
+from headrace.runtime.run_dir.run_dir import RunDirectory
 from tests.unit.cli.made_up_run import made_up_status
 from tests.unit.typical_mistakes import ERRORS, MISTAKES, SPECS, Mistake
 
@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("cluster.yaml", "job.yaml", "profile.yaml"):
         shutil.copy(ROOT / "examples" / "testbed" / name, tmp_path)
     (tmp_path / "train.py").write_text("print('trained')\n")
-    with RunFolder.create(tmp_path / "runs", "sage") as run:
+    with RunDirectory.create(tmp_path / "runs", "sage") as run:
         run.write_status(made_up_status(run.run_id))
     return tmp_path
 
@@ -92,7 +92,7 @@ def test_no_root(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_report_of_a_run_that_goes_on(folder: Path) -> None:
-    with RunFolder.create(folder / "runs", "later") as run:
+    with RunDirectory.create(folder / "runs", "later") as run:
         run.write_status(made_up_status(run.run_id))
         problem, remedy, page = told(f"report {run.run_id}", code=2)
     assert f"run {run.run_id} is not over yet" in problem

@@ -21,7 +21,7 @@ from headrace.core.units import format_seconds
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
 from headrace.observability.report.reading import read_lines
 from headrace.runtime.controller.run import TRACE, ClusterRun
-from headrace.runtime.run_dir.run_dir import RunFolder
+from headrace.runtime.run_dir.run_dir import RunDirectory
 
 PROFILED_ITERATIONS = 40
 """Of the run that is measured to plan the real one."""
@@ -182,7 +182,7 @@ def _measure(wanted: Loop, first: Plan, run: Run, follows_script: bool = False) 
 
 def _asked_batch_size(folder: Path) -> int | None:
     """The script's batch size, if a run ended because the plan had another one."""
-    path = RunFolder(folder).events
+    path = RunDirectory(folder).events
     events = read_lines(path.read_bytes()) if path.exists() else []
     sizes = (int(event["asked"]) for event in events if event["kind"] == "batch_size")
     return next(sizes, None)

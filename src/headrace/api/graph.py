@@ -10,7 +10,7 @@ import numpy as np
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
 from headrace.graph.build.layout import shares_of
-from headrace.graph.build.partition import BALANCED, Wanted, check_folder
+from headrace.graph.build.partition import BALANCED, PartitionSpec, check_folder
 from headrace.graph.build.partition import partition as make_parts
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.format.verify import verify
@@ -78,7 +78,7 @@ def partition(
         source = open_source(str(source), seed)
     elif not isinstance(source, GraphSource):
         source = from_pyg(source)
-    wanted = Wanted(
+    wanted = PartitionSpec(
         shares=tuple(float(share) for share in shares),
         method=method,
         balance=balance,

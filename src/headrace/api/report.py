@@ -15,7 +15,7 @@ from headrace.core.errors import SpecError
 from headrace.core.report import Report
 from headrace.core.trace import Trace
 from headrace.observability.report import Stretch, draw_page, headline, verdict
-from headrace.runtime.run_dir.run_dir import RunFolder, find_run, runs_folder
+from headrace.runtime.run_dir.run_dir import RunDirectory, find_run, runs_folder
 
 FILE_NAME = "report.html"
 """In the folder of a run, unless it is to go elsewhere."""
@@ -124,13 +124,13 @@ def report_on(
     return RunReport(report, measured, stretches)
 
 
-def find_folder(run: AnyPath | None = None, runs: AnyPath | None = None) -> RunFolder:
+def find_folder(run: AnyPath | None = None, runs: AnyPath | None = None) -> RunDirectory:
     """The folder of a run; also one that was copied here from elsewhere.
 
     Raises:
         SpecError: There is no such run.
     """
     if run is not None and (Path(run) / "status.json").is_file():
-        return RunFolder(Path(run).resolve())
+        return RunDirectory(Path(run).resolve())
     place = runs_folder(None if runs is None else Path(runs))
     return find_run(place, None if run is None else str(run))

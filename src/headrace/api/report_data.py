@@ -40,7 +40,7 @@ from headrace.planner.what_if import rehearse_changes
 from headrace.prefork.identity import own_version
 from headrace.profiling import default_skip, profile_trace
 from headrace.profiling.trace_assembly import trace_of_folder
-from headrace.runtime.run_dir.run_dir import RunFolder
+from headrace.runtime.run_dir.run_dir import RunDirectory
 from headrace.runtime.run_dir.status import Status
 
 NUM_SHOWN = 6
@@ -54,7 +54,7 @@ _REHEARSED = 200
 class _Looking:
     """What is known so far."""
 
-    folder: RunFolder
+    folder: RunDirectory
     status: Status
     on_step: Callable[[str], None]
     missing: list[str] = field(default_factory=list)
@@ -97,7 +97,7 @@ class _Looking:
 
 
 def found_in(
-    folder: RunFolder, advise: bool, on_step: Callable[[str], None]
+    folder: RunDirectory, advise: bool, on_step: Callable[[str], None]
 ) -> tuple[Report, Trace | None, tuple[tuple[str, Stretch], ...]]:
     """Find what can be said of a run.
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from headrace.core.cluster import Cluster
 from headrace.core.errors import RunError
 from headrace.runtime.protocol.trainer_messages import line_of
-from headrace.runtime.run_dir.run_dir import Driver, RunFolder, find_run, list_runs, runs_folder
+from headrace.runtime.run_dir.run_dir import Driver, RunDirectory, find_run, list_runs, runs_folder
 from headrace.runtime.run_dir.status import (
     MachineStatus,
     RunState,
@@ -26,7 +26,7 @@ __all__ = [
     "Driver",
     "MachineStatus",
     "NicLimits",
-    "RunFolder",
+    "RunDirectory",
     "RunState",
     "RunView",
     "Status",
@@ -58,7 +58,7 @@ class RunView:
         limits: What network cards can do, as far as known.
     """
 
-    folder: RunFolder
+    folder: RunDirectory
     status: Status
     driver: Driver
     now_s: float
@@ -114,7 +114,7 @@ class RunView:
         }
 
 
-def look_at(folder: RunFolder, now_s: float, limits: NicLimits | None = None) -> RunView:
+def look_at(folder: RunDirectory, now_s: float, limits: NicLimits | None = None) -> RunView:
     """See how a run is doing.
 
     Raises:
@@ -129,7 +129,7 @@ def look_at(folder: RunFolder, now_s: float, limits: NicLimits | None = None) ->
     return RunView(folder, status, driver, now_s, nic_limits(folder) if limits is None else limits)
 
 
-def nic_limits(folder: RunFolder) -> NicLimits:
+def nic_limits(folder: RunDirectory) -> NicLimits:
     """What network cards can do, as the run's plan has it; nothing if it cannot be read."""
     try:
         plan = json.loads(Path(folder.plan).read_bytes())

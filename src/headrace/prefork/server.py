@@ -105,13 +105,13 @@ class ForkServer:
         Returns:
             In a task that was forked: its request. In the server: none.
         """
-        patience_s = None if self._keep_s is None else max(self._keep_s, _FIRST_CLIENT_S)
+        retry_budget_s = None if self._keep_s is None else max(self._keep_s, _FIRST_CLIENT_S)
         while True:
-            ready = self._selector.select(None if self._clients else patience_s)
+            ready = self._selector.select(None if self._clients else retry_budget_s)
             if not ready and not self._clients:
                 return None
             if self._was_used:
-                patience_s = self._keep_s
+                retry_budget_s = self._keep_s
             for key, _ in ready:
                 if key.data is None:
                     self._accept()

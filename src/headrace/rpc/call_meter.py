@@ -9,7 +9,7 @@ import numpy as np
 
 from headrace.rpc.channel import Channel, FlightChannel
 from headrace.rpc.framing import Fields, Message
-from headrace.rpc.reconnect import PatientChannel
+from headrace.rpc.reconnect import ReconnectingChannel
 from headrace.tracing.meter import Call, current_meter
 
 Clock = Callable[[], float]
@@ -28,7 +28,7 @@ SOCKET_FRAMES: tuple[Frame, Frame] = ((130, 1.0012), (150, 1.0012))
 Note = Callable[[Call], None]
 
 
-class MeasuredChannel:
+class MeteredChannel:
     """A `Channel` that tells somebody about every request that was answered.
 
     Args:
@@ -41,7 +41,7 @@ class MeasuredChannel:
         self._channel = channel
         self._clock = clock
         self._who = who
-        current = channel.current if isinstance(channel, PatientChannel) else channel
+        current = channel.current if isinstance(channel, ReconnectingChannel) else channel
         is_flight = isinstance(current, FlightChannel)
         self._request, self._reply = FLIGHT_FRAMES if is_flight else SOCKET_FRAMES
 
@@ -71,7 +71,7 @@ class MeasuredChannel:
         self._channel.close()
 
 
-def measured_store(channel: Channel, task: str, clock: Clock) -> MeasuredChannel:
+def measured_store(channel: Channel, task: str, clock: Clock) -> MeteredChannel:
     """A channel to a store whose calls are noted with the meter of the part that asks."""
 
     def who() -> Note | None:
@@ -86,7 +86,7 @@ def measured_store(channel: Channel, task: str, clock: Clock) -> MeasuredChannel
 
         return note
 
-    return MeasuredChannel(channel, clock, who)
+    return MeteredChannel(channel, clock, who)
 
 
 def _wire_bytes(fields: Fields, arrays: Sequence[np.ndarray], frame: Frame) -> int:

@@ -20,7 +20,7 @@ from urllib.parse import unquote
 
 from headrace.core.errors import SpecError
 from headrace.linux.malloc import return_freed_memory
-from headrace.rpc.limits import Limits
+from headrace.rpc.limits import RpcLimits
 from headrace.rpc.open_sockets import Peer, connections, cut, plain_host, received_bytes
 
 ROUND_S = 0.25
@@ -42,7 +42,7 @@ class Stream:
         peer: Address of the client.
         phase: What the store waits for: a request, its own answer, or the client to take it.
         moved: Set whenever the phase changes; the watch clears it.
-        greeted: Whether the client has begun as it should.
+        registered: Whether the client has begun as it should.
         rounds: Since the phase changed.
         age: Rounds since the stream was opened.
     """
@@ -50,7 +50,7 @@ class Stream:
     peer: Peer
     phase: Phase = "reading"
     moved: bool = True
-    greeted: bool = False
+    registered: bool = False
     rounds: int = 0
     age: int = 0
 
@@ -77,7 +77,7 @@ class Guard:
         limits: The bounds.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: RpcLimits) -> None:
         self._limits = limits
         self._streams: set[Stream] = set()
         self._connections: dict[Peer, _Connection] = {}
@@ -171,7 +171,7 @@ class Guard:
                 # A whole request was read, so the count of its bytes starts again.
                 connection.received_bytes = received_bytes
         since_request = received_bytes - connection.received_bytes
-        if not any(stream.greeted for stream in streams):
+        if not any(stream.registered for stream in streams):
             late = connection.rounds * ROUND_S > limits.greeting_s
             return late or since_request > limits.greeting_bytes
         connection.rounds = 0

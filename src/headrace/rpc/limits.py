@@ -9,7 +9,7 @@ TELL_AFTER_S = 5.0
 
 
 @dataclass(frozen=True)
-class Limits:
+class RpcLimits:
     """Bounds on what one peer, or all of them, can make a store do.
 
     Attributes:

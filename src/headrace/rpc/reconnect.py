@@ -31,7 +31,7 @@ _LOOK_S = 0.25
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryBudget:
     """How long to wait for a store that does not answer.
 
     Attributes:
@@ -56,22 +56,22 @@ class _Request:
     future: Future[Message] = field(default_factory=Future)
 
 
-class PatientChannel:
+class ReconnectingChannel:
     """A `Channel` that connects again and asks again, until its patience ends.
 
     Args:
         address: Where the store is, for messages.
         connect: Opens a connection.
-        patience: How long to wait.
+        retry_budget: How long to wait.
 
     Raises:
         StoreError: The store cannot be reached in all that time, or does not let this client in.
     """
 
     def __init__(
-        self, address: Address, connect: Callable[[], Channel], patience: Patience
+        self, address: Address, connect: Callable[[], Channel], retry_budget: RetryBudget
     ) -> None:
-        self._address, self._connect, self._patience = address, connect, patience
+        self._address, self._connect, self._retry_budget = address, connect, retry_budget
         self._lock = threading.Lock()
         self._channel: Channel | None = None
         self._broken: Channel | None = None
@@ -97,7 +97,7 @@ class PatientChannel:
     ) -> Future[Message]:
         """Send a request; see `Channel`. It waits as long as patience allows."""
         with self._lock:
-            request = _Request(fields, arrays, timeout_s, self._patience.clock())
+            request = _Request(fields, arrays, timeout_s, self._retry_budget.clock())
             self._waiting.add(request)
         self._send(request)
         return request.future
@@ -122,7 +122,7 @@ class PatientChannel:
             if channel is None:
                 self._send_later(request)
                 return
-        left_s = request.asked_s + self._patience.limit_s - self._patience.clock()
+        left_s = request.asked_s + self._retry_budget.limit_s - self._retry_budget.clock()
         timeout_s = min(request.timeout_s, max(left_s, _LEAST_S))
         asked = channel.ask(request.fields, request.arrays, timeout_s)
         asked.add_done_callback(partial(self._done, request, channel))
@@ -132,7 +132,7 @@ class PatientChannel:
         self._to_send.append(request)
         if not self._is_mending:
             self._is_mending = True
-            self._start(self._mend)
+            self._start(self._handle_failure)
 
     def _done(self, request: _Request, channel: Channel, asked: Future[Message]) -> None:
         error = asked.exception()
@@ -149,7 +149,7 @@ class PatientChannel:
         else:
             self._fail(request, error)
 
-    def _mend(self) -> None:
+    def _handle_failure(self) -> None:
         """Connect anew, and send what waits; in a thread of its own."""
         self._clear()
         # Also before the first try: a store may fall over what waits again and again.
@@ -205,23 +205,23 @@ class PatientChannel:
     def _watch(self) -> None:
         """Say who is waited for, and end what has waited too long; in a thread of its own."""
         while not self._closed.wait(_LOOK_S):
-            now_s = self._patience.clock()
+            now_s = self._retry_budget.clock()
             with self._lock:
                 waits = any(now_s - each.asked_s > TELL_AFTER_S for each in self._waiting)
             if waits != self._told:
                 self._told = waits
-                self._patience.tell(str(self._address), waits)
+                self._retry_budget.tell(str(self._address), waits)
             # Whoever mends may hang in a connection.
             for request in self._take(only_late=True):
                 self._fail(request, self._late_error())
 
     def _is_late(self, request: _Request) -> bool:
-        return self._patience.clock() - request.asked_s >= self._patience.limit_s
+        return self._retry_budget.clock() - request.asked_s >= self._retry_budget.limit_s
 
     def _late_error(self, error: StoreLostError | None = None) -> StoreLostError:
         why = "" if error is None else f": {error.problem}"
         return StoreLostError(
-            f"{self._address} has not answered for {self._patience.limit_s:g} s{why}",
+            f"{self._address} has not answered for {self._retry_budget.limit_s:g} s{why}",
             "see its log, or whether its machine is up, and start the run again",
         )
 
@@ -251,7 +251,7 @@ class PatientChannel:
 
 
 def reach_store(
-    address: Address, credentials: Credentials, timeout_s: float, patience: Patience | None
+    address: Address, credentials: Credentials, timeout_s: float, retry_budget: RetryBudget | None
 ) -> Channel:
     """The fastest way to a store; with patience, one that lasts if the store is back in time.
 
@@ -259,7 +259,7 @@ def reach_store(
         StoreError: The store cannot be reached, or does not let this client in.
         MissingExtraError: pyarrow is not installed.
     """
-    if patience is None:
+    if retry_budget is None:
         return open_channel(address, credentials, timeout_s)
     connect = partial(open_channel, address, credentials, min(timeout_s, _CONNECT_S))
-    return PatientChannel(address, connect, patience)
+    return ReconnectingChannel(address, connect, retry_budget)

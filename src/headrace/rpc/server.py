@@ -26,7 +26,7 @@ from headrace.rpc.framing import (
     number_of,
 )
 from headrace.rpc.guard import FACTOR_CUT, Guard, Stream
-from headrace.rpc.limits import Limits
+from headrace.rpc.limits import RpcLimits
 from headrace.rpc.socket_server import SocketServer
 
 _LOG = logging.getLogger(__name__)
@@ -78,11 +78,11 @@ class RpcServer(flight.FlightServerBase):  # type: ignore[misc]
         credentials: Credentials,
         host: str = "127.0.0.1",
         port: int = 0,
-        limits: Limits | None = None,
+        limits: RpcLimits | None = None,
         sockets: bool = False,
     ) -> None:
         self._service = service
-        self._limits = limits or Limits()
+        self._limits = limits or RpcLimits()
         self._guard = Guard(self._limits)
         identity = credentials.identity
         options: dict[str, Any] = {}
@@ -125,7 +125,7 @@ class RpcServer(flight.FlightServerBase):  # type: ignore[misc]
             with self._guard.admit(context.peer()) as stream:
                 if reader.schema != REQUEST_SCHEMA:
                     raise SpecError("a stream begins with an empty schema", "use StoreClient")
-                stream.greeted = True
+                stream.registered = True
                 writer.begin(REPLY_SCHEMA)
                 self._serve(stream, reader, writer)
         except HeadraceError as error:
@@ -184,7 +184,7 @@ class RpcServer(flight.FlightServerBase):  # type: ignore[misc]
         raise _unused()
 
 
-def answer(service: Service, limits: Limits, data: memoryview | None) -> Message:
+def answer(service: Service, limits: RpcLimits, data: memoryview | None) -> Message:
     """The reply to a request as it came over the wire; it never fails.
 
     Args:
@@ -210,7 +210,7 @@ def answer(service: Service, limits: Limits, data: memoryview | None) -> Message
         return _refusal(number, "the store failed to answer", "see the store's log")
 
 
-def _too_large(num_bytes: int, limits: Limits) -> SpecError:
+def _too_large(num_bytes: int, limits: RpcLimits) -> SpecError:
     return SpecError(
         f"the request has {num_bytes} bytes, at most {limits.max_request_bytes} are allowed",
         "send less at once",

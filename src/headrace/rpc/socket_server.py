@@ -19,7 +19,7 @@ from headrace.core.errors import SpecError
 from headrace.rpc.credentials import Secret
 from headrace.rpc.framing import Message, encode_frame
 from headrace.rpc.guard import Guard, Stream
-from headrace.rpc.limits import Limits
+from headrace.rpc.limits import RpcLimits
 from headrace.rpc.open_sockets import cut
 
 WELCOME = b"HRW1"
@@ -50,7 +50,7 @@ class SocketServer:
         answer: Callable[[memoryview], Message],
         token: Secret,
         guard: Guard,
-        limits: Limits,
+        limits: RpcLimits,
         host: str,
     ) -> None:
         self._answer = answer
@@ -96,7 +96,7 @@ class SocketServer:
             if not is_welcome:
                 return
             with self._guard.admit(f"socket:[{peer[0]}]:{peer[1]}") as stream:
-                stream.greeted = True
+                stream.registered = True
                 sock.sendall(WELCOME)
                 while True:
                     # In a call of its own, so that nothing is kept while the client is silent.

@@ -12,7 +12,7 @@ from headrace.core.errors import RunError, SpecError
 from headrace.linux import htb
 from headrace.testbed import cgroups, machines, network, processes, ray_nodes, state_file
 from headrace.testbed import limits as shaping
-from headrace.testbed.layout import Host, Layout, Shape, lay_out
+from headrace.testbed.layout import Host, Shape, TestbedLayout, lay_out
 
 _RAY_START_S = 120.0
 _END_S = 60.0
@@ -66,7 +66,7 @@ def find_shape(shaped: bool, cores: float | None) -> Shape | None:
     return Shape(cores, cgroups.find_top())
 
 
-def _lay_out(cluster: Cluster, name: str, with_ray: bool, shape: Shape | None) -> Layout:
+def _lay_out(cluster: Cluster, name: str, with_ray: bool, shape: Shape | None) -> TestbedLayout:
     taken = network.taken_subnets()
     for other in state_file.names():
         # One of another version has namespaces of its own, in which a subnet may be used again.
@@ -92,7 +92,9 @@ def _lay_out(cluster: Cluster, name: str, with_ray: bool, shape: Shape | None) -
     return layout
 
 
-def as_asked(old: Layout, cluster: Cluster, with_ray: bool, shape: Shape | None) -> Layout:
+def as_asked(
+    old: TestbedLayout, cluster: Cluster, with_ray: bool, shape: Shape | None
+) -> TestbedLayout:
     """A testbed that is up, with the limits that it shall have now.
 
     Raises:
@@ -116,7 +118,9 @@ def as_asked(old: Layout, cluster: Cluster, with_ray: bool, shape: Shape | None)
     return _rewrite(old, hosts)
 
 
-def set_nic(layout: Layout, name: str, in_bytes_per_s: float, out_bytes_per_s: float) -> Layout:
+def set_nic(
+    layout: TestbedLayout, name: str, in_bytes_per_s: float, out_bytes_per_s: float
+) -> TestbedLayout:
     """Change a network card.
 
     Raises:
@@ -138,7 +142,7 @@ def set_nic(layout: Layout, name: str, in_bytes_per_s: float, out_bytes_per_s: f
     return _rewrite(layout, [new if host == changed else host for host in layout.hosts])
 
 
-def _rewrite(layout: Layout, hosts: Sequence[Host]) -> Layout:
+def _rewrite(layout: TestbedLayout, hosts: Sequence[Host]) -> TestbedLayout:
     new = layout.model_copy(update={"hosts": tuple(hosts)})
     if new != layout:
         state_file.write(new)
@@ -151,7 +155,7 @@ def make(
     with_ray: bool,
     shape: Shape | None,
     say: Callable[[str], None],
-) -> Layout:
+) -> TestbedLayout:
     """Make a testbed of which nothing is there.
 
     Raises:
@@ -182,7 +186,7 @@ def make(
     return layout
 
 
-def remove(layout: Layout) -> None:
+def remove(layout: TestbedLayout) -> None:
     """Remove all of a testbed that is there.
 
     Raises:

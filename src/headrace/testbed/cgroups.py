@@ -12,7 +12,7 @@ _MOUNTS = Path("/proc/self/mountinfo")
 _PERIOD_US = 10_000  # short: whoever has used up a quota stands still for the rest of the period
 _MIN_QUOTA_US = 1_000  # the kernel takes no less
 _MAX_PERIOD_US = 1_000_000  # nor more here
-_LOOK_EVERY_S = 0.02
+_POLL_EVERY_S = 0.02
 
 
 def find_top(mounts: Path = _MOUNTS) -> Path:
@@ -90,7 +90,7 @@ def remove(group: Path, deadline_s: float) -> None:
                     f" processes in it: {pids}",
                     "end them, then take the testbed down again",
                 ) from None
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_EVERY_S)
 
 
 def _is_v2(group: Path) -> bool:

@@ -16,12 +16,12 @@ from headrace.prefork.client import start_alone
 from headrace.prefork.identity import python_path
 from headrace.prefork.server import PADDING, PRELOADS
 from headrace.testbed import machines, processes
-from headrace.testbed.layout import RAY_PORT, Host, Layout
+from headrace.testbed.layout import RAY_PORT, Host, TestbedLayout
 
 _OBJECT_STORE_BYTES = 100_000_000
 """Data does not go through Ray, so its object store may be small; Ray wants 75 MB at least."""
 
-_LOOK_EVERY_S = 0.05
+_POLL_EVERY_S = 0.05
 
 _WARM_SERVERS = "headrace.testbed.warm_servers"
 
@@ -49,7 +49,7 @@ def check_ray() -> None:
         )
 
 
-def node_command(layout: Layout, host: Host) -> list[str]:
+def node_command(layout: TestbedLayout, host: Host) -> list[str]:
     """Starts a Ray node and returns when it is there.
 
     Raises:
@@ -87,7 +87,7 @@ def node_command(layout: Layout, host: Host) -> list[str]:
     return [*clean, *settings, *start, *role, *options]
 
 
-def warm(layout: Layout) -> None:
+def warm(layout: TestbedLayout) -> None:
     """Let every machine have what tasks import, in the background, so that runs start sooner.
 
     The servers end with their machine. Without them tasks start as well, but later.
@@ -106,14 +106,14 @@ def _whole(host: Host, resource: str, amount: float) -> int:
     return int(amount)
 
 
-def write_token(layout: Layout) -> None:
+def write_token(layout: TestbedLayout) -> None:
     """Make a new token for Ray, in a file for this user alone."""
     file = os.open(layout.ray_token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(file, "w", encoding="ascii") as token:
         token.write(secrets.token_hex(32))
 
 
-def start_nodes(layout: Layout, say: Callable[[str], None], deadline_s: float) -> None:
+def start_nodes(layout: TestbedLayout, say: Callable[[str], None], deadline_s: float) -> None:
     """Start Ray everywhere, with a new token: first its head, then all others at once.
 
     Raises:
@@ -129,14 +129,14 @@ def start_nodes(layout: Layout, say: Callable[[str], None], deadline_s: float) -
         while not _is_listening(head):
             _check(layout, nodes)
             _check_time(layout, [head.name], "Ray's head to listen", end_s)
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_EVERY_S)
         if others:
             say(f"starting Ray on {', '.join(host.name for host in others)}")
         nodes |= {host.name: _start(layout, host) for host in others}
         while waiting := [name for name, node in nodes.items() if node.poll() is None]:
             _check(layout, nodes)
             _check_time(layout, waiting, "its Ray node to join", end_s)
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_EVERY_S)
         _check(layout, nodes)
     except BaseException:
         for node in nodes.values():
@@ -145,11 +145,11 @@ def start_nodes(layout: Layout, say: Callable[[str], None], deadline_s: float) -
         raise
 
 
-def _start(layout: Layout, host: Host) -> Popen[bytes]:
+def _start(layout: TestbedLayout, host: Host) -> Popen[bytes]:
     return machines.run_on(layout, host.name, node_command(layout, host))
 
 
-def _check(layout: Layout, nodes: Mapping[str, Popen[bytes]]) -> None:
+def _check(layout: TestbedLayout, nodes: Mapping[str, Popen[bytes]]) -> None:
     for name, node in nodes.items():
         if node.poll():
             log = machines.tail(layout, name)
@@ -159,7 +159,7 @@ def _check(layout: Layout, nodes: Mapping[str, Popen[bytes]]) -> None:
             )
 
 
-def _check_time(layout: Layout, waiting: Sequence[str], what: str, end_s: float) -> None:
+def _check_time(layout: TestbedLayout, waiting: Sequence[str], what: str, end_s: float) -> None:
     if time.monotonic() > end_s:
         first = waiting[0]
         also = f" (so do {', '.join(waiting[1:])})" if waiting[1:] else ""
@@ -180,7 +180,7 @@ def _is_listening(host: Host) -> bool:
     return any(each[3] == _LISTENS and each[1].endswith(f":{RAY_PORT:04X}") for each in sockets)
 
 
-def names_without_ray(layout: Layout) -> list[str]:
+def names_without_ray(layout: TestbedLayout) -> list[str]:
     """Machines whose Ray node has ended."""
     homes = {
         processes.namespace_of(host.init.pid, "pid"): host.name

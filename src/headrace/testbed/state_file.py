@@ -14,13 +14,13 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from headrace.core.errors import RunError, SpecError
-from headrace.testbed.layout import FOLDER, Layout
+from headrace.testbed.layout import FOLDER, TestbedLayout
 
 _LOCK_S = 180.0
 _FILE = "testbed.json"
 
 
-def read(name: str) -> Layout | None:
+def read(name: str) -> TestbedLayout | None:
     """What is written of a testbed; none if there is nothing.
 
     Raises:
@@ -29,7 +29,7 @@ def read(name: str) -> Layout | None:
     path = FOLDER / name / _FILE
     try:
         _check_is_own(path.parent)
-        return Layout.model_validate_json(path.read_text())
+        return TestbedLayout.model_validate_json(path.read_text())
     except FileNotFoundError:
         return None
     except PermissionError:
@@ -41,7 +41,7 @@ def read(name: str) -> Layout | None:
         ) from None
 
 
-def write(layout: Layout) -> None:
+def write(layout: TestbedLayout) -> None:
     """Write it down, all or nothing."""
     path = layout.folder / _FILE
     new = path.with_suffix(".new")
@@ -52,7 +52,7 @@ def write(layout: Layout) -> None:
     new.replace(path)
 
 
-def forget(layout: Layout) -> None:
+def forget(layout: TestbedLayout) -> None:
     """Remove all files; the state file last, so that the rest can still be found after a crash."""
     for path in layout.folder.iterdir():
         if path.is_dir():

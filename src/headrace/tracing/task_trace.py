@@ -35,7 +35,7 @@ MARK = struct.Struct("<q")
 _FLUSH_EVERY_S = 1.0
 
 
-class Recorder:
+class TraceWriter:
     """Appends records to a file, at most once a second and at the end; threads may share it.
 
     Args:
@@ -143,7 +143,7 @@ class SharedTime:
             return now_s, self._share_s
 
 
-class PartNotes:
+class SubBatchNotes:
     """What is noted of one part while it is made.
 
     Args:
@@ -180,7 +180,7 @@ class PartNotes:
             self.busy_s += self._busy_clock() - busy_s
 
 
-class PartRecorder:
+class SubBatchRecorder:
     """Records the parts of a sampler.
 
     Args:
@@ -192,7 +192,7 @@ class PartRecorder:
 
     def __init__(
         self,
-        recorder: Recorder,
+        recorder: TraceWriter,
         batches_per_epoch: int,
         busy_clock: Clock,
         num_lanes: int = 1,
@@ -204,17 +204,17 @@ class PartRecorder:
         self._shared = SharedTime(recorder.clock)
         self._lock = threading.Lock()
         self._meters: dict[int, Meter] = {}
-        self._done: dict[int, list[tuple[PartNotes, int]]] = {}
+        self._done: dict[int, list[tuple[SubBatchNotes, int]]] = {}
 
-    def begin(self, epoch: int, batch: int) -> PartNotes:
+    def begin(self, epoch: int, batch: int) -> SubBatchNotes:
         """Notes of a new part."""
         iteration = epoch * self._batches_per_epoch + batch
         with self._lock:
             meter = self._meters.setdefault(iteration, Meter())
             self._recorder.mark(min(self._meters))
-        return PartNotes(iteration, self._shared, self._busy_clock, meter)
+        return SubBatchNotes(iteration, self._shared, self._busy_clock, meter)
 
-    def end(self, notes: PartNotes, num_bytes: int) -> None:
+    def end(self, notes: SubBatchNotes, num_bytes: int) -> None:
         """Record a part that is done, once all of its iteration are.
 
         Args:
@@ -251,7 +251,7 @@ class StepRecorder:
         recorder: Of the trainer.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: TraceWriter) -> None:
         self._recorder = recorder
         self._next = 0
         self._begun_s: float | None = None

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from headrace.core.errors import SpecError
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.store.client import StoreClient
-from headrace.graph.store.embedding_service import WAIT_S, Brought
+from headrace.graph.store.embedding_service import WAIT_S, GradientPush
 from headrace.graph.store.embedding_table import EmbeddingSpec, sum_duplicates
 from headrace.training.ddp import TIMEOUT_S
 
@@ -195,10 +195,10 @@ class EmbeddingTable:
         new = self._graph.to_new(self.node_type, np.arange(self.num_nodes))
         return [rows[new] for rows in found]
 
-    def _pieces(self, ids: np.ndarray, sums: np.ndarray, has_any: bool) -> list[Brought]:
+    def _pieces(self, ids: np.ndarray, sums: np.ndarray, has_any: bool) -> list[GradientPush]:
         ranges = list(self._ranges(0, len(ids))) or [(0, 0)]
         return [
-            Brought(
+            GradientPush(
                 self._rank, self._num_rounds, number, len(ranges), has_any, self.lr,
                 ids[begin:end], sums[begin:end],
             )
@@ -206,14 +206,14 @@ class EmbeddingTable:
         ]  # fmt: skip
 
     def _push(
-        self, store: StoreClient, pieces: Sequence[Brought]
+        self, store: StoreClient, pieces: Sequence[GradientPush]
     ) -> list[Future[tuple[bool, int]]]:
         return [store.push(self.node_type, self.name, piece) for piece in pieces]
 
     def _made(
         self,
         store: StoreClient,
-        pieces: Sequence[Brought],
+        pieces: Sequence[GradientPush],
         asked: Sequence[Future[tuple[bool, int]]],
     ) -> int:
         """Wait until a store has made the round; how many steps it has made."""

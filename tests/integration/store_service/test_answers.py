@@ -11,7 +11,7 @@ import pytest
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.sampling.hop import HopRequest, LocalSource, Rule, StitchedSource
 from headrace.graph.store.client import StoreClient
-from headrace.graph.store.embedding_service import Brought
+from headrace.graph.store.embedding_service import GradientPush
 from headrace.graph.store.shard import open_shard
 from headrace.rpc.errors import StoreError
 from tests.integration.store_service.store_process import (
@@ -71,10 +71,10 @@ def test_gradients_are_applied_where_local_processes_see_them(
         ids = np.array([3, 5]) + graph.part(part).start("node")
         before = client.gather("node", "emb", ids)
         gradients = np.arange(12, dtype=np.float32).reshape(2, 6)
-        brought = Brought(0, 1, 0, 1, True, 0.5, ids, gradients)
+        gradient_push = GradientPush(0, 1, 0, 1, True, 0.5, ids, gradients)
         # Twice, as after an answer that got lost.
         for _ in range(2):
-            assert client.push("node", "emb", brought).result() == (True, 1)
+            assert client.push("node", "emb", gradient_push).result() == (True, 1)
         after = client.gather("node", "emb", ids)
         np.testing.assert_allclose(after, before - 0.5 * gradients, rtol=1e-5)
         file = store.folder / "embeddings" / f"part-{part}" / "0" / "values.bin"

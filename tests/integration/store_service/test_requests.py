@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from headrace.graph.format.partitioned_graph import PartitionedGraph
-from headrace.graph.sampler_worker.channels.rpc import RemoteReceiver
+from headrace.graph.sampler_worker.channels.rpc import RpcReceiver
 from headrace.graph.sampling.hop import HopRequest, Rule
 from headrace.graph.store.client import StoreClient
-from headrace.graph.store.embedding_service import Brought
+from headrace.graph.store.embedding_service import GradientPush
 from headrace.rpc.channel import FlightChannel
 from headrace.rpc.errors import StoreError
 from headrace.rpc.framing import encode_request
@@ -61,7 +61,7 @@ class Fed:
     """A trainer that a sampler feeds, and somebody beside it who has the token too."""
 
     def __init__(self, sampler: SamplerProcess) -> None:
-        self.receiver = RemoteReceiver(FlightChannel(sampler.address, sampler.client_credentials))
+        self.receiver = RpcReceiver(FlightChannel(sampler.address, sampler.client_credentials))
         self.seen: list[tuple[int, int]] = []
         self.take()
         self.rude = RawStream(sampler)
@@ -110,14 +110,14 @@ def test_values_that_would_spoil_an_embedding_are_refused(
         gradients[2, 5] = wrong
         with pytest.raises(StoreError, match="not finite"):
             clients[0].push(
-                "node", "spare", Brought(0, 1, 0, 1, True, 1.0, ids, gradients)
+                "node", "spare", GradientPush(0, 1, 0, 1, True, 1.0, ids, gradients)
             ).result()
         with pytest.raises(StoreError, match="not finite"):
             clients[0].put("node", "spare", ids, [gradients], 1).result()
     for wrong_ids in (ids[::-1], ids[[0, 0, 1]]):
-        brought = Brought(0, 1, 0, 1, True, 1.0, wrong_ids, np.ones((3, 6), np.float32))
+        gradient_push = GradientPush(0, 1, 0, 1, True, 1.0, wrong_ids, np.ones((3, 6), np.float32))
         with pytest.raises(StoreError, match="not ascending"):
-            clients[0].push("node", "spare", brought).result()
+            clients[0].push("node", "spare", gradient_push).result()
     np.testing.assert_array_equal(clients[0].gather("node", "spare", ids), before)
 
 

@@ -18,8 +18,8 @@ from headrace.rpc.errors import StoreError  # noqa: E402
 from headrace.rpc.framing import encode_request  # noqa: E402
 from headrace.training.parameter_server.client import Servers  # noqa: E402
 from headrace.training.parameter_server.optimizer_specs import options_of  # noqa: E402
-from headrace.training.parameter_server.remote_optimizer import SharedOptimizer  # noqa: E402
-from headrace.training.parameter_server.types import Exchange, ServerAt  # noqa: E402
+from headrace.training.parameter_server.remote_optimizer import RemoteOptimizer  # noqa: E402
+from headrace.training.parameter_server.types import Exchange, ServerAddress  # noqa: E402
 from tests.integration.store_service.store_process import RawStream, ServerProcess  # noqa: E402
 from tests.support.wrong_requests import (  # noqa: E402
     NUMBER,
@@ -61,7 +61,8 @@ def reach(
     servers: list[ServerProcess], rank: int, credentials: Credentials, **more: Any
 ) -> Servers:
     places = [
-        ServerAt(task="ps0", machine="m7", host="127.0.0.1", port=server.port) for server in servers
+        ServerAddress(task="ps0", machine="m7", host="127.0.0.1", port=server.port)
+        for server in servers
     ]
     return Servers.connect(places, credentials, rank, time.monotonic, 60.0, **more)
 
@@ -75,7 +76,7 @@ def test_two_trainers_step_together(servers: list[ServerProcess], which: int) ->
         optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
         note = told.extend if rank == 0 else None
         reached = reach([server], rank, server.client_credentials, note=note)
-        SharedOptimizer(optimizer, reached, 0, lambda: 0.5)
+        RemoteOptimizer(optimizer, reached, 0, lambda: 0.5)
         for step in range(5):
             optimizer.zero_grad()
             model(torch.full((1, 3), float(rank + step))).sum().backward()

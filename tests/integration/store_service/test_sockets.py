@@ -16,7 +16,7 @@ import pytest
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.sampling.hop import HopRequest
 from headrace.graph.store.client import StoreClient
-from headrace.graph.store.embedding_service import Brought
+from headrace.graph.store.embedding_service import GradientPush
 from headrace.rpc.channel import FlightChannel
 from headrace.rpc.credentials import Credentials, Secret
 from headrace.rpc.errors import StoreError
@@ -125,8 +125,8 @@ def test_answers_are_those_of_flight(store: StoreProcess, graph: PartitionedGrap
         mine, yours = ours.sample(request), theirs.sample(request)
         for name in ("counts", "neighbours", "edges"):
             np.testing.assert_array_equal(getattr(mine, name), getattr(yours, name))
-        brought = Brought(0, 1, 0, 1, True, 0.5, nodes[:2], np.ones((2, 6), np.float32))
-        assert ours.push("node", "emb", brought).result() == (True, 1)
+        gradient_push = GradientPush(0, 1, 0, 1, True, 0.5, nodes[:2], np.ones((2, 6), np.float32))
+        assert ours.push("node", "emb", gradient_push).result() == (True, 1)
         np.testing.assert_array_equal(
             ours.gather("node", "emb", nodes), theirs.gather("node", "emb", nodes)
         )

@@ -17,7 +17,7 @@ from headrace.core.job import Job, Role
 from headrace.core.plan import Plan
 from headrace.graph.format.partitioned_graph import open_graph
 from headrace.runtime.controller.run import ClusterRun
-from headrace.runtime.run_dir.run_dir import RunFolder
+from headrace.runtime.run_dir.run_dir import RunDirectory
 from tests.unit.graph.small_graphs import homogeneous, write
 
 # NICs that bind, one of them half as fast.
@@ -52,7 +52,7 @@ class Rehearsals:
     def __call__(self, wanted: ClusterRun) -> dict[str, Any]:
         self.done.append(wanted)
         plan = wanted.plan
-        with RunFolder.create(self.runs, wanted.name or plan.job.name) as folder:
+        with RunDirectory.create(self.runs, wanted.name or plan.job.name) as folder:
             folder.plan.write_text(plan.model_dump_json())
             for name, text in wanted.files.items():
                 (folder.path / name).write_text(text)
@@ -102,7 +102,7 @@ class ScriptOf(Rehearsals):
         if not wanted.follows_script or wanted.plan.job.batch_size == self._batch_size:
             return super().__call__(wanted)
         self.done.append(wanted)
-        with RunFolder.create(self.runs, wanted.name) as folder:
+        with RunDirectory.create(self.runs, wanted.name) as folder:
             folder.append_event("batch_size", asked=self._batch_size)
         return {"folder": str(folder.path), "elapsed_s": 0.0}
 

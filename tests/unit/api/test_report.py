@@ -18,7 +18,7 @@ from headrace.core.plan import Plan
 from headrace.core.report import Report
 from headrace.core.trace import Trace
 from headrace.observability.trace_file import save_trace
-from headrace.runtime.run_dir.run_dir import RunFolder
+from headrace.runtime.run_dir.run_dir import RunDirectory
 from headrace.runtime.run_dir.status import Failure, RunState, Status
 
 BEGAN_S = 1_794_700_800.0
@@ -44,11 +44,11 @@ def trace(plan: Plan) -> Trace:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, plan: Plan, trace: Trace) -> RunFolder:
+def folder(tmp_path: Path, plan: Plan, trace: Trace) -> RunDirectory:
     """A run that went well."""
     path = tmp_path / "20261115-0830-sage"
     path.mkdir()
-    run = RunFolder(path)
+    run = RunDirectory(path)
     run.write_status(
         Status(
             run_id=path.name,
@@ -70,7 +70,7 @@ def folder(tmp_path: Path, plan: Plan, trace: Trace) -> RunFolder:
     return run
 
 
-def test_a_run_as_predicted(folder: RunFolder, plan: Plan) -> None:
+def test_a_run_as_predicted(folder: RunDirectory, plan: Plan) -> None:
     found = report_on(folder.path)
     pace = found.report.pace
     assert pace.num_iterations == 60
@@ -94,7 +94,7 @@ def test_a_run_as_predicted(folder: RunFolder, plan: Plan) -> None:
 
 
 def test_page_and_figures_are_written_and_shown(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+    folder: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = report_on(folder.path, advise=False)
     page, figures = found.save(folder.path / FILE_NAME)
@@ -115,18 +115,18 @@ def test_page_and_figures_are_written_and_shown(
         found.save(folder.path / "page.json")
 
 
-def said(folder: RunFolder) -> tuple[RunReport, str]:
+def said(folder: RunDirectory) -> tuple[RunReport, str]:
     found = report_on(folder.path, advise=False)
     assert found.html()
     return found, " ".join(found.report.missing)
 
 
-def test_a_run_without_reports(folder: RunFolder) -> None:
+def test_a_run_without_reports(folder: RunDirectory) -> None:
     folder.reports.unlink()
     assert "reported no figures" in said(folder)[1]
 
 
-def test_a_run_without_a_plan_is_still_measured(folder: RunFolder) -> None:
+def test_a_run_without_a_plan_is_still_measured(folder: RunDirectory) -> None:
     folder.plan.write_text("{")
     found, missing = said(folder)
     assert "no plan" in missing
@@ -135,7 +135,7 @@ def test_a_run_without_a_plan_is_still_measured(folder: RunFolder) -> None:
     assert [name for name, _ in found.stretches] == ["Measured"]
 
 
-def test_a_run_that_failed_at_once(folder: RunFolder) -> None:
+def test_a_run_that_failed_at_once(folder: RunDirectory) -> None:
     (folder.path / "trace.npz").unlink()
     folder.reports.unlink()
     folder.events.unlink()
@@ -151,7 +151,7 @@ def test_a_run_that_failed_at_once(folder: RunFolder) -> None:
     assert [name for name, _ in found.stretches] == ["Predicted"]
 
 
-def test_attempts_under_other_plans_are_told(folder: RunFolder, plan: Plan) -> None:
+def test_attempts_under_other_plans_are_told(folder: RunDirectory, plan: Plan) -> None:
     records = [
         ["exec", name, n, 0.1 * n, 0.1 * n + 0.05]
         for n in range(20)
@@ -166,12 +166,12 @@ def test_attempts_under_other_plans_are_told(folder: RunFolder, plan: Plan) -> N
     assert earlier.measured_s == pytest.approx(0.1)
 
 
-def test_a_damaged_trace_is_none(folder: RunFolder) -> None:
+def test_a_damaged_trace_is_none(folder: RunDirectory) -> None:
     (folder.path / "trace.npz").write_bytes(b"PK\x03\x04 no archive")
     assert "nothing was measured" in said(folder)[1]
 
 
-def test_a_run_of_one_iteration(folder: RunFolder, trace: Trace) -> None:
+def test_a_run_of_one_iteration(folder: RunDirectory, trace: Trace) -> None:
     rows = trace.executions
     first = rows.iteration == 0
     few = replace(
@@ -190,7 +190,7 @@ def test_a_run_of_one_iteration(folder: RunFolder, trace: Trace) -> None:
     assert found.report.pace.measured_s is None
 
 
-def test_a_folder_that_was_copied_is_found(folder: RunFolder, tmp_path: Path) -> None:
+def test_a_folder_that_was_copied_is_found(folder: RunDirectory, tmp_path: Path) -> None:
     assert find_folder(folder.path).path == folder.path
     with pytest.raises(SpecError, match="there is no run"):
         find_folder("nobody", tmp_path)

@@ -19,21 +19,21 @@ from headrace.cli import app
 from headrace.cli.output.run_rows import doing, fitting_rows
 from headrace.cli.output.run_view import picture
 from headrace.core.cluster import Cluster, Machine
-from headrace.runtime.run_dir.run_dir import RunFolder
+from headrace.runtime.run_dir.run_dir import RunDirectory
 from headrace.runtime.run_dir.status import Failure, RunState, TaskState
 from tests.unit.cli.made_up_run import NOON_S, made_up_status
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunFolder]:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunDirectory]:
     """A run that this process drives."""
     monkeypatch.setenv("HEADRACE_RUNS", str(tmp_path))
-    with RunFolder.create(tmp_path, "sage") as folder:
+    with RunDirectory.create(tmp_path, "sage") as folder:
         tell(folder)
         yield folder
 
 
-def tell(run: RunFolder, **changes: Any) -> None:
+def tell(run: RunDirectory, **changes: Any) -> None:
     """Write a status of this moment."""
     changes = {"updated_s": time.time()} | changes
     run.write_status(made_up_status(run.run_id).model_copy(update=changes))
@@ -43,7 +43,7 @@ def call(*words: str) -> Result:
     return CliRunner().invoke(app, list(words))
 
 
-def draw(run: RunFolder, size: tuple[int, int], num_machines: int, **kwargs: Any) -> list[str]:
+def draw(run: RunDirectory, size: tuple[int, int], num_machines: int, **kwargs: Any) -> list[str]:
     """Lines of the picture of a made-up run."""
     status = made_up_status(run.run_id, num_machines=num_machines, num_trainers=num_machines)
     view = RunView(run, status, Driver.ALIVE, NOON_S, {"m0": (1.25e9, 1.25e9)})
@@ -52,7 +52,7 @@ def draw(run: RunFolder, size: tuple[int, int], num_machines: int, **kwargs: Any
     return file.getvalue().splitlines()
 
 
-def test_status_says_how_it_goes(run: RunFolder) -> None:
+def test_status_says_how_it_goes(run: RunDirectory) -> None:
     result = call("status")
     assert result.exit_code == 0, result.output
     assert f"{run.run_id}  running for" in result.output
@@ -63,13 +63,13 @@ def test_status_says_how_it_goes(run: RunFolder) -> None:
     assert str(run.path) in result.output.replace("\n", "")
 
 
-def test_what_was_done_about_faults_is_shown(run: RunFolder) -> None:
+def test_what_was_done_about_faults_is_shown(run: RunDirectory) -> None:
     tell(run, attempt=2, restarts=1, last_decision="m3 is lost: gone: going on")
     for verb in ("status", "top"):
         assert "attempt 2, 1 restarts  ·  m3 is lost: gone: going on" in call(verb).output
 
 
-def test_status_as_json(run: RunFolder) -> None:
+def test_status_as_json(run: RunDirectory) -> None:
     for verb in ("status", "top"):
         summary = json.loads(call(verb, run.run_id, "--json").output)
         assert summary["driver"] == "alive"
@@ -81,7 +81,7 @@ def test_status_as_json(run: RunFolder) -> None:
     ("state", "code"),
     [(RunState.DONE, 0), (RunState.FAILED, 7), (RunState.INTERRUPTED, 130)],
 )
-def test_exit_codes(run: RunFolder, state: RunState, code: int) -> None:
+def test_exit_codes(run: RunDirectory, state: RunState, code: int) -> None:
     error = Failure(problem="store0 on m0 is gone", remedy="look") if code == 7 else None
     tell(run, state=state, error=error)
     for verb in ("status", "top"):
@@ -91,7 +91,7 @@ def test_exit_codes(run: RunFolder, state: RunState, code: int) -> None:
         assert ("store0 on m0 is gone\n  try: look" in result.output) == (code == 7)
 
 
-def test_a_driver_that_died_is_told(run: RunFolder) -> None:
+def test_a_driver_that_died_is_told(run: RunDirectory) -> None:
     run.close()
     result = call("status")
     assert result.exit_code == 7
@@ -100,22 +100,22 @@ def test_a_driver_that_died_is_told(run: RunFolder) -> None:
     assert f"headrace logs {run.run_id} --errors" in result.output
 
 
-def test_a_silent_driver_is_told(run: RunFolder) -> None:
+def test_a_silent_driver_is_told(run: RunDirectory) -> None:
     tell(run, updated_s=time.time() - 60)
     result = call("status")
     assert result.exit_code == 0
     assert "said nothing for 6" in result.output
 
 
-def test_status_names_tasks_that_do_not_start(run: RunFolder) -> None:
+def test_status_names_tasks_that_do_not_start(run: RunDirectory) -> None:
     tasks = made_up_status("x").tasks
     late = tasks[0].model_copy(update={"state": TaskState.STARTING, "waits_for": "part 0"})
     tell(run, tasks=(late, *tasks[1:]))
     assert "store0 on m0: starting, waits for part 0" in call("status").output
 
 
-def test_all_runs(run: RunFolder, tmp_path: Path) -> None:
-    with RunFolder.create(tmp_path, "later") as later:
+def test_all_runs(run: RunDirectory, tmp_path: Path) -> None:
+    with RunDirectory.create(tmp_path, "later") as later:
         result = call("status", "--all")
         assert result.output.index(later.run_id) < result.output.index(run.run_id)
         listed = json.loads(call("status", "--all", "--json").output)["runs"]
@@ -123,7 +123,7 @@ def test_all_runs(run: RunFolder, tmp_path: Path) -> None:
     assert "There is no run" in call("status", "--all", "--runs", str(tmp_path / "no")).output
 
 
-def test_top_without_a_terminal_is_one_plain_table(run: RunFolder) -> None:
+def test_top_without_a_terminal_is_one_plain_table(run: RunDirectory) -> None:
     lines = call("top").output.splitlines()
     row = next(line for line in lines if "trainer1" in line)
     assert row.split() == ["m1", "trainer1", "waiting", "40%", "4,211", "420", "MB", "sampler1.0"]
@@ -131,7 +131,7 @@ def test_top_without_a_terminal_is_one_plain_table(run: RunFolder) -> None:
     assert any(line.split() == ["m1", "10.78.0.2", "1.24", "Gbps", "4.8", "Gbps"] for line in lines)
 
 
-def test_bars_are_shares_of_what_network_cards_can_do(run: RunFolder) -> None:
+def test_bars_are_shares_of_what_network_cards_can_do(run: RunDirectory) -> None:
     cluster = Cluster(machines=(Machine(name="m0", nic_in=6.2e8, nic_out=1.2e9),))
     run.plan.write_text(json.dumps({"cluster": cluster.model_dump(mode="json")}))
     from headrace.api.run_status import nic_limits
@@ -148,7 +148,7 @@ def test_bars_are_shares_of_what_network_cards_can_do(run: RunFolder) -> None:
     [(4, (80, 24)), (4, (100, 30)), (16, (110, 50)), (16, (80, 24)), (64, (80, 24))],
 )
 def test_the_picture_has_room_in_the_terminal(
-    run: RunFolder, num_machines: int, size: tuple[int, int]
+    run: RunDirectory, num_machines: int, size: tuple[int, int]
 ) -> None:
     lines = draw(run, size, num_machines)
     assert len(lines) <= size[1]
@@ -179,7 +179,7 @@ def test_a_task_that_seldom_waits_counts_as_working() -> None:
         assert doing(task.model_copy(update={"busy_share": share})) == word
 
 
-def test_logs_have_the_name_of_their_task(run: RunFolder) -> None:
+def test_logs_have_the_name_of_their_task(run: RunDirectory) -> None:
     run.log("store0").write_text("ready\nasked\n")
     run.log("trainer0").write_bytes(b"epoch 1\r\nhalf \xff")
     expected = [
@@ -195,14 +195,14 @@ def test_logs_have_the_name_of_their_task(run: RunFolder) -> None:
     assert lines[0] == {"task": "store0", "line": "ready"}
 
 
-def test_logs_of_a_task_that_is_not_there(run: RunFolder) -> None:
+def test_logs_of_a_task_that_is_not_there(run: RunDirectory) -> None:
     result = call("logs", "--task", "sampler9.9")
     assert result.exit_code == 2
     assert "has no task 'sampler9.9'" in result.output
     assert call("logs", "--task", "sampler1.0").output == ""
 
 
-def test_errors_alone(run: RunFolder) -> None:
+def test_errors_alone(run: RunDirectory) -> None:
     run.log("trainer0").write_text(
         "epoch 1\nTraceback (most recent call last):\n  File x\n    boom()\nValueError: no\nbye\n"
         "CUDA out of memory\n"
@@ -213,7 +213,7 @@ def test_errors_alone(run: RunFolder) -> None:
     assert len(shown) == 5
 
 
-def test_following_ends_with_the_run(run: RunFolder) -> None:
+def test_following_ends_with_the_run(run: RunDirectory) -> None:
     run.log("store0").write_text("first\nsec")
     started = threading.Event()
 

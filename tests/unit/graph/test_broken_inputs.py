@@ -18,7 +18,7 @@ import pytest
 from headrace.core.errors import SpecError
 from headrace.graph.adjacency import Csc
 from headrace.graph.build.node_writer import write_parts
-from headrace.graph.build.partition import Wanted, partition
+from headrace.graph.build.partition import PartitionSpec, partition
 from headrace.graph.format.partitioned_graph import open_graph
 from headrace.graph.format.verify import check_graph
 from headrace.graph.schema import Column, GraphSource, LinkTable
@@ -211,7 +211,7 @@ def test_broken_source(case: str, tmp_path: Path) -> None:
 )
 def test_broken_source_in_the_whole_pipeline(case: str, tmp_path: Path) -> None:
     source, options, _ = SOURCES[case]
-    wanted = Wanted(shares=(0.5, 0.5), method="hash", **options)
+    wanted = PartitionSpec(shares=(0.5, 0.5), method="hash", **options)
     with pytest.raises(SpecError):
         partition(source, wanted, tmp_path / "parts")
     assert list(tmp_path.iterdir()) == []
@@ -226,7 +226,9 @@ def test_disk_gets_full_in_the_whole_pipeline(
 
     monkeypatch.setattr(os, function, full)
     with pytest.raises(SpecError, match="the disk is full"):
-        partition(homogeneous(), Wanted(shares=(0.5, 0.5), method="hash"), tmp_path / "parts")
+        partition(
+            homogeneous(), PartitionSpec(shares=(0.5, 0.5), method="hash"), tmp_path / "parts"
+        )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -9,9 +9,9 @@ import pytest
 from headrace.core.errors import SpecError
 from headrace.rpc import guard as guard_module
 from headrace.rpc.guard import ROUND_S, Guard, Stream, parse_peer
-from headrace.rpc.limits import Limits
+from headrace.rpc.limits import RpcLimits
 
-LIMITS = Limits(
+LIMITS = RpcLimits(
     max_request_bytes=1000,
     max_streams=2,
     greeting_s=4 * ROUND_S,
@@ -42,7 +42,7 @@ class Scene:
     @contextmanager
     def stream(self) -> Iterator[Stream]:
         with self.guard.admit(self.peer) as stream:
-            stream.greeted = True
+            stream.registered = True
             yield stream
 
 

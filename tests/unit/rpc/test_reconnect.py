@@ -12,7 +12,7 @@ import pytest
 from headrace.rpc.channel import Address, Channel
 from headrace.rpc.errors import StoreError, StoreLostError
 from headrace.rpc.framing import Fields, Message
-from headrace.rpc.reconnect import Patience, PatientChannel
+from headrace.rpc.reconnect import ReconnectingChannel, RetryBudget
 
 STORE = Address("store1", "m1", "10.0.0.1", 4711)
 LOST = StoreLostError("store1 on m1 is gone", "see its log")
@@ -80,11 +80,11 @@ class Lines:
 
 def patient(
     lines: Lines, clock: Clock, tell: Callable[[str, bool], None] = lambda _name, _waits: None
-) -> PatientChannel:
-    return PatientChannel(STORE, lines, Patience(30.0, clock, tell))
+) -> ReconnectingChannel:
+    return ReconnectingChannel(STORE, lines, RetryBudget(30.0, clock, tell))
 
 
-def ask(channel: PatientChannel, op: str = "gather") -> Future[Message]:
+def ask(channel: ReconnectingChannel, op: str = "gather") -> Future[Message]:
     return channel.ask({"op": op}, (), 10.0)
 
 

@@ -9,13 +9,13 @@ from headrace.core.cluster import Cluster
 from headrace.core.job import Job
 from headrace.core.plan import Plan
 from headrace.runtime.cluster.nodes import Node
-from headrace.runtime.cluster.placement_group import Slot, slots_of
+from headrace.runtime.cluster.placement_group import TaskPlacement, slots_of
 from headrace.runtime.run_dir.status import Status
 
 NODES = tuple(Node(f"m{m}", f"id{m}", f"10.0.0.{m + 1}", {}) for m in range(2))
 
 
-def small_plan() -> tuple[Plan, tuple[Slot, ...]]:
+def small_plan() -> tuple[Plan, tuple[TaskPlacement, ...]]:
     """Two machines with a store, a sampler and a trainer each; and where they go."""
     machines = [{"name": node.machine, "nic": "1Gbps"} for node in NODES]
     cluster = Cluster.model_validate({"version": 1, "machines": machines})

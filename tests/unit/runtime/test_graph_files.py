@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.runtime.workers.graph_cache import MANIFEST, GraphFiles
+from headrace.runtime.workers.graph_cache import MANIFEST, GraphCache
 
 FILES = {"part-0/ids.npy": b"a" * 10, MANIFEST: b"{}"}
 SIZES = {name: len(data) for name, data in FILES.items()}
@@ -17,7 +17,7 @@ FINGERPRINT = hashlib.sha256(FILES[MANIFEST]).hexdigest()[:16]
 
 
 def test_two_machines_may_take_the_same_files_into_one_folder(tmp_path: Path) -> None:
-    both = [GraphFiles(str(tmp_path)) for _ in range(2)]
+    both = [GraphCache(str(tmp_path)) for _ in range(2)]
     for files in both:
         assert set(files.find("/nowhere", FINGERPRINT, SIZES)["missing"]) == set(FILES)
     for name, data in FILES.items():
@@ -26,13 +26,13 @@ def test_two_machines_may_take_the_same_files_into_one_folder(tmp_path: Path) ->
                 files.take(name, begin, data[begin : begin + 1] if not begin else data[1:])
     for files in both:
         assert files.seal(CHECKSUMS) == {"folder": str(tmp_path / FINGERPRINT)}
-    assert GraphFiles(str(tmp_path)).look("/nowhere", FINGERPRINT, SIZES)["missing"] == []
+    assert GraphCache(str(tmp_path)).look("/nowhere", FINGERPRINT, SIZES)["missing"] == []
     left = {str(path.relative_to(tmp_path / FINGERPRINT)) for path in tmp_path.rglob("*.*")}
     assert left == set(FILES)
 
 
 def test_a_file_may_be_taken_again_from_its_beginning(tmp_path: Path) -> None:
-    files = GraphFiles(str(tmp_path))
+    files = GraphCache(str(tmp_path))
     files.find("/nowhere", FINGERPRINT, SIZES)
     for name, data in FILES.items():
         files.take(name, 0, b"a broken beginning")
@@ -42,7 +42,7 @@ def test_a_file_may_be_taken_again_from_its_beginning(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "part-0/../../x"])
 def test_only_files_of_the_graph_are_taken(tmp_path: Path, name: str) -> None:
-    files = GraphFiles(str(tmp_path))
+    files = GraphCache(str(tmp_path))
     files.find("/nowhere", FINGERPRINT, SIZES)
     with pytest.raises(ValueError, match="no file of a graph"):
         files.take(name, 0, b"x")

@@ -13,7 +13,7 @@ from headrace.core.errors import SpecError
 from headrace.core.job import Job
 from headrace.runtime.controller.run import ClusterRun, _asked, resumed
 from headrace.runtime.run_dir.run_config import RunFile
-from headrace.runtime.run_dir.run_dir import RunFolder
+from headrace.runtime.run_dir.run_dir import RunDirectory
 
 CLUSTER = Cluster.model_validate(
     {"version": 1, "machines": [{"name": "m", "count": 2, "nic": "1Gbps"}]}
@@ -21,12 +21,12 @@ CLUSTER = Cluster.model_validate(
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
-    with RunFolder.create(tmp_path / "runs", "job") as folder:
+def folder(tmp_path: Path) -> RunDirectory:
+    with RunDirectory.create(tmp_path / "runs", "job") as folder:
         return folder
 
 
-def test_a_run_is_asked_for_again_as_it_was(folder: RunFolder, tmp_path: Path) -> None:
+def test_a_run_is_asked_for_again_as_it_was(folder: RunDirectory, tmp_path: Path) -> None:
     wanted = ClusterRun(
         plan=plan(CLUSTER, Job(trainers=2, batch_size=4), method="colocate"),
         graph=tmp_path / "parts",
@@ -48,7 +48,7 @@ def test_a_run_is_asked_for_again_as_it_was(folder: RunFolder, tmp_path: Path) -
     assert resumed(folder, plan=wanted.plan).plan == wanted.plan
 
 
-def test_a_folder_without_what_was_asked_for(folder: RunFolder) -> None:
+def test_a_folder_without_what_was_asked_for(folder: RunDirectory) -> None:
     with pytest.raises(SpecError, match=r"cannot be resumed: it has no run.json"):
         resumed(folder)
     (folder.path / "run.json").write_text('{"version": 2}')
@@ -58,10 +58,10 @@ def test_a_folder_without_what_was_asked_for(folder: RunFolder) -> None:
 
 def test_only_one_process_drives_a_run(tmp_path: Path) -> None:
     said = r"still runs, driven by pid \d+ on"
-    with RunFolder.create(tmp_path, "job") as folder, pytest.raises(SpecError, match=said):
-        RunFolder(folder.path).reopen()
-    with RunFolder(folder.path).reopen(), pytest.raises(SpecError, match="still runs"):
-        RunFolder(folder.path).reopen()
-    RunFolder(folder.path).reopen().close()
+    with RunDirectory.create(tmp_path, "job") as folder, pytest.raises(SpecError, match=said):
+        RunDirectory(folder.path).reopen()
+    with RunDirectory(folder.path).reopen(), pytest.raises(SpecError, match="still runs"):
+        RunDirectory(folder.path).reopen()
+    RunDirectory(folder.path).reopen().close()
     with pytest.raises(SpecError, match="cannot be gone on with"):
-        RunFolder(tmp_path / "nowhere").reopen()
+        RunDirectory(tmp_path / "nowhere").reopen()

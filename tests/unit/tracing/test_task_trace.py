@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.rpc.call_meter import MeasuredChannel, measured_store
+from headrace.rpc.call_meter import MeteredChannel, measured_store
 from headrace.rpc.framing import Message
 from headrace.tracing.meter import Call, Meter, current_meter, metering
-from headrace.tracing.task_trace import PartRecorder, Recorder, SharedTime, StepRecorder
+from headrace.tracing.task_trace import SharedTime, StepRecorder, SubBatchRecorder, TraceWriter
 
 
 class HandClock:
@@ -31,8 +31,8 @@ def clock() -> HandClock:
 
 
 @pytest.fixture
-def recorder(tmp_path: Path, clock: HandClock) -> Recorder:
-    return Recorder(tmp_path / "trace", "sampler1.0", clock)
+def recorder(tmp_path: Path, clock: HandClock) -> TraceWriter:
+    return TraceWriter(tmp_path / "trace", "sampler1.0", clock)
 
 
 def lines(folder: Path) -> list[Any]:
@@ -40,7 +40,7 @@ def lines(folder: Path) -> list[Any]:
 
 
 def test_records_are_written_once_a_second_and_at_the_end(
-    tmp_path: Path, clock: HandClock, recorder: Recorder
+    tmp_path: Path, clock: HandClock, recorder: TraceWriter
 ) -> None:
     recorder.note(("exec", "trainer0", 0, 1.0, 2.0))
     assert lines(tmp_path) == []
@@ -72,8 +72,8 @@ def test_time_is_shared_by_those_who_work(clock: HandClock) -> None:
     assert shared.leave()[1] - third == 3.0
 
 
-def test_a_part_says_what_it_took(tmp_path: Path, clock: HandClock, recorder: Recorder) -> None:
-    parts = PartRecorder(recorder, 10, lambda: clock.now_s / 2)
+def test_a_part_says_what_it_took(tmp_path: Path, clock: HandClock, recorder: TraceWriter) -> None:
+    parts = SubBatchRecorder(recorder, 10, lambda: clock.now_s / 2)
     notes = parts.begin(2, 3)
     with notes.working():
         meter = current_meter()
@@ -98,7 +98,7 @@ def test_a_part_says_what_it_took(tmp_path: Path, clock: HandClock, recorder: Re
 
 
 def test_a_trainer_says_when_it_worked(
-    tmp_path: Path, clock: HandClock, recorder: Recorder
+    tmp_path: Path, clock: HandClock, recorder: TraceWriter
 ) -> None:
     steps = StepRecorder(recorder)
     for _ in range(2):
@@ -171,7 +171,7 @@ def test_calls_are_noted_with_the_part_that_asked(clock: HandClock) -> None:
 
 def test_a_call_that_failed_is_not_counted(clock: HandClock) -> None:
     late, calls = LateChannel(), list[Call]()
-    channel = MeasuredChannel(late, clock, lambda: calls.append)
+    channel = MeteredChannel(late, clock, lambda: calls.append)
     future = channel.ask({"op": "next"}, (), 1.0)
     late.asked[0].set_exception(ValueError("gone"))
     assert isinstance(future.exception(), ValueError)

@@ -17,10 +17,10 @@ from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
 from headrace.graph.store.client import StoreClient  # noqa: E402
 from headrace.graph.store.embedding_service import Embeddings  # noqa: E402
 from headrace.graph.store.embedding_table import EmbeddingSpec  # noqa: E402
-from headrace.graph.store.in_process import DirectChannel  # noqa: E402
-from headrace.graph.store.service import Operations  # noqa: E402
+from headrace.graph.store.in_process import InProcessChannel  # noqa: E402
+from headrace.graph.store.service import StoreService  # noqa: E402
 from headrace.graph.store.shard import open_shard  # noqa: E402
-from headrace.rpc.limits import Limits  # noqa: E402
+from headrace.rpc.limits import RpcLimits  # noqa: E402
 from headrace.training import node_embedding as module  # noqa: E402
 from headrace.training.node_embedding import EmbeddingTable, NodeEmbedding  # noqa: E402
 from tests.unit.graph.small_graphs import homogeneous, write  # noqa: E402
@@ -34,9 +34,9 @@ def open_parts(folder: Path, num_parts: int) -> PartitionedGraph:
     return open_graph(folder)
 
 
-def stores_of(graph: PartitionedGraph) -> list[Operations]:
+def stores_of(graph: PartitionedGraph) -> list[StoreService]:
     shards = [open_shard(graph, part) for part in range(graph.num_parts)]
-    return [Operations(shard, Limits(), embeddings=Embeddings(shard)) for shard in shards]
+    return [StoreService(shard, RpcLimits(), embeddings=Embeddings(shard)) for shard in shards]
 
 
 class Trainers:
@@ -47,7 +47,13 @@ class Trainers:
         stores = stores_of(graph)
         self.tables = [
             EmbeddingTable(
-                graph, "node", "emb", spec, [StoreClient(DirectChannel(s)) for s in stores], r, LR
+                graph,
+                "node",
+                "emb",
+                spec,
+                [StoreClient(InProcessChannel(s)) for s in stores],
+                r,
+                LR,
             )
             for r in range(num)
         ]

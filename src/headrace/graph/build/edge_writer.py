@@ -11,7 +11,7 @@ import numpy as np
 from headrace.core.errors import SpecError
 from headrace.graph.adjacency import Csc
 from headrace.graph.build.layout import read_chunks
-from headrace.graph.build.node_ids import Numbering
+from headrace.graph.build.node_ids import NodeIds
 from headrace.graph.format.array_files import SplitArray, write_array
 from headrace.graph.format.dtypes import convert
 from headrace.graph.format.manifest import ColumnInfo, FileInfo, edge_path, numpy_dtype
@@ -43,8 +43,8 @@ class EdgeWriter:
         table: EdgeTable,
         columns: tuple[ColumnInfo, ...],
         csc: Csc,
-        src: Numbering,
-        dst: Numbering,
+        src: NodeIds,
+        dst: NodeIds,
     ) -> None:
         _check(table, csc, len(src.new_ids), len(dst.new_ids))
         self._folder = folder

@@ -19,7 +19,7 @@ from headrace.graph.sources.validate import check_links, check_splits, written
 
 
 @dataclass(frozen=True)
-class Layout:
+class DiskLayout:
     """A source and how its columns are stored.
 
     Attributes:
@@ -33,7 +33,7 @@ class Layout:
     edge_columns: tuple[tuple[ColumnInfo, ...], ...]
 
     @classmethod
-    def of(cls, source: GraphSource, feature_dtype: str | None) -> Layout:
+    def of(cls, source: GraphSource, feature_dtype: str | None) -> DiskLayout:
         """Decide how to store a source.
 
         Raises:

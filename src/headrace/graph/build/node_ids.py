@@ -13,7 +13,7 @@ from headrace.graph.schema import GraphSource
 
 
 @dataclass(frozen=True)
-class Numbering:
+class NodeIds:
     """New ids of one node type.
 
     Attributes:
@@ -33,7 +33,7 @@ class Numbering:
 
 def number(
     source: GraphSource, parts: np.ndarray, clusters: np.ndarray | None, num_parts: int
-) -> tuple[Numbering, ...]:
+) -> tuple[NodeIds, ...]:
     """Number the nodes of every type by part, then cluster, then original id.
 
     Args:
@@ -69,7 +69,7 @@ def number(
         starts = ends - counts
         new_ids = np.empty(table.num_nodes, id_dtype(table.num_nodes))
         number_nodes(parts[own], own_clusters, starts.copy(), new_ids)
-        numberings.append(Numbering(new_ids, np.column_stack([starts, ends[:, -1]])))
+        numberings.append(NodeIds(new_ids, np.column_stack([starts, ends[:, -1]])))
     return tuple(numberings)
 
 

@@ -19,9 +19,9 @@ from pydantic import JsonValue, TypeAdapter
 
 from headrace.graph.adjacency import Csc
 from headrace.graph.build.edge_writer import EdgeWriter
-from headrace.graph.build.layout import Layout, read_chunks
-from headrace.graph.build.node_ids import Numbering, number
-from headrace.graph.build.resume_log import Progress
+from headrace.graph.build.layout import DiskLayout, read_chunks
+from headrace.graph.build.node_ids import NodeIds, number
+from headrace.graph.build.resume_log import ResumeLog
 from headrace.graph.format.array_files import (
     SplitArray,
     check_space,
@@ -88,13 +88,13 @@ def write_parts(
         SpecError: The source does not hold what it promises, parts are not those of its nodes, or
             the disk is full.
     """
-    layout = Layout.of(source, feature_dtype)
+    layout = DiskLayout.of(source, feature_dtype)
     numberings = number(source, parts, clusters, num_parts)
     needed_bytes = layout.num_bytes()
     folder.mkdir(parents=True, exist_ok=True)
     check_space(folder, needed_bytes)
     crcs = [zlib.crc32(np.ascontiguousarray(a).data) for a in (parts, clusters) if a is not None]
-    progress = Progress(folder / _PROGRESS, repr((layout.describe(), num_parts, crcs)))
+    progress = ResumeLog(folder / _PROGRESS, repr((layout.describe(), num_parts, crcs)))
     if not progress.has_begun:
         _clear(folder)
     writing = _Writing(layout, cscs, numberings, folder, progress, watcher or Nobody())
@@ -124,11 +124,11 @@ class _Writing:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: DiskLayout,
         cscs: Sequence[Csc],
-        numberings: Sequence[Numbering],
+        numberings: Sequence[NodeIds],
         folder: Path,
-        progress: Progress,
+        progress: ResumeLog,
         watcher: Watcher,
     ) -> None:
         self._layout = layout
@@ -250,7 +250,7 @@ class _Writing:
         return split.seal()
 
 
-def _local(numbering: Numbering, ids: np.ndarray) -> list[np.ndarray]:
+def _local(numbering: NodeIds, ids: np.ndarray) -> list[np.ndarray]:
     """Some nodes of every part, by ascending local ids."""
     offsets = numbering.offsets
     new_ids = np.sort(numbering.new_ids[ids].astype(np.int64))

@@ -19,7 +19,7 @@ from headrace.graph.adjacency import Adjacency, Csc
 from headrace.graph.build.csc import build_adjacency, build_csc, open_adjacency, open_csc
 from headrace.graph.build.cut_quality import Quality, measure
 from headrace.graph.build.node_writer import write_parts
-from headrace.graph.build.resume_log import Progress
+from headrace.graph.build.resume_log import ResumeLog
 from headrace.graph.format.array_files import reporting_full_disk
 from headrace.graph.format.manifest import Manifest
 from headrace.graph.partitioners._base import Constraint, Question
@@ -37,7 +37,7 @@ _CAN_BALANCE = (*BALANCED, "val", "test")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PartitionSpec:
     """What to make of a graph.
 
     Attributes:
@@ -61,7 +61,7 @@ class Wanted:
 
 
 def partition(
-    source: GraphSource, wanted: Wanted, folder: Path, watcher: Watcher | None = None
+    source: GraphSource, wanted: PartitionSpec, folder: Path, watcher: Watcher | None = None
 ) -> Manifest:
     """Cut a graph into parts and write them.
 
@@ -110,7 +110,7 @@ def check_folder(folder: Path) -> None:
         )
 
 
-def _check(source: GraphSource, wanted: Wanted, folder: Path) -> None:
+def _check(source: GraphSource, wanted: PartitionSpec, folder: Path) -> None:
     check_method(wanted.method)
     check_folder(folder)
     num_parts = len(wanted.shares)
@@ -134,7 +134,12 @@ class _Making:
     """One run of the pipeline."""
 
     def __init__(
-        self, source: GraphSource, wanted: Wanted, partial: Path, work: Path, watcher: Watcher
+        self,
+        source: GraphSource,
+        wanted: PartitionSpec,
+        partial: Path,
+        work: Path,
+        watcher: Watcher,
     ) -> None:
         self.source = source
         self.wanted = wanted
@@ -142,7 +147,7 @@ class _Making:
         self.work = work
         self.watcher = watcher
         work.mkdir(parents=True, exist_ok=True)
-        self.progress = Progress(work / "progress.json", _fingerprint(source, wanted))
+        self.progress = ResumeLog(work / "progress.json", _fingerprint(source, wanted))
 
     def run(self) -> Manifest:
         cscs = self._read()
@@ -207,7 +212,7 @@ class _Making:
             partitioner = find_partitioner(method, self.work)
             return partitioner.assign(question, lambda name: None)
 
-        def mend() -> np.ndarray:
+        def handle_failure() -> np.ndarray:
             self.watcher.begin("repairing balance")
             return repair(question, parts)
 
@@ -217,7 +222,7 @@ class _Making:
 
         parts = self._keep("cut", cut)
         if method not in ("hash", "range"):
-            parts = self._keep("repaired", mend)
+            parts = self._keep("repaired", handle_failure)
             parts = self._keep("balanced", even_out)
         return parts
 
@@ -274,7 +279,7 @@ def _num_in_edges(source: GraphSource, cscs: Sequence[Csc]) -> np.ndarray:
     return weights
 
 
-def _fingerprint(source: GraphSource, wanted: Wanted) -> str:
+def _fingerprint(source: GraphSource, wanted: PartitionSpec) -> str:
     """Names what is being made, so that a run is not continued with another graph's results."""
     nodes = [
         (table.name, table.num_nodes, [column.name for column in table.columns])

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 
-class Progress:
+class ResumeLog:
     """Finished steps in a small file, one JSON value per line.
 
     A step reaches the disk before `finish` returns, so the file never says more than was done, and

@@ -22,7 +22,7 @@ MASKS = {"train_mask": "train", "val_mask": "val", "test_mask": "test"}
 _FEATURES = "x"
 
 
-class _Part(Protocol):
+class _Partition(Protocol):
     """One part of a graph."""
 
     def original_ids(self, node_type: str) -> np.ndarray: ...
@@ -41,7 +41,7 @@ class _Graph(Protocol):
     @property
     def num_parts(self) -> int: ...
 
-    def part(self, number: int) -> _Part: ...
+    def part(self, number: int) -> _Partition: ...
 
     def check_values(self, path: str, ids: np.ndarray, end: int) -> None: ...
 

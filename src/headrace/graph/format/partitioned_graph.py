@@ -58,7 +58,7 @@ class PartitionedGraph(DataView):
         self.manifest = manifest
         self._arrays: dict[str, np.ndarray] = {}
         self._offsets = {node.name: np.array(node.offsets, np.int64) for node in manifest.nodes}
-        self._parts = tuple(Part(self, number) for number in range(manifest.num_parts))
+        self._parts = tuple(Partition(self, number) for number in range(manifest.num_parts))
 
     def __reduce__(self) -> tuple[object, ...]:
         # Mapped arrays would be sent as copies.
@@ -82,7 +82,7 @@ class PartitionedGraph(DataView):
         """All edge types."""
         return tuple(edge.edge_type for edge in self.manifest.edges)
 
-    def part(self, number: int) -> Part:
+    def part(self, number: int) -> Partition:
         """One of the parts.
 
         Raises:
@@ -187,7 +187,7 @@ class PartitionedGraph(DataView):
         return self._arrays[path]
 
 
-class Part:
+class Partition:
     """What one machine stores: nodes, the edges that end at them, and values of both.
 
     Attributes:

@@ -18,7 +18,7 @@ from headrace.graph.format.manifest import (
     link_path,
     node_path,
 )
-from headrace.graph.format.partitioned_graph import Part, PartitionedGraph, open_graph
+from headrace.graph.format.partitioned_graph import Partition, PartitionedGraph, open_graph
 from headrace.graph.kernels.writing import mark
 from headrace.graph.schema import Nobody, Watcher
 
@@ -129,7 +129,7 @@ def _check_strays(graph: PartitionedGraph) -> Iterator[str]:
                 yield f"{path} does not belong here"
 
 
-def _check_nodes(part: Part) -> Iterator[str]:
+def _check_nodes(part: Partition) -> Iterator[str]:
     manifest, graph = part.graph.manifest, part.graph
     for t, node in enumerate(manifest.nodes):
         new_of, ids = graph.array(ids_path(t)), part.original_ids(node.name)
@@ -151,7 +151,7 @@ def _check_nodes(part: Part) -> Iterator[str]:
                 yield f"{path} does not rise inside 0 to {len(ids) - 1}"
 
 
-def _check_edges(part: Part) -> Iterator[str]:
+def _check_edges(part: Partition) -> Iterator[str]:
     manifest = part.graph.manifest
     for e, edge in enumerate(manifest.edges):
         indptr, indices = part.indptr(edge.edge_type), part.indices(edge.edge_type)

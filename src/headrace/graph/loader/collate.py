@@ -13,14 +13,14 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from headrace.graph.format.manifest import ColumnInfo
 from headrace.graph.loader.buffer_pool import BufferPool
-from headrace.graph.loader.graph_view import GraphAccess
-from headrace.graph.sampling.feature_gather import Gathering
+from headrace.graph.loader.graph_view import GraphView
+from headrace.graph.sampling.feature_gather import FeatureGather
 from headrace.graph.sampling.store_pool import Of
 
 _HALVES = (torch.float16, torch.bfloat16)
 
 
-class BatchMaker:
+class Collator:
     """Joins sampled nodes and edges with their values.
 
     Args:
@@ -29,7 +29,7 @@ class BatchMaker:
             over as `float32`.
     """
 
-    def __init__(self, access: GraphAccess, keep_dtype: bool = False) -> None:
+    def __init__(self, access: GraphView, keep_dtype: bool = False) -> None:
         self._access = access
         self._keep_dtype = keep_dtype
         self._pool = BufferPool()
@@ -100,7 +100,7 @@ class BatchMaker:
 
     def _start_nodes(
         self, node_type: str, node: Tensor, new_ids: Any, may_repeat: bool
-    ) -> dict[str, tuple[Gathering, ColumnInfo, int]]:
+    ) -> dict[str, tuple[FeatureGather, ColumnInfo, int]]:
         if new_ids is None:
             ids = self._access.to_new(node_type, node.numpy())
         else:
@@ -109,12 +109,12 @@ class BatchMaker:
 
     def _start_edges(
         self, edge_type: Of, edge: Tensor | None
-    ) -> dict[str, tuple[Gathering, ColumnInfo, int]]:
+    ) -> dict[str, tuple[FeatureGather, ColumnInfo, int]]:
         return {} if edge is None else self._start(edge_type, edge.numpy(), True)
 
     def _start(
         self, of: Of, ids: np.ndarray, may_repeat: bool
-    ) -> dict[str, tuple[Gathering, ColumnInfo, int]]:
+    ) -> dict[str, tuple[FeatureGather, ColumnInfo, int]]:
         return {
             name: (self._access.gather(of, name, ids, may_repeat), column, len(ids))
             for name, column in self._access.columns[of].items()
@@ -128,7 +128,7 @@ class BatchMaker:
             if edge is not None:
                 self._access.check_edges(edge_type, edge.numpy())
 
-    def _fill(self, store: Any, started: dict[str, tuple[Gathering, ColumnInfo, int]]) -> None:
+    def _fill(self, store: Any, started: dict[str, tuple[FeatureGather, ColumnInfo, int]]) -> None:
         for name, (gathering, column, num_rows) in started.items():
             store[name] = finish(gathering, column, num_rows, self._keep_dtype, self._pool)
 
@@ -137,7 +137,7 @@ class BatchMaker:
 
 
 def finish(
-    gathering: Gathering,
+    gathering: FeatureGather,
     column: ColumnInfo,
     num_rows: int,
     keep_dtype: bool,

@@ -11,17 +11,17 @@ import numpy as np
 from headrace.core.errors import SpecError
 from headrace.graph.format.manifest import ColumnInfo, ids_path
 from headrace.graph.format.partitioned_graph import PartitionedGraph
-from headrace.graph.sampling.feature_gather import Gathering, Rows
+from headrace.graph.sampling.feature_gather import FeatureColumns, FeatureGather
 from headrace.graph.sampling.hop import HopSource, LocalSource
 from headrace.graph.sampling.local_edges import edges_have, open_edge_parts
-from headrace.graph.sampling.remote_hops import OwnedSource
-from headrace.graph.sampling.store_pool import IDS, Connect, Of, Owners
+from headrace.graph.sampling.remote_hops import DistributedHopSource
+from headrace.graph.sampling.store_pool import IDS, Connect, Of, StorePool
 from headrace.graph.schema import EdgeType
 from headrace.graph.sources.arrays import EDGE, NODE
 from headrace.graph.store.shard import open_shard
 
 
-class GraphAccess(ABC):
+class GraphView(ABC):
     """A graph as loaders see it; a node has an original id outside and a new one inside.
 
     Attributes:
@@ -39,7 +39,7 @@ class GraphAccess(ABC):
         edge_types: Sequence[EdgeType],
         columns: Mapping[Of, Mapping[str, ColumnInfo]],
         offsets: Mapping[Of, np.ndarray],
-        owners: Owners,
+        owners: StorePool,
         extras: Mapping[str, Any],
     ) -> None:
         self.num_nodes = dict(num_nodes)
@@ -48,7 +48,7 @@ class GraphAccess(ABC):
         self.offsets = dict(offsets)
         self.owners = owners
         self.extras = dict(extras)
-        self._rows: dict[tuple[Of, str], Rows] = {}
+        self._rows: dict[tuple[Of, str], FeatureColumns] = {}
 
     @property
     def node_types(self) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ class GraphAccess(ABC):
     def lists(self, edge_type: EdgeType, part: int) -> tuple[np.ndarray, np.ndarray]:
         """Where the in-edges of a part's nodes begin, and new ids of their sources."""
 
-    def gather(self, of: Of, name: str, ids: np.ndarray, may_repeat: bool = False) -> Gathering:
+    def gather(self, of: Of, name: str, ids: np.ndarray, may_repeat: bool = False) -> FeatureGather:
         """Ask for rows by new ids of nodes, or by ids of edges as hops give them."""
         if (of, name) not in self._rows:
             offsets = self.offsets[of]
@@ -100,8 +100,8 @@ class GraphAccess(ABC):
                 None if part in self.owners else self.part_array(of, name, part)
                 for part in range(len(offsets) - 1)
             ]
-            self._rows[of, name] = Rows(of, name, offsets, parts)
-        return Gathering(self._rows[of, name], ids, self.owners, may_repeat)
+            self._rows[of, name] = FeatureColumns(of, name, offsets, parts)
+        return FeatureGather(self._rows[of, name], ids, self.owners, may_repeat)
 
     def column(self, of: Of, name: str) -> ColumnInfo:
         """What a column is made of.
@@ -138,7 +138,7 @@ class GraphAccess(ABC):
         return original
 
 
-class PartedAccess(GraphAccess):
+class PartitionedGraphView(GraphView):
     """A graph in parts.
 
     Args:
@@ -160,7 +160,7 @@ class PartedAccess(GraphAccess):
             offsets[edge_type] = np.array(edge.offsets, np.int64)
             columns[edge_type] = {column.name: column for column in edge.columns}
         counts = {name: info.num_nodes for name, info in infos.items()}
-        super().__init__(counts, graph.edge_types, columns, offsets, Owners(connect), {})
+        super().__init__(counts, graph.edge_types, columns, offsets, StorePool(connect), {})
         self.graph = graph
         self._originals: dict[str, np.ndarray] = {}
 
@@ -205,7 +205,7 @@ class PartedAccess(GraphAccess):
             for edge_type in self.edge_types
         }
         offsets = {name: graph.offsets(name) for name in self.node_types}
-        return OwnedSource(parts, offsets, self.owners, weight, time)
+        return DistributedHopSource(parts, offsets, self.owners, weight, time)
 
     def split(self, node_type: str, split: str) -> np.ndarray:
         """Original ids of the `train`, `val` or `test` nodes, ascending."""

@@ -12,14 +12,14 @@ import numpy as np
 from headrace.core.errors import SpecError
 from headrace.graph.build.csc import build_csc
 from headrace.graph.format.manifest import ColumnInfo
-from headrace.graph.loader.graph_view import GraphAccess
+from headrace.graph.loader.graph_view import GraphView
 from headrace.graph.sampling.hop import EdgePart, HopSource, LocalSource
-from headrace.graph.sampling.store_pool import IDS, Of, Owners
+from headrace.graph.sampling.store_pool import IDS, Of, StorePool
 from headrace.graph.schema import SPLITS, EdgeType, NodeTable
 from headrace.graph.sources.pyg import from_pyg
 
 
-class MemoryAccess(GraphAccess):
+class InMemoryView(GraphView):
     """A PyG `Data` or `HeteroData`, whose tensors stay where they are; new ids are original ids.
 
     Neighbour lists are made here, and values of edges are copied into their order.
@@ -63,7 +63,7 @@ class MemoryAccess(GraphAccess):
             }
         extras = {} if isinstance(data, HeteroData) else _extras(data, columns)
         edge_types = [edge.edge_type for edge in source.edges]
-        super().__init__(counts, edge_types, columns, offsets, Owners(), extras)
+        super().__init__(counts, edge_types, columns, offsets, StorePool(), extras)
         # PyG tells by its class what a graph is, whatever its types are called.
         self._is_hetero = isinstance(data, HeteroData)
 

@@ -10,12 +10,12 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from headrace.core.errors import SpecError
-from headrace.graph.loader.graph_view import GraphAccess
+from headrace.graph.loader.graph_view import GraphView
 from headrace.graph.loader.pyg_stores import whole_csc
 from headrace.graph.schema import SPLITS, EdgeType
 
 
-def seeds_of(access: GraphAccess, input_nodes: Any) -> Any:
+def seeds_of(access: GraphView, input_nodes: Any) -> Any:
     """Seeds as PyG's loaders want them, with nothing left to look up.
 
     Args:
@@ -42,7 +42,7 @@ def seeds_of(access: GraphAccess, input_nodes: Any) -> Any:
     return node_type, _nodes(access, node_type, nodes)
 
 
-def _nodes(access: GraphAccess, node_type: str, nodes: Any) -> Tensor:
+def _nodes(access: GraphView, node_type: str, nodes: Any) -> Tensor:
     num_nodes = access.num_nodes[node_type]
     if nodes is None:
         return torch.arange(num_nodes)
@@ -72,7 +72,7 @@ def _nodes(access: GraphAccess, node_type: str, nodes: Any) -> Tensor:
     return ids if ids.dtype == torch.bool else ids.to(torch.int64)
 
 
-def links_of(access: GraphAccess, data: Any, edge_label_index: Any) -> tuple[Any, Tensor]:
+def links_of(access: GraphView, data: Any, edge_label_index: Any) -> tuple[Any, Tensor]:
     """The edge type, none if there is only one, and both ends of all links.
 
     Args:
@@ -102,7 +102,7 @@ def links_of(access: GraphAccess, data: Any, edge_label_index: Any) -> tuple[Any
     return edge_type, _links(access, edge_type, links)
 
 
-def _edge_type(access: GraphAccess, given: Any) -> EdgeType:
+def _edge_type(access: GraphView, given: Any) -> EdgeType:
     """An edge type by its full name or, if that is enough, by the types at its ends."""
     name = tuple(given)
     found = [each for each in access.edge_types if name in (each, (each[0], each[2]))]
@@ -113,7 +113,7 @@ def _edge_type(access: GraphAccess, given: Any) -> EdgeType:
     return found[0]
 
 
-def _links(access: GraphAccess, edge_type: EdgeType, links: Any) -> Tensor:
+def _links(access: GraphView, edge_type: EdgeType, links: Any) -> Tensor:
     if links is None:
         row, colptr = whole_csc(access, edge_type)
         col = np.repeat(np.arange(len(colptr) - 1), np.diff(colptr))

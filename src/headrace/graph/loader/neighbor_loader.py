@@ -13,10 +13,14 @@ from torch_geometric.sampler.base import SubgraphType
 
 from headrace.core.errors import SpecError
 from headrace.graph.loader.batch_order import NumberedBatch, NumberedLoader
-from headrace.graph.loader.collate import BatchMaker
+from headrace.graph.loader.collate import Collator
 from headrace.graph.loader.inputs import links_of, seeds_of
 from headrace.graph.loader.pyg_sampler import KeyedSampler, NegativesOf
-from headrace.graph.loader.pyg_stores import PartedFeatureStore, PartedGraphStore, find_access
+from headrace.graph.loader.pyg_stores import (
+    PartitionedFeatureStore,
+    PartitionedGraphStore,
+    find_access,
+)
 from headrace.graph.sampling.neighbor_sampler import BatchKey
 from headrace.graph.sampling.store_pool import Connect
 
@@ -28,7 +32,7 @@ class _KeyedLoader(NumberedLoader):
     transform: Callable[[Any], Any] | None
     transform_sampler_output: Callable[[Any], Any] | None
     filter_per_worker: bool
-    _maker: BatchMaker | None = None
+    _maker: Collator | None = None
     _keyed: KeyedSampler | None = None
 
     def _open(
@@ -48,9 +52,9 @@ class _KeyedLoader(NumberedLoader):
             neighbor_sampler = KeyedSampler(access, **sampling)
         if isinstance(neighbor_sampler, KeyedSampler):
             self._keyed = neighbor_sampler
-            self._maker = BatchMaker(access, keep_dtype)
+            self._maker = Collator(access, keep_dtype)
         if not isinstance(data, Data | HeteroData):
-            data = PartedFeatureStore(access, keep_dtype), PartedGraphStore(access)
+            data = PartitionedFeatureStore(access, keep_dtype), PartitionedGraphStore(access)
         self._access = access
         return data, neighbor_sampler
 

@@ -23,7 +23,7 @@ from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 
 from headrace.core.errors import SpecError
-from headrace.graph.loader.graph_view import GraphAccess
+from headrace.graph.loader.graph_view import GraphView
 from headrace.graph.loader.induced_subgraph import with_all_edges
 from headrace.graph.sampling.hop import Rule, hop_key
 from headrace.graph.sampling.neighbor_sampler import BatchKey, HeteroSampled, Sampler
@@ -84,7 +84,7 @@ class KeyedSampler(BaseSampler):  # type: ignore[misc]
 
     def __init__(
         self,
-        access: GraphAccess,
+        access: GraphView,
         num_neighbors: Any,
         replace: bool = False,
         subgraph_type: SubgraphType | str = "directional",

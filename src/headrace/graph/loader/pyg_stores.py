@@ -16,13 +16,13 @@ from headrace.core.errors import SpecError
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
 from headrace.graph.kernels.id_table import place_runs
 from headrace.graph.loader.collate import finish
-from headrace.graph.loader.graph_view import GraphAccess, PartedAccess
-from headrace.graph.loader.in_memory_view import MemoryAccess
+from headrace.graph.loader.graph_view import GraphView, PartitionedGraphView
+from headrace.graph.loader.in_memory_view import InMemoryView
 from headrace.graph.sampling.store_pool import Connect, Of
 from headrace.graph.schema import EdgeType
 
 
-class PartedFeatureStore(FeatureStore):  # type: ignore[misc]
+class PartitionedFeatureStore(FeatureStore):  # type: ignore[misc]
     """Columns of nodes and edges.
 
     `group_name` is a node type or an edge type; none stands for the nodes of a graph that has no
@@ -33,7 +33,7 @@ class PartedFeatureStore(FeatureStore):  # type: ignore[misc]
         keep_dtype: Whether features stay 16 bits long if they are stored so.
     """
 
-    def __init__(self, access: GraphAccess, keep_dtype: bool = False) -> None:
+    def __init__(self, access: GraphView, keep_dtype: bool = False) -> None:
         super().__init__()
         self.access = access
         self.keep_dtype = keep_dtype
@@ -72,14 +72,14 @@ class PartedFeatureStore(FeatureStore):  # type: ignore[misc]
         raise _read_only()
 
 
-class PartedGraphStore(GraphStore):  # type: ignore[misc]
+class PartitionedGraphStore(GraphStore):  # type: ignore[misc]
     """Edges of all types.
 
     Args:
         access: The graph; whole edge types can only be had if all parts are on this machine.
     """
 
-    def __init__(self, access: GraphAccess) -> None:
+    def __init__(self, access: GraphView) -> None:
         super().__init__()
         self.access = access
 
@@ -117,7 +117,7 @@ def open_stores(
     graph: PartitionedGraph | str | os.PathLike[str],
     connect: Mapping[int, Connect] | None = None,
     keep_dtype: bool = False,
-) -> tuple[PartedFeatureStore, PartedGraphStore]:
+) -> tuple[PartitionedFeatureStore, PartitionedGraphStore]:
     """Show a graph in parts to PyG; what PyG calls a remote backend.
 
     Args:
@@ -127,10 +127,10 @@ def open_stores(
         keep_dtype: Whether features stay 16 bits long if they are stored so.
     """
     access = find_access(graph, connect)
-    return PartedFeatureStore(access, keep_dtype), PartedGraphStore(access)
+    return PartitionedFeatureStore(access, keep_dtype), PartitionedGraphStore(access)
 
 
-def find_access(data: Any, connect: Mapping[int, Connect] | None = None) -> GraphAccess:
+def find_access(data: Any, connect: Mapping[int, Connect] | None = None) -> GraphView:
     """Whatever stands for a graph, as loaders see it.
 
     Raises:
@@ -139,16 +139,16 @@ def find_access(data: Any, connect: Mapping[int, Connect] | None = None) -> Grap
     if isinstance(data, str | os.PathLike):
         data = open_graph(data)
     if isinstance(data, PartitionedGraph):
-        return PartedAccess(data, connect)
+        return PartitionedGraphView(data, connect)
     if connect:
         raise SpecError("only a graph in parts has stores", "give the folder of its manifest")
-    if isinstance(data, GraphAccess):
+    if isinstance(data, GraphView):
         return data
     if isinstance(data, Data | HeteroData):
-        return MemoryAccess(data)
+        return InMemoryView(data)
     if isinstance(data, tuple | list) and len(data) == 2:
-        access: GraphAccess | None = getattr(data[0], "access", None)
-        if isinstance(access, GraphAccess):
+        access: GraphView | None = getattr(data[0], "access", None)
+        if isinstance(access, GraphView):
             return access
     raise SpecError(
         f"a {type(data).__name__} is no graph",
@@ -156,7 +156,7 @@ def find_access(data: Any, connect: Mapping[int, Connect] | None = None) -> Grap
     )
 
 
-def whole_csc(access: GraphAccess, edge_type: EdgeType) -> tuple[np.ndarray, np.ndarray]:
+def whole_csc(access: GraphView, edge_type: EdgeType) -> tuple[np.ndarray, np.ndarray]:
     """Sources of all edges by destination, and where those of each destination begin.
 
     Raises:

@@ -20,22 +20,22 @@ from pathlib import Path
 import numpy as np
 
 from headrace.core.errors import HeadraceError
-from headrace.graph.sampler_worker.channels.shm import LocalSender, PartSender, await_trainer
+from headrace.graph.sampler_worker.channels.shm import ShmSender, SubBatchSender, await_trainer
 from headrace.graph.sampler_worker.config import SamplerConfig
 from headrace.graph.sampler_worker.graph_access import Caches, load_credentials, open_access, report
 from headrace.graph.sampler_worker.pipeline import Pipeline
 from headrace.graph.sampler_worker.schedule import schedule, side_by_side
-from headrace.graph.sampler_worker.sub_batch_builder import PartMaker
+from headrace.graph.sampler_worker.sub_batch_builder import SubBatchBuilder
 from headrace.linux.malloc import share_one_heap
 from headrace.rpc.errors import StoreLostError
-from headrace.rpc.reconnect import Patience
+from headrace.rpc.reconnect import RetryBudget
 from headrace.rpc.service_process import load_config
-from headrace.tracing.task_trace import PartRecorder, Recorder
+from headrace.tracing.task_trace import SubBatchRecorder, TraceWriter
 
 _BEAT_S = 1.0
 
 # What this process has to save, wherever it ends.
-_RECORDERS: list[Recorder] = []
+_RECORDERS: list[TraceWriter] = []
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _find_trainer(config: SamplerConfig) -> PartSender:
+def _find_trainer(config: SamplerConfig) -> SubBatchSender:
     at = config.listen
     if at is None:
         return _join(config, socket.socket(fileno=0))
@@ -72,22 +72,22 @@ def _find_trainer(config: SamplerConfig) -> PartSender:
     return _join(config, await_trainer(at.path, lambda: _write_ready(at.ready, None)))
 
 
-def _join(config: SamplerConfig, connection: socket.socket) -> PartSender:
+def _join(config: SamplerConfig, connection: socket.socket) -> SubBatchSender:
     """Reach a trainer on this machine."""
-    sender = LocalSender(connection, config.window * len(config.lanes), on_gone=_end)
+    sender = ShmSender(connection, config.window * len(config.lanes), on_gone=_end)
     threading.Thread(target=_beat, args=(sender,), daemon=True).start()
     return sender
 
 
-def _listen(config: SamplerConfig) -> PartSender:
+def _listen(config: SamplerConfig) -> SubBatchSender:
     """Wait for a trainer on another machine."""
-    from headrace.graph.sampler_worker.channels.rpc import RemoteSender
+    from headrace.graph.sampler_worker.channels.rpc import RpcSender
 
     at = config.listen
     assert at is not None
     credentials = load_credentials(config)
     window = config.window * len(config.lanes)
-    sender = RemoteSender(credentials, window, at.host, at.port, _end, at.limits)
+    sender = RpcSender(credentials, window, at.host, at.port, _end, at.limits)
     _write_ready(at.ready, sender.port)
     return sender
 
@@ -111,17 +111,17 @@ def _wait_for_parent() -> None:
     _end()
 
 
-def _work(config: SamplerConfig, sender: PartSender) -> None:
+def _work(config: SamplerConfig, sender: SubBatchSender) -> None:
     recorder = None
     if config.trace is not None:
-        _RECORDERS.append(Recorder(config.trace, config.task, time.monotonic))
-        recorder = PartRecorder(
+        _RECORDERS.append(TraceWriter(config.trace, config.task, time.monotonic))
+        recorder = SubBatchRecorder(
             _RECORDERS[0], config.batches_per_epoch, time.thread_time, len(config.lanes)
         )
     try:
         clock = None if recorder is None else time.monotonic
-        access, caches = open_access(config, clock, _patience(config))
-        maker = PartMaker(access, config, time.perf_counter, recorder)
+        access, caches = open_access(config, clock, _retry_budget(config))
+        maker = SubBatchBuilder(access, config, time.perf_counter, recorder)
         seeds = [np.load(lane.seeds) for lane in config.lanes]
     except HeadraceError as error:
         sender.fail(error.problem, error.remedy, isinstance(error, StoreLostError))
@@ -149,8 +149,8 @@ def _work(config: SamplerConfig, sender: PartSender) -> None:
             each.flush()
 
 
-def _patience(config: SamplerConfig) -> Patience | None:
-    if not config.patience_s:
+def _retry_budget(config: SamplerConfig) -> RetryBudget | None:
+    if not config.retry_budget_s:
         return None
 
     waited: set[str] = set()
@@ -161,7 +161,7 @@ def _patience(config: SamplerConfig) -> Patience | None:
         if config.waits is not None:
             config.waits.write_text(", ".join(sorted(waited)), encoding="utf-8")
 
-    return Patience(config.patience_s, time.monotonic, tell)
+    return RetryBudget(config.retry_budget_s, time.monotonic, tell)
 
 
 class _Figures:
@@ -186,7 +186,7 @@ class _Figures:
         return new
 
 
-def _beat(sender: LocalSender) -> None:
+def _beat(sender: ShmSender) -> None:
     while True:
         sender.beat()
         time.sleep(_BEAT_S)

@@ -8,15 +8,15 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from headrace.core.values import Value
-from headrace.rpc.limits import Limits
+from headrace.rpc.limits import RpcLimits
 
 Count = Annotated[int, Field(ge=1)]
 
 # A request for a part is a few bytes; a trainer has one stream.
-PART_LIMITS = Limits(max_rows=1, max_request_bytes=1 << 16, max_streams=8)
+PART_LIMITS = RpcLimits(max_rows=1, max_request_bytes=1 << 16, max_streams=8)
 
 
-class StoreAt(Value):
+class StoreAddress(Value):
     """A store that has a part which is not on the sampler's machine.
 
     Attributes:
@@ -63,7 +63,7 @@ class CacheConfig(Value):
     home: Annotated[int, Field(ge=0)] | None = None
 
 
-class ListenAt(Value):
+class ListenAddress(Value):
     """How a sampler is reached by a trainer that did not start it.
 
     Attributes:
@@ -78,10 +78,10 @@ class ListenAt(Value):
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     ready: Path
-    limits: Limits = PART_LIMITS
+    limits: RpcLimits = PART_LIMITS
 
 
-class Lane(Value):
+class SeedShard(Value):
     """What one sampler of a plan adds to every batch.
 
     A run that goes on with fewer machines keeps its lanes, so that batches stay what they are: some
@@ -136,21 +136,21 @@ class SamplerConfig(Value):
         listen: For a trainer that did not start this process; on another machine it asks with the
             same credentials. None if standard input is the socket of a trainer on this one.
         trace: File for records of what each part takes; none to record nothing.
-        patience_s: How long to wait for a store that does not answer; 0 if nobody starts it again.
+        retry_budget_s: How long to retry requests to a store that restarts; 0 to fail at once.
         waits: File that says whom the sampler waits for, while it does; none to say nothing.
     """
 
     task: str = "sampler 0"
     machine: str = "this machine"
     graph: Path
-    stores: tuple[StoreAt, ...] = ()
+    stores: tuple[StoreAddress, ...] = ()
     credentials: Path | None = None
     tls: bool = True
     node_type: str
     seeds: Path
     share: Count
     ends: tuple[Annotated[int, Field(ge=0)], ...] = ()
-    further: tuple[Lane, ...] = ()
+    further: tuple[SeedShard, ...] = ()
     batches_per_epoch: Count
     seed: int = 0
     shuffle: bool = True
@@ -170,15 +170,15 @@ class SamplerConfig(Value):
     sampling_threads: Count | None = None
     fetching_threads: Count = 2
     cache: CacheConfig | None = None
-    listen: ListenAt | None = None
+    listen: ListenAddress | None = None
     trace: Path | None = None
-    patience_s: Annotated[float, Field(ge=0)] = 0.0
+    retry_budget_s: Annotated[float, Field(ge=0)] = 0.0
     waits: Path | None = None
 
     @property
-    def lanes(self) -> tuple[Lane, ...]:
+    def lanes(self) -> tuple[SeedShard, ...]:
         """All of them, in the order of their parts."""
-        return (Lane(seeds=self.seeds, share=self.share, ends=self.ends), *self.further)
+        return (SeedShard(seeds=self.seeds, share=self.share, ends=self.ends), *self.further)
 
     @property
     def name(self) -> str:

@@ -18,7 +18,7 @@ from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.kernels import hash_table
 from headrace.graph.kernels.gathering import place_rows
 from headrace.graph.sampling.hop import Hop, HopRequest
-from headrace.graph.sampling.store_pool import Of, Owner
+from headrace.graph.sampling.store_pool import Of, StoreHandle
 
 # Bytes of what a slot has besides its row: id, flag, and up to three places of the table.
 _BOOKKEEPING_BYTES = 8 + 1 + 3 * 4
@@ -62,7 +62,7 @@ class CacheReport:
         )
 
 
-class HotRows:
+class FeatureCache:
     """The hot rows of one column; several threads may ask.
 
     Args:
@@ -177,7 +177,7 @@ class HotRows:
         hash_table.enter_slots(self._slot_ids, self._places)
 
 
-class CachedOwner:
+class CachedStoreHandle:
     """A store whose hot rows are kept here; everything else it is asked for as before.
 
     Args:
@@ -186,7 +186,7 @@ class CachedOwner:
             are learned must not be among them.
     """
 
-    def __init__(self, owner: Owner, caches: Mapping[tuple[Of, str], HotRows]) -> None:
+    def __init__(self, owner: StoreHandle, caches: Mapping[tuple[Of, str], FeatureCache]) -> None:
         self._owner = owner
         self._caches = caches
 
@@ -220,7 +220,7 @@ class _Completed(Future[np.ndarray]):
 
     def __init__(
         self,
-        cache: HotRows,
+        cache: FeatureCache,
         out: np.ndarray,
         misses: np.ndarray,
         wanted: np.ndarray,

@@ -9,35 +9,35 @@ import numpy as np
 
 from headrace.core.errors import SpecError
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
-from headrace.graph.loader.graph_view import PartedAccess
-from headrace.graph.sampler_worker.config import CacheConfig, SamplerConfig, StoreAt
+from headrace.graph.loader.graph_view import PartitionedGraphView
+from headrace.graph.sampler_worker.config import CacheConfig, SamplerConfig, StoreAddress
 from headrace.graph.sampler_worker.feature_cache import (
-    CachedOwner,
+    CachedStoreHandle,
     CacheReport,
-    HotRows,
+    FeatureCache,
     divide,
     hot_by_degree,
 )
-from headrace.graph.sampling.store_pool import Of, Owner
+from headrace.graph.sampling.store_pool import Of, StoreHandle
 from headrace.graph.store.client import TIMEOUT_S, StoreClient
 from headrace.rpc import service_process
 from headrace.rpc.call_meter import Clock, measured_store
 from headrace.rpc.channel import Address
 from headrace.rpc.credentials import Credentials
-from headrace.rpc.reconnect import Patience, reach_store
+from headrace.rpc.reconnect import RetryBudget, reach_store
 
-Caches = Mapping[tuple[Of, str], HotRows]
+Caches = Mapping[tuple[Of, str], FeatureCache]
 
 
 def open_access(
-    config: SamplerConfig, clock: Clock | None = None, patience: Patience | None = None
-) -> tuple[PartedAccess, Caches]:
+    config: SamplerConfig, clock: Clock | None = None, retry_budget: RetryBudget | None = None
+) -> tuple[PartitionedGraphView, Caches]:
     """Open a graph and connect to the stores of parts that are elsewhere.
 
     Args:
         config: Of the sampler.
         clock: Seconds; with one, what is asked of stores is noted with the part that asks.
-        patience: With stores that are started again; none to fail when one is gone.
+        retry_budget: With stores that are started again; none to fail when one is gone.
 
     Raises:
         SpecError: The graph or the credentials cannot be read.
@@ -45,14 +45,14 @@ def open_access(
     """
     graph = open_graph(config.graph)
     if not config.stores:
-        return PartedAccess(graph), {}
+        return PartitionedGraphView(graph), {}
     caches = {} if config.cache is None else make_caches(graph, config, config.cache)
     credentials = load_credentials(config)
     connect = {
-        store.part: partial(_connect, store, credentials, caches, clock, patience)
+        store.part: partial(_connect, store, credentials, caches, clock, retry_budget)
         for store in config.stores
     }
-    access = PartedAccess(graph, connect)
+    access = PartitionedGraphView(graph, connect)
     # Now, by one thread: several would open several connections to the same store.
     for part in access.owners.parts:
         access.owners.owner(part)
@@ -84,7 +84,7 @@ def make_caches(graph: PartitionedGraph, config: SamplerConfig, cache: CacheConf
     ]
     budgets = divide(cache.num_bytes, sizes)
     return {
-        (name, column): HotRows(info, num, budget, hot.get(name))
+        (name, column): FeatureCache(info, num, budget, hot.get(name))
         for ((name, column), (info, num)), budget in zip(columns.items(), budgets, strict=True)
     }
 
@@ -113,15 +113,15 @@ def _is_wanted(config: SamplerConfig, node_type: str, name: str) -> bool:
 
 
 def _connect(
-    store: StoreAt,
+    store: StoreAddress,
     credentials: Credentials,
     caches: Caches,
     clock: Clock | None,
-    patience: Patience | None,
-) -> Owner:
+    retry_budget: RetryBudget | None,
+) -> StoreHandle:
     address = Address(store.task, store.machine, store.host, store.port)
-    channel = reach_store(address, credentials, TIMEOUT_S, patience)
+    channel = reach_store(address, credentials, TIMEOUT_S, retry_budget)
     if clock is not None:
         channel = measured_store(channel, store.task, clock)
     client = StoreClient(channel)
-    return CachedOwner(client, caches) if caches else client
+    return CachedStoreHandle(client, caches) if caches else client

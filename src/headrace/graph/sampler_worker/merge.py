@@ -16,7 +16,7 @@ import numpy as np
 from headrace.core.errors import SpecError
 from headrace.graph.kernels.gathering import shift_rows
 from headrace.graph.sampler_worker.channels.shared_memory import Held
-from headrace.graph.sampler_worker.channels.sub_batch import Key, Part, arrays_in, place
+from headrace.graph.sampler_worker.channels.sub_batch import Key, SubBatch, arrays_in, place
 
 Allocate = Callable[[int], np.ndarray]
 
@@ -44,7 +44,7 @@ def _new(num_bytes: int) -> np.ndarray:
     return np.empty(num_bytes, np.uint8)
 
 
-def merge(parts: Sequence[Part], allocate: Allocate = _new) -> Part:
+def merge(parts: Sequence[SubBatch], allocate: Allocate = _new) -> SubBatch:
     """One batch of all parts; of a single one, the part itself without a copy.
 
     Args:
@@ -77,10 +77,10 @@ def merge(parts: Sequence[Part], allocate: Allocate = _new) -> Part:
     arrays = arrays_in(allocate(num_bytes), placed)
     for key, out in arrays.items():
         _join(key, [part.arrays[key] for part in parts], nodes, edges, out)
-    return Part(first.epoch, first.batch, num_nodes, num_edges, arrays, figures)
+    return SubBatch(first.epoch, first.batch, num_nodes, num_edges, arrays, figures)
 
 
-def _shape(key: Key, parts: Sequence[Part]) -> tuple[int, ...]:
+def _shape(key: Key, parts: Sequence[SubBatch]) -> tuple[int, ...]:
     axis = 1 if key.kind == "ends" else 0
     shape = list(parts[0].arrays[key].shape)
     shape[axis] = sum(part.arrays[key].shape[axis] for part in parts)
@@ -142,7 +142,7 @@ def _before(counts: np.ndarray) -> np.ndarray:
     return sums
 
 
-def _check(first: Part, other: Part) -> None:
+def _check(first: SubBatch, other: SubBatch) -> None:
     if (first.epoch, first.batch) != (other.epoch, other.batch):
         raise SpecError(
             f"batch {first.batch} of epoch {first.epoch} has a part of batch {other.batch} of "

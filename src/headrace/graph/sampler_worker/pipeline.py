@@ -17,18 +17,23 @@ from typing import TypeVar
 import numpy as np
 
 from headrace.core.errors import HeadraceError
-from headrace.graph.sampler_worker.channels.shm import PartSender, TrainerGoneError
-from headrace.graph.sampler_worker.channels.sub_batch import Part, Placed, arrays_in, place
+from headrace.graph.sampler_worker.channels.shm import SubBatchSender, TrainerGoneError
+from headrace.graph.sampler_worker.channels.sub_batch import Placed, SubBatch, arrays_in, place
 from headrace.graph.sampler_worker.config import SamplerConfig
-from headrace.graph.sampler_worker.schedule import Job
-from headrace.graph.sampler_worker.sub_batch_builder import Clock, Draft, PartMaker, SampledJob
+from headrace.graph.sampler_worker.schedule import SampleTask
+from headrace.graph.sampler_worker.sub_batch_builder import (
+    Clock,
+    SampledSubBatch,
+    SubBatchBuilder,
+    SubBatchDraft,
+)
 from headrace.rpc.errors import StoreLostError
 
 T = TypeVar("T")
 
 _LOOK_S = 0.2
 
-Filled = tuple[int, Part, list[Placed]]
+Filled = tuple[int, SubBatch, list[Placed]]
 Figures = Callable[[], dict[str, float]]
 
 
@@ -46,8 +51,8 @@ class Pipeline:
 
     def __init__(
         self,
-        maker: PartMaker,
-        sender: PartSender,
+        maker: SubBatchBuilder,
+        sender: SubBatchSender,
         config: SamplerConfig,
         sampling_threads: int,
         clock: Clock,
@@ -62,10 +67,10 @@ class Pipeline:
         self._failure: Exception | None = None
         self._failing = threading.Lock()
         self._ended = threading.Event()
-        self._sampled: Queue[Future[SampledJob] | None] = Queue(config.sampled_ahead)
+        self._sampled: Queue[Future[SampledSubBatch] | None] = Queue(config.sampled_ahead)
         self._filled: Queue[Future[Filled] | None] = Queue(config.fetching_threads)
 
-    def run(self, jobs: Iterable[Job]) -> None:
+    def run(self, jobs: Iterable[SampleTask]) -> None:
         """Work until the end.
 
         Raises:
@@ -91,7 +96,7 @@ class Pipeline:
         """End soon; whoever waits for a credit is told by the sender."""
         self._ended.set()
 
-    def _schedule(self, jobs: Iterable[Job], samplers: ThreadPoolExecutor) -> None:
+    def _schedule(self, jobs: Iterable[SampleTask], samplers: ThreadPoolExecutor) -> None:
         with self._guarded():
             for job in jobs:
                 self._put(self._sampled, samplers.submit(self._maker.sample, job))
@@ -115,7 +120,7 @@ class Pipeline:
 
     def _fill(
         self,
-        draft: Draft,
+        draft: SubBatchDraft,
         slot: int,
         memory: np.ndarray,
         placed: list[Placed],
@@ -126,7 +131,7 @@ class Pipeline:
         figures["fetch_s"] = self._clock() - begin
         figures["num_bytes"] = float(len(memory))
         self._maker.end(draft, len(memory))
-        with_figures = Part(
+        with_figures = SubBatch(
             part.epoch, part.batch, part.num_sampled_nodes, part.num_sampled_edges, {}, figures
         )
         return slot, with_figures, placed

@@ -17,8 +17,8 @@ import numpy as np
 from headrace.core.errors import MissingExtraError, SpecError
 from headrace.graph.format.partitioned_graph import PartitionedGraph, as_tensor
 from headrace.graph.sampler_worker.channels.errors import FeedError
-from headrace.graph.sampler_worker.channels.shm import PartReceiver
-from headrace.graph.sampler_worker.channels.sub_batch import Key, Part
+from headrace.graph.sampler_worker.channels.shm import SubBatchReceiver
+from headrace.graph.sampler_worker.channels.sub_batch import Key, SubBatch
 from headrace.graph.sampler_worker.config import SamplerConfig
 from headrace.graph.sampler_worker.merge import Blocks, merge
 from headrace.graph.sampler_worker.process import SamplerProcess
@@ -33,7 +33,7 @@ _END_S = 5.0
 
 
 @dataclass(frozen=True)
-class FeedReport:
+class PrefetchReport:
     """What the trainer waited for.
 
     Attributes:
@@ -60,7 +60,7 @@ class FeedReport:
         return hits / max(hits + self.figures.get("cache_misses", 0.0), 1.0)
 
 
-class Feed:
+class Prefetcher:
     """Batches of all epochs, merged from the parts of a trainer's samplers.
 
     A loop over it is one epoch; samplers go on with the next meanwhile. A loop that is left early
@@ -83,7 +83,7 @@ class Feed:
 
     def __init__(
         self,
-        receivers: Sequence[PartReceiver],
+        receivers: Sequence[SubBatchReceiver],
         batches_per_epoch: int,
         clock: Clock,
         num_epochs: int | None = None,
@@ -103,7 +103,7 @@ class Feed:
         self._closed = threading.Event()
         self._failure: Exception | None = None
         # One is merged and ready while the trainer works on another; more would wait in vain.
-        self._ready: Queue[tuple[Part, Any] | Exception] = Queue(1)
+        self._ready: Queue[tuple[SubBatch, Any] | Exception] = Queue(1)
         self.start_measuring()
         # Not first in the thread: the script may import other parts of PyG at the same time, and
         # Python would show one of them half of what the other is about to load.
@@ -146,10 +146,10 @@ class Feed:
         self._figures: dict[str, float] = {}
         self._began_s = self._clock()
 
-    def report(self) -> FeedReport:
+    def report(self) -> PrefetchReport:
         """What was measured."""
         elapsed_s = self._clock() - self._began_s
-        return FeedReport(self._num_batches, elapsed_s, self._waited_s, dict(self._figures))
+        return PrefetchReport(self._num_batches, elapsed_s, self._waited_s, dict(self._figures))
 
     def close(self) -> None:
         """End all samplers; batches that were taken stay as they are."""
@@ -184,7 +184,7 @@ class Feed:
             self._left -= 1
         return part.batch, batch
 
-    def _take(self) -> tuple[Part, Any] | Exception:
+    def _take(self) -> tuple[SubBatch, Any] | Exception:
         with suppress(Empty):
             return self._ready.get(timeout=TELL_AFTER_S)
         name = self._waits_for
@@ -194,7 +194,7 @@ class Feed:
         finally:
             self._tell(name, False)
 
-    def _receive(self) -> Iterator[Part]:
+    def _receive(self) -> Iterator[SubBatch]:
         for receiver, num_lanes in zip(self._receivers, self._lanes, strict=True):
             self._waits_for = getattr(receiver, "sampler", "batches")
             for _ in range(num_lanes):
@@ -207,7 +207,7 @@ class Feed:
                 left = None if left is None else left - 1
                 whole = merge(list(self._receive()), blocks)
                 batch = to_pyg(whole)
-                described = Part(whole.epoch, whole.batch, {}, {}, {}, whole.figures)
+                described = SubBatch(whole.epoch, whole.batch, {}, {}, {}, whole.figures)
                 del whole
                 if not self._put((described, batch)):
                     return
@@ -215,7 +215,7 @@ class Feed:
         except Exception as error:
             self._put(error)
 
-    def _put(self, item: tuple[Part, Any] | Exception) -> bool:
+    def _put(self, item: tuple[SubBatch, Any] | Exception) -> bool:
         while not self._closed.is_set():
             try:
                 self._ready.put(item, timeout=_LOOK_S)
@@ -225,12 +225,12 @@ class Feed:
         return False
 
 
-def start_feed(
+def start_prefetcher(
     configs: Sequence[SamplerConfig],
     seeds: Sequence[np.ndarray],
     clock: Clock,
     log: IO[bytes] | None = None,
-) -> Feed:
+) -> Prefetcher:
     """Start samplers on this machine, and feed from them.
 
     Args:
@@ -258,7 +258,7 @@ def start_feed(
             process.close()
         raise
     receivers = [process.receiver for process in processes]
-    return Feed(
+    return Prefetcher(
         receivers,
         first.batches_per_epoch,
         clock,
@@ -315,7 +315,7 @@ def configs_for(
     ]
 
 
-def to_pyg(part: Part) -> Any:
+def to_pyg(part: SubBatch) -> Any:
     """See a batch as PyG's `Data`, or `HeteroData` if there are several types; nothing is copied.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import IO
 import numpy as np
 
 from headrace.graph.sampler_worker.channels.shared_memory import memory_file
-from headrace.graph.sampler_worker.channels.shm import QUIET_S, LocalReceiver, socket_pair
+from headrace.graph.sampler_worker.channels.shm import QUIET_S, ShmReceiver, socket_pair
 from headrace.graph.sampler_worker.config import SamplerConfig
 
 _PATIENCE_S = 5.0
@@ -65,7 +65,7 @@ class SamplerProcess:
             os.close(seeds_fd)
             os.close(config_fd)
         starting_s = max(quiet_s, _STARTING_S)
-        self.receiver = LocalReceiver(ours, self.name, quiet_s, self._why_gone, starting_s)
+        self.receiver = ShmReceiver(ours, self.name, quiet_s, self._why_gone, starting_s)
 
     @property
     def pid(self) -> int:

@@ -19,7 +19,7 @@ _ORDER = ("", "order of seeds", "")
 
 
 @dataclass(frozen=True)
-class Job:
+class SampleTask:
     """One sampler's part of one batch.
 
     Attributes:
@@ -95,7 +95,7 @@ def schedule(
     first_batch: int = 0,
     num_epochs: int | None = None,
     ends: Sequence[int] = (),
-) -> Iterator[Job]:
+) -> Iterator[SampleTask]:
     """All jobs of one sampler, one epoch right after the other.
 
     Args:
@@ -117,10 +117,10 @@ def schedule(
     for epoch in epochs:
         order = ids[epoch_order(len(ids), seed, epoch)] if shuffle else ids
         for batch in range(first_batch if epoch == first_epoch else 0, num_batches):
-            yield Job(epoch, batch, order[cuts[batch] : cuts[batch + 1]])
+            yield SampleTask(epoch, batch, order[cuts[batch] : cuts[batch + 1]])
 
 
-def side_by_side(lanes: Iterable[Iterator[Job]]) -> Iterator[Job]:
+def side_by_side(lanes: Iterable[Iterator[SampleTask]]) -> Iterator[SampleTask]:
     """Jobs of all lanes of a sampler: for each batch one of every lane, in their order."""
     for jobs in zip(*lanes, strict=True):
         yield from jobs

@@ -153,7 +153,7 @@ def divide_lanes(shares: Sequence[int], num_samplers: int) -> tuple[int, ...]:
     return tuple(np.diff([*ends, len(shares)]).tolist())
 
 
-def whole_shares(mix: np.ndarray, samplers_per_trainer: int = 1) -> tuple[int, ...]:
+def whole_seed_counts(mix: np.ndarray, samplers_per_trainer: int = 1) -> tuple[int, ...]:
     """Seeds per iteration of every sampler, in whole numbers.
 
     Trainers are rounded before their samplers, so that trainers that take the same in the plan take
@@ -182,7 +182,7 @@ def whole_shares(mix: np.ndarray, samplers_per_trainer: int = 1) -> tuple[int, .
     return tuple(int(share) for own in whole for share in own)
 
 
-def deal(
+def assign_seeds(
     parts: Sequence[np.ndarray],
     mix: np.ndarray,
     shares: Sequence[int],
@@ -196,7 +196,7 @@ def deal(
     Args:
         parts: Original ids of the split's seeds in each part.
         mix: Seeds per iteration, shape (num_samplers, num_parts).
-        shares: Of `whole_shares`.
+        shares: Of `whole_seed_counts`.
         seed: Of the choice among the seeds of a part.
 
     Returns:
@@ -205,15 +205,15 @@ def deal(
     sizes = np.array([len(ids) for ids in parts], np.int64)
     rows = _counts(int(sizes.sum()), np.asarray(shares, np.int64))
     amounts = _amounts(np.asarray(mix, np.float64), rows, sizes)
-    dealt: list[list[np.ndarray]] = [[np.empty(0, np.int64)] for _ in rows]
+    assignment: list[list[np.ndarray]] = [[np.empty(0, np.int64)] for _ in rows]
     for part, ids in enumerate(parts):
         # Whatever order ids have in a part, every sampler gets a fair choice of them.
         mixed = np.sort(np.asarray(ids, np.int64))[epoch_order(len(ids), seed, part)]
         ends = np.cumsum(amounts[:, part])
         for sampler in np.flatnonzero(amounts[:, part]):
             end = ends[sampler]
-            dealt[sampler].append(mixed[end - amounts[sampler, part] : end])
-    return [np.sort(np.concatenate(own)) for own in dealt]
+            assignment[sampler].append(mixed[end - amounts[sampler, part] : end])
+    return [np.sort(np.concatenate(own)) for own in assignment]
 
 
 def _counts(total: int, shares: np.ndarray) -> np.ndarray:

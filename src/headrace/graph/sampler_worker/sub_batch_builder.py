@@ -11,15 +11,15 @@ import numpy as np
 
 from headrace.core.errors import SpecError
 from headrace.graph.format.manifest import ColumnInfo
-from headrace.graph.loader.graph_view import GraphAccess
-from headrace.graph.sampler_worker.channels.sub_batch import Key, Kind, Part
+from headrace.graph.loader.graph_view import GraphView
+from headrace.graph.sampler_worker.channels.sub_batch import Key, Kind, SubBatch
 from headrace.graph.sampler_worker.config import SamplerConfig, Wanted
-from headrace.graph.sampler_worker.schedule import Job
-from headrace.graph.sampling.feature_gather import Gathering
+from headrace.graph.sampler_worker.schedule import SampleTask
+from headrace.graph.sampling.feature_gather import FeatureGather
 from headrace.graph.sampling.hop import Rule
 from headrace.graph.sampling.neighbor_sampler import BatchKey, HeteroSampled, Sampler
 from headrace.graph.schema import EdgeType
-from headrace.tracing.task_trace import PartNotes, PartRecorder
+from headrace.tracing.task_trace import SubBatchNotes, SubBatchRecorder
 
 _HALVES = ("float16", "bfloat16")
 
@@ -27,13 +27,13 @@ Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
-class SampledJob:
+class SampledSubBatch:
     """A job whose nodes and edges are known."""
 
-    job: Job
+    job: SampleTask
     out: HeteroSampled
     seconds: float
-    notes: PartNotes | None = None
+    notes: SubBatchNotes | None = None
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class _Column:
         return Key(self.wanted.node_type, self.wanted.name, kind, self.dtype)
 
 
-class Draft:
+class SubBatchDraft:
     """A part whose values are on their way.
 
     Attributes:
@@ -58,13 +58,13 @@ class Draft:
         notes: Of what it takes; none if nobody wants to know.
     """
 
-    def __init__(self, sampled: SampledJob) -> None:
+    def __init__(self, sampled: SampledSubBatch) -> None:
         self.shapes: dict[Key, tuple[int, ...]] = {}
         self.notes = sampled.notes
         self._sampled = sampled
         self._ready: dict[Key, np.ndarray] = {}
         self._ends: dict[Key, tuple[np.ndarray, np.ndarray]] = {}
-        self._gathers: dict[Key, tuple[Gathering, ColumnInfo]] = {}
+        self._gathers: dict[Key, tuple[FeatureGather, ColumnInfo]] = {}
 
     def add(self, key: Key, array: np.ndarray) -> None:
         """An array that is there."""
@@ -76,12 +76,14 @@ class Draft:
         self.shapes[key] = (2, len(row))
         self._ends[key] = row, col
 
-    def add_gather(self, key: Key, gathering: Gathering, info: ColumnInfo, num_rows: int) -> None:
+    def add_gather(
+        self, key: Key, gathering: FeatureGather, info: ColumnInfo, num_rows: int
+    ) -> None:
         """Rows that were asked for."""
         self.shapes[key] = (num_rows, *info.shape)
         self._gathers[key] = gathering, info
 
-    def fill(self, arrays: Mapping[Key, np.ndarray]) -> Part:
+    def fill(self, arrays: Mapping[Key, np.ndarray]) -> SubBatch:
         """Wait for all values and write them.
 
         Raises:
@@ -95,10 +97,10 @@ class Draft:
             for key, (gathering, info) in self._gathers.items():
                 _gather(gathering, info, key, arrays[key])
         job, out = self._sampled.job, self._sampled.out
-        return Part(job.epoch, job.batch, out.num_sampled_nodes, out.num_sampled_edges)
+        return SubBatch(job.epoch, job.batch, out.num_sampled_nodes, out.num_sampled_edges)
 
 
-class PartMaker:
+class SubBatchBuilder:
     """Makes one sampler's parts; several threads may each work on another.
 
     Args:
@@ -113,10 +115,10 @@ class PartMaker:
 
     def __init__(
         self,
-        access: GraphAccess,
+        access: GraphView,
         config: SamplerConfig,
         clock: Clock,
-        recorder: PartRecorder | None = None,
+        recorder: SubBatchRecorder | None = None,
     ) -> None:
         self._access = access
         self._config = config
@@ -135,7 +137,7 @@ class PartMaker:
         wanted = _all_columns(access, config) if config.columns is None else config.columns
         self._columns = [self._column(each) for each in wanted]
 
-    def sample(self, job: Job) -> SampledJob:
+    def sample(self, job: SampleTask) -> SampledSubBatch:
         """Choose nodes and edges around a job's seeds."""
         begin = self._clock()
         notes = None if self._recorder is None else self._recorder.begin(job.epoch, job.batch)
@@ -144,20 +146,20 @@ class PartMaker:
             seeds = {name: self._access.to_new(name, job.seeds)}
             key = BatchKey(self._config.seed, job.epoch, job.batch)
             out = self._sampler().sample_hetero(seeds, self._fanouts, key)
-        return SampledJob(job, out, self._clock() - begin, notes)
+        return SampledSubBatch(job, out, self._clock() - begin, notes)
 
-    def start(self, sampled: SampledJob) -> Draft:
+    def start(self, sampled: SampledSubBatch) -> SubBatchDraft:
         """Ask for all values; those of this machine are read when they are written."""
         with _working(sampled.notes):
             return self._start(sampled)
 
-    def end(self, draft: Draft, num_bytes: int) -> None:
+    def end(self, draft: SubBatchDraft, num_bytes: int) -> None:
         """Say that a part is done, and how large it is."""
         if self._recorder is not None and draft.notes is not None:
             self._recorder.end(draft.notes, num_bytes)
 
-    def _start(self, sampled: SampledJob) -> Draft:
-        draft, out, access = Draft(sampled), sampled.out, self._access
+    def _start(self, sampled: SampledSubBatch) -> SubBatchDraft:
+        draft, out, access = SubBatchDraft(sampled), sampled.out, self._access
         repeats = out.tree is not None
         for column in self._columns:
             name = column.wanted.node_type
@@ -176,7 +178,7 @@ class PartMaker:
                 self._start_edges(draft, edge_type, out.edge[edge_type])
         return draft
 
-    def _start_edges(self, draft: Draft, edge_type: EdgeType, edges: np.ndarray) -> None:
+    def _start_edges(self, draft: SubBatchDraft, edge_type: EdgeType, edges: np.ndarray) -> None:
         access, config = self._access, self._config
         if config.edge_ids and access.has_edge_ids(edge_type):
             ids = access.edge_ids(edge_type, edges)
@@ -206,11 +208,11 @@ class PartMaker:
         return "float32" if is_cast else info.dtype
 
 
-def _working(notes: PartNotes | None) -> AbstractContextManager[None]:
+def _working(notes: SubBatchNotes | None) -> AbstractContextManager[None]:
     return nullcontext() if notes is None else notes.working()
 
 
-def _all_columns(access: GraphAccess, config: SamplerConfig) -> list[Wanted]:
+def _all_columns(access: GraphView, config: SamplerConfig) -> list[Wanted]:
     """Features of all nodes, and what the model is taught of the seeds."""
     found = []
     for name in access.node_types:
@@ -222,7 +224,7 @@ def _all_columns(access: GraphAccess, config: SamplerConfig) -> list[Wanted]:
     return found
 
 
-def _gather(gathering: Gathering, info: ColumnInfo, key: Key, out: np.ndarray) -> None:
+def _gather(gathering: FeatureGather, info: ColumnInfo, key: Key, out: np.ndarray) -> None:
     if info.dtype == key.dtype:
         gathering.into(out)
         return

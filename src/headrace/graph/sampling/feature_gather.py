@@ -11,7 +11,7 @@ import numpy as np
 
 from headrace.graph.kernels import gathering
 from headrace.graph.sampling.hop import split_by_owner
-from headrace.graph.sampling.store_pool import Of, Owners
+from headrace.graph.sampling.store_pool import Of, StorePool
 from headrace.tracing.meter import current_meter
 
 # As for hops: so many parts look at all ids before it pays to sort ids by owner.
@@ -19,7 +19,7 @@ _FEW_PARTS = 4
 
 
 @dataclass(frozen=True)
-class Rows:
+class FeatureColumns:
     """A column in parts.
 
     Attributes:
@@ -35,7 +35,7 @@ class Rows:
     parts: Sequence[np.ndarray | None]
 
 
-class Gathering:
+class FeatureGather:
     """A gather that is under way: stores are asked at once, and waited for at the end.
 
     Args:
@@ -49,7 +49,7 @@ class Gathering:
     """
 
     def __init__(
-        self, rows: Rows, ids: np.ndarray, owners: Owners, may_repeat: bool = False
+        self, rows: FeatureColumns, ids: np.ndarray, owners: StorePool, may_repeat: bool = False
     ) -> None:
         self._rows = rows
         self._ids = ids

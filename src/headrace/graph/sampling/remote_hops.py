@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from headrace.graph.sampling.hop import EdgePart, Hop, HopRequest, hop_over, split_by_owner, stitch
-from headrace.graph.sampling.store_pool import Owners
+from headrace.graph.sampling.store_pool import StorePool
 from headrace.graph.schema import EdgeType
 from headrace.tracing.meter import current_meter
 
 
-class OwnedSource:
+class DistributedHopSource:
     """A `HopSource` that asks stores for their nodes, and looks at its own meanwhile.
 
     Args:
@@ -28,7 +28,7 @@ class OwnedSource:
         self,
         parts: Mapping[EdgeType, Sequence[EdgePart | None]],
         offsets: Mapping[str, np.ndarray],
-        owners: Owners,
+        owners: StorePool,
         weight: str | None = None,
         time: str | None = None,
     ) -> None:

@@ -20,7 +20,7 @@ IDS = "ids"
 """The column of original ids, which every node type has and edges may have."""
 
 
-class Owner(Protocol):
+class StoreHandle(Protocol):
     """A store that can be asked without waiting; `StoreClient` is one."""
 
     def sample_soon(self, request: HopRequest) -> Future[Hop]:
@@ -38,11 +38,11 @@ class Owner(Protocol):
         ...
 
 
-Connect = Callable[[], Owner]
+Connect = Callable[[], StoreHandle]
 """Opens a connection to a store."""
 
 
-class Owners:
+class StorePool:
     """Stores of the parts that are not on this machine, connected when they are first asked.
 
     A process that was forked connects anew: connections do not survive that.
@@ -54,7 +54,7 @@ class Owners:
     def __init__(self, connect: Mapping[int, Connect] | None = None) -> None:
         self._connect = dict(connect or {})
         self._process = os.getpid()
-        self._open: dict[int, Owner] = {}
+        self._open: dict[int, StoreHandle] = {}
         self._serves: dict[tuple[int, Of, str], bool] = {}
 
     def __contains__(self, part: int) -> bool:
@@ -73,7 +73,7 @@ class Owners:
         """Whether this process has asked anybody yet."""
         return bool(self._open) and self._process == os.getpid()
 
-    def owner(self, part: int) -> Owner:
+    def owner(self, part: int) -> StoreHandle:
         """The store of a part.
 
         Raises:

@@ -138,11 +138,11 @@ def random_splits(
         shares: Of the three splits; sum to one.
         seed: Equal seeds give equal splits.
     """
-    dealt = np.random.default_rng(seed).permutation(ids)
+    assignment = np.random.default_rng(seed).permutation(ids)
     ends = np.round(np.cumsum(shares) * len(ids)).astype(np.int64)
     starts = np.concatenate([[0], ends[:-1]])
     return {
-        split: np.sort(dealt[start:end]).astype(np.int64)
+        split: np.sort(assignment[start:end]).astype(np.int64)
         for split, start, end in zip(SPLITS, starts, ends, strict=True)
     }
 

@@ -10,13 +10,13 @@ from typing import TypeVar
 import numpy as np
 
 from headrace.graph.sampling.hop import Hop, HopRequest
-from headrace.graph.store.embedding_service import Brought
+from headrace.graph.store.embedding_service import GradientPush
 from headrace.graph.store.embedding_table import EmbeddingSpec
 from headrace.graph.store.shard import Owner
 from headrace.rpc.channel import Address, Channel
 from headrace.rpc.credentials import Credentials
 from headrace.rpc.framing import Message
-from headrace.rpc.reconnect import Patience, reach_store
+from headrace.rpc.reconnect import RetryBudget, reach_store
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ class StoreClient:
         address: Address,
         credentials: Credentials,
         timeout_s: float = TIMEOUT_S,
-        patience: Patience | None = None,
+        retry_budget: RetryBudget | None = None,
     ) -> StoreClient:
         """Open a stream to a store.
 
@@ -80,13 +80,13 @@ class StoreClient:
             address: Where the store is.
             credentials: Of this run.
             timeout_s: Of every request.
-            patience: With a store that is started again; none to fail when it is gone.
+            retry_budget: With a store that is started again; none to fail when it is gone.
 
         Raises:
             StoreError: The store cannot be reached, or does not let this client in.
             MissingExtraError: pyarrow is not installed.
         """
-        return cls(reach_store(address, credentials, timeout_s, patience), timeout_s)
+        return cls(reach_store(address, credentials, timeout_s, retry_budget), timeout_s)
 
     def __enter__(self) -> StoreClient:
         return self
@@ -154,7 +154,7 @@ class StoreClient:
         fields = {"op": "embed", "of": of, "column": column, "spec": spec.model_dump(mode="json")}
         return _then(self._channel.ask(fields, (), _EMBED_S), lambda _: None)
 
-    def push(self, of: str, column: str, brought: Brought) -> Future[tuple[bool, int]]:
+    def push(self, of: str, column: str, gradient_push: GradientPush) -> Future[tuple[bool, int]]:
         """Bring a piece of the gradients of a round, by new ids of nodes.
 
         Returns:
@@ -164,14 +164,16 @@ class StoreClient:
             "op": "push",
             "of": of,
             "column": column,
-            "rank": brought.rank,
-            "round": brought.round,
-            "piece": brought.piece,
-            "num_pieces": brought.num_pieces,
-            "has_any": brought.has_any,
-            "lr": brought.lr,
+            "rank": gradient_push.rank,
+            "round": gradient_push.round,
+            "piece": gradient_push.piece,
+            "num_pieces": gradient_push.num_pieces,
+            "has_any": gradient_push.has_any,
+            "lr": gradient_push.lr,
         }
-        asked = self._channel.ask(fields, [brought.rows, brought.gradients], self._timeout_s)
+        asked = self._channel.ask(
+            fields, [gradient_push.rows, gradient_push.gradients], self._timeout_s
+        )
         return _then(asked, lambda m: (m.fields["is_made"], m.fields["num_steps"]))
 
     def put(

@@ -12,7 +12,7 @@ from headrace.core.values import Value
 from headrace.graph.format.partitioned_graph import open_graph
 from headrace.graph.store.embedding_service import Embeddings
 from headrace.graph.store.shard import Shard, open_shard
-from headrace.rpc.limits import Limits
+from headrace.rpc.limits import RpcLimits
 
 _Part = Annotated[int, Field(ge=0)]
 _Port = Annotated[int, Field(ge=0, le=65535)]
@@ -51,7 +51,7 @@ class StoreConfig(Value):
     warm: bool = True
     verify: bool = False
     embedding_folder: Path | None = None
-    limits: Limits = Limits()
+    limits: RpcLimits = RpcLimits()
 
     @property
     def ports(self) -> Mapping[int, int]:

@@ -26,7 +26,7 @@ from headrace.graph.store.embedding_table import (
     open_embedding,
     sum_duplicates,
 )
-from headrace.graph.store.shard import Rows, Shard
+from headrace.graph.store.shard import Shard, ShardRows
 
 WAIT_S = 4.0
 """How long a trainer that brings gradients is kept waiting for the others before it is answered."""
@@ -37,7 +37,7 @@ _FILE = "embedding.json"
 
 
 @dataclass(frozen=True)
-class Brought:
+class GradientPush:
     """A piece of what a trainer brings to a round.
 
     Attributes:
@@ -61,7 +61,7 @@ class Brought:
     gradients: np.ndarray
 
 
-class Learning:
+class EmbeddingService:
     """One embedding, to which all trainers bring gradients; threads of all of them share it.
 
     Args:
@@ -71,14 +71,14 @@ class Learning:
     def __init__(self, embedding: Embedding) -> None:
         self.embedding = embedding
         self._changed = threading.Condition()
-        self._brought: dict[int, dict[int, Brought]] = {}
+        self._gradient_pushes: dict[int, dict[int, GradientPush]] = {}
         self._is_closed = False
 
-    def bring(self, brought: Brought, timeout_s: float = WAIT_S) -> bool:
+    def push(self, gradient_push: GradientPush, timeout_s: float = WAIT_S) -> bool:
         """Bring gradients; whoever is last makes the round.
 
         Args:
-            brought: A piece. With the last one a trainer waits for the others.
+            gradient_push: A piece. With the last one a trainer waits for the others.
             timeout_s: For how long; if the round is not made then, all pieces are to be brought
                 again.
 
@@ -88,16 +88,18 @@ class Learning:
         Raises:
             SpecError: It is not the turn of this round, or the piece cannot be right.
         """
-        embedding, number = self.embedding, brought.round
+        embedding, number = self.embedding, gradient_push.round
         with self._changed:
             if number <= embedding.num_rounds:
                 return True
-            self._check(brought)
-            self._brought.setdefault(brought.rank, {})[brought.piece] = brought
+            self._check(gradient_push)
+            self._gradient_pushes.setdefault(gradient_push.rank, {})[gradient_push.piece] = (
+                gradient_push
+            )
             if all(self._is_here(rank) for rank in range(embedding.spec.num_trainers)):
                 self._make()
                 self._changed.notify_all()
-            elif brought.piece + 1 == brought.num_pieces:
+            elif gradient_push.piece + 1 == gradient_push.num_pieces:
                 self._changed.wait_for(
                     lambda: embedding.num_rounds >= number or self._is_closed, timeout_s
                 )
@@ -114,41 +116,43 @@ class Learning:
             self._is_closed = True
             self._changed.notify_all()
 
-    def _check(self, brought: Brought) -> None:
+    def _check(self, gradient_push: GradientPush) -> None:
         done, spec = self.embedding.num_rounds, self.embedding.spec
-        if brought.round != done + 1:
+        if gradient_push.round != done + 1:
             raise SpecError(
-                f"rank {brought.rank} brings gradients of step {brought.round}, {done} are done",
+                f"rank {gradient_push.rank} pushed gradients of step {gradient_push.round}, "
+                f"{done} steps are done",
                 "see that all trainers call step() as often",
             )
-        if brought.rank >= spec.num_trainers:
+        if gradient_push.rank >= spec.num_trainers:
             raise SpecError(
-                f"rank {brought.rank} brings gradients, there are {spec.num_trainers} trainers",
+                f"rank {gradient_push.rank} pushed gradients, "
+                f"there are {spec.num_trainers} trainers",
                 "make the embedding on all trainers",
             )
-        rows = brought.rows
+        rows = gradient_push.rows
         if len(rows) > 1 and not (np.diff(rows) > 0).all():
             raise SpecError("rows of gradients are not ascending", "sum those of a row first")
-        others = {**self._brought.get(brought.rank, {})}
-        others.pop(brought.piece, None)
+        others = {**self._gradient_pushes.get(gradient_push.rank, {})}
+        others.pop(gradient_push.piece, None)
         if sum(len(each.rows) for each in others.values()) + len(rows) > len(self.embedding.values):
             raise SpecError(
-                f"rank {brought.rank} brings more rows than there are", "bring none twice"
+                f"rank {gradient_push.rank} brings more rows than there are", "bring none twice"
             )
 
     def _is_here(self, rank: int) -> bool:
-        pieces = list(self._brought.get(rank, {}).values())
+        pieces = list(self._gradient_pushes.get(rank, {}).values())
         return bool(pieces) and len(pieces) == pieces[0].num_pieces
 
     def _make(self) -> None:
         """Sum in the order of ranks, whoever came first."""
-        first = self._brought[0][0]
+        first = self._gradient_pushes[0][0]
         pieces = [
-            self._brought[rank][number]
-            for rank in sorted(self._brought)
-            for number in sorted(self._brought[rank])
+            self._gradient_pushes[rank][number]
+            for rank in sorted(self._gradient_pushes)
+            for number in sorted(self._gradient_pushes[rank])
         ]
-        self._brought.clear()
+        self._gradient_pushes.clear()
         rows, sums = sum_duplicates(
             np.concatenate([each.rows for each in pieces]),
             np.concatenate([each.gradients for each in pieces]),
@@ -177,8 +181,8 @@ class Embeddings:
     def __init__(self, shard: Shard, folder: Path | None = None) -> None:
         self._shard, self._folder = shard, folder
         self._lock = threading.Lock()
-        self._learning: dict[tuple[str, str], Learning] = {}
-        self._rows: dict[tuple[str, str], Rows] = {}
+        self._learning: dict[tuple[str, str], EmbeddingService] = {}
+        self._rows: dict[tuple[str, str], ShardRows] = {}
         for path, kept in self._kept():
             nodes = shard.rows[kept.node_type, "ids"]
             made = open_embedding(path, len(nodes.values), kept.spec)
@@ -220,11 +224,11 @@ class Embeddings:
                 partial.replace(path / _FILE)
             self._add(node_type, column, nodes.first, made)
 
-    def rows(self, node_type: str, column: str) -> Rows | None:
+    def rows(self, node_type: str, column: str) -> ShardRows | None:
         """Rows of an embedding, or of its optimizer's state (`NAME.state0`), to be read."""
         return self._rows.get((node_type, column))
 
-    def learning(self, node_type: str, column: str) -> Learning:
+    def learning(self, node_type: str, column: str) -> EmbeddingService:
         """An embedding, to be changed.
 
         Raises:
@@ -243,10 +247,10 @@ class Embeddings:
             each.close()
 
     def _add(self, node_type: str, column: str, first: int, embedding: Embedding) -> None:
-        self._learning[node_type, column] = Learning(embedding)
-        self._rows[node_type, column] = Rows(first, embedding.values, "float32")
+        self._learning[node_type, column] = EmbeddingService(embedding)
+        self._rows[node_type, column] = ShardRows(first, embedding.values, "float32")
         for number, state in enumerate(embedding.states):
-            self._rows[node_type, f"{column}.state{number}"] = Rows(first, state, "float32")
+            self._rows[node_type, f"{column}.state{number}"] = ShardRows(first, state, "float32")
 
     def _kept(self) -> Iterator[tuple[Path, _Kept]]:
         """Those that were made as a whole, in the order in which they were."""

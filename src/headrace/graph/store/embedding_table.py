@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from headrace.core.values import Value
-from headrace.graph.store.write_ahead_log import Change, Journal
+from headrace.graph.store.write_ahead_log import Change, WriteAheadLog
 
 COLUMN = r"[A-Za-z_][A-Za-z0-9_\-]{0,99}"
 """What an embedding may be called: its files and its optimizer's state have names made of that."""
@@ -96,7 +96,10 @@ class Embedding:
     """
 
     def __init__(
-        self, spec: EmbeddingSpec, arrays: Sequence[np.ndarray], journal: Journal | None = None
+        self,
+        spec: EmbeddingSpec,
+        arrays: Sequence[np.ndarray],
+        journal: WriteAheadLog | None = None,
     ) -> None:
         self.spec = spec
         self.values, self.states = arrays[0], tuple(arrays[1:])
@@ -168,14 +171,14 @@ def make_embedding(folder: Path | None, originals: np.ndarray, spec: EmbeddingSp
         arrays[0][start : start + len(ids)] = unit * np.float32(bound)
     if folder is None:
         return Embedding(spec, arrays)
-    journal = Journal(folder)
+    journal = WriteAheadLog(folder)
     journal.clear()
     return Embedding(spec, arrays, journal)
 
 
 def open_embedding(folder: Path, num_rows: int, spec: EmbeddingSpec) -> Embedding:
     """The embedding that was made in a folder, as it is after the last change that was noted."""
-    return Embedding(spec, _arrays(folder, (num_rows, spec.dim), spec, "r+"), Journal(folder))
+    return Embedding(spec, _arrays(folder, (num_rows, spec.dim), spec, "r+"), WriteAheadLog(folder))
 
 
 def _arrays(

@@ -8,18 +8,18 @@ from concurrent.futures import Future
 import numpy as np
 
 from headrace.core.errors import HeadraceError
-from headrace.graph.store.service import Operations
+from headrace.graph.store.service import StoreService
 from headrace.rpc.framing import Fields, Message
 
 
-class DirectChannel:
+class InProcessChannel:
     """A `Channel` without a connection.
 
     Args:
         operations: Who answers.
     """
 
-    def __init__(self, operations: Operations) -> None:
+    def __init__(self, operations: StoreService) -> None:
         self._operations = operations
 
     def ask(

@@ -18,7 +18,7 @@ _READ_BYTES = 1 << 20
 _MINCORE_BYTES = 1 << 30
 
 
-class Warmer:
+class PageCacheWarmer:
     """Reads files in order, in a thread of its own.
 
     Args:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.graph.store.embedding_service import Embeddings
-from headrace.graph.store.page_cache import Warmer
-from headrace.graph.store.service import Operations
+from headrace.graph.store.page_cache import PageCacheWarmer
+from headrace.graph.store.service import StoreService
 from headrace.graph.store.shard import Shard
 from headrace.rpc.credentials import Credentials
-from headrace.rpc.limits import Limits
+from headrace.rpc.limits import RpcLimits
 from headrace.rpc.server import RpcServer
 
 
@@ -34,16 +34,16 @@ class StoreServer(RpcServer):
         credentials: Credentials,
         host: str = "127.0.0.1",
         port: int = 0,
-        limits: Limits | None = None,
+        limits: RpcLimits | None = None,
         warm: bool = True,
         clock: Callable[[], float] | None = None,
         sockets: bool = False,
         embeddings: Embeddings | None = None,
     ) -> None:
-        limits = limits or Limits()
+        limits = limits or RpcLimits()
         files = [rows.file for rows in shard.rows.values() if rows.file is not None]
-        self._warmer = Warmer(files if warm else [])
-        operations = Operations(shard, limits, self._warmer, clock, embeddings)
+        self._warmer = PageCacheWarmer(files if warm else [])
+        operations = StoreService(shard, limits, self._warmer, clock, embeddings)
         operations.prepare()
         super().__init__(operations, credentials, host, port, limits, sockets)
         self._warmer.start()

@@ -14,17 +14,22 @@ from pydantic import ValidationError
 
 from headrace.core.errors import SpecError
 from headrace.graph.sampling.hop import EdgePart, HopRequest, Rule, hop_over
-from headrace.graph.store.embedding_service import MAX_PIECES, Brought, Embeddings, Learning
+from headrace.graph.store.embedding_service import (
+    MAX_PIECES,
+    Embeddings,
+    EmbeddingService,
+    GradientPush,
+)
 from headrace.graph.store.embedding_table import EmbeddingSpec
-from headrace.graph.store.page_cache import Warmer, anonymous_bytes, resident_bytes
-from headrace.graph.store.shard import Owner, Rows, Shard
+from headrace.graph.store.page_cache import PageCacheWarmer, anonymous_bytes, resident_bytes
+from headrace.graph.store.shard import Owner, Shard, ShardRows
 from headrace.rpc.framing import Fields, Message
-from headrace.rpc.limits import Limits
+from headrace.rpc.limits import RpcLimits
 
 _MAX_FANOUT = 1 << 20
 
 
-class Operations:
+class StoreService:
     """Answers requests about one part.
 
     Args:
@@ -38,8 +43,8 @@ class Operations:
     def __init__(
         self,
         shard: Shard,
-        limits: Limits,
-        warmer: Warmer | None = None,
+        limits: RpcLimits,
+        warmer: PageCacheWarmer | None = None,
         clock: Callable[[], float] | None = None,
         embeddings: Embeddings | None = None,
     ) -> None:
@@ -53,7 +58,7 @@ class Operations:
         self.offers: Fields = {}
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._operations: Mapping[str, Callable[[_Asked], tuple[Fields, tuple[np.ndarray, ...]]]]
+        self._operations: Mapping[str, Callable[[_Sampling], tuple[Fields, tuple[np.ndarray, ...]]]]
         self._operations = {
             "sample": self._sample,
             "gather": self._gather,
@@ -88,7 +93,7 @@ class Operations:
         Raises:
             SpecError: The request asks for something that is not there, or for too much.
         """
-        asked = _Asked(request)
+        asked = _Sampling(request)
         name = asked.text("op")
         if name not in self._operations:
             raise SpecError(
@@ -112,7 +117,7 @@ class Operations:
         if self._embeddings is not None:
             self._embeddings.close()
 
-    def _sample(self, asked: _Asked) -> tuple[Fields, tuple[np.ndarray, ...]]:
+    def _sample(self, asked: _Sampling) -> tuple[Fields, tuple[np.ndarray, ...]]:
         edge_type = asked.edge_type("edge_type")
         weight, time = asked.name("weight"), asked.name("time")
         for name in (weight, time):
@@ -138,7 +143,7 @@ class Operations:
         hop = hop_over([part], request)
         return {}, (hop.counts, hop.neighbours, hop.edges)
 
-    def _gather(self, asked: _Asked) -> tuple[Fields, tuple[np.ndarray, ...]]:
+    def _gather(self, asked: _Sampling) -> tuple[Fields, tuple[np.ndarray, ...]]:
         rows = self._rows(asked)
         has_dims = asked.flag("has_dims")
         asked.end(1 + has_dims)
@@ -154,7 +159,7 @@ class Operations:
         self._check_reply("rows", row_bytes * len(ids))
         return {"dtype": rows.dtype}, (take_rows(rows.values, ids - rows.first, dims),)
 
-    def _embed(self, asked: _Asked) -> tuple[Fields, tuple[np.ndarray, ...]]:
+    def _embed(self, asked: _Sampling) -> tuple[Fields, tuple[np.ndarray, ...]]:
         node_type, column, spec = asked.text("of"), asked.text("column"), asked.mapping("spec")
         asked.end(0)
         try:
@@ -168,7 +173,7 @@ class Operations:
         self._learnt().make(node_type, column, wanted)
         return {}, ()
 
-    def _push(self, asked: _Asked) -> tuple[Fields, tuple[np.ndarray, ...]]:
+    def _push(self, asked: _Sampling) -> tuple[Fields, tuple[np.ndarray, ...]]:
         learning, first = self._learning(asked)
         rank, number = asked.whole("rank", 0, 1 << 16), asked.whole("round", 1, 2**63)
         num_pieces = asked.whole("num_pieces", 1, MAX_PIECES)
@@ -178,12 +183,12 @@ class Operations:
         values = learning.embedding.values
         ids = asked.ids(0, first, len(values), self._limits.max_rows)
         gradients = asked.floats(1, (len(ids), *values.shape[1:]))
-        is_made = learning.bring(
-            Brought(rank, number, piece, num_pieces, has_any, lr, ids - first, gradients)
+        is_made = learning.push(
+            GradientPush(rank, number, piece, num_pieces, has_any, lr, ids - first, gradients)
         )
         return {"is_made": is_made, "num_steps": learning.embedding.num_steps}, ()
 
-    def _put(self, asked: _Asked) -> tuple[Fields, tuple[np.ndarray, ...]]:
+    def _put(self, asked: _Sampling) -> tuple[Fields, tuple[np.ndarray, ...]]:
         learning, first = self._learning(asked)
         num_steps = asked.whole("num_steps", 0, 2**63)
         asked.end(2 + learning.embedding.spec.num_states)
@@ -194,7 +199,7 @@ class Operations:
         learning.put(ids - first, arrays, num_steps)
         return {}, ()
 
-    def _learning(self, asked: _Asked) -> tuple[Learning, int]:
+    def _learning(self, asked: _Sampling) -> tuple[EmbeddingService, int]:
         """Learnable rows, and the id of the first."""
         node_type, column = asked.text("of"), asked.text("column")
         learnt = self._learnt()
@@ -207,7 +212,7 @@ class Operations:
             raise SpecError("this store has no learnable rows", "set embedding_folder")
         return self._embeddings
 
-    def _status(self, asked: _Asked) -> tuple[Fields, tuple[np.ndarray, ...]]:
+    def _status(self, asked: _Sampling) -> tuple[Fields, tuple[np.ndarray, ...]]:
         asked.end(0)
         features = [rows.values for rows in self._shard.rows.values() if rows.file is not None]
         resident = [resident_bytes(values) for values in features]
@@ -225,11 +230,11 @@ class Operations:
             "counts": counts,
         }, ()
 
-    def _ping(self, asked: _Asked) -> tuple[Fields, tuple[np.ndarray, ...]]:
+    def _ping(self, asked: _Sampling) -> tuple[Fields, tuple[np.ndarray, ...]]:
         asked.end(0)
         return self.offers, ()
 
-    def _rows(self, asked: _Asked) -> Rows:
+    def _rows(self, asked: _Sampling) -> ShardRows:
         owner, column = asked.owner("of"), asked.text("column")
         rows = self._shard.rows.get((owner, column))
         if rows is None and self._embeddings is not None and isinstance(owner, str):
@@ -250,7 +255,7 @@ class Operations:
             )
 
 
-class _Asked:
+class _Sampling:
     """A request's fields, taken one by one; what is left over is an error too."""
 
     def __init__(self, request: Message) -> None:

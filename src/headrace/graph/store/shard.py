@@ -19,7 +19,7 @@ Owner = str | EdgeType
 
 
 @dataclass(frozen=True)
-class Rows:
+class ShardRows:
     """A value per node or edge of the part.
 
     Attributes:
@@ -47,7 +47,7 @@ class Shard:
 
     part: int
     edges: Mapping[EdgeType, EdgePart] = field(default_factory=dict)
-    rows: Mapping[tuple[Owner, str], Rows] = field(default_factory=dict)
+    rows: Mapping[tuple[Owner, str], ShardRows] = field(default_factory=dict)
 
     def edges_by(
         self, edge_type: EdgeType, weight: str | None = None, time: str | None = None
@@ -114,14 +114,14 @@ def open_shard(graph: PartitionedGraph, part: int) -> Shard:
     own = graph.part(part)
     manifest = graph.manifest
     edges: dict[EdgeType, EdgePart] = {}
-    rows: dict[tuple[Owner, str], Rows] = {}
+    rows: dict[tuple[Owner, str], ShardRows] = {}
     for t, node in enumerate(manifest.nodes):
         originals, path = own.original_ids(node.name), node_path(part, t, "ids")
-        rows[node.name, "ids"] = Rows(
+        rows[node.name, "ids"] = ShardRows(
             own.start(node.name), originals, manifest.files[path].dtype, graph.folder / path
         )
         for column in node.columns:
-            rows[node.name, column.name] = Rows(
+            rows[node.name, column.name] = ShardRows(
                 own.start(node.name),
                 own.column(node.name, column.name),
                 column.dtype,
@@ -138,11 +138,11 @@ def open_shard(graph: PartitionedGraph, part: int) -> Shard:
         )
         edge_ids, path = own.edge_ids(edge.edge_type), edge_path(part, e, "ids")
         if edge_ids is not None:
-            rows[edge.edge_type, "ids"] = Rows(
+            rows[edge.edge_type, "ids"] = ShardRows(
                 edge.offsets[part], edge_ids, manifest.files[path].dtype, graph.folder / path
             )
         for column in edge.columns:
-            rows[edge.edge_type, column.name] = Rows(
+            rows[edge.edge_type, column.name] = ShardRows(
                 edge.offsets[part],
                 own.edge_column(edge.edge_type, column.name),
                 column.dtype,

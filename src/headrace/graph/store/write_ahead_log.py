@@ -37,7 +37,7 @@ class Change:
     arrays: Sequence[np.ndarray]
 
 
-class Journal:
+class WriteAheadLog:
     """The last changes of one embedding.
 
     Args:

@@ -11,7 +11,7 @@ from headrace.policies.lifecycle.events import Event
 from headrace.policies.lifecycle.state import Lifecycle
 from headrace.policies.recovery.deciding import Recovery
 from headrace.policies.recovery.events import Decision
-from headrace.runtime.cluster.placement_group import Slot
+from headrace.runtime.cluster.placement_group import TaskPlacement
 from headrace.runtime.run_dir.status import Status
 from headrace.training.checkpoint_files import Checkpoint
 
@@ -53,7 +53,7 @@ class Observer:
 class RunListener:
     """Is told what happens; does nothing with it. Whoever does must not take long."""
 
-    def began(self, plan: Plan, slots: Sequence[Slot]) -> None:
+    def began(self, plan: Plan, slots: Sequence[TaskPlacement]) -> None:
         """Tasks got their machines: at the start, and whenever a run goes on elsewhere."""
 
     def said(self, line: str) -> None:
@@ -84,7 +84,7 @@ class Listeners(RunListener):
     def __init__(self, listeners: Sequence[RunListener]) -> None:
         self._listeners = tuple(listeners)
 
-    def began(self, plan: Plan, slots: Sequence[Slot]) -> None:
+    def began(self, plan: Plan, slots: Sequence[TaskPlacement]) -> None:
         """Tasks got their machines."""
         for each in self._listeners:
             each.began(plan, slots)

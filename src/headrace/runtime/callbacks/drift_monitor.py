@@ -36,7 +36,7 @@ Measure = Callable[[], Mapping[str, Peak]]
 """Finds out what network cards carry at most, by machine; takes seconds."""
 
 
-class DriftWatch(RunListener):
+class DriftMonitor(RunListener):
     """Compares one attempt of a run with its plan; looks closer in a thread of its own.
 
     Args:
@@ -67,7 +67,7 @@ class DriftWatch(RunListener):
         self._iterations, self._rules = iterations, rules or Rules()
         self._windows = windows or Windows(plan)
         self._state: Drift | None = None
-        self._examination: Examination | None = None
+        self._examination: Replanner | None = None
         self._begin_s = time.monotonic()
         self._first_step_s: float | None = None
         self._num_epochs = self._num_batches = 0
@@ -114,11 +114,11 @@ class DriftWatch(RunListener):
         self._state, asked = look(self._state, window, now_s)
         if asked is not None and can_resume:
             self._say(f"{asked.why}: measuring the network and planning anew")
-            self._examination = Examination(self._plan, taken, asked, self._offsets(), self._rules)
+            self._examination = Replanner(self._plan, taken, asked, self._offsets(), self._rules)
             self._examination.begin(self._measure)
         return None
 
-    def _weigh(self, done: Examination, now_s: float) -> Drifted | None:
+    def _weigh(self, done: Replanner, now_s: float) -> Drifted | None:
         assert self._state is not None
         self._examination = None
         left, resume_s = self._num_left(done.asked.window.last + 1), self._resume_s()
@@ -159,7 +159,7 @@ class DriftWatch(RunListener):
         return first_s - self._begin_s + STOP_S
 
 
-class Examination:
+class Replanner:
     """Finds out what has changed, and plans for it.
 
     Args:

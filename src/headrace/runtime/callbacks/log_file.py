@@ -11,7 +11,7 @@ from pathlib import Path
 from headrace.core.plan import Plan
 from headrace.observability.levels import Level, Levels
 from headrace.runtime.callbacks.base import RunListener
-from headrace.runtime.cluster.placement_group import Slot
+from headrace.runtime.cluster.placement_group import TaskPlacement
 from headrace.runtime.run_dir.status import Status
 
 LOG = "log.jsonl"
@@ -21,7 +21,7 @@ DRIVER = "driver"
 """Whom lines belong to that no task printed."""
 
 
-class LogLines(RunListener):
+class LogFile(RunListener):
     """Writes `{"at_s", "task", "machine", "level", "text"}` for every line.
 
     Args:
@@ -35,7 +35,7 @@ class LogLines(RunListener):
         self._halves: dict[str, bytes] = {}
         self._levels: dict[str, Levels] = {}
 
-    def began(self, plan: Plan, slots: Sequence[Slot]) -> None:
+    def began(self, plan: Plan, slots: Sequence[TaskPlacement]) -> None:
         """Learn where tasks are."""
         self._machines |= {slot.task.name: slot.task.machine for slot in slots}
 

@@ -16,7 +16,7 @@ from headrace.observability.trackers import numbers_of
 from headrace.runtime.callbacks.base import RunListener
 from headrace.runtime.callbacks.progress import Progress
 from headrace.runtime.callbacks.work_totals import WorkTotals
-from headrace.runtime.cluster.placement_group import Slot
+from headrace.runtime.cluster.placement_group import TaskPlacement
 from headrace.runtime.run_dir.status import Status, TaskState
 
 Sink = Callable[[Metric, Labels, float], None]
@@ -38,7 +38,7 @@ class RunMetrics(RunListener):
     def __init__(self, sink: Sink, clock: Callable[[], float] = time.monotonic) -> None:
         self._sink, self._clock = sink, clock
         self._work = WorkTotals()
-        self._slots: dict[str, Slot] = {}
+        self._slots: dict[str, TaskPlacement] = {}
         self._first = ""
         self._progress: dict[str, Progress] = {}
         self._samples: dict[str, tuple[int, int]] = {}
@@ -52,7 +52,7 @@ class RunMetrics(RunListener):
         self._iteration_s: float | None = None
         self._next_s = 0.0
 
-    def began(self, plan: Plan, slots: Sequence[Slot]) -> None:
+    def began(self, plan: Plan, slots: Sequence[TaskPlacement]) -> None:
         """Learn where tasks are."""
         self._slots = {slot.task.name: slot for slot in slots}
         self._first = f"trainer{plan.placed.ring_order[0]}"

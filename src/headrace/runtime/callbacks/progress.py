@@ -12,7 +12,7 @@ TELL_EVERY_S = 10.0
 """How long a run says nothing; whoever watches shall not wait 15 s for a word."""
 
 
-class FirstBatch:
+class StartupWatch:
     """Says now and then what a run waits for, until the first batch has come.
 
     Args:

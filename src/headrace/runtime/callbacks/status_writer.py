@@ -29,8 +29,8 @@ from headrace.policies.recovery.events import Decision
 from headrace.profiling.trace_assembly import write_offsets
 from headrace.runtime.callbacks.base import Observer, RunListener, RunWatcher
 from headrace.runtime.callbacks.progress import Progress
-from headrace.runtime.cluster.placement_group import Slot
-from headrace.runtime.run_dir.run_dir import RunFolder, bring
+from headrace.runtime.cluster.placement_group import TaskPlacement
+from headrace.runtime.run_dir.run_dir import RunDirectory, push
 from headrace.runtime.run_dir.status import (
     Failure,
     MachineStatus,
@@ -72,7 +72,7 @@ class Story:
     last_decision: str = ""
 
 
-class Recorder(Observer):
+class StatusWriter(Observer):
     """Writes a run's folder, and tells whoever shows the run; one for each attempt.
 
     Args:
@@ -87,9 +87,9 @@ class Recorder(Observer):
 
     def __init__(
         self,
-        folder: RunFolder,
+        folder: RunDirectory,
         plan: Plan,
-        slots: Sequence[Slot],
+        slots: Sequence[TaskPlacement],
         watcher: RunWatcher,
         attempt: int = 1,
         listener: RunListener | None = None,
@@ -223,7 +223,7 @@ class Recorder(Observer):
     def kept(self, name: str, pieces: Iterator[bytes]) -> None:
         """The script has left a file."""
         try:
-            bring(self._folder.path, name, pieces)
+            push(self._folder.path, name, pieces)
         except SpecError as error:
             self.say(f"{name} stays behind: {error.problem}")
         except Exception as error:
@@ -283,7 +283,7 @@ class Recorder(Observer):
             return RunState.STARTING
         return RunState.RUNNING if state.phase is Phase.RUNNING else RunState.STOPPING
 
-    def _machine(self, slot: Slot) -> MachineStatus:
+    def _machine(self, slot: TaskPlacement) -> MachineStatus:
         rates = self._rates.get(slot.task.name)
         return MachineStatus(
             name=slot.task.machine,
@@ -292,7 +292,7 @@ class Recorder(Observer):
             nic_out_bytes_per_s=None if rates is None else rates[1],
         )
 
-    def _task(self, slot: Slot) -> TaskStatus:
+    def _task(self, slot: TaskPlacement) -> TaskStatus:
         name, state, seen = slot.task.name, self._state, self._seen.get(slot.task.name, {})
         stage = _STAGES[state.stages[name]] if state is not None else TaskState.WAITING
         if self._outcome is not None and stage is not TaskState.LOST:

@@ -21,7 +21,7 @@ _SERVER = "MLFLOW_TRACKING_URI"
 Work = Callable[[Tracker], None]
 
 
-class Tracking(RunListener):
+class Trackers(RunListener):
     """Tells trackers of a run; one that fails is left out, and the run goes on.
 
     Args:
@@ -39,7 +39,7 @@ class Tracking(RunListener):
         self._say, self._clock = say, clock
         self._num_reports = 0
         self._run: dict[str, float] = {}
-        self._lanes = [_Lane(tracker, say) for tracker in trackers]
+        self._lanes = [_Queue(tracker, say) for tracker in trackers]
 
     def start(self, run: str, config: Mapping[str, Any]) -> None:
         """A run begins, or goes on."""
@@ -79,7 +79,7 @@ class Tracking(RunListener):
             lane.put(work)
 
 
-class _Lane:
+class _Queue:
     """One tracker and the thread that tells it."""
 
     def __init__(self, tracker: Tracker, say: Callable[[str], None]) -> None:
@@ -122,7 +122,7 @@ def check_trackers(wanted: Sequence[str]) -> None:
 
 def make_tracking(
     wanted: Sequence[str], folder: Path, experiment: str, say: Callable[[str], None]
-) -> Tracking:
+) -> Trackers:
     """Tracking as `--track` wants it.
 
     Args:
@@ -135,7 +135,7 @@ def make_tracking(
     trackers = [make_tracker(each, folder, experiment, server) for each in wanted]
     for tracker in trackers:
         say(f"figures go to {tracker.name}, {tracker.where}")
-    return Tracking(trackers, say)
+    return Trackers(trackers, say)
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:

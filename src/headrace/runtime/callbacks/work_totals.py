@@ -10,7 +10,7 @@ from typing import Any
 from headrace.core.job import Sync
 from headrace.core.plan import Plan
 from headrace.profiling.trace_assembly import read_records, ring_bytes
-from headrace.runtime.cluster.placement_group import Slot
+from headrace.runtime.cluster.placement_group import TaskPlacement
 
 
 class WorkTotals:
@@ -32,7 +32,7 @@ class WorkTotals:
         self._followers: dict[str, str] = {}
         self._halves: dict[str, bytes] = {}
 
-    def place(self, plan: Plan, slots: Sequence[Slot]) -> None:
+    def place(self, plan: Plan, slots: Sequence[TaskPlacement]) -> None:
         """Learn where tasks are, and who follows whom in the ring."""
         self._machines = {slot.task.name: slot.task.machine for slot in slots}
         # With parameter servers trainers record how long they waited, but nothing goes round.

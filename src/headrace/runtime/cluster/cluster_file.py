@@ -18,7 +18,7 @@ _GIB, _MIB = 2.0**30, 2.0**20
 
 
 @dataclass(frozen=True)
-class Found:
+class DiscoveredNode:
     """A node of a Ray cluster.
 
     Attributes:
@@ -65,7 +65,7 @@ class Bandwidth:
     out_bytes_per_s: float
 
 
-def names_of(nodes: Sequence[Found]) -> list[str]:
+def names_of(nodes: Sequence[DiscoveredNode]) -> list[str]:
     """A name per machine: label `host`, else the host's name; with its address where two share it.
 
     `headrace run` finds the machines again by the same rule.
@@ -78,7 +78,7 @@ def names_of(nodes: Sequence[Found]) -> list[str]:
     ]
 
 
-def in_order(nodes: Sequence[Found]) -> list[Found]:
+def in_order(nodes: Sequence[DiscoveredNode]) -> list[DiscoveredNode]:
     """Nodes by name, numbers inside names by value: m2 before m10."""
     named = zip(names_of(nodes), nodes, strict=True)
     return [node for _, node in sorted(named, key=lambda each: _natural(each[0]))]
@@ -103,7 +103,7 @@ def tournament(num_players: int, max_rounds: int | None = None) -> Iterator[list
         circle = [circle[0], circle[-1], *circle[1:-1]]
 
 
-def cluster_of(nodes: Sequence[Found], bandwidths: Sequence[Bandwidth]) -> Cluster:
+def cluster_of(nodes: Sequence[DiscoveredNode], bandwidths: Sequence[Bandwidth]) -> Cluster:
     """The cluster that was found.
 
     Raises:

@@ -19,7 +19,7 @@ from headrace.policies.drift.figures import Peak
 from headrace.runtime.cluster import bandwidth_probe
 from headrace.runtime.cluster.cluster_file import (
     Bandwidth,
-    Found,
+    DiscoveredNode,
     cluster_of,
     in_order,
     names_of,
@@ -112,7 +112,9 @@ def measure_peaks(ray: Any, nodes: Sequence[Node], max_rounds: int = 3) -> dict[
     Raises:
         RunError: A machine does not answer.
     """
-    probes = _Probes(ray, [Found(node.node_id, node.machine, node.address) for node in nodes])
+    probes = _Probes(
+        ray, [DiscoveredNode(node.node_id, node.machine, node.address) for node in nodes]
+    )
     try:
         peaks = probes.peaks(max_rounds)
     finally:
@@ -123,7 +125,7 @@ def measure_peaks(ray: Any, nodes: Sequence[Node], max_rounds: int = 3) -> dict[
 class _Probes:
     """An actor on every node."""
 
-    def __init__(self, ray: Any, nodes: Sequence[Found]) -> None:
+    def __init__(self, ray: Any, nodes: Sequence[DiscoveredNode]) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         self._ray, self._nodes = ray, list(nodes)
@@ -144,7 +146,7 @@ class _Probes:
             self._ray.kill(actor)
         self._ray.cloudpickle.unregister_pickle_by_value(bandwidth_probe)
 
-    def facts(self) -> list[Found]:
+    def facts(self) -> list[DiscoveredNode]:
         """Ask every machine what it is."""
         asked = [actor.facts.remote() for actor in self._actors]
         for name, node, answer in zip(self._names, self._nodes, asked, strict=True):
@@ -239,8 +241,8 @@ class _Probes:
             raise RunError(f"{problem}: {reason}", "see `ray status` and Ray's logs") from None
 
 
-def _found(node: dict[str, Any]) -> Found:
-    return Found(
+def _found(node: dict[str, Any]) -> DiscoveredNode:
+    return DiscoveredNode(
         node_id=node["NodeID"],
         hostname=node["NodeManagerHostname"],
         address=node["NodeManagerAddress"],
@@ -249,11 +251,11 @@ def _found(node: dict[str, Any]) -> Found:
     )
 
 
-def _named(nodes: Sequence[Found]) -> list[tuple[str, Found]]:
+def _named(nodes: Sequence[DiscoveredNode]) -> list[tuple[str, DiscoveredNode]]:
     return list(zip(names_of(nodes), nodes, strict=True))
 
 
-def _of_link(node: Found, name: str) -> Bandwidth:
+def _of_link(node: DiscoveredNode, name: str) -> Bandwidth:
     if not node.link_bytes_per_s:
         raise SpecError(
             f"the network card of {name} ({node.address}) does not say how fast it is",

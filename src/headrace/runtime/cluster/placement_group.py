@@ -17,7 +17,7 @@ _TOUCH = 0.001
 
 
 @dataclass(frozen=True)
-class Slot:
+class TaskPlacement:
     """Where a task goes.
 
     Attributes:
@@ -33,7 +33,7 @@ class Slot:
     bundle: Mapping[str, float]
 
 
-def slots_of(plan: Plan, nodes: Sequence[Node]) -> tuple[Slot, ...]:
+def slots_of(plan: Plan, nodes: Sequence[Node]) -> tuple[TaskPlacement, ...]:
     """Where every task of a plan goes: stores, samplers, trainers, parameter servers.
 
     Args:
@@ -52,11 +52,11 @@ def slots_of(plan: Plan, nodes: Sequence[Node]) -> tuple[Slot, ...]:
     slots = []
     for role, index, name, m in named:
         bundle = ray_resources(job.demand(role)) or {f"node:{nodes[m].address}": _TOUCH}
-        slots.append(Slot(Task(name, role, nodes[m].machine), index, nodes[m], bundle))
+        slots.append(TaskPlacement(Task(name, role, nodes[m].machine), index, nodes[m], bundle))
     return tuple(slots)
 
 
-class Group:
+class TaskPlacementGroup:
     """The placement group of a run; it goes away with the process that made it.
 
     Args:
@@ -64,7 +64,7 @@ class Group:
         name: For people who look at the Ray cluster.
     """
 
-    def __init__(self, slots: Sequence[Slot], name: str) -> None:
+    def __init__(self, slots: Sequence[TaskPlacement], name: str) -> None:
         from ray.util.placement_group import placement_group
 
         self._slots = slots
@@ -102,7 +102,7 @@ class Group:
                     lacks[slot.task.name] = f"{amount:g} {name}, of which {there:g} are free"
         return lacks
 
-    def start(self, number: int, shell: type, *arguments: Any) -> Any:
+    def start(self, number: int, actor: type, *arguments: Any) -> Any:
         """Start the shell of a task in its bundle; a handle to it, before it is there."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -118,7 +118,7 @@ class Group:
         if "memory" in bundle:
             options["memory"] = bundle.pop("memory")
         # Nobody else needs a shell's results, and a dead one must not be waited for.
-        return ray.remote(shell).options(**options, resources=bundle).remote(*arguments)
+        return ray.remote(actor).options(**options, resources=bundle).remote(*arguments)
 
     def remove(self) -> None:
         """Give everything back."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from headrace.runtime.controller.worker_group import Calls
+from headrace.runtime.controller.worker_group import PendingActorCalls
 from headrace.training.checkpoint_files import Checkpoint, Sidecar, install, sidecar_of
 
 ASK_AGAIN = 3
@@ -25,7 +25,7 @@ Ask = Callable[[str, int], Any]
 """Asks for a piece of a file by name and offset; what a remote call returns."""
 
 
-class Collector:
+class CheckpointFetcher:
     """Fetches the newest checkpoint, one at a time; a newer one waits until that is done.
 
     Args:
@@ -36,7 +36,7 @@ class Collector:
     """
 
     def __init__(
-        self, folder: Path, calls: Calls, ask: Ask, tell: Callable[[Checkpoint], None]
+        self, folder: Path, calls: PendingActorCalls, ask: Ask, tell: Callable[[Checkpoint], None]
     ) -> None:
         self._folder, self._calls, self._ask, self._tell = folder, calls, ask, tell
         self._newest = -1

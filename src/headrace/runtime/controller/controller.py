@@ -35,16 +35,16 @@ from headrace.policies.lifecycle.events import (
 from headrace.policies.lifecycle.steps import begin, step
 from headrace.policies.recovery.events import MachinesJoined, Restart, Resume, Saved, TaskEnded
 from headrace.runtime.callbacks.base import Observer
-from headrace.runtime.callbacks.drift_monitor import DriftWatch
-from headrace.runtime.controller.checkpoint_fetch import Collector
+from headrace.runtime.callbacks.drift_monitor import DriftMonitor
+from headrace.runtime.controller.checkpoint_fetch import CheckpointFetcher
 from headrace.runtime.controller.code_archive import Script
-from headrace.runtime.controller.failure_handling import HeldFaults, Mender
-from headrace.runtime.controller.graph_shipping import Shipping, WantedFiles
+from headrace.runtime.controller.failure_handling import FailureHandler, FaultDebouncer
+from headrace.runtime.controller.graph_shipping import GraphShipping, WantedFiles
 from headrace.runtime.controller.health import Watch
-from headrace.runtime.controller.log_fetch import Reader
+from headrace.runtime.controller.log_fetch import LogReader
 from headrace.runtime.controller.signals import Interruption
-from headrace.runtime.controller.task_configs import Orders
-from headrace.runtime.controller.worker_group import Calls, Crew
+from headrace.runtime.controller.task_configs import TaskConfigs
+from headrace.runtime.controller.worker_group import PendingActorCalls, WorkerGroup
 from headrace.runtime.protocol.parameter_check import ParameterCheck
 from headrace.training.checkpoint_files import Checkpoint, hold, release
 
@@ -66,8 +66,8 @@ class Controller:
     """Drives one run from its start to its end.
 
     Args:
-        crew: Shells of all tasks.
-        orders: What to tell them.
+        worker_group: Actors of all tasks.
+        task_configs: What to tell them.
         files: What every machine needs of the graph.
         script: What trainers run.
         observer: Is told what happens.
@@ -80,38 +80,48 @@ class Controller:
 
     def __init__(
         self,
-        crew: Crew,
-        orders: Orders,
+        worker_group: WorkerGroup,
+        task_configs: TaskConfigs,
         files: Sequence[WantedFiles],
         script: Script,
         observer: Observer,
         checkpoints: Path,
-        mender: Mender,
+        mender: FailureHandler,
         there: Callable[[], frozenset[str]],
-        drift: DriftWatch | None = None,
+        drift: DriftMonitor | None = None,
         parameters: ParameterCheck | None = None,
     ) -> None:
-        self._crew, self._orders = crew, orders
+        self._worker_group, self._task_configs = worker_group, task_configs
         self._script, self._observer, self._mender = script, observer, mender
-        self._calls = Calls()
-        first = next(w for w, rank in orders.ranks.items() if rank == 0)
+        self._calls = PendingActorCalls()
+        first = next(w for w, rank in task_configs.ranks.items() if rank == 0)
         self._first, self._checkpoints = f"trainer{first}", checkpoints
         hold(checkpoints)
-        piece = partial(crew.piece, self._first)
-        self._collector = Collector(checkpoints, self._calls, piece, self._collected)
-        self._shipping = Shipping(files, crew, orders, self._calls, observer.say, self._tell)
+        piece = partial(worker_group.piece, self._first)
+        self._collector = CheckpointFetcher(checkpoints, self._calls, piece, self._collected)
+        self._shipping = GraphShipping(
+            files, worker_group, task_configs, self._calls, observer.say, self._tell
+        )
         take = {"log": observer.printed, "trace": observer.traced}
-        self._reader = Reader(self._calls, crew.shell, take)
+        self._reader = LogReader(self._calls, worker_group.actor, take)
         self._events: list[Event] = []
-        self._state, commands = begin(crew.tasks, time.monotonic())
+        self._state, commands = begin(worker_group.tasks, time.monotonic())
         self._polled: set[str] = set()
         self._next_poll_s = self._ticked_s = 0.0
         self._num_polls, self._was_late = 0, False
         self._kept: dict[str, tuple[str, ...]] = {}
-        self._held = HeldFaults()
+        self._held = FaultDebouncer()
         self._starts: dict[str, int] = {}
         self._watch = Watch(
-            crew, orders, self._calls, observer, mender, there, self._tell, drift, parameters
+            worker_group,
+            task_configs,
+            self._calls,
+            observer,
+            mender,
+            there,
+            self._tell,
+            drift,
+            parameters,
         )
         self._waiting_trainers: list[str] = []
         self._outcome: Outcome | None = None
@@ -129,9 +139,9 @@ class Controller:
             if interrupted.num_times > num_told:
                 num_told = interrupted.num_times
                 self._tell(Interrupted())
-            self._crew.look()
+            self._worker_group.look()
             for fault in self._held.release(time.monotonic(), not self._polled):
-                self._mend(fault)
+                self._handle_failure(fault)
             self._poll()
             if self._state.is_training:
                 self._watch.look(time.monotonic())
@@ -147,9 +157,9 @@ class Controller:
     def _tick(self) -> None:
         now_s = time.monotonic()
         is_late = now_s > self._ticked_s + _STALL_S
-        if is_late and not self._was_late and self._crew.is_placed:
+        if is_late and not self._was_late and self._worker_group.is_placed:
             # Nobody was silent: this process did not listen. Not so if it is always late.
-            self._tell(Heard(frozenset(self._crew.names)))
+            self._tell(Heard(frozenset(self._worker_group.names)))
         self._ticked_s, self._was_late = now_s, is_late
         self._tell(Tick())
 
@@ -167,9 +177,9 @@ class Controller:
                 if before.unverified and not self._state.unverified:
                     release(self._checkpoints)
                 if isinstance(event, Placed):
-                    self._observer.placed(self._crew.hellos)
+                    self._observer.placed(self._worker_group.hellos)
                 if self._state.phase is Phase.RUNNING and before.phase is not Phase.RUNNING:
-                    self._observer.synchronised(self._crew.clock_offsets())
+                    self._observer.synchronised(self._worker_group.clock_offsets())
                     self._watch.begin(time.monotonic())
                 self._obey(commands)
 
@@ -177,7 +187,7 @@ class Controller:
         for command in commands:
             match command:
                 case Place():
-                    self._crew.place(self._calls, self._tell)
+                    self._worker_group.place(self._calls, self._tell)
                 case Ship():
                     self._shipping.begin()
                 case Start(task):
@@ -192,34 +202,34 @@ class Controller:
     # --- tasks ------------------------------------------------------------------------------------
 
     def _start(self, name: str) -> None:
-        slot, shell = self._crew.slot(name), self._crew.shell(name)
-        machine = self._crew.machine(name)
-        keys = self._orders.keys(machine)
+        slot, actor = self._worker_group.slot(name), self._worker_group.actor(name)
+        machine = self._worker_group.machine(name)
+        keys = self._task_configs.keys(machine)
         if slot.task.role is Role.STORE:
-            self._ask(name, shell.start.remote(self._orders.store(machine), keys))
+            self._ask(name, actor.start.remote(self._task_configs.store(machine), keys))
         elif slot.task.role is Role.SAMPLER:
-            settings, seeds = self._orders.sampler(slot.index)
-            self._ask(name, shell.prepare.remote(settings, keys, seeds), is_ready=True)
+            settings, seeds = self._task_configs.sampler(slot.index)
+            self._ask(name, actor.prepare.remote(settings, keys, seeds), is_ready=True)
         elif slot.task.role is Role.SERVER:
-            self._ask(name, shell.start.remote(self._orders.server(slot.index), keys))
+            self._ask(name, actor.start.remote(self._task_configs.server(slot.index), keys))
         else:
             self._waiting_trainers.append(name)
             if len(self._waiting_trainers) == 1:
-                asked = self._crew.shell(self._first).free_port.remote()
+                asked = self._worker_group.actor(self._first).free_port.remote()
                 self._calls.ask(asked, self._start_trainers, self._failed(self._first))
 
     def _start_trainers(self, port: int) -> None:
         if self._state.phase is not Phase.TRAINERS:
             return
-        resume = self._orders.resume()
+        resume = self._task_configs.resume()
         for name in self._waiting_trainers:
-            slot = self._crew.slot(name)
-            context, seeds = self._orders.trainer(slot.index)
-            variables = self._orders.environment(slot.index, port, self._crew.gpus)
-            samplers = [self._crew.shell(sampler) for sampler in context["samplers"]]
-            started = self._crew.shell(name).start.remote(
+            slot = self._worker_group.slot(name)
+            context, seeds = self._task_configs.trainer(slot.index)
+            variables = self._task_configs.environment(slot.index, port, self._worker_group.gpus)
+            samplers = [self._worker_group.actor(sampler) for sampler in context["samplers"]]
+            started = self._worker_group.actor(name).start.remote(
                 context,
-                self._orders.keys(self._crew.machine(name)),
+                self._task_configs.keys(self._worker_group.machine(name)),
                 seeds,
                 variables,
                 list(self._script.command),
@@ -234,30 +244,30 @@ class Controller:
         self._calls.ask(ref, then, self._failed(name))
 
     def _failed(self, name: str) -> Any:
-        return lambda error: self._tell(self._crew.explain(name, error))
+        return lambda error: self._tell(self._worker_group.explain(name, error))
 
     def _stop(self, name: str, is_urgent: bool) -> None:
-        self._ask(name, self._crew.shell(name).stop.remote(is_urgent))
+        self._ask(name, self._worker_group.actor(name).stop.remote(is_urgent))
         self._next_poll_s = 0.0
 
     # --- looking ----------------------------------------------------------------------------------
 
     def _poll(self) -> None:
         now_s = time.monotonic()
-        if now_s < self._next_poll_s or not self._crew.is_placed:
+        if now_s < self._next_poll_s or not self._worker_group.is_placed:
             return
         is_calm = self._state.phase in (Phase.RUNNING, Phase.SHIPPING)
-        calm_s = max(_POLL_S, _POLL_S_PER_TASK * len(self._crew.names))
+        calm_s = max(_POLL_S, _POLL_S_PER_TASK * len(self._worker_group.names))
         # Whoever asked for a look at once wants to see all.
         sees_all = not is_calm or self._next_poll_s == 0.0 or self._num_polls % _OTHERS_EVERY == 0
         self._next_poll_s = now_s + (calm_s if is_calm else _FAST_POLL_S)
         self._num_polls += 1
-        for name in self._crew.names:
-            if not sees_all and self._crew.slot(name).task.role is not Role.TRAINER:
+        for name in self._worker_group.names:
+            if not sees_all and self._worker_group.slot(name).task.role is not Role.TRAINER:
                 continue
-            if name not in self._polled and not self._crew.is_lost(name):
+            if name not in self._polled and not self._worker_group.is_lost(name):
                 self._polled.add(name)
-                ref = self._crew.shell(name).state.remote()
+                ref = self._worker_group.actor(name).state.remote()
                 self._calls.ask(ref, self._looked(name), self._unseen(name))
 
     def _looked(self, name: str) -> Any:
@@ -286,7 +296,7 @@ class Controller:
         said = "" if state["code"] in (-signal.SIGKILL, -signal.SIGTERM) else state["said"]
         ended = Ended(name, state["code"], state["how"], said)
         is_stopping = self._state.phase in (Phase.STOPPING, Phase.ENDED)
-        role = self._crew.slot(name).task.role
+        role = self._worker_group.slot(name).task.role
         if is_stopping or (not ended.code and role is not Role.STORE):
             self._tell(ended)
         elif role is Role.SAMPLER and self._mends:
@@ -304,7 +314,7 @@ class Controller:
         if num <= self._starts.get(name, 0) or not self._mends:
             return
         self._starts[name] = num
-        task, why = self._crew.slot(name).task, state.get("why") or "was lost"
+        task, why = self._worker_group.slot(name).task, state.get("why") or "was lost"
         decision = self._mender.take(TaskEnded(task, -1, why, can_restart=True))
         if not isinstance(decision, Restart):
             self._tell(Ended(name, -1, why))
@@ -312,11 +322,11 @@ class Controller:
     def _note_ports(self, name: str, state: Mapping[str, Any]) -> bool:
         """Know where a task listens; whether it does."""
         if state.get("port") is not None:
-            self._orders.note_server_port(self._crew.slot(name).index, state["port"])
+            self._task_configs.note_server_port(self._worker_group.slot(name).index, state["port"])
             return True
         if state.get("ports") is not None:
             ports = {int(part): port for part, port in state["ports"].items()}
-            self._orders.note_ports(self._crew.machine(name), ports)
+            self._task_configs.note_ports(self._worker_group.machine(name), ports)
             return True
         return False
 
@@ -328,8 +338,8 @@ class Controller:
     def _unseen(self, name: str) -> Any:
         def failed(error: Exception) -> None:
             self._polled.discard(name)
-            if not self._crew.is_passing(error):
-                event = self._crew.explain(name, error)
+            if not self._worker_group.is_passing(error):
+                event = self._worker_group.explain(name, error)
                 if isinstance(event, Lost) and name == event.name:
                     # Others of its machine may be gone too, and then the machine is.
                     self._hold(event)
@@ -344,17 +354,17 @@ class Controller:
     def _mends(self) -> bool:
         return self._state.phase is Phase.RUNNING and self._mender.state.limits.restarts > 0
 
-    def _mend(self, fault: Ended | Lost) -> None:
+    def _handle_failure(self, fault: Ended | Lost) -> None:
         """Do at once what can be done while all others wait; the lifecycle hears of all else."""
         if isinstance(fault, Ended) and self._mends:
-            slot = self._crew.slot(fault.task)
+            slot = self._worker_group.slot(fault.task)
             if slot.task.role is Role.STORE:
                 event = TaskEnded(slot.task, fault.code, fault.how, can_restart=True)
                 if isinstance(self._mender.take(event), Restart):
-                    self._ask(fault.task, self._crew.shell(fault.task).restart.remote())
+                    self._ask(fault.task, self._worker_group.actor(fault.task).restart.remote())
                     return
         if isinstance(fault, Lost):
-            fault = self._crew.judge(fault)
+            fault = self._worker_group.judge(fault)
         self._tell(fault)
 
     def _collected(self, checkpoint: Checkpoint) -> None:
@@ -369,21 +379,21 @@ class Controller:
     # --- the end ----------------------------------------------------------------------------------
 
     def _finish(self, outcome: Outcome) -> None:
-        lost = [name for name in self._crew.names if self._crew.is_lost(name)]
+        lost = [name for name in self._worker_group.names if self._worker_group.is_lost(name)]
         ending_s = _ENDING_S if lost or isinstance(outcome.fault, Lost) else _CALM_ENDING_S
         end_s = time.monotonic() + ending_s
         while (self._reader.is_busy or self._polled) and time.monotonic() < end_s:
             self._calls.collect(_LOOK_S)
-        self._bring_home()
+        self._fetch()
         if isinstance(outcome.fault, Ended | Lost):
             # Whoever was with a machine that is gone has often failed before its shells are missed.
-            outcome = replace(outcome, fault=self._crew.judge(outcome.fault))
-        self._crew.close(ending_s)
+            outcome = replace(outcome, fault=self._worker_group.judge(outcome.fault))
+        self._worker_group.close(ending_s)
         self._outcome = outcome
 
-    def _bring_home(self) -> None:
+    def _fetch(self) -> None:
         """Fetch what the first trainer has left, if it is there."""
-        if self._crew.is_lost(self._first):
+        if self._worker_group.is_lost(self._first):
             return
         if self._collector.is_busy:
             self._observer.say("waiting for the newest checkpoint to arrive")
@@ -391,4 +401,4 @@ class Controller:
             self._observer.say(f"{self._first} does not answer: its last files stay behind")
             return
         for name in self._kept.get(self._first, ()):
-            self._observer.kept(name, self._crew.pieces(self._first, name))
+            self._observer.kept(name, self._worker_group.pieces(self._first, name))

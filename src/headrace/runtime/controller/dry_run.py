@@ -10,7 +10,7 @@ from headrace.runtime.cluster.placement_group import slots_of
 from headrace.runtime.controller.code_archive import pack
 from headrace.runtime.controller.graph_shipping import WantedFiles, wanted_files
 from headrace.runtime.controller.run import ClusterRun, check, connected
-from headrace.runtime.workers.graph_cache import GraphFiles
+from headrace.runtime.workers.graph_cache import GraphCache
 
 _LOOK_S = 60.0
 
@@ -110,4 +110,4 @@ def _look(
 def _look_here(
     cache: str | None, given: str, fingerprint: str, files: dict[str, int]
 ) -> dict[str, Any]:
-    return GraphFiles(cache).look(given, fingerprint, files)
+    return GraphCache(cache).look(given, fingerprint, files)

@@ -29,7 +29,7 @@ _WORDS = 160
 Tell = Callable[[Recovery, Decision], None]
 
 
-class Mender:
+class FailureHandler:
     """Asks the policy what to do about faults, in all attempts of a run.
 
     Args:
@@ -83,7 +83,7 @@ def event_of(fault: Ended | Lost | Regroup, tasks: tuple[Task, ...]) -> Event:
     raise AssertionError("who regroups has decided what to do")
 
 
-class HeldFaults:
+class FaultDebouncer:
     """Keeps faults for a moment, so that the one that came first is told first."""
 
     def __init__(self) -> None:

@@ -13,8 +13,8 @@ from headrace.core.plan import Plan
 from headrace.graph.format.manifest import MANIFEST, Manifest, load_manifest
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.policies.lifecycle.events import Event, Failed, Shipped, Waits
-from headrace.runtime.controller.task_configs import Orders
-from headrace.runtime.controller.worker_group import Calls, Crew
+from headrace.runtime.controller.task_configs import TaskConfigs
+from headrace.runtime.controller.worker_group import PendingActorCalls, WorkerGroup
 from headrace.runtime.workers.graph_cache import fingerprint_of
 
 PIECE_BYTES = 4 << 20
@@ -72,7 +72,7 @@ class Shipment:
 
     Args:
         wanted: What that is.
-        shell: Of the machine's store.
+        actor: Of the machine's store.
         calls: To make calls with.
         on_step: Told how far it is.
         on_end: Given the graph's folder on the machine, and how many bytes were shipped.
@@ -82,18 +82,18 @@ class Shipment:
     def __init__(
         self,
         wanted: WantedFiles,
-        shell: Any,
-        calls: Calls,
+        actor: Any,
+        calls: PendingActorCalls,
         on_step: Callable[[str], None],
         on_end: Callable[[str, int], None],
         on_failure: Callable[[str | Exception], None],
     ) -> None:
-        self._wanted, self._shell, self._calls = wanted, shell, calls
+        self._wanted, self._actor, self._calls = wanted, actor, calls
         self._on_step, self._on_end, self._on_failure = on_step, on_end, on_failure
         self._pieces: list[tuple[str, int]] = []
         self._names: list[str] = []
         self._sent_bytes = self._total_bytes = self._under_way = 0
-        asked = shell.find_graph.remote(str(wanted.folder), wanted.fingerprint, wanted.sizes)
+        asked = actor.find_graph.remote(str(wanted.folder), wanted.fingerprint, wanted.sizes)
         calls.ask(asked, self._found, on_failure)
 
     def _found(self, found: dict[str, Any]) -> None:
@@ -125,7 +125,7 @@ class Shipment:
                 self._on_failure(f"{self._wanted.folder / name} cannot be read: {error.strerror}")
                 return
             self._under_way += 1
-            taken = self._shell.take.remote(name, offset, piece)
+            taken = self._actor.take.remote(name, offset, piece)
             self._calls.ask(taken, partial(self._sent, len(piece)), self._on_failure)
 
     def _sent(self, num_bytes: int, _: object) -> None:
@@ -136,7 +136,7 @@ class Shipment:
         self._send()
         if not self._pieces and not self._under_way:
             checksums = {name: self._wanted.checksums[name] for name in self._names}
-            self._calls.ask(self._shell.seal.remote(checksums), self._sealed, self._on_failure)
+            self._calls.ask(self._actor.seal.remote(checksums), self._sealed, self._on_failure)
 
     def _sealed(self, sealed: dict[str, Any]) -> None:
         if "error" in sealed:
@@ -145,13 +145,13 @@ class Shipment:
             self._on_end(sealed["folder"], self._total_bytes)
 
 
-class Shipping:
+class GraphShipping:
     """Brings every machine what it needs.
 
     Args:
         files: What that is.
-        crew: Shells of all tasks.
-        orders: Told where the graph is on every machine.
+        worker_group: Actors of all tasks.
+        task_configs: Told where the graph is on every machine.
         calls: To make calls with.
         say: Told what the user should know.
         tell: Told how it goes.
@@ -160,13 +160,13 @@ class Shipping:
     def __init__(
         self,
         files: Sequence[WantedFiles],
-        crew: Crew,
-        orders: Orders,
-        calls: Calls,
+        worker_group: WorkerGroup,
+        task_configs: TaskConfigs,
+        calls: PendingActorCalls,
         say: Callable[[str], None],
         tell: Callable[[Event], None],
     ) -> None:
-        self._files, self._crew, self._orders = files, crew, orders
+        self._files, self._worker_group, self._task_configs = files, worker_group, task_configs
         self._calls, self._say, self._tell = calls, say, tell
         self._num_shipped = 0
 
@@ -176,7 +176,7 @@ class Shipping:
             name = f"store{machine}"
             Shipment(
                 wanted,
-                self._crew.shell(name),
+                self._worker_group.actor(name),
                 self._calls,
                 partial(self._wait, name),
                 partial(self._end, machine),
@@ -187,9 +187,9 @@ class Shipping:
         self._tell(Waits(name, words))
 
     def _end(self, machine: int, folder: str, shipped_bytes: int) -> None:
-        self._orders.note_folder(machine, folder)
+        self._task_configs.note_folder(machine, folder)
         if shipped_bytes:
-            where = self._crew.slot(f"store{machine}").task.machine
+            where = self._worker_group.slot(f"store{machine}").task.machine
             self._say(f"{where} got {shipped_bytes / _MB:.1f} MB of the graph in {folder}")
         self._num_shipped += 1
         if self._num_shipped == len(self._files):
@@ -197,7 +197,9 @@ class Shipping:
 
     def _fail(self, name: str, error: str | Exception) -> None:
         if isinstance(error, Exception):
-            self._tell(self._crew.explain(name, error))
+            self._tell(self._worker_group.explain(name, error))
         else:
-            problem = f"the graph does not get to {self._crew.slot(name).task.machine}: {error}"
+            problem = (
+                f"the graph does not get to {self._worker_group.slot(name).task.machine}: {error}"
+            )
             self._tell(Failed(problem, "put the graph there, or make room"))

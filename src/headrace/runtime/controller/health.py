@@ -12,10 +12,10 @@ from headrace.policies.lifecycle.events import Event, Failed, Lost, Regroup, Tas
 from headrace.policies.recovery.events import MachinesJoined, Resume, Stepped
 from headrace.policies.recovery.stalls import Stall, accuse, describe, look
 from headrace.runtime.callbacks.base import Observer
-from headrace.runtime.callbacks.drift_monitor import DriftWatch
-from headrace.runtime.controller.failure_handling import Mender
-from headrace.runtime.controller.task_configs import Orders
-from headrace.runtime.controller.worker_group import Calls, Crew
+from headrace.runtime.callbacks.drift_monitor import DriftMonitor
+from headrace.runtime.controller.failure_handling import FailureHandler
+from headrace.runtime.controller.task_configs import TaskConfigs
+from headrace.runtime.controller.worker_group import PendingActorCalls, WorkerGroup
 from headrace.runtime.protocol import finite_check
 from headrace.runtime.protocol.finite_check import FiniteCheck
 from headrace.runtime.protocol.parameter_check import ParameterCheck
@@ -28,8 +28,8 @@ class Watch:
     """Says what a run waits for, lets machines look for a cut network, and asks for new machines.
 
     Args:
-        crew: Shells of all tasks.
-        orders: Know where stores listen.
+        worker_group: Actors of all tasks.
+        task_configs: Know where stores listen.
         calls: To ask shells with.
         observer: Is told what is seen.
         mender: Is told of steps, and of machines that have joined.
@@ -41,31 +41,31 @@ class Watch:
 
     def __init__(
         self,
-        crew: Crew,
-        orders: Orders,
-        calls: Calls,
+        worker_group: WorkerGroup,
+        task_configs: TaskConfigs,
+        calls: PendingActorCalls,
         observer: Observer,
-        mender: Mender,
+        mender: FailureHandler,
         there: Callable[[], frozenset[str]],
         tell: Callable[[Event], None],
-        drift: DriftWatch | None = None,
+        drift: DriftMonitor | None = None,
         parameters: ParameterCheck | None = None,
     ) -> None:
         self._drift, self._parameters, self._finite = drift, parameters, FiniteCheck()
-        self._crew, self._orders, self._calls = crew, orders, calls
+        self._worker_group, self._task_configs, self._calls = worker_group, task_configs, calls
         self._observer, self._mender, self._there, self._tell = observer, mender, there, tell
-        self._stalls = StallWatch(crew.tasks, 0.0)
+        self._stalls = StallDetector(worker_group.tasks, 0.0)
         self._next_join_s = 0.0
 
     def begin(self, now_s: float) -> None:
         """All tasks run from now on."""
-        self._stalls = StallWatch(self._crew.tasks, now_s)
+        self._stalls = StallDetector(self._worker_group.tasks, now_s)
 
     def see(self, name: str, state: Mapping[str, Any], now_s: float) -> None:
         """Take note of how a task is."""
         if self._stalls.see(name, state, now_s):
             self._mender.take(Stepped())
-        task = self._crew.slot(name).task
+        task = self._worker_group.slot(name).task
         if state.get("is_verified"):
             self._tell(Verified(name))
         if task.role is Role.STORE and state["code"] == DamagedGraphError.exit_code:
@@ -103,14 +103,14 @@ class Watch:
 
     def _probe(self) -> None:
         self._observer.say("machines try whether they reach each other")
-        stores = self._crew.stores
+        stores = self._worker_group.stores
         places = {
-            slot.task.machine: (slot.node.address, self._orders.some_port(slot.index))
+            slot.task.machine: (slot.node.address, self._task_configs.some_port(slot.index))
             for slot in stores
         }
-        probe = NetworkProbe(places, self._crew.home, self._observer.say, self._tell)
-        shells = {slot.task.machine: self._crew.shell(slot.task.name) for slot in stores}
-        probe.begin(self._calls, shells)
+        probe = PartitionProbe(places, self._worker_group.home, self._observer.say, self._tell)
+        actors = {slot.task.machine: self._worker_group.actor(slot.task.name) for slot in stores}
+        probe.begin(self._calls, actors)
 
 
 _MOVES = ("batches", "report", "checkpoint", "resumed")
@@ -120,7 +120,7 @@ _MOVES = ("batches", "report", "checkpoint", "resumed")
 _ANY_PORT = 1
 
 
-class StallWatch:
+class StallDetector:
     """Watches trainers of a run.
 
     Args:
@@ -189,7 +189,7 @@ class StallWatch:
         }
 
 
-class NetworkProbe:
+class PartitionProbe:
     """Lets all machines try whether they reach each other.
 
     Args:
@@ -211,17 +211,17 @@ class NetworkProbe:
         self._asked: set[str] = set()
         self._cuts: dict[tuple[str, str], str] = {}
 
-    def begin(self, calls: Calls, shells: Mapping[str, Any]) -> None:
+    def begin(self, calls: PendingActorCalls, actors: Mapping[str, Any]) -> None:
         """Ask all machines at once.
 
         Args:
             calls: Carry the answers.
-            shells: Of each machine's store.
+            actors: Of each machine's store.
         """
-        self._asked = set(shells)
-        for name, shell in shells.items():
+        self._asked = set(actors)
+        for name, actor in actors.items():
             others = {other: place for other, place in self._places.items() if other != name}
-            calls.ask(shell.reach.remote(others), self._answered(name), self._failed(name))
+            calls.ask(actor.reach.remote(others), self._answered(name), self._failed(name))
 
     def _answered(self, name: str) -> Callable[[dict[str, str]], None]:
         def then(unreachable: dict[str, str]) -> None:

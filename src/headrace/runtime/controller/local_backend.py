@@ -25,8 +25,8 @@ from headrace.graph.format.partitioned_graph import open_graph
 from headrace.graph.store.config import StoreConfig
 from headrace.rpc.credentials import Authority, Credentials, Secret
 from headrace.runtime.callbacks.base import RunWatcher
-from headrace.runtime.callbacks.progress import FirstBatch
-from headrace.runtime.callbacks.trackers import Tracking, check_trackers, make_tracking, settings_of
+from headrace.runtime.callbacks.progress import StartupWatch
+from headrace.runtime.callbacks.trackers import Trackers, check_trackers, make_tracking, settings_of
 from headrace.runtime.controller.signals import ENDING, signals_handled
 from headrace.runtime.protocol.run_context import CONTEXT_VARIABLE, RunContext
 from headrace.runtime.protocol.trainer_messages import Inbox
@@ -171,7 +171,7 @@ def _run(
         stack.callback(_end, trainer)
         watcher.say(f"trainer on {machine} runs {wanted.script} (process {trainer.pid})")
         reader = _read_lines(trainer.stdout, watcher)
-        first_batch = FirstBatch(time.monotonic())
+        first_batch = StartupWatch(time.monotonic())
         while not _has_ended(trainer):
             for message in inbox.receive(_LOOK_S):
                 first_batch.see(message)
@@ -342,7 +342,7 @@ def run_local_tracked(wanted: LocalRun, track: Sequence[str], watcher: RunWatche
 class _TrackedWatcher:
     """Whoever shows a run, while trackers hear what the script reports."""
 
-    def __init__(self, watcher: RunWatcher, tracking: Tracking) -> None:
+    def __init__(self, watcher: RunWatcher, tracking: Trackers) -> None:
         self.output = watcher.output
         self.say, self.show = watcher.say, watcher.show
         self._watcher, self._tracking = watcher, tracking

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.runtime.controller.worker_group import Calls
+from headrace.runtime.controller.worker_group import PendingActorCalls
 
 # Of a trace that can wait: a call takes 2 ms of two processes' time, whatever it carries.
 _PIECE_BYTES = 1 << 18
@@ -16,17 +16,19 @@ Take = Callable[[str, bytes], None]
 """Takes the name of a task, and bytes that follow those before."""
 
 
-class Reader:
+class LogReader:
     """Reads logs and traces of tasks from where it stopped, one piece of each at a time.
 
     Args:
         calls: Carry the pieces.
-        shell: Gives the handle of a task's shell.
+        actor: Gives the handle of a task's shell.
         take: Takes pieces of each kind: `log` and `trace`.
     """
 
-    def __init__(self, calls: Calls, shell: Callable[[str], Any], take: Mapping[str, Take]) -> None:
-        self._calls, self._shell, self._take = calls, shell, take
+    def __init__(
+        self, calls: PendingActorCalls, actor: Callable[[str], Any], take: Mapping[str, Take]
+    ) -> None:
+        self._calls, self._actor, self._take = calls, actor, take
         self._read: dict[tuple[str, str], int] = {}
         self._sizes: dict[tuple[str, str], int] = {}
         self._reading: set[tuple[str, str]] = set()
@@ -73,4 +75,4 @@ class Reader:
         def failed(error: Exception) -> None:
             self._reading.discard(key)
 
-        self._calls.ask(getattr(self._shell(task), what).remote(offset), then, failed)
+        self._calls.ask(getattr(self._actor(task), what).remote(offset), then, failed)

@@ -11,7 +11,7 @@ from headrace.core.plan import Plan
 from headrace.policies.lifecycle.events import Outcome, Task
 from headrace.policies.recovery.events import GiveUp, Resume, Settled
 from headrace.runtime.cluster.nodes import Node, find_nodes, nodes_there
-from headrace.runtime.controller.failure_handling import Mender
+from headrace.runtime.controller.failure_handling import FailureHandler
 from headrace.runtime.controller.signals import Interruption
 
 Attempt = Callable[[Plan], tuple[Outcome, tuple[Task, ...]]]
@@ -23,8 +23,8 @@ PlanFor = Callable[[frozenset[str]], Plan]
 
 def run_attempts(
     plan_for: PlanFor,
-    mender: Mender,
-    machines: Machines,
+    mender: FailureHandler,
+    machines: AvailableMachines,
     attempt: Attempt,
     interrupted: Interruption,
 ) -> Outcome:
@@ -65,7 +65,7 @@ def _given_up(outcome: Outcome, decision: GiveUp | None) -> Outcome:
     return replace(outcome, problem=f"{outcome.problem} ({because})") if because else outcome
 
 
-class Machines:
+class AvailableMachines:
     """Who of a plan's machines is there.
 
     A machine that was lost counts as there again only with another Ray node: Ray takes a while to

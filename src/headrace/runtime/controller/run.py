@@ -20,10 +20,10 @@ from headrace.policies.recovery.deciding import Recovery
 from headrace.policies.recovery.events import Decision, Limits
 from headrace.profiling.trace_assembly import read_offsets, trace_of_folder
 from headrace.runtime.callbacks.base import Listeners, RunListener, RunWatcher
-from headrace.runtime.callbacks.drift_monitor import DriftWatch
-from headrace.runtime.callbacks.log_file import LOG, LogLines
+from headrace.runtime.callbacks.drift_monitor import DriftMonitor
+from headrace.runtime.callbacks.log_file import LOG, LogFile
 from headrace.runtime.callbacks.metrics import RaySink, RunMetrics
-from headrace.runtime.callbacks.status_writer import Recorder, Story
+from headrace.runtime.callbacks.status_writer import StatusWriter, Story
 from headrace.runtime.callbacks.trackers import check_trackers, make_tracking, settings_of
 from headrace.runtime.cluster import connection
 from headrace.runtime.cluster.discovery import measure_peaks
@@ -32,15 +32,15 @@ from headrace.runtime.cluster.placement_group import slots_of
 from headrace.runtime.cluster.prometheus import endpoint_here
 from headrace.runtime.controller.code_archive import Script, pack
 from headrace.runtime.controller.controller import Controller
-from headrace.runtime.controller.failure_handling import Mender
+from headrace.runtime.controller.failure_handling import FailureHandler
 from headrace.runtime.controller.graph_shipping import wanted_files
-from headrace.runtime.controller.machines import Machines, run_attempts
+from headrace.runtime.controller.machines import AvailableMachines, run_attempts
 from headrace.runtime.controller.signals import Interruption, signals_set
-from headrace.runtime.controller.task_configs import PATIENCE_S, Orders
-from headrace.runtime.controller.worker_group import Crew
+from headrace.runtime.controller.task_configs import PATIENCE_S, TaskConfigs
+from headrace.runtime.controller.worker_group import WorkerGroup
 from headrace.runtime.protocol.parameter_check import ParameterCheck
 from headrace.runtime.run_dir.run_config import RunFile, Traffic
-from headrace.runtime.run_dir.run_dir import RunFolder, runs_folder
+from headrace.runtime.run_dir.run_dir import RunDirectory, runs_folder
 from headrace.runtime.traffic.coordinator import control_of
 from headrace.training.checkpoint_files import newest_whole
 
@@ -113,7 +113,7 @@ class ClusterRun:
     files: Mapping[str, str] = field(default_factory=dict)
 
 
-def resumed(folder: RunFolder, **changes: Any) -> ClusterRun:
+def resumed(folder: RunDirectory, **changes: Any) -> ClusterRun:
     """What it takes to go on with a run: what it was asked for, and its plan.
 
     Args:
@@ -158,7 +158,7 @@ def run_cluster(wanted: ClusterRun, watcher: RunWatcher) -> dict[str, Any]:
         ray = stack.enter_context(connected(wanted))
         # Again: Ray takes SIGTERM for itself.
         stack.enter_context(signals_set(interrupted))
-        machines = Machines(wanted.plan, ray.nodes)
+        machines = AvailableMachines(wanted.plan, ray.nodes)
         there = first_machines(wanted, machines)
         folder = stack.enter_context(_open(wanted))
         folder.plan.write_text(wanted.plan.to_text(indent=1), encoding="utf-8")
@@ -186,9 +186,9 @@ class _Run:
         wanted: ClusterRun,
         graph: PartitionedGraph,
         code: bytes,
-        folder: RunFolder,
+        folder: RunDirectory,
         watcher: RunWatcher,
-        machines: Machines,
+        machines: AvailableMachines,
         there: frozenset[str],
         interrupted: Interruption,
         ray: Any,
@@ -200,7 +200,7 @@ class _Run:
         self._script = Script(command, code)
         self._listener = listeners_of(wanted, folder, watcher.say)
         self._story = Story()
-        self._recorder: Recorder | None = None
+        self._recorder: StatusWriter | None = None
         self._traffic: list[dict[str, Any]] = []
         self._plan: Plan | None = None
         self._better: dict[frozenset[str], Plan] = {}
@@ -213,7 +213,7 @@ class _Run:
             has_stepped=newest is not None,
             saved=None if newest is None else newest.sidecar.iteration,
         )
-        self.mender = Mender(state, self._decided)
+        self.mender = FailureHandler(state, self._decided)
         if wanted.resume is not None and newest is None:
             watcher.say("there is no whole checkpoint: the run begins anew")
 
@@ -237,10 +237,10 @@ class _Run:
         slots, self._plan = slots_of(plan, nodes), plan
         drift = self._watch_drift(plan, nodes) if wanted.replan else None
         listener = self._listener if drift is None else Listeners([self._listener, drift])
-        self._recorder = recorder = Recorder(
+        self._recorder = recorder = StatusWriter(
             folder, plan, slots, self._watcher, number, listener, self._story
         )
-        orders = Orders(
+        task_configs = TaskConfigs(
             plan,
             nodes,
             self._graph,
@@ -255,10 +255,10 @@ class _Run:
             wanted.follows_script,
         )
         traffic = control_of(plan, recorder.say) if wanted.traffic == "plan" else None
-        crew = Crew(slots, f"{folder.run_id}-{number}", wanted.cache, traffic)
+        worker_group = WorkerGroup(slots, f"{folder.run_id}-{number}", wanted.cache, traffic)
         controller = Controller(
-            crew,
-            orders,
+            worker_group,
+            task_configs,
             wanted_files(plan, self._graph),
             self._script,
             recorder,
@@ -272,7 +272,7 @@ class _Run:
         if traffic is not None:
             self._traffic.append(traffic.figures())
             folder.append_event("traffic", **self._traffic[-1])
-        return outcome, crew.tasks
+        return outcome, worker_group.tasks
 
     def finish(self, outcome: Outcome) -> None:
         """Write the last status, and what was seen."""
@@ -296,7 +296,7 @@ class _Run:
         assert self._recorder is not None
         self._recorder.decided(state, decision)
 
-    def _watch_drift(self, plan: Plan, nodes: Sequence[Node]) -> DriftWatch:
+    def _watch_drift(self, plan: Plan, nodes: Sequence[Node]) -> DriftMonitor:
         machines = frozenset(node.machine for node in nodes)
 
         def adopt(better: Plan) -> None:
@@ -306,7 +306,7 @@ class _Run:
             assert self._recorder is not None
             self._recorder.say(line)
 
-        return DriftWatch(
+        return DriftMonitor(
             plan,
             partial(measure_peaks, self._ray, nodes),
             lambda: read_offsets(self._folder.path),
@@ -317,7 +317,7 @@ class _Run:
         )
 
 
-def first_machines(wanted: ClusterRun, machines: Machines) -> frozenset[str]:
+def first_machines(wanted: ClusterRun, machines: AvailableMachines) -> frozenset[str]:
     """Machines that a run begins with.
 
     Raises:
@@ -330,10 +330,10 @@ def first_machines(wanted: ClusterRun, machines: Machines) -> frozenset[str]:
     return there
 
 
-def _open(wanted: ClusterRun) -> RunFolder:
+def _open(wanted: ClusterRun) -> RunDirectory:
     if wanted.resume is not None:
-        return RunFolder(wanted.resume).reopen()
-    return RunFolder.create(runs_folder(wanted.runs), wanted.name or wanted.plan.job.name)
+        return RunDirectory(wanted.resume).reopen()
+    return RunDirectory.create(runs_folder(wanted.runs), wanted.name or wanted.plan.job.name)
 
 
 def _asked(wanted: ClusterRun) -> RunFile:
@@ -365,10 +365,12 @@ def check(wanted: ClusterRun) -> PartitionedGraph:
     return graph
 
 
-def listeners_of(wanted: ClusterRun, folder: RunFolder, say: Callable[[str], None]) -> RunListener:
+def listeners_of(
+    wanted: ClusterRun, folder: RunDirectory, say: Callable[[str], None]
+) -> RunListener:
     """Who hears of a run, beside the user: its log, Prometheus and trackers."""
     plan = wanted.plan
-    listeners: list[RunListener] = [LogLines(folder.path / LOG)]
+    listeners: list[RunListener] = [LogFile(folder.path / LOG)]
     endpoint = endpoint_here()
     if endpoint is not None:
         folder.append_event("metrics", endpoint=endpoint)

@@ -15,7 +15,11 @@ import numpy as np
 from headrace.core.job import Role
 from headrace.core.plan import Plan
 from headrace.graph.format.partitioned_graph import PartitionedGraph
-from headrace.graph.sampler_worker.seed_assignment import deal, divide_lanes, whole_shares
+from headrace.graph.sampler_worker.seed_assignment import (
+    assign_seeds,
+    divide_lanes,
+    whole_seed_counts,
+)
 from headrace.rpc.credentials import Authority, Credentials, Secret
 from headrace.runtime.cluster.nodes import Node
 from headrace.runtime.run_dir.temp_dirs import run_folder
@@ -31,7 +35,7 @@ _CERTIFICATE_LIFETIME = timedelta(days=30)
 
 
 @dataclass(frozen=True)
-class Dealt:
+class SeedAssignment:
     """Seeds of a job: its lanes, which a run keeps on whatever machines it goes on.
 
     Attributes:
@@ -43,10 +47,10 @@ class Dealt:
     ids: Mapping[str, Sequence[np.ndarray]]
 
     @classmethod
-    def of(cls, plan: Plan, graph: PartitionedGraph) -> Dealt:
+    def of(cls, plan: Plan, graph: PartitionedGraph) -> SeedAssignment:
         """Deal a graph's splits to the samplers of a plan."""
         mix = plan.seeds
-        shares = whole_shares(mix, plan.job.samplers_per_trainer)
+        shares = whole_seed_counts(mix, plan.job.samplers_per_trainer)
         ids: dict[str, Sequence[np.ndarray]] = {}
         for node in graph.manifest.nodes:
             if not node.splits:
@@ -56,7 +60,7 @@ class Dealt:
                     np.asarray(part.original_ids(node.name))[part.split(node.name, split)]
                     for part in map(graph.part, range(graph.num_parts))
                 ]
-                ids[split] = deal(parts, mix, shares, plan.seed)
+                ids[split] = assign_seeds(parts, mix, shares, plan.seed)
             # A job trains on nodes of one type.
             break
         return cls(shares, ids)
@@ -70,7 +74,7 @@ class Dealt:
         return digest.hexdigest()[:16]
 
 
-class Orders:
+class TaskConfigs:
     """Answers what to tell each task.
 
     Args:
@@ -83,8 +87,8 @@ class Orders:
         checkpoint_every: Steps between checkpoints; 0 for none.
         resume: Checkpoint to go on from; none to begin.
         began: The plan with which the run began, if it goes on with another: who took which seeds.
-        patience_s: How long stores and samplers that are lost are waited for, and replaced; 0 to
-            end with the first.
+        retry_budget_s: How long to wait for a lost store or sampler to be replaced; 0 to fail at
+            once.
         allow_nan: Whether losses and gradients may be infinite or not a number.
         follows_script: Whether the run ends at once if the script asks for another batch size.
     """
@@ -100,17 +104,17 @@ class Orders:
         checkpoint_every: int = 0,
         resume: Checkpoint | None = None,
         began: Plan | None = None,
-        patience_s: float = PATIENCE_S,
+        retry_budget_s: float = PATIENCE_S,
         allow_nan: bool = False,
         follows_script: bool = False,
     ) -> None:
         self._iterations = iterations
-        self._patience_s, self._allow_nan = patience_s, allow_nan
+        self._retry_budget_s, self._allow_nan = retry_budget_s, allow_nan
         self._follows_script = follows_script
         self._checkpoint_every, self._resume = checkpoint_every, resume
         self._plan, self._nodes, self._tls, self._config = plan, nodes, tls, config
-        self._dealt = Dealt.of(began or plan, graph)
-        self._lanes = divide_lanes(self._dealt.shares, len(plan.placed.samplers))
+        self._assignment = SeedAssignment.of(began or plan, graph)
+        self._lanes = divide_lanes(self._assignment.shares, len(plan.placed.samplers))
         self._keys = make_keys(nodes, tls)
         self._ports: dict[int, Mapping[int, int]] = {}
         self._server_ports: dict[int, int] = {}
@@ -159,7 +163,7 @@ class Orders:
         }
         own = self._lanes_of(sampler)
         return settings, {
-            split: [saved(ids[lane]) for lane in own] for split, ids in self._dealt.ids.items()
+            split: [saved(ids[lane]) for lane in own] for split, ids in self._assignment.ids.items()
         }
 
     def server(self, server: int) -> dict[str, Any]:
@@ -178,7 +182,7 @@ class Orders:
         own = range(trainer * per_trainer, (trainer + 1) * per_trainer)
         names = [f"sampler{trainer}.{i}" for i in range(per_trainer)]
         files = {}
-        for split, ids in self._dealt.ids.items():
+        for split, ids in self._assignment.ids.items():
             lanes = {name: self._lanes_of(s) for name, s in zip(names, own, strict=True)}
             lanes[f"trainer{trainer}"] = [lane for each in lanes.values() for lane in each]
             for name, taken in lanes.items():
@@ -190,7 +194,7 @@ class Orders:
             "own_stores": self._stores_for(machine, own=True),
             "servers": self._servers(),
             "tls": self._tls,
-            "patience_s": self._patience_s,
+            "retry_budget_s": self._retry_budget_s,
             "allow_nan": self._allow_nan,
             "follows_script": self._follows_script,
             "num_samplers": per_trainer,
@@ -200,13 +204,15 @@ class Orders:
             "iterations": self._iterations,
             "checkpoint_every": self._checkpoint_every,
             "plan": self._plan.fingerprint(),
-            "lanes": self._dealt.fingerprint(),
+            "lanes": self._assignment.fingerprint(),
             "samplers": names,
             "samplers_per_trainer": per_trainer,
             "window": job.window or _UNLIMITED_WINDOW,
             "lane_counts": self._lanes,
-            "shares": self._dealt.shares,
-            "counts": {split: [len(one) for one in ids] for split, ids in self._dealt.ids.items()},
+            "shares": self._assignment.shares,
+            "counts": {
+                split: [len(one) for one in ids] for split, ids in self._assignment.ids.items()
+            },
         }
         return context, files
 

@@ -13,18 +13,18 @@ from headrace.core.trace import ClockOffset
 from headrace.policies.lifecycle.events import Ended, Event, Failed, Lost, Placed, Task, Waits
 from headrace.prefork.identity import own_version
 from headrace.runtime.cluster.clock_sync import clock_offset
-from headrace.runtime.cluster.placement_group import Group, Slot
+from headrace.runtime.cluster.placement_group import TaskPlacement, TaskPlacementGroup
 from headrace.runtime.traffic.coordinator import TrafficControl
-from headrace.runtime.workers.parameter_server import ServerShell
-from headrace.runtime.workers.sampler import SamplerShell
-from headrace.runtime.workers.store import StoreShell
-from headrace.runtime.workers.trainer import TrainerShell
+from headrace.runtime.workers.parameter_server import ParameterServerActor
+from headrace.runtime.workers.sampler import SamplerActor
+from headrace.runtime.workers.store import StoreActor
+from headrace.runtime.workers.trainer import TrainerActor
 
-_SHELLS = {
-    Role.STORE: StoreShell,
-    Role.SAMPLER: SamplerShell,
-    Role.SERVER: ServerShell,
-    Role.TRAINER: TrainerShell,
+_ACTORS = {
+    Role.STORE: StoreActor,
+    Role.SAMPLER: SamplerActor,
+    Role.SERVER: ParameterServerActor,
+    Role.TRAINER: TrainerActor,
 }
 _LOOK_S = 0.1
 _ASK_S = 3.0
@@ -33,7 +33,7 @@ _NUM_PINGS = 8
 _PING_S = 2.0
 
 
-class Crew:
+class WorkerGroup:
     """All shells of one run.
 
     Args:
@@ -46,7 +46,7 @@ class Crew:
 
     def __init__(
         self,
-        slots: Sequence[Slot],
+        slots: Sequence[TaskPlacement],
         name: str,
         cache: str | None = None,
         traffic: TrafficControl | None = None,
@@ -55,13 +55,13 @@ class Crew:
         stores = {slot.node.node_id: slot.index for slot in slots if slot.task.role is Role.STORE}
         self._machines = {slot.task.name: stores[slot.node.node_id] for slot in slots}
         self._name, self._cache, self._traffic = name, cache, traffic
-        self._group: Group | None = None
-        self._shells: dict[str, Any] = {}
+        self._group: TaskPlacementGroup | None = None
+        self._actors: dict[str, Any] = {}
         self._hellos: dict[str, dict[str, Any]] = {}
         self._lost: set[str] = set()
-        self._calls = Calls()
+        self._calls = PendingActorCalls()
         self._tell: Callable[[Event], None] = lambda event: None
-        self._next_look_s = self._next_ask_s = 0.0
+        self._next_poll_s = self._next_ask_s = 0.0
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -87,16 +87,16 @@ class Crew:
             if slot.task.role is Role.TRAINER
         }
 
-    def slot(self, name: str) -> Slot:
+    def slot(self, name: str) -> TaskPlacement:
         """Where a task is."""
         return self._slots[name]
 
-    def shell(self, name: str) -> Any:
+    def actor(self, name: str) -> Any:
         """Handle of a task's shell."""
-        return self._shells[name]
+        return self._actors[name]
 
     @property
-    def stores(self) -> tuple[Slot, ...]:
+    def stores(self) -> tuple[TaskPlacement, ...]:
         """Where stores are: one on every machine."""
         return tuple(slot for slot in self._slots.values() if slot.task.role is Role.STORE)
 
@@ -114,10 +114,10 @@ class Crew:
 
         offsets = {}
         for slot in self.stores:
-            shell = self._shells[slot.task.name]
+            actor = self._actors[slot.task.name]
             with suppress(ray.exceptions.RayError):
                 offsets[slot.task.machine] = clock_offset(
-                    partial(_clock_of, shell), num_pings=_NUM_PINGS
+                    partial(_clock_of, actor), num_pings=_NUM_PINGS
                 )
         return offsets
 
@@ -139,31 +139,31 @@ class Crew:
         import ray
 
         offset = 0
-        while piece := ray.get(self._shells[task].output.remote(name, offset), timeout=_PIECE_S):
+        while piece := ray.get(self._actors[task].output.remote(name, offset), timeout=_PIECE_S):
             yield piece
             offset += len(piece)
 
     def piece(self, task: str, name: str, offset: int) -> Any:
-        """Ask for a piece of a file that a trainer's script has left; see `Calls`."""
-        return self._shells[task].output.remote(name, offset)
+        """Ask for a piece of a file that a trainer's script has left; see `PendingActorCalls`."""
+        return self._actors[task].output.remote(name, offset)
 
     def is_lost(self, name: str) -> bool:
         """Whether a task's shell is known to be gone."""
         return name in self._lost
 
-    def place(self, calls: Calls, tell: Callable[[Event], None]) -> None:
+    def place(self, calls: PendingActorCalls, tell: Callable[[Event], None]) -> None:
         """Ask Ray for a place for every task; `look` goes on from there."""
         self._calls, self._tell = calls, tell
-        self._group = Group(tuple(self._slots.values()), self._name)
+        self._group = TaskPlacementGroup(tuple(self._slots.values()), self._name)
         self._next_ask_s = time.monotonic() + _ASK_S
 
     def look(self) -> None:
         """Start shells as soon as they have their places."""
         if self._traffic is not None:
             self._traffic.look()
-        if self._group is None or self._shells or time.monotonic() < self._next_look_s:
+        if self._group is None or self._actors or time.monotonic() < self._next_poll_s:
             return
-        self._next_look_s = time.monotonic() + _LOOK_S
+        self._next_poll_s = time.monotonic() + _LOOK_S
         if not self._group.is_ready:
             if time.monotonic() >= self._next_ask_s:
                 self._next_ask_s = time.monotonic() + _ASK_S
@@ -175,12 +175,12 @@ class Crew:
             arguments = [name, slot.task.machine]
             if slot.task.role is Role.STORE and self._cache is not None:
                 arguments.append(self._cache.replace("{machine}", slot.task.machine))
-            shell = self._group.start(number, _SHELLS[slot.task.role], *arguments)
-            self._shells[name] = shell
+            actor = self._group.start(number, _ACTORS[slot.task.role], *arguments)
+            self._actors[name] = actor
             self._tell(Waits(name, "its shell"))
             self._calls.ask(
-                shell.hello.remote(),
-                partial(self._greet, name),
+                actor.hello.remote(),
+                partial(self._register, name),
                 partial(self._unwell, name),
             )
 
@@ -195,7 +195,7 @@ class Crew:
     def _unwell(self, name: str, error: Exception) -> None:
         self._tell(self.explain(name, error))
 
-    def _greet(self, name: str, hello: dict[str, Any]) -> None:
+    def _register(self, name: str, hello: dict[str, Any]) -> None:
         slot = self._slots[name]
         if hello["version"] != own_version():
             self._tell(
@@ -229,7 +229,7 @@ class Crew:
             folders = {name: self._hellos[name]["folder"] for name in beside}
             interface = self._hellos[store.task.name]["interface"] or ""
             order = self._traffic.order(store.task.machine, interface, folders, address, port)
-            self._shells[store.task.name].control_traffic.remote(order)
+            self._actors[store.task.name].control_traffic.remote(order)
 
     def is_passing(self, error: Exception) -> bool:
         """Whether a call may succeed when it is made again."""
@@ -278,12 +278,12 @@ class Crew:
             self._traffic.close()
         with suppress(Exception):
             there = self._hellos.keys() - self._lost
-            refs = [shell.close.remote() for name, shell in self._shells.items() if name in there]
+            refs = [actor.close.remote() for name, actor in self._actors.items() if name in there]
             if refs:
                 ray.wait(refs, num_returns=len(refs), timeout=timeout_s)
-        for shell in self._shells.values():
+        for actor in self._actors.values():
             with suppress(Exception):
-                ray.kill(shell)
+                ray.kill(actor)
         if self._group is not None:
             self._group.remove()
 
@@ -294,10 +294,10 @@ def _alive() -> set[str]:
     return {node["NodeID"] for node in ray.nodes() if node.get("Alive")}
 
 
-def _clock_of(shell: Any) -> float:
+def _clock_of(actor: Any) -> float:
     import ray
 
-    return float(ray.get(shell.clock.remote(), timeout=_PING_S))
+    return float(ray.get(actor.clock.remote(), timeout=_PING_S))
 
 
 def _first_line(error: Exception) -> str:
@@ -310,7 +310,7 @@ Then = Callable[[Any], None]
 OnError = Callable[[Exception], None]
 
 
-class Calls:
+class PendingActorCalls:
     """Collects answers as they come."""
 
     def __init__(self) -> None:

@@ -14,13 +14,13 @@ from pydantic import Field, ValidationError
 
 from headrace.core.errors import SpecError
 from headrace.core.values import Value
-from headrace.graph.sampler_worker.config import StoreAt
+from headrace.graph.sampler_worker.config import StoreAddress
 from headrace.graph.sampler_worker.seed_assignment import GlobalBatches
-from headrace.training.parameter_server.types import ServerAt
+from headrace.training.parameter_server.types import ServerAddress
 
 if TYPE_CHECKING:
     from headrace.rpc.credentials import Credentials
-    from headrace.rpc.reconnect import Patience
+    from headrace.rpc.reconnect import RetryBudget
 
 CONTEXT_VARIABLE = "HEADRACE_RUN"
 """Names the file."""
@@ -39,8 +39,8 @@ class RunContext(Value):
         servers: Parameter servers, each with a part of the model; none if trainers form a ring.
         credentials: File to talk to stores and servers with.
         tls: Whether they are asked over encrypted connections.
-        patience_s: How long to wait for stores and samplers that are lost, as somebody starts them
-            again; 0 if nobody does.
+        retry_budget_s: How long to wait for a lost store or sampler to be replaced; 0 to fail at
+            once.
         num_samplers: Processes that make batches for each loader that trains; 0 for none.
         log: File for messages of samplers.
         task: Name of the trainer.
@@ -72,12 +72,12 @@ class RunContext(Value):
     machine: str
     messages: Path
     parts: Path | None = None
-    stores: tuple[StoreAt, ...] = ()
-    own_stores: tuple[StoreAt, ...] = ()
-    servers: tuple[ServerAt, ...] = ()
+    stores: tuple[StoreAddress, ...] = ()
+    own_stores: tuple[StoreAddress, ...] = ()
+    servers: tuple[ServerAddress, ...] = ()
     credentials: Path | None = None
     tls: bool = False
-    patience_s: Annotated[float, Field(ge=0)] = 0.0
+    retry_budget_s: Annotated[float, Field(ge=0)] = 0.0
     num_samplers: Annotated[int, Field(ge=0)] = 0
     log: Path | None = None
     task: str = "trainer0"
@@ -134,14 +134,14 @@ class RunContext(Value):
         ids: np.ndarray = np.load(self.seeds / f"{split}-{task or self.task}.npy")
         return ids
 
-    def stores_of(self, folder: Path, with_own: bool = False) -> tuple[StoreAt, ...]:
+    def stores_of(self, folder: Path, with_own: bool = False) -> tuple[StoreAddress, ...]:
         """Stores of the graph in a folder; none if this run serves another graph."""
         if self.parts is None or folder.resolve() != self.parts.resolve():
             return ()
         return self.stores + (self.own_stores if with_own else ())
 
     def connect(
-        self, stores: tuple[StoreAt, ...], patience: Patience | None = None
+        self, stores: tuple[StoreAddress, ...], retry_budget: RetryBudget | None = None
     ) -> Mapping[int, Any]:
         """How to reach stores, by part; with patience if they are started again."""
         from headrace.graph.store.client import TIMEOUT_S, StoreClient
@@ -156,7 +156,7 @@ class RunContext(Value):
                 Address(at.task, at.machine, at.host, at.port),
                 credentials,
                 TIMEOUT_S,
-                patience,
+                retry_budget,
             )
             for at in stores
         }

@@ -101,7 +101,7 @@ def tell_waiting(run: RunContext, name: str, waits: bool) -> None:
     send(run.messages, {"kind": "waits", "for": name, "waits": waits})
 
 
-def tell_healing(run: RunContext, text: str) -> None:
+def notify_failover(run: RunContext, text: str) -> None:
     """Tell the run that something was lost and is mended: `{"kind": "healing", "text": ...}`."""
     send(run.messages, {"kind": "healing", "text": text})
 

@@ -52,7 +52,7 @@ def runs_folder(given: Path | None = None) -> Path:
     return given or Path(os.environ.get(RUNS_VARIABLE) or Path.home() / ".headrace" / "runs")
 
 
-class RunFolder:
+class RunDirectory:
     """The files of one run.
 
     Whoever drives a run makes its folder with `create` and closes it at the end; others find it
@@ -271,7 +271,7 @@ def list_runs(runs: Path) -> list[str]:
     return [name for _, name in sorted(found)]
 
 
-def find_run(runs: Path, wanted: str | None = None) -> RunFolder:
+def find_run(runs: Path, wanted: str | None = None) -> RunDirectory:
     """Find a run.
 
     Args:
@@ -284,7 +284,7 @@ def find_run(runs: Path, wanted: str | None = None) -> RunFolder:
     """
     known = list_runs(runs)
     if wanted and (Path(wanted) / _LOCK).is_file():
-        return RunFolder(Path(wanted).resolve())
+        return RunDirectory(Path(wanted).resolve())
     if not known:
         raise SpecError(
             f"there is no run in {runs}",
@@ -292,12 +292,12 @@ def find_run(runs: Path, wanted: str | None = None) -> RunFolder:
             f"with --runs or {RUNS_VARIABLE}",
         )
     if wanted is None or wanted == LATEST:
-        return RunFolder(runs / known[-1])
+        return RunDirectory(runs / known[-1])
     if wanted in known:
-        return RunFolder(runs / wanted)
+        return RunDirectory(runs / wanted)
     likely = [name for name in known if name.startswith(wanted)]
     if len(likely) == 1:
-        return RunFolder(runs / likely[0])
+        return RunDirectory(runs / likely[0])
     if likely:
         raise SpecError(
             f"{len(likely)} runs begin with {wanted!r}", f"choose one of {_some(likely)}"
@@ -311,7 +311,7 @@ def _claim(runs: Path, hidden: Path, base: str, job_name: str, now_s: float) -> 
     while True:
         path = runs / (base if number == 1 else f"{base}-{number}")
         first = Status(run_id=path.name, since_s=now_s, updated_s=now_s, job=job_name)
-        RunFolder(hidden).write_status(first)
+        RunDirectory(hidden).write_status(first)
         try:
             hidden.rename(path)
         except OSError:
@@ -355,7 +355,7 @@ _OWN = re.compile(
 )
 
 
-def bring(folder: Path, name: str, pieces: Iterable[bytes]) -> None:
+def push(folder: Path, name: str, pieces: Iterable[bytes]) -> None:
     """Write a file, whole or not at all.
 
     Args:

@@ -15,12 +15,12 @@ from typing import Any
 from headrace.core.errors import MissingExtraError
 from headrace.linux import htb
 from headrace.linux.netlink import Counters, Sockets
-from headrace.runtime.traffic.class_shares import Share
+from headrace.runtime.traffic.class_shares import ClassShare
 from headrace.runtime.traffic.connections import End, end_to
 from headrace.runtime.traffic.htb_tree import Tree, netlink_errors, shaped
 from headrace.runtime.traffic.marks import Marks
-from headrace.runtime.traffic.messages import Line, Said, greet
-from headrace.runtime.traffic.socket_owners import Finder
+from headrace.runtime.traffic.messages import Line, Said, register
+from headrace.runtime.traffic.socket_owners import SocketOwners
 
 _FIND_S = 0.5
 _CALM_FIND_S = 5.0
@@ -199,7 +199,7 @@ class Agent:
             self._tree.remove((own, host, peer))
         for number, prio, own, host, peer in said.get("add", ()):
             self._tree.add(number, prio, (own, host, peer))
-        shares = {number: Share(*rest) for number, *rest in said.get("shares", ())}
+        shares = {number: ClassShare(*rest) for number, *rest in said.get("shares", ())}
         self._num_changes += len(shares)
         self._tree.change(shares)
 
@@ -210,7 +210,7 @@ def serve(config: AgentConfig) -> None:
         sock = socket.create_connection((config.host, config.port), _GREETING_S)
         line = Line(sock)
         stack.callback(line.close)
-        greet(line, config.token.encode(), config.machine)
+        register(line, config.token.encode(), config.machine)
         # Whoever cannot even take a line in this time is as good as gone.
         sock.settimeout(_GREETING_S)
         tree = _shape(stack, config, line)
@@ -218,7 +218,7 @@ def serve(config: AgentConfig) -> None:
             return
         sockets = stack.enter_context(Sockets())
         files = {task: Path(name) for task, name in config.tasks.items()}
-        finder = Finder(files, sockets.connections)
+        finder = SocketOwners(files, sockets.connections)
         marks = Marks({task: Path(name) for task, name in config.marks.items()})
         stack.callback(marks.close)
         with suppress(EOFError, OSError):

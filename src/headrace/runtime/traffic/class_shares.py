@@ -36,7 +36,7 @@ def default_rate(nic_bytes_per_s: float) -> float:
 
 
 @dataclass(frozen=True)
-class Share:
+class ClassShare:
     """What a class of a flow is told.
 
     Attributes:
@@ -50,7 +50,7 @@ class Share:
     quantum_bytes: int = QUANTUM_BYTES
 
 
-def share_to(number: int, share: Share) -> tuple[int, ...]:
+def share_to(number: int, share: ClassShare) -> tuple[int, ...]:
     """A flow's share as it is sent."""
     rate, ceil = round(share.rate_bytes_per_s), round(share.ceil_bytes_per_s)
     return number, rate, ceil, share.quantum_bytes
@@ -61,7 +61,7 @@ def shares_of(
     paths: Mapping[int, float],
     given: Mapping[int, float],
     most: Mapping[int, float] | None = None,
-) -> dict[int, Share]:
+) -> dict[int, ClassShare]:
     """Share a card among flows that leave it; their rates are within what it can do.
 
     Args:
@@ -78,10 +78,10 @@ def shares_of(
     fitted = _fit(given, floors, nic - default_rate(nic) - idle * num_idle)
     least = min(fitted.values(), default=1.0)
     ceils = {number: min(path, limits.get(number, path)) for number, path in paths.items()}
-    shares = {number: Share(idle, max(idle, ceil)) for number, ceil in ceils.items()}
+    shares = {number: ClassShare(idle, max(idle, ceil)) for number, ceil in ceils.items()}
     for number, rate in fitted.items():
         quantum = round(QUANTUM_BYTES * min(rate / least, _MOST_QUANTA))
-        shares[number] = Share(rate, max(ceils[number], rate), quantum)
+        shares[number] = ClassShare(rate, max(ceils[number], rate), quantum)
     return shares
 
 
@@ -112,11 +112,11 @@ class Port:
 
     nic_bytes_per_s: float
     paths: dict[int, float] = field(default_factory=dict)
-    told: dict[int, Share] = field(default_factory=dict)
+    told: dict[int, ClassShare] = field(default_factory=dict)
 
     def change(
         self, given: Mapping[int, float], most: Mapping[int, float] | None = None
-    ) -> dict[int, Share]:
+    ) -> dict[int, ClassShare]:
         """What to tell anew; nothing as long as nobody would notice.
 
         Args:
@@ -142,7 +142,7 @@ class Port:
         return changed
 
 
-def _differ(one: Share, other: Share) -> float:
+def _differ(one: ClassShare, other: ClassShare) -> float:
     return max(
         abs(one.rate_bytes_per_s - other.rate_bytes_per_s),
         abs(one.ceil_bytes_per_s - other.ceil_bytes_per_s),

@@ -34,7 +34,7 @@ class Way:
     receiver: Address
 
 
-class Joiner:
+class ConnectionMatcher:
     """Knows all ends that were reported, and joins those of one connection."""
 
     def __init__(self) -> None:

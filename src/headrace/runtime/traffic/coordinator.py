@@ -16,7 +16,7 @@ from headrace.core.plan import Plan
 from headrace.runtime.traffic.flows import role_of
 from headrace.runtime.traffic.messages import Line, Said, welcome
 from headrace.runtime.traffic.policy_rates import BY_ITERATION, BY_KIND, UNSHAPED
-from headrace.runtime.traffic.rate_allocation import Decider
+from headrace.runtime.traffic.rate_allocation import RateAllocator
 
 # How often flows are looked at, and rates are decided at most. Classes borrow from each other in
 # between, so that little is lost; measured: each look of an agent takes 0.1 ms, a decision 1 ms.
@@ -50,7 +50,7 @@ class TrafficControl:
         self._lines: dict[str, Line] = {}
         self._words: SimpleQueue[str] = SimpleQueue()
         self._used: dict[str, Mapping[str, float]] = {}
-        self._decider = Decider(plan, self._tell)
+        self._decider = RateAllocator(plan, self._tell)
         self._ends = threading.Event()
         self._is_off = False
         self._cpu_s = 0.0

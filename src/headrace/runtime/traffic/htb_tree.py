@@ -11,7 +11,7 @@ from typing import Any
 from headrace.linux import htb
 from headrace.linux.htb import DEFAULT, FIRST_FREE, LAST_FREE, ROOT, TRUNK, HtbClass
 from headrace.linux.netlink import Classes, Counters
-from headrace.runtime.traffic.class_shares import DEFAULT_PRIO, Share, default_rate
+from headrace.runtime.traffic.class_shares import DEFAULT_PRIO, ClassShare, default_rate
 
 _IP = 0x0800
 _FIRST_FILTER = 0x80000001
@@ -79,7 +79,7 @@ class Tree:
             info = socket.htons(_IP) | 1 << 16
             self._route.tc("del-filter", None, self._index, handle, parent=ROOT, info=info)
 
-    def change(self, shares: Mapping[int, Share]) -> None:
+    def change(self, shares: Mapping[int, ClassShare]) -> None:
         """Give flows other shares."""
         self._classes.change(
             HtbClass(

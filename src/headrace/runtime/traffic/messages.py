@@ -81,7 +81,7 @@ class Line:
         self._socket.close()
 
 
-def greet(line: Line, token: bytes, machine: str) -> None:
+def register(line: Line, token: bytes, machine: str) -> None:
     """An agent's side of the beginning.
 
     Raises:

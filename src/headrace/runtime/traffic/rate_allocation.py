@@ -9,7 +9,7 @@ from typing import Any
 from headrace.core.plan import Plan
 from headrace.policies.flow import FAIR, FLOW_POLICIES, Flow
 from headrace.runtime.traffic.class_shares import Port, share_to
-from headrace.runtime.traffic.connections import Joiner, Way, end_from
+from headrace.runtime.traffic.connections import ConnectionMatcher, Way, end_from
 from headrace.runtime.traffic.flows import Flows, LiveFlow
 from headrace.runtime.traffic.messages import Said
 from headrace.runtime.traffic.policy_rates import BY_KIND, DATA_PRIOS, Rates, prio_of
@@ -18,7 +18,7 @@ _LINGER_S = 2.0
 """A flow that was open so lately will be soon again: its share of a receiver's card is kept."""
 
 
-class Decider:
+class RateAllocator:
     """Knows all flows and ports of a run.
 
     Args:
@@ -28,7 +28,7 @@ class Decider:
 
     def __init__(self, plan: Plan, tell: Callable[[str, Said], None]) -> None:
         self._tell, self._policy = tell, plan.policy
-        self._flows, self._joiner = Flows(plan), Joiner()
+        self._flows, self._joiner = Flows(plan), ConnectionMatcher()
         self._names = [machine.name for machine in plan.cluster.hosts]
         self._nic_out = plan.cluster.nic_out_bytes_per_s()
         self._nic_in = plan.cluster.nic_in_bytes_per_s()

@@ -13,7 +13,7 @@ from headrace.runtime.traffic.connections import End
 _SOCKET = "socket:["
 
 
-class Finder:
+class SocketOwners:
     """Looks for connections of tasks; looks closer only where something is new.
 
     Args:

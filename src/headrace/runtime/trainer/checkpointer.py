@@ -21,7 +21,7 @@ from headrace.runtime.protocol.run_context import RunContext
 from headrace.runtime.protocol.trainer_messages import send
 from headrace.runtime.trainer.rng_state import begin_random, random_state, restore_random_state
 from headrace.runtime.trainer.step_trace import steps_of
-from headrace.runtime.trainer.stop_consensus import Agreement
+from headrace.runtime.trainer.stop_consensus import StopConsensus
 from headrace.runtime.trainer.stop_signal import StopRequest
 from headrace.training.best_model import BestKeeper, set_state, state_of
 from headrace.training.checkpoint_files import Position, Sidecar, as_plain, load, save
@@ -74,7 +74,7 @@ class Checkpoints:
         self._sent: Callable[[], Any] | None = None
         self._cost_s = self._write_cpu_s = self._saved_s = 0.0
         self._stop = StopRequest()
-        self._agreement = Agreement(run is None or run.world_size == 1, device, self._stop)
+        self._agreement = StopConsensus(run is None or run.world_size == 1, device, self._stop)
         self._writer: threading.Thread | None = None
         self._sidecar: Sidecar | None = None
         self._state: dict[str, Any] = {}

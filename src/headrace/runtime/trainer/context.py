@@ -24,7 +24,7 @@ from headrace.runtime.trainer.loaders import NeighborLoader
 from headrace.runtime.trainer.node_embeddings import NodeEmbeddings
 from headrace.runtime.trainer.parameter_servers import ServedModels
 from headrace.runtime.trainer.report import report
-from headrace.runtime.trainer.seed_shards import check_dealt, compare_batch_size
+from headrace.runtime.trainer.seed_shards import check_assignment, compare_batch_size
 from headrace.runtime.trainer.step_trace import steps_of
 from headrace.training.best_model import BestKeeper
 from headrace.training.checkpoint_files import as_plain
@@ -131,7 +131,7 @@ class TrainContext:
         nodes: Any = split
         run = self._run
         if run is not None and run.requests is not None:
-            check_dealt(self.graph, node_type)
+            check_assignment(self.graph, node_type)
             planned = run.batches_of(split).batch_size(run.trainer)
             if settings["shuffle"]:
                 compare_batch_size(run, settings.get("batch_size"))

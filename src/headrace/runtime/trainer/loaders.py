@@ -16,23 +16,23 @@ import torch
 from headrace.graph.format import partitioned_graph
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.loader import neighbor_loader
-from headrace.graph.loader.graph_view import GraphAccess
+from headrace.graph.loader.graph_view import GraphView
 from headrace.graph.loader.inputs import links_of, seeds_of
 from headrace.graph.loader.pyg_stores import find_access
-from headrace.graph.sampler_worker.prefetcher import Feed
+from headrace.graph.sampler_worker.prefetcher import Prefetcher
 from headrace.runtime.protocol.finite_check import watch_gradients
 from headrace.runtime.protocol.parameter_check import tell_parameters
 from headrace.runtime.protocol.run_context import RunContext, current_run
 from headrace.runtime.protocol.trainer_messages import ASKED, send, tell_note
 from headrace.runtime.trainer.run_graph import open_graph
 from headrace.runtime.trainer.sampler_client import (
-    can_feed,
+    can_prefetch,
     num_batches,
-    patience_of,
     portions_of,
+    retry_budget_of,
     start_samplers,
 )
-from headrace.runtime.trainer.seed_shards import Share, SharedBatches, take_share
+from headrace.runtime.trainer.seed_shards import SharedBatches, TrainerSeeds, take_seeds
 from headrace.runtime.trainer.step_trace import steps_of
 from headrace.tracing.task_trace import StepRecorder
 
@@ -54,21 +54,21 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         settings = _by_name(neighbor_loader.NeighborLoader, args, kwargs)
-        self._feed: Feed | None = None
-        self._share: Share | None = None
+        self._prefetcher: Prefetcher | None = None
+        self._share: TrainerSeeds | None = None
         self._checkpoints: Checkpoints | None = None
         self._next = (0, 0)
         self._settings = settings
         self._run, self._graph = _find(settings)
         if self._run is not None and self._graph is not None:
             # The parts are on this machine, though others serve them: seeds are found here.
-            here: GraphAccess = find_access(self._graph)
-            self._share = take_share(self._run, settings)
+            here: GraphView = find_access(self._graph)
+            self._share = take_seeds(self._run, settings)
             settings["input_nodes"] = seeds_of(here, settings.get("input_nodes"))
             self._samplers = _num_samplers(self._run, settings, self)
             _connect(self._run, self._graph, settings)
-            dealt = sum(self._run.counts.get("train", ()))
-            if self._share is None and _num_seeds(settings) >= dealt:
+            assignment = sum(self._run.counts.get("train", ()))
+            if self._share is None and _num_seeds(settings) >= assignment:
                 _note_all(self._run, settings, "seeds", "give it a split's name, as 'train'")
         super().__init__(**self._for_torch(settings))
 
@@ -94,16 +94,16 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
         if self._checkpoints is not None and trains:
             self._checkpoints.begin_loop(self)
         size = (len(self.input_data.node), self._settings.get("batch_size", 1), len(self))
-        feed = self._start_feed() if self.num_samplers else None
-        if feed is None:
+        prefetcher = self._start_prefetcher() if self.num_samplers else None
+        if prefetcher is None:
             self._next = (self.epoch, self._next[1] if self._next[0] == self.epoch else 0)
         first = self._next[1]
-        batches = super().__iter__() if feed is None else self._fed(feed)
+        batches = super().__iter__() if prefetcher is None else self._fed(prefetcher)
         if share is not None:
             share.iteration = first
             batches = share.in_step(batches)
         points = _Points(self, self._checkpoints) if trains and self._checkpoints else None
-        return _watched(run, self._counted(batches), trains, size, feed, first, points)
+        return _watched(run, self._counted(batches), trains, size, prefetcher, first, points)
 
     def keep_in(self, checkpoints: Checkpoints) -> None:
         """Let checkpoints know where this loader is; those that train are where they are made."""
@@ -124,9 +124,9 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
     def go_to(self, epoch: int, batch: int) -> None:
         """Let the next loop be this epoch, from this batch on."""
         self._next = (epoch, batch)
-        if self._feed is not None:
-            self._feed.close()
-            self._feed = None
+        if self._prefetcher is not None:
+            self._prefetcher.close()
+            self._prefetcher = None
         super().go_to(epoch, batch)
         if isinstance(self.batch_sampler, SharedBatches):
             self.batch_sampler.epoch = epoch
@@ -151,10 +151,10 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
         kept = {name: value for name, value in settings.items() if name not in theirs}
         return {**kept, "batch_sampler": batches}
 
-    def _fed(self, feed: Feed) -> Iterator[Any]:
+    def _fed(self, prefetcher: Prefetcher) -> Iterator[Any]:
         node_type = self.input_data.input_type
         ids, order = self._seeds()
-        for batch in feed:
+        for batch in prefetcher:
             store = batch if node_type is None else batch[node_type]
             seeds = store.n_id[: store.batch_size]
             store.input_id = order[torch.searchsorted(ids, seeds)]
@@ -167,8 +167,8 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
         ids, order = nodes.sort()
         return ids, order
 
-    def _start_feed(self) -> Feed:
-        if self._feed is None:
+    def _start_prefetcher(self) -> Prefetcher:
+        if self._prefetcher is None:
             run, graph, access, keyed = self._run, self._graph, self._access, self._keyed
             assert run is not None
             assert graph is not None
@@ -183,7 +183,7 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
                 portions = portions_of(seeds, batch_size, self.num_samplers)
             else:
                 portions = share.portions
-            self._feed = start_samplers(
+            self._prefetcher = start_samplers(
                 run,
                 access,
                 graph.folder,
@@ -195,8 +195,8 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
                 None if share is None else share.split,
                 self._next,
             )
-            weakref.finalize(self, self._feed.close)
-        return self._feed
+            weakref.finalize(self, self._prefetcher.close)
+        return self._prefetcher
 
 
 class LinkNeighborLoader(neighbor_loader.LinkNeighborLoader):
@@ -211,7 +211,7 @@ class LinkNeighborLoader(neighbor_loader.LinkNeighborLoader):
         settings = _by_name(neighbor_loader.LinkNeighborLoader, args, kwargs)
         self._run, graph = _find(settings)
         if self._run is not None and graph is not None:
-            here: GraphAccess = find_access(graph)
+            here: GraphView = find_access(graph)
             given = settings.get("edge_label_index")
             edge_type, links = links_of(here, graph, given)
             settings["edge_label_index"] = links if edge_type is None else (edge_type, links)
@@ -236,7 +236,7 @@ _FED: weakref.WeakSet[NeighborLoader] = weakref.WeakSet()
 def _num_samplers(run: RunContext, settings: dict[str, Any], loader: NeighborLoader) -> int:
     """How many processes make a new loader's batches."""
     num_seeds = _num_seeds(settings)
-    if not can_feed(settings, num_seeds):
+    if not can_prefetch(settings, num_seeds):
         return 0
     batch_size = int(settings.get("batch_size", 1))
     if run.requests is None:
@@ -287,7 +287,7 @@ def _note_all(run: RunContext, settings: dict[str, Any], what: str, remedy: str)
 def _connect(run: RunContext, graph: PartitionedGraph, settings: dict[str, Any]) -> None:
     stores = run.stores_of(Path(graph.folder))
     if stores:
-        settings["connect"] = run.connect(stores, patience_of(run))
+        settings["connect"] = run.connect(stores, retry_budget_of(run))
 
 
 def _watched(
@@ -295,7 +295,7 @@ def _watched(
     batches: Iterator[Any],
     trains: bool,
     size: tuple[int, int, int],
-    feed: Feed | None = None,
+    prefetcher: Prefetcher | None = None,
     first: int = 0,
     points: _Points | None = None,
 ) -> Iterator[Any]:
@@ -305,8 +305,8 @@ def _watched(
     began_s = told_s = time.perf_counter()
     waited_s = 0.0
     steps = steps_of(run) if trains else None
-    if feed is not None:
-        feed.start_measuring()
+    if prefetcher is not None:
+        prefetcher.start_measuring()
     for number in range(first + 1, num_steps + 1):
         if points is not None:
             points.before_batch()
@@ -336,7 +336,9 @@ def _watched(
                 "num_samples": min((number - first) * batch_size, num_seeds),
                 "elapsed_s": now_s - began_s,
                 "waited_s": waited_s,
-                "stages": {"here_s": waited_s} if feed is None else feed.report().figures,
+                "stages": {"here_s": waited_s}
+                if prefetcher is None
+                else prefetcher.report().figures,
             }
             if steps is not None:
                 message["steps"] = steps.num_steps

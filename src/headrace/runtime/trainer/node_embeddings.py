@@ -14,12 +14,12 @@ from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.store.client import StoreClient
 from headrace.graph.store.embedding_service import Embeddings
 from headrace.graph.store.embedding_table import EmbeddingSpec
-from headrace.graph.store.in_process import DirectChannel
-from headrace.graph.store.service import Operations
+from headrace.graph.store.in_process import InProcessChannel
+from headrace.graph.store.service import StoreService
 from headrace.graph.store.shard import open_shard
-from headrace.rpc.limits import Limits
+from headrace.rpc.limits import RpcLimits
 from headrace.runtime.protocol.run_context import RunContext
-from headrace.runtime.trainer.sampler_client import patience_of
+from headrace.runtime.trainer.sampler_client import retry_budget_of
 from headrace.training.ddp import STEP, from_first_trainer
 from headrace.training.node_embedding import EmbeddingTable, NodeEmbedding
 
@@ -93,7 +93,7 @@ class NodeEmbeddings:
         if not self._stores:
             run = self._run
             stores = () if run is None else run.stores_of(graph.folder, with_own=True)
-            connect = {} if run is None else run.connect(stores, patience_of(run))
+            connect = {} if run is None else run.connect(stores, retry_budget_of(run))
             for part in range(graph.num_parts):
                 if part in connect:
                     self._stores.append(connect[part]())
@@ -134,7 +134,9 @@ class KeptTable:
 
 def _in_process(graph: PartitionedGraph, part: int) -> StoreClient:
     shard = open_shard(graph, part)
-    return StoreClient(DirectChannel(Operations(shard, Limits(), embeddings=Embeddings(shard))))
+    return StoreClient(
+        InProcessChannel(StoreService(shard, RpcLimits(), embeddings=Embeddings(shard)))
+    )
 
 
 def _node_type(graph: PartitionedGraph, name: str, given: str | None) -> str:

@@ -15,7 +15,7 @@ from headrace.runtime.protocol.trainer_messages import tell_waiting
 from headrace.runtime.trainer.step_trace import note_exchanges, steps_of
 from headrace.training.ddp import STEP, TIMEOUT_S, from_first_trainer_all
 from headrace.training.parameter_server.client import PATIENCE_S, Servers
-from headrace.training.parameter_server.remote_optimizer import SharedOptimizer
+from headrace.training.parameter_server.remote_optimizer import RemoteOptimizer
 
 
 class ServedModels:
@@ -29,7 +29,7 @@ class ServedModels:
         self._run = run
         self._steps = steps_of(run)
         self._servers: Servers | None = None
-        self._shared: dict[nn.Module, SharedOptimizer] = {}
+        self._shared: dict[nn.Module, RemoteOptimizer] = {}
 
     def share(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
         """Make a model learn with all trainers; the group of trainers is met already.
@@ -48,7 +48,7 @@ class ServedModels:
                 "this model was prepared already", "prepare it with one optimizer that has it all"
             )
         steps = self._steps
-        self._shared[model] = SharedOptimizer(
+        self._shared[model] = RemoteOptimizer(
             optimizer,
             self._connect(),
             len(self._shared),
@@ -63,7 +63,7 @@ class ServedModels:
             optimizer.register_step_post_hook(lambda *_: from_first_trainer_all(buffers))
 
     def clip(self, model: nn.Module, max_norm: float) -> float:
-        """Clip the gradients of a model before its next step; see `SharedOptimizer.clip`.
+        """Clip the gradients of a model before its next step; see `RemoteOptimizer.clip`.
 
         Raises:
             SpecError: The model was not prepared, or its gradients were changed.
@@ -84,7 +84,7 @@ class ServedModels:
                 TIMEOUT_S,
                 None if steps is None else partial(note_exchanges, steps, run.task),
                 partial(tell_waiting, run),
-                run.patience_s or PATIENCE_S,
+                run.retry_budget_s or PATIENCE_S,
             )
             weakref.finalize(self, self._servers.close)
         return self._servers

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.core.errors import RunError
-from headrace.graph.loader.graph_view import GraphAccess
+from headrace.graph.loader.graph_view import GraphView
 from headrace.graph.sampler_worker.channels.errors import SamplerLostError
-from headrace.graph.sampler_worker.channels.failover import HealedReceiver, LostReceiver
-from headrace.graph.sampler_worker.channels.shm import PartReceiver, meet_sampler
-from headrace.graph.sampler_worker.config import CacheConfig, Lane, SamplerConfig, Wanted
-from headrace.graph.sampler_worker.prefetcher import Feed, start_feed
+from headrace.graph.sampler_worker.channels.failover import FailoverReceiver, LostReceiver
+from headrace.graph.sampler_worker.channels.shm import SubBatchReceiver, meet_sampler
+from headrace.graph.sampler_worker.config import CacheConfig, SamplerConfig, SeedShard, Wanted
+from headrace.graph.sampler_worker.prefetcher import Prefetcher, start_prefetcher
 from headrace.graph.sampler_worker.schedule import batches_per_epoch, share_of
 from headrace.graph.schema import EdgeType
 from headrace.runtime.protocol.run_context import RunContext
@@ -30,11 +30,11 @@ from headrace.runtime.protocol.sampler_requests import (
     ask_for_samplers,
     without_paths,
 )
-from headrace.runtime.protocol.trainer_messages import tell_healing, tell_waiting
+from headrace.runtime.protocol.trainer_messages import notify_failover, tell_waiting
 from headrace.runtime.trainer.step_trace import measured_parts
 
 if TYPE_CHECKING:
-    from headrace.rpc.reconnect import Patience
+    from headrace.rpc.reconnect import RetryBudget
 
 _GIVEN = Path("given")
 """For seeds: whoever starts a sampler knows where they are."""
@@ -51,7 +51,7 @@ _MAKE_OTHERS = {
 """Settings that samplers do not know, and how they are when nobody asks for them."""
 
 
-def can_feed(settings: Mapping[str, Any], num_seeds: int) -> bool:
+def can_prefetch(settings: Mapping[str, Any], num_seeds: int) -> bool:
     """Whether sampler processes can make a loader's batches.
 
     Without `shuffle` a script may count on the order of its seeds, which samplers change.
@@ -104,18 +104,18 @@ def portions_of(seeds: np.ndarray, batch_size: int, num_samplers: int) -> list[P
     ]
 
 
-def patience_of(run: RunContext) -> Patience | None:
+def retry_budget_of(run: RunContext) -> RetryBudget | None:
     """With stores that a run starts again; none if it does not."""
-    from headrace.rpc.reconnect import Patience
+    from headrace.rpc.reconnect import RetryBudget
 
-    if not run.patience_s:
+    if not run.retry_budget_s:
         return None
-    return Patience(run.patience_s, time.monotonic, partial(tell_waiting, run))
+    return RetryBudget(run.retry_budget_s, time.monotonic, partial(tell_waiting, run))
 
 
 def start_samplers(
     run: RunContext,
-    access: GraphAccess,
+    access: GraphView,
     folder: Path,
     node_type: str,
     portions: Sequence[Portion],
@@ -124,7 +124,7 @@ def start_samplers(
     settings: Mapping[str, Any],
     split: str | None = None,
     first: tuple[int, int] = (0, 0),
-) -> Feed:
+) -> Prefetcher:
     """Start a run's samplers for one loader, or have them started.
 
     Args:
@@ -157,7 +157,8 @@ def start_samplers(
             share=portion.share,
             ends=portion.ends,
             further=tuple(
-                Lane(seeds=_GIVEN, share=each.share, ends=each.ends) for each in portion.further
+                SeedShard(seeds=_GIVEN, share=each.share, ends=each.ends)
+                for each in portion.further
             ),
             batches_per_epoch=num_steps,
             seed=settings.get("seed", 0),
@@ -177,14 +178,14 @@ def start_samplers(
             edge_columns=any(access.columns[edge_type] for edge_type in access.edge_types),
             cache=CacheConfig(num_bytes=cache_bytes) if cache_bytes else None,
             window=run.window,
-            patience_s=run.patience_s,
+            retry_budget_s=run.retry_budget_s,
         )
         for name, portion in zip(names, portions, strict=True)
     ]
     seeds = [portion.seeds for portion in portions]
     if run.requests is not None:
         receivers = _ask(run, configs, seeds, split)
-        return Feed(
+        return Prefetcher(
             receivers,
             num_steps,
             time.perf_counter,
@@ -194,9 +195,9 @@ def start_samplers(
         )
     own = [ids for ids in seeds if ids is not None]
     if run.log is None:
-        return start_feed(configs, own, time.perf_counter)
+        return start_prefetcher(configs, own, time.perf_counter)
     with run.log.open("ab") as log:
-        return start_feed(configs, own, time.perf_counter, log)
+        return start_prefetcher(configs, own, time.perf_counter, log)
 
 
 def _ask(
@@ -204,7 +205,7 @@ def _ask(
     configs: Sequence[SamplerConfig],
     seeds: Sequence[np.ndarray | None],
     split: str | None,
-) -> list[PartReceiver]:
+) -> list[SubBatchReceiver]:
     """Have samplers started, and connect to them."""
     assert run.requests is not None
     with TemporaryDirectory(dir=run.requests.parent) as folder:
@@ -221,10 +222,10 @@ def _ask(
             loader=f"{run.task} on {run.machine}",
         )
         places = ask_for_samplers(run.requests, request)
-    receivers: list[PartReceiver] = []
+    receivers: list[SubBatchReceiver] = []
     try:
         for number, (place, config) in enumerate(zip(places, configs, strict=True)):
-            take = _take_from if not run.patience_s else partial(_heal, number=number)
+            take = _take_from if not run.retry_budget_s else partial(_fail_over, number=number)
             receivers.append(take(run, place, config))
     except BaseException:
         for receiver in receivers:
@@ -233,16 +234,18 @@ def _ask(
     return receivers
 
 
-def _heal(run: RunContext, place: SamplerPlace, config: SamplerConfig, number: int) -> PartReceiver:
+def _fail_over(
+    run: RunContext, place: SamplerPlace, config: SamplerConfig, number: int
+) -> SubBatchReceiver:
     """Take parts from a sampler that is replaced when it is lost."""
     loader = f"{run.task} on {run.machine}"
-    receiver: PartReceiver
+    receiver: SubBatchReceiver
     try:
         receiver = _take_from(run, place, config)
     except SamplerLostError as error:
         receiver = LostReceiver(error)
 
-    def replace(epoch: int, batch: int, why: str) -> PartReceiver:
+    def replace(epoch: int, batch: int, why: str) -> SubBatchReceiver:
         assert run.requests is not None
         request = ReplaceSampler(sampler=number, epoch=epoch, batch=batch, why=why)
         try:
@@ -252,18 +255,18 @@ def _heal(run: RunContext, place: SamplerPlace, config: SamplerConfig, number: i
             raise SamplerLostError(error.problem, error.remedy) from None
         return _take_from(run, other, config)
 
-    return HealedReceiver(
+    return FailoverReceiver(
         f"{place.task or config.task} on {place.machine or run.machine}",
         receiver,
         replace,
         (config.first_epoch, config.first_batch),
         config.batches_per_epoch,
-        partial(tell_healing, run),
+        partial(notify_failover, run),
         len(config.lanes),
     )
 
 
-def _take_from(run: RunContext, place: SamplerPlace, config: SamplerConfig) -> PartReceiver:
+def _take_from(run: RunContext, place: SamplerPlace, config: SamplerConfig) -> SubBatchReceiver:
     """Connect to a sampler.
 
     Raises:
@@ -272,7 +275,7 @@ def _take_from(run: RunContext, place: SamplerPlace, config: SamplerConfig) -> P
     name, machine = place.task or config.task, place.machine or run.machine
     if place.socket is not None:
         return meet_sampler(place.socket, f"{name} on {machine}")
-    from headrace.graph.sampler_worker.channels.rpc import RemoteReceiver
+    from headrace.graph.sampler_worker.channels.rpc import RpcReceiver
     from headrace.rpc.channel import Address, FlightChannel
     from headrace.rpc.errors import StoreLostError
 
@@ -284,4 +287,4 @@ def _take_from(run: RunContext, place: SamplerPlace, config: SamplerConfig) -> P
     except StoreLostError as error:
         raise SamplerLostError(error.problem, error.remedy) from None
     parts = measured_parts(run, channel, name, config.batches_per_epoch, len(config.lanes))
-    return RemoteReceiver(parts, str(address))
+    return RpcReceiver(parts, str(address))

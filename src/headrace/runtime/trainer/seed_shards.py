@@ -23,7 +23,7 @@ from headrace.training.ddp import STEP
 
 
 @dataclass
-class Share:
+class TrainerSeeds:
     """One trainer's part of every global batch of a split.
 
     Attributes:
@@ -82,7 +82,7 @@ class SharedBatches:
         seed: Of the order.
     """
 
-    def __init__(self, share: Share, num_seeds: int, seed: int) -> None:
+    def __init__(self, share: TrainerSeeds, num_seeds: int, seed: int) -> None:
         self._share = share
         self._shuffle = SeededShuffle(num_seeds, seed)
 
@@ -106,17 +106,17 @@ class SharedBatches:
             yield order[begin:end]
 
 
-def check_dealt(graph: PartitionedGraph, node_type: str | None) -> None:
+def check_assignment(graph: PartitionedGraph, node_type: str | None) -> None:
     """See that seeds of a type are those that a run deals: of the first type that has splits.
 
     Raises:
         SpecError: They are of another one.
     """
-    dealt = next((node.name for node in graph.manifest.nodes if node.splits), None)
-    if node_type is not None and node_type != dealt:
+    assigned = next((node.name for node in graph.manifest.nodes if node.splits), None)
+    if node_type is not None and node_type != assigned:
         raise SpecError(
-            f"a loader wants seeds of {node_type!r}, and a run of a plan deals those of {dealt!r}",
-            f"train on {dealt!r}, or give the loader ids instead of a split's name",
+            f"a loader needs seeds of {node_type!r}, but the plan assigns seeds of {assigned!r}",
+            f"train on {assigned!r}, or give the loader ids instead of a split's name",
         )
 
 
@@ -138,7 +138,7 @@ def compare_batch_size(run: RunContext, asked: int | None) -> None:
         tell_note(run, f"{problem}; to use it, set batch_size in the job file and plan again")
 
 
-def take_share(run: RunContext, settings: dict[str, Any]) -> Share | None:
+def take_seeds(run: RunContext, settings: dict[str, Any]) -> TrainerSeeds | None:
     """Let a loader that shuffles a split by its name have this trainer's share of it.
 
     Args:
@@ -160,9 +160,9 @@ def take_share(run: RunContext, settings: dict[str, Any]) -> Share | None:
     if not settings.get("shuffle"):
         return None
     if isinstance(settings["data"], PartitionedGraph):
-        check_dealt(settings["data"], node_type)
+        check_assignment(settings["data"], node_type)
     batches = run.batches_of(split, bool(settings.get("drop_last")))
-    share = Share(split, run.trainer, batches, lanes=run.own_lanes)
+    share = TrainerSeeds(split, run.trainer, batches, lanes=run.own_lanes)
     batch_size = batches.batch_size(run.trainer)
     given = settings.setdefault("batch_size", batch_size)
     if given != batch_size:

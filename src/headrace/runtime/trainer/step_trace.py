@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from headrace.rpc.call_meter import MeasuredChannel
+from headrace.rpc.call_meter import MeteredChannel
 from headrace.rpc.channel import Channel
 from headrace.runtime.protocol.run_context import RunContext
-from headrace.tracing.task_trace import Recorder, StepRecorder
+from headrace.tracing.task_trace import StepRecorder, TraceWriter
 from headrace.training.parameter_server.types import Exchange
 
 
@@ -28,7 +28,7 @@ def measured_parts(
     if steps is None:
         return channel
     note = steps.taking_from(sampler, batches_per_epoch, num_lanes)
-    return MeasuredChannel(channel, steps.clock, lambda: note)
+    return MeteredChannel(channel, steps.clock, lambda: note)
 
 
 def note_exchanges(steps: StepRecorder, task: str, exchanges: Sequence[Exchange]) -> None:
@@ -47,6 +47,6 @@ def note_exchanges(steps: StepRecorder, task: str, exchanges: Sequence[Exchange]
 
 @lru_cache(maxsize=1)
 def _open(path: Path, task: str) -> StepRecorder:
-    steps = StepRecorder(Recorder(path, task, time.monotonic))
+    steps = StepRecorder(TraceWriter(path, task, time.monotonic))
     atexit.register(steps.close)
     return steps

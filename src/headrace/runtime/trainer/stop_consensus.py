@@ -14,7 +14,7 @@ EVERY_S = 0.3
 """How often trainers ask each other."""
 
 
-class Agreement:
+class StopConsensus:
     """Asks all trainers of a run now and then; they come here after the same steps.
 
     What is asked after a step is answered after the next: by then all others must have asked, so

@@ -14,13 +14,13 @@ from headrace.linux.network import interface_of, nic_bytes, rss_bytes, write_pri
 from headrace.prefork.client import ForkLease
 from headrace.prefork.identity import namespace, own_version
 from headrace.runtime.run_dir.temp_dirs import PREFIX, remove_forgotten
-from headrace.runtime.workers.task_process import GRACE_S, URGENT_GRACE_S, Child, how_ended
+from headrace.runtime.workers.task_process import GRACE_S, URGENT_GRACE_S, TaskProcess, how_ended
 
 READ_BYTES = 1 << 20
 """What is read of a file with one call."""
 
 
-class Shell:
+class TaskActor:
     """Stands for one task on its machine. Every method answers at once.
 
     Args:
@@ -33,7 +33,7 @@ class Shell:
 
     def __init__(self, task: str, machine: str) -> None:
         self.task, self.machine = task, machine
-        self._child: Child | None = None
+        self._process: TaskProcess | None = None
         above = Path(tempfile.gettempdir())
         remove_forgotten(above)
         prefix = f"{PREFIX}{namespace()}.{os.getpid()}-{task}-"
@@ -65,20 +65,20 @@ class Shell:
 
     def state(self) -> dict[str, Any]:
         """How the process is; see `_more` of each shell for what else."""
-        child = self._child
-        code = None if child is None else child.code
+        process = self._process
+        code = None if process is None else process.code
         state: dict[str, Any] = {
-            "pid": None if child is None or code is not None else child.pid,
+            "pid": None if process is None or code is not None else process.pid,
             "code": code,
             "log_bytes": _size(self.log_path),
             "trace_bytes": _size(self.trace_path),
         }
-        if child is not None and code is None:
-            state["rss_bytes"] = rss_bytes(child.pid)
-        if child is not None and code is not None:
+        if process is not None and code is None:
+            state["rss_bytes"] = rss_bytes(process.pid)
+        if process is not None and code is not None:
             state["how"] = how_ended(code)
-            state["said"] = child.last_words() if code else ""
-            state["ended_ago_s"] = child.ended_ago_s
+            state["said"] = process.last_words() if code else ""
+            state["ended_ago_s"] = process.ended_ago_s
         return {**state, **self._more()}
 
     def nic(self) -> tuple[int, int] | None:
@@ -103,13 +103,13 @@ class Shell:
         Args:
             is_urgent: Whether somebody has failed, and others may wait for it in vain.
         """
-        if self._child is not None:
-            self._child.stop(URGENT_GRACE_S if is_urgent else GRACE_S)
+        if self._process is not None:
+            self._process.stop(URGENT_GRACE_S if is_urgent else GRACE_S)
 
     def close(self) -> None:
         """End whatever is left, and remove the folder."""
-        if self._child is not None:
-            self._child.end()
+        if self._process is not None:
+            self._process.end()
         self._lease.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 

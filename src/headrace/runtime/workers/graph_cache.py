@@ -15,7 +15,7 @@ MANIFEST = "manifest.json"
 _READ_BYTES = 1 << 22
 
 
-class GraphFiles:
+class GraphCache:
     """Finds a graph, or takes what is missing.
 
     A shipped graph is called after the fingerprint of its manifest, so that it is found again. A

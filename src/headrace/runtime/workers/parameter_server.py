@@ -7,11 +7,11 @@ import sys
 from typing import Any
 
 from headrace.linux.network import ready_port
-from headrace.runtime.workers.base import Shell
-from headrace.runtime.workers.task_process import Child
+from headrace.runtime.workers.base import TaskActor
+from headrace.runtime.workers.task_process import TaskProcess
 
 
-class ServerShell(Shell):
+class ParameterServerActor(TaskActor):
     """Runs a parameter server."""
 
     preload = "train"
@@ -42,7 +42,7 @@ class ServerShell(Shell):
             "--config",
             str(path),
         ]
-        self._child = Child(command, self.log_path, lease=self._lease)
+        self._process = TaskProcess(command, self.log_path, lease=self._lease)
 
     def _more(self) -> dict[str, Any]:
         return {"port": ready_port(self._ready)}

@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from headrace.runtime.workers.base import Shell
-from headrace.runtime.workers.task_process import Child, how_ended
+from headrace.runtime.workers.base import TaskActor
+from headrace.runtime.workers.task_process import TaskProcess, how_ended
 
 _MAX_TRIES = 3
 """How often a process is started again that was ended before it listened."""
 
 
-class SamplerShell(Shell):
+class SamplerActor(TaskActor):
     """Runs a sampler, anew for each loader that it feeds."""
 
     def __init__(self, task: str, machine: str) -> None:
@@ -53,8 +53,8 @@ class SamplerShell(Shell):
             split: ... of this split.
             trainer_machine: Where the trainer is.
         """
-        if self._child is not None:
-            self._child.end()
+        if self._process is not None:
+            self._process.end()
         self._last = (config, seeds, split, trainer_machine)
         self._begun += 1
         number = self._begun
@@ -79,7 +79,7 @@ class SamplerShell(Shell):
         file = self.folder / f"sampler-{number}.json"
         file.write_text(json.dumps(whole), encoding="utf-8")
         command = [sys.executable, "-m", "headrace.graph.sampler_worker", "--config", str(file)]
-        self._child = Child(command, self.log_path, lease=self._lease)
+        self._process = TaskProcess(command, self.log_path, lease=self._lease)
 
     def begin_again(self, epoch: int, batch: int, why: str) -> None:
         """Start another process for the same loader, as the trainer has lost the last one.
@@ -101,8 +101,8 @@ class SamplerShell(Shell):
         return self.folder / f"{split}-{lane}.npy"
 
     def _mends(self) -> bool:
-        is_patient = self._last is not None and bool(self._last[0].get("patience_s"))
-        return is_patient and self._num_early < _MAX_TRIES
+        has_retry_budget = self._last is not None and bool(self._last[0].get("retry_budget_s"))
+        return has_retry_budget and self._num_early < _MAX_TRIES
 
     def _first(self) -> tuple[int, int]:
         config = {} if self._last is None else self._last[0]
@@ -121,7 +121,7 @@ class SamplerShell(Shell):
         try:
             ready = json.loads((self.folder / f"ready-{self._begun}").read_text(encoding="ascii"))
         except OSError:
-            code = None if self._child is None else self._child.code
+            code = None if self._process is None else self._process.code
             if code is None:
                 return None
             if code < 0 and self._mends():
@@ -129,7 +129,7 @@ class SamplerShell(Shell):
                 self._num_early += 1
                 self.begin_again(*self._first(), f"{self.task} {how_ended(code)}")
                 return None
-            said = "" if self._child is None else self._child.last_words()
+            said = "" if self._process is None else self._process.last_words()
             problem = f"{self.task} on {self.machine} did not start: {said or f'code {code}'}"
             remedy = f"see `headrace logs --task {self.task}`"
             return {"error": {"problem": problem, "remedy": remedy}}

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from headrace.linux.network import unreachable, write_private
-from headrace.runtime.workers.base import Shell
-from headrace.runtime.workers.graph_cache import GraphFiles
-from headrace.runtime.workers.task_process import Child
+from headrace.runtime.workers.base import TaskActor
+from headrace.runtime.workers.graph_cache import GraphCache
+from headrace.runtime.workers.task_process import TaskProcess
 
 _AGENT_S = 5.0
 
 
-class StoreShell(Shell):
+class StoreActor(TaskActor):
     """Runs a store; there is one on every machine.
 
     Args:
@@ -26,10 +26,10 @@ class StoreShell(Shell):
 
     def __init__(self, task: str, machine: str, cache: str | None = None) -> None:
         super().__init__(task, machine)
-        self._files = GraphFiles(cache)
+        self._files = GraphCache(cache)
         self._config: dict[str, Any] = {}
         self._num_starts = 0
-        self._agent: Child | None = None
+        self._agent: TaskProcess | None = None
 
     def find_graph(self, given: str, fingerprint: str, files: dict[str, int]) -> dict[str, Any]:
         """Where the graph is on this machine, and which files of it are not."""
@@ -58,8 +58,8 @@ class StoreShell(Shell):
         ports = self._ports()
         if ports is not None:
             self._config["parts"] = ports
-        if self._child is not None:
-            self._child.end()
+        if self._process is not None:
+            self._process.end()
         self._start()
 
     def reach(self, places: dict[str, tuple[str, int]]) -> dict[str, str]:
@@ -79,7 +79,7 @@ class StoreShell(Shell):
         path = self.folder / "traffic.json"
         write_private(path, json.dumps(config).encode())
         command = [sys.executable, "-m", "headrace.runtime.traffic", str(path)]
-        self._agent = Child(command, self.folder / "traffic.log")
+        self._agent = TaskProcess(command, self.folder / "traffic.log")
 
     def close(self) -> None:
         """End whatever is left, and remove the folder."""
@@ -95,7 +95,7 @@ class StoreShell(Shell):
         own = {"ready": str(self._ready), "embedding_folder": str(self.folder / "embeddings")}
         path.write_text(json.dumps({**self._config, **own}), encoding="utf-8")
         command = [sys.executable, "-m", "headrace.graph.store", "--config", str(path)]
-        self._child = Child(command, self.log_path, lease=self._lease)
+        self._process = TaskProcess(command, self.log_path, lease=self._lease)
 
     @property
     def _ready(self) -> Path:

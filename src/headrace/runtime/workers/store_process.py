@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from headrace.core.errors import MissingExtraError, RunError
-from headrace.graph.sampler_worker.config import StoreAt
+from headrace.graph.sampler_worker.config import StoreAddress
 from headrace.graph.store.config import StoreConfig
 from headrace.runtime.workers.task_process import how_ended
 
@@ -56,7 +56,7 @@ class StoreProcess:
         """Number of the process."""
         return self._process.pid
 
-    def wait_until_ready(self) -> StoreAt:
+    def wait_until_ready(self) -> StoreAddress:
         """Where it is, once it serves.
 
         Raises:
@@ -72,7 +72,7 @@ class StoreProcess:
                 )
             time.sleep(_LOOK_S)
         port = json.loads(self._config.ready.read_text(encoding="ascii"))["port"]
-        return StoreAt(
+        return StoreAddress(
             part=self._config.part,
             task=self._task,
             machine=self._machine,

@@ -25,7 +25,7 @@ _WARNING = "[W"
 """How torch begins those of its own: `[W1115 13:40:00 socket.cpp:207] ...`."""
 
 
-class Child:
+class TaskProcess:
     """One process in a session of its own, whose output goes to a file.
 
     Must be made by the main thread: a child ends with the thread that started it.

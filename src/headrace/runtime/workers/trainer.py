@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.linux.network import free_port
-from headrace.runtime.workers.base import Shell
-from headrace.runtime.workers.task_process import Child
+from headrace.runtime.workers.base import TaskActor
+from headrace.runtime.workers.task_process import TaskProcess
 
 _ANSWER_S = 120.0
 _SAMPLERS_S = 120.0
@@ -22,7 +22,7 @@ _LOOK_S = 0.1
 _BEFORE = ("HEADRACE_RUN", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
-class TrainerShell(Shell):
+class TrainerActor(TaskActor):
     """Runs the script of one trainer."""
 
     preload = "train"
@@ -57,7 +57,7 @@ class TrainerShell(Shell):
             environment: Variables to set.
             command: The script, as its path in the code, and its arguments.
             code: The user's folder as a zip file; none if it is where this process runs.
-            samplers: Shells of this trainer's samplers, in order.
+            samplers: Actors of this trainer's samplers, in order.
             resume: Files of the checkpoint to go on from, by name; none to begin.
         """
         from headrace.runtime.protocol.sampler_requests import AskServer
@@ -96,7 +96,7 @@ class TrainerShell(Shell):
             variables.setdefault("GLOO_SOCKET_IFNAME", self._interface)
             variables.setdefault("NCCL_SOCKET_IFNAME", self._interface)
         begin = [sys.executable, "-m", "headrace.runtime.trainer", str(os.getpid())]
-        self._child = Child(
+        self._process = TaskProcess(
             [*begin, self.machine, *command],
             self.log_path,
             variables,
@@ -166,20 +166,20 @@ class TrainerShell(Shell):
                 "use one version of headrace",
             )
         began = [
-            shell.begin.remote(
+            actor.begin.remote(
                 config,
                 None if path is None else Path(path).read_bytes(),
                 request.get("split"),
                 self.machine,
             )
-            for shell, config, path in zip(self._samplers, configs, seeds, strict=True)
+            for actor, config, path in zip(self._samplers, configs, seeds, strict=True)
         ]
         return self._places(self._samplers, began)
 
     def _replace_sampler(self, request: Mapping[str, Any]) -> list[Any]:
-        shell = self._samplers[request["sampler"]]
+        actor = self._samplers[request["sampler"]]
         again = (request["epoch"], request["batch"], request["why"])
-        return self._places([shell], [shell.begin_again.remote(*again)])
+        return self._places([actor], [actor.begin_again.remote(*again)])
 
     def _places(self, samplers: Sequence[Any], began: Sequence[Any]) -> list[Any]:
         """Where samplers listen, once all of them do."""
@@ -191,7 +191,7 @@ class TrainerShell(Shell):
         try:
             ray.get(began, timeout=_ANSWER_S)
             while True:
-                places = ray.get([shell.place.remote() for shell in samplers], timeout=_ANSWER_S)
+                places = ray.get([actor.place.remote() for actor in samplers], timeout=_ANSWER_S)
                 for place in places:
                     if place is not None and "error" in place:
                         raise RunError(place["error"]["problem"], place["error"]["remedy"])

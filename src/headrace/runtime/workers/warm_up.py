@@ -12,16 +12,16 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from headrace.graph.build.partition import Wanted, partition
+from headrace.graph.build.partition import PartitionSpec, partition
 from headrace.graph.format.partitioned_graph import open_graph
-from headrace.graph.loader.graph_view import PartedAccess
+from headrace.graph.loader.graph_view import PartitionedGraphView
 from headrace.graph.sampler_worker.config import SamplerConfig
-from headrace.graph.sampler_worker.schedule import Job
-from headrace.graph.sampler_worker.sub_batch_builder import PartMaker
+from headrace.graph.sampler_worker.schedule import SampleTask
+from headrace.graph.sampler_worker.sub_batch_builder import SubBatchBuilder
 from headrace.graph.sources.resolve import open_source
-from headrace.graph.store.service import Operations
+from headrace.graph.store.service import StoreService
 from headrace.graph.store.shard import open_shard
-from headrace.rpc.limits import Limits
+from headrace.rpc.limits import RpcLimits
 
 _GRAPH = "generated:nodes=64,edges=256,features=4"
 _NUM_SEEDS = 8
@@ -31,7 +31,7 @@ def load_kernels() -> None:
     """Sample and serve a tiny graph, once."""
     with TemporaryDirectory(prefix="headrace-warm-") as scratch:
         folder = Path(scratch) / "parts"
-        wanted = Wanted(shares=(0.25,) * 4, method="hash")
+        wanted = PartitionSpec(shares=(0.25,) * 4, method="hash")
         partition(open_source(_GRAPH, 0), wanted, folder)
         graph = open_graph(folder)
         config = SamplerConfig(
@@ -42,7 +42,7 @@ def load_kernels() -> None:
             batches_per_epoch=1,
             fanouts=tuple((edge_type, (3, 2)) for edge_type in graph.edge_types),
         )
-        maker = PartMaker(PartedAccess(graph), config, time.perf_counter)
-        draft = maker.start(maker.sample(Job(0, 0, np.arange(_NUM_SEEDS))))
+        maker = SubBatchBuilder(PartitionedGraphView(graph), config, time.perf_counter)
+        draft = maker.start(maker.sample(SampleTask(0, 0, np.arange(_NUM_SEEDS))))
         draft.fill({key: np.empty(shape, key.dtype) for key, shape in draft.shapes.items()})
-        Operations(open_shard(graph, 0), Limits()).prepare()
+        StoreService(open_shard(graph, 0), RpcLimits()).prepare()

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.graph.format.partitioned_graph import Part, PartitionedGraph, as_tensor
+from headrace.graph.format.partitioned_graph import Partition, PartitionedGraph, as_tensor
 from headrace.graph.sampling.id_table import table_for
 from headrace.graph.schema import EdgeType
 
@@ -26,7 +26,7 @@ class Chunk:
         end: Local id after the last one.
     """
 
-    part: Part
+    part: Partition
     node_type: str
     begin: int
     end: int
@@ -147,7 +147,7 @@ def _ending_at(graph: PartitionedGraph, node_type: str) -> tuple[EdgeType, ...]:
     return tuple(edge_type for edge_type in graph.edge_types if edge_type[2] == node_type)
 
 
-def _all_ends(part: Part, node_type: str) -> np.ndarray:
+def _all_ends(part: Partition, node_type: str) -> np.ndarray:
     """Where the edges of all types that end at each node begin; one more."""
     lists = [part.indptr(edge_type) for edge_type in _ending_at(part.graph, node_type)]
     if len(lists) == 1:

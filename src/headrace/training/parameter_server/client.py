@@ -10,21 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from headrace.rpc.call_meter import MeasuredChannel
+from headrace.rpc.call_meter import MeteredChannel
 from headrace.rpc.channel import Address, Channel
 from headrace.rpc.credentials import Credentials
 from headrace.rpc.errors import StoreError
 from headrace.rpc.framing import Message
 from headrace.rpc.limits import TELL_AFTER_S
-from headrace.rpc.reconnect import Patience, reach_store
+from headrace.rpc.reconnect import RetryBudget, reach_store
 from headrace.tracing.meter import Call
 from headrace.training.parameter_server.optimizer_specs import SCALARS
 from headrace.training.parameter_server.types import (
     Exchange,
+    GradientShard,
     Note,
     Options,
-    Part,
-    ServerAt,
+    ServerAddress,
     Shared,
     States,
 )
@@ -80,19 +80,19 @@ class Servers:
         self._servers = [_Server(name, channel) for name, channel in channels.items()]
         for server in self._servers:
             add = server.calls.append
-            server.channel = MeasuredChannel(server.channel, clock, lambda add=add: add)  # type: ignore[misc]
+            server.channel = MeteredChannel(server.channel, clock, lambda add=add: add)  # type: ignore[misc]
 
     @classmethod
     def connect(
         cls,
-        places: Sequence[ServerAt],
+        places: Sequence[ServerAddress],
         credentials: Credentials,
         rank: int,
         clock: Clock,
         timeout_s: float,
         note: Note | None = None,
         tell: Tell = _tell_nobody,
-        patience_s: float = PATIENCE_S,
+        retry_budget_s: float = PATIENCE_S,
     ) -> Servers:
         """Reach all servers; see the class for the rest.
 
@@ -104,15 +104,15 @@ class Servers:
             timeout_s: How long to wait for other trainers.
             note: Told of the exchanges of every step.
             tell: Told who is waited for.
-            patience_s: How long a server may be out of reach.
+            retry_budget_s: How long a server may be out of reach.
 
         Raises:
             StoreError: One cannot be reached, or does not let this trainer in.
         """
-        patience = Patience(patience_s, clock, tell)
+        retry_budget = RetryBudget(retry_budget_s, clock, tell)
         channels = {
             at.task: reach_store(
-                Address(at.task, at.machine, at.host, at.port), credentials, TIMEOUT_S, patience
+                Address(at.task, at.machine, at.host, at.port), credentials, TIMEOUT_S, retry_budget
             )
             for at in places
         }
@@ -155,26 +155,26 @@ class Servers:
             server.calls.clear()
         return found
 
-    def step(self, shared: Shared, part: Part) -> np.ndarray:
+    def step(self, shared: Shared, part: GradientShard) -> np.ndarray:
         """Bring gradients, and get parameters once all trainers have brought theirs.
 
         Raises:
             StoreError: Other trainers do not come, or a server is gone.
         """
-        found = self._collect(shared, self._answers(*self._brought(shared, part, False)))
+        found = self._collect(shared, self._answers(*self._gradient_pushes(shared, part, False)))
         self._note_exchanges(part.iteration)
         return found
 
-    def hold(self, shared: Shared, part: Part) -> float:
+    def hold(self, shared: Shared, part: GradientShard) -> float:
         """Like `step`, but only add gradients up; `scale` makes the step.
 
         Returns:
             The sum of all squares of all trainers' gradients together.
         """
-        replies = self._answers(*self._brought(shared, part, True))
+        replies = self._answers(*self._gradient_pushes(shared, part, True))
         return float(sum(reply.fields["square"] for reply in replies))
 
-    def scale(self, shared: Shared, part: Part, factor: float) -> np.ndarray:
+    def scale(self, shared: Shared, part: GradientShard, factor: float) -> np.ndarray:
         """Make a step that was held, with so much of its gradients.
 
         Returns:
@@ -224,8 +224,8 @@ class Servers:
         for server in self._servers:
             server.channel.close()
 
-    def _brought(
-        self, shared: Shared, part: Part, holds: bool
+    def _gradient_pushes(
+        self, shared: Shared, part: GradientShard, holds: bool
     ) -> tuple[dict[str, Any], list[list[np.ndarray]]]:
         options = None if part.options is None else list(part.options)
         fields = {

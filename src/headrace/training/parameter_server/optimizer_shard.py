@@ -26,7 +26,7 @@ def sum_by_rank(gradients: Sequence[np.ndarray]) -> np.ndarray:
     return total
 
 
-class LearningShard:
+class OptimizerShard:
     """One shard of one model.
 
     Args:

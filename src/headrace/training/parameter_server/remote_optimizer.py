@@ -19,13 +19,13 @@ from torch.optim import Optimizer
 from headrace.core.errors import SpecError
 from headrace.training.parameter_server.client import Servers
 from headrace.training.parameter_server.optimizer_specs import SCALARS, name_of, options_of
-from headrace.training.parameter_server.sharding import Layout
-from headrace.training.parameter_server.types import Part, Shared, States
+from headrace.training.parameter_server.sharding import ShardLayout
+from headrace.training.parameter_server.types import GradientShard, Shared, States
 
 _DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 
 
-class SharedOptimizer:
+class RemoteOptimizer:
     """Stands behind a script's optimizer; all trainers must make one, in the same order.
 
     Its parameters become those of rank 0.
@@ -53,7 +53,7 @@ class SharedOptimizer:
         name = name_of(optimizer)
         self._optimizer, self._servers, self._iteration = optimizer, servers, iteration
         self._num_steps = 0
-        self._held: tuple[Part, float, float] | None = None
+        self._held: tuple[GradientShard, float, float] | None = None
         owned = [(p, g) for g, group in enumerate(optimizer.param_groups) for p in group["params"]]
         self._all = [parameter for parameter, _ in owned]
         # Those that stay as they are belong to the optimizer's numbering, but not to servers.
@@ -62,7 +62,7 @@ class SharedOptimizer:
         sizes = [parameter.numel() for parameter in self._learnt]
         self._shared = Shared(
             number,
-            Layout.of(sizes, len(servers)),
+            ShardLayout.of(sizes, len(servers)),
             tuple(owned[i][1] for i in self._index),
             _dtype_of(self._learnt),
         )
@@ -157,7 +157,7 @@ class SharedOptimizer:
         self._held = (part, norm, factor * min(1.0, max_norm / (now + 1e-6)))
         return now
 
-    def _part(self) -> Part:
+    def _part(self) -> GradientShard:
         """What this trainer has for the next step."""
         self._check()
         self._num_steps += 1
@@ -174,7 +174,7 @@ class SharedOptimizer:
             options, changed = options_of(self._optimizer), self._changed()
         count = self._num_steps
         iteration = count - 1 if self._iteration is None else self._iteration()
-        return Part(count, iteration, gradients, present, options, changed)
+        return GradientShard(count, iteration, gradients, present, options, changed)
 
     def state_dict(self) -> dict[str, Any]:
         """As torch's, with what the servers keep."""

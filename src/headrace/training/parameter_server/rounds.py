@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.core.errors import SpecError
-from headrace.training.parameter_server.optimizer_shard import LearningShard, sum_by_rank
+from headrace.training.parameter_server.optimizer_shard import OptimizerShard, sum_by_rank
 from headrace.training.parameter_server.types import Options
 
 Done = Callable[[int, float, float], None]
@@ -45,7 +45,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Brought:
+class GradientPush:
     """What a trainer brings to a round.
 
     Attributes:
@@ -73,7 +73,7 @@ class _Sum:
     took_s: float
 
 
-class Rounds:
+class SyncRounds:
     """One model at one server; threads of all trainers share it.
 
     Args:
@@ -90,9 +90,9 @@ class Rounds:
         self._num_trainers = num_trainers
         self._clock, self._done = clock, done
         self._changed = threading.Condition()
-        self._shard: LearningShard | None = None
+        self._shard: OptimizerShard | None = None
         self._num_rounds = 0
-        self._brought: dict[int, Brought] = {}
+        self._gradient_pushes: dict[int, GradientPush] = {}
         self._sum: _Sum | None = None
         self._square: tuple[int, float] = (0, 0.0)
 
@@ -101,37 +101,37 @@ class Rounds:
         shape = self.shape
         with self._changed:
             if self._shard is None:
-                self._shard = LearningShard(
+                self._shard = OptimizerShard(
                     shape.optimizer, options, shape.lengths, shape.groups, values
                 )
                 self._changed.notify_all()
 
-    def bring(self, rank: int, number: int, iteration: int, brought: Brought) -> None:
+    def push(self, rank: int, number: int, iteration: int, gradient_push: GradientPush) -> None:
         """Bring gradients; whoever is last makes the round, unless it is held.
 
         Args:
             rank: Who brings them.
             number: Of the round, from 1.
             iteration: Of the training, to tell.
-            brought: What is brought.
+            gradient_push: What is brought.
 
         Raises:
             SpecError: It is not the turn of this round, or something has another shape.
         """
-        self._check(brought)
+        self._check(gradient_push)
         with self._changed:
             if self._is_done(number) or (self._sum is not None and number == self._num_rounds + 1):
                 return
-            shard = self._turn(number, f"rank {rank} brings gradients of step {number}")
-            self._brought.setdefault(rank, brought)
-            if len(self._brought) < self._num_trainers:
+            shard = self._turn(number, f"rank {rank} pushed gradients of step {number}")
+            self._gradient_pushes.setdefault(rank, gradient_push)
+            if len(self._gradient_pushes) < self._num_trainers:
                 return
-            first = self._brought[0]
+            first = self._gradient_pushes[0]
             if first.values is not None:
                 shard.set_values(first.values)
             if first.options is not None:
                 shard.set_options(first.options)
-            self._add_up(iteration, any(each.holds for each in self._brought.values()))
+            self._add_up(iteration, any(each.holds for each in self._gradient_pushes.values()))
             if not first.holds:
                 self._step(shard)
             self._changed.notify_all()
@@ -184,9 +184,9 @@ class Rounds:
         with self._changed:
             if self._shard is None:
                 return [0]
-            return [rank for rank in range(self._num_trainers) if rank not in self._brought]
+            return [rank for rank in range(self._num_trainers) if rank not in self._gradient_pushes]
 
-    def with_shard(self) -> LearningShard:
+    def with_shard(self) -> OptimizerShard:
         """The shard, between two rounds.
 
         Raises:
@@ -199,7 +199,7 @@ class Rounds:
     def _is_done(self, number: int) -> bool:
         return self._shard is not None and number == self._num_rounds
 
-    def _turn(self, number: int, what: str) -> LearningShard:
+    def _turn(self, number: int, what: str) -> OptimizerShard:
         if number != self._num_rounds + 1 or self._shard is None:
             raise SpecError(
                 f"{what}, {self._num_rounds} are done", "see that all trainers call step() as often"
@@ -208,15 +208,15 @@ class Rounds:
 
     def _add_up(self, iteration: int, squares: bool) -> None:
         began_s = self._clock()
-        ranks = [self._brought[rank] for rank in range(self._num_trainers)]
+        ranks = [self._gradient_pushes[rank] for rank in range(self._num_trainers)]
         total = sum_by_rank([each.gradients for each in ranks])
         present = np.any([each.present for each in ranks], axis=0)
-        self._brought.clear()
+        self._gradient_pushes.clear()
         if squares:
             self._square = (self._num_rounds + 1, _square_of(total))
         self._sum = _Sum(iteration, total, present, self._clock() - began_s)
 
-    def _step(self, shard: LearningShard) -> None:
+    def _step(self, shard: OptimizerShard) -> None:
         made = self._sum
         assert made is not None
         began_s = self._clock()
@@ -226,15 +226,15 @@ class Rounds:
         # The time between a sum and its scaling is the trainers'.
         self._done(made.iteration, began_s - made.took_s, self._clock())
 
-    def _check(self, brought: Brought) -> None:
-        numbers = [brought.gradients] if brought.values is None else [
-            brought.gradients, brought.values,
+    def _check(self, gradient_push: GradientPush) -> None:
+        numbers = [gradient_push.gradients] if gradient_push.values is None else [
+            gradient_push.gradients, gradient_push.values,
         ]  # fmt: skip
         wanted = ((self.shape.num_elements,), np.dtype(self.shape.dtype))
         for array in numbers:
             if (array.shape, array.dtype) != wanted:
                 raise SpecError(f"{array.dtype} {array.shape} was sent", f"send {wanted}")
-        has = brought.present
+        has = gradient_push.present
         if (has.shape, has.dtype) != ((len(self.shape.lengths),), np.dtype(bool)):
             raise SpecError(
                 f"{has.dtype} {has.shape} says which pieces have gradients",

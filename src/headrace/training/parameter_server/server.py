@@ -9,9 +9,9 @@ from typing import Self
 
 from headrace.core.errors import MissingExtraError
 from headrace.rpc.service_process import load_credentials
-from headrace.tracing.task_trace import Recorder
+from headrace.tracing.task_trace import TraceWriter
 from headrace.training.parameter_server.rounds import Done
-from headrace.training.parameter_server.service import ServerOperations
+from headrace.training.parameter_server.service import ParameterService
 from headrace.training.parameter_server.types import ServerConfig
 
 try:
@@ -34,7 +34,7 @@ class ParameterServer(RpcServer):
 
     def __init__(self, config: ServerConfig, clock: Callable[[], float], done: Done) -> None:
         credentials = load_credentials(config.credentials, config.tls)
-        service = ServerOperations(config.num_trainers, config.limits, clock, done)
+        service = ParameterService(config.num_trainers, config.limits, clock, done)
         super().__init__(service, credentials, config.host, config.port, config.limits)
 
 
@@ -49,7 +49,7 @@ class Recording:
 
     def __init__(self, path: Path | None, task: str, clock: Callable[[], float]) -> None:
         self._task = task
-        self._recorder = None if path is None else Recorder(path, task, clock)
+        self._recorder = None if path is None else TraceWriter(path, task, clock)
 
     def __enter__(self) -> Self:
         return self

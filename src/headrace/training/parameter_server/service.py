@@ -14,12 +14,12 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from headrace.core.errors import SpecError
 from headrace.core.values import Value
-from headrace.graph.store.service import Operations
+from headrace.graph.store.service import StoreService
 from headrace.graph.store.shard import Shard
 from headrace.rpc.framing import Fields, Message
-from headrace.rpc.limits import Limits
+from headrace.rpc.limits import RpcLimits
 from headrace.training.parameter_server.optimizer_specs import OPTIMIZERS, check_options
-from headrace.training.parameter_server.rounds import Brought, Done, Rounds, Shape
+from headrace.training.parameter_server.rounds import Done, GradientPush, Shape, SyncRounds
 
 MAX_MODELS = 256
 ANSWER_S = 2.0
@@ -116,7 +116,7 @@ _REQUESTS: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discrimin
 Answer = tuple[Fields, tuple[np.ndarray, ...]]
 
 
-class ServerOperations(Operations):
+class ParameterService(StoreService):
     """Answers trainers, each in a thread of its own.
 
     Args:
@@ -130,7 +130,7 @@ class ServerOperations(Operations):
     def __init__(
         self,
         num_trainers: int,
-        limits: Limits,
+        limits: RpcLimits,
         clock: Callable[[], float],
         done: Done = lambda _n, _start_s, _end_s: None,
         answer_s: float = ANSWER_S,
@@ -138,7 +138,7 @@ class ServerOperations(Operations):
         super().__init__(Shard(0), limits)
         self._num_trainers = num_trainers
         self._now, self._done, self._answer_s = clock, done, answer_s
-        self._models: dict[int, Rounds] = {}
+        self._models: dict[int, SyncRounds] = {}
 
     def answer(self, request: Message) -> Message:
         """Do what is asked.
@@ -204,7 +204,7 @@ class ServerOperations(Operations):
             )
         with self._lock:
             rounds = self._models.setdefault(
-                asked.model, Rounds(self._num_trainers, shape, self._now, self._done)
+                asked.model, SyncRounds(self._num_trainers, shape, self._now, self._done)
             )
         if rounds.shape != shape:
             raise SpecError(
@@ -228,11 +228,11 @@ class ServerOperations(Operations):
                 raise SpecError("there are more or fewer groups than before", "prepare them again")
         gradients, present, *values = _expect(arrays, 2, 3)
         changed = values[0] if values else None
-        brought = Brought(gradients, present, asked.holds, options, changed)
-        rounds.bring(asked.rank, asked.step, asked.iteration, brought)
+        gradient_push = GradientPush(gradients, present, asked.holds, options, changed)
+        rounds.push(asked.rank, asked.step, asked.iteration, gradient_push)
         return self._found(rounds, asked.step, began_s, asked.holds)
 
-    def _found(self, rounds: Rounds, step: int, began_s: float, holds: bool = False) -> Answer:
+    def _found(self, rounds: SyncRounds, step: int, began_s: float, holds: bool = False) -> Answer:
         """Parameters, or a square, or who is waited for."""
         values = None if holds else rounds.values(step, self._answer_s)
         square = rounds.square(step, self._answer_s) if holds else None
@@ -243,7 +243,7 @@ class ServerOperations(Operations):
             return {"missing": rounds.missing()[:100], **held}, ()
         return held, (values,)
 
-    def _rounds(self, model: int) -> Rounds:
+    def _rounds(self, model: int) -> SyncRounds:
         with self._lock:
             rounds = self._models.get(model)
         if rounds is None:

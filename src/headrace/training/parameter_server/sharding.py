@@ -24,7 +24,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ShardLayout:
     """Parameters one after the other, cut into one shard per server.
 
     Shards differ by at most one number, whatever the parameters are: a parameter may be cut
@@ -39,7 +39,7 @@ class Layout:
     num_servers: int
 
     @classmethod
-    def of(cls, sizes: Sequence[int], num_servers: int) -> Layout:
+    def of(cls, sizes: Sequence[int], num_servers: int) -> ShardLayout:
         """A layout of parameters with so many numbers each."""
         return cls(tuple(sizes), num_servers)
 

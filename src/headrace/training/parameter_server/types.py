@@ -11,8 +11,8 @@ import numpy as np
 from pydantic import Field
 
 from headrace.core.values import Value
-from headrace.rpc.limits import Limits
-from headrace.training.parameter_server.sharding import Layout
+from headrace.rpc.limits import RpcLimits
+from headrace.training.parameter_server.sharding import ShardLayout
 
 Options = Mapping[str, Any]
 """Of one group of parameters: learning rate and the like."""
@@ -67,13 +67,13 @@ class Shared:
     """
 
     number: int
-    layout: Layout
+    layout: ShardLayout
     groups: tuple[int, ...]
     dtype: str
 
 
 @dataclass(frozen=True)
-class Part:
+class GradientShard:
     """What a trainer has for a step.
 
     Attributes:
@@ -93,11 +93,11 @@ class Part:
     values: np.ndarray | None = None
 
 
-SHARD_LIMITS = Limits(max_request_bytes=1 << 30)
+SHARD_LIMITS = RpcLimits(max_request_bytes=1 << 30)
 """Gradients of a whole shard come at once, and so do its parameters."""
 
 
-class ServerAt(Value):
+class ServerAddress(Value):
     """A parameter server, as a trainer reaches it.
 
     Attributes:
@@ -138,4 +138,4 @@ class ServerConfig(Value):
     tls: bool = True
     num_threads: Annotated[int, Field(ge=1)] = 1
     trace: Path | None = None
-    limits: Limits = SHARD_LIMITS
+    limits: RpcLimits = SHARD_LIMITS

@@ -11,7 +11,12 @@ import pytest
 from headrace.graph.format.manifest import ColumnInfo
 from headrace.graph.format.partitioned_graph import open_graph
 from headrace.graph.kernels import hash_table
-from headrace.graph.sampler_worker.feature_cache import CachedOwner, HotRows, divide, hot_by_degree
+from headrace.graph.sampler_worker.feature_cache import (
+    CachedStoreHandle,
+    FeatureCache,
+    divide,
+    hot_by_degree,
+)
 from headrace.graph.sampling.hop import Hop, HopRequest
 from headrace.graph.sampling.store_pool import Of
 from tests.unit.graph.small_graphs import NODE_TO_NODE, homogeneous, write
@@ -50,8 +55,8 @@ def wanted_of_power_law(num: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def test_rows_are_right_and_repeated_ones_are_not_asked_for() -> None:
-    store, cache = Store(), HotRows(INFO, 1000, 100_000)
-    owner = CachedOwner(store, {("node", "x"): cache})
+    store, cache = Store(), FeatureCache(INFO, 1000, 100_000)
+    owner = CachedStoreHandle(store, {("node", "x"): cache})
     rng = np.random.default_rng(1)
     for _ in range(200):
         ids = wanted_of_power_law(50, rng)
@@ -72,9 +77,9 @@ def test_a_tenth_of_the_rows_saves_a_third_of_a_power_law(policy: str) -> None:
     rng = np.random.default_rng(2)
     hot = np.random.default_rng(5).permutation(1000) if policy == "degree" else None
     row_bytes = 16 + 8 + 1 + 12
-    cache = HotRows(INFO, 1000, 100 * row_bytes + (500 if hot is None else 0), hot)
+    cache = FeatureCache(INFO, 1000, 100 * row_bytes + (500 if hot is None else 0), hot)
     assert 95 <= cache.num_slots <= 105
-    owner = CachedOwner(Store(), {("node", "x"): cache})
+    owner = CachedStoreHandle(Store(), {("node", "x"): cache})
     for _ in range(400):
         ids = wanted_of_power_law(50, rng)
         assert np.array_equal(owner.gather_soon("node", "x", ids).result(), X[ids])
@@ -84,14 +89,14 @@ def test_a_tenth_of_the_rows_saves_a_third_of_a_power_law(policy: str) -> None:
 def test_a_cache_keeps_to_its_budget() -> None:
     for num_bytes in (0, 500, 5_000, 50_000):
         for hot in (None, np.arange(1000)):
-            cache = HotRows(INFO, 1000, num_bytes, hot)
+            cache = FeatureCache(INFO, 1000, num_bytes, hot)
             assert cache.report().memory_bytes <= num_bytes + 64
             assert np.array_equal(cache.take(np.arange(5))[1], np.arange(5))
 
 
 def test_the_hot_set_follows_what_is_wanted() -> None:
-    cache = HotRows(INFO, 1000, 10_000)
-    owner = CachedOwner(Store(), {("node", "x"): cache})
+    cache = FeatureCache(INFO, 1000, 10_000)
+    owner = CachedStoreHandle(Store(), {("node", "x"): cache})
     for low in (0, 500):
         for _ in range(200):
             ids = np.arange(low, low + 50)
@@ -101,7 +106,7 @@ def test_the_hot_set_follows_what_is_wanted() -> None:
 
 def test_other_columns_and_dimensions_pass_by() -> None:
     store = Store()
-    owner = CachedOwner(store, {("node", "x"): HotRows(INFO, 1000, 10_000)})
+    owner = CachedStoreHandle(store, {("node", "x"): FeatureCache(INFO, 1000, 10_000)})
     for _ in range(2):
         owner.gather_soon("node", "z", np.arange(3)).result()
         assert owner.gather_soon("node", "x", np.arange(3), np.array([1])).result().shape == (3, 1)
@@ -109,8 +114,8 @@ def test_other_columns_and_dimensions_pass_by() -> None:
 
 
 def test_threads_share_a_cache() -> None:
-    cache = HotRows(INFO, 1000, 8_000)
-    owner = CachedOwner(Store(), {("node", "x"): cache})
+    cache = FeatureCache(INFO, 1000, 8_000)
+    owner = CachedStoreHandle(Store(), {("node", "x"): cache})
     wrong: list[np.ndarray] = []
 
     def work(seed: int) -> None:

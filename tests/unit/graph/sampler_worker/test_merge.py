@@ -9,7 +9,7 @@ from headrace.core.errors import SpecError
 from headrace.graph.kernels.gathering import shift_rows
 from headrace.graph.sampler_worker.channels.sub_batch import (
     Key,
-    Part,
+    SubBatch,
     arrays_in,
     from_fields,
     place,
@@ -30,7 +30,7 @@ WRITES_ENDS, CITES_ENDS = (
 WEIGHT = Key(CITES, "weight", "edge", "float32")
 
 
-def random_part(seed: int, num_seeds: int) -> Part:
+def random_part(seed: int, num_seeds: int) -> SubBatch:
     """A part with two hops, in which every edge ends in the hop before."""
     rng = np.random.default_rng(seed)
     papers = [num_seeds, *rng.integers(0, 6, 2).tolist()]
@@ -55,13 +55,13 @@ def random_part(seed: int, num_seeds: int) -> Part:
         **{key: np.concatenate(runs, axis=1) for key, runs in ends.items()},
         WEIGHT: rng.random(num_cites, np.float32),
     }
-    return Part(
+    return SubBatch(
         0, 0, {PAPERS: papers, AUTHORS: authors},
         {WRITES: counts[WRITES_ENDS], CITES: counts[CITES_ENDS]}, arrays, {"sample_s": 1.0},
     )  # fmt: skip
 
 
-def plain_rows(parts: list[Part], node_type: str) -> dict[tuple[int, int], int]:
+def plain_rows(parts: list[SubBatch], node_type: str) -> dict[tuple[int, int], int]:
     """Row in the whole of every (part, row), listed the plain way."""
     order = []
     for hop in range(3):

@@ -13,14 +13,14 @@ import pytest
 
 from headrace.core.errors import SpecError
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
-from headrace.graph.loader.graph_view import PartedAccess
+from headrace.graph.loader.graph_view import PartitionedGraphView
 from headrace.graph.sampler_worker.channels.errors import FeedError
-from headrace.graph.sampler_worker.channels.shm import LocalReceiver, LocalSender, socket_pair
+from headrace.graph.sampler_worker.channels.shm import ShmReceiver, ShmSender, socket_pair
 from headrace.graph.sampler_worker.config import SamplerConfig
 from headrace.graph.sampler_worker.pipeline import Pipeline
-from headrace.graph.sampler_worker.prefetcher import Feed, configs_for
-from headrace.graph.sampler_worker.schedule import Job, batches_per_epoch, schedule, share_of
-from headrace.graph.sampler_worker.sub_batch_builder import PartMaker
+from headrace.graph.sampler_worker.prefetcher import Prefetcher, configs_for
+from headrace.graph.sampler_worker.schedule import SampleTask, batches_per_epoch, schedule, share_of
+from headrace.graph.sampler_worker.sub_batch_builder import SubBatchBuilder
 from headrace.graph.sampling.local_edges import LocalSampler
 from headrace.graph.sampling.neighbor_sampler import BatchKey
 from headrace.rpc.errors import StoreError
@@ -64,12 +64,12 @@ def config_of(graph: PartitionedGraph, **changes: Any) -> SamplerConfig:
 @contextmanager
 def feeding(
     graph: PartitionedGraph, configs: list[SamplerConfig], seeds: list[np.ndarray]
-) -> Iterator[Feed]:
+) -> Iterator[Prefetcher]:
     threads, receivers = [], []
     for config, own in zip(configs, seeds, strict=True):
         ours, theirs = socket_pair()
-        sender = LocalSender(theirs, config.window)
-        maker = PartMaker(PartedAccess(graph), config, Clock())
+        sender = ShmSender(theirs, config.window)
+        maker = SubBatchBuilder(PartitionedGraphView(graph), config, Clock())
         pipeline = Pipeline(maker, sender, config, config.sampling_threads or 1, Clock())
         jobs = schedule(
             own, config.share, config.batches_per_epoch, config.seed, num_epochs=config.num_epochs
@@ -77,17 +77,17 @@ def feeding(
         thread = threading.Thread(target=_run, args=(pipeline, sender, jobs))
         thread.start()
         threads.append(thread)
-        receivers.append(LocalReceiver(ours, config.name, PATIENCE_S))
-    feed = Feed(receivers, configs[0].batches_per_epoch, Clock(), configs[0].num_epochs)
+        receivers.append(ShmReceiver(ours, config.name, PATIENCE_S))
+    prefetcher = Prefetcher(receivers, configs[0].batches_per_epoch, Clock(), configs[0].num_epochs)
     try:
-        yield feed
+        yield prefetcher
     finally:
-        feed.close()
+        prefetcher.close()
         for thread in threads:
             thread.join()
 
 
-def _run(pipeline: Pipeline, sender: LocalSender, jobs: Iterator[Job]) -> None:
+def _run(pipeline: Pipeline, sender: ShmSender, jobs: Iterator[SampleTask]) -> None:
     pipeline.run(jobs)
     sender.close()
 
@@ -104,9 +104,9 @@ def test_batches_are_what_one_process_draws(tmp_path: Path, num_threads: int) ->
     sampler = LocalSampler(graph)
     x = np.concatenate([graph.part(p).column("node", "x") for p in range(2)])
     y = np.concatenate([graph.part(p).column("node", "y") for p in range(2)])
-    with feeding(graph, [config], [SEEDS]) as feed:
+    with feeding(graph, [config], [SEEDS]) as prefetcher:
         for epoch in range(2):
-            for number, batch in enumerate(feed):
+            for number, batch in enumerate(prefetcher):
                 (job,) = [
                     job
                     for job in schedule(SEEDS, 8, 4, 7, num_epochs=2)
@@ -122,8 +122,8 @@ def test_batches_are_what_one_process_draws(tmp_path: Path, num_threads: int) ->
                 assert batch.num_sampled_nodes == plain.num_sampled_nodes
                 assert batch.num_sampled_edges == plain.num_sampled_edges
             assert number == 3
-        assert list(feed) == []
-        report = feed.report()
+        assert list(prefetcher) == []
+        report = prefetcher.report()
     assert report.num_batches == 8
     assert 0 < report.idle_share < 1
     assert {"sample_s", "fetch_s", "credit_s", "num_bytes"} <= report.figures.keys()
@@ -133,8 +133,10 @@ def test_batches_are_the_same_whatever_the_number_of_parts(tmp_path: Path) -> No
     seen = []
     for num_parts in (1, 2, 4):
         graph = opened(tmp_path, num_parts)
-        with feeding(graph, [config_of(graph, num_epochs=1)], [SEEDS]) as feed:
-            seen.append([(b.n_id.tolist(), b.edge_index.tolist(), b.x.sum().item()) for b in feed])
+        with feeding(graph, [config_of(graph, num_epochs=1)], [SEEDS]) as prefetcher:
+            seen.append(
+                [(b.n_id.tolist(), b.edge_index.tolist(), b.x.sum().item()) for b in prefetcher]
+            )
     assert seen[0] == seen[1] == seen[2]
 
 
@@ -152,8 +154,8 @@ def test_two_samplers_make_one_batch(tmp_path: Path) -> None:
     ]
     singles = []
     for config, own in zip(configs, seeds, strict=True):
-        with feeding(graph, [config], [own]) as feed:
-            singles.append(list(feed))
+        with feeding(graph, [config], [own]) as prefetcher:
+            singles.append(list(prefetcher))
     torch.manual_seed(0)
     convs = [SAGEConv(5, 6), SAGEConv(6, 3)]
 
@@ -167,8 +169,8 @@ def test_two_samplers_make_one_batch(tmp_path: Path) -> None:
             x = conv(x, edge_index)
         return x[: batch.batch_size]
 
-    with feeding(graph, configs, seeds) as feed:
-        for number, batch in enumerate(feed):
+    with feeding(graph, configs, seeds) as prefetcher:
+        for number, batch in enumerate(prefetcher):
             parts = [single[number] for single in singles]
             assert batch.batch_size == sum(part.batch_size for part in parts)
             assert batch.y.tolist() == torch.cat([part.y for part in parts]).tolist()
@@ -184,8 +186,8 @@ def test_a_graph_of_several_types(tmp_path: Path) -> None:
     seeds = np.sort(np.random.default_rng(0).permutation(20)[:16])
     config = config_of(graph, node_type="paper", edge_ids=True, share=4, batches_per_epoch=2)
     configs = [config.model_copy(update={"num_epochs": 1})] * 2
-    with feeding(graph, configs, [seeds[:8], seeds[8:]]) as feed:
-        for batch in feed:
+    with feeding(graph, configs, [seeds[:8], seeds[8:]]) as prefetcher:
+        for batch in prefetcher:
             assert batch["paper"].batch_size == batch["paper"].num_sampled_nodes[0]
             assert batch["author"].num_nodes == len(batch["author"].n_id)
             for edge_type in graph.edge_types:
@@ -208,8 +210,8 @@ def test_halves_become_whole_unless_asked_otherwise(tmp_path: Path, stored: str)
     batches = []
     for keep in (False, True):
         config = config_of(graph, num_epochs=1, keep_dtype=keep)
-        with feeding(graph, [config], [SEEDS]) as feed:
-            batches.append(list(feed))
+        with feeding(graph, [config], [SEEDS]) as prefetcher:
+            batches.append(list(prefetcher))
     for whole, half in zip(*batches, strict=True):
         assert whole.x.dtype == torch.float32
         assert half.x.dtype == getattr(torch, stored)
@@ -219,8 +221,8 @@ def test_halves_become_whole_unless_asked_otherwise(tmp_path: Path, stored: str)
 def test_disjoint_trees_are_numbered_through(tmp_path: Path) -> None:
     graph = opened(tmp_path)
     configs = [config_of(graph, num_epochs=1, disjoint=True, share=4)] * 2
-    with feeding(graph, configs, [SEEDS[:15], SEEDS[15:]]) as feed:
-        for batch in feed:
+    with feeding(graph, configs, [SEEDS[:15], SEEDS[15:]]) as prefetcher:
+        for batch in prefetcher:
             assert batch.batch[: batch.batch_size].tolist() == list(range(batch.batch_size))
             row, col = batch.edge_index
             assert batch.batch[row].equal(batch.batch[col])
@@ -230,15 +232,15 @@ def test_a_sampler_stays_within_its_window(tmp_path: Path) -> None:
     graph = opened(tmp_path)
     made: list[tuple[int, int]] = []
 
-    class Counting(PartMaker):
-        def sample(self, job: Job) -> Any:
+    class Counting(SubBatchBuilder):
+        def sample(self, job: SampleTask) -> Any:
             made.append((job.epoch, job.batch))
             return super().sample(job)
 
     config = config_of(graph)
     ours, theirs = socket_pair()
-    sender, receiver = LocalSender(theirs, 2), LocalReceiver(ours, "sampler", PATIENCE_S)
-    maker = Counting(PartedAccess(graph), config, Clock())
+    sender, receiver = ShmSender(theirs, 2), ShmReceiver(ours, "sampler", PATIENCE_S)
+    maker = Counting(PartitionedGraphView(graph), config, Clock())
     pipeline = Pipeline(maker, sender, config, 1, Clock())
     thread = threading.Thread(target=_run, args=(pipeline, sender, schedule(SEEDS, 8, 4, 7)))
     thread.start()
@@ -254,16 +256,18 @@ def test_a_sampler_stays_within_its_window(tmp_path: Path) -> None:
 def test_a_store_that_dies_is_named_at_once(tmp_path: Path) -> None:
     graph = opened(tmp_path)
 
-    class Dying(PartMaker):
-        def sample(self, job: Job) -> Any:
+    class Dying(SubBatchBuilder):
+        def sample(self, job: SampleTask) -> Any:
             if job.batch == 3:
                 raise StoreError("store 1 on m2 is gone", "start it again")
             return super().sample(job)
 
     config = config_of(graph, machine="m4")
     ours, theirs = socket_pair()
-    sender, receiver = LocalSender(theirs, 1), LocalReceiver(ours, config.name)
-    pipeline = Pipeline(Dying(PartedAccess(graph), config, Clock()), sender, config, 1, Clock())
+    sender, receiver = ShmSender(theirs, 1), ShmReceiver(ours, config.name)
+    pipeline = Pipeline(
+        Dying(PartitionedGraphView(graph), config, Clock()), sender, config, 1, Clock()
+    )
     failures: list[Exception] = []
 
     def work() -> None:
@@ -274,23 +278,23 @@ def test_a_store_that_dies_is_named_at_once(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    with Feed([receiver], 4, Clock()) as feed:
+    with Prefetcher([receiver], 4, Clock()) as prefetcher:
         with pytest.raises(FeedError, match="sampler 0 on m4: store 1 on m2 is gone"):
-            list(feed)
+            list(prefetcher)
         with pytest.raises(FeedError, match="store 1 on m2 is gone"):
-            next(iter(feed))
+            next(iter(prefetcher))
     thread.join()
     assert len(failures) == 1
 
 
 def test_wrong_settings_are_refused(tmp_path: Path) -> None:
     graph = opened(tmp_path)
-    access = PartedAccess(graph)
+    access = PartitionedGraphView(graph)
     with pytest.raises(SpecError, match="seeds are of type 'paper'"):
-        PartMaker(access, config_of(graph, node_type="paper"), Clock())
+        SubBatchBuilder(access, config_of(graph, node_type="paper"), Clock())
     wanted = ({"node_type": "node", "name": "z"},)
     with pytest.raises(SpecError, match="no column 'z'"):
-        PartMaker(access, config_of(graph, columns=wanted), Clock())
+        SubBatchBuilder(access, config_of(graph, columns=wanted), Clock())
     path = tmp_path / "config"
     path.write_text('{"graph": "g"}')
     with pytest.raises(SpecError, match="see SamplerConfig"):

@@ -41,11 +41,11 @@ def test_too_few_seeds_make_no_batch() -> None:
 
 
 def test_orders_are_permutations_that_differ_by_epoch_and_seed() -> None:
-    orders = [epoch_order(500, seed, epoch) for seed in (0, 1) for epoch in (0, 1)]
-    for order in orders:
+    task_configs = [epoch_order(500, seed, epoch) for seed in (0, 1) for epoch in (0, 1)]
+    for order in task_configs:
         assert np.array_equal(np.sort(order), np.arange(500))
-    assert len({order.tobytes() for order in orders}) == 4
-    assert np.array_equal(epoch_order(500, 0, 0), orders[0])
+    assert len({order.tobytes() for order in task_configs}) == 4
+    assert np.array_equal(epoch_order(500, 0, 0), task_configs[0])
 
 
 def test_first_seeds_of_many_epochs_are_uniform() -> None:

@@ -12,42 +12,42 @@ from hypothesis import strategies as st
 from headrace.core.errors import SpecError
 from headrace.graph.sampler_worker.seed_assignment import (
     GlobalBatches,
-    deal,
+    assign_seeds,
     divide_lanes,
-    whole_shares,
+    whole_seed_counts,
 )
 
 
 def test_equal_trainers_stay_equal_although_their_samplers_cannot() -> None:
     mix = np.full((6, 3), 5 / 2 / 3)
-    assert whole_shares(mix, 2) == (3, 2, 3, 2, 3, 2)
+    assert whole_seed_counts(mix, 2) == (3, 2, 3, 2, 3, 2)
 
 
 def test_every_sampler_has_a_seed() -> None:
-    assert whole_shares(np.array([[0.1], [0.1], [9.8]])) == (1, 1, 8)
+    assert whole_seed_counts(np.array([[0.1], [0.1], [9.8]])) == (1, 1, 8)
     with pytest.raises(SpecError, match="2 seeds for 3 samplers"):
-        whole_shares(np.array([[0.5], [0.5], [1.0]]))
+        whole_seed_counts(np.array([[0.5], [0.5], [1.0]]))
 
 
 def test_local_first_stays_local_where_parts_are_even() -> None:
     parts = [np.arange(0, 40), np.arange(40, 80)]
-    dealt = deal(parts, np.diag([8.0, 8.0]), (8, 8))
-    np.testing.assert_array_equal(dealt[0], parts[0])
-    np.testing.assert_array_equal(dealt[1], parts[1])
+    assignment = assign_seeds(parts, np.diag([8.0, 8.0]), (8, 8))
+    np.testing.assert_array_equal(assignment[0], parts[0])
+    np.testing.assert_array_equal(assignment[1], parts[1])
 
 
 def test_what_one_part_has_too_much_goes_to_others() -> None:
     parts = [np.arange(0, 60), np.arange(60, 80)]
-    dealt = deal(parts, np.diag([8.0, 8.0]), (8, 8))
-    assert [len(own) for own in dealt] == [40, 40]
-    assert set(dealt[0]) <= set(parts[0])
-    assert set(parts[1]) <= set(dealt[1])
+    assignment = assign_seeds(parts, np.diag([8.0, 8.0]), (8, 8))
+    assert [len(own) for own in assignment] == [40, 40]
+    assert set(assignment[0]) <= set(parts[0])
+    assert set(parts[1]) <= set(assignment[1])
 
 
 def test_seeds_of_a_part_are_dealt_as_the_plan_mixes_them() -> None:
     mix = np.array([[30.0, 10.0], [10.0, 30.0]])
-    dealt = deal([np.arange(400), np.arange(400, 800)], mix, (40, 40))
-    assert [int((own < 400).sum()) for own in dealt] == [300, 100]
+    assignment = assign_seeds([np.arange(400), np.arange(400, 800)], mix, (40, 40))
+    assert [int((own < 400).sum()) for own in assignment] == [300, 100]
 
 
 def test_trainers_end_together_with_what_is_left() -> None:
@@ -121,15 +121,15 @@ def test_every_seed_once_and_epochs_end_together(
     starts = np.cumsum([0, *counts])
     parts = [np.arange(starts[p], starts[p + 1]) for p in range(len(counts))]
 
-    shares = whole_shares(mix, samplers_per_trainer)
+    shares = whole_seed_counts(mix, samplers_per_trainer)
     assert sum(shares) == round(float(mix.sum()))
     assert min(shares) >= 1
-    dealt = deal(parts, mix, shares)
-    np.testing.assert_array_equal(np.sort(np.concatenate(dealt)), np.arange(starts[-1]))
-    for own, again in zip(dealt, deal(parts, mix, shares), strict=True):
+    assignment = assign_seeds(parts, mix, shares)
+    np.testing.assert_array_equal(np.sort(np.concatenate(assignment)), np.arange(starts[-1]))
+    for own, again in zip(assignment, assign_seeds(parts, mix, shares), strict=True):
         np.testing.assert_array_equal(own, again)
 
-    own_counts = tuple(len(own) for own in dealt)
+    own_counts = tuple(len(own) for own in assignment)
     batches = GlobalBatches(shares, own_counts, samplers_per_trainer)
     for each in (batches, batches.merged()):
         num_seeds = each.num_seeds()

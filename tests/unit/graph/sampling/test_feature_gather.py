@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.graph.sampling.feature_gather import Gathering, Rows
-from headrace.graph.sampling.store_pool import Of, Owners
+from headrace.graph.sampling.feature_gather import FeatureColumns, FeatureGather
+from headrace.graph.sampling.store_pool import Of, StorePool
 
 
 class Asked:
@@ -52,27 +52,31 @@ def test_gathers_as_numpy_does(
     stores = {
         part: Asked(int(offsets[part]), pieces[part]) for part in remote if part < len(pieces)
     }
-    owners = Owners({part: partial(stores.__getitem__, part) for part in stores})
-    rows = Rows("node", "x", offsets, [None if p in stores else v for p, v in enumerate(pieces)])
+    owners = StorePool({part: partial(stores.__getitem__, part) for part in stores})
+    rows = FeatureColumns(
+        "node", "x", offsets, [None if p in stores else v for p, v in enumerate(pieces)]
+    )
     for may_repeat in (False, True):
         ids = rng.integers(0, 40, 100)
         out = np.zeros((100, *shape), dtype)
-        Gathering(rows, ids, owners, may_repeat).into(out)
+        FeatureGather(rows, ids, owners, may_repeat).into(out)
         np.testing.assert_array_equal(out, values[ids])
         for store in stores.values():
             if may_repeat and store.ids:
                 assert len(np.unique(store.ids[-1])) == len(store.ids[-1])
-    Gathering(rows, np.empty(0, np.int64), owners).into(np.empty((0, *shape), dtype))
+    FeatureGather(rows, np.empty(0, np.int64), owners).into(np.empty((0, *shape), dtype))
 
 
 def test_rows_need_not_be_aligned_and_ids_become_longer() -> None:
     values = np.arange(2 * 21, dtype=np.float32)[1:41].reshape(20, 2)
-    rows = Rows("node", "x", np.array([0, 20]), [values])
+    rows = FeatureColumns("node", "x", np.array([0, 20]), [values])
     ids = np.array([3, 19, 0])
     out = np.empty((3, 2), np.float32)
-    Gathering(rows, ids, Owners()).into(out)
+    FeatureGather(rows, ids, StorePool()).into(out)
     np.testing.assert_array_equal(out, values[ids])
-    short = Rows("node", "ids", np.array([0, 20]), [np.arange(20, dtype=np.uint32)[::-1].copy()])
+    short = FeatureColumns(
+        "node", "ids", np.array([0, 20]), [np.arange(20, dtype=np.uint32)[::-1].copy()]
+    )
     longer = np.empty(3, np.int64)
-    Gathering(short, ids, Owners()).into(longer)
+    FeatureGather(short, ids, StorePool()).into(longer)
     assert longer.tolist() == [16, 0, 19]

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.graph.store.page_cache import Warmer, anonymous_bytes, resident_bytes
+from headrace.graph.store.page_cache import PageCacheWarmer, anonymous_bytes, resident_bytes
 
 
 def test_a_warmed_file_is_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "x.bin"
     np.arange(1_000_000, dtype=np.int32).tofile(path)
-    warmer = Warmer([path])
+    warmer = PageCacheWarmer([path])
     assert (warmer.read_bytes, warmer.total_bytes) == (0, 4_000_000)
     warmer.start()
     assert warmer.wait(60)

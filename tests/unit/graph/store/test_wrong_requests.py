@@ -12,14 +12,14 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from headrace.graph.format.partitioned_graph import open_graph
-from headrace.graph.sampler_worker.channels.rpc import _Parts
+from headrace.graph.sampler_worker.channels.rpc import _SubBatches
 from headrace.graph.schema import Column, GraphSource, NodeTable
 from headrace.graph.store.embedding_service import Embeddings
 from headrace.graph.store.embedding_table import EmbeddingSpec
-from headrace.graph.store.service import Operations
+from headrace.graph.store.service import StoreService
 from headrace.graph.store.shard import open_shard
 from headrace.rpc.framing import Message, encode_request
-from headrace.rpc.limits import Limits
+from headrace.rpc.limits import RpcLimits
 from headrace.rpc.server import answer
 from tests.support.wrong_requests import (
     NUMBER,
@@ -31,20 +31,20 @@ from tests.support.wrong_requests import (
 )
 from tests.unit.graph import small_graphs
 
-LIMITS = Limits(max_rows=4000, max_request_bytes=8 << 20, max_reply_bytes=8 << 20)
+LIMITS = RpcLimits(max_rows=4000, max_request_bytes=8 << 20, max_reply_bytes=8 << 20)
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Operations:
+def store(tmp_path_factory: pytest.TempPathFactory) -> StoreService:
     path = tmp_path_factory.mktemp("graph") / "parts"
     small_graphs.write(small_graphs.homogeneous(2000, 20_000), path, num_parts=2)
     shard = open_shard(open_graph(path), 0)
     embeddings = Embeddings(shard)
     embeddings.make("node", "spare", EmbeddingSpec(dim=6, optimizer="sgd"))
-    return Operations(shard, LIMITS, embeddings=embeddings)
+    return StoreService(shard, LIMITS, embeddings=embeddings)
 
 
-def problems(operations: Operations, requests: dict[str, bytes]) -> dict[str, str]:
+def problems(operations: StoreService, requests: dict[str, bytes]) -> dict[str, str]:
     """Wrong requests that were not refused."""
     found = {}
     for what, data in requests.items():
@@ -56,7 +56,7 @@ def problems(operations: Operations, requests: dict[str, bytes]) -> dict[str, st
 
 
 @pytest.mark.parametrize("operation", STORE_REQUESTS)
-def test_store_refuses_wrong(store: Operations, operation: str) -> None:
+def test_store_refuses_wrong(store: StoreService, operation: str) -> None:
     fields, arrays, valid = STORE_REQUESTS[operation]
     wrong = dict(hostile_requests(fields, arrays, valid))
     assert len(wrong) >= 50
@@ -65,7 +65,7 @@ def test_store_refuses_wrong(store: Operations, operation: str) -> None:
 
 @pytest.mark.parametrize("operation", STORE_REQUESTS)
 def test_store_answers_the_right_request_they_are_made_from(
-    store: Operations, operation: str
+    store: StoreService, operation: str
 ) -> None:
     fields, arrays, _ = STORE_REQUESTS[operation]
     data = encode_request(NUMBER, fields, arrays)
@@ -76,7 +76,7 @@ def test_store_refuses_the_ids_next_to_its_own(tmp_path: Path) -> None:
     small_graphs.write(small_graphs.homogeneous(200, 2000), tmp_path / "parts", num_parts=3)
     graph = open_graph(tmp_path / "parts")
     begin, end = graph.offsets("node")[1:3].tolist()
-    middle = Operations(open_shard(graph, 1), LIMITS)
+    middle = StoreService(open_shard(graph, 1), LIMITS)
     for operation in ("gather", "sample"):
         fields, (_, *rest), _ = STORE_REQUESTS[operation]
         for node, is_own in ((begin - 1, False), (begin, True), (end - 1, True), (end, False)):
@@ -91,7 +91,7 @@ def test_store_refuses_the_latest_neighbours_with_replacement(tmp_path: Path) ->
     edges = small_graphs.edge_table(small_graphs.NODE_TO_NODE, src, dst, (times,))
     source = GraphSource("timed", (NodeTable("node", 200, (), {}),), (edges,))
     small_graphs.write(source, tmp_path / "parts", num_parts=1)
-    timed = Operations(open_shard(open_graph(tmp_path / "parts"), 0), LIMITS)
+    timed = StoreService(open_shard(open_graph(tmp_path / "parts"), 0), LIMITS)
     fields, (nodes,), _ = STORE_REQUESTS["sample"]
     fields = {**fields, "time": "time", "has_bounds": True, "last": True}
     arrays = [nodes, np.full(len(nodes), 1000)]
@@ -102,7 +102,7 @@ def test_store_refuses_the_latest_neighbours_with_replacement(tmp_path: Path) ->
 
 
 def test_sampler_refuses_wrong_requests_and_those_of_stores() -> None:
-    parts = _Parts(Queue(), threading.Semaphore(1), LIMITS)
+    parts = _SubBatches(Queue(), threading.Semaphore(1), LIMITS)
     wrong = all_wrong(SAMPLER_REQUESTS)
     assert len(wrong) >= 100
     wrong |= {
@@ -113,8 +113,8 @@ def test_sampler_refuses_wrong_requests_and_those_of_stores() -> None:
     assert problems(parts, wrong) == {}
 
 
-def test_a_handler_that_fails_is_a_refusal(store: Operations) -> None:
-    class Failing(Operations):
+def test_a_handler_that_fails_is_a_refusal(store: StoreService) -> None:
+    class Failing(StoreService):
         def answer(self, request: Message) -> Message:
             raise ZeroDivisionError
 

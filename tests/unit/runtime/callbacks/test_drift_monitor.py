@@ -15,7 +15,7 @@ from headrace.core.plan import Plan
 from headrace.policies.drift.deciding import Rules
 from headrace.policies.drift.figures import Peak
 from headrace.policies.recovery.events import Drifted
-from headrace.runtime.callbacks.drift_monitor import DriftWatch
+from headrace.runtime.callbacks.drift_monitor import DriftMonitor
 from headrace.runtime.callbacks.drift_windows import Windows, expected_of
 from headrace.runtime.run_dir.status import Status
 from tests.unit.runtime.recorded import NIC, recorded, small_plan
@@ -40,7 +40,7 @@ class Watched:
         self.events: list[dict[str, Any]] = []
         self._peaks = peaks
         self.num_measured = 0
-        self.watch = DriftWatch(
+        self.watch = DriftMonitor(
             plan,
             self._measure,
             dict,

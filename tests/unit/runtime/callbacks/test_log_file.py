@@ -6,13 +6,13 @@ import json
 import socket
 from pathlib import Path
 
-from headrace.runtime.callbacks.log_file import LogLines
+from headrace.runtime.callbacks.log_file import LogFile
 from headrace.runtime.run_dir.status import Failure, RunState
 from tests.unit.runtime.listened import small_plan, status
 
 
 def test_every_line_has_its_task_and_machine(tmp_path: Path) -> None:
-    log = LogLines(tmp_path / "log.jsonl", clock=lambda: 12.3456)
+    log = LogFile(tmp_path / "log.jsonl", clock=lambda: 12.3456)
     log.began(*small_plan())
     log.said("starting 2 stores")
     log.printed("trainer1", b"epoch 1\nUserWarning: sl")

@@ -6,13 +6,13 @@ import os
 
 import pytest
 
-from headrace.runtime.callbacks.progress import FirstBatch
+from headrace.runtime.callbacks.progress import StartupWatch
 from headrace.runtime.controller.local_backend import _num_threads
 from headrace.runtime.protocol.trainer_messages import ASKED
 
 
 def test_says_every_ten_seconds_what_it_waits_for() -> None:
-    first = FirstBatch(100.0)
+    first = StartupWatch(100.0)
     assert first.look(109.0) == ""
     assert first.look(110.0) == (
         "no batch after 10 s: waits for the script to ask a headrace loader for a batch"
@@ -26,7 +26,7 @@ def test_says_every_ten_seconds_what_it_waits_for() -> None:
 
 @pytest.mark.parametrize("kind", ["batches", "report"])
 def test_says_nothing_once_the_script_goes_on(kind: str) -> None:
-    first = FirstBatch(0.0)
+    first = StartupWatch(0.0)
     first.see({"kind": kind})
     assert first.look(1000.0) == ""
 

@@ -15,10 +15,10 @@ from headrace.core.job import Job
 from headrace.policies.lifecycle.events import Ended, Event, Outcome, Placed, Ready, Shipped, Waits
 from headrace.policies.lifecycle.state import Lifecycle
 from headrace.policies.lifecycle.steps import begin, step
-from headrace.runtime.callbacks.status_writer import Recorder
+from headrace.runtime.callbacks.status_writer import StatusWriter
 from headrace.runtime.cluster.nodes import Node
 from headrace.runtime.cluster.placement_group import slots_of
-from headrace.runtime.run_dir.run_dir import RunFolder
+from headrace.runtime.run_dir.run_dir import RunDirectory
 from headrace.runtime.run_dir.status import RunState, TaskState
 
 NODES = tuple(Node(f"m{m}", f"id{m}", f"10.0.0.{m + 1}", {}) for m in range(2))
@@ -42,8 +42,8 @@ class Watcher:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[RunFolder]:
-    with RunFolder.create(tmp_path, "small") as folder:
+def folder(tmp_path: Path) -> Iterator[RunDirectory]:
+    with RunDirectory.create(tmp_path, "small") as folder:
         yield folder
 
 
@@ -52,18 +52,18 @@ def watcher() -> Watcher:
     return Watcher()
 
 
-def begun(folder: RunFolder, watcher: Watcher) -> tuple[Recorder, Lifecycle]:
+def begun(folder: RunDirectory, watcher: Watcher) -> tuple[StatusWriter, Lifecycle]:
     machines = [{"name": node.machine, "nic": "1Gbps"} for node in NODES]
     cluster = Cluster.model_validate({"version": 1, "machines": machines})
     made = plan(cluster, Job(name="small", trainers=2, batch_size=2), method="colocate")
     slots = slots_of(made, NODES)
-    recorder = Recorder(folder, made, slots, watcher)
+    recorder = StatusWriter(folder, made, slots, watcher)
     state, _ = begin(tuple(slot.task for slot in slots), 0.0)
     return recorder, state
 
 
 @pytest.fixture
-def recorder(folder: RunFolder, watcher: Watcher) -> Recorder:
+def recorder(folder: RunDirectory, watcher: Watcher) -> StatusWriter:
     recorder, state = begun(folder, watcher)
     events: list[Event] = [Placed(), Shipped(), *map(Ready, state.stages)]
     for event in [*events, Ended("trainer1", 0, "ended")]:
@@ -77,7 +77,7 @@ def seen(**fields: Any) -> dict[str, Any]:
 
 
 def test_there_is_a_status_before_anything_has_its_place(
-    folder: RunFolder, watcher: Watcher
+    folder: RunDirectory, watcher: Watcher
 ) -> None:
     recorder, state = begun(folder, watcher)
     event = Waits("store1", "4 CPU")
@@ -88,7 +88,9 @@ def test_there_is_a_status_before_anything_has_its_place(
     assert {task.name for task in status.tasks} == set(state.stages)
 
 
-def test_the_status_says_how_far_everything_is(recorder: Recorder, folder: RunFolder) -> None:
+def test_the_status_says_how_far_everything_is(
+    recorder: StatusWriter, folder: RunDirectory
+) -> None:
     first = recorder._first
     message = {"kind": "report", "figures": {"epoch": 3, "loss": 0.5}}
     recorder.looked("store0", seen(nic=(1000, 2000), rss_bytes=10))
@@ -108,7 +110,7 @@ def test_the_status_says_how_far_everything_is(recorder: Recorder, folder: RunFo
     assert json.loads(folder.reports.read_text())["figures"]["loss"] == 0.5
 
 
-def test_steps_are_known_before_their_trace_comes(recorder: Recorder) -> None:
+def test_steps_are_known_before_their_trace_comes(recorder: StatusWriter) -> None:
     message = {"kind": "batches", "trains": True, "batch": 1, "num_batches": 9, "num_samples": 2}
     message |= {"elapsed_s": 1.0, "waited_s": 0.0, "stages": {}}
     for task, num_steps in (("trainer0", 12), ("trainer1", 11)):
@@ -119,7 +121,7 @@ def test_steps_are_known_before_their_trace_comes(recorder: Recorder) -> None:
 
 
 def test_lines_are_shown_whole_and_logs_are_kept(
-    recorder: Recorder, folder: RunFolder, watcher: Watcher
+    recorder: StatusWriter, folder: RunDirectory, watcher: Watcher
 ) -> None:
     recorder.printed("trainer0", b"one\ntw")
     recorder.printed("store0", b"not shown\n")
@@ -135,7 +137,7 @@ def test_lines_are_shown_whole_and_logs_are_kept(
 
 
 def test_what_the_script_keeps_comes_whole_or_not_at_all(
-    recorder: Recorder, folder: RunFolder, watcher: Watcher
+    recorder: StatusWriter, folder: RunDirectory, watcher: Watcher
 ) -> None:
     def broken() -> Iterator[bytes]:
         yield b"ha"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.runtime.callbacks import trackers
-from headrace.runtime.callbacks.trackers import Tracking
+from headrace.runtime.callbacks.trackers import Trackers
 from headrace.runtime.run_dir.status import RunState
 from tests.unit.runtime.listened import status
 
@@ -39,7 +39,7 @@ class Fails(Remembers):
 
 def test_figures_come_with_their_step_and_those_of_the_run() -> None:
     memory, said = Remembers(), list[str]()
-    run = Tracking([memory], said.append, clock=lambda: 5.0)
+    run = Trackers([memory], said.append, clock=lambda: 5.0)
     run.start("run-1", {"lr": 0.1})
     run.noted(status(iterations=40, samples_per_s=100.0))
     run.reported({"epoch": 2, "loss": 0.5, "note": "text"})
@@ -57,7 +57,7 @@ def test_figures_come_with_their_step_and_those_of_the_run() -> None:
 
 def test_one_that_fails_is_left_out_and_said_once() -> None:
     memory, broken, said = Remembers(), Fails(), list[str]()
-    run = Tracking([broken, memory], said.append)
+    run = Trackers([broken, memory], said.append)
     run.start("run-1", {})
     for epoch in range(3):
         run.reported({"epoch": epoch})
@@ -78,7 +78,7 @@ def test_a_run_does_not_wait_for_a_slow_one(monkeypatch: pytest.MonkeyPatch) -> 
             answers.wait(60)
 
     said: list[str] = []
-    run = Tracking([Slow()], said.append)
+    run = Trackers([Slow()], said.append)
     run.reported({"epoch": 1})
     run.finish("done")
     answers.set()

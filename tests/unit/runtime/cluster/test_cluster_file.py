@@ -12,7 +12,7 @@ from headrace.core.errors import SpecError
 from headrace.runtime.cluster.bandwidth_probe import NicCounter, peaks_of, rate_of
 from headrace.runtime.cluster.cluster_file import (
     Bandwidth,
-    Found,
+    DiscoveredNode,
     cluster_of,
     cluster_text,
     in_order,
@@ -23,10 +23,10 @@ from headrace.runtime.cluster.cluster_file import (
 XEON = "Intel(R) Xeon(R) Gold 6230 CPU @ 2.10GHz"
 
 
-def node(name: str, address: str = "10.0.0.1", **facts: object) -> Found:
+def node(name: str, address: str = "10.0.0.1", **facts: object) -> DiscoveredNode:
     """A node with 16 CPUs."""
     known: dict[str, object] = {"resources": {"CPU": 16.0}, "cpu_model": XEON, "num_cores": 16}
-    return Found(name, name, address, **(known | facts))  # type: ignore[arg-type]
+    return DiscoveredNode(name, name, address, **(known | facts))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("num_players", [0, 1, 2, 3, 4, 7, 16])

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from headrace.runtime.controller.checkpoint_fetch import ASK_AGAIN, Collector
-from headrace.runtime.controller.worker_group import Calls
+from headrace.runtime.controller.checkpoint_fetch import ASK_AGAIN, CheckpointFetcher
+from headrace.runtime.controller.worker_group import PendingActorCalls
 from headrace.training.checkpoint_files import (
     Checkpoint,
     Position,
@@ -23,7 +23,7 @@ from headrace.training.checkpoint_files import (
 PIECE_BYTES = 500
 
 
-class Asked(Calls):
+class Asked(PendingActorCalls):
     """Calls that are answered when a test wants it."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Trainer:
         self.output, self.home = tmp_path / "output", tmp_path / "home"
         self.calls = Asked()
         self.told: list[Checkpoint] = []
-        self.collector = Collector(self.home, self.calls, self._piece, self.told.append)
+        self.collector = CheckpointFetcher(self.home, self.calls, self._piece, self.told.append)
 
     def save(self, iteration: int) -> Checkpoint:
         state = {"iteration": iteration, "padding": bytes(3000)}

@@ -15,11 +15,11 @@ from headrace.policies.recovery.deciding import Recovery
 from headrace.policies.recovery.events import Decision, GiveUp, Limits, Restart
 from headrace.runtime.callbacks.base import Observer
 from headrace.runtime.cluster.nodes import Node
-from headrace.runtime.cluster.placement_group import Slot
+from headrace.runtime.cluster.placement_group import TaskPlacement
 from headrace.runtime.controller import controller as module
 from headrace.runtime.controller.code_archive import Script
 from headrace.runtime.controller.controller import Controller
-from headrace.runtime.controller.failure_handling import Mender
+from headrace.runtime.controller.failure_handling import FailureHandler
 from headrace.runtime.controller.signals import Interruption
 
 TASKS = (
@@ -100,9 +100,9 @@ class Crew:
         self.gpus: dict[int, list[str]] = {}
         self.hellos: dict[str, Any] = {}
         self.tasks, self.names = TASKS, tuple(task.name for task in TASKS)
-        self.shells = {task.name: Shell(task) for task in TASKS}
+        self.actors = {task.name: Shell(task) for task in TASKS}
         node = Node("m0", "id0", "10.0.0.1", {})
-        self.slots = {task.name: Slot(task, 0, node, {}) for task in TASKS}
+        self.slots = {task.name: TaskPlacement(task, 0, node, {}) for task in TASKS}
         self.stores = (self.slots["store0"],)
         self.lost: set[str] = set()
 
@@ -113,11 +113,11 @@ class Crew:
 
     def close(self, timeout_s: float) -> None: ...
 
-    def slot(self, name: str) -> Slot:
+    def slot(self, name: str) -> TaskPlacement:
         return self.slots[name]
 
-    def shell(self, name: str) -> Shell:
-        return self.shells[name]
+    def actor(self, name: str) -> Shell:
+        return self.actors[name]
 
     def machine(self, name: str) -> int:
         return 0
@@ -168,15 +168,15 @@ class Driven:
     """A controller that runs until a test has seen enough."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, max_restarts: int) -> None:
-        monkeypatch.setattr(module, "Calls", AtOnce)
+        monkeypatch.setattr(module, "PendingActorCalls", AtOnce)
         monkeypatch.setattr(module, "_FAST_POLL_S", 0.0)
         monkeypatch.setattr(module, "_POLL_S", 0.0)
         monkeypatch.setattr(module, "_POLL_S_PER_TASK", 0.0)
         monkeypatch.setattr("headrace.runtime.controller.failure_handling.HOLD_S", 0.05)
-        self.crew = Crew()
+        self.worker_group = Crew()
         self.decisions: list[Decision] = []
         state = Recovery(frozenset({"m0"}), Limits.of(max_restarts), has_stepped=True)
-        self.mender = Mender(state, lambda state, decision: self.decisions.append(decision))
+        self.mender = FailureHandler(state, lambda state, decision: self.decisions.append(decision))
         self.interrupted = Interruption()
 
     def run(self, on_change: Callable[[str], None]) -> Outcome:
@@ -184,12 +184,12 @@ class Driven:
             def changed(self, state: Any, event: Event) -> None:
                 on_change(state.phase.value)
 
-        crew: Any = self.crew
-        orders: Any = Orders()
+        worker_group: Any = self.worker_group
+        task_configs: Any = Orders()
         files: Any = [Files()]
         controller = Controller(
-            crew,
-            orders,
+            worker_group,
+            task_configs,
             files,
             Script((), None),
             Watching(),
@@ -205,7 +205,7 @@ def test_a_killed_store_is_started_again_if_it_may_be(
     monkeypatch: pytest.MonkeyPatch, max_restarts: int
 ) -> None:
     driven = Driven(monkeypatch, max_restarts)
-    store, trainer = driven.crew.shells["store0"], driven.crew.shells["trainer0"]
+    store, trainer = driven.worker_group.actors["store0"], driven.worker_group.actors["trainer0"]
     was_killed = False
 
     def on_change(phase: str) -> None:
@@ -239,7 +239,7 @@ def test_a_driver_that_did_not_listen_calls_nobody_silent(monkeypatch: pytest.Mo
     driven, clock = Driven(monkeypatch, 0), Clock()
     monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(module, "_POLL_S", 5.0)
-    trainer = driven.crew.shells["trainer0"]
+    trainer = driven.worker_group.actors["trainer0"]
     phases: list[str] = []
     num_looks = 0
 
@@ -252,13 +252,13 @@ def test_a_driver_that_did_not_listen_calls_nobody_silent(monkeypatch: pytest.Mo
             trainer.now = {**trainer.now, **KILLED, "code": 0, "how": "ended with code 0"}
             clock.ahead_s += 5.0
 
-    monkeypatch.setattr(driven.crew, "look", look)
+    monkeypatch.setattr(driven.worker_group, "look", look)
     assert driven.run(phases.append).is_success
 
 
 def test_samplers_are_left_to_their_trainer_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     driven = Driven(monkeypatch, 1)
-    sampler = driven.crew.shells["sampler0.0"]
+    sampler = driven.worker_group.actors["sampler0.0"]
     seen = 0
 
     def on_change(phase: str) -> None:
@@ -279,8 +279,8 @@ def test_who_loses_all_shells_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def on_change(phase: str) -> None:
         if phase == "running":
-            for shell in driven.crew.shells.values():
-                shell.now["lost"] = True
+            for actor in driven.worker_group.actors.values():
+                actor.now["lost"] = True
 
     assert driven.run(on_change).fault == Lost("m0", "all gone")
 
@@ -290,7 +290,7 @@ def test_a_killed_trainer_ends_the_attempt(monkeypatch: pytest.MonkeyPatch) -> N
 
     def on_change(phase: str) -> None:
         if phase == "running":
-            driven.crew.shells["trainer0"].now |= KILLED
+            driven.worker_group.actors["trainer0"].now |= KILLED
 
     outcome = driven.run(on_change)
     assert outcome.fault == Ended("trainer0", -9, "was ended by SIGKILL")
@@ -303,12 +303,12 @@ def test_a_failure_that_a_lost_machine_explains_is_its_loss(
     driven = Driven(monkeypatch, 3)
 
     def on_change(phase: str) -> None:
-        trainer = driven.crew.shells["trainer0"]
+        trainer = driven.worker_group.actors["trainer0"]
         if phase == "running":
             trainer.now |= {**KILLED, "code": 1, "how": "ended with code 1"}
         if phase == "stopping":
             # What Ray says of the machine comes later.
-            for shell in driven.crew.shells.values():
-                shell.now["lost"] = True
+            for actor in driven.worker_group.actors.values():
+                actor.now["lost"] = True
 
     assert driven.run(on_change).fault == Lost("m0", "all gone")

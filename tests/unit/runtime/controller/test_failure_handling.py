@@ -20,8 +20,8 @@ from headrace.policies.recovery.events import (
 from headrace.runtime.controller.failure_handling import (
     HOLD_S,
     MOST_HOLD_S,
-    HeldFaults,
-    Mender,
+    FailureHandler,
+    FaultDebouncer,
     event_of,
 )
 
@@ -30,14 +30,14 @@ TASKS = (STORE, TRAINER)
 KILLED = Ended("trainer0", -9, "was ended by SIGKILL")
 
 
-def mender(**changes: object) -> tuple[Mender, list[Decision]]:
+def mender(**changes: object) -> tuple[FailureHandler, list[Decision]]:
     told: list[Decision] = []
     state = Recovery(frozenset({"m0", "m1"}), **changes)  # type: ignore[arg-type]
-    return Mender(state, lambda state, decision: told.append(decision)), told
+    return FailureHandler(state, lambda state, decision: told.append(decision)), told
 
 
 def test_the_first_fault_explains_the_rest() -> None:
-    held = HeldFaults()
+    held = FaultDebouncer()
     assert held.hold(Ended("trainer0", 1, "ended"), 9.9, 10.0)
     assert not held.hold(Lost("store0", "gone"), 9.5, 10.2)
     assert not held.hold(Ended("trainer0", 1, "ended"), 9.0, 10.3)
@@ -48,7 +48,7 @@ def test_the_first_fault_explains_the_rest() -> None:
 
 
 def test_whoever_was_killed_explains_the_rest() -> None:
-    held = HeldFaults()
+    held = FaultDebouncer()
     failed = Ended("store0", 1, "ended")
     held.hold(failed, 9.0, 10.0)
     held.hold(KILLED, 9.5, 10.2)

@@ -13,12 +13,12 @@ from headrace.graph.format.manifest import MANIFEST
 from headrace.graph.format.partitioned_graph import open_graph
 from headrace.runtime.controller import graph_shipping
 from headrace.runtime.controller.graph_shipping import Shipment, WantedFiles
-from headrace.runtime.controller.worker_group import Calls
-from headrace.runtime.workers.graph_cache import GraphFiles
+from headrace.runtime.controller.worker_group import PendingActorCalls
+from headrace.runtime.workers.graph_cache import GraphCache
 from tests.unit.graph.small_graphs import homogeneous, write
 
 
-class Answered(Calls):
+class Answered(PendingActorCalls):
     """Calls that were answered when they were made."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Machine:
     """A machine's shell, without Ray."""
 
     def __init__(self, cache: Path, damage: bool = False) -> None:
-        self._files = GraphFiles(str(cache))
+        self._files = GraphCache(str(cache))
         self._damage = damage
         self.find_graph = Method(self._files.find)
         self.take = Method(self._take)
@@ -102,7 +102,7 @@ def test_what_is_missing_is_shipped_once(
     # The machine has another graph at the same place.
     (graph / MANIFEST).write_text("{}")
     machine = Machine(tmp_path / "cache")
-    monkeypatch.setattr(GraphFiles, "look", elsewhere(graph, here))
+    monkeypatch.setattr(GraphCache, "look", elsewhere(graph, here))
     wanted = replace(wanted, folder=here)
     result = ship_wanted(wanted, machine)
     assert result.error == ""
@@ -120,7 +120,7 @@ def test_what_is_missing_is_shipped_once(
 
 
 def test_damage_is_found(graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GraphFiles, "look", elsewhere(tmp_path / "nowhere", graph))
+    monkeypatch.setattr(GraphCache, "look", elsewhere(tmp_path / "nowhere", graph))
     result = ship(graph, Machine(tmp_path / "cache", damage=True))
     assert "indices.bin arrived damaged" in result.error
     assert result.folder == ""
@@ -128,9 +128,9 @@ def test_damage_is_found(graph: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 
 def elsewhere(given: Path, here: Path) -> Any:
     """A machine that does not see the driver's folder."""
-    look = GraphFiles.look
+    look = GraphCache.look
 
-    def looked(files: GraphFiles, path: str, *rest: Any) -> dict[str, Any]:
+    def looked(files: GraphCache, path: str, *rest: Any) -> dict[str, Any]:
         return look(files, str(given) if Path(path) == here else path, *rest)
 
     return looked

@@ -8,8 +8,8 @@ import pytest
 
 from headrace.core.job import Role
 from headrace.policies.lifecycle.events import Lost, Task
-from headrace.runtime.controller.health import NetworkProbe, StallWatch
-from headrace.runtime.controller.worker_group import Calls
+from headrace.runtime.controller.health import PartitionProbe, StallDetector
+from headrace.runtime.controller.worker_group import PendingActorCalls
 
 TASKS = (Task("sampler0.0", Role.SAMPLER, "m1"), Task("trainer0", Role.TRAINER, "m0"))
 
@@ -19,7 +19,7 @@ def state_of(*messages: dict[str, Any], trace_bytes: int = 0, **more: Any) -> di
 
 
 def test_steps_and_records_are_movement() -> None:
-    watch = StallWatch(TASKS, 0.0)
+    watch = StallDetector(TASKS, 0.0)
     assert watch.see("trainer0", state_of({"kind": "batches", "trains": True}), 8.0)
     assert watch.look(17.0) == ("", False)
     assert not watch.see("trainer0", state_of(trace_bytes=10), 17.0)
@@ -36,7 +36,7 @@ def test_steps_and_records_are_movement() -> None:
 
 
 def test_who_waits_is_named() -> None:
-    watch = StallWatch(TASKS, 0.0)
+    watch = StallDetector(TASKS, 0.0)
     watch.see("trainer0", state_of({"kind": "waits", "for": "sampler0.0 on m1", "waits": True}), 5)
     watch.see("sampler0.0", {"waits_for": "store2 on m2"}, 5)
     line, _ = watch.look(12.0)
@@ -70,7 +70,7 @@ class Shell:
         return self._unreachable
 
 
-class AtOnce(Calls):
+class AtOnce(PendingActorCalls):
     def ask(self, ref: Any, then: Any, failed: Any) -> None:
         try:
             answer = ref.answer
@@ -94,8 +94,8 @@ def test_whoever_is_cut_off_is_accused(
     said: list[str] = []
     lost: list[Lost] = []
     places = {f"m{m}": (f"10.0.0.{m}", 100 if m else None) for m in range(3)}
-    shells = {f"m{m}": Shell(each) for m, each in enumerate(found)}
-    NetworkProbe(places, "m0", said.append, lost.append).begin(AtOnce(), shells)
-    assert shells["m1"].asked == {"m0": ("10.0.0.0", 1), "m2": ("10.0.0.2", 100)}
+    actors = {f"m{m}": Shell(each) for m, each in enumerate(found)}
+    PartitionProbe(places, "m0", said.append, lost.append).begin(AtOnce(), actors)
+    assert actors["m1"].asked == {"m0": ("10.0.0.0", 1), "m2": ("10.0.0.2", 100)}
     assert [each.name for each in lost] == ([accused] if accused else [])
     assert said == ([line] if line else [])

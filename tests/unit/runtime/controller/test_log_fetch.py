@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.runtime.controller import log_fetch
-from headrace.runtime.controller.log_fetch import Reader
+from headrace.runtime.controller.log_fetch import LogReader
 
 
 class Call:
@@ -33,14 +33,14 @@ def taken() -> list[tuple[str, int]]:
 
 
 @pytest.fixture
-def reader(taken: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch) -> Reader:
+def reader(taken: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch) -> LogReader:
     monkeypatch.setattr("headrace.runtime.controller.log_fetch.time.monotonic", lambda: NOW_S[0])
     NOW_S[0] = 0.0
     take = {
         what: lambda task, data, what=what: taken.append((what, len(data)))
         for what in ("log", "trace")
     }
-    return Reader(AtOnce(), lambda task: Shell(), take)  # type: ignore[arg-type]
+    return LogReader(AtOnce(), lambda task: Shell(), take)  # type: ignore[arg-type]
 
 
 NOW_S = [0.0]
@@ -51,7 +51,7 @@ def state(log: int, trace: int, code: int | None = None) -> dict[str, Any]:
 
 
 def test_a_trace_waits_for_ten_seconds_while_tasks_run(
-    reader: Reader, taken: list[tuple[str, int]]
+    reader: LogReader, taken: list[tuple[str, int]]
 ) -> None:
     reader.see("store0", state(4, 0), True)
     assert taken == [("log", 4)]
@@ -63,7 +63,7 @@ def test_a_trace_waits_for_ten_seconds_while_tasks_run(
     assert taken[1][0] == "trace"
 
 
-def test_much_of_a_trace_does_not_wait(reader: Reader, taken: list[tuple[str, int]]) -> None:
+def test_much_of_a_trace_does_not_wait(reader: LogReader, taken: list[tuple[str, int]]) -> None:
     reader.see("store0", state(0, 0), True)
     reader.see("store0", state(0, log_fetch._PIECE_BYTES), True)
     assert taken == [("trace", log_fetch._PIECE_BYTES)]
@@ -71,7 +71,7 @@ def test_much_of_a_trace_does_not_wait(reader: Reader, taken: list[tuple[str, in
 
 @pytest.mark.parametrize(("is_calm", "code"), [(False, None), (True, 0)])
 def test_nothing_waits_at_the_end(
-    reader: Reader, taken: list[tuple[str, int]], is_calm: bool, code: int | None
+    reader: LogReader, taken: list[tuple[str, int]], is_calm: bool, code: int | None
 ) -> None:
     reader.see("store0", state(0, 0), True)
     reader.see("store0", state(0, 1, code), is_calm)

@@ -15,8 +15,8 @@ from headrace.planner.replan import replan
 from headrace.policies.lifecycle.events import Ended, Lost, Outcome, Task
 from headrace.policies.recovery.deciding import Recovery
 from headrace.policies.recovery.events import Limits
-from headrace.runtime.controller.failure_handling import Mender
-from headrace.runtime.controller.machines import Machines, run_attempts
+from headrace.runtime.controller.failure_handling import FailureHandler
+from headrace.runtime.controller.machines import AvailableMachines, run_attempts
 from headrace.runtime.controller.signals import Interruption
 from tests.unit.planner.small import JOB, PROFILE, cluster_of
 
@@ -52,10 +52,10 @@ class Ray:
 
 def drive(
     plan: Plan, outcomes: list[Outcome], limits: Limits | None = None, ray: Ray | None = None
-) -> tuple[Outcome, list[Plan], Machines]:
-    machines = Machines(plan, (ray or Ray()).nodes)
+) -> tuple[Outcome, list[Plan], AvailableMachines]:
+    machines = AvailableMachines(plan, (ray or Ray()).nodes)
     names = frozenset(host.name for host in plan.cluster.hosts)
-    mender = Mender(Recovery(names, limits or Limits()), lambda state, decision: None)
+    mender = FailureHandler(Recovery(names, limits or Limits()), lambda state, decision: None)
     plans: list[Plan] = []
 
     def attempt(each: Plan) -> tuple[Outcome, tuple[Task, ...]]:
@@ -97,8 +97,8 @@ def test_a_lost_machine_is_planned_without(plan: Plan) -> None:
 def test_who_went_meanwhile_is_done_without_too(plan: Plan) -> None:
     ray = Ray()
     del ray.ids["m2"]
-    machines = Machines(plan, ray.nodes)
-    mender = Mender(Recovery(frozenset({"m0", "m1", "m2"})), lambda state, decision: None)
+    machines = AvailableMachines(plan, ray.nodes)
+    mender = FailureHandler(Recovery(frozenset({"m0", "m1", "m2"})), lambda state, decision: None)
     plans: list[Plan] = []
 
     def attempt(each: Plan) -> tuple[Outcome, tuple[Task, ...]]:
@@ -126,8 +126,8 @@ def test_what_is_no_fault_of_a_task_is_not_tried_again(plan: Plan) -> None:
 def test_an_interrupt_is_not_mended(plan: Plan) -> None:
     interrupted = Interruption()
     interrupted.set()
-    machines = Machines(plan, Ray().nodes)
-    mender = Mender(Recovery(frozenset({"m0", "m1", "m2"})), lambda state, decision: None)
+    machines = AvailableMachines(plan, Ray().nodes)
+    mender = FailureHandler(Recovery(frozenset({"m0", "m1", "m2"})), lambda state, decision: None)
     outcome = run_attempts(
         partial(replan, plan), mender, machines, lambda each: (KILLED, TASKS), interrupted
     )

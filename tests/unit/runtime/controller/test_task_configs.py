@@ -21,7 +21,7 @@ from headrace.graph.sampler_worker.config import SamplerConfig
 from headrace.graph.store.config import StoreConfig
 from headrace.runtime.cluster.nodes import Node
 from headrace.runtime.cluster.placement_group import slots_of
-from headrace.runtime.controller.task_configs import Orders, make_keys
+from headrace.runtime.controller.task_configs import TaskConfigs, make_keys
 from headrace.runtime.protocol.run_context import RunContext
 from headrace.training.parameter_server.types import ServerConfig
 from tests.unit.graph.small_graphs import homogeneous, write
@@ -54,13 +54,13 @@ def made() -> Plan:
 
 
 @pytest.fixture
-def orders(made: Plan, tmp_path: Path) -> Orders:
+def task_configs(made: Plan, tmp_path: Path) -> TaskConfigs:
     write(homogeneous(), tmp_path / "parts", 3)
-    orders = Orders(made, NODES, open_graph(tmp_path / "parts"), True, {"lr": 0.1})
+    task_configs = TaskConfigs(made, NODES, open_graph(tmp_path / "parts"), True, {"lr": 0.1})
     for machine in range(3):
-        orders.note_folder(machine, f"/parts{machine}")
-        orders.note_ports(machine, {machine: 100 + machine})
-    return orders
+        task_configs.note_folder(machine, f"/parts{machine}")
+        task_configs.note_ports(machine, {machine: 100 + machine})
+    return task_configs
 
 
 def test_tasks_go_where_the_plan_says(made: Plan) -> None:
@@ -87,24 +87,24 @@ def test_parameter_servers_are_told_what_they_understand(tmp_path: Path) -> None
     assert [slots[name].node.machine for name in ("ps0", "ps1")] == ["m2", "m0"]
     assert slots["ps1"].bundle == {"CPU": 1}
     write(homogeneous(), tmp_path / "parts", 3)
-    orders = Orders(made, NODES, open_graph(tmp_path / "parts"), True, {})
+    task_configs = TaskConfigs(made, NODES, open_graph(tmp_path / "parts"), True, {})
     for machine in range(3):
-        orders.note_folder(machine, "/parts")
-        orders.note_ports(machine, {machine: 100 + machine})
-        orders.note_server_port(machine, 200 + machine)
-    server = ServerConfig(**orders.server(0), credentials=Path("c"), ready=Path("r"))
+        task_configs.note_folder(machine, "/parts")
+        task_configs.note_ports(machine, {machine: 100 + machine})
+        task_configs.note_server_port(machine, 200 + machine)
+    server = ServerConfig(**task_configs.server(0), credentials=Path("c"), ready=Path("r"))
     assert (server.host, server.num_trainers, server.tls) == ("10.0.0.3", 2, True)
-    context = RunContext(**orders.trainer(1)[0], machine="m", messages=Path("m"))
+    context = RunContext(**task_configs.trainer(1)[0], machine="m", messages=Path("m"))
     assert [(at.task, at.machine, at.host, at.port) for at in context.servers] == [
         ("ps0", "m2", "10.0.0.3", 200),
         ("ps1", "m0", "10.0.0.1", 201),
     ]
 
 
-def test_stores_and_samplers_are_told_what_they_understand(orders: Orders) -> None:
-    store = StoreConfig(**orders.store(1), credentials=Path("c"), ready=Path("r"))
+def test_stores_and_samplers_are_told_what_they_understand(task_configs: TaskConfigs) -> None:
+    store = StoreConfig(**task_configs.store(1), credentials=Path("c"), ready=Path("r"))
     assert (store.ports, store.host, store.graph) == ({1: 0}, "10.0.0.2", Path("/parts1"))
-    settings, seeds = orders.sampler(1)
+    settings, seeds = task_configs.sampler(1)
     fields = {"node_type": "node", "seeds": "s", "share": 1, "batches_per_epoch": 1, "fanouts": ()}
     sampler = SamplerConfig.model_validate({**settings, **fields})
     assert [at.part for at in sampler.stores] == [1, 2]
@@ -115,23 +115,27 @@ def test_stores_and_samplers_are_told_what_they_understand(orders: Orders) -> No
 def test_parts_are_asked_for_where_they_lie(made: Plan, tmp_path: Path) -> None:
     moved = made.model_copy(update={"parts": (2, 1, 2)})
     write(homogeneous(), tmp_path / "parts", 3)
-    orders = Orders(moved, NODES, open_graph(tmp_path / "parts"), True, {})
+    task_configs = TaskConfigs(moved, NODES, open_graph(tmp_path / "parts"), True, {})
     for machine in range(3):
-        orders.note_folder(machine, "/parts")
-    assert [set(orders.store(machine)["parts"]) for machine in range(3)] == [set(), {1}, {0, 2}]
-    orders.note_ports(0, {})
-    orders.note_ports(1, {1: 101})
-    orders.note_ports(2, {0: 100, 2: 102})
+        task_configs.note_folder(machine, "/parts")
+    assert [set(task_configs.store(machine)["parts"]) for machine in range(3)] == [
+        set(),
+        {1},
+        {0, 2},
+    ]
+    task_configs.note_ports(0, {})
+    task_configs.note_ports(1, {1: 101})
+    task_configs.note_ports(2, {0: 100, 2: 102})
     # Sampler 1 is on m0, which has no part; sampler 0 on m2, which has two.
-    stores = [(at["part"], at["task"], at["port"]) for at in orders.sampler(1)[0]["stores"]]
+    stores = [(at["part"], at["task"], at["port"]) for at in task_configs.sampler(1)[0]["stores"]]
     assert stores == [(0, "store2", 100), (1, "store1", 101), (2, "store2", 102)]
-    assert [at["part"] for at in orders.sampler(0)[0]["stores"]] == [1]
+    assert [at["part"] for at in task_configs.sampler(0)[0]["stores"]] == [1]
 
 
-def test_trainers_are_told_what_they_understand(orders: Orders) -> None:
+def test_trainers_are_told_what_they_understand(task_configs: TaskConfigs) -> None:
     seen = []
     for trainer in range(3):
-        fields, files = orders.trainer(trainer)
+        fields, files = task_configs.trainer(trainer)
         context = RunContext(**fields, machine="m", messages=Path("m"), task=f"trainer{trainer}")
         assert context.rank == (1, 0, 2)[trainer]
         assert context.samplers == (f"sampler{trainer}.0", f"sampler{trainer}.1")
@@ -152,15 +156,15 @@ def test_trainers_are_told_what_they_understand(orders: Orders) -> None:
 def test_a_run_that_goes_on_elsewhere_keeps_its_lanes(made: Plan, tmp_path: Path) -> None:
     write(homogeneous(), tmp_path / "parts", 3)
     graph = open_graph(tmp_path / "parts")
-    first = Orders(made, NODES, graph, True, {})
+    first = TaskConfigs(made, NODES, graph, True, {})
     job = made.job.model_copy(update={"trainers": 2, "batch_size": 6})
     placement = PlacementFile(samplers=("m0", "m1", "m1", "m2"), trainers=("m0", "m1"))
     fewer = made.model_copy(update={"job": job, "placement": placement})
-    later = Orders(fewer, NODES, graph, True, {}, began=made, patience_s=7.0)
-    for orders in (first, later):
+    later = TaskConfigs(fewer, NODES, graph, True, {}, began=made, retry_budget_s=7.0)
+    for task_configs in (first, later):
         for machine in range(3):
-            orders.note_folder(machine, "/parts")
-            orders.note_ports(machine, {machine: 100 + machine})
+            task_configs.note_folder(machine, "/parts")
+            task_configs.note_ports(machine, {machine: 100 + machine})
     began = [lane for s in range(6) for lane in first.sampler(s)[1]["train"]]
     assert [lane for s in range(4) for lane in later.sampler(s)[1]["train"]] == began
     seen, contexts = [], []
@@ -169,7 +173,7 @@ def test_a_run_that_goes_on_elsewhere_keeps_its_lanes(made: Plan, tmp_path: Path
         context = RunContext(**fields, machine="m", messages=Path("m"), task=f"trainer{trainer}")
         seen.append(np.load(io.BytesIO(files[f"train-trainer{trainer}.npy"])))
         contexts.append(context)
-        assert context.patience_s == 7.0
+        assert context.retry_budget_s == 7.0
         assert context.batches_of("train").num_trainers == 2
         assert sum(context.own_lanes) == len(
             range(6)[context.batches_of("train").lanes_of(trainer)]
@@ -182,8 +186,8 @@ def test_a_run_that_goes_on_elsewhere_keeps_its_lanes(made: Plan, tmp_path: Path
         assert one.num_seeds().sum(1).tolist() == other.num_seeds().sum(1).tolist()
 
 
-def test_the_environment_is_that_of_torchrun(orders: Orders) -> None:
-    found = [orders.environment(w, 777, {0: ["3"], 1: ["0"], 2: ["1"]}) for w in range(3)]
+def test_the_environment_is_that_of_torchrun(task_configs: TaskConfigs) -> None:
+    found = [task_configs.environment(w, 777, {0: ["3"], 1: ["0"], 2: ["1"]}) for w in range(3)]
     assert {each["MASTER_ADDR"] for each in found} == {"10.0.0.2"}
     assert {each["MASTER_PORT"] for each in found} == {"777"}
     assert [each["RANK"] for each in found] == ["1", "0", "2"]

@@ -12,7 +12,7 @@ from headrace.core.job import Role
 from headrace.policies.lifecycle.events import Event, Failed, Task
 from headrace.policies.recovery.deciding import Recovery
 from headrace.runtime.callbacks.base import Observer
-from headrace.runtime.controller.failure_handling import Mender
+from headrace.runtime.controller.failure_handling import FailureHandler
 from headrace.runtime.controller.health import Watch
 from headrace.runtime.protocol import parameter_check
 from headrace.runtime.protocol.parameter_check import (
@@ -83,11 +83,11 @@ def watch(parameters: ParameterCheck | None) -> tuple[Watch, list[Event], list[s
             lines.append(line)
 
     slots = {task.name: SimpleNamespace(task=task) for task in TASKS}
-    crew: Any = SimpleNamespace(tasks=TASKS, slot=slots.__getitem__)
+    worker_group: Any = SimpleNamespace(tasks=TASKS, slot=slots.__getitem__)
     nobody: Any = None
-    mender = Mender(Recovery(frozenset({"m0", "m1"})), lambda state, decision: None)
+    mender = FailureHandler(Recovery(frozenset({"m0", "m1"})), lambda state, decision: None)
     made = Watch(
-        crew, nobody, nobody, Says(), mender, frozenset, told.append, parameters=parameters
+        worker_group, nobody, nobody, Says(), mender, frozenset, told.append, parameters=parameters
     )
     return made, told, lines
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import SpecError
-from headrace.graph.sampler_worker.config import StoreAt
+from headrace.graph.sampler_worker.config import StoreAddress
 from headrace.runtime.protocol.run_context import CONTEXT_VARIABLE, RunContext, current_run
 
-STORE = StoreAt(part=1, task="store 1", machine="m1", host="127.0.0.1", port=7)
+STORE = StoreAddress(part=1, task="store 1", machine="m1", host="127.0.0.1", port=7)
 
 
 def test_alone_there_is_no_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import SpecError
-from headrace.runtime.run_dir.run_dir import RunFolder, bring
+from headrace.runtime.run_dir.run_dir import RunDirectory, push
 
 
 def test_a_file_comes_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -16,28 +16,28 @@ def test_a_file_comes_whole_or_not_at_all(tmp_path: Path) -> None:
         yield b"half"
         raise ConnectionError
 
-    bring(tmp_path, "best.pt", [b"old"])
-    bring(tmp_path, "best.pt", [b"a ", b"whole one"])
+    push(tmp_path, "best.pt", [b"old"])
+    push(tmp_path, "best.pt", [b"a ", b"whole one"])
     with pytest.raises(ConnectionError):
-        bring(tmp_path, "best.pt", broken())
+        push(tmp_path, "best.pt", broken())
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
         "best.pt": b"a whole one"
     }
 
 
 def test_nothing_of_the_run_is_replaced(tmp_path: Path) -> None:
-    with RunFolder.create(tmp_path, "a") as run:
+    with RunDirectory.create(tmp_path, "a") as run:
         run.append_event("begin")
         run.append_report({"loss": 1.0})
         own = [path.name for path in run.path.iterdir()]
         own += [run.plan.name, run.summary.name, "run.json", "trace.npz", "trace-ps0.jsonl"]
         for name in own:
             with pytest.raises(SpecError, match="another name"):
-                bring(run.path, name, [b"x"])
+                push(run.path, name, [b"x"])
 
 
 @pytest.mark.parametrize("name", ["../x", "/tmp/x", "a/b", "", ".", "..", ".bashrc"])
 def test_nothing_is_written_elsewhere(tmp_path: Path, name: str) -> None:
     with pytest.raises(SpecError):
-        bring(tmp_path, name, [b"x"])
+        push(tmp_path, name, [b"x"])
     assert list(tmp_path.iterdir()) == []

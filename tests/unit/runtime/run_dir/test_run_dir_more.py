@@ -16,7 +16,7 @@ from headrace.core.job import Role
 from headrace.runtime.run_dir.run_dir import (
     SILENCE_S,
     Driver,
-    RunFolder,
+    RunDirectory,
     find_run,
     list_runs,
     runs_folder,
@@ -26,14 +26,14 @@ from headrace.runtime.run_dir.status import MachineStatus, RunState, Status, Tas
 NOON_S = 1_794_700_800.0
 
 
-def status_of(run: RunFolder, **fields: object) -> Status:
+def status_of(run: RunDirectory, **fields: object) -> Status:
     """What a driver would write."""
     known = run.read_status().model_dump()
     return Status.model_validate(known | {"updated_s": NOON_S} | fields)
 
 
 def test_a_new_run_has_a_name_a_lock_and_a_status(tmp_path: Path) -> None:
-    with RunFolder.create(tmp_path / "runs", "my job/3", NOON_S) as run:
+    with RunDirectory.create(tmp_path / "runs", "my job/3", NOON_S) as run:
         assert run.run_id.endswith("-my-job-3")
         assert run.path.parent == tmp_path / "runs"
         assert stat.S_IMODE(run.path.stat().st_mode) == 0o700
@@ -49,7 +49,7 @@ def test_a_new_run_has_a_name_a_lock_and_a_status(tmp_path: Path) -> None:
 
 
 def test_runs_of_one_minute_have_different_names(tmp_path: Path) -> None:
-    made = [RunFolder.create(tmp_path, "a", NOON_S) for _ in range(3)]
+    made = [RunDirectory.create(tmp_path, "a", NOON_S) for _ in range(3)]
     assert len({run.run_id for run in made}) == 3
     assert list_runs(tmp_path) == [run.run_id for run in made]
     assert (tmp_path / "latest").resolve() == made[-1].path.resolve()
@@ -63,7 +63,7 @@ def test_runs_of_one_minute_have_different_names(tmp_path: Path) -> None:
 def test_finding_runs(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="there is no run in"):
         find_run(tmp_path / "nowhere")
-    first, second = (RunFolder.create(tmp_path, name, NOON_S) for name in ("one", "two"))
+    first, second = (RunDirectory.create(tmp_path, name, NOON_S) for name in ("one", "two"))
     assert find_run(tmp_path).path == second.path
     assert find_run(tmp_path, "latest").path == second.path
     assert find_run(tmp_path, first.run_id[:-1]).path == first.path
@@ -87,11 +87,11 @@ def test_where_runs_lie(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SpecError, match="--runs"):
-        RunFolder.create(tmp_path / "file", "a", NOON_S)
+        RunDirectory.create(tmp_path / "file", "a", NOON_S)
 
 
 def test_status_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    with RunFolder.create(tmp_path, "a", NOON_S) as run:
+    with RunDirectory.create(tmp_path, "a", NOON_S) as run:
         written = status_of(
             run,
             state="running",
@@ -105,7 +105,7 @@ def test_status_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_reader_never_sees_half_a_status(tmp_path: Path) -> None:
-    with RunFolder.create(tmp_path, "a", NOON_S) as run:
+    with RunDirectory.create(tmp_path, "a", NOON_S) as run:
         tasks = tuple(TaskStatus(name=f"store{i}", role=Role.STORE, machine="m") for i in range(50))
         full, ended = status_of(run, tasks=tasks), threading.Event()
 
@@ -127,14 +127,14 @@ def test_a_reader_never_sees_half_a_status(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", '{"version": 2}'])
 def test_a_status_that_cannot_be_read(tmp_path: Path, text: str) -> None:
-    with RunFolder.create(tmp_path, "a", NOON_S) as run:
+    with RunDirectory.create(tmp_path, "a", NOON_S) as run:
         (run.path / "status.json").write_text(text)
         with pytest.raises(SpecError, match="no status that this headrace reads"):
             run.read_status()
 
 
 def test_events_and_reports_are_lines(tmp_path: Path) -> None:
-    with RunFolder.create(tmp_path, "a", NOON_S) as run:
+    with RunDirectory.create(tmp_path, "a", NOON_S) as run:
         run.append_event("started", NOON_S, task="store0")
         run.append_event("ready", NOON_S + 1, task="store0")
         run.append_report({"loss": 0.5}, NOON_S)
@@ -145,8 +145,8 @@ def test_events_and_reports_are_lines(tmp_path: Path) -> None:
 
 def test_a_killed_driver_is_noticed(tmp_path: Path) -> None:
     code = (
-        "import sys, pathlib; from headrace.runtime.run_dir.run_dir import RunFolder\n"
-        f"run = RunFolder.create(pathlib.Path({str(tmp_path)!r}), 'a')\n"
+        "import sys, pathlib; from headrace.runtime.run_dir.run_dir import RunDirectory\n"
+        f"run = RunDirectory.create(pathlib.Path({str(tmp_path)!r}), 'a')\n"
         "print('ready', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code]
@@ -163,23 +163,23 @@ def test_a_killed_driver_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_run_goes_on_only_if_nobody_else_could_change_it(tmp_path: Path) -> None:
-    run = RunFolder.create(tmp_path, "a", NOON_S)
+    run = RunDirectory.create(tmp_path, "a", NOON_S)
     with pytest.raises(SpecError, match=f"{run.run_id} still runs, driven by pid"):
-        RunFolder(run.path).reopen()
+        RunDirectory(run.path).reopen()
     run.close()
     for mode in (0o770, 0o702):
         run.path.chmod(mode)
         with pytest.raises(SpecError, match="is not yours alone"):
-            RunFolder(run.path).reopen()
+            RunDirectory(run.path).reopen()
     run.path.chmod(0o755)
-    with RunFolder(run.path).reopen():
+    with RunDirectory(run.path).reopen():
         assert run.driver(status_of(run), NOON_S) is Driver.ALIVE
 
 
 def test_a_run_of_somebody_else_is_not_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with RunFolder.create(tmp_path, "a", NOON_S) as run:
+    with RunDirectory.create(tmp_path, "a", NOON_S) as run:
         pass
     monkeypatch.setattr("os.geteuid", lambda: run.path.stat().st_uid + 1)
     with pytest.raises(SpecError, match="is not yours alone"):
@@ -193,7 +193,7 @@ def test_a_run_of_somebody_else_is_not_gone_on_with(
 
 
 def test_what_tasks_of_another_plan_recorded_is_kept_apart(tmp_path: Path) -> None:
-    with RunFolder.create(tmp_path, "job") as folder:
+    with RunDirectory.create(tmp_path, "job") as folder:
         for name in ("trace-store0.jsonl", "clocks.json", "plan.json"):
             (folder.path / name).write_text(name)
         folder.set_aside(2, "the plan before")

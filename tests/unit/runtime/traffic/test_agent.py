@@ -15,9 +15,9 @@ from headrace.runtime.traffic.agent import OpenFlows
 from headrace.runtime.traffic.connections import End
 from headrace.runtime.traffic.htb_tree import filter_keys
 from headrace.runtime.traffic.marks import Marks
-from headrace.runtime.traffic.messages import Line, greet, welcome
-from headrace.runtime.traffic.socket_owners import Finder
-from headrace.tracing.task_trace import Recorder, mark_path
+from headrace.runtime.traffic.messages import Line, register, welcome
+from headrace.runtime.traffic.socket_owners import SocketOwners
+from headrace.tracing.task_trace import TraceWriter, mark_path
 
 NIC = 50e6
 
@@ -62,7 +62,7 @@ def test_sockets_of_this_process_are_found_and_missed(tmp_path: Path) -> None:
     with one, other:
         inodes = [os.fstat(each.fileno()).st_ino for each in (one, other)]
         open_ = [Connection(here, there, inodes[0]), Connection(here, ("10.0.0.3", 1), 1)]
-        finder = Finder({"store0": named}, lambda: list(open_))
+        finder = SocketOwners({"store0": named}, lambda: list(open_))
         assert finder.look() == ([], [])
         named.write_text(str(os.getpid()))
         end = End("store0", here, there)
@@ -76,14 +76,14 @@ def test_marks_are_read_once_they_are_there(tmp_path: Path) -> None:
     marks = Marks({"sampler0.0": mark_path(tmp_path / "trace-sampler0.0.jsonl")})
     marks.find()
     assert marks.look() == {}
-    with Recorder(tmp_path / "trace-sampler0.0.jsonl", "sampler0.0", lambda: 0.0) as recorder:
+    with TraceWriter(tmp_path / "trace-sampler0.0.jsonl", "sampler0.0", lambda: 0.0) as recorder:
         recorder.mark(7)
         marks.find()
         assert marks.look() == {"sampler0.0": 7}
         assert marks.look() == {}
         recorder.mark(8)
         assert marks.look() == {"sampler0.0": 8}
-    with Recorder(tmp_path / "trace-sampler0.0.jsonl", "sampler0.0", lambda: 0.0) as recorder:
+    with TraceWriter(tmp_path / "trace-sampler0.0.jsonl", "sampler0.0", lambda: 0.0) as recorder:
         assert marks.look() == {}
         recorder.mark(3)
         assert marks.look() == {"sampler0.0": 3}
@@ -127,7 +127,7 @@ def test_only_who_has_the_token_is_welcome(has_token: bool) -> None:
     def agent() -> None:
         with theirs:
             try:
-                greet(Line(theirs), b"token" if has_token else b"guess", "m0")
+                register(Line(theirs), b"token" if has_token else b"guess", "m0")
             except EOFError:
                 outcome.append("refused")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.runtime.traffic.connections import End, Joiner, Way, end_from, end_to
+from headrace.runtime.traffic.connections import ConnectionMatcher, End, Way, end_from, end_to
 
 STORE, SAMPLER = ("10.0.0.1", 7000), ("10.0.0.2", 40000)
 AT_STORE = End("store0", STORE, SAMPLER)
@@ -16,19 +16,19 @@ WAYS = {
 
 
 def test_a_connection_is_known_once_both_machines_have_reported_it() -> None:
-    joiner = Joiner()
+    joiner = ConnectionMatcher()
     assert joiner.add("m0", [AT_STORE]) == []
     assert set(joiner.add("m1", [AT_SAMPLER])) == WAYS
 
 
 def test_connections_of_others_are_not_joined() -> None:
-    joiner = Joiner()
+    joiner = ConnectionMatcher()
     joiner.add("m0", [AT_STORE])
     assert joiner.add("m1", [End("sampler0.0", ("10.0.0.2", 40001), STORE)]) == []
 
 
 def test_both_ways_go_with_either_end() -> None:
-    joiner = Joiner()
+    joiner = ConnectionMatcher()
     joiner.add("m0", [AT_STORE])
     joiner.add("m1", [AT_SAMPLER])
     assert set(joiner.remove("m1", [AT_SAMPLER.key])) == WAYS
@@ -36,7 +36,7 @@ def test_both_ways_go_with_either_end() -> None:
 
 
 def test_a_machine_is_forgotten_with_all_its_ends() -> None:
-    joiner = Joiner()
+    joiner = ConnectionMatcher()
     joiner.add("m0", [AT_STORE])
     joiner.add("m1", [AT_SAMPLER])
     assert set(joiner.forget("m0")) == WAYS

@@ -15,7 +15,7 @@ from headrace.core.tasks import EdgeKind
 from headrace.runtime.traffic.flows import Flows, role_of
 from headrace.runtime.traffic.messages import Said
 from headrace.runtime.traffic.policy_rates import prio_of
-from headrace.runtime.traffic.rate_allocation import Decider
+from headrace.runtime.traffic.rate_allocation import RateAllocator
 
 NIC = 125e6
 HOSTS = {"m0": "10.0.0.1", "m1": "10.0.0.2"}
@@ -37,7 +37,9 @@ class Agents:
 
     def __init__(self, policy: str) -> None:
         self.told: dict[str, list[Said]] = defaultdict(list)
-        self.decider = Decider(make(policy), lambda machine, said: self.told[machine].append(said))
+        self.decider = RateAllocator(
+            make(policy), lambda machine, said: self.told[machine].append(said)
+        )
         for machine in HOSTS:
             self.decider.hear(machine, {"nic_out": NIC}, 0.0)
 

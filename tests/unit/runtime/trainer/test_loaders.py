@@ -17,7 +17,7 @@ import torch_geometric.loader  # noqa: E402
 
 import headrace  # noqa: E402
 from headrace.core.errors import SpecError  # noqa: E402
-from headrace.graph.sampler_worker.config import StoreAt  # noqa: E402
+from headrace.graph.sampler_worker.config import StoreAddress  # noqa: E402
 from headrace.rpc.credentials import Credentials, Secret  # noqa: E402
 from headrace.runtime.protocol.run_context import CONTEXT_VARIABLE, RunContext  # noqa: E402
 from headrace.runtime.protocol.trainer_messages import ASKED  # noqa: E402
@@ -133,7 +133,7 @@ def test_types_are_found_here_though_stores_serve_them(
     parts = tmp_path / "parts"
     write(heterogeneous(), parts, 2)
     Credentials(Secret.random()).save(tmp_path / "keys")
-    store = StoreAt(part=1, task="store 1", machine="m1", host="127.0.0.1", port=7)
+    store = StoreAddress(part=1, task="store 1", machine="m1", host="127.0.0.1", port=7)
     enter_run(parts, monkeypatch, stores=(store,), credentials=tmp_path / "keys")
     seeds = ("paper", "train")
     loader = headrace.NeighborLoader(parts, [2], input_nodes=seeds, batch_size=2)
@@ -147,7 +147,7 @@ def test_stores_do_not_know_times_of_nodes(tmp_path: Path, monkeypatch: pytest.M
     parts = tmp_path / "parts"
     write(homogeneous(), parts, 2)
     Credentials(Secret.random()).save(tmp_path / "keys")
-    store = StoreAt(part=1, task="store 1", machine="m1", host="127.0.0.1", port=7)
+    store = StoreAddress(part=1, task="store 1", machine="m1", host="127.0.0.1", port=7)
     enter_run(parts, monkeypatch, stores=(store,), credentials=tmp_path / "keys")
     with pytest.raises(SpecError, match="--stores 0"):
         headrace.NeighborLoader(parts, [2], time_attr="y", batch_size=2)

@@ -18,7 +18,7 @@ from headrace.graph.format.partitioned_graph import open_graph  # noqa: E402
 from headrace.runtime.protocol.run_context import CONTEXT_VARIABLE, RunContext, current_run  # noqa: E402
 from headrace.runtime.protocol.trainer_messages import Inbox  # noqa: E402
 from headrace.runtime.trainer.context import TrainContext  # noqa: E402
-from headrace.runtime.trainer.seed_shards import check_dealt  # noqa: E402
+from headrace.runtime.trainer.seed_shards import check_assignment  # noqa: E402
 from headrace.training.ddp import STEP  # noqa: E402
 from tests.unit.graph.small_graphs import heterogeneous, homogeneous, write  # noqa: E402
 
@@ -98,11 +98,11 @@ def test_a_loader_that_contradicts_the_plan_is_refused(graph: Path) -> None:
 def test_seeds_of_a_type_that_the_run_does_not_deal_are_refused(tmp_path: Path) -> None:
     write(heterogeneous(), tmp_path / "graph", 2)
     graph = open_graph(tmp_path / "graph")
-    dealt = next(node.name for node in graph.manifest.nodes if node.splits)
-    check_dealt(graph, dealt)
-    check_dealt(graph, None)
-    with pytest.raises(SpecError, match=f"deals those of '{dealt}'"):
-        check_dealt(graph, "nobody")
+    assignment = next(node.name for node in graph.manifest.nodes if node.splits)
+    check_assignment(graph, assignment)
+    check_assignment(graph, None)
+    with pytest.raises(SpecError, match=f"assigns seeds of '{assignment}'"):
+        check_assignment(graph, "nobody")
 
 
 def test_seeds_of_its_own_and_loaders_that_do_not_shuffle_are_as_in_pyg(graph: Path) -> None:

@@ -13,9 +13,9 @@ import numpy as np
 from headrace.core.errors import SpecError
 from headrace.rpc.errors import StoreError
 from headrace.rpc.framing import Message, decode_request, encode_request
-from headrace.rpc.limits import Limits
+from headrace.rpc.limits import RpcLimits
 from headrace.training.parameter_server.client import Servers, Tell
-from headrace.training.parameter_server.service import ServerOperations
+from headrace.training.parameter_server.service import ParameterService
 from headrace.training.parameter_server.types import Note
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ T = TypeVar("T")
 class DirectChannel:
     """Asks a server in the thread of whoever asks; requests are bytes on their way."""
 
-    def __init__(self, operations: ServerOperations) -> None:
+    def __init__(self, operations: ParameterService) -> None:
         self._operations = operations
 
     def ask(self, fields: Any, arrays: Sequence[np.ndarray], timeout_s: float) -> Future[Message]:
@@ -43,17 +43,17 @@ class DirectChannel:
         pass
 
 
-def make_servers(num_servers: int, num_trainers: int = 1) -> list[ServerOperations]:
+def make_servers(num_servers: int, num_trainers: int = 1) -> list[ParameterService]:
     """Servers that tell time by counting."""
     times = count()
     return [
-        ServerOperations(num_trainers, Limits(), lambda: float(next(times)), answer_s=0.01)
+        ParameterService(num_trainers, RpcLimits(), lambda: float(next(times)), answer_s=0.01)
         for _ in range(num_servers)
     ]
 
 
 def reach(
-    made: Sequence[ServerOperations],
+    made: Sequence[ParameterService],
     rank: int = 0,
     note: Note | None = None,
     timeout_s: float = 1e9,

@@ -15,8 +15,8 @@ torch = pytest.importorskip("torch")
 from headrace.core.errors import SpecError  # noqa: E402
 from headrace.rpc.errors import StoreError  # noqa: E402
 from headrace.training.parameter_server.optimizer_specs import OPTIMIZERS  # noqa: E402
-from headrace.training.parameter_server.remote_optimizer import SharedOptimizer  # noqa: E402
-from headrace.training.parameter_server.service import ServerOperations  # noqa: E402
+from headrace.training.parameter_server.remote_optimizer import RemoteOptimizer  # noqa: E402
+from headrace.training.parameter_server.service import ParameterService  # noqa: E402
 from headrace.training.parameter_server.types import Exchange  # noqa: E402
 from tests.unit.training.parameter_server.in_process import make_servers, reach, together  # noqa: E402
 
@@ -39,9 +39,9 @@ def data(step: int) -> tuple[Any, Any]:
     return torch.randn(8, 3, generator=drawing), torch.randn(8, 2, generator=drawing)
 
 
-def share(model: Any, optimizer: Any, made: list[ServerOperations], **settings: Any) -> Any:
+def share(model: Any, optimizer: Any, made: list[ParameterService], **settings: Any) -> Any:
     rank, weight = settings.pop("rank", 0), settings.pop("weight", lambda: 1.0)
-    return SharedOptimizer(optimizer, reach(made, rank, **settings), 0, weight)
+    return RemoteOptimizer(optimizer, reach(made, rank, **settings), 0, weight)
 
 
 def learn(model: Any, optimizer: Any, first: int = 0, num: int = NUM_STEPS) -> list[Any]:
@@ -250,7 +250,7 @@ def test_other_models_and_trainers_that_do_not_come_are_named() -> None:
             assert begun.wait(30)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         reached = reach(made, rank, timeout_s=20, tell=lambda *each: told.append(each))
-        shared = SharedOptimizer(optimizer, reached, 0, lambda: 1.0)
+        shared = RemoteOptimizer(optimizer, reached, 0, lambda: 1.0)
         begun.set()
         model(torch.ones(1, 2)).sum().backward()
         shared.step()

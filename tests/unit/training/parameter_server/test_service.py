@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 
 from headrace.core.errors import SpecError  # noqa: E402
 from headrace.rpc.framing import Message  # noqa: E402
-from headrace.rpc.limits import Limits  # noqa: E402
+from headrace.rpc.limits import RpcLimits  # noqa: E402
 from headrace.training.parameter_server.optimizer_specs import options_of  # noqa: E402
-from headrace.training.parameter_server.service import ServerOperations  # noqa: E402
+from headrace.training.parameter_server.service import ParameterService  # noqa: E402
 
 OPTIONS = options_of(torch.optim.SGD([torch.ones(1)], lr=0.5))
 BEGIN = {
@@ -29,12 +29,12 @@ Ask = Callable[..., Message]
 
 
 @pytest.fixture
-def operations() -> ServerOperations:
-    return ServerOperations(2, Limits(max_request_bytes=1 << 10), lambda: 0.0, answer_s=0.0)
+def operations() -> ParameterService:
+    return ParameterService(2, RpcLimits(max_request_bytes=1 << 10), lambda: 0.0, answer_s=0.0)
 
 
 @pytest.fixture
-def ask(operations: ServerOperations) -> Ask:
+def ask(operations: ParameterService) -> Ask:
     def ask(fields: dict[str, Any], *arrays: np.ndarray) -> Message:
         return operations.answer(Message(1, fields, arrays))
 
@@ -83,8 +83,8 @@ def test_a_held_step_waits_to_be_scaled(ask: Ask) -> None:
 def test_every_step_is_told() -> None:
     told: list[tuple[int, float, float]] = []
     times = iter(range(100))
-    one = ServerOperations(
-        1, Limits(), lambda: float(next(times)), lambda *each: told.append(each), 0.0
+    one = ParameterService(
+        1, RpcLimits(), lambda: float(next(times)), lambda *each: told.append(each), 0.0
     )
     one.answer(Message(1, BEGIN, (*PIECES, VALUES)))
     one.answer(Message(2, STEP, (VALUES, HAS)))
@@ -154,7 +154,7 @@ def test_gradients_of_another_shape_or_time_are_refused(ask: Ask) -> None:
     ):
         with pytest.raises(SpecError):
             ask(STEP, *arrays)
-    with pytest.raises(SpecError, match="brings gradients of step 2, 0 are done"):
+    with pytest.raises(SpecError, match="pushed gradients of step 2, 0 are done"):
         ask({**STEP, "step": 2}, VALUES, HAS)
     with pytest.raises(SpecError, match="more or fewer groups"):
         ask({**STEP, "options": OPTIONS * 2}, VALUES, HAS)

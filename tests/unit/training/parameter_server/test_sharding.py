@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from headrace.training.parameter_server.sharding import Layout, Piece
+from headrace.training.parameter_server.sharding import Piece, ShardLayout
 
 
 def test_a_parameter_may_be_cut_anywhere() -> None:
-    layout = Layout.of([4, 0, 5, 1], 3)
+    layout = ShardLayout.of([4, 0, 5, 1], 3)
     assert layout.starts == (0, 4, 4, 9)
     assert [layout.bounds(p) for p in range(3)] == [(0, 3), (3, 6), (6, 10)]
     assert layout.pieces(0) == (Piece(0, 0, 3),)
@@ -15,6 +15,6 @@ def test_a_parameter_may_be_cut_anywhere() -> None:
 
 
 def test_a_server_may_have_nothing() -> None:
-    layout = Layout.of([1], 3)
+    layout = ShardLayout.of([1], 3)
     assert [layout.pieces(p) for p in range(3)] == [(), (), (Piece(0, 0, 1),)]
-    assert Layout.of([], 2).pieces(1) == ()
+    assert ShardLayout.of([], 2).pieces(1) == ()

@@ -8,10 +8,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from headrace.rpc.framing import encode_request  # noqa: E402
-from headrace.rpc.limits import Limits  # noqa: E402
+from headrace.rpc.limits import RpcLimits  # noqa: E402
 from headrace.rpc.server import answer  # noqa: E402
 from headrace.training.parameter_server.optimizer_specs import options_of  # noqa: E402
-from headrace.training.parameter_server.service import ServerOperations  # noqa: E402
+from headrace.training.parameter_server.service import ParameterService  # noqa: E402
 from tests.support.wrong_requests import (  # noqa: E402
     NUMBER,
     SERVER_PIECES,
@@ -21,14 +21,14 @@ from tests.support.wrong_requests import (  # noqa: E402
     server_requests,
 )
 
-LIMITS = Limits(max_rows=4000, max_request_bytes=8 << 20, max_reply_bytes=8 << 20)
+LIMITS = RpcLimits(max_rows=4000, max_request_bytes=8 << 20, max_reply_bytes=8 << 20)
 OPTIONS = options_of(torch.optim.SGD([torch.ones(1)], lr=0.5, momentum=0.9))
 REQUESTS = server_requests(OPTIONS)
 
 
 @pytest.mark.parametrize("operation", REQUESTS)
 def test_server_refuses_wrong(operation: str) -> None:
-    operations = ServerOperations(2, LIMITS, lambda: 0.0, answer_s=0.0)
+    operations = ParameterService(2, LIMITS, lambda: 0.0, answer_s=0.0)
     fields, arrays, valid = REQUESTS[operation]
     problems, num_wrong = {}, 0
     for what, data in hostile_requests(fields, arrays, valid):

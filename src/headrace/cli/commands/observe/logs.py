@@ -14,7 +14,7 @@ from headrace.cli import console
 from headrace.cli.options import Runs, WantedRun
 
 if TYPE_CHECKING:
-    from headrace.api.run_status import RunFolder
+    from headrace.api.run_status import RunDirectory
 
 EXAMPLE = "Example: headrace logs --task sampler1.0 --follow"
 _PERIOD_S = 0.2
@@ -104,12 +104,12 @@ class _Reader:
                 yield line
 
 
-def _names(folder: RunFolder, wanted: set[str]) -> list[str]:
+def _names(folder: RunDirectory, wanted: set[str]) -> list[str]:
     there = sorted(path.stem for path in folder.logs.glob("*.log"))
     return [name for name in there if not wanted or name in wanted]
 
 
-def _check(folder: RunFolder, wanted: set[str]) -> None:
+def _check(folder: RunDirectory, wanted: set[str]) -> None:
     """Refuse the name of a task that the run does not have."""
     from headrace.core.errors import SpecError
 
@@ -124,7 +124,7 @@ def _check(folder: RunFolder, wanted: set[str]) -> None:
         )
 
 
-def _is_over(folder: RunFolder) -> bool:
+def _is_over(folder: RunDirectory) -> bool:
     from headrace.api.run_status import look_at
 
     return look_at(folder, time.time(), {}).is_over

@@ -15,7 +15,7 @@ from headrace.cli.output.progress import Stages
 from headrace.cli.paths import check_can_write
 
 if TYPE_CHECKING:
-    from headrace.api.run_status import RunFolder
+    from headrace.api.run_status import RunDirectory
 
 EXAMPLE = "Example: headrace report 20261115-0830-sage -o report.html --open"
 
@@ -65,7 +65,7 @@ def report(
         webbrowser.open(page.resolve().as_uri())
 
 
-def _check_is_over(folder: RunFolder) -> None:
+def _check_is_over(folder: RunDirectory) -> None:
     """Refuse a run that goes on: its tasks write down what they did when they end."""
     from headrace.api.run_status import look_at
     from headrace.core.errors import SpecError

@@ -13,7 +13,7 @@ from headrace.cli import console as voice
 from headrace.cli.options import AsJson, Runs, WantedRun
 
 if TYPE_CHECKING:
-    from headrace.api.run_status import RunFolder, RunView
+    from headrace.api.run_status import RunDirectory, RunView
 
 EXAMPLE = "Example: headrace top"
 _PERIOD_S = 0.5
@@ -52,7 +52,7 @@ def _show(view: RunView) -> None:
     console.print(picture(view, bars=is_terminal), soft_wrap=not is_terminal)
 
 
-def _watch(folder: RunFolder, view: RunView) -> RunView:
+def _watch(folder: RunDirectory, view: RunView) -> RunView:
     """Show a run until it is over or the user has seen enough; returns what was seen last."""
     from rich.live import Live
 

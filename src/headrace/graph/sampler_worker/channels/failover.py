@@ -9,10 +9,10 @@ import threading
 from collections.abc import Callable, Sequence
 
 from headrace.graph.sampler_worker.channels.errors import SamplerLostError
-from headrace.graph.sampler_worker.channels.shm import PartReceiver
-from headrace.graph.sampler_worker.channels.sub_batch import Part
+from headrace.graph.sampler_worker.channels.shm import SubBatchReceiver
+from headrace.graph.sampler_worker.channels.sub_batch import SubBatch
 
-Replace = Callable[[int, int, str], PartReceiver]
+Replace = Callable[[int, int, str], SubBatchReceiver]
 """Has another sampler started: epoch and batch with which it begins, and why it must.
 
 Fails with `SamplerLostError` if a later try may do better."""
@@ -31,7 +31,7 @@ class LostReceiver:
     def __init__(self, error: SamplerLostError) -> None:
         self._error = error
 
-    def receive(self) -> Part:
+    def receive(self) -> SubBatch:
         """Say so."""
         raise self._error
 
@@ -39,7 +39,7 @@ class LostReceiver:
         """There is nothing to close."""
 
 
-class HealedReceiver:
+class FailoverReceiver:
     """Takes parts from a sampler, and from others that take its place.
 
     Args:
@@ -59,7 +59,7 @@ class HealedReceiver:
     def __init__(
         self,
         sampler: str,
-        receiver: PartReceiver,
+        receiver: SubBatchReceiver,
         replace: Replace,
         first: tuple[int, int],
         batches_per_epoch: int,
@@ -81,7 +81,7 @@ class HealedReceiver:
         self._lock = threading.Lock()
         self._closed = threading.Event()
 
-    def receive(self) -> Part:
+    def receive(self) -> SubBatch:
         """Wait for the next part, however many samplers it takes.
 
         Raises:
@@ -92,7 +92,7 @@ class HealedReceiver:
             try:
                 part = self._receiver.receive()
             except SamplerLostError as error:
-                self._heal(error)
+                self._fail_over(error)
                 continue
             self._num_tries = 0
             if self._num_again:
@@ -111,7 +111,7 @@ class HealedReceiver:
         with self._lock:
             self._receiver.close()
 
-    def _heal(self, error: SamplerLostError) -> None:
+    def _fail_over(self, error: SamplerLostError) -> None:
         self._receiver.close()
         while self._num_tries < len(self._pauses_s):
             self._closed.wait(self._pauses_s[self._num_tries])

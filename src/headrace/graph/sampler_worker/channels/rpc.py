@@ -20,15 +20,20 @@ import numpy as np
 from headrace.core.errors import SpecError
 from headrace.graph.sampler_worker.channels.errors import FeedError, SamplerLostError
 from headrace.graph.sampler_worker.channels.shm import TrainerGoneError
-from headrace.graph.sampler_worker.channels.sub_batch import Part, Placed, from_fields, to_fields
+from headrace.graph.sampler_worker.channels.sub_batch import (
+    Placed,
+    SubBatch,
+    from_fields,
+    to_fields,
+)
 from headrace.graph.sampler_worker.config import PART_LIMITS
-from headrace.graph.store.service import Operations
+from headrace.graph.store.service import StoreService
 from headrace.graph.store.shard import Shard
 from headrace.rpc.channel import Channel
 from headrace.rpc.credentials import Credentials
 from headrace.rpc.errors import StoreError, StoreLostError
 from headrace.rpc.framing import Fields, Message
-from headrace.rpc.limits import Limits
+from headrace.rpc.limits import RpcLimits
 from headrace.rpc.server import RpcServer
 
 # An answer comes within this time even if there is no part yet: silence means death. Answers come
@@ -41,7 +46,7 @@ _ALIGN = 16
 _Waiting = tuple[dict[str, Any], np.ndarray] | SpecError | SamplerLostError
 
 
-class RemoteSender:
+class RpcSender:
     """Offers parts to a trainer that asks for them.
 
     Args:
@@ -63,7 +68,7 @@ class RemoteSender:
         host: str = "127.0.0.1",
         port: int = 0,
         on_gone: Callable[[], None] | None = None,
-        limits: Limits = PART_LIMITS,
+        limits: RpcLimits = PART_LIMITS,
     ) -> None:
         self._credits = threading.Semaphore(window)
         self._is_gone = False
@@ -71,8 +76,8 @@ class RemoteSender:
         self._next_slot = 0
         self._memory: dict[int, np.ndarray] = {}
         self._waiting: Queue[_Waiting] = Queue()
-        operations = _Parts(self._waiting, self._credits, limits)
-        self._server = _PartServer(operations, credentials, host, port, self._end, limits)
+        operations = _SubBatches(self._waiting, self._credits, limits)
+        self._server = _SubBatchServer(operations, credentials, host, port, self._end, limits)
         self.port: int = self._server.port
 
     def reserve(self, num_bytes: int) -> tuple[int, np.ndarray]:
@@ -90,7 +95,7 @@ class RemoteSender:
         self._memory[slot] = np.empty(num_bytes, np.uint8)
         return slot, self._memory[slot]
 
-    def send(self, slot: int, part: Part, placed: list[Placed]) -> None:
+    def send(self, slot: int, part: SubBatch, placed: list[Placed]) -> None:
         """Offer what was written to a slot."""
         self._waiting.put(({"part": to_fields(part, placed)}, self._memory.pop(slot)))
 
@@ -115,7 +120,7 @@ class RemoteSender:
             self._on_gone()
 
 
-class RemoteReceiver:
+class RpcReceiver:
     """Takes parts from a sampler on another machine.
 
     Args:
@@ -128,7 +133,7 @@ class RemoteReceiver:
         self._sampler = sampler
         self._asked: deque[Future[Message]] = deque()
 
-    def receive(self) -> Part:
+    def receive(self) -> SubBatch:
         """Wait for the next part.
 
         Raises:
@@ -154,11 +159,11 @@ class RemoteReceiver:
         self._channel.close()
 
 
-class _Parts(Operations):
+class _SubBatches(StoreService):
     """Answers a trainer. A stream is known by its thread, which serves nothing else."""
 
     def __init__(
-        self, waiting: Queue[_Waiting], credits: threading.Semaphore, limits: Limits
+        self, waiting: Queue[_Waiting], credits: threading.Semaphore, limits: RpcLimits
     ) -> None:
         super().__init__(Shard(0), limits)
         self._operations = {"next": self._next, "ping": self._ping}
@@ -195,17 +200,17 @@ class _Parts(Operations):
         return fields, (memory,)
 
 
-class _PartServer(RpcServer):
+class _SubBatchServer(RpcServer):
     """A server with a trainer's questions."""
 
     def __init__(
         self,
-        operations: _Parts,
+        operations: _SubBatches,
         credentials: Credentials,
         host: str,
         port: int,
         on_end: Callable[[], None],
-        limits: Limits,
+        limits: RpcLimits,
     ) -> None:
         super().__init__(operations, credentials, host, port, limits)
         self._parts = operations

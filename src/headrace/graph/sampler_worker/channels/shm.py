@@ -25,7 +25,12 @@ import numpy as np
 from headrace.core.errors import SpecError
 from headrace.graph.sampler_worker.channels.errors import FeedError, SamplerLostError
 from headrace.graph.sampler_worker.channels.shared_memory import Held, Segment
-from headrace.graph.sampler_worker.channels.sub_batch import Part, Placed, from_fields, to_fields
+from headrace.graph.sampler_worker.channels.sub_batch import (
+    Placed,
+    SubBatch,
+    from_fields,
+    to_fields,
+)
 
 # The kernel's default for what a socket holds; a graph with 1,000 edge types stays below.
 _MAX_PACKET_BYTES = 200_000
@@ -34,14 +39,14 @@ QUIET_S = 10.0
 """A sampler that says nothing for so long is taken for dead; it says something every second."""
 
 
-class PartSender(Protocol):
+class SubBatchSender(Protocol):
     """The sampler's side of a hand-over."""
 
     def reserve(self, num_bytes: int) -> tuple[int, np.ndarray]:
         """Wait for a credit; then a slot's number, and its memory."""
         ...
 
-    def send(self, slot: int, part: Part, placed: list[Placed]) -> None:
+    def send(self, slot: int, part: SubBatch, placed: list[Placed]) -> None:
         """Hand over what was written to a slot."""
         ...
 
@@ -54,10 +59,10 @@ class PartSender(Protocol):
         ...
 
 
-class PartReceiver(Protocol):
+class SubBatchReceiver(Protocol):
     """The trainer's side of a hand-over."""
 
-    def receive(self) -> Part:
+    def receive(self) -> SubBatch:
         """Wait for the next part.
 
         Raises:
@@ -74,7 +79,7 @@ class TrainerGoneError(Exception):
     """The other side has closed; there is nobody to hand anything to."""
 
 
-class LocalSender:
+class ShmSender:
     """Hands parts to a trainer on this machine.
 
     Args:
@@ -117,7 +122,7 @@ class LocalSender:
         segment.reserve(num_bytes)
         return slot, segment.map(num_bytes)
 
-    def send(self, slot: int, part: Part, placed: list[Placed]) -> None:
+    def send(self, slot: int, part: SubBatch, placed: list[Placed]) -> None:
         """Hand over what was written to a slot.
 
         Raises:
@@ -168,7 +173,7 @@ class LocalSender:
             self._on_gone()
 
 
-class LocalReceiver:
+class ShmReceiver:
     """Takes parts from a sampler on this machine, without a copy.
 
     Args:
@@ -195,7 +200,7 @@ class LocalReceiver:
         self._segments: dict[int, Segment] = {}
         self._receiving = threading.Lock()
 
-    def receive(self) -> Part:
+    def receive(self) -> SubBatch:
         """Wait for the next part.
 
         Raises:
@@ -246,7 +251,7 @@ class LocalReceiver:
             self._segments[fields["slot"]] = Segment(fd)
         return fields
 
-    def _show(self, fields: Mapping[str, Any]) -> Part:
+    def _show(self, fields: Mapping[str, Any]) -> SubBatch:
         held = Held(self._segments[fields["slot"]].map(fields["num_bytes"]))
         freed = {"free": [fields["slot"]]}
         weakref.finalize(held, _tell, self._socket, freed).atexit = False
@@ -299,7 +304,7 @@ def await_trainer(path: Path, on_listening: Callable[[], None]) -> socket.socket
     return connection
 
 
-def meet_sampler(path: Path, sampler: str, quiet_s: float = QUIET_S) -> LocalReceiver:
+def meet_sampler(path: Path, sampler: str, quiet_s: float = QUIET_S) -> ShmReceiver:
     """Connect to a sampler that listens.
 
     Args:
@@ -320,4 +325,4 @@ def meet_sampler(path: Path, sampler: str, quiet_s: float = QUIET_S) -> LocalRec
             f"{sampler} does not listen at {path}: {error.strerror or error}",
             "see its log, and start the run again",
         ) from None
-    return LocalReceiver(sock, sampler, quiet_s)
+    return ShmReceiver(sock, sampler, quiet_s)

@@ -44,7 +44,7 @@ class Placed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Part:
+class SubBatch:
     """One sampler's share of a batch; nodes and edges in the order in which they were met.
 
     Attributes:
@@ -89,7 +89,7 @@ def stored_dtype(name: str) -> np.dtype:
     return np.dtype(np.uint16 if name == "bfloat16" else name)
 
 
-def to_fields(part: Part, placed: Sequence[Placed]) -> dict[str, Any]:
+def to_fields(part: SubBatch, placed: Sequence[Placed]) -> dict[str, Any]:
     """All but the arrays, as JSON can say it."""
     return {
         "epoch": part.epoch,
@@ -104,13 +104,13 @@ def to_fields(part: Part, placed: Sequence[Placed]) -> dict[str, Any]:
     }
 
 
-def from_fields(fields: Mapping[str, Any], memory: np.ndarray) -> Part:
+def from_fields(fields: Mapping[str, Any], memory: np.ndarray) -> SubBatch:
     """What `to_fields` wrote, with arrays in memory."""
     placed = [
         Placed(Key(_typed(of), name, kind, dtype), tuple(shape), offset)
         for of, name, kind, dtype, shape, offset in fields["placed"]
     ]
-    return Part(
+    return SubBatch(
         fields["epoch"],
         fields["batch"],
         dict(fields["nodes"]),

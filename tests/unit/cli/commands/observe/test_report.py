@@ -9,18 +9,18 @@ from typer.testing import CliRunner
 
 from headrace.cli import app
 from headrace.core.report import Report
-from headrace.runtime.run_dir.run_dir import RunFolder
+from headrace.runtime.run_dir.run_dir import RunDirectory
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
     """A run that has not got far."""
     monkeypatch.setenv("HEADRACE_RUNS", str(tmp_path))
-    with RunFolder.create(tmp_path, "sage") as folder:
+    with RunDirectory.create(tmp_path, "sage") as folder:
         return folder
 
 
-def test_the_newest_run_is_reported_in_its_folder(run: RunFolder) -> None:
+def test_the_newest_run_is_reported_in_its_folder(run: RunDirectory) -> None:
     result = CliRunner().invoke(app, ["report"])
     assert result.exit_code == 0, result.output
     assert "This run did not get far enough to be measured." in result.stdout
@@ -29,7 +29,7 @@ def test_the_newest_run_is_reported_in_its_folder(run: RunFolder) -> None:
 
 
 def test_elsewhere_as_json_and_in_a_browser(
-    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
@@ -44,7 +44,7 @@ def test_elsewhere_as_json_and_in_a_browser(
     assert opened == [page.as_uri()]
 
 
-def test_what_cannot_be_written_is_said_at_once(run: RunFolder, tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_said_at_once(run: RunDirectory, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["report", "-o", str(tmp_path / "no" / "page.html")])
     assert result.exit_code == 2
     assert "is no directory" in result.stderr

@@ -14,7 +14,7 @@ pytest.importorskip("torch_geometric")
 pq = pytest.importorskip("pyarrow.parquet")
 
 from headrace.cli import app  # noqa: E402
-from headrace.runtime.run_dir.run_dir import RunFolder  # noqa: E402
+from headrace.runtime.run_dir.run_dir import RunDirectory  # noqa: E402
 from headrace.training.checkpoint_files import Position, save  # noqa: E402
 from headrace.training.export import load_weights  # noqa: E402
 from headrace.training.models import make_model  # noqa: E402
@@ -94,7 +94,7 @@ def test_a_script_without_the_function_and_with_another_model(folder: Path) -> N
 
 def test_export_of_a_run(folder: Path) -> None:
     pytest.importorskip("safetensors")
-    with RunFolder.create(folder / "runs", "job") as made:
+    with RunDirectory.create(folder / "runs", "job") as made:
         words = ["export", made.run_id, "--runs", "runs", "-o", "model.safetensors"]
         done = run(*words)
         assert (done.exit_code, "has kept no model" in done.stderr) == (2, True)

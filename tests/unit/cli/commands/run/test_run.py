@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.cli import app
-from headrace.runtime.run_dir.run_dir import RunFolder
+from headrace.runtime.run_dir.run_dir import RunDirectory
 from tests.unit.graph.small_graphs import homogeneous, write
 
 pytestmark = pytest.mark.integration
@@ -229,7 +229,7 @@ def test_settings_come_from_a_file_and_from_the_command_line(tmp_path: Path) -> 
 
 
 def test_what_cannot_be_resumed_is_said(tmp_path: Path) -> None:
-    with RunFolder.create(tmp_path, "job") as folder:
+    with RunDirectory.create(tmp_path, "job") as folder:
         pass
     for arguments, problem in (
         (["--resume", folder.run_id], "it has no run.json"),

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 import headrace
 from headrace.cli import app
 from headrace.core.errors import SpecError
-from headrace.graph.build.partition import Wanted, partition
+from headrace.graph.build.partition import PartitionSpec, partition
 from headrace.graph.partitioners.select import METHODS
 from headrace.graph.schema import GraphSource
 from headrace.graph.sources.generated import parse
@@ -138,7 +138,7 @@ class _Killer:
 )
 def test_a_killed_run_continues(stage: str, tmp_path: Path) -> None:
     source: GraphSource = parse(SOURCE)
-    wanted = Wanted(shares=(0.5, 0.5), method="fennel")
+    wanted = PartitionSpec(shares=(0.5, 0.5), method="fennel")
     straight = partition(source, wanted, tmp_path / "straight")
     with pytest.raises(_KilledError):
         partition(source, wanted, tmp_path / "parts", _Killer(stage))

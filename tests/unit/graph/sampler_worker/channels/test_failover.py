@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from headrace.graph.sampler_worker.channels.errors import FeedError, SamplerLostError
-from headrace.graph.sampler_worker.channels.failover import HealedReceiver, LostReceiver
-from headrace.graph.sampler_worker.channels.shm import PartReceiver
-from headrace.graph.sampler_worker.channels.sub_batch import Part
+from headrace.graph.sampler_worker.channels.failover import FailoverReceiver, LostReceiver
+from headrace.graph.sampler_worker.channels.shm import SubBatchReceiver
+from headrace.graph.sampler_worker.channels.sub_batch import SubBatch
 
 LOST = SamplerLostError("sampler0.1 on m1 is gone: it was ended by SIGKILL", "see its log")
 NUM_BATCHES = 3
@@ -26,13 +26,13 @@ class Parts:
         self._left, self._error = num, error
         self.is_closed = False
 
-    def receive(self) -> Part:
+    def receive(self) -> SubBatch:
         if not self._left:
             raise self._error
         self._left -= 1
         number, lane = divmod(self._at, self._num_lanes)
         self._at += 1
-        return Part(*divmod(number, NUM_BATCHES), {}, {}, figures={"lane": lane})
+        return SubBatch(*divmod(number, NUM_BATCHES), {}, {}, figures={"lane": lane})
 
     def close(self) -> None:
         self.is_closed = True
@@ -45,7 +45,7 @@ class Others:
         self._nums: Iterator[int | Exception] = iter(nums)
         self.asked: list[tuple[int, int]] = []
 
-    def __call__(self, epoch: int, batch: int, why: str) -> PartReceiver:
+    def __call__(self, epoch: int, batch: int, why: str) -> SubBatchReceiver:
         assert "is gone" in why
         self.asked.append((epoch, batch))
         num = next(self._nums)
@@ -54,14 +54,16 @@ class Others:
         return Parts(epoch, batch, num)
 
 
-def healed(first: PartReceiver, others: Others, told: list[str] | None = None) -> HealedReceiver:
+def healed(
+    first: SubBatchReceiver, others: Others, told: list[str] | None = None
+) -> FailoverReceiver:
     tell = (lambda _: None) if told is None else told.append
-    return HealedReceiver(
+    return FailoverReceiver(
         "sampler0.1 on m1", first, others, (0, 0), NUM_BATCHES, tell, pauses_s=(0.0, 0.0, 0.01)
     )
 
 
-def take(receiver: HealedReceiver, num: int) -> list[tuple[int, int]]:
+def take(receiver: FailoverReceiver, num: int) -> list[tuple[int, int]]:
     parts = [receiver.receive() for _ in range(num)]
     return [(part.epoch, part.batch) for part in parts]
 
@@ -79,12 +81,12 @@ def test_others_go_on_where_a_sampler_was_lost() -> None:
 def test_parts_of_a_batch_that_was_begun_are_not_taken_twice() -> None:
     asked = []
 
-    def replace(epoch: int, batch: int, why: str) -> PartReceiver:
+    def replace(epoch: int, batch: int, why: str) -> SubBatchReceiver:
         asked.append((epoch, batch))
         return Parts(epoch, batch, 100, num_lanes=2)
 
     first = Parts(0, 0, 5, num_lanes=2)
-    receiver = HealedReceiver("s", first, replace, (0, 0), NUM_BATCHES, num_lanes=2)
+    receiver = FailoverReceiver("s", first, replace, (0, 0), NUM_BATCHES, num_lanes=2)
     parts = [receiver.receive() for _ in range(10)]
     assert [(p.epoch, p.batch, p.figures["lane"]) for p in parts] == [
         (*divmod(n // 2, NUM_BATCHES), n % 2) for n in range(10)
@@ -138,12 +140,12 @@ def test_a_sampler_that_starts_too_late_is_closed() -> None:
     started, closed = threading.Event(), threading.Event()
     other = Parts(0, 0, 5)
 
-    def replace(epoch: int, batch: int, why: str) -> PartReceiver:
+    def replace(epoch: int, batch: int, why: str) -> SubBatchReceiver:
         started.set()
         assert closed.wait(60)
         return other
 
-    receiver = HealedReceiver("s", Parts(0, 0, 0), replace, (0, 0), NUM_BATCHES)
+    receiver = FailoverReceiver("s", Parts(0, 0, 0), replace, (0, 0), NUM_BATCHES)
     errors: list[Exception] = []
 
     def work() -> None:

@@ -11,28 +11,28 @@ import pytest
 from headrace.graph.sampler_worker.channels.errors import FeedError
 from headrace.graph.sampler_worker.channels.shared_memory import Segment, memory_file
 from headrace.graph.sampler_worker.channels.shm import (
-    LocalReceiver,
-    LocalSender,
+    ShmReceiver,
+    ShmSender,
     TrainerGoneError,
     socket_pair,
 )
-from headrace.graph.sampler_worker.channels.sub_batch import Key, Part, arrays_in, place
+from headrace.graph.sampler_worker.channels.sub_batch import Key, SubBatch, arrays_in, place
 from tests.support.waiting import eventually, is_left, shared_memory
 
 X = Key("node", "x", "node", "float32")
 
 
-def send(sender: LocalSender, batch: int, num_rows: int) -> int:
+def send(sender: ShmSender, batch: int, num_rows: int) -> int:
     placed, num_bytes = place({X: (num_rows, 4)})
     slot, memory = sender.reserve(num_bytes)
     arrays_in(memory, placed)[X][...] = batch
-    sender.send(slot, Part(0, batch, {"node": [num_rows]}, {}), placed)
+    sender.send(slot, SubBatch(0, batch, {"node": [num_rows]}, {}), placed)
     return slot
 
 
-def pair(window: int = 3, quiet_s: float = 10.0) -> tuple[LocalSender, LocalReceiver]:
+def pair(window: int = 3, quiet_s: float = 10.0) -> tuple[ShmSender, ShmReceiver]:
     ours, theirs = socket_pair()
-    return LocalSender(theirs, window), LocalReceiver(ours, "sampler 3 on m5", quiet_s)
+    return ShmSender(theirs, window), ShmReceiver(ours, "sampler 3 on m5", quiet_s)
 
 
 def test_parts_arrive_in_shared_memory_and_slots_come_back() -> None:
@@ -127,7 +127,7 @@ def test_errors_name_the_sampler() -> None:
 
 def test_last_words_are_heard_though_the_sampler_left_credits_unread() -> None:
     ours, theirs = socket_pair()
-    receiver = LocalReceiver(ours, "sampler 3 on m5")
+    receiver = ShmReceiver(ours, "sampler 3 on m5")
     theirs.send(b'{"problem": "no room", "remedy": "make some"}')
     ours.send(b'{"credits": 1}')
     theirs.close()
@@ -149,7 +149,7 @@ def test_a_silent_sampler_is_taken_for_dead() -> None:
 
 def test_a_sampler_may_take_its_time_to_begin() -> None:
     ours, theirs = socket_pair()
-    sender, receiver = LocalSender(theirs, 3), LocalReceiver(ours, "s", 0.05, starting_s=60)
+    sender, receiver = ShmSender(theirs, 3), ShmReceiver(ours, "s", 0.05, starting_s=60)
     timer = threading.Timer(0.2, sender.beat)
     timer.start()
     with pytest.raises(FeedError, match=r"s has said nothing for 0.05 s"):
