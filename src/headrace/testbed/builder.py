@@ -12,7 +12,7 @@ from headrace.core.errors import RunError, SpecError
 from headrace.linux import htb
 from headrace.testbed import cgroups, machines, network, processes, ray_nodes, state_file
 from headrace.testbed import limits as shaping
-from headrace.testbed.layout import Host, Shape, TestbedLayout, lay_out
+from headrace.testbed.layout import Host, HostLayout, Shape, lay_out
 
 _RAY_START_S = 120.0
 _END_S = 60.0
@@ -66,7 +66,7 @@ def find_shape(shaped: bool, cores: float | None) -> Shape | None:
     return Shape(cores, cgroups.find_top())
 
 
-def _lay_out(cluster: Cluster, name: str, with_ray: bool, shape: Shape | None) -> TestbedLayout:
+def _lay_out(cluster: Cluster, name: str, with_ray: bool, shape: Shape | None) -> HostLayout:
     taken = network.taken_subnets()
     for other in state_file.names():
         # One of another version has namespaces of its own, in which a subnet may be used again.
@@ -92,9 +92,7 @@ def _lay_out(cluster: Cluster, name: str, with_ray: bool, shape: Shape | None) -
     return layout
 
 
-def as_asked(
-    old: TestbedLayout, cluster: Cluster, with_ray: bool, shape: Shape | None
-) -> TestbedLayout:
+def as_asked(old: HostLayout, cluster: Cluster, with_ray: bool, shape: Shape | None) -> HostLayout:
     """A testbed that is up, with the limits that it shall have now.
 
     Raises:
@@ -119,8 +117,8 @@ def as_asked(
 
 
 def set_nic(
-    layout: TestbedLayout, name: str, in_bytes_per_s: float, out_bytes_per_s: float
-) -> TestbedLayout:
+    layout: HostLayout, name: str, in_bytes_per_s: float, out_bytes_per_s: float
+) -> HostLayout:
     """Change a network card.
 
     Raises:
@@ -142,7 +140,7 @@ def set_nic(
     return _rewrite(layout, [new if host == changed else host for host in layout.hosts])
 
 
-def _rewrite(layout: TestbedLayout, hosts: Sequence[Host]) -> TestbedLayout:
+def _rewrite(layout: HostLayout, hosts: Sequence[Host]) -> HostLayout:
     new = layout.model_copy(update={"hosts": tuple(hosts)})
     if new != layout:
         state_file.write(new)
@@ -155,7 +153,7 @@ def make(
     with_ray: bool,
     shape: Shape | None,
     say: Callable[[str], None],
-) -> TestbedLayout:
+) -> HostLayout:
     """Make a testbed of which nothing is there.
 
     Raises:
@@ -186,7 +184,7 @@ def make(
     return layout
 
 
-def remove(layout: TestbedLayout) -> None:
+def remove(layout: HostLayout) -> None:
     """Remove all of a testbed that is there.
 
     Raises:

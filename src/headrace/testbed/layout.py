@@ -92,7 +92,7 @@ class Shape(NamedTuple):
     cgroups: Path
 
 
-class TestbedLayout(Value):
+class HostLayout(Value):
     """A testbed as it is written to its state file.
 
     Attributes:
@@ -152,7 +152,7 @@ class TestbedLayout(Value):
         """Whether its machines have limits."""
         return self.hosts[0].limits is not None
 
-    def is_of(self, other: TestbedLayout) -> bool:
+    def is_of(self, other: HostLayout) -> bool:
         """Whether it has the same machines, and limits if the other one has; of any size."""
         return self._kind == other._kind
 
@@ -181,7 +181,7 @@ def lay_out(
     with_ray: bool,
     taken_subnets: Collection[int],
     shape: Shape | None = None,
-) -> TestbedLayout:
+) -> HostLayout:
     """Decide all names and addresses, and limits if machines are to have some.
 
     Raises:
@@ -216,7 +216,7 @@ def lay_out(
         )
         for i, machine in enumerate(cluster.hosts)
     )
-    return TestbedLayout(
+    return HostLayout(
         name=name, boot_id=boot_id, subnet=subnet, switch=switch, with_ray=with_ray, hosts=hosts
     )
 
@@ -261,7 +261,7 @@ def free_subnet(name: str, taken: Collection[int]) -> int:
     raise SpecError("no network 10.78.x.0/24 is free", "take a testbed down")
 
 
-def hosts_file(layout: TestbedLayout) -> str:
+def hosts_file(layout: HostLayout) -> str:
     """What `/etc/hosts` says on every machine: they find each other by name."""
     lines = ["127.0.0.1 localhost", *(f"{host.address} {host.name}" for host in layout.hosts)]
     return "".join(f"{line}\n" for line in lines)

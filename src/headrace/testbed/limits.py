@@ -5,12 +5,12 @@ from __future__ import annotations
 from headrace.core.errors import RunError
 from headrace.linux import htb
 from headrace.testbed import cgroups, network
-from headrace.testbed.layout import Host, Limits, TestbedLayout
+from headrace.testbed.layout import Host, HostLayout, Limits
 
 CARD = "eth0"
 
 
-def shape_links(layout: TestbedLayout) -> None:
+def shape_links(layout: HostLayout) -> None:
     """Limit all cables, at both ends; nobody uses them yet.
 
     A machine's own end limits what it sends, the switch's end what it receives.
@@ -28,7 +28,7 @@ def shape_links(layout: TestbedLayout) -> None:
                 htb.apply(route, link, htb.plain_tree(host.limits.in_bytes_per_s))
 
 
-def change_links(layout: TestbedLayout, host: Host, limits: Limits) -> None:
+def change_links(layout: HostLayout, host: Host, limits: Limits) -> None:
     """Change the rates of a machine's cable while it is used.
 
     Classes that others have made on it keep their shares.
@@ -48,7 +48,7 @@ def change_links(layout: TestbedLayout, host: Host, limits: Limits) -> None:
         ) from None
 
 
-def make_groups(layout: TestbedLayout) -> None:
+def make_groups(layout: HostLayout) -> None:
     """Make all control groups, without limits: machines start as fast as they can."""
     for host in layout.hosts:
         if host.cgroup is not None:
@@ -61,7 +61,7 @@ def limit_cores(host: Host) -> None:
         cgroups.limit(host.cgroup, host.limits.cores)
 
 
-def remove_groups(layout: TestbedLayout, deadline_s: float) -> None:
+def remove_groups(layout: HostLayout, deadline_s: float) -> None:
     """Remove all control groups that are there; their processes have been killed."""
     for host in layout.hosts:
         if host.cgroup is not None:

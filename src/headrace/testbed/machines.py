@@ -13,7 +13,7 @@ from pathlib import Path
 
 from headrace.core.errors import RunError
 from headrace.testbed import nsenter, processes
-from headrace.testbed.layout import Host, Process, TestbedLayout, hosts_file
+from headrace.testbed.layout import Host, HostLayout, Process, hosts_file
 from headrace.testbed.network import NAMESPACES
 
 _START_S = 30.0
@@ -50,7 +50,7 @@ def join_command(host: Host) -> list[str]:
     return ["/bin/sh", "-c", _JOIN, "join", str(host.cgroup / "cgroup.procs")]
 
 
-def start_machine(layout: TestbedLayout, host: Host) -> Host:
+def start_machine(layout: HostLayout, host: Host) -> Host:
     """Give a machine its namespaces; its network is there already.
 
     Raises:
@@ -98,7 +98,7 @@ def _read(pipe: int, end_s: float) -> bytes:
     return os.read(pipe, 64) if ready else b""
 
 
-def enter_command(layout: TestbedLayout, name: str, command: Sequence[str]) -> list[str]:
+def enter_command(layout: HostLayout, name: str, command: Sequence[str]) -> list[str]:
     """What to run on this machine so that a command runs on an emulated one.
 
     Raises:
@@ -117,7 +117,7 @@ def enter_command(layout: TestbedLayout, name: str, command: Sequence[str]) -> l
     return [*join_command(host), *enter_it, *command]
 
 
-def variables_of(layout: TestbedLayout, host: Host) -> dict[str, str | None]:
+def variables_of(layout: HostLayout, host: Host) -> dict[str, str | None]:
     """Environment of a machine's processes, where it differs; what has none is not set there."""
     variables: dict[str, str | None] = {
         "GLOO_SOCKET_IFNAME": "eth0",
@@ -141,7 +141,7 @@ def tmp_folder(host: Host) -> Path:
     return host.folder / "tmp"
 
 
-def end_machines(layout: TestbedLayout, deadline_s: float) -> list[Process]:
+def end_machines(layout: HostLayout, deadline_s: float) -> list[Process]:
     """Kill all that lives on the machines.
 
     Returns:
@@ -156,7 +156,7 @@ def end_machines(layout: TestbedLayout, deadline_s: float) -> list[Process]:
     return left + processes.end(strangers, deadline_s)
 
 
-def _networks(layout: TestbedLayout) -> list[int]:
+def _networks(layout: HostLayout) -> list[int]:
     own = processes.namespace_of(os.getpid(), "net")
     numbers = []
     for host in layout.hosts:
@@ -169,7 +169,7 @@ def _networks(layout: TestbedLayout) -> list[int]:
     return numbers
 
 
-def tail(layout: TestbedLayout, name: str, num_lines: int = 12) -> str:
+def tail(layout: HostLayout, name: str, num_lines: int = 12) -> str:
     """The end of a machine's log, for a message."""
     log = layout.host(name).folder / "log"
     try:
@@ -179,7 +179,7 @@ def tail(layout: TestbedLayout, name: str, num_lines: int = 12) -> str:
     return "\n    ".join(["", *lines]) if lines else "it wrote nothing"
 
 
-def run_on(layout: TestbedLayout, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+def run_on(layout: HostLayout, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
     """Start a command on a machine; its output goes to the machine's log."""
     with (layout.host(name).folder / "log").open("ab") as log:
         return subprocess.Popen(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.core.errors import RunError
-from headrace.testbed.layout import Host, TestbedLayout
+from headrace.testbed.layout import Host, HostLayout
 
 NAMESPACES = Path("/run/netns")
 _SUBNET = re.compile(r"\b10\.78\.(\d+)\.")
@@ -30,7 +30,7 @@ class LinkBytes(NamedTuple):
     sent: int
 
 
-def switch_commands(layout: TestbedLayout) -> list[str]:
+def switch_commands(layout: HostLayout) -> list[str]:
     """Lines for `ip -batch` inside the switch's namespace.
 
     The bridge learns nothing of multicast, so that only what machines send is counted.
@@ -63,7 +63,7 @@ def use_cubic(host: Host) -> None:
     _ip(["-n", host.namespace, *route.split(), "congctl", "cubic"])
 
 
-def make_network(layout: TestbedLayout) -> None:
+def make_network(layout: HostLayout) -> None:
     """Make all namespaces and connect them."""
     for namespace in layout.namespaces:
         _ip(["netns", "add", namespace])
@@ -85,7 +85,7 @@ def taken_subnets() -> set[int]:
     return {int(x) for x in _SUBNET.findall(seen)}
 
 
-def link_bytes(layout: TestbedLayout) -> dict[str, LinkBytes]:
+def link_bytes(layout: HostLayout) -> dict[str, LinkBytes]:
     """Counters of all machines' cables, by the machine's name; of those that are there."""
     if not (NAMESPACES / layout.switch).exists():
         return {}

@@ -16,7 +16,7 @@ from headrace.prefork.client import start_alone
 from headrace.prefork.identity import python_path
 from headrace.prefork.server import PADDING, PRELOADS
 from headrace.testbed import machines, processes
-from headrace.testbed.layout import RAY_PORT, Host, TestbedLayout
+from headrace.testbed.layout import RAY_PORT, Host, HostLayout
 
 _OBJECT_STORE_BYTES = 100_000_000
 """Data does not go through Ray, so its object store may be small; Ray wants 75 MB at least."""
@@ -49,7 +49,7 @@ def check_ray() -> None:
         )
 
 
-def node_command(layout: TestbedLayout, host: Host) -> list[str]:
+def node_command(layout: HostLayout, host: Host) -> list[str]:
     """Starts a Ray node and returns when it is there.
 
     Raises:
@@ -87,7 +87,7 @@ def node_command(layout: TestbedLayout, host: Host) -> list[str]:
     return [*clean, *settings, *start, *role, *options]
 
 
-def warm(layout: TestbedLayout) -> None:
+def warm(layout: HostLayout) -> None:
     """Let every machine have what tasks import, in the background, so that runs start sooner.
 
     The servers end with their machine. Without them tasks start as well, but later.
@@ -106,14 +106,14 @@ def _whole(host: Host, resource: str, amount: float) -> int:
     return int(amount)
 
 
-def write_token(layout: TestbedLayout) -> None:
+def write_token(layout: HostLayout) -> None:
     """Make a new token for Ray, in a file for this user alone."""
     file = os.open(layout.ray_token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(file, "w", encoding="ascii") as token:
         token.write(secrets.token_hex(32))
 
 
-def start_nodes(layout: TestbedLayout, say: Callable[[str], None], deadline_s: float) -> None:
+def start_nodes(layout: HostLayout, say: Callable[[str], None], deadline_s: float) -> None:
     """Start Ray everywhere, with a new token: first its head, then all others at once.
 
     Raises:
@@ -145,11 +145,11 @@ def start_nodes(layout: TestbedLayout, say: Callable[[str], None], deadline_s: f
         raise
 
 
-def _start(layout: TestbedLayout, host: Host) -> Popen[bytes]:
+def _start(layout: HostLayout, host: Host) -> Popen[bytes]:
     return machines.run_on(layout, host.name, node_command(layout, host))
 
 
-def _check(layout: TestbedLayout, nodes: Mapping[str, Popen[bytes]]) -> None:
+def _check(layout: HostLayout, nodes: Mapping[str, Popen[bytes]]) -> None:
     for name, node in nodes.items():
         if node.poll():
             log = machines.tail(layout, name)
@@ -159,7 +159,7 @@ def _check(layout: TestbedLayout, nodes: Mapping[str, Popen[bytes]]) -> None:
             )
 
 
-def _check_time(layout: TestbedLayout, waiting: Sequence[str], what: str, end_s: float) -> None:
+def _check_time(layout: HostLayout, waiting: Sequence[str], what: str, end_s: float) -> None:
     if time.monotonic() > end_s:
         first = waiting[0]
         also = f" (so do {', '.join(waiting[1:])})" if waiting[1:] else ""
@@ -180,7 +180,7 @@ def _is_listening(host: Host) -> bool:
     return any(each[3] == _LISTENS and each[1].endswith(f":{RAY_PORT:04X}") for each in sockets)
 
 
-def names_without_ray(layout: TestbedLayout) -> list[str]:
+def names_without_ray(layout: HostLayout) -> list[str]:
     """Machines whose Ray node has ended."""
     homes = {
         processes.namespace_of(host.init.pid, "pid"): host.name

@@ -14,13 +14,13 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from headrace.core.errors import RunError, SpecError
-from headrace.testbed.layout import FOLDER, TestbedLayout
+from headrace.testbed.layout import FOLDER, HostLayout
 
 _LOCK_S = 180.0
 _FILE = "testbed.json"
 
 
-def read(name: str) -> TestbedLayout | None:
+def read(name: str) -> HostLayout | None:
     """What is written of a testbed; none if there is nothing.
 
     Raises:
@@ -29,7 +29,7 @@ def read(name: str) -> TestbedLayout | None:
     path = FOLDER / name / _FILE
     try:
         _check_is_own(path.parent)
-        return TestbedLayout.model_validate_json(path.read_text())
+        return HostLayout.model_validate_json(path.read_text())
     except FileNotFoundError:
         return None
     except PermissionError:
@@ -41,7 +41,7 @@ def read(name: str) -> TestbedLayout | None:
         ) from None
 
 
-def write(layout: TestbedLayout) -> None:
+def write(layout: HostLayout) -> None:
     """Write it down, all or nothing."""
     path = layout.folder / _FILE
     new = path.with_suffix(".new")
@@ -52,7 +52,7 @@ def write(layout: TestbedLayout) -> None:
     new.replace(path)
 
 
-def forget(layout: TestbedLayout) -> None:
+def forget(layout: HostLayout) -> None:
     """Remove all files; the state file last, so that the rest can still be found after a crash."""
     for path in layout.folder.iterdir():
         if path.is_dir():

@@ -9,7 +9,7 @@ from typing import Literal, Self
 from headrace.core.cluster import Cluster
 from headrace.core.errors import RunError, SpecError
 from headrace.testbed import builder, machines, network, processes, ray_nodes, state_file
-from headrace.testbed.layout import DEFAULT_NAME, Host, TestbedLayout, check_name
+from headrace.testbed.layout import DEFAULT_NAME, Host, HostLayout, check_name
 from headrace.testbed.network import LinkBytes
 
 _ATTEMPTS = 3  # Ray gives a node 30 s to start, which a machine with much else to do may need
@@ -32,7 +32,7 @@ class Testbed:
 
     __test__ = False  # pytest: this is no test
 
-    layout: TestbedLayout
+    layout: HostLayout
     was_up: bool = False
 
     @classmethod
@@ -173,7 +173,7 @@ def take_down(name: str = DEFAULT_NAME) -> bool:
         return True
 
 
-def problems_of(layout: TestbedLayout) -> list[str]:
+def problems_of(layout: HostLayout) -> list[str]:
     """What is wrong with a testbed; empty if it is well."""
     if layout.state != "up":
         return ["it was never completely up"]

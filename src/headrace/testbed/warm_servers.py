@@ -18,7 +18,7 @@ from headrace.prefork import server as fork_server
 from headrace.prefork.client import socket_path
 from headrace.prefork.identity import identity_of
 from headrace.testbed import nsenter, state_file
-from headrace.testbed.layout import Host, Process, TestbedLayout
+from headrace.testbed.layout import Host, HostLayout, Process
 from headrace.testbed.machines import tmp_folder, variables_of
 
 
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _listen(layout: TestbedLayout, host: Host, preload: str) -> Server | None:
+def _listen(layout: HostLayout, host: Host, preload: str) -> Server | None:
     assert host.init is not None
     changed = {**os.environ, **variables_of(layout, host)}
     environment = {name: value for name, value in changed.items() if value is not None}

@@ -12,7 +12,7 @@ import pytest
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.errors import MissingExtraError, RunError, SpecError
 from headrace.testbed import Testbed, machines, network, nsenter, processes, ray_nodes
-from headrace.testbed.layout import Process, TestbedLayout, lay_out
+from headrace.testbed.layout import HostLayout, Process, lay_out
 
 
 def cluster(**resources: float) -> Cluster:
@@ -22,7 +22,7 @@ def cluster(**resources: float) -> Cluster:
     return Cluster(machines=tuple(pair))
 
 
-def layout(with_ray: bool = True, **resources: float) -> TestbedLayout:
+def layout(with_ray: bool = True, **resources: float) -> HostLayout:
     return lay_out(cluster(**resources), "bed", "boot", with_ray, ())
 
 

@@ -7,9 +7,9 @@ import pytest
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.errors import SpecError
 from headrace.testbed.layout import (
+    HostLayout,
     Limits,
     Shape,
-    TestbedLayout,
     check_name,
     free_subnet,
     hosts_file,
@@ -22,7 +22,7 @@ def cluster(*names: str) -> Cluster:
     return Cluster(machines=tuple(machines))
 
 
-def layout(*names: str, name: str = "bed") -> TestbedLayout:
+def layout(*names: str, name: str = "bed") -> HostLayout:
     return lay_out(cluster(*names), name, "boot", True, ())
 
 
@@ -82,7 +82,7 @@ def test_it_knows_its_cluster() -> None:
     assert not made.is_of(layout("a"))
 
 
-def shaped(cores: float, *cpus: float) -> TestbedLayout:
+def shaped(cores: float, *cpus: float) -> HostLayout:
     machines = [
         Machine(name=f"m{i}", resources={"cpu": cpu} if cpu else {}, nic_in=1e7, nic_out=2e7)
         for i, cpu in enumerate(cpus)
@@ -98,7 +98,7 @@ def test_cores_are_shared_by_cpu() -> None:
     assert [each and each.cores for each in limits] == [1.0, 0.5, 0.5]
     assert limits[0] == Limits(in_bytes_per_s=1e7, out_bytes_per_s=2e7, cores=1.0)
     assert made.hosts[1].cgroup == Path("/groups/hr.bed.m1")
-    assert TestbedLayout.model_validate_json(made.model_dump_json()) == made
+    assert HostLayout.model_validate_json(made.model_dump_json()) == made
 
 
 def test_limits_may_change_but_not_come_and_go() -> None:
@@ -118,7 +118,7 @@ def test_every_machine_needs_its_share_of_the_cores() -> None:
 
 def test_it_survives_its_file() -> None:
     made = layout("a", "b")
-    assert TestbedLayout.model_validate_json(made.model_dump_json()) == made
+    assert HostLayout.model_validate_json(made.model_dump_json()) == made
 
 
 def test_an_unknown_machine_names_those_there_are() -> None:

@@ -121,7 +121,7 @@ class EmbeddingService:
         if gradient_push.round != done + 1:
             raise SpecError(
                 f"rank {gradient_push.rank} pushed gradients of step {gradient_push.round}, "
-                f"{done} steps are done",
+                f"{done} are done",
                 "see that all trainers call step() as often",
             )
         if gradient_push.rank >= spec.num_trainers:
