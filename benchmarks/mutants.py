@@ -142,8 +142,8 @@ MUTANTS = (
     Mutant(
         "a parameter server counts gradients that were sent twice",
         "training/parameter_server/rounds.py",
-        "self._brought.setdefault(rank, brought)",
-        "self._brought[len(self._brought)] = brought",
+        "self._gradient_pushes.setdefault(rank, gradient_push)",
+        "self._gradient_pushes[len(self._gradient_pushes)] = gradient_push",
         ("unit/training/parameter_server",),
     ),
 )
