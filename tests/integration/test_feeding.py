@@ -268,9 +268,9 @@ import time, numpy as np
 from pathlib import Path
 from headrace.graph.sampler_worker.config import SamplerConfig
 from headrace.rpc.service_process import load_config
-from headrace.graph.sampler_worker.prefetcher import start_feed
-feed = start_feed([load_config({str(tmp_path / "config")!r}, SamplerConfig)],
-                  [np.load({str(tmp_path / "seeds.npy")!r})], time.perf_counter)
+from headrace.graph.sampler_worker.prefetcher import start_prefetcher
+feed = start_prefetcher([load_config({str(tmp_path / "config")!r}, SamplerConfig)],
+                        [np.load({str(tmp_path / "seeds.npy")!r})], time.perf_counter)
 next(iter(feed))
 print(feed.processes[0].pid, flush=True)
 time.sleep(600)
