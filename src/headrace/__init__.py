@@ -1,4 +1,4 @@
-"""headrace: plan, rehearse and run distributed GNN training on the cluster people have.
+"""headrace: plan, simulate and run distributed GNN training on an existing cluster.
 
     import headrace
 
@@ -6,7 +6,7 @@
     job = headrace.load_job("job.yaml")
     print(headrace.simulate(cluster, job).makespan_s)
 
-Every name below loads its module when it is first used, so that `import headrace` costs nothing.
+Public names are imported lazily, on first use.
 """
 
 from collections.abc import Callable
@@ -135,7 +135,7 @@ _HOME_OF = {name: f"headrace.{home}" for home, names in _HOMES.items() for name 
 
 
 def _loaded_later(home: str, name: str) -> Callable[..., Any]:
-    """A function that loads another one's module when it is called."""
+    """Wrap a function so that its module is imported when it is called."""
 
     def call(*given: Any) -> Any:
         return getattr(import_module(f"headrace.{home}"), name)(*given)
@@ -143,7 +143,7 @@ def _loaded_later(home: str, name: str) -> Callable[..., Any]:
     return call
 
 
-# What plans and traces can be asked for, and only floors above theirs can answer.
+# `core` must not import these modules, so its views are registered here.
 provide(
     {
         "explain": _loaded_later("api.plan", "explain"),
@@ -152,7 +152,7 @@ provide(
     }
 )
 
-# Hidden from type checkers, which would otherwise believe that every attribute exists.
+# Hidden from type checkers, which would otherwise accept every attribute name.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:

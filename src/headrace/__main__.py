@@ -1,4 +1,4 @@
-"""`python -m headrace` is the command `headrace`."""
+"""Entry point of `python -m headrace`."""
 
 from headrace.cli import main
 

@@ -187,24 +187,23 @@ def test_fractions_of_a_core_are_counted_without_rounding_errors(method: str) ->
             cluster_of({"cpu": 3}, {"cpu": 3}),
             job_of(1, 3, 0, sampler={"cpu": 2}),
             "2 of 3 samplers fit beside the other tasks, 1 too many; the job needs 6 cpu of the "
-            "cluster's 6 cpu, but what is left on single machines is too small for another 2 cpu",
-            "add machines, or lower what the job's demands ask for: not even one trainer fits",
+            "cluster's 6 cpu, but no machine has another 2 cpu left",
+            "add machines, or lower the demands of the job: not even one trainer fits",
             id="pieces too small",
         ),
         pytest.param(
             cluster_of({"cpu": 5}, {"cpu": 5}),
             job_of(1, 1, 3, ps={"cpu": 3}),
             "2 of 3 parameter servers fit beside the other tasks, 1 too many; the job needs 9 cpu "
-            "of the cluster's 10 cpu, but what is left on single machines is too small for another "
-            "3 cpu",
-            "add machines, or lower what the job's demands ask for: not even one trainer fits",
+            "of the cluster's 10 cpu, but no machine has another 3 cpu left",
+            "add machines, or lower the demands of the job: not even one trainer fits",
             id="pieces too small for servers",
         ),
         pytest.param(
             cluster_of({"memory": 8e9}),
             job_of(1, 1, 0, store={"memory": 1e10}),
             "the store on m0 needs 10 GB memory, the machine has 8 GB memory, 2 GB memory short",
-            "lower demands.store.memory or take m0 out of the cluster",
+            "lower demands.store.memory or remove m0 from the cluster",
             id="no room for a store",
         ),
     ],

@@ -160,7 +160,7 @@ def test_an_unchanged_script_runs_where_the_plan_says_and_the_graph_is_shipped(
     status = run.status()
     assert status["state"] == "done"
     assert {task["state"] for task in status["tasks"]} == {"ended"}
-    assert "serving part 3" in (run.folder / "logs" / "store3.log").read_text()
+    assert "serving graph partition 3" in (run.folder / "logs" / "store3.log").read_text()
 
 
 def test_a_script_that_fails_is_named_and_the_graph_is_shipped_once(
@@ -238,7 +238,7 @@ def test_a_wrong_graph_is_said_before_anything_starts(testbed: Testbed, folder: 
     run = Run(testbed, folder, folder / "code" / "forever.py", graph=folder / "three")
     code, _, err = run.end()
     assert code == 2
-    assert "the plan is for 4 machines" in err
+    assert "the plan needs 4 partitions" in err
 
 
 def test_a_missing_token_is_said_before_anything_starts(testbed: Testbed, folder: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_missing_token_is_said_before_anything_starts(testbed: Testbed, folder
     run = Run(testbed, folder, folder / "code" / "forever.py", before=before)
     code, _, err = run.end()
     assert code == 2
-    assert "asks for a token, and RAY_AUTH_MODE is not set" in err
+    assert "requires a token, and RAY_AUTH_MODE is not set" in err
 
 
 def test_a_dry_run_starts_nothing(testbed: Testbed, folder: Path) -> None:

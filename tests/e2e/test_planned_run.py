@@ -168,9 +168,9 @@ def test_a_secret_that_is_shown_would_be_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        (["-u", "RAY_AUTH_MODE"], "asks for a token, and RAY_AUTH_MODE is not set"),
-        (["RAY_AUTH_TOKEN=wrong"], "does not take the token in RAY_AUTH_TOKEN"),
-        (["RAY_AUTH_TOKEN_PATH=/none"], "asks for a token, and there is none in /none"),
+        (["-u", "RAY_AUTH_MODE"], "requires a token, and RAY_AUTH_MODE is not set"),
+        (["RAY_AUTH_TOKEN=wrong"], "rejects the token in RAY_AUTH_TOKEN"),
+        (["RAY_AUTH_TOKEN_PATH=/none"], "requires a token, and there is none in /none"),
     ],
     ids=["none", "wrong", "gone"],
 )
@@ -298,4 +298,4 @@ def test_the_log_tells_who_and_where(planned: PlannedRun) -> None:
     assert {("store2", "m2"), ("store3", "m3")} <= said
     assert said <= set(where.items())
     assert {"at_s", "task", "machine", "level", "text"} == set(lines[0])
-    assert "the run is over: done" in lines[-1]["text"]
+    assert "the run ended: done" in lines[-1]["text"]

@@ -86,7 +86,7 @@ def test_a_run_goes_on_without_a_machine_and_uses_it_again(
         run.wait_until(50)
         slow.touch()
         killed_s = kill_raylet(testbed, lost)
-        assert eventually(lambda: run.status()["attempt"] == 2 and run.heard("goes on at")), (
+        assert eventually(lambda: run.status()["attempt"] == 2 and run.heard("resumed at")), (
             run.said
         )
         assert {task["machine"] for task in run.status()["tasks"]} == {"m0", "m1", "m2", "m3"} - {

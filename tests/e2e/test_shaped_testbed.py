@@ -86,4 +86,4 @@ def test_limits_change_but_do_not_come_and_go(bed: Testbed) -> None:
     victim = hosts[1].init
     assert victim is not None
     assert processes.end([victim], 60.0) == []
-    assert Testbed.find(name).problems() == ["machine slow has ended"]
+    assert Testbed.find(name).problems() == ["machine slow has exited"]

@@ -209,7 +209,7 @@ def test_what_was_killed_is_seen_and_repaired(bed: Testbed, cluster_file: Path) 
     assert processes.end([victim], PATIENCE_S) == []
     status = answer("status", "--name", bed.layout.name, code=1)
     assert status["state"] == "broken"
-    assert status["problems"] == ["machine m2 has ended"]
+    assert status["problems"] == ["machine m2 has exited"]
     repaired = answer("up", "--cluster", cluster_file, "--name", bed.layout.name, "--without-ray")
     assert not repaired["was_up"]
     assert Testbed.find(bed.layout.name).problems() == []
@@ -263,7 +263,7 @@ def test_what_others_made_is_left_alone(cluster: Cluster, name: str) -> None:
     strange = f"hr.{name}.m1"
     subprocess.run(["ip", "netns", "add", strange], check=True)
     try:
-        with pytest.raises(SpecError, match="no testbed has made it"):
+        with pytest.raises(SpecError, match="belongs to no testbed"):
             Testbed.up(cluster, name, with_ray=False)
         take_down(name)
         assert left_of(name) == {"namespaces": [strange]}

@@ -22,7 +22,7 @@ from headrace.graph.store.config import StoreConfig
 from headrace.prefork.client import PRELOAD_OF, ForkLease
 from headrace.rpc.credentials import Credentials, Secret
 from headrace.runtime.protocol.run_context import CONTEXT_VARIABLE, RunContext
-from headrace.runtime.protocol.sampler_requests import AskServer, StartSamplers
+from headrace.runtime.protocol.sampler_requests import RequestServer, StartSamplers
 from headrace.runtime.workers.task_process import TaskProcess
 from headrace.training.parameter_server.types import ServerAddress, ServerConfig
 from tests.support.waiting import eventually
@@ -79,7 +79,7 @@ class PlainCluster:
         self._per_trainer = samplers_per_trainer
         self._processes: list[TaskProcess] = []
         self._is_closed = False
-        self._servers: list[AskServer] = []
+        self._servers: list[RequestServer] = []
         self._stores: dict[int, StoreAddress] = {}
         self._store_processes: dict[int, TaskProcess] = {}
         folder.mkdir(parents=True, exist_ok=True)
@@ -221,7 +221,7 @@ class PlainCluster:
                 for lane, seeds in enumerate(own[begin:end]):
                     np.save(self.folder / f"{split}-{name}-{lane}.npy", seeds)
         asked = self.folder / f"ask{trainer}"
-        self._servers.append(AskServer(asked, self._start_samplers))
+        self._servers.append(RequestServer(asked, self._start_samplers))
         context = RunContext(
             machine="m1",
             messages=self.folder / "nobody",

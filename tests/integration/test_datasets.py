@@ -106,8 +106,8 @@ def test_lastfm() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("planetoid", "holds 3 graphs: say which: .*citeseer.npz"),
-        ("gds_hetero", "say which: .*imdb or .*lastfm"),
+        ("planetoid", "has 3 graphs: choose one: .*citeseer.npz"),
+        ("gds_hetero", "choose one: .*imdb or .*lastfm"),
         ("gds_hetero/netflix", "does not exist"),
         ("ogbn", "does not exist"),
     ],

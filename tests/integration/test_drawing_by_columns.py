@@ -85,7 +85,7 @@ def test_any_number_of_stores_draws_the_same(data: Any, num_stores: int, tmp_pat
             for left, right in zip(wanted, loader, strict=True):
                 assert_same(left, right)
                 check_drawn(data, right, rule, name)
-            loader.data[0].access.owners.close()
+            loader.data[0].access.stores.close()
 
 
 def check_drawn(data: Any, batch: Any, rule: dict[str, Any], name: str) -> None:

@@ -237,7 +237,7 @@ def test_a_sampler_that_hangs_is_named(graphs: dict[int, PartitionedGraph]) -> N
         fired: list[float] = []
         timer = threading.Timer(10, lambda: fired.append(time.monotonic()))
         timer.start()
-        with pytest.raises(FeedError, match="sampler 0 on m1 has said nothing for 10 s"):
+        with pytest.raises(FeedError, match="sampler 0 on m1 sent nothing for 10 s"):
             drain(prefetcher)
         timer.join()
         assert time.monotonic() - fired[0] < 5

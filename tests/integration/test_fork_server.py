@@ -164,7 +164,7 @@ def test_a_folder_of_others_is_not_used(tmp_path: Path) -> None:
     folder = Path(tempfile.gettempdir()) / f"headrace-warm-{os.getuid()}"
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)
-    with pytest.raises(ForkUnavailableError, match="not for this user alone"):
+    with pytest.raises(ForkUnavailableError, match="not private to this user"):
         socket_path("graph", identity_of(os.environ))
     lease = ForkLease("graph")
     child = start(tmp_path, "0", lease=lease)

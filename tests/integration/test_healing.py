@@ -24,7 +24,7 @@ from headrace.graph.sampler_worker.config import SamplerConfig, SeedShard
 from headrace.graph.sampler_worker.prefetcher import Prefetcher, start_prefetcher
 from headrace.rpc.credentials import Credentials, Secret
 from headrace.runtime.protocol.run_context import RunContext
-from headrace.runtime.protocol.sampler_requests import AskServer
+from headrace.runtime.protocol.sampler_requests import RequestServer
 from headrace.runtime.protocol.trainer_messages import Inbox
 from headrace.runtime.trainer.sampler_client import Portion, start_samplers
 from headrace.runtime.workers.sampler import SamplerActor
@@ -258,7 +258,7 @@ def running(
     folder.mkdir()
     actors, inbox = Shells(graph, store, far), Inbox(folder / "messages")
     actors.kills_first = kills_first
-    server = AskServer(folder / "ask", actors.answer)
+    server = RequestServer(folder / "ask", actors.answer)
     run = RunContext(
         machine="m0",
         messages=folder / "messages",
@@ -316,7 +316,7 @@ def test_a_sampler_that_is_killed_is_replaced(
         assert "sampler0.0 on m0" in state["why"]
         told = [message for message in inbox.receive(0) if message["kind"] == "healing"]
         assert len(told) == len(actors.asked) - 1
-        assert "another one takes its place" in told[0]["text"]
+        assert "starting a replacement" in told[0]["text"]
     assert not is_left(shared)
 
 

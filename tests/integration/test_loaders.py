@@ -86,7 +86,7 @@ def test_batches_are_those_of_one_process(
     loader = NeighborLoader(here, **settings, connect=connect)
     for left, right in zip(wanted, loader, strict=True):
         assert_same(left, right)
-    loader.data[0].access.owners.close()
+    loader.data[0].access.stores.close()
 
 
 @pytest.mark.campaign
@@ -136,4 +136,4 @@ def test_learns_pubmed_as_pyg_does(
     have = accuracy(torch.cat(logits), torch.cat(labels))
     assert have > 0.72
     assert abs(have - wanted) < 0.03
-    loader.data[0].access.owners.close()
+    loader.data[0].access.stores.close()

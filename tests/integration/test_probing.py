@@ -32,7 +32,7 @@ def test_a_rate_is_measured() -> None:
 
 
 def test_strangers_are_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bandwidth_probe, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(bandwidth_probe, "_TIMEOUT_S", 0.5)
     receiver = Receiver(HOME, TOKEN, num_streams=1, duration_s=0.2)
     with (
         socket.create_connection((HOME, receiver.port)) as wrong,

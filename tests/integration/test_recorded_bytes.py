@@ -108,7 +108,7 @@ def test_records_say_what_sockets_carried(tmp_path: Path) -> None:
         settings = json.loads(config.model_dump_json())
         port = stack.enter_context(process("headrace.graph.sampler_worker", tmp_path, settings))
         steps = StepRecorder(TraceWriter(tmp_path / "trace-trainer", "trainer0", time.monotonic))
-        note = steps.taking_from("sampler0.0", NUM_BATCHES)
+        note = steps.recording_from("sampler0.0", NUM_BATCHES)
         channel = FlightChannel(Address("sampler0.0", "m", "127.0.0.1", port), own)
         receiver = RpcReceiver(MeteredChannel(channel, time.monotonic, lambda: note))
         prefetcher = stack.enter_context(Prefetcher([receiver], NUM_BATCHES, time.perf_counter, 1))

@@ -125,10 +125,10 @@ def is_alive(pid: int) -> bool:
 
 
 def assert_logs_are_kept(err: str) -> None:
-    found = re.search(r"what stores and samplers said is in (\S+)", err)
+    found = re.search(r"logs of stores and samplers are in (\S+)", err)
     assert found is not None, err
     logs = {file.name: file.read_text() for file in Path(found[1]).iterdir()}
-    assert all("serving part" in logs[f"store-{part}.log"] for part in range(2)), logs
+    assert all("serving graph partition" in logs[f"store-{part}.log"] for part in range(2)), logs
     shutil.rmtree(found[1])
 
 

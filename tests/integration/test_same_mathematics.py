@@ -144,7 +144,7 @@ def test_loaders_give_pygs_batches_and_gradients(served: Served, whole: Any) -> 
         }
         assert_gradients(batch, whole, "GraphSAGE", **counts)
         seen.append(batch.n_id[: batch.batch_size])
-    loader.data[0].access.owners.close()
+    loader.data[0].access.stores.close()
     assert torch.cat(seen).sort().values.tolist() == seeds.tolist()
 
 
@@ -158,7 +158,7 @@ def test_models_that_look_one_hop_further(served: Served, whole: Any, model: str
     loader = NeighborLoader(graph, [-1, -1, -1], seeds, **settings)
     for batch in loader:
         assert_gradients(batch, whole, model)
-    loader.data[0].access.owners.close()
+    loader.data[0].access.stores.close()
 
 
 def two_samplers(

@@ -117,15 +117,15 @@ def test_last_words_are_those_of_the_newest_process(log: Path) -> None:
     log.write_text("Error: of another one\n")
     child = TaskProcess([sys.executable, "-c", FAILS], log)
     assert has_ended(child)
-    assert (child.code, child.last_words()) == (1, "ValueError: no")
+    assert (child.code, child.last_error_line()) == (1, "ValueError: no")
     quiet = TaskProcess([sys.executable, "-c", ""], log)
     assert has_ended(quiet)
-    assert quiet.last_words() == ""
+    assert quiet.last_error_line() == ""
     warned = TaskProcess(
         [sys.executable, "-c", "print('begins\\n[W1115 13:40:00 socket.cpp] hm')"], log
     )
     assert has_ended(warned)
-    assert warned.last_words() == "begins"
+    assert warned.last_error_line() == "begins"
 
 
 def test_a_machine_knows_its_card() -> None:

@@ -84,7 +84,7 @@ def test_a_run_on_one_machine_is_tracked(tmp_path: Path) -> None:
     words += ["--track", f"tensorboard:{tmp_path / 'figures'}", str(script)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    assert "figures go to TensorBoard" in done.stderr
+    assert "figures are logged to TensorBoard" in done.stderr
     (folder,) = (tmp_path / "figures").iterdir()
     read = EventAccumulator(str(folder))
     read.Reload()

@@ -162,4 +162,4 @@ def test_an_agent_whose_parent_is_gone_gives_the_card_back(run: Run) -> None:
     until(lambda: "htb" in run.queues())
     assert run.agents[0].end()[0] == 0
     assert "htb" not in run.queues()
-    until(lambda: run.driver.ask()["said"] == ["traffic control on m0 has ended"])
+    until(lambda: run.driver.ask()["said"] == ["traffic control on m0 has stopped"])

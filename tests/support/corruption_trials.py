@@ -299,14 +299,16 @@ class Formats:
 
     def _journal(self) -> Callable[[], Any]:
         change = Change(3, 4, np.arange(5), [np.full((5, 2), 0.5, np.float32)])
-        WriteAheadLog(self._folder).note(change)
+        WriteAheadLog(self._folder).append(change)
         return lambda: _or_refused(WriteAheadLog(self._folder).last(2, 1))
 
     def _embedding(self) -> Callable[[], Any]:
         shard = open_shard(open_graph(self._folder / "graph"), 0)
         made = Embeddings(shard, self._folder)
         made.make("node", "learnt", EmbeddingSpec(dim=2, optimizer="sgd"))
-        return lambda: Embeddings(shard, self._folder).learning("node", "learnt").embedding.spec
+        return lambda: (
+            Embeddings(shard, self._folder).optimizer_shard("node", "learnt").embedding.spec
+        )
 
 
 def _or_refused(found: Any) -> Any:

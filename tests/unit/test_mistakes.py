@@ -77,7 +77,7 @@ def test_a_mistake_is_answered_with_a_remedy(mistake: Mistake, folder: Path) -> 
 def test_a_missing_extra(words: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
     problem, remedy, page = told(words, code=4)
-    assert "a picture needs matplotlib, which is not installed" in problem
+    assert "charts need matplotlib, which is not installed" in problem
     assert "pip install 'headrace[report]'" in remedy
     assert page == f"{ERRORS}#a-part-that-is-not-installed"
 
@@ -86,7 +86,7 @@ def test_no_root(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
     problem, remedy, page = told("testbed up --cluster cluster.yaml --name nobodys", code=2)
-    assert "making network namespaces needs root" in problem
+    assert "network namespaces require root" in problem
     assert "run it with sudo" in remedy
     assert page == "testbed.md"
 
@@ -119,7 +119,7 @@ def test_port_in_use(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as first:
         failing(monkeypatch, lambda: socket.create_server(first.getsockname()).close())
         problem, remedy, _ = told("schema job", code=1)
-    assert "another program listens on the port" in problem
+    assert "the port is in use by another program" in problem
     assert "choose another port" in remedy
 
 
@@ -135,7 +135,8 @@ def test_another_python_on_the_cluster(folder: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(ray, "init", refuse)
     problem, remedy, _ = told("cluster discover", code=2)
-    assert "the cluster has Ray 2.52.0 and Python 3.12.4, here are Ray 2.60.0 and Python" in problem
+    assert "the cluster has Ray 2.52.0 and Python 3.12.4, this machine has Ray 2.60.0" in problem
+    assert "this machine has Ray 2.60.0 and Python" in problem
     assert "use Python 3.12.4 here, with `pip install ray==2.52.0`" in remedy
 
 

@@ -1,4 +1,4 @@
-"""The whole loop: profile a job, plan it, run it, look back; what `headrace run --auto` does."""
+"""Profile, plan, run and report in one call: `headrace run --auto`."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ from headrace.runtime.controller.run import TRACE, ClusterRun
 from headrace.runtime.run_dir.run_dir import RunDirectory
 
 PROFILED_ITERATIONS = 40
-"""Of the run that is measured to plan the real one."""
+"""Iterations of the profiling run."""
 
 BATCH_SIZE = 1024
-"""Seeds per trainer and iteration where nobody says it, if the training set is large enough ..."""
+"""Default maximum of seeds per trainer and iteration."""
 
 BATCHES_PER_EPOCH = 20
-"""... for so many iterations per epoch."""
+"""Minimum iterations per epoch; a small training set gets a smaller batch size."""
 
 PROFILE = "profile.yaml"
-"""In the folder of the run: what was measured before it."""
+"""Profile file in the run directory."""
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 Run = Callable[[ClusterRun], dict[str, Any]]
-"""Runs a plan; its figures."""
+"""Runs a plan and returns its summary."""
 
 
 @dataclass(frozen=True)
 class Loop:
-    """What to train.
+    """Inputs of `run_loop`.
 
     Attributes:
         graph: Directory of the partitioned graph.
-        run_of: How a plan is to be run.
-        address: Of the Ray cluster.
-        cluster: The machines; none to look for those of the Ray cluster.
-        job: The job; none for `usual_job`.
-        iterations: How many to profile.
+        run_of: Builds the run of a plan.
+        address: Address of the Ray cluster.
+        cluster: The machines; discovered from the Ray cluster if none.
+        job: The job; `usual_job` if none.
+        iterations: Number of iterations to profile.
     """
 
     graph: Path
@@ -61,31 +61,20 @@ class Loop:
     iterations: int = PROFILED_ITERATIONS
 
 
-def run_loop(wanted: Loop, run: Run, say: Say) -> dict[str, Any]:
-    """Profile a job, plan it for what was measured, run the plan, and report on the run.
+def run_loop(wanted: Loop, run: Run, log: Log) -> dict[str, Any]:
+    """Profile a job, plan it with the measured profile, run the plan and report on the run.
 
-    Every step says a line. The run's folder has all files: `profile.yaml`, `plan.json`,
-    `report.html` beside those of any run.
-
-    Args:
-        wanted: What to train.
-        run: Runs a plan and shows the run.
-        say: Told what each step has found.
-
-    Returns:
-        Figures of each step, by its name.
-
-    Raises:
-        HeadraceError: A step cannot be done.
+    Each step logs a line. The run directory also gets `profile.yaml`, `plan.json` and
+    `report.html`. Returns the summary of each step, by name.
     """
     graph = open_graph(wanted.graph)
     cluster = wanted.cluster or discover_cluster(wanted.address, lambda line: None).cluster
     where = "found on Ray" if wanted.cluster is None else "as given"
-    say(f"cluster: {cluster.num_machines} machines, {where}")
+    log(f"cluster: {cluster.num_machines} machines, {where}")
     check_parts(graph, cluster)
     job = wanted.job or usual_job(cluster, graph)
     if wanted.job is None:
-        say(
+        log(
             f"job: {job.trainers} trainers with a sampler each, {job.batch_size} seeds per trainer "
             "and iteration unless the script has a batch_size; give --job to change it"
         )
@@ -93,53 +82,45 @@ def run_loop(wanted: Loop, run: Run, say: Say) -> dict[str, Any]:
     folder = _measure(wanted, first, run, follows_script=wanted.job is None)
     asked = _asked_batch_size(folder)
     if asked is not None:
-        say(f"job: {asked} seeds per trainer and iteration, the script's batch_size")
+        log(f"job: {asked} seeds per trainer and iteration, the script's batch_size")
         first = _first_plan(cluster, job.model_copy(update={"batch_size": asked}))
         folder = _measure(wanted, first, run)
     profile, profiled = _profile(wanted, first, folder)
-    say(
+    log(
         f"profile: {profiled['iterations']} iterations of a first plan took "
         f"{format_seconds(profiled['measured_iteration_time_s'])} each"
     )
     plan = plan_for(first, profile)
-    say(_plan_line(plan, profiled["predicted_iteration_time_s"]))
+    log(_plan_line(plan, profiled["predicted_iteration_time_s"]))
     real = replace(wanted.run_of(plan), files={PROFILE: profile_text(profile)})
     summary = run(real)
-    say(f"run: done in {format_seconds(summary['elapsed_s'])}, in {summary['folder']}")
+    log(f"run: done in {format_seconds(summary['elapsed_s'])}, in {summary['folder']}")
     return {
         "cluster": cluster.model_dump(mode="json"),
         "job": plan.job.model_dump(mode="json"),
         "profile": profiled,
         "plan": plan_summary(plan),
         "run": summary,
-        "report": _report(Path(summary["folder"]), say),
+        "report": _report(Path(summary["folder"]), log),
     }
 
 
 def check_parts(graph: PartitionedGraph, cluster: Cluster) -> None:
-    """See that every machine has a part.
-
-    Raises:
-        SpecError: There are more or fewer parts.
-    """
+    """Raise `SpecError` unless the graph has one partition per machine."""
     if graph.num_parts != cluster.num_machines:
         raise SpecError(
-            f"there are {cluster.num_machines} machines, and the graph has {graph.num_parts} parts",
-            f"partition it with `--parts {cluster.num_machines}`, or give --cluster, a file with "
-            f"{graph.num_parts} of the machines",
+            f"the cluster has {cluster.num_machines} machines, but the graph has "
+            f"{graph.num_parts} partitions",
+            f"partition it with `--parts {cluster.num_machines}`, or pass --cluster with a file of "
+            f"{graph.num_parts} machines",
         )
 
 
 def usual_job(cluster: Cluster, graph: PartitionedGraph) -> Job:
-    """A job that suits most: a trainer per GPU, or per machine without any, with a sampler each.
-
-    Args:
-        cluster: The machines.
-        graph: What it trains on.
-    """
+    """Default job: one trainer per GPU, or per machine without GPUs, with one sampler each."""
     cpus = [host.resources.get("cpu", 0.0) for host in cluster.hosts]
     num_gpus = int(sum(host.resources.get("gpu", 0.0) for host in cluster.hosts))
-    # Each trainer and each sampler has a core, as far as there are any.
+    # One core per trainer and per sampler, as far as available.
     most = int(sum(cpu // 1 for cpu in cpus)) // 2
     trainers = max(1, min(num_gpus or cluster.num_machines, most or cluster.num_machines))
     core = {"cpu": 1.0} if most else {}
@@ -153,7 +134,7 @@ def usual_job(cluster: Cluster, graph: PartitionedGraph) -> Job:
 
 
 def plan_for(first: Plan, profile: Profile) -> Plan:
-    """The best plan for what a run of the first one was measured to do."""
+    """Plan again with the profile measured in a run of the first plan."""
     job = first.job
     if profile.model_bytes is not None:
         job = job.model_copy(update={"model_bytes": profile.model_bytes})
@@ -161,12 +142,12 @@ def plan_for(first: Plan, profile: Profile) -> Plan:
 
 
 def _first_plan(cluster: Cluster, job: Job) -> Plan:
-    """What is run to be measured."""
+    """Plan of the profiling run."""
     return make_plan(cluster, job, method="colocate", policy="maxmin", seed_mix="local-first")
 
 
 def _measure(wanted: Loop, first: Plan, run: Run, follows_script: bool = False) -> Path:
-    """Run some iterations of a plan; the run's folder."""
+    """Run some iterations of a plan; returns the run directory."""
     base = wanted.run_of(first)
     short = replace(
         base,
@@ -181,7 +162,7 @@ def _measure(wanted: Loop, first: Plan, run: Run, follows_script: bool = False) 
 
 
 def _asked_batch_size(folder: Path) -> int | None:
-    """The script's batch size, if a run ended because the plan had another one."""
+    """Batch size of the script, if the run ended because it differs from the plan's."""
     path = RunDirectory(folder).events
     events = read_lines(path.read_bytes()) if path.exists() else []
     sizes = (int(event["asked"]) for event in events if event["kind"] == "batch_size")
@@ -209,17 +190,17 @@ def _plan_line(plan: Plan, first_s: float) -> str:
     return f"{what}: {format_seconds(time_s)} per iteration predicted{compared}"
 
 
-def _report(folder: Path, say: Say) -> dict[str, Any] | None:
-    """Look back at the run; that this fails takes nothing from it."""
+def _report(folder: Path, log: Log) -> dict[str, Any] | None:
+    """Write the report; a failure does not fail the run."""
     try:
         found = report_on(folder)
         page, _ = found.save(folder / FILE_NAME)
     except HeadraceError as error:
-        say(f"report: none, {error.problem}")
+        log(f"report: none, {error.problem}")
         return None
     except Exception as error:
-        # The run is done, whatever becomes of its report.
-        say(f"report: none, {type(error).__name__}: {error}")
+        # The run succeeded, so any failure of the report is only logged.
+        log(f"report: none, {type(error).__name__}: {error}")
         return None
-    say(f"report: {page}")
+    log(f"report: {page}")
     return {"page": str(page), **found.summary()}

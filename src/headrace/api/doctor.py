@@ -1,4 +1,4 @@
-"""Check what of headrace's parts is installed and works, without assuming that any of it does."""
+"""Checks of the installed dependencies; imports none of them at module level."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 OLDEST_PYTHON, FIRST_UNTESTED_PYTHON = (3, 11), (3, 14)
-"""The Python versions headrace supports, as `requires-python` in pyproject.toml says."""
+"""Supported Python versions; must match `requires-python` in pyproject.toml."""
 
 
 _EXTRA = {
@@ -32,16 +32,7 @@ _EXTRA = {
 
 @dataclass(frozen=True)
 class Part:
-    """One thing headrace stands on.
-
-    Attributes:
-        name: Of the package, as pip knows it, or what is checked.
-        group: `base` must work, `extra` is optional.
-        status: `works`, `missing`, or `broken`.
-        version: Of the installed package.
-        purpose: What headrace needs it for.
-        detail: What was found, and what to do about it.
-    """
+    """Check result of one dependency; `base` is required, `extra` is optional."""
 
     name: str
     group: Literal["base", "extra"]
@@ -53,43 +44,43 @@ class Part:
 
 @dataclass(frozen=True)
 class Checkup:
-    """What `headrace doctor` found."""
+    """Results of `headrace doctor`."""
 
     parts: tuple[Part, ...]
 
     @property
     def base_works(self) -> bool:
-        """Whether everything that must work does."""
+        """Whether all required dependencies work."""
         return all(part.status == "works" for part in self.parts if part.group == "base")
 
     def summary(self) -> dict[str, Any]:
-        """Plain values with stable names: what `headrace doctor --json` prints."""
+        """Plain values with stable names: the output of `headrace doctor --json`."""
         return {"base_works": self.base_works, "parts": [asdict(part) for part in self.parts]}
 
 
 def check_parts() -> Checkup:
-    """Try every part that headrace uses."""
+    """Check every dependency."""
     return Checkup(
         (
             _check_python(),
-            _try("numpy", "base", "holds numbers", lambda: import_module("numpy")),
-            _try("pydantic", "base", "checks values", lambda: import_module("pydantic")),
-            _try("PyYAML", "base", "reads files", lambda: import_module("yaml")),
-            _try("typer", "base", "reads commands", lambda: import_module("typer")),
-            _try("rich", "base", "draws tables", lambda: import_module("rich.table")),
-            _try("numba", "base", "compiles loops", _compile_something),
-            _try("numba cache", "base", "keeps them", _write_to_cache, package="numba"),
-            _try("matplotlib", "extra", "draws --gantt", _draw_something),
-            _try("ortools", "extra", "proves --method exact", _prove_something),
-            _try("pymetis", "extra", "cuts graphs", _cut_something),
-            _try("kaminpar", "extra", "cuts large ones", lambda: import_module("kaminpar")),
-            _try("pyarrow", "extra", "reads tables", lambda: import_module("pyarrow.parquet")),
-            _try("torch", "extra", "holds tensors", lambda: import_module("torch")),
+            _try("numpy", "base", "arrays", lambda: import_module("numpy")),
+            _try("pydantic", "base", "validation", lambda: import_module("pydantic")),
+            _try("PyYAML", "base", "YAML files", lambda: import_module("yaml")),
+            _try("typer", "base", "command line", lambda: import_module("typer")),
+            _try("rich", "base", "tables", lambda: import_module("rich.table")),
+            _try("numba", "base", "JIT compilation", _compile_something),
+            _try("numba cache", "base", "JIT cache", _write_to_cache, package="numba"),
+            _try("matplotlib", "extra", "--gantt charts", _draw_something),
+            _try("ortools", "extra", "--method exact", _prove_something),
+            _try("pymetis", "extra", "partitioning", _cut_something),
+            _try("kaminpar", "extra", "large graphs", lambda: import_module("kaminpar")),
+            _try("pyarrow", "extra", "Parquet files", lambda: import_module("pyarrow.parquet")),
+            _try("torch", "extra", "tensors", lambda: import_module("torch")),
             _try("torch_geometric", "extra", "models", lambda: import_module("torch_geometric")),
-            _try("cryptography", "extra", "encrypts", lambda: import_module("cryptography.x509")),
-            _try("safetensors", "extra", "exports", lambda: import_module("safetensors.torch")),
-            _try("ray", "extra", "runs plans", lambda: import_module("ray")),
-            _try("pyroute2", "extra", "limits bandwidth", lambda: import_module("pyroute2")),
+            _try("cryptography", "extra", "TLS", lambda: import_module("cryptography.x509")),
+            _try("safetensors", "extra", "export", lambda: import_module("safetensors.torch")),
+            _try("ray", "extra", "cluster runs", lambda: import_module("ray")),
+            _try("pyroute2", "extra", "bandwidth limits", lambda: import_module("pyroute2")),
         )
     )
 
@@ -98,9 +89,7 @@ def _check_python() -> Part:
     found = ".".join(map(str, sys.version_info[:3]))
     supported = OLDEST_PYTHON <= sys.version_info[:2] < FIRST_UNTESTED_PYTHON
     detail = "" if supported else "use Python 3.11 to 3.13"
-    return Part(
-        "python", "base", "works" if supported else "broken", found, "runs all of it", detail
-    )
+    return Part("python", "base", "works" if supported else "broken", found, "interpreter", detail)
 
 
 def _try(
@@ -116,7 +105,7 @@ def _try(
         return Part(name, group, "missing", "", purpose, remedy)
     try:
         found = attempt()
-    except Exception as error:  # whatever a broken installation raises is the finding
+    except Exception as error:  # a broken installation may raise anything
         reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
         return Part(name, group, "broken", version, purpose, reason[0])
     return Part(name, group, "works", version, purpose, found if isinstance(found, str) else "")
@@ -132,11 +121,11 @@ def _version(package: str) -> str | None:
 def _compile_something() -> None:
     numba = import_module("numba")
     if numba.njit(lambda x: x + 1)(1) != 2:
-        raise RuntimeError("numba compiles a sum that is wrong")
+        raise RuntimeError("code compiled by numba returns a wrong sum")
 
 
 def _write_to_cache() -> str:
-    # Numba refuses to even declare a cached function where it finds no place to write.
+    # Numba refuses to declare a cached function if it finds no writable directory.
     kernel = import_module("headrace.policies.flow.oes").oes_rates
     folder = Path(kernel.stats.cache_path)
     folder.mkdir(parents=True, exist_ok=True)
@@ -156,7 +145,7 @@ def _prove_something() -> None:
     number = model.new_int_var(0, 3, "number")
     model.maximize(number)
     if solver.solve(model) != cp_model.OPTIMAL or solver.value(number) != 3:
-        raise RuntimeError("CP-SAT finds a largest number that is not")
+        raise RuntimeError("CP-SAT returns a wrong maximum")
 
 
 def _cut_something() -> None:
@@ -169,4 +158,4 @@ def _cut_something() -> None:
     path = Adjacency(np.array([0, 1, 3, 5, 6]), np.array([1, 0, 2, 1, 3, 2], np.int32))
     parts = Metis().assign(Question(path, np.array([0.5, 0.5])), lambda name: None)
     if parts[0] != parts[1] or parts[2] != parts[3]:
-        raise RuntimeError("METIS cuts a path of four nodes where it should not")
+        raise RuntimeError("METIS returns a wrong partition of a path of four nodes")

@@ -1,4 +1,4 @@
-"""Partition a graph, open what came of it."""
+"""Partitioning and opening of graphs."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ def partition(
     seed: int = 0,
     watcher: Watcher | None = None,
 ) -> PartitionedGraph:
-    """Cut a graph into parts that open in a moment.
+    """Partition a graph and write it in headrace's memory-mapped format.
 
     Args:
-        source: A PyG `Data` or `HeteroData`, or what `headrace partition` takes: an OGB directory,
-            a `graph.yaml` of Parquet tables, `generated:nodes=1e6,edges=25e6`, and others.
-        folder: Where to put the parts; must not exist yet.
-        parts: How many of equal size, or the machines to cut for: one part each, as large as its
-            memory and network card allow.
+        source: A PyG `Data` or `HeteroData`, or any source of `headrace partition`: an OGB
+            directory, a `graph.yaml` of Parquet tables, `generated:nodes=1e6,edges=25e6`, etc.
+        folder: Output directory; must not exist yet.
+        parts: Number of equal partitions, or a cluster: one partition per machine, sized by its
+            memory and NIC bandwidth.
         method: `auto`, `metis`, `kaminpar`, `fennel`, `hash` or `range`.
-        balance: What every part gets its share of: `nodes`, `edges`, `train`, `val`, `test`.
-        tolerance: How far a part may be above its share.
-        clusters: Second-level clusters per part, one per trainer of a machine.
-        features: `float32`, `float16` or `bfloat16`; as they are if not given.
-        seed: Of all choices.
-        watcher: Is told of the stages.
+        balance: Quantities to balance: `nodes`, `edges`, `train`, `val`, `test`.
+        tolerance: Maximum relative excess of a partition over its target size.
+        clusters: Second-level clusters per partition, one per trainer of a machine.
+        features: `float32`, `float16` or `bfloat16`; unchanged if not given.
+        seed: Random seed.
+        watcher: Receives progress callbacks.
 
     Raises:
-        SpecError: The source is broken, or what is asked for cannot be had.
+        SpecError: The source or an argument is invalid.
         MissingExtraError: The partitioner is not installed.
 
     Example:
@@ -71,8 +71,8 @@ def partition(
     elif parts >= 1:
         shares = np.full(parts, 1 / parts)
     else:
-        raise SpecError(f"{parts} parts were asked for", "ask for at least 1")
-    # Before the source is read, which may take minutes.
+        raise SpecError(f"{parts} partitions were requested", "request at least 1")
+    # Check before reading the source, which may take minutes.
     check_folder(Path(folder))
     if isinstance(source, str | Path):
         source = open_source(str(source), seed)

@@ -1,4 +1,4 @@
-"""Use a model that was trained: infer for all nodes, export its parameters.
+"""Inference over all nodes and export of model parameters.
 
 Example:
     >>> import headrace
@@ -47,35 +47,25 @@ __all__ = [
 ]
 
 FUNCTION = "make_model"
-"""What makes the model in a script, unless told otherwise."""
+"""Default name of the function that creates the model in a script."""
 
-# Whose first axis is what a layer gives, and the second what it takes.
+# Weights of shape (output size, input size), by model.
 _WEIGHT_OF = {"sage": "lin_l.weight", "gcn": "lin.weight", "gat": "lin.weight"}
 
 
 def find_weights(wanted: str, runs: Path | None = None) -> Path:
-    """The file with the parameters of a model.
-
-    Args:
-        wanted: A file, or a run: its folder, its id, the beginning of one, or `latest`.
-        runs: Where runs lie.
-
-    Raises:
-        SpecError: There is no such file or run, or the run has kept nothing.
-    """
+    """Find the parameters of a model: a file, or a run's directory, id, id prefix, or `latest`."""
     path = Path(wanted)
     if path.is_file():
         return path
     if path.suffix:
-        raise SpecError(f"there is no file {path}", "name a best.pt, a checkpoint or a run")
+        raise SpecError(f"the file {path} does not exist", "name a best.pt, a checkpoint or a run")
     run = find_run(runs_folder(runs), wanted)
     if run.best.is_file():
         return run.best
     newest = newest_whole(run.checkpoints)
     if newest is None:
-        raise SpecError(
-            f"the run {run.run_id} has kept no model", "let its script call ctx.keep_best"
-        )
+        raise SpecError(f"the run {run.run_id} saved no model", "call ctx.keep_best in its script")
     return newest.path
 
 
@@ -84,18 +74,18 @@ def export(
     path: str | os.PathLike[str],
     runs: Path | None = None,
 ) -> dict[str, Tensor]:
-    """Write the parameters of a model to a file that needs no headrace.
+    """Write the parameters of a model to a file that can be read without headrace.
 
     Args:
         source: A model, its `state_dict`, a file of one, a checkpoint, or a run.
         path: `model.safetensors`, or `model.pt` for a `state_dict` that `torch.load` reads.
-        runs: Where runs lie.
+        runs: Directory of all runs.
 
     Returns:
-        What was written.
+        The written `state_dict`.
 
     Raises:
-        SpecError: There is no such thing, or it holds no parameters.
+        SpecError: The source does not exist or contains no parameters.
         MissingExtraError: safetensors is not installed.
 
     Example:
@@ -113,28 +103,28 @@ def export(
 
 
 def load_model(where: str, weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> nn.Module:
-    """A model with its parameters.
+    """Create a model and load its parameters.
 
     Args:
-        where: `sage`, `gcn` or `gat` for headrace's own, whose sizes the parameters tell; or
-            `FILE.py:FUNCTION` for a function that makes the model, `make_model` if none is named.
-            It is given the settings if it takes an argument.
+        where: `sage`, `gcn` or `gat` for built-in models, whose sizes follow from the parameters;
+            or `FILE.py:FUNCTION` for a function that creates the model (default `make_model`). The
+            function receives `config` if it has a parameter.
         weights: A `state_dict`.
-        config: Settings of the script.
+        config: Configuration of the script.
 
     Raises:
-        SpecError: There is no such model, or the parameters are another one's.
+        SpecError: There is no such model, or the parameters do not match it.
     """
     model = _own_model(where, weights) if where in _WEIGHT_OF else _model_of(where, config)
     try:
         model.load_state_dict(dict(weights))
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:300]
-        raise SpecError(f"the parameters are not those of {where}: {reason}", _ANOTHER) from None
+        raise SpecError(f"the parameters do not match {where}: {reason}", _ANOTHER) from None
     return model
 
 
-_ANOTHER = "name the function that made the model in training: --model train.py:make_model"
+_ANOTHER = "pass the function that created the model in training: --model train.py:make_model"
 
 
 def _own_model(name: str, weights: Mapping[str, Tensor]) -> nn.Module:
@@ -142,7 +132,7 @@ def _own_model(name: str, weights: Mapping[str, Tensor]) -> nn.Module:
     shapes = [weights.get(f"convs.{i}.{_WEIGHT_OF[name]}") for i in range(len(numbers))]
     found = [tuple(each.shape) for each in shapes if each is not None]
     if not found or len(found) != len(shapes):
-        raise SpecError(f"the parameters are not those of {name}", _ANOTHER)
+        raise SpecError(f"the parameters do not match {name}", _ANOTHER)
     return make_model(name, found[0][1], found[0][0], found[-1][0], len(found))
 
 
@@ -152,7 +142,7 @@ def _model_of(where: str, config: Mapping[str, Any]) -> nn.Module:
     if path.suffix != ".py" or not path.is_file():
         raise SpecError(
             f"{file} is neither a script nor one of {', '.join(_WEIGHT_OF)}",
-            "write --model train.py:make_model",
+            "pass --model train.py:make_model",
         )
     spec = importlib.util.spec_from_file_location(f"headrace_model_{path.stem}", path)
     assert spec is not None
@@ -167,7 +157,7 @@ def _model_of(where: str, config: Mapping[str, Any]) -> nn.Module:
     make = getattr(module, name, None)
     if not callable(make):
         raise SpecError(
-            f"{file} has no function {name}", "name the one that makes the model: --model FILE:NAME"
+            f"{file} has no function {name}", "pass the one that creates it: --model FILE:NAME"
         )
     takes_config = len(inspect.signature(make).parameters) > 0
     model: nn.Module = make(dict(config)) if takes_config else make()

@@ -1,4 +1,4 @@
-"""Plan a job, explain a plan, compare two."""
+"""Planning, explanation and comparison of plans."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.planner.planner import AUTO, make_plan
 from headrace.profiling.default_profile import default_profile
 
 BUDGET_METHODS = ("anneal",)
-"""Placement methods that use more time well."""
+"""Placement methods that support a search budget."""
 
 
 def _ignore(name: str) -> None:
@@ -37,25 +37,25 @@ def plan(
     clock: Callable[[], float] | None = None,
     on_step: Callable[[str], None] = _ignore,
 ) -> Plan:
-    """Decide where every task runs, which flow policy to use and which seeds samplers take.
+    """Choose the placement, the flow policy and the seed mix of a job.
 
     Args:
         cluster: The machines.
         job: The job.
-        profile: Its times and volumes; without one, the synthetic `default_profile`.
+        profile: Times and volumes of the job; the synthetic `default_profile` if not given.
         method: Name of a placement method.
-        policy: Name of a flow policy, or `auto` to choose by rehearsal.
-        seed_mix: `uniform`, `local-first`, or `auto` to choose where it matters.
-        seed: Of the search and of all draws; the same arguments give the same plan.
-        rounds: How many times to search, each time from other starts (`anneal` only).
-        budget_s: Search at least so long, if the optimum is not proven before (`anneal` only). The
-            plan then depends on the machine's speed; it states its rounds, which do not.
-        clock: What to measure the budget by, e.g. `time.monotonic`.
-        on_step: Called with the name of every step before it begins.
+        policy: Name of a flow policy, or `auto` to choose by simulation.
+        seed_mix: `uniform`, `local-first`, or `auto` to choose the better one.
+        seed: Random seed; equal arguments give equal plans.
+        rounds: Number of search runs, each with different starting points (`anneal` only).
+        budget_s: Minimum search time unless the optimum is proven earlier (`anneal` only). The
+            plan then depends on the machine's speed; its `rounds` reproduce it.
+        clock: Clock for the budget, e.g. `time.monotonic`.
+        on_step: Called with the name of each step before it starts.
 
     Raises:
-        SpecError: A name is unknown, or the values do not belong together.
-        InfeasibleError: The job does not fit; the message names the short resource.
+        SpecError: A name is unknown, or the values are inconsistent.
+        InfeasibleError: The job does not fit; the message names the scarce resource.
         MissingExtraError: The method needs a package that is not installed.
 
     Example:
@@ -70,13 +70,13 @@ def plan(
         ('m-1', 'm-2')
     """
     if rounds < 1:
-        raise SpecError(f"{rounds} rounds were asked for", "search at least once")
+        raise SpecError(f"{rounds} rounds were requested", "request at least 1")
     if budget_s is not None and clock is None:
         raise SpecError("a budget needs a clock", "pass clock=time.monotonic, or rounds instead")
     if method not in BUDGET_METHODS and (budget_s is not None or rounds > 1):
         raise SpecError(
-            f"the method {method} makes nothing of a longer search",
-            f"leave the budget out, or use {' or '.join(BUDGET_METHODS)}",
+            f"the method {method} does not support a longer search",
+            f"omit the budget, or use {' or '.join(BUDGET_METHODS)}",
         )
     keep_searching = None
     if budget_s is not None and clock is not None:
@@ -100,11 +100,11 @@ def plan(
 
 
 def explain(plan: Plan, on_step: Callable[[str], None] = _ignore) -> Explanation:
-    """Name a plan's bottleneck, and what would help most, each found by planning again.
+    """Report a plan's bottleneck and the changes that help most, each evaluated by re-planning.
 
     Args:
-        plan: The plan; nothing else is needed.
-        on_step: Called with the name of every change before it is planned.
+        plan: The plan.
+        on_step: Called with the description of each change before it is planned.
 
     Raises:
         MissingExtraError: The plan's method needs a package that is not installed.
@@ -115,7 +115,7 @@ def explain(plan: Plan, on_step: Callable[[str], None] = _ignore) -> Explanation
         >>> cluster = headrace.Cluster(machines=machines)
         >>> job = headrace.Job(trainers=2, batch_size=100, iterations=20)
         >>> headrace.explain(headrace.plan(cluster, job, policy="maxmin"))
-        51.39 ms per iteration, rehearsed.
+        51.39 ms per iteration, simulated.
         The bottleneck is the network: m-0 sends for 49.86 ms per iteration.
         What would help, by planning again:
           doubling the NICs of m-0, m-1 and m-2 saves 41 % (30.07 ms)
@@ -127,7 +127,7 @@ def explain(plan: Plan, on_step: Callable[[str], None] = _ignore) -> Explanation
 
 
 def plan_summary(plan: Plan) -> dict[str, Any]:
-    """The figures of a plan as plain values: what `headrace plan --json` prints beside the plan."""
+    """Figures of a plan as plain values: part of the output of `headrace plan --json`."""
     return {
         "method": plan.method,
         "policy": plan.policy,
@@ -149,7 +149,7 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
 
 
 def explanation_summary(explanation: Explanation) -> dict[str, Any]:
-    """An explanation as plain values: what `headrace explain --json` prints."""
+    """Plain values of an explanation: the output of `headrace explain --json`."""
     return {
         "limit": explanation.limit,
         "bottleneck": explanation.bottleneck,
@@ -167,7 +167,7 @@ def explanation_summary(explanation: Explanation) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Move:
-    """A task that another plan runs elsewhere; `after` or `before` is empty if only one has it."""
+    """A task on different machines; `before` or `after` is empty if only one plan has the task."""
 
     task: str
     before: str
@@ -176,13 +176,13 @@ class Move:
 
 @dataclass(frozen=True)
 class PlanDiff:
-    """What differs between two plans.
+    """Differences between two plans.
 
     Attributes:
-        before: One plan.
-        after: The other.
+        before: First plan.
+        after: Second plan.
         changed_inputs: Which of `cluster`, `job` and `profile` differ.
-        moves: Tasks on another machine.
+        moves: Tasks on different machines.
     """
 
     before: Plan
@@ -192,14 +192,14 @@ class PlanDiff:
 
     @property
     def saving(self) -> float | None:
-        """Share of the time per iteration that the second plan saves; none if not rehearsed."""
+        """Fraction of the time per iteration that the second plan saves; None if not simulated."""
         before, after = self.before.predicted, self.after.predicted
         if before is None or after is None or before.iteration_time_s == 0:
             return None
         return 1 - after.iteration_time_s / before.iteration_time_s
 
     def summary(self) -> dict[str, Any]:
-        """As plain values: what `headrace plan --diff --json` prints."""
+        """Plain values: the output of `headrace plan --diff --json`."""
         return {
             "changed_inputs": list(self.changed_inputs),
             "moves": [asdict(move) for move in self.moves],

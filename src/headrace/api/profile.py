@@ -1,4 +1,4 @@
-"""Measure a job: run it, or take the trace of a run, and find its profile."""
+"""Profiles from traces of runs."""
 
 from __future__ import annotations
 
@@ -33,12 +33,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Outlook:
-    """A run, and what a profile predicts of it.
-
-    Attributes:
-        predicted_s: Time per iteration of a rehearsal.
-        measured_s: Time per iteration of the run.
-    """
+    """Predicted (simulated) and measured time per iteration."""
 
     predicted_s: float
     measured_s: float
@@ -60,18 +55,7 @@ class Outlook:
 def compare(
     trace: Trace, plan: Plan, profile: Profile, iterations: int = 200, skip: int | None = None
 ) -> Outlook:
-    """Rehearse a plan with a profile, beside what a run of the plan took.
-
-    Args:
-        trace: Of the run.
-        plan: What was run.
-        profile: Times and volumes; of this run, or of another one.
-        iterations: How many to rehearse; the mean over many says most.
-        skip: First iterations of the run to leave out.
-
-    Raises:
-        SpecError: The trace has too few iterations, or the profile does not fit the plan.
-    """
+    """Simulate a plan with a profile and compare with the trace of a run."""
     job = plan.job
     if profile.model_bytes is not None:
         job = job.model_copy(update={"model_bytes": profile.model_bytes})
@@ -88,11 +72,7 @@ def profile_text(profile: Profile) -> str:
 
 
 def save_profile(profile: Profile, path: AnyPath) -> None:
-    """Write a profile as YAML.
-
-    Raises:
-        SpecError: The file cannot be written.
-    """
+    """Write a profile as YAML."""
     try:
         Path(path).write_text(profile_text(profile), encoding="utf-8")
     except OSError as error:
@@ -101,7 +81,7 @@ def save_profile(profile: Profile, path: AnyPath) -> None:
 
 
 def trace_summary(trace: Trace) -> dict[str, Any]:
-    """All figures as plain values: what `headrace trace --json` prints.
+    """Plain values of a trace: the output of `headrace trace --json`.
 
     Example:
         >>> import headrace

@@ -1,4 +1,4 @@
-"""Look back at a run: what was predicted, what came of it, and what would help."""
+"""Reports of runs: predicted and measured figures, and changes that would help."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from headrace.observability.report import Stretch, draw_page, headline, verdict
 from headrace.runtime.run_dir.run_dir import RunDirectory, find_run, runs_folder
 
 FILE_NAME = "report.html"
-"""In the folder of a run, unless it is to go elsewhere."""
+"""Default name of the report in the run directory."""
 
 
 @dataclass(frozen=True, repr=False)
 class RunReport:
-    """A run, looked back at; a notebook shows its page, a shell its sentences.
+    """Report of a run; a page in notebooks, else plain text.
 
     Attributes:
-        report: What was found.
-        measured: What was seen of the run; none if nothing was.
-        stretches: The same iterations, rehearsed and seen, by name.
+        report: The figures.
+        measured: Trace of the run, if any.
+        stretches: The same iterations, predicted and measured, by name.
     """
 
     report: Report
@@ -37,38 +37,38 @@ class RunReport:
 
     @property
     def sentence(self) -> str:
-        """Prediction beside reality."""
+        """Predicted and measured time per iteration, in one sentence."""
         return headline(self.report.pace)
 
     @property
     def verdict(self) -> list[str]:
-        """What to make of it."""
+        """Conclusions, one sentence each."""
         return verdict(self.report)
 
     def html(self) -> str:
-        """One page that needs no other file and no network."""
+        """Self-contained HTML page."""
         return draw_page(self.report, self.measured, self.stretches)
 
     def summary(self) -> dict[str, Any]:
-        """As plain values: what `headrace report --json` prints."""
+        """Plain values: the output of `headrace report --json`."""
         return self.report.model_dump(mode="json")
 
     def save(self, path: AnyPath) -> tuple[Path, Path]:
-        """Write the page, and its figures as JSON beside it.
+        """Write the page, and its figures as JSON next to it.
 
         Args:
-            path: Of the page.
+            path: Path of the page.
 
         Returns:
-            Where both are.
+            Paths of both files.
 
         Raises:
-            SpecError: They cannot be written.
+            SpecError: The files cannot be written.
         """
         page = Path(path)
         figures = page.with_suffix(".json")
         if figures == page:
-            raise SpecError(f"{page} is for figures", "name a page, such as report.html")
+            raise SpecError(f"{page} is the JSON file", "use a path such as report.html")
         try:
             page.write_text(self.html(), encoding="utf-8")
             figures.write_text(self.report.model_dump_json(indent=1) + "\n", encoding="utf-8")
@@ -78,10 +78,10 @@ class RunReport:
         return page, figures
 
     def show(self) -> Path | None:
-        """Show the page: in a notebook below its cell, else in a browser.
+        """Show the page below the notebook cell, or in a browser.
 
         Returns:
-            The file that the browser was given; none in a notebook.
+            The file opened in the browser; None in a notebook.
         """
         return show(self, self.html())
 
@@ -89,7 +89,7 @@ class RunReport:
         return "\n".join([f"{self.report.run_id}: {self.sentence}.", *self.verdict])
 
     def _repr_html_(self) -> str:
-        # A frame of its own: neither page nor notebook changes the other's looks.
+        # An iframe isolates the styles of page and notebook.
         page = escape(self.html(), quote=True)
         style = "width:100%;height:900px;border:0"
         return f'<iframe srcdoc="{page}" sandbox="allow-scripts" style="{style}"></iframe>'
@@ -101,13 +101,13 @@ def report_on(
     advise: bool = True,
     on_step: Callable[[str], None] = lambda name: None,
 ) -> RunReport:
-    """Look back at a run, from what lies in its folder.
+    """Create the report of a run from its directory.
 
     Args:
-        run: Its id or the beginning of it, or its folder; the newest if not given.
-        runs: Where runs lie; the usual place if not given.
-        advise: Whether to rehearse what would help.
-        on_step: Called with the name of every step before it begins.
+        run: Run id, id prefix, or directory; the newest run if not given.
+        runs: Directory of all runs; the default location if not given.
+        advise: Whether to simulate changes that would help.
+        on_step: Called with the name of each step before it starts.
 
     Raises:
         SpecError: There is no such run, or its status cannot be read.
@@ -125,11 +125,7 @@ def report_on(
 
 
 def find_folder(run: AnyPath | None = None, runs: AnyPath | None = None) -> RunDirectory:
-    """The folder of a run; also one that was copied here from elsewhere.
-
-    Raises:
-        SpecError: There is no such run.
-    """
+    """Find the directory of a run; accepts copied run directories."""
     if run is not None and (Path(run) / "status.json").is_file():
         return RunDirectory(Path(run).resolve())
     place = runs_folder(None if runs is None else Path(runs))

@@ -1,4 +1,4 @@
-"""What can be said of a run, from the files in its folder; what cannot is named."""
+"""Collects the figures of a report from a run directory and records which are missing."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ from headrace.runtime.run_dir.run_dir import RunDirectory
 from headrace.runtime.run_dir.status import Status
 
 NUM_SHOWN = 6
-"""Iterations that are shown side by side."""
+"""Iterations in each Gantt chart."""
 
 _TRACE = "trace.npz"
-_REHEARSED = 200
+_ITERATIONS = 200
 
 
 @dataclass
-class _Looking:
-    """What is known so far."""
+class _State:
+    """State of the collection."""
 
     folder: RunDirectory
     status: Status
@@ -60,7 +60,7 @@ class _Looking:
     missing: list[str] = field(default_factory=list)
 
     def lines(self, name: str) -> list[dict[str, Any]]:
-        """Objects of one of its files; none if it is not there."""
+        """Read the objects of a JSON lines file; empty if it is missing."""
         try:
             return read_lines((self.folder.path / name).read_bytes())
         except OSError:
@@ -71,8 +71,8 @@ class _Looking:
             return Plan.model_validate_json(self.folder.plan.read_bytes())
         except (OSError, ValueError):
             self.missing.append(
-                "There is no plan that can be read, so nothing is predicted and nothing measured "
-                "can be put in its place."
+                "The plan cannot be read, so the report has no predictions and cannot assign "
+                "measurements to tasks."
             )
             return None
 
@@ -82,60 +82,48 @@ class _Looking:
             if path.is_file():
                 return load_trace(path)
             if plan is not None:
-                # A run that goes on, or whose driver died, has only what its tasks recorded.
+                # Active runs, and runs whose driver died, only have the records of their tasks.
                 found = trace_of_folder(self.folder.path, plan)
                 if len(found.executions.task):
                     self.missing.append(
-                        "The run has not written its whole trace: what tasks had recorded so far "
-                        "is shown."
+                        "The run has not written its complete trace: only the records written so "
+                        "far are shown."
                     )
                     return found
         except (HeadraceError, OSError, ValueError, KeyError, TypeError):
             pass
-        self.missing.append("Tasks recorded nothing, so nothing was measured.")
+        self.missing.append("The tasks recorded nothing, so there are no measurements.")
         return None
 
 
 def found_in(
     folder: RunDirectory, advise: bool, on_step: Callable[[str], None]
 ) -> tuple[Report, Trace | None, tuple[tuple[str, Stretch], ...]]:
-    """Find what can be said of a run.
-
-    Args:
-        folder: Of the run.
-        advise: Whether to rehearse what would help.
-        on_step: Called with the name of every step before it begins.
-
-    Returns:
-        What was found, what was seen of the run, and stretches of iterations to hold side by side.
-
-    Raises:
-        SpecError: Its status cannot be read.
-    """
-    looking = _Looking(folder, folder.read_status(), on_step)
-    on_step("reading what the tasks recorded")
-    plan = looking.plan()
-    trace = looking.trace(plan)
-    plan = _plan_of(plan, trace, looking)
+    """Collect the report of a run, its trace, and the iterations to compare."""
+    state = _State(folder, folder.read_status(), on_step)
+    on_step("reading task records")
+    plan = state.plan()
+    trace = state.trace(plan)
+    plan = _plan_of(plan, trace, state)
     steady = None
     if trace is not None:
         window = 0 if plan is None else plan.job.window
         steady = steady_iterations(trace, default_skip(trace), window)
         if not steady.num:
-            looking.missing.append(
-                f"{steady.timelines.num_iterations} iterations are too few to tell the pace."
+            state.missing.append(
+                f"{steady.timelines.num_iterations} iterations are too few to measure."
             )
             steady = None
     profile = _own_profile(trace, plan) if steady is not None else None
-    on_step("rehearsing the plan")
-    predicted = _rehearse(plan, None, looking)
-    pace = _pace(plan, predicted, _rehearsed_s(plan, profile), trace, steady)
+    on_step("simulating the plan")
+    predicted = _simulate(plan, None, state)
+    pace = _pace(plan, predicted, _simulated_s(plan, profile), trace, steady)
     advice = None
     if plan is not None and advise:
-        advice = _advice(plan, profile, looking)
+        advice = _advice(plan, profile, state)
     seen = None if predicted is None else _steady(predicted.trace())
     measured = None if trace is None or steady is None else Seen(trace, steady)
-    report = _report(looking, plan, profile, pace, seen, measured, advice)
+    report = _report(state, plan, profile, pace, seen, measured, advice)
     return report, trace, stretches_of(seen, measured, NUM_SHOWN)
 
 
@@ -143,8 +131,8 @@ def _steady(trace: Trace) -> Seen:
     return Seen(trace, steady_iterations(trace, default_skip(trace)))
 
 
-def _plan_of(plan: Plan | None, trace: Trace | None, looking: _Looking) -> Plan | None:
-    """The plan that the trace is of: a run that lost machines went on with another."""
+def _plan_of(plan: Plan | None, trace: Trace | None, state: _State) -> Plan | None:
+    """Return the plan of the trace: a run that lost machines continues with another plan."""
     if plan is None or trace is None:
         return plan
     if tuple(machine.name for machine in plan.cluster.hosts) == trace.machine_names:
@@ -154,11 +142,11 @@ def _plan_of(plan: Plan | None, trace: Trace | None, looking: _Looking) -> Plan 
     except HeadraceError:
         changed = None
     if changed is None or changed.cluster.num_machines != len(trace.machine_names):
-        looking.missing.append("The run ended on other machines than the plan's; it is not shown.")
+        state.missing.append("The plan is omitted: the run ended on other machines.")
         return None
-    looking.missing.append(
+    state.missing.append(
         f"The run ended on {len(trace.machine_names)} of the plan's {plan.cluster.num_machines} "
-        "machines: what is shown is that part of it, and the plan for those machines."
+        "machines: the report covers these machines and the plan for them."
     )
     return changed
 
@@ -172,16 +160,16 @@ def _own_profile(trace: Trace | None, plan: Plan | None) -> Profile | None:
         return None
 
 
-def _rehearse(
-    plan: Plan | None, profile: Profile | None, looking: _Looking | None
+def _simulate(
+    plan: Plan | None, profile: Profile | None, state: _State | None
 ) -> Simulation | None:
-    """Rehearse a plan with its own profile, or with another."""
+    """Simulate a plan with its own profile, or with the given one."""
     if plan is None:
         return None
     job, wanted = plan.job, profile or plan.profile
     if wanted.model_bytes is not None:
         job = job.model_copy(update={"model_bytes": wanted.model_bytes})
-    iterations = rehearsable_iterations(plan.cluster, job, _REHEARSED)
+    iterations = rehearsable_iterations(plan.cluster, job, _ITERATIONS)
     try:
         if iterations >= 2:
             return simulate(
@@ -193,18 +181,18 @@ def _rehearse(
                 iterations=iterations,
                 record=profile is None,
             )
-        reason = "the job is too large for that"
+        reason = "the job is too large"
     except HeadraceError as error:
         reason = error.problem
-    if looking is not None:
-        looking.missing.append(f"The plan could not be rehearsed: {reason}.")
+    if state is not None:
+        state.missing.append(f"The plan could not be simulated: {reason}.")
     return None
 
 
-def _rehearsed_s(plan: Plan | None, profile: Profile | None) -> float | None:
+def _simulated_s(plan: Plan | None, profile: Profile | None) -> float | None:
     if profile is None:
         return None
-    found = _rehearse(plan, profile, None)
+    found = _simulate(plan, profile, None)
     return None if found is None else found.iteration_time_s
 
 
@@ -234,26 +222,26 @@ def _pace(
     )
 
 
-def _advice(plan: Plan, profile: Profile | None, looking: _Looking) -> Advice | None:
-    iterations = rehearsable_iterations(plan.cluster, plan.job, _REHEARSED)
+def _advice(plan: Plan, profile: Profile | None, state: _State) -> Advice | None:
+    iterations = rehearsable_iterations(plan.cluster, plan.job, _ITERATIONS)
     if iterations < 2:
         return None
     try:
         time_s, tried = rehearse_changes(
-            plan, profile or plan.profile, iterations, _part_shares(looking, plan), looking.on_step
+            plan, profile or plan.profile, iterations, _part_shares(state, plan), state.on_step
         )
     except HeadraceError as error:
-        looking.missing.append(f"Changes could not be rehearsed: {error.problem}.")
+        state.missing.append(f"Changes could not be simulated: {error.problem}.")
         return None
     return Advice(time_s=time_s, profile="plan" if profile is None else "run", tried=tried)
 
 
-def _part_shares(looking: _Looking, plan: Plan) -> list[float]:
-    """What every machine has of the graph; nothing if its folder is not here, or parts moved."""
+def _part_shares(state: _State, plan: Plan) -> list[float]:
+    """Fraction of the graph per machine; empty if unavailable, or if partitions were moved."""
     if plan.parts is not None:
         return []
     try:
-        asked = json.loads((looking.folder.path / "run.json").read_bytes())
+        asked = json.loads((state.folder.path / "run.json").read_bytes())
         manifest = json.loads((Path(asked["graph"]) / "manifest.json").read_bytes())
         return [float(share) for share in manifest["shares"]]
     except (OSError, ValueError, KeyError, TypeError):
@@ -261,7 +249,7 @@ def _part_shares(looking: _Looking, plan: Plan) -> list[float]:
 
 
 def _report(
-    looking: _Looking,
+    state: _State,
     plan: Plan | None,
     profile: Profile | None,
     pace: Pace,
@@ -269,13 +257,13 @@ def _report(
     measured: Seen | None,
     advice: Advice | None,
 ) -> Report:
-    status, events = looking.status, looking.lines("events.jsonl")
-    view = look_at(looking.folder, status.updated_s, {})
+    status, events = state.status, state.lines("events.jsonl")
+    view = look_at(state.folder, status.updated_s, {})
     problem, remedy = view.trouble or ("", "")
-    reports = curves_of(looking.lines("reports.jsonl"))
+    reports = curves_of(state.lines("reports.jsonl"))
     if not reports:
-        looking.missing.append(
-            "The script reported no figures: `headrace.report(loss=...)` draws them here."
+        state.missing.append(
+            "The script reported no metrics: call `headrace.report(loss=...)` to plot them here."
         )
     seeds = None
     if plan is not None and pace.measured_s:
@@ -299,18 +287,18 @@ def _report(
         assumptions=tuple([] if plan is None or profile is None else assumptions_of(plan, profile)),
         curves=tuple(reports),
         decisions=tuple(decisions_of(events, status.since_s)),
-        earlier=tuple(_earlier(looking.folder.path)),
+        earlier=tuple(_earlier(state.folder.path)),
         advice=advice,
         plan=None if plan is None else plan_facts(plan),
-        command=_command(looking.folder.path),
+        command=_command(state.folder.path),
         versions=versions_of(events),
         made_by=own_version(),
-        missing=tuple(dict.fromkeys(looking.missing)),
+        missing=tuple(dict.fromkeys(state.missing)),
     )
 
 
 def _earlier(folder: Path) -> Iterator[Earlier]:
-    """What lies aside of attempts under other plans."""
+    """Summarise archived attempts under other plans."""
     numbers = [path.name.removeprefix("attempt-") for path in folder.glob("attempt-*")]
     for number in sorted(int(each) for each in numbers if each.isdecimal()):
         path = folder / f"attempt-{number}"

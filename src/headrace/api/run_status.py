@@ -1,4 +1,4 @@
-"""Look at a run, while it runs or later, from what lies in its folder."""
+"""Status of a run, read from its directory during or after the run."""
 
 from __future__ import annotations
 
@@ -43,20 +43,12 @@ __all__ = [
 INTERRUPTED = 130
 
 NicLimits = Mapping[str, tuple[float, float]]
-"""Bytes per second in and out that each machine's network card can do, by machine."""
+"""Ingress and egress NIC bandwidth in bytes per second, by machine."""
 
 
 @dataclass(frozen=True)
 class RunView:
-    """A run as of one moment.
-
-    Attributes:
-        folder: Where its files are.
-        status: What it said last.
-        driver: What is known of the process that drives it.
-        now_s: The moment, in seconds since 1970.
-        limits: What network cards can do, as far as known.
-    """
+    """Status of a run at `now_s` (seconds since 1970); `limits` are NIC bandwidths."""
 
     folder: RunDirectory
     status: Status
@@ -66,47 +58,47 @@ class RunView:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will happen."""
+        """Whether the run has ended."""
         return self.driver in (Driver.ENDED, Driver.DIED)
 
     @property
     def elapsed_s(self) -> float:
-        """How long it runs, or ran."""
+        """Duration of the run so far, or in total."""
         end_s = self.status.updated_s if self.is_over else self.now_s
         return max(0.0, end_s - self.status.since_s)
 
     @property
     def trouble(self) -> tuple[str, str] | None:
-        """What is wrong with the run, and what to try."""
+        """Problem and remedy, if any."""
         error = self.status.error
         if error is not None:
             return error.problem, error.remedy
         if self.driver is Driver.DIED:
             name = self.folder.run_id
             return (
-                f"the driver ({self.folder.driver_name()}) is gone, the run ended with it while "
+                f"the driver ({self.folder.driver_name()}) is gone; the run ended with it in state "
                 f"{self.status.state}",
                 f"see `headrace logs {name} --errors`, then `headrace run --resume {name}`",
             )
         if self.driver is Driver.SILENT:
             silent_s = self.now_s - self.status.updated_s
             return (
-                f"the driver ({self.folder.driver_name()}) lives but said nothing for "
+                f"the driver ({self.folder.driver_name()}) is alive but wrote no status for "
                 f"{silent_s:.0f} s",
-                "see whether its machine is overloaded or its disk is full",
+                "check whether its machine is overloaded or its disk is full",
             )
         return None
 
     @property
     def exit_code(self) -> int:
-        """What `headrace run` would end with: 0 if all is well so far."""
+        """Exit code that `headrace run` would return: 0 if there is no problem so far."""
         if self.status.state is RunState.INTERRUPTED:
             return INTERRUPTED
         is_broken = self.status.state is RunState.FAILED or self.driver is Driver.DIED
         return RunError.exit_code if is_broken else 0
 
     def summary(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """Plain values for JSON."""
         return self.status.model_dump(mode="json") | {
             "driver": self.driver.value,
             "elapsed_s": self.elapsed_s,
@@ -115,22 +107,18 @@ class RunView:
 
 
 def look_at(folder: RunDirectory, now_s: float, limits: NicLimits | None = None) -> RunView:
-    """See how a run is doing.
-
-    Raises:
-        SpecError: Its status cannot be read.
-    """
+    """Read the status of a run."""
     status = folder.read_status()
     driver = folder.driver(status, now_s)
     if driver is Driver.DIED:
-        # It may have ended as it should between the two looks.
+        # It may have ended normally between the two reads.
         status = folder.read_status()
         driver = folder.driver(status, now_s)
     return RunView(folder, status, driver, now_s, nic_limits(folder) if limits is None else limits)
 
 
 def nic_limits(folder: RunDirectory) -> NicLimits:
-    """What network cards can do, as the run's plan has it; nothing if it cannot be read."""
+    """NIC bandwidths of the run's plan; empty if the plan cannot be read."""
     try:
         plan = json.loads(Path(folder.plan).read_bytes())
         cluster = Cluster.model_validate(plan["cluster"])

@@ -1,4 +1,4 @@
-"""Rehearse a job: place it, run it in virtual time, say what was found."""
+"""Simulation of a placed job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from headrace.api.documents.load import find_plan, load_placement
-from headrace.api.results.simulation import Comparison, Simulation, rehearse
+from headrace.api.results.simulation import Comparison, Simulation, run_simulator
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
 from headrace.core.job import UNLIMITED_WINDOW, Job
@@ -38,10 +38,10 @@ AnyPlacement = Placement | Plan | str | os.PathLike[str]
 """A placement, a plan, the name of a placement method, or the path of a placement or plan file."""
 
 DEFAULT_POLICY = "priority"
-"""The flow policy where neither the user nor a plan names one."""
+"""Flow policy if neither the user nor a plan specifies one."""
 
 AnyWindow = int | Literal["unlimited"] | None
-"""A run-ahead window K >= 1, `unlimited`, or none to take the job's."""
+"""A run-ahead window K >= 1, `unlimited`, or None for the job's."""
 
 
 def simulate(
@@ -55,21 +55,21 @@ def simulate(
     seed: int = 0,
     record: bool = False,
 ) -> Simulation:
-    """Rehearse a job on a cluster in virtual time.
+    """Simulate a job on a cluster.
 
     Args:
         cluster: The machines.
         job: The job.
-        profile: Its times and volumes; without one, the synthetic `default_profile`.
+        profile: Times and volumes of the job; the synthetic `default_profile` if not given.
         placement: A placement, a plan, the name of a placement method, or a placement or plan file.
         policy: Name of a flow policy; the plan's, or `priority`, if not given.
-        iterations: Instead of the job's.
-        window: Run-ahead window instead of the job's: an integer >= 1 or `unlimited`.
-        seed: Seed of all draws; the same seed gives the same result bit for bit.
-        record: Whether to keep the times of every task and flow, for `Simulation.trace`.
+        iterations: Overrides the job's iterations.
+        window: Overrides the job's run-ahead window: an integer >= 1 or `unlimited`.
+        seed: Random seed; equal seeds give bit-identical results.
+        record: Whether to record the times of all tasks and flows, for `Simulation.trace`.
 
     Raises:
-        SpecError: A name is unknown, a file cannot be read, or the values do not belong together.
+        SpecError: A name is unknown, a file is unreadable, or the values are inconsistent.
         InfeasibleError: The job does not fit the cluster.
 
     Example:
@@ -88,15 +88,11 @@ def simulate(
         policy = default_policy(placement)
     _check_policy(policy)
     placed = _place(cluster, job, profile, placement, iterations, window, seed)
-    return placed.rehearse(policy, record)
+    return placed.simulate(policy, record)
 
 
 def default_policy(placement: AnyPlacement) -> str:
-    """The flow policy of a plan or plan file, else `priority`.
-
-    Raises:
-        SpecError: There is no such file, or it cannot be understood.
-    """
+    """Flow policy of a plan or plan file, otherwise `priority`."""
     if isinstance(placement, Plan):
         return placement.policy
     if isinstance(placement, Placement) or not Path(placement).is_file():
@@ -116,21 +112,21 @@ def compare(
     seed: int = 0,
     on_step: Callable[[str], None] | None = None,
 ) -> Comparison:
-    """Rehearse one placed job under several flow policies, all with the same draws.
+    """Simulate one placed job under several flow policies, with the same random draws.
 
     Args:
         cluster: The machines.
         job: The job.
-        profile: Its times and volumes; without one, the synthetic `default_profile`.
-        policies: Names of flow policies; all of them if not given.
+        profile: Times and volumes of the job; the synthetic `default_profile` if not given.
+        policies: Names of flow policies; all if not given.
         placement: A placement, a plan, the name of a placement method, or a placement or plan file.
-        iterations: Instead of the job's.
-        window: Run-ahead window instead of the job's: an integer >= 1 or `unlimited`.
-        seed: Seed of all draws.
-        on_step: Called with the name of every policy before it is rehearsed.
+        iterations: Overrides the job's iterations.
+        window: Overrides the job's run-ahead window: an integer >= 1 or `unlimited`.
+        seed: Random seed.
+        on_step: Called with the name of each policy before it is simulated.
 
     Raises:
-        SpecError: A name is unknown, a file cannot be read, or the values do not belong together.
+        SpecError: A name is unknown, a file is unreadable, or the values are inconsistent.
         InfeasibleError: The job does not fit the cluster.
 
     Example:
@@ -155,13 +151,13 @@ def compare(
     for name in names:
         if on_step is not None:
             on_step(name)
-        simulations.append(placed.rehearse(name))
+        simulations.append(placed.simulate(name))
     return Comparison(tuple(simulations))
 
 
 @dataclass(frozen=True)
 class _Placed:
-    """A job on its machines, ready to be rehearsed under any policy."""
+    """A placed job, ready for simulation under any policy."""
 
     cluster: Cluster
     job: Job
@@ -172,11 +168,11 @@ class _Placed:
     graph: TaskGraph
     planned: bool
 
-    def rehearse(self, policy: str, record: bool = False) -> Simulation:
-        outcome = rehearse(self.instance, policy, self.planned, record)
+    def simulate(self, policy: str, record: bool = False) -> Simulation:
+        outcome = run_simulator(self.instance, policy, self.planned, record)
         num = self.instance.num_iterations
         half = replace(self.instance, num_iterations=num // 2)
-        half_s = rehearse(half, policy, self.planned).makespan_s if num > 1 else 0.0
+        half_s = run_simulator(half, policy, self.planned).makespan_s if num > 1 else 0.0
         return Simulation(
             cluster=self.cluster,
             job=self.job,
@@ -202,7 +198,7 @@ def _place(
     seed: int,
 ) -> _Placed:
     if iterations is not None and iterations < 1:
-        raise SpecError(f"{iterations} iterations were asked for", "rehearse at least 1")
+        raise SpecError(f"{iterations} iterations were requested", "request at least 1")
     if window == "unlimited":
         num_ahead: int | None = UNLIMITED_WINDOW
     elif window is None or window >= 1:
@@ -228,7 +224,7 @@ def _place(
 def _find_placement(
     placement: AnyPlacement, cluster: Cluster, job: Job, profile: Profile, seed: int
 ) -> tuple[Placement, Plan | None, str]:
-    """The placement, the plan that it is part of, if any, and where they come from."""
+    """Return the placement, its plan, if any, and their origin."""
     if isinstance(placement, Placement):
         return placement, None, "given"
     if isinstance(placement, Plan):
@@ -241,7 +237,7 @@ def _find_placement(
         likely = difflib.get_close_matches(path.name, PLACEMENT_METHODS, n=1)
         known = ", ".join(PLACEMENT_METHODS)
         raise SpecError(
-            f"there is no placement method and no file called {path.name!r}",
+            f"{path.name!r} is neither a placement method nor a file",
             f"did you mean {likely[0]}?" if likely else f"use {known} or a placement file",
         )
     return load_placement(path, cluster, job), find_plan(path), str(path)

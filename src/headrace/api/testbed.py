@@ -1,4 +1,4 @@
-"""Several machines emulated on this one, to try on it what needs a cluster."""
+"""Emulation of several machines on one."""
 
 from __future__ import annotations
 

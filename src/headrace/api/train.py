@@ -1,4 +1,4 @@
-"""Train with a function that runs alone, on one machine or on many.
+"""Training with a user function, on one machine or distributed.
 
 Example:
     >>> import headrace

@@ -1,6 +1,6 @@
-"""The command line: one file per verb, and the only place that prints.
+"""The command line: one module per command; no other package prints.
 
-Modules here import heavy ones inside their functions, so that `headrace --help` answers at once.
+Modules here import heavy ones inside their functions, so that `headrace --help` is fast.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from headrace.cli.commands.setup import cluster, doctor, graph, partition, testb
 from headrace.core.errors import DOCS_URL, ERRORS_PAGE
 
 EPILOG = (
-    "Exit codes: 0 done, 1 failed, 2 not understood, 3 does not fit, 4 not installed, 5 to 7 a "
-    f"task failed, 8 a file is damaged, 70 a bug, 130 interrupted. See {DOCS_URL}{ERRORS_PAGE}"
+    "Exit codes: 0 success, 1 failure, 2 invalid input, 3 infeasible, 4 missing package, 5 to 7 "
+    f"task failure, 8 damaged file, 70 bug, 130 interrupted. See {DOCS_URL}{ERRORS_PAGE}"
 )
 
 app = VerbApp(
@@ -31,24 +31,24 @@ app = VerbApp(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=EPILOG,
 )
-# A verb's own help says more; the list of all verbs fits a screen.
+# Short texts, so that the list of all commands fits a screen.
 app.command("init", short_help="Write a job file and a cluster file.", epilog=init.EXAMPLE)(
     init.init
 )
 app.command("simulate", epilog=simulate.EXAMPLE)(simulate.simulate)
-app.command("plan", short_help="Decide where every task runs.", epilog=plan.EXAMPLE)(plan.plan)
+app.command("plan", short_help="Place every task on a machine.", epilog=plan.EXAMPLE)(plan.plan)
 app.command(
     "explain",
-    short_help="Name a plan's bottleneck and what would help most.",
+    short_help="Show a plan's bottleneck and the best improvements.",
     epilog=explain.EXAMPLE,
 )(explain.explain)
 app.command(
-    "partition", short_help="Cut a graph into memory-mapped parts.", epilog=partition.EXAMPLE
+    "partition", short_help="Partition a graph into memory-mapped files.", epilog=partition.EXAMPLE
 )(partition.partition)
 app.add_typer(graph.app, name="graph")
 app.command(
     "run",
-    short_help="Train: stores, samplers and your PyG script, on Ray or here.",
+    short_help="Train with your PyG script, on Ray or on this machine.",
     epilog=run.EXAMPLE,
 )(run.run)
 app.command(
@@ -62,15 +62,13 @@ app.command(
 app.command("status", epilog=status.EXAMPLE)(status.status)
 app.command(
     "top",
-    short_help="Watch a run: who computes, who waits, how busy the network is.",
+    short_help="Watch a run: tasks, what blocks them, network load.",
     epilog=top.EXAMPLE,
 )(top.top)
-app.command("logs", short_help="Print what the tasks of a run printed.", epilog=logs.EXAMPLE)(
-    logs.logs
-)
+app.command("logs", short_help="Print the logs of a run's tasks.", epilog=logs.EXAMPLE)(logs.logs)
 app.command(
     "report",
-    short_help="Write a page: predicted beside measured, what would help.",
+    short_help="Write a report: predicted and measured times, advice.",
     epilog=report.EXAMPLE,
 )(report.report)
 app.command(
@@ -84,7 +82,7 @@ app.command(
     "profile", short_help="Measure task times and volumes of a job.", epilog=profile.EXAMPLE
 )(profile.profile)
 app.command("trace", epilog=trace.EXAMPLE)(trace.trace)
-app.command("schema", epilog=schema.EXAMPLE, hidden=True)(schema.schema)  # docs/files.md has it
+app.command("schema", epilog=schema.EXAMPLE, hidden=True)(schema.schema)  # see docs/files.md
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
 
 
@@ -101,14 +99,14 @@ def _headrace(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Trains graph neural networks on several machines with your PyG script.
+    """Distributed training of graph neural networks with your PyG script.
 
     Example: headrace simulate --cluster cluster.yaml --job job.yaml
     """
 
 
 def main() -> None:
-    """Run the command line; the console script `headrace`."""
+    """Run the command line; entry point of the console script `headrace`."""
     try:
         app(prog_name="headrace")
     except Exception as error:
@@ -116,5 +114,5 @@ def main() -> None:
             raise
         found = errors.bug(error)
         found.__cause__ = error
-        errors.tell(found, "")
+        errors.print_error(found, "")
         sys.exit(errors.BUG_EXIT_CODE)

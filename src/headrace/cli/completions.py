@@ -1,6 +1,6 @@
-"""What a shell proposes after an option; written out, because it must not import what decides it.
+"""Shell completion of option values; literal lists, since importing the definitions is slow.
 
-A test holds every list to the code that knows the names.
+A test compares every list with the code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Completer = Callable[[str], list[str]]
 
 
 def one_of(*names: str) -> Completer:
-    """Proposes names."""
+    """Completes one of several names."""
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in names if name.startswith(incomplete)]
@@ -37,7 +37,7 @@ def one_of(*names: str) -> Completer:
 
 
 def some_of(*names: str) -> Completer:
-    """Proposes names for the last place of a list with commas."""
+    """Completes the last name of a comma-separated list."""
 
     def complete(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
@@ -49,7 +49,7 @@ def some_of(*names: str) -> Completer:
 
 
 def runs(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Proposes runs, the newest first; headrace's own code for it would import too much."""
+    """Completes run IDs, the newest first; without slow imports."""
     given = ctx.params.get("runs") or os.environ.get("HEADRACE_RUNS")
     place = Path(given) if given else Path.home() / ".headrace" / "runs"
     if not place.is_dir():

@@ -1,7 +1,7 @@
-"""How loud headrace is: what goes to standard error, and in which colours.
+"""Output on standard error: verbosity and colours.
 
-Results go to standard output and errors are always told. Notes and progress are told unless the
-user says `--quiet`; details only with `--verbose`.
+Results go to standard output; errors are always printed. Notes and progress are printed unless
+`--quiet` is given, details only with `--verbose`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Level(IntEnum):
-    """How much is told."""
+    """Verbosity."""
 
     QUIET = 0
     NORMAL = 1
@@ -34,47 +34,47 @@ _begin_s: ContextVar[float] = ContextVar("_begin_s", default=0.0)
 
 
 def begin() -> None:
-    """A command begins; nobody has said yet how loud it shall be."""
+    """Reset verbosity and clock at the start of a command."""
     _level.set(Level.NORMAL)
     _begin_s.set(time.monotonic())
 
 
 def set_level(level: Level) -> None:
-    """Be that loud from now on."""
+    """Set the verbosity."""
     _level.set(level)
 
 
 def is_quiet() -> bool:
-    """Whether only results and errors are told."""
+    """Whether only results and errors are printed."""
     return _level.get() == Level.QUIET
 
 
 def is_verbose() -> bool:
-    """Whether everything is told."""
+    """Whether details are printed."""
     return _level.get() == Level.VERBOSE
 
 
 def has_bars() -> bool:
-    """Whether progress is a bar that moves: on a terminal, unless every line is wanted."""
+    """Whether progress is shown as a bar: on a terminal, unless --verbose is given."""
     return sys.stderr.isatty() and _level.get() == Level.NORMAL
 
 
 def note(line: str) -> None:
-    """Tell what goes on; with `--verbose` also when, counted from the command's begin."""
+    """Print a note; with `--verbose` with the time since the command's start."""
     if is_quiet():
         return
     stamp = f"{time.monotonic() - _begin_s.get():8.3f} s  " if is_verbose() else ""
-    typer.echo(_broken_between_words(f"{stamp}{line}"), err=True)
+    typer.echo(_wrapped(f"{stamp}{line}"), err=True)
 
 
 def detail(line: str) -> None:
-    """Tell what only `--verbose` wants to know."""
+    """Print a note only with `--verbose`."""
     if is_verbose():
         note(line)
 
 
-def complain(problem: str, remedy: str, link: str) -> None:
-    """Tell of an error: a line for the problem, one for the remedy, one for the page that helps."""
+def print_error(problem: str, remedy: str, link: str) -> None:
+    """Print an error: problem, remedy and documentation page, one line each."""
     label = styled("error:", fg="red", bold=True)
     typer.echo(f"{label} {_one_line(problem)}", err=True)
     typer.echo(f"  try: {_one_line(remedy)}", err=True)
@@ -87,7 +87,7 @@ def styled(text: str, **style: Any) -> str:
 
 
 def console(stderr: bool = False, width: int | None = None) -> Console:
-    """Where tables and bars are drawn; it minds NO_COLOR itself."""
+    """A rich console for tables and bars; it respects NO_COLOR itself."""
     from rich.console import Console
 
     return Console(highlight=False, stderr=stderr, width=width)
@@ -97,8 +97,8 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _broken_between_words(line: str) -> str:
-    """A long line as a terminal should show it; elsewhere it stays one line."""
+def _wrapped(line: str) -> str:
+    """Wrap a long line on a terminal; elsewhere it stays one line."""
     width = shutil.get_terminal_size().columns
     if len(line) <= width or not sys.stderr.isatty():
         return line

@@ -1,4 +1,4 @@
-"""What goes wrong, as people are told: one problem, one remedy, one page of the documentation."""
+"""Error messages of the command line: a problem, a remedy, a page of the documentation."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ BUG_EXIT_CODE = 70
 """EX_SOFTWARE of sysexits.h: the program itself failed."""
 
 INTERRUPTED_EXIT_CODE = 130
-"""128 and the number of SIGINT, as shells count."""
+"""128 plus the number of SIGINT."""
 
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
-"""What typer raises for a command line that it cannot read; some versions bring their own click."""
+"""Raised by typer for an invalid command line; some versions bundle their own click."""
 
 PAGES = {
     "cluster": "howto/discover.md",
@@ -49,7 +49,7 @@ PAGES = {
     "top": "running.md",
     "trace": "report.md",
 }
-"""The page of each command."""
+"""Documentation page of each command."""
 
 _EXTRAS = {
     "cryptography": "train",
@@ -70,21 +70,16 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _SCRIPT_VERBS = ("run", "profile")
 
 
-def tell(error: HeadraceError, verb: str) -> None:
-    """Tell of an error that a command met.
-
-    Args:
-        error: What was met.
-        verb: First word of the command, e.g. `plan`; its page helps if the error names none.
-    """
+def print_error(error: HeadraceError, verb: str) -> None:
+    """Print an error with a documentation page: its own, or that of the command `verb`."""
     if console.is_verbose() and (error.__traceback__ or error.__cause__):
         typer.echo("".join(traceback.format_exception(error)).rstrip(), err=True)
     page = error.page or PAGES.get(verb, ERRORS_PAGE)
-    console.complain(error.problem, error.remedy, DOCS_URL + page)
+    console.print_error(error.problem, error.remedy, DOCS_URL + page)
 
 
-def understood(error: Exception) -> HeadraceError | None:
-    """An error of Python or the system, if it is one that users can mend."""
+def as_headrace_error(error: Exception) -> HeadraceError | None:
+    """The error as a `HeadraceError` if users can fix it."""
     if isinstance(error, HeadraceError):
         return error
     if isinstance(error, ModuleNotFoundError):
@@ -96,43 +91,43 @@ def understood(error: Exception) -> HeadraceError | None:
             )
     if isinstance(error, MemoryError):
         return HeadraceError(
-            "this machine has not enough memory for it",
-            "close other programs, or do it on a machine with more memory",
+            "not enough memory on this machine",
+            "close other programs, or use a machine with more memory",
         )
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return HeadraceError(
-            "another program listens on the port that is to be used",
-            "end it (`ss -tlnp` lists who listens where), or choose another port",
+            "the port is in use by another program",
+            "stop it (`ss -tlnp` lists listening programs), or choose another port",
         )
     if isinstance(error, OSError) and error.errno in _FULL:
         return HeadraceError(
-            f"there is no space left to write {error.filename or 'a file'}",
+            f"no space left on the disk to write {error.filename or 'a file'}",
             "free some space, or write to another disk",
         )
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return SpecError(
             f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}",
-            "check the path and who may read and write there",
+            "check the path and its permissions",
         )
-    if "no locator available" in str(error):  # how numba says that it may write nowhere
+    if "no locator available" in str(error):  # numba has no writable cache directory
         return HeadraceError(
-            "numba finds no directory to keep compiled code in",
-            "set NUMBA_CACHE_DIR to a directory that you may write to",
+            "numba has no writable directory for compiled code",
+            "set NUMBA_CACHE_DIR to a writable directory",
         )
     return None
 
 
 def bug(error: Exception) -> HeadraceError:
-    """An error that users cannot mend."""
+    """An unexpected error."""
     what = f"{type(error).__name__}: {error}".splitlines()[0]
     return HeadraceError(
         f"this is a bug in headrace ({what})",
-        "run it again with --verbose to see where, and report what it prints",
+        "run it again with --verbose and report the output",
     )
 
 
 def no_such_command(word: str, path: str, known: list[str]) -> SpecError:
-    """A command that is not there."""
+    """Error for an unknown command."""
     likely = difflib.get_close_matches(word, known, n=1)
     remedy = (
         f"did you mean `{path} {likely[0]}`?" if likely else f"choose one of {', '.join(known)}"
@@ -140,11 +135,11 @@ def no_such_command(word: str, path: str, known: list[str]) -> SpecError:
     return SpecError(f"there is no command '{path} {word}'", remedy)
 
 
-def misused(error: Any) -> SpecError:
-    """A command line that cannot be read, as typer saw it."""
+def usage_error(error: Any) -> SpecError:
+    """Error for an invalid command line, from typer's error."""
     ctx = getattr(error, "ctx", None)
     path = ctx.command_path if ctx is not None else "headrace"
-    shows_how = f"`{path} --help` shows how"
+    shows_how = f"see `{path} --help`"
     option = getattr(error, "option_name", "")
     if hasattr(error, "possibilities"):
         return SpecError(f"{path} has no option {option}", _other_option(error, path))
@@ -168,7 +163,7 @@ def misused(error: Any) -> SpecError:
     if least is None:
         least = getattr(getattr(param, "type", None), "min", None)
     remedy = f"give a number of at least {least:g}" if least is not None else shows_how
-    return SpecError(f"{path}: {name} has a value that does not fit: {reason}", remedy)
+    return SpecError(f"{path}: invalid value of {name}: {reason}", remedy)
 
 
 def _other_option(error: Any, path: str) -> str:

@@ -1,4 +1,4 @@
-"""Options that several commands have: the same name, the same words."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -13,33 +13,31 @@ if TYPE_CHECKING:
     from headrace.api.run import Traffic
 
 Address = Annotated[
-    str | None, typer.Option(help="Of the Ray cluster; else RAY_ADDRESS.", metavar="HOST:PORT")
+    str | None, typer.Option(help="Ray cluster; default RAY_ADDRESS.", metavar="HOST:PORT")
 ]
-Config = Annotated[
-    Path | None, typer.Option(help="YAML for ctx.config of the script.", metavar="FILE")
-]
+Config = Annotated[Path | None, typer.Option(help="YAML file for ctx.config.", metavar="FILE")]
 Settings = Annotated[
-    list[str] | None, typer.Option("--set", help="One of it.", metavar="KEY=VALUE")
+    list[str] | None, typer.Option("--set", help="Set one config value.", metavar="KEY=VALUE")
 ]
 Runs = Annotated[
     Path | None,
-    typer.Option(help="Where runs lie; else $HEADRACE_RUNS or ~/.headrace/runs.", metavar="DIR"),
+    typer.Option(help="Default $HEADRACE_RUNS or ~/.headrace/runs.", metavar="DIR"),
 ]
 WantedRun = Annotated[
     str | None,
     typer.Argument(
-        help="Id of the run, or its beginning; the newest if not given.",
+        help="ID of the run or a prefix; default the newest.",
         metavar="RUN",
         autocompletion=completions.runs,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-NoTls = Annotated[bool, typer.Option("--no-tls", help="Encrypt nothing.")]
+NoTls = Annotated[bool, typer.Option("--no-tls", help="Disable TLS.")]
 TrafficOption = Annotated[
     str | None,
     typer.Option(
         "--traffic",
-        help="plan: its policy shares the network; or none.",
+        help="plan: enforce its flow policy; or none.",
         metavar="HOW",
         autocompletion=completions.one_of(*completions.TRAFFIC),
         hidden=True,
@@ -48,11 +46,7 @@ TrafficOption = Annotated[
 
 
 def traffic_of(given: str | None) -> Traffic | None:
-    """Who shares the network, if the user says so.
-
-    Raises:
-        SpecError: It is neither of the two.
-    """
+    """Parse --traffic; raises `SpecError` for other values."""
     from headrace.core.errors import SpecError
 
     if given is None:
@@ -61,4 +55,4 @@ def traffic_of(given: str | None) -> Traffic | None:
         return "none"
     if given == "plan":
         return "plan"
-    raise SpecError(f"--traffic {given} is not known", "say --traffic plan, or none")
+    raise SpecError(f"--traffic {given} is not supported", "use --traffic plan or --traffic none")

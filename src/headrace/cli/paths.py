@@ -1,4 +1,4 @@
-"""Files named on the command line: found before long work starts."""
+"""Check files named on the command line before long work starts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 def find_profile(path: Path | None) -> Profile:
-    """Read a profile; without one take the synthetic one, and say so.
-
-    Raises:
-        SpecError: The file cannot be understood.
-    """
+    """Read a profile; without one use the synthetic default, and print a note."""
     from headrace.api.documents.load import load_profile
     from headrace.profiling.default_profile import default_profile
 
@@ -26,38 +22,30 @@ def find_profile(path: Path | None) -> Profile:
         return load_profile(path)
     profile = default_profile()
     what, _, figures = profile.note.partition(", ")
-    console.note(f"note: no --profile, so all times and volumes are synthetic: {what}")
-    console.detail(f"synthetic are {figures}")
+    console.note(f"note: no --profile; all times and volumes are synthetic: {what}")
+    console.detail(f"synthetic values: {figures}")
     return profile
 
 
 def check_can_write(path: Path | None) -> None:
-    """Refuse early what could not be written later.
-
-    Raises:
-        SpecError: The path is a directory, or its directory does not exist.
-    """
+    """Check that a file can be written."""
     from headrace.core.errors import SpecError
 
     if path is not None and path.is_dir():
-        raise SpecError(f"{path} is a directory", "name the file to write")
+        raise SpecError(f"{path} is a directory", "give the file to write")
     if path is not None and not path.parent.is_dir():
         raise SpecError(
-            f"{path.parent} is no directory, so {path} cannot be written",
-            f"make it with `mkdir -p {path.parent}`, or write elsewhere",
+            f"{path.parent} is not a directory, so {path} cannot be written",
+            f"create it with `mkdir -p {path.parent}`, or write elsewhere",
         )
 
 
 def check_script(path: Path) -> None:
-    """Refuse early a script that could not start: every task of a run would have to, first.
-
-    Raises:
-        SpecError: There is no such file, or it is no Python.
-    """
+    """Check a script before every task of a run starts it."""
     from headrace.core.errors import SpecError
 
     if path.is_dir():
-        raise SpecError(f"{path} is a directory, not a script", "name a Python file in it")
+        raise SpecError(f"{path} is a directory, not a script", "give a Python file in it")
     if not path.is_file():
         siblings = [each.name for each in path.parent.glob("*.py")]
         likely = difflib.get_close_matches(path.name, siblings, n=1)
@@ -69,7 +57,7 @@ def check_script(path: Path) -> None:
     except SyntaxError as error:
         raise SpecError(
             f"{path}, line {error.lineno or 1}: this is not Python ({error.msg})",
-            f"mend the script; `python {path}` shows the place",
+            f"fix the script; `python {path}` shows the location",
         ) from None
     except ValueError:
         raise SpecError(f"{path} is not a text file", "give a Python file") from None

@@ -1,1 +1,1 @@
-"""Frozen values: what is asked, measured, decided and seen."""
+"""Immutable data models: cluster, job, profile, plan, trace and report."""

@@ -1,4 +1,4 @@
-"""The machines people have: resources, network cards, labels and price."""
+"""Cluster description: machines, their resources, NICs, labels and price."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def _one_nic_figure_is_enough(schema: dict[str, Any]) -> None:
 
 
 class Machine(Spec):
-    """One machine, or a group of `count` equal ones.
+    """One machine, or a group of `count` identical machines.
 
     Attributes:
         name: Unique in the cluster; a group of several gets `-0`, `-1`, ... appended.
-        count: How many such machines there are.
-        kind: The machine class that a profile's task times refer to.
+        count: Number of identical machines.
+        kind: Machine class that the profile's task times refer to.
         resources: Amounts by name, e.g. `cpu: 8`, `gpu: 2`, `memory: 48GiB`; any name is allowed.
-        nic_in: Incoming bandwidth in bytes per second (written in bits: `10Gbps`).
-        nic_out: Outgoing bandwidth in bytes per second; `nic` in a file sets both directions.
-        labels: Free text for people and for schedulers.
-        price_per_hour: In whatever currency the user thinks in.
+        nic_in: Ingress bandwidth in bytes per second (written in bits: `10Gbps`).
+        nic_out: Egress bandwidth in bytes per second; `nic` in a file sets both directions.
+        labels: Free-form key-value labels.
+        price_per_hour: Price per machine, in any currency.
     """
 
     model_config = ConfigDict(json_schema_extra=_one_nic_figure_is_enough)
@@ -55,18 +55,18 @@ class Machine(Spec):
 
     @property
     def host_names(self) -> tuple[str, ...]:
-        """Name of every single machine of the group."""
+        """Names of all machines of the group."""
         if self.count == 1:
             return (self.name,)
         return tuple(f"{self.name}-{i}" for i in range(self.count))
 
 
 class Cluster(Spec):
-    """All machines of a training job; machine m hosts graph part m.
+    """All machines of a training job; machine m hosts graph partition m.
 
     Attributes:
-        version: Of the file format.
-        machines: Machines and groups of equal ones.
+        version: Version of the file format.
+        machines: Machines and groups of identical machines.
 
     Example:
         >>> from headrace import Cluster, Machine
@@ -86,8 +86,8 @@ class Cluster(Spec):
             for name in machine.host_names:
                 if name in seen:
                     raise SpecError(
-                        f"two machines are called {name!r}",
-                        "give every machine its own name",
+                        f"two machines have the name {name!r}",
+                        "give every machine a unique name",
                         at=("machines", group, "name"),
                     )
                 seen.add(name)
@@ -95,7 +95,7 @@ class Cluster(Spec):
 
     @cached_property
     def hosts(self) -> tuple[Machine, ...]:
-        """Every single machine, groups expanded."""
+        """All machines, groups expanded."""
         return tuple(
             machine if machine.count == 1 else machine.model_copy(update={"name": name, "count": 1})
             for machine in self.machines
@@ -104,25 +104,25 @@ class Cluster(Spec):
 
     @property
     def num_machines(self) -> int:
-        """How many single machines there are."""
+        """Number of machines, groups expanded."""
         return len(self.hosts)
 
     @cached_property
     def resource_names(self) -> tuple[str, ...]:
-        """All resource names any machine has, sorted."""
+        """Sorted names of the resources of all machines."""
         return tuple(sorted({name for machine in self.machines for name in machine.resources}))
 
     def capacities(self, resource_names: tuple[str, ...]) -> np.ndarray:
-        """Amounts as an array of shape (num_machines, len(resource_names)); absent means 0."""
+        """Amounts, shape (num_machines, len(resource_names)); 0 where a machine has none."""
         rows = [
             [machine.resources.get(name, 0.0) for name in resource_names] for machine in self.hosts
         ]
         return np.array(rows, dtype=np.float64).reshape(self.num_machines, len(resource_names))
 
     def nic_in_bytes_per_s(self) -> np.ndarray:
-        """Incoming bandwidth per machine."""
+        """Ingress bandwidth per machine."""
         return np.array([machine.nic_in for machine in self.hosts])
 
     def nic_out_bytes_per_s(self) -> np.ndarray:
-        """Outgoing bandwidth per machine."""
+        """Egress bandwidth per machine."""
         return np.array([machine.nic_out for machine in self.hosts])

@@ -1,32 +1,31 @@
-"""Failures people can act on: what was asked, what was there, what to try."""
+"""Exception hierarchy. Every error has a problem and a remedy."""
 
 from __future__ import annotations
 
 DOCS_URL = "https://github.com/headrace/headrace/blob/main/docs/"
-"""Where the pages of `docs/` are read; the one place that says so."""
+"""Base URL of the pages in `docs/`."""
 
 ERRORS_PAGE = "reference/errors.md"
-"""The page that lists exit codes and common errors."""
+"""Documentation page of exit codes and common errors."""
 
 
 class HeadraceError(Exception):
-    """Base of every error headrace raises on purpose.
+    """Base class of all errors that headrace raises deliberately.
 
     Args:
-        problem: What was asked and what was found, in one sentence.
-        remedy: What the user can do about it, in one sentence.
+        problem: What was requested and what was found, in one sentence.
+        remedy: What the user can do, in one sentence.
 
     Attributes:
-        exit_code: What the command line ends with.
-        page: Page of `docs/` that helps with errors of this class; empty if that of the command
-            helps more.
+        exit_code: Exit code of the command line.
+        page: Page of `docs/` for errors of this class; empty to use the command's page.
     """
 
     exit_code = 1
     page = ""
 
     def __init__(self, problem: str, remedy: str) -> None:
-        # All arguments go to the base, so that the error survives pickling.
+        # Exception pickles `args`, so pass all arguments to the base class.
         super().__init__(problem, remedy)
         self.problem = problem
         self.remedy = remedy
@@ -36,14 +35,12 @@ class HeadraceError(Exception):
 
 
 class SpecError(HeadraceError, ValueError):
-    """A file or value the user wrote cannot be understood.
-
-    It is a `ValueError`, so that a value's validators may raise it.
+    """A file or value is invalid. A `ValueError`, so that pydantic validators may raise it.
 
     Args:
-        problem: What was asked and what was found, in one sentence.
-        remedy: What the user can do about it, in one sentence.
-        at: Where in the value it is, as keys and indices from the value that raised it.
+        problem: What was requested and what was found, in one sentence.
+        remedy: What the user can do, in one sentence.
+        at: Location of the error, as keys and indices relative to the validated value.
     """
 
     exit_code = 2
@@ -55,36 +52,36 @@ class SpecError(HeadraceError, ValueError):
 
 
 class FileError(SpecError):
-    """A cluster, job, profile, placement or plan file cannot be understood."""
+    """A cluster, job, profile, placement or plan file is invalid."""
 
     page = "files.md"
 
 
 class DamagedGraphError(SpecError):
-    """A file of a graph has not the bytes that were written."""
+    """A graph file does not match its checksum."""
 
     exit_code = 8
 
 
 class InfeasibleError(HeadraceError):
-    """The job does not fit the cluster, whatever the placement."""
+    """The job does not fit the cluster under any placement."""
 
     exit_code = 3
     page = f"{ERRORS_PAGE}#a-job-that-does-not-fit"
 
 
 class MissingExtraError(HeadraceError):
-    """An optional part is needed that is not installed."""
+    """A required optional dependency is not installed."""
 
     exit_code = 4
     page = f"{ERRORS_PAGE}#a-part-that-is-not-installed"
 
 
 class RunError(HeadraceError):
-    """A task of a run did not start or is gone; the message names it and its machine."""
+    """A task failed to start or exited; the message names the task and its machine."""
 
     exit_code = 7
 
 
 class NotFiniteError(RunError):
-    """A loss or a gradient is infinite or not a number."""
+    """A loss or gradient is infinite or NaN."""

@@ -1,4 +1,4 @@
-"""The training job somebody asks for."""
+"""Description of a training job."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from headrace.core.units import Amount, Bytes, Count, quote
 from headrace.core.values import Spec
 
 UNLIMITED_WINDOW = 0
-"""How an unlimited run-ahead window is stored; people write `unlimited`."""
+"""Internal value of an unlimited run-ahead window (`unlimited` in files)."""
 
 
 class Role(StrEnum):
-    """What a task does."""
+    """Role of a task."""
 
     STORE = "store"
     SAMPLER = "sampler"
@@ -27,7 +27,7 @@ class Role(StrEnum):
 
 
 class Sync(StrEnum):
-    """How trainers agree on parameters."""
+    """Gradient synchronisation method."""
 
     PS = "ps"
     RING = "ring"
@@ -54,16 +54,15 @@ class Job(Spec):
 
     Attributes:
         trainers: Number of data-parallel trainers (the paper's workers).
-        samplers_per_trainer: Samplers that feed each trainer and nobody else.
+        samplers_per_trainer: Number of samplers dedicated to each trainer.
         sync: Parameter servers or ring all-reduce.
-        parameter_servers: Number of servers, each with an equal shard of the model; no matter for a
-            ring.
+        parameter_servers: Number of servers, each with an equal model shard; unused for a ring.
         batch_size: Seeds per trainer and iteration, split over its samplers.
         model_bytes: Size of all parameters, and of all gradients.
-        iterations: How many iterations to train.
+        iterations: Number of training iterations.
         window: Run-ahead window K per producer-consumer edge: a producer starts iteration n only
-            when each consumer has finished n - K. 1 means no overlap; `unlimited` is the paper.
-        demands: Resource amounts a task of each role occupies; ring steps occupy none.
+            after each consumer has finished n - K. 1 means no overlap; `unlimited` is the paper's.
+        demands: Resources that one task of each role occupies; ring steps occupy none.
 
     Example:
         >>> from headrace import Job
@@ -90,27 +89,27 @@ class Job(Spec):
             raise SpecError(
                 f"batch_size {self.batch_size} gives {self.samplers_per_trainer} samplers less "
                 "than one seed each",
-                "raise batch_size or lower samplers_per_trainer",
+                "increase batch_size or decrease samplers_per_trainer",
                 at=("batch_size",),
             )
         if Role.RING in self.demands:
             raise SpecError(
                 "ring steps run inside their trainer and have no demand of their own",
-                "remove it, or add it to the trainer's",
+                "remove it, or add it to the trainer's demand",
                 at=("demands", "ring"),
             )
         return self
 
     @property
     def num_samplers(self) -> int:
-        """Samplers of all trainers together."""
+        """Number of samplers of all trainers."""
         return self.trainers * self.samplers_per_trainer
 
     @property
     def num_servers(self) -> int:
-        """Parameter servers; none when the trainers form a ring."""
+        """Number of parameter servers; 0 for ring all-reduce."""
         return self.parameter_servers if self.sync is Sync.PS else 0
 
     def demand(self, role: Role) -> Mapping[str, float]:
-        """Resource amounts one task of this role occupies."""
+        """Resources that one task of this role occupies."""
         return self.demands.get(role, {})

@@ -1,4 +1,4 @@
-"""Where every task runs."""
+"""Placement of tasks on machines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.core.values import Spec
 
 
 class Placement(Spec):
-    """Machine index of every task that can move; stores are fixed, one per machine.
+    """Machine index of every movable task; stores are fixed, one per machine.
 
     Sampler i of trainer w is entry `w * samplers_per_trainer + i`.
     """
@@ -24,11 +24,11 @@ class Placement(Spec):
 
     @property
     def ring_order(self) -> tuple[int, ...]:
-        """Trainers around the ring: those of one machine side by side, as launchers rank them."""
+        """Trainers in ring order: sorted by machine, as launchers assign ranks."""
         return tuple(sorted(range(len(self.trainers)), key=lambda w: (self.trainers[w], w)))
 
     def numbered_by_ring(self) -> Placement:
-        """The same with trainers numbered in `ring_order`: `trainer0` is rank 0, and so on."""
+        """Return the placement with trainers renumbered in `ring_order` (`trainer0` is rank 0)."""
         num = len(self.samplers) // max(len(self.trainers), 1)
         order = self.ring_order
         return Placement(
@@ -38,11 +38,11 @@ class Placement(Spec):
         )
 
     def check(self, cluster: Cluster, job: Job) -> None:
-        """Make sure that this places all tasks of the job and fits the machines (eqs 1-5).
+        """Check that all tasks of the job are placed and fit the machines (eqs 1-5).
 
         Raises:
             SpecError: Wrong number of tasks, or an unknown machine.
-            InfeasibleError: A machine is asked for more than it has.
+            InfeasibleError: The tasks on a machine exceed its resources.
         """
         for what, machines, num in (
             ("samplers", self.samplers, job.num_samplers),
@@ -51,7 +51,7 @@ class Placement(Spec):
         ):
             if len(machines) != num:
                 raise SpecError(
-                    f"the placement has {len(machines)} {what}, the job {num}",
+                    f"the placement has {len(machines)} {what}, but the job has {num}",
                     f"list one machine for each of the {num} {what}" if num else f"remove {what}",
                     at=(what,),
                 )
@@ -74,7 +74,7 @@ class Placement(Spec):
             )
 
     def usage(self, cluster: Cluster, job: Job) -> np.ndarray:
-        """Resources in use, shape (num_machines, resource), resources as in `resource_names`."""
+        """Resources in use, shape (num_machines, num_resources), ordered by `resource_names`."""
         names = resource_names(cluster, job)
         used = np.zeros((cluster.num_machines, len(names)))
         used += demand_vector(job, Role.STORE, names)
@@ -89,7 +89,7 @@ class Placement(Spec):
 
 
 class PlacementFile(Spec):
-    """A placement as people write it: machine names instead of indices."""
+    """Placement file: machine names instead of indices."""
 
     version: Literal[1] = 1
     samplers: tuple[str, ...]
@@ -98,7 +98,7 @@ class PlacementFile(Spec):
 
     @classmethod
     def of(cls, placement: Placement, cluster: Cluster) -> PlacementFile:
-        """Name the machines of a placement."""
+        """Convert machine indices to names."""
         names = [machine.name for machine in cluster.hosts]
         return cls(
             samplers=tuple(names[m] for m in placement.samplers),
@@ -107,11 +107,7 @@ class PlacementFile(Spec):
         )
 
     def resolve(self, cluster: Cluster) -> Placement:
-        """Find the machines by name.
-
-        Raises:
-            SpecError: A name is not in the cluster.
-        """
+        """Convert machine names to indices; raises `SpecError` for unknown names."""
         index = {machine.name: m for m, machine in enumerate(cluster.hosts)}
         known = ", ".join(list(index)[:8]) + (", ..." if len(index) > 8 else "")
         for what in ("samplers", "trainers", "servers"):
@@ -130,12 +126,12 @@ class PlacementFile(Spec):
 
 
 def resource_names(cluster: Cluster, job: Job) -> tuple[str, ...]:
-    """Every resource that a machine has or a task wants, sorted."""
+    """Sorted names of all resources that machines have or tasks demand."""
     wanted = {name for demand in job.demands.values() for name in demand}
     return tuple(sorted(wanted.union(cluster.resource_names)))
 
 
 def demand_vector(job: Job, role: Role, names: tuple[str, ...]) -> np.ndarray:
-    """Demand of one task of a role, resources in the order of `names`."""
+    """Demand of one task of a role, ordered by `names`."""
     demand = job.demand(role)
     return np.array([demand.get(name, 0.0) for name in names], dtype=np.float64)

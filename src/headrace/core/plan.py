@@ -1,4 +1,4 @@
-"""What was decided: placement, network policy and which seeds every sampler takes."""
+"""Plan: placement, flow policy and the seed mix of the samplers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 _WORTH_NAMING = 0.005
-"""A smaller saving is not told from the noise of a search."""
+"""Smaller relative savings are within the noise of the search."""
 
 WrittenWindow = Annotated[
     Window, PlainSerializer(lambda window: window or "unlimited", when_used="json")
@@ -50,7 +50,7 @@ WrittenWindow = Annotated[
 
 
 class Fingerprints(Value):
-    """Which inputs a plan was made for, in sixteen hex digits each."""
+    """Fingerprints of the plan's inputs, sixteen hex digits each."""
 
     cluster: str
     job: str
@@ -58,13 +58,13 @@ class Fingerprints(Value):
 
 
 class Prediction(Value):
-    """A rehearsal of the plan; rehearsing it again gives the same makespan to the last digit.
+    """Result of simulating the plan; repeating the simulation gives the identical makespan.
 
     Attributes:
-        iterations: How many were rehearsed; the job may have more.
+        iterations: Number of simulated iterations; the job may have more.
         window: Run-ahead window K.
-        seed: Of all draws.
-        makespan_s: When the last task of the last iteration ended.
+        seed: Random seed.
+        makespan_s: End of the last task of the last iteration.
         iteration_time_s: Makespan per iteration.
     """
 
@@ -76,15 +76,15 @@ class Prediction(Value):
 
 
 class Terms(Value):
-    """What bounds the time per iteration of a placement, at mean volumes and times.
+    """Lower-bound terms of a placement's time per iteration, at mean volumes and times.
 
     Attributes:
-        nic_s: Largest load of a network card: bytes per iteration over bandwidth.
-        busiest_nic: The card with that load, e.g. `m2 in`; empty if nothing crosses the network.
+        nic_s: Largest NIC load: bytes per iteration over bandwidth.
+        busiest_nic: The NIC with that load, e.g. `m2 in`; empty without network traffic.
         cycle_s: Parameter cycle: train, send gradients, update, send parameters; or the ring.
         task_s: Largest task time.
-        latency_s: An iteration from the stores to the parameters, alone on the network.
-        time_s: The largest of the load, the cycle, the task and latency over window.
+        latency_s: One iteration from the stores to the parameters on an idle network.
+        time_s: Maximum of `nic_s`, `cycle_s`, `task_s` and latency over window.
     """
 
     nic_s: Positive
@@ -96,7 +96,7 @@ class Terms(Value):
 
 
 class Asked(Value):
-    """What was left to the planner, and what not.
+    """What the user fixed; `auto` leaves the choice to the planner.
 
     Attributes:
         policy: A flow policy, or `auto`.
@@ -108,13 +108,13 @@ class Asked(Value):
 
 
 class Candidate(Value):
-    """One line of the shortlist.
+    """One entry of the shortlist.
 
     Attributes:
-        placement: Number of the placement on the shortlist; 0 had the smallest objective.
-        seed_mix: How seeds were given to samplers.
+        placement: Index of the placement on the shortlist; 0 had the smallest objective.
+        seed_mix: How seeds are assigned to samplers.
         policy: Flow policy.
-        makespan_s: Of a short rehearsal, the same number of iterations for all candidates.
+        makespan_s: Makespan of a short simulation of `Shortlist.iterations` iterations.
     """
 
     placement: Annotated[Count, Field(ge=0)]
@@ -124,11 +124,11 @@ class Candidate(Value):
 
 
 class Shortlist(Value):
-    """What was rehearsed to choose placement, seed mix and policy.
+    """Candidates that were simulated to choose placement, seed mix and policy.
 
     Attributes:
-        iterations: How many of each candidate.
-        candidates: The best ones, best first.
+        iterations: Simulated iterations per candidate.
+        candidates: The best candidates, best first.
     """
 
     iterations: Annotated[Count, Field(ge=1)]
@@ -136,30 +136,30 @@ class Shortlist(Value):
 
 
 class Plan(CheckedFile):
-    """A decision, with everything it was decided for.
+    """A placement, flow policy and seed mix, with the inputs they were computed from.
 
     Attributes:
         method: Name of the placement method.
         policy: Name of the flow policy.
-        placement: Where every task runs, by machine name.
-        seed_mix_name: How seeds were given to samplers.
-        seed_mix: Which seeds each sampler takes; uniform over all parts if absent.
-        seed: Of the search.
-        rounds: How many times the search was run, each time from other starts.
-        asked: What was left to the planner.
-        predicted: A rehearsal of the plan; none if the job is too large to rehearse.
-        terms: What bounds the time per iteration.
-        bound_s: No placement with this kind of seed mix has a smaller `terms.time_s`.
+        placement: Machine name of every task.
+        seed_mix_name: How seeds are assigned to samplers.
+        seed_mix: Seeds of each sampler; uniform over all graph partitions if absent.
+        seed: Random seed of the search.
+        rounds: Number of search runs, each with different starting points.
+        asked: Which choices were left to the planner.
+        predicted: Simulation of the plan; none if the job is too large to simulate.
+        terms: Bounds of the time per iteration.
+        bound_s: Lower bound of `terms.time_s` over all placements with this kind of seed mix.
         gap: `terms.time_s` over `bound_s`, minus one.
         proven: Whether no placement has a smaller `terms.time_s`.
-        network_bytes: Between machines per iteration, on average.
-        uniform_network_bytes: The same if every sampler took seeds of all parts alike.
-        shortlist: What the plan was chosen from; none if it was not chosen by rehearsal.
-        fingerprints: Of the inputs.
+        network_bytes: Mean bytes between machines per iteration.
+        uniform_network_bytes: The same with a uniform seed mix.
+        shortlist: Simulated candidates; none if the plan was not chosen by simulation.
+        fingerprints: Fingerprints of the inputs.
         cluster: The machines.
         job: The job.
-        profile: Its times and volumes.
-        parts: Machine of every graph part, by number; part m lies on machine m if absent.
+        profile: Times and volumes of the job.
+        parts: Machine index of every graph partition; partition m is on machine m if absent.
     """
 
     version: Literal[1] = 1
@@ -193,7 +193,7 @@ class Plan(CheckedFile):
             if written != found:
                 raise SpecError(
                     f"the plan was made for a {name} with the fingerprint {written}, "
-                    f"the one in it has {found}",
+                    f"but it contains one with {found}",
                     f"plan again for the changed {name}",
                     at=("fingerprints", name),
                 )
@@ -203,9 +203,9 @@ class Plan(CheckedFile):
             raise SpecError(error.problem, error.remedy, ("placement", *error.at)) from None
         if (self.seed_mix is None) != (self.seed_mix_name == "uniform"):
             raise SpecError(
-                f"the seed mix is called {self.seed_mix_name} and "
-                f"{'missing' if self.seed_mix is None else 'written out'}",
-                "leave a uniform mix out and write any other",
+                f"the seed mix is named {self.seed_mix_name} but is "
+                f"{'missing' if self.seed_mix is None else 'given explicitly'}",
+                "omit a uniform mix and write out any other",
                 at=("seed_mix_name",),
             )
         if self.seed_mix is not None:
@@ -222,51 +222,49 @@ class Plan(CheckedFile):
                 raise SpecError(error.problem, error.remedy, ("seed_mix", *error.at)) from None
         if max(self.part_machines) >= self.cluster.num_machines:
             raise SpecError(
-                f"a part lies on machine {max(self.part_machines)}, the cluster has "
+                f"a graph partition is on machine {max(self.part_machines)}, but the cluster has "
                 f"{self.cluster.num_machines}",
-                "name machines by their number, from 0 on",
+                "use machine indices, starting at 0",
                 at=("parts",),
             )
         return self
 
     @field_serializer("job", mode="wrap", when_used="json")
-    def _write_the_window_as_people_do(
-        self, job: Job, write: SerializerFunctionWrapHandler
-    ) -> dict[str, Any]:
+    def _write_window(self, job: Job, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         written: dict[str, Any] = write(job)
         return written | {"window": written["window"] or "unlimited"}
 
     @property
     def placed(self) -> Placement:
-        """The placement by machine index."""
+        """Placement by machine index."""
         return self.placement.resolve(self.cluster)
 
     @property
     def part_machines(self) -> tuple[int, ...]:
-        """Machine of every graph part."""
+        """Machine index of every graph partition."""
         return tuple(range(self.cluster.num_machines)) if self.parts is None else self.parts
 
     @property
     def seeds(self) -> np.ndarray:
-        """Seeds per iteration, by sampler and by the machine that has their part."""
+        """Seeds per iteration, by sampler and by the machine of their graph partition."""
         num = self.cluster.num_machines
         if self.seed_mix is not None:
             return self.seed_mix.array(self.cluster)
-        # A machine with several parts has as many times the seeds.
+        # Seeds are proportional to the number of partitions on a machine.
         counts = np.bincount(self.part_machines, minlength=num)
         seeds: np.ndarray = uniform_seeds(self.job, num) * (counts * (num / counts.sum()))
         return seeds
 
     @property
     def time_s(self) -> float:
-        """Time per iteration: rehearsed, or the objective if the job is too large for that."""
+        """Time per iteration: simulated, or the objective if the job is too large to simulate."""
         return self.terms.time_s if self.predicted is None else self.predicted.iteration_time_s
 
     def explain(self, on_step: Callable[[str], None] = lambda name: None) -> Explanation:
-        """Name the bottleneck, and what would help most, each found by planning again.
+        """Report the bottleneck and the changes that help most, each evaluated by re-planning.
 
         Args:
-            on_step: Called with the name of every change before it is planned.
+            on_step: Called with the description of each change before it is planned.
 
         Raises:
             MissingExtraError: The plan's method needs a package that is not installed.
@@ -298,12 +296,12 @@ class Plan(CheckedFile):
 
 @dataclass(frozen=True)
 class Remedy:
-    """A change of the inputs and what a new plan makes of it.
+    """A change of the inputs and its effect on the plan.
 
     Attributes:
-        change: What is changed, e.g. `doubling the NIC of m2`.
+        change: The change, e.g. `doubling the NIC of m2`.
         time_s: Time per iteration of the new plan.
-        saving: Share of the time per iteration that it saves; negative if it costs.
+        saving: Fraction of the time per iteration that it saves; negative if it is slower.
     """
 
     change: str
@@ -312,7 +310,7 @@ class Remedy:
 
     @property
     def matters(self) -> bool:
-        """Whether it saves or costs more than the noise of a search."""
+        """Whether the effect exceeds the noise of the search."""
         return abs(self.saving) >= _WORTH_NAMING
 
     def sentence(self) -> str:
@@ -325,15 +323,15 @@ class Remedy:
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """What bounds a plan, and what would help; a notebook shows a table, a shell sentences.
+    """Bottleneck of a plan and changes that help; a table in notebooks, else plain text.
 
     Attributes:
         plan: The plan.
         limit: The largest term of its objective: `nic`, `cycle`, `task` or `latency`.
-        bottleneck: The same in a sentence.
-        time_s: Time per iteration that the remedies are measured against.
-        is_rehearsed: Whether times per iteration are rehearsed; else they are objectives.
-        remedies: Largest saving first.
+        bottleneck: Description of that term.
+        time_s: Time per iteration that the changes are compared with.
+        is_rehearsed: Whether times per iteration are simulated; otherwise they are objectives.
+        remedies: Changes, largest saving first.
     """
 
     plan: Plan
@@ -344,7 +342,7 @@ class Explanation:
     remedies: tuple[Remedy, ...]
 
     def __repr__(self) -> str:
-        basis = "rehearsed" if self.is_rehearsed else "by the objective"
+        basis = "simulated" if self.is_rehearsed else "by the objective"
         lines = [
             f"{format_seconds(self.time_s)} per iteration, {basis}.",
             f"The bottleneck is {self.bottleneck}.",

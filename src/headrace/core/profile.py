@@ -1,4 +1,4 @@
-"""What was measured of a job, or what a stated synthetic model says instead."""
+"""Profile of a job: measured, or from a synthetic model."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from headrace.core.units import SECONDS_SCHEMA, Bytes, Count, Number, Seconds
 from headrace.core.values import Spec
 
 NUM_QUANTILES = 256
-"""Resolution of a drawn distribution; the tail beyond 1/512 is the last quantile."""
+"""Quantiles of a sampled distribution; the tail beyond 1/512 is the last quantile."""
 
 
 class Variation(Spec):
-    """How a positive quantity varies around its mean, as factors of mean 1.
+    """Variation of a positive quantity around its mean, as factors of mean 1.
 
     Either `peak_to_mean`, the paper's PMR (section VI-B), or measured `quantiles`: equally likely
-    factors, normalised to mean 1. Without both the quantity is constant.
+    factors, normalised to mean 1. Without either the quantity is constant.
 
-    A peak-to-mean ratio p is spread uniformly over [2 - p, p]; above 2, where that would go below
-    zero, as p * u ** (p - 1) for uniform u, which has the same mean and peak and meets it at 2.
+    A peak-to-mean ratio p <= 2 is uniform over [2 - p, p]; p > 2, where that would be negative, is
+    p * u ** (p - 1) for uniform u, with the same mean and peak; both agree at p = 2.
 
     Attributes:
         peak_to_mean: Largest factor, at least 1.
@@ -41,21 +41,21 @@ class Variation(Spec):
     quantiles: tuple[Number, ...] = ()
 
     @model_validator(mode="after")
-    def _one_way_to_say_it(self) -> Self:
+    def _exclusive_forms(self) -> Self:
         if self.peak_to_mean is not None and self.quantiles:
             raise SpecError(
                 "peak_to_mean and quantiles exclude each other", "keep one", at=("quantiles",)
             )
         if self.quantiles and (min(self.quantiles) < 0 or sum(self.quantiles) <= 0):
             raise SpecError(
-                "quantiles are factors >= 0 with a positive mean, these are not",
+                "quantiles must be factors >= 0 with a positive mean",
                 "write measured values divided by their mean, such as [0.8, 1.0, 1.2]",
                 at=("quantiles",),
             )
         return self
 
     def factors(self) -> np.ndarray:
-        """Equally likely factors with mean exactly 1; a single 1 if nothing varies."""
+        """Equally likely factors with mean exactly 1; a single 1 without variation."""
         factors: np.ndarray
         if self.quantiles:
             factors = np.array(self.quantiles, dtype=np.float64)
@@ -73,20 +73,17 @@ CONSTANT = Variation()
 RelativeError = Annotated[Number, Field(ge=0)]
 
 
-def _a_bare_duration_is_enough(schema: dict[str, Any]) -> None:
+def _allow_plain_duration(schema: dict[str, Any]) -> None:
     whole = dict(schema)
     schema.clear()
     schema |= {"title": whole["title"], "anyOf": [whole, SECONDS_SCHEMA]}
 
 
 class _Figure(Spec):
-    """Something that may have been measured; what nobody measured is not written.
-
-    A profile without confidences so stays what it was, and plans made for it stay valid.
-    """
+    """A possibly measured figure. Unset fields are not written, which keeps fingerprints stable."""
 
     @model_serializer(mode="wrap")
-    def _leave_out_what_nobody_measured(self, write: SerializerFunctionWrapHandler) -> Any:
+    def _omit_unset_fields(self, write: SerializerFunctionWrapHandler) -> Any:
         optional = {
             "relative_error", "num_iterations", "relative_errors", "model_bytes", "skipped",
             "seeds_per_trainer",
@@ -96,18 +93,18 @@ class _Figure(Spec):
 
 
 class TaskTime(_Figure):
-    """Time of one task and iteration on one class of machine, at the profiled number of seeds.
+    """Time of one task execution on one machine class, at the profiled number of seeds.
 
-    A bare duration stands for a constant one.
+    A plain duration is a constant time.
 
     Attributes:
         mean: Mean time in seconds (written `20ms`).
-        variation: How it varies from iteration to iteration.
-        num_samples: Executions that were measured.
-        relative_error: Half of the mean's 95 % interval, as a share of the mean.
+        variation: Variation between iterations.
+        num_samples: Number of measured executions.
+        relative_error: Half of the mean's 95 % interval, as a fraction of the mean.
     """
 
-    model_config = ConfigDict(json_schema_extra=_a_bare_duration_is_enough)
+    model_config = ConfigDict(json_schema_extra=_allow_plain_duration)
 
     mean: Seconds
     variation: Variation = CONSTANT
@@ -123,17 +120,17 @@ class TaskTime(_Figure):
 class StoreTraffic(_Figure):
     """Bytes that stores send per seed.
 
-    Either a measured matrix or a synthetic model: `bytes_per_seed` in all, of which a share
-    `locality` comes from the seed's own part and the rest from all stores equally.
+    Either a measured matrix or a synthetic model: `bytes_per_seed` in total, of which a fraction
+    `locality` comes from the seed's own graph partition and the rest from all stores equally.
 
     Attributes:
-        matrix: Measured bytes per seed; row = part of the seed, column = store.
+        matrix: Measured bytes per seed; row = graph partition of the seed, column = store.
         bytes_per_seed: Bytes per seed from all stores together.
-        locality: Share that comes from the seed's own part; 0 is the paper's model.
-        variation: How the volume of one store and sampler varies from iteration to iteration.
-        num_iterations: That were measured.
-        relative_errors: Like the matrix: half of each entry's 95 % interval, as a share of it; 1
-            where nothing was measured.
+        locality: Fraction from the seed's own graph partition; 0 is the paper's model.
+        variation: Variation between iterations of the volume per store and sampler.
+        num_iterations: Number of measured iterations.
+        relative_errors: Same shape as the matrix: half of each entry's 95 % interval, as a
+            fraction of it; 1 where nothing was measured.
     """
 
     matrix: tuple[tuple[Bytes, ...], ...] = ()
@@ -150,14 +147,14 @@ class StoreTraffic(_Figure):
                 raise SpecError(
                     f"row {part + 1} of the matrix has {len(row)} columns, the matrix has "
                     f"{len(self.matrix)} rows",
-                    "make it square: one row per part of the seed, one column per store",
+                    "make it square: one row per graph partition of the seed, one column per store",
                     at=("matrix", part),
                 )
         if self.relative_errors and [len(row) for row in self.relative_errors] != [
             len(row) for row in self.matrix
         ]:
             raise SpecError(
-                "relative_errors has another shape than matrix",
+                "relative_errors and matrix differ in shape",
                 "give one error per entry of the matrix, or none",
                 at=("relative_errors",),
             )
@@ -165,19 +162,19 @@ class StoreTraffic(_Figure):
             if self.matrix and getattr(self, other):
                 raise SpecError(
                     f"matrix and {other} exclude each other",
-                    "keep the matrix if it was measured, else the other",
+                    "keep the matrix if it was measured, otherwise the other",
                     at=(other,),
                 )
         return self
 
     def bytes_per_seed_matrix(self, num_parts: int) -> np.ndarray:
-        """Bytes per seed, shape (part of the seed, store)."""
+        """Bytes per seed, shape (graph partition of the seed, store)."""
         if not self.matrix:
             spread = (1 - self.locality) / num_parts
             return self.bytes_per_seed * (spread + self.locality * np.eye(num_parts))
         if len(self.matrix) != num_parts:
             raise SpecError(
-                f"the profile measured {len(self.matrix)} parts, "
+                f"the profile measured {len(self.matrix)} graph partitions, "
                 f"the cluster has {num_parts} machines",
                 "profile on this cluster, or use the cluster the profile was made on",
             )
@@ -185,13 +182,13 @@ class StoreTraffic(_Figure):
 
 
 class BatchTraffic(_Figure):
-    """Bytes that a sampler sends its trainer.
+    """Bytes that a sampler sends to its trainer.
 
     Attributes:
         bytes_per_seed: Mean bytes per seed.
-        variation: How the volume varies from iteration to iteration.
-        num_iterations: That were measured.
-        relative_error: Half of the mean's 95 % interval, as a share of the mean.
+        variation: Variation between iterations.
+        num_iterations: Number of measured iterations.
+        relative_error: Half of the mean's 95 % interval, as a fraction of the mean.
     """
 
     bytes_per_seed: Bytes
@@ -201,19 +198,19 @@ class BatchTraffic(_Figure):
 
 
 class Profile(_Figure):
-    """Times and volumes of one job on some classes of machines.
+    """Times and volumes of one job on some machine classes.
 
     Attributes:
         source: `measured`, or `synthetic` with the model's origin in `note`.
-        note: Where the figures come from.
-        seeds_per_sampler: Seeds per sampler and iteration at which sampler times hold, which scale
-            in proportion. 0 means the job's own number.
-        seeds_per_trainer: The same for trainers; none for those of all of the trainer's samplers.
-        task_times: Times per role, then per machine class; class `default` stands for all others.
+        note: Origin of the figures.
+        seeds_per_sampler: Seeds per sampler and iteration for which sampler times hold; times
+            scale proportionally. 0 means the job's own number.
+        seeds_per_trainer: The same for trainers; defaults to the seeds of all its samplers.
+        task_times: Times per role, then per machine class; class `default` applies to all others.
         store_traffic: Store to sampler volumes.
         batch_traffic: Sampler to trainer volumes.
-        model_bytes: Gradients that trainers exchange per iteration, where they were measured.
-        skipped: First iterations that were left out: caches and compilers warm up in them.
+        model_bytes: Measured gradient bytes that trainers exchange per iteration.
+        skipped: Number of warm-up iterations that were not measured.
     """
 
     version: Literal[1] = 1
@@ -228,19 +225,19 @@ class Profile(_Figure):
     skipped: Annotated[Count, Field(ge=0)] | None = None
 
     def nominal_seeds(self, job: Job) -> tuple[float, float]:
-        """Seeds per iteration of a sampler and of a trainer at which their times hold."""
+        """Seeds per iteration of a sampler and of a trainer for which their times hold."""
         per_sampler = self.seeds_per_sampler or job.batch_size / job.samplers_per_trainer
         return per_sampler, self.seeds_per_trainer or per_sampler * job.samplers_per_trainer
 
     def seed_scale(self, role: Role, job: Job) -> float:
-        """By what the times of a role are multiplied for a job's batch size, shared equally."""
+        """Factor of a role's times for the job's batch size, split equally over samplers."""
         per_sampler, per_trainer = self.nominal_seeds(job)
         if role is Role.SAMPLER:
             return job.batch_size / job.samplers_per_trainer / per_sampler
         return job.batch_size / per_trainer if role is Role.TRAINER else 1.0
 
     def task_time(self, role: Role, kind: str) -> TaskTime:
-        """Time of a role on a machine class; 0 for ring steps nobody measured.
+        """Time of a role on a machine class; 0 for ring steps without a measurement.
 
         Raises:
             SpecError: The profile has no figure for that role and class.

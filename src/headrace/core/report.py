@@ -1,4 +1,4 @@
-"""What was found of a run: prediction beside reality, as plain values."""
+"""Data model of a run report: predicted and measured figures."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Num = Annotated[Count, Field(ge=0)]
 
 
 class Split(Value):
-    """Where an iteration of a trainer goes, in seconds on average.
+    """Mean time components of one trainer iteration, in seconds.
 
     Attributes:
-        compute_s: Its own step.
-        peers_s: From the end of its step until the last trainer's step has ended.
-        exchange_s: From there to the end of the exchange of gradients.
-        wait_s: From there until its samplers' parts of the next batch are there.
-        other_s: From there to the next step: taking the batch over, and whatever the script does.
+        compute_s: The trainer's own step.
+        peers_s: From the end of its step to the end of the slowest trainer's step.
+        exchange_s: From there to the end of the gradient exchange.
+        wait_s: From there until the sub-batches of the next batch have arrived.
+        other_s: From there to the next step: receiving the batch, and other script code.
     """
 
     compute_s: Amount
@@ -34,12 +34,12 @@ class Split(Value):
 
     @property
     def total_s(self) -> float:
-        """All of it."""
+        """Sum of all components."""
         return self.compute_s + self.peers_s + self.exchange_s + self.wait_s + self.other_s
 
 
 class TrainerTime(Value):
-    """A trainer's time in steady iterations, as rehearsed and as seen."""
+    """A trainer's time in steady iterations, predicted and measured."""
 
     name: str
     machine: str
@@ -48,7 +48,7 @@ class TrainerTime(Value):
 
 
 class MachineUse(Value):
-    """Share of its bandwidth that a machine's network card used in steady iterations."""
+    """NIC utilisation of a machine in steady iterations, as a fraction of its bandwidth."""
 
     name: str
     predicted_in: Amount | None = None
@@ -58,7 +58,7 @@ class MachineUse(Value):
 
 
 class TaskUse(Value):
-    """Share of the time in which a task was busy in steady iterations."""
+    """Fraction of the time in which a task was busy in steady iterations."""
 
     name: str
     role: Role
@@ -68,13 +68,13 @@ class TaskUse(Value):
 
 
 class Assumption(Value):
-    """A figure that the plan's profile has, and what this run says of it.
+    """A figure of the plan's profile compared with the run.
 
     Attributes:
         what: E.g. `trainer step on large`.
         unit: `s` for seconds, `B` for bytes.
-        assumed: By the plan's profile.
-        measured: In the run.
+        assumed: Value in the plan's profile.
+        measured: Value measured in the run.
     """
 
     what: str
@@ -87,17 +87,17 @@ class Pace(Value):
     """Time per iteration, predicted and measured.
 
     Attributes:
-        predicted_s: Of a rehearsal with the plan's profile.
-        profile: Where that profile comes from.
-        profile_note: What it says of itself.
-        rehearsed_s: Of a rehearsal with what was measured in this very run: how far it is from
-            `measured_s` is the model's own error.
+        predicted_s: Simulated with the plan's profile.
+        profile: Source of that profile.
+        profile_note: Note of that profile.
+        rehearsed_s: Simulated with the figures measured in this run; the difference from
+            `measured_s` is the model error.
         measured_s: Mean over steady iterations.
-        num_iterations: That were seen.
-        num_skipped: First ones, which are not counted: windows fill in them.
-        num_steady: That are counted.
-        num_pauses: In which the script did something else, or tasks were started again.
-        pauses_s: How long they were, all together.
+        num_iterations: Number of recorded iterations.
+        num_skipped: Number of first iterations that are excluded because windows fill in them.
+        num_steady: Number of iterations in the mean.
+        num_pauses: Number of pauses: other script code, or restarted tasks.
+        pauses_s: Total duration of the pauses.
     """
 
     predicted_s: Amount | None = None
@@ -113,14 +113,14 @@ class Pace(Value):
 
     @property
     def excess(self) -> float | None:
-        """How much longer an iteration took than was predicted, as a share of the prediction."""
+        """Relative excess of the measured over the predicted time per iteration."""
         if self.measured_s is None or not self.predicted_s:
             return None
         return self.measured_s / self.predicted_s - 1
 
 
 class Phase(Value):
-    """A stretch of the run's time."""
+    """A named time interval of the run."""
 
     name: str
     start_s: Amount
@@ -128,13 +128,13 @@ class Phase(Value):
 
 
 class Curve(Value):
-    """A figure that the script reported, over the run.
+    """A metric that the script reported, over the run.
 
     Attributes:
-        name: Of the figure.
-        axis: What `at` counts: a figure such as `epoch`, or `report`.
-        at: Where each value lies.
-        values: The figure.
+        name: Name of the metric.
+        axis: Unit of `at`: a metric such as `epoch`, or `report`.
+        at: Position of each value.
+        values: Values of the metric.
     """
 
     name: str
@@ -144,20 +144,20 @@ class Curve(Value):
 
 
 class Moment(Value):
-    """Something that was decided, in seconds since the run began."""
+    """A logged decision, in seconds since the start of the run."""
 
     at_s: Number
     text: str
 
 
 class Earlier(Value):
-    """What an attempt under another plan had come to before the run went on without that plan.
+    """Summary of an attempt that ran under an earlier plan.
 
     Attributes:
-        attempt: Its number.
-        num_machines: That it ran on.
-        num_iterations: That were seen of it.
-        measured_s: Time per steady iteration, where there were enough.
+        attempt: Number of the attempt.
+        num_machines: Number of machines.
+        num_iterations: Number of recorded iterations.
+        measured_s: Time per steady iteration, if there were enough.
     """
 
     attempt: Num
@@ -167,13 +167,13 @@ class Earlier(Value):
 
 
 class Change(Value):
-    """Something that could be different, and what rehearsals make of it.
+    """A possible change and its simulated effect.
 
     Attributes:
         change: E.g. `doubling the NIC of m2`.
-        saving: Share of the time per seed that it saves.
+        saving: Fraction of the time per seed that it saves.
         time_s: Time per iteration.
-        remark: What to know before doing it.
+        remark: Caveat.
     """
 
     change: str
@@ -183,12 +183,12 @@ class Change(Value):
 
 
 class Advice(Value):
-    """What would help most.
+    """Changes that would help most.
 
     Attributes:
-        time_s: Time per iteration that changes are held against, rehearsed like them.
-        profile: Whether rehearsals rest on what was measured in this run, or on the plan's profile.
-        tried: Everything that was rehearsed, largest saving first.
+        time_s: Simulated time per iteration that changes are compared with.
+        profile: Profile of the simulations: measured in this `run`, or that of the `plan`.
+        tried: All simulated changes, largest saving first.
     """
 
     time_s: Amount
@@ -196,12 +196,12 @@ class Advice(Value):
     tried: tuple[Change, ...] = ()
 
     def best(self, num: int = 3, least: float = 0.01) -> tuple[Change, ...]:
-        """The changes that save most, none below what a rehearsal can tell."""
+        """Return the changes with the largest savings, of at least `least`."""
         return tuple(change for change in self.tried if change.saving >= least)[:num]
 
 
 class MachinePlan(Value):
-    """A machine and what the plan gives it."""
+    """A machine and the tasks placed on it."""
 
     name: str
     kind: str
@@ -212,13 +212,13 @@ class MachinePlan(Value):
 
 
 class PlanFacts(Value):
-    """The plan in short.
+    """Summary of the plan.
 
     Attributes:
-        limit: What bounds its time per iteration, in a sentence.
-        time_s: Its objective.
-        bound_s: No placement has a smaller one.
-        machines: All of them.
+        limit: The bottleneck, in a sentence.
+        time_s: Objective.
+        bound_s: Lower bound of the objective over all placements.
+        machines: All machines.
     """
 
     method: str
@@ -241,35 +241,35 @@ class PlanFacts(Value):
 
 
 class Report(Value):
-    """What was found of a run.
+    """Report of a run.
 
     Attributes:
-        version: Of this format.
+        version: Version of the file format.
         run_id: Name of the run.
         job: Name of the job.
-        state: How far the run is.
-        problem: Why it failed; empty if it did not.
-        remedy: What to try then.
-        began_s: When it began, in seconds since 1970.
-        elapsed_s: How long it took so far.
-        attempts: How often it was begun or gone on with.
-        restarts: How often a task was started again.
-        samples_per_s: Seeds of all trainers together, in steady iterations.
+        state: State of the run.
+        problem: Why the run failed; empty if it did not.
+        remedy: What to try after a failure.
+        began_s: Start time, in seconds since 1970.
+        elapsed_s: Duration so far.
+        attempts: Number of times the run was started or resumed.
+        restarts: Number of task restarts.
+        samples_per_s: Seeds per second of all trainers, in steady iterations.
         pace: Time per iteration.
-        phases: What the run's time was spent on.
-        trainers: Where their time went.
-        machines: How busy network cards were.
-        tasks: How busy tasks were.
-        assumptions: The plan's profile beside this run.
-        curves: What the script reported.
-        decisions: What was decided meanwhile.
+        phases: Phases of the run.
+        trainers: Time components of trainers.
+        machines: NIC utilisation.
+        tasks: Task utilisation.
+        assumptions: The plan's profile compared with this run.
+        curves: Metrics that the script reported.
+        decisions: Logged decisions.
         earlier: Attempts under other plans.
-        advice: What would help most.
-        plan: The plan; the last one, if it was planned anew.
-        command: How to run it again.
-        versions: Of the software that ran it.
-        made_by: The headrace that wrote this.
-        missing: What could not be said, and why.
+        advice: Changes that would help most.
+        plan: The plan; the latest if the run was re-planned.
+        command: Command that repeats the run.
+        versions: Versions of the software that ran it.
+        made_by: headrace version that wrote the report.
+        missing: Omitted figures and the reasons.
     """
 
     version: Literal[1] = 1

@@ -1,4 +1,4 @@
-"""Which seeds every sampler takes, and from whose part of the graph."""
+"""Seed mix: how many seeds each sampler takes from each graph partition."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from headrace.core.units import Count, Number
 from headrace.core.values import Value
 
 SeedMixName = Literal["uniform", "local-first"]
-"""How seeds were given to samplers: from all parts alike, or those of their own machine first."""
+"""Seed assignment: from all graph partitions equally, or from the local one first."""
 
 Positive = Annotated[Number, Field(ge=0)]
 
 
 class SeedRow(Value):
-    """The seeds that some samplers take, the same for each of them.
+    """Seeds of a group of samplers, identical for each of them.
 
     Attributes:
-        samplers: Which samplers, as entries of the placement's `samplers`.
-        parts: Seeds per iteration by the machine whose graph part they come from.
-        others: Seeds per iteration from every part that is not named.
+        samplers: Indices into the placement's `samplers`.
+        parts: Seeds per iteration, by the machine that hosts their graph partition.
+        others: Seeds per iteration from every partition that is not listed.
     """
 
     samplers: tuple[Annotated[Count, Field(ge=0)], ...] = Field(min_length=1)
@@ -35,13 +35,13 @@ class SeedRow(Value):
 
 
 class SeedMix(Value):
-    """Seeds per iteration that each sampler takes from each graph part.
+    """Seeds per iteration that each sampler takes from each graph partition.
 
-    Samplers of one machine usually take the same and most parts not at all, so what is written is
-    short; fractions are averages over an epoch.
+    Rows are sparse: samplers of one machine usually have equal entries, most of them 0. Fractions
+    are averages over an epoch.
 
     Attributes:
-        rows: Every sampler is in exactly one of them.
+        rows: Each sampler is in exactly one row.
     """
 
     rows: tuple[SeedRow, ...] = Field(min_length=1)
@@ -60,17 +60,12 @@ class SeedMix(Value):
 
     @property
     def num_samplers(self) -> int:
-        """Samplers of all rows."""
+        """Number of samplers of all rows."""
         return sum(len(row.samplers) for row in self.rows)
 
     @classmethod
     def of(cls, seeds: np.ndarray, cluster: Cluster) -> SeedMix:
-        """Write an array down without loss.
-
-        Args:
-            seeds: Seeds per iteration, shape (num_samplers, num_parts).
-            cluster: Whose machines host the parts.
-        """
+        """Encode an array of shape (num_samplers, num_parts) without loss."""
         names = [machine.name for machine in cluster.hosts]
         members: dict[bytes, list[int]] = {}
         for sampler, row in enumerate(seeds):
@@ -85,11 +80,7 @@ class SeedMix(Value):
         return cls(rows=tuple(rows))
 
     def array(self, cluster: Cluster) -> np.ndarray:
-        """Seeds per iteration, shape (num_samplers, num_parts).
-
-        Raises:
-            SpecError: A row names a machine that the cluster does not have.
-        """
+        """Seeds per iteration, shape (num_samplers, num_parts)."""
         index = {machine.name: part for part, machine in enumerate(cluster.hosts)}
         seeds = np.empty((self.num_samplers, cluster.num_machines))
         for i, each in enumerate(self.rows):
@@ -107,11 +98,7 @@ class SeedMix(Value):
 
 
 def uniform_seeds(job: Job, num_parts: int) -> np.ndarray:
-    """Every sampler takes its seeds from all parts alike: the paper's model.
-
-    Returns:
-        Seeds per iteration, shape (num_samplers, num_parts).
-    """
+    """Uniform seeds per iteration, shape (num_samplers, num_parts): the paper's model."""
     return np.full(
         (job.num_samplers, num_parts), job.batch_size / job.samplers_per_trainer / num_parts
     )

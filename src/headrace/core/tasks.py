@@ -1,7 +1,7 @@
-"""The task graph of a job: who sends what to whom in every iteration (DGTP, section III).
+"""The task graph of a job: tasks and data flows of every iteration (DGTP, section III).
 
-Tasks and edges are numbered without regard to placement, so that a draw for an edge and an
-iteration is the same number wherever the tasks run (common random numbers).
+Task and edge ids do not depend on the placement, so that a random draw for an edge and iteration is
+the same under every placement (common random numbers).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.core.job import Job, Role, Sync
 
 
 class EdgeKind(IntEnum):
-    """What an edge carries; `ORDER` carries no bytes, only a dependency."""
+    """Payload of an edge; `ORDER` is a dependency without bytes."""
 
     GRAPH = 0
     BATCH = 1
@@ -27,7 +27,7 @@ class EdgeKind(IntEnum):
 
 
 ROLES = tuple(Role)
-"""Role of a role code."""
+"""Roles by role code."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class TaskGraph:
     """Tasks and edges as flat arrays.
 
     Attributes:
-        num_machines: Machines, and so graph stores.
+        num_machines: Number of machines, which is the number of graph stores.
         num_samplers: Samplers of all trainers.
         num_trainers: Trainers.
         num_servers: Parameter servers.
         role: Role code per task (index into `ROLES`), in the order stores, samplers, trainers,
             servers, ring.
-        owner: Per task the index among its role; for a ring step the trainer it runs in.
+        owner: Index of the task within its role; for a ring step, the trainer it runs in.
         src: Producing task per edge.
         dst: Consuming task per edge.
         lag: 1 if the data of iteration n is consumed in n + 1, else 0.
@@ -61,12 +61,12 @@ class TaskGraph:
 
     @property
     def num_tasks(self) -> int:
-        """All tasks."""
+        """Number of tasks."""
         return len(self.role)
 
     @property
     def num_edges(self) -> int:
-        """All edges."""
+        """Number of edges."""
         return len(self.src)
 
     @property
@@ -86,12 +86,12 @@ class TaskGraph:
 
     @property
     def first_ring(self) -> int:
-        """Task id of the ring's barrier, which precedes its steps."""
+        """Task id of the ring's barrier, which precedes the ring steps."""
         return self.first_server + self.num_servers
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """A name per task: `store3`, `sampler1.0`, `trainer2`, `ps0`, `ring2.5`, `barrier`."""
+        """Task names: `store3`, `sampler1.0`, `trainer2`, `ps0`, `ring2.5`, `barrier`."""
         per_trainer = max(1, self.num_samplers // self.num_trainers)
         names = [f"store{m}" for m in range(self.num_machines)]
         names += [f"sampler{s // per_trainer}.{s % per_trainer}" for s in range(self.num_samplers)]
@@ -108,17 +108,17 @@ class TaskGraph:
 def build_task_graph(
     job: Job, num_machines: int, ring_order: tuple[int, ...] | None = None
 ) -> TaskGraph:
-    """Lay out the tasks and edges of a job.
+    """Build the tasks and edges of a job.
 
-    A ring of W trainers is 2(W-1) steps per trainer. Step k of a trainer sends its chunk to step
-    k + 1 of the next trainer around the ring, the last step to that trainer's next iteration; steps
-    of one trainer run in order, and the first waits for all trainers (a barrier task without time
-    or bytes).
+    A ring of W trainers has 2(W-1) steps per trainer. Step k of a trainer sends its chunk to step
+    k + 1 of the next trainer in the ring; the last step sends to that trainer's next iteration.
+    Steps of one trainer run in order. The first waits for all trainers (a barrier task without
+    time or bytes).
 
     Args:
         job: The job.
-        num_machines: Machines, and so graph stores.
-        ring_order: Trainers around the ring; by number if not given.
+        num_machines: Number of machines, which is the number of graph stores.
+        ring_order: Trainers in ring order; by index if not given.
     """
     num_trainers, num_samplers, num_servers = job.trainers, job.num_samplers, job.num_servers
     samplers = num_machines + np.arange(num_samplers)

@@ -1,4 +1,4 @@
-"""What was seen: every task execution and every flow, from a rehearsal or from a run."""
+"""Trace of a simulation or run: task executions and network flows."""
 
 from __future__ import annotations
 
@@ -25,10 +25,7 @@ class Executions:
 
 @dataclass(frozen=True)
 class Flows:
-    """Flows between machines, one row each, sorted by start.
-
-    Data that stays on a machine is not a flow.
-    """
+    """Flows between machines, one row each, sorted by start; excludes traffic within a machine."""
 
     src: np.ndarray
     dst: np.ndarray
@@ -40,7 +37,7 @@ class Flows:
 
 @dataclass(frozen=True)
 class NicUse:
-    """Throughput of every NIC over time: row i holds from `time_s[i]` to `time_s[i + 1]`."""
+    """Throughput per NIC over time: row i holds from `time_s[i]` to `time_s[i + 1]`."""
 
     time_s: np.ndarray
     in_bytes_per_s: np.ndarray
@@ -49,7 +46,7 @@ class NicUse:
 
 @dataclass(frozen=True)
 class Mark:
-    """Something that was decided while a run went on, such as to start a lost task again."""
+    """A decision logged during a run, such as restarting a lost task."""
 
     at_s: float
     text: str
@@ -57,7 +54,7 @@ class Mark:
 
 @dataclass(frozen=True, repr=False)
 class Trace:
-    """One rehearsal or run; a notebook draws it.
+    """Trace of one simulation or run; displayed as a Gantt chart in notebooks.
 
     Attributes:
         task_names: Name per task.
@@ -68,10 +65,9 @@ class Trace:
         nic_out_bytes_per_s: Outgoing bandwidth per machine.
         executions: Task executions.
         flows: Flows between machines.
-        nic_use: NIC throughput over time, where it was recorded.
-        local: What tasks gave each other on one machine, where it was recorded; its times say when
-            it was used.
-        marks: What was decided meanwhile.
+        nic_use: NIC throughput over time, if recorded.
+        local: Transfers within a machine, if recorded; their times are those of use.
+        marks: Logged decisions.
     """
 
     task_names: tuple[str, ...]
@@ -92,15 +88,15 @@ class Trace:
         return float(self.executions.end_s.max(initial=0.0))
 
     def gantt(self, first: int | None = None, last: int | None = None) -> Picture:
-        """Some iterations as a Gantt chart: HTML in a notebook, text in a shell.
+        """Draw iterations as a Gantt chart: HTML in a notebook, text in a terminal.
 
         Args:
-            first: Iteration to begin with; if neither is given, all of a short trace, else some
-                that are like most.
-            last: Iteration to end with.
+            first: First iteration; without `first` and `last`, all of a short trace, otherwise
+                some typical ones.
+            last: Last iteration.
 
         Raises:
-            SpecError: There are no such iterations.
+            SpecError: The trace has no such iterations.
 
         Example:
             >>> import headrace
@@ -145,12 +141,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class ClockOffset:
-    """What to add to another machine's times to get ours.
-
-    Attributes:
-        offset_s: To add.
-        uncertainty_s: The true offset is at most so far away: half of the fastest round trip.
-    """
+    """Seconds to add to remote times to get local times, and the maximum error."""
 
     offset_s: float
     uncertainty_s: float

@@ -1,7 +1,7 @@
-"""Quantities as people write them: `10Gbps`, `48GiB`, `20ms`.
+"""Quantities with units: `10Gbps`, `48GiB`, `20ms`.
 
-Inside headrace bandwidth is bytes per second, sizes are bytes, durations are seconds; all are
-floats. Plain numbers are taken to be in those units already.
+Internally bandwidth is in bytes per second, sizes in bytes and durations in seconds, all floats.
+Plain numbers are in these units.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DURATIONS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 36
 
 
 def quote(value: object) -> str:
-    """Name a value in a message: short, and never the whole of a nested one."""
+    """Format a value for a message: shortened, without the contents of containers."""
     if isinstance(value, list | tuple | dict | set):
         return {list: "a list", tuple: "a list", dict: "a mapping"}.get(type(value), "a set")
     if value is None:
@@ -55,46 +55,46 @@ def _parse(value: object, units: dict[str, float], what: str, example: str) -> f
 
 
 def parse_bytes(value: object) -> float:
-    """Read a size such as `48GiB`; returns bytes."""
+    """Parse a size such as `48GiB`; returns bytes."""
     return _parse(value, _SIZES, "size", "48GiB")
 
 
 def parse_bytes_per_s(value: object) -> float:
-    """Read a bandwidth such as `10Gbps` (bits) or `1.25GB/s` (bytes); returns bytes per second."""
+    """Parse a bandwidth such as `10Gbps` (bits) or `1.25GB/s` (bytes); returns bytes per second."""
     return _parse(value, _RATES, "bandwidth", "10Gbps")
 
 
 def parse_seconds(value: object) -> float:
-    """Read a duration such as `20ms`; returns seconds."""
+    """Parse a duration such as `20ms`; returns seconds."""
     return _parse(value, _DURATIONS, "duration", "20ms")
 
 
 def parse_amount(value: object) -> float:
-    """Read an amount of a named resource: a plain number, or a size such as `48GiB`."""
+    """Parse an amount of a named resource: a plain number, or a size such as `48GiB`."""
     return _parse(value, _SIZES, "resource amount", "8 or 48GiB")
 
 
 def _is_no_bool(value: object) -> object:
-    # Python counts a bool as an int, so `trainers: yes` would quietly be one trainer.
+    # bool is a subclass of int: without this check `trainers: yes` would mean 1 trainer.
     if isinstance(value, bool):
         raise SpecError(f"{value!r} is not a number", "write a number such as 4")
     return value
 
 
 def format_bytes(num_bytes: float) -> str:
-    """Write a size for people: `1.3 GB`."""
+    """Format a size: `1.3 GB`."""
     return _scaled(num_bytes, (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)), "B")
 
 
 def format_bytes_per_s(bytes_per_s: float) -> str:
-    """Write a bandwidth for people, in bits: `10 Gbps`."""
+    """Format a bandwidth in bits: `10 Gbps`."""
     return _scaled(
         bytes_per_s * 8, (("Tbps", 1e12), ("Gbps", 1e9), ("Mbps", 1e6), ("Kbps", 1e3)), "bps"
     )
 
 
 def format_seconds(seconds: float) -> str:
-    """Write a duration for people: `20 ms`."""
+    """Format a duration: `20 ms`."""
     if seconds >= 7200:
         return f"{_digits(seconds / 3600)} h"
     if seconds >= 120:
@@ -110,7 +110,7 @@ def _scaled(value: float, steps: tuple[tuple[str, float], ...], base: str) -> st
 
 
 def _digits(value: float) -> str:
-    # `g` turns to exponents where four digits no longer reach the point; whole numbers read better.
+    # `g` switches to exponents above four digits.
     return f"{value:,.0f}" if abs(value) >= 9999.5 else f"{value:.4g}"
 
 
@@ -125,10 +125,10 @@ def _json_schema(units: dict[str, float], example: str, *, zero: bool) -> dict[s
 
 
 SECONDS_SCHEMA = _json_schema(_DURATIONS, "20ms", zero=True)
-"""JSON schema of a duration as people write it."""
+"""JSON schema of a duration."""
 
 BYTES_PER_S_SCHEMA = _json_schema(_RATES, "10Gbps", zero=False)
-"""JSON schema of a bandwidth as people write it."""
+"""JSON schema of a bandwidth."""
 
 Bytes = Annotated[
     float,

@@ -1,4 +1,4 @@
-"""What is wrong with a value that people wrote, in a file or in Python, in words."""
+"""Conversion of pydantic validation errors to messages with remedies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.core.errors import SpecError
 from headrace.core.units import quote
 
 At = tuple[str | int, ...]
-"""A place in a value: keys and indices from its root."""
+"""Location in a value: keys and indices from its root."""
 
 _SHORT_FORMS = {"nic_in": "nic", "nic_out": "nic"}
 _OTHER_WORDS = {
@@ -30,14 +30,7 @@ _OTHER_WORDS = {
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong.
-
-    Attributes:
-        problem: What was found.
-        remedy: What to do about it.
-        at: Where.
-        is_missing: Whether something should be there and is not.
-    """
+    """One validation problem at a location; `is_missing` marks a missing required key."""
 
     problem: str
     remedy: str
@@ -46,13 +39,7 @@ class Problem:
 
 
 def problems_of(error: ValidationError, model: type[BaseModel], data: object) -> list[Problem]:
-    """Everything that is wrong, each once.
-
-    Args:
-        error: As pydantic says it.
-        model: What the value should be.
-        data: The value as it was written.
-    """
+    """Return all distinct problems of `data`, which should be a `model`."""
     schema = model.model_json_schema()
     details = [detail for detail in error.errors(include_url=False) if _is_own(detail)]
     problems = [_explain(detail, data, schema) for detail in details]
@@ -60,15 +47,15 @@ def problems_of(error: ValidationError, model: type[BaseModel], data: object) ->
 
 
 def spec_error(error: ValidationError, model: type[BaseModel], data: object) -> SpecError:
-    """What is wrong with a value that was made in Python, in one line."""
-    # A missing key is often a misspelt one: what is there and wrong comes first.
+    """Convert the first problem of a value constructed in Python to a one-line error."""
+    # A missing key is often a misspelt one, so report present but invalid values first.
     first = min(problems_of(error, model, data), key=lambda each: each.is_missing)
     place = f"{format_place(first.at)}: " if first.at else ""
     return SpecError(f"{model.__name__}: {place}{first.problem}", first.remedy, first.at)
 
 
 def format_place(at: At) -> str:
-    """Write a place for people: `machines[0].nic`."""
+    """Format a location: `machines[0].nic`."""
     text = ""
     for step in at:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else str(step)
@@ -76,7 +63,7 @@ def format_place(at: At) -> str:
 
 
 def as_written(data: object, at: At) -> At:
-    """The place as it is written, where a short form stands for several fields."""
+    """Map a location to the key as written, where a short form sets several fields."""
     if at and at[-1] in _SHORT_FORMS and not _has(data, at):
         short = (*at[:-1], _SHORT_FORMS[str(at[-1])])
         return short if _has(data, short) else at
@@ -93,7 +80,7 @@ def _has(data: Any, at: At) -> bool:
 
 
 def _is_own(detail: ErrorDetails) -> bool:
-    """Whether something is wrong in itself: a list whose entries are wrong also counts as empty."""
+    """Exclude secondary errors: a list with invalid entries is also reported as too short."""
     return detail["type"] != "too_short" or not detail["input"]
 
 
@@ -141,11 +128,11 @@ def _explain_unknown(at: At, schema: dict[str, Any]) -> tuple[str, str]:
     if guess not in known:
         guess = _closest(key, known)
     remedy = f"did you mean `{guess}`?" if guess else f"remove it; known keys: {', '.join(known)}"
-    return "there is no such key", remedy
+    return "unknown key", remedy
 
 
 def _explain_wrong(kind: str, value: object, detail: ErrorDetails, at: At) -> tuple[str, str]:
-    problem = f"{quote(value)} is not what belongs here"
+    problem = f"{quote(value)} is not valid here"
     if kind in ("enum", "literal_error"):
         choices = re.findall(r"'([^']*)'", str(detail.get("ctx", {}).get("expected", "")))
         guess = _closest(str(value), choices)
@@ -164,26 +151,26 @@ def _explain_wrong(kind: str, value: object, detail: ErrorDetails, at: At) -> tu
         return f"{quote(value)} is not text", text
     if kind in ("tuple_type", "list_type"):
         return (
-            f"a list belongs here, not {quote(value)}",
+            f"expected a list, found {quote(value)}",
             "write one `- ` line per entry, or [a, b, c]",
         )
     if kind in ("mapping_type", "dict_type", "model_type", "model_attributes_type"):
         remedy = "write `key: value` lines below it, or remove it"
         if len(at) == 2 and at[0] == "task_times":
             remedy = f"name the machine class, as in `{at[1]}: {{default: 20ms}}`"
-        return f"a mapping belongs here, not {quote(value)}", remedy
+        return f"expected a mapping, found {quote(value)}", remedy
     return problem, detail["msg"].replace("Input should", "it should")
 
 
 def _closest(word: str, known: list[str]) -> str | None:
-    """The known word that was probably meant."""
+    """Closest known word, if any is similar."""
     by_lower = {each.lower(): each for each in known}
     likely = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[likely[0]] if likely else None
 
 
 def schema_at(schema: Mapping[str, Any], at: At) -> dict[str, Any]:
-    """The part of a schema that a place must follow; empty if there is none."""
+    """Subschema at a location; empty if there is none."""
     part: dict[str, Any] = _resolve(schema, schema)
     for step in at:
         found: object = None

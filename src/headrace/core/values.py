@@ -1,4 +1,4 @@
-"""The base of all values: frozen, strict about unknown keys, versioned where they are files."""
+"""Base classes of all values: frozen, rejecting unknown keys, checksummed where stored."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from headrace.core.validation_errors import spec_error
 
 
 class Value(BaseModel):
-    """A frozen value; a stage that changes something returns a new one.
+    """A frozen value.
 
-    Mappings inside are typed `Mapping`, so the type checker rejects a write; nothing guards them at
+    Nested mappings are typed `Mapping`, so type checkers reject writes; they are not protected at
     run time.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def fingerprint(self) -> str:
-        """Sixteen hex digits that differ when any field differs; equal values have equal ones."""
-        # Sorted keys: the order in which a file lists a mapping does not make another value.
+        """Sixteen hex digits of a hash over all fields; equal values have equal fingerprints."""
+        # Keys are sorted because the order of a mapping is not part of the value.
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copy with some fields changed, unchecked; nothing derived from the old ones stays."""
+        """Copy with some fields changed, without validation; drops cached properties."""
         copied = super().model_copy(update=update, deep=deep)
         for name in copied.__dict__.keys() - type(self).model_fields.keys():
             del copied.__dict__[name]
@@ -44,7 +44,7 @@ class Value(BaseModel):
 
 
 class Spec(Value):
-    """A value that people write, in a file or in Python; a mistake is a `SpecError` of one line."""
+    """A value written by users, in a file or in Python; invalid input raises `SpecError`."""
 
     def __init__(self, /, **data: Any) -> None:
         try:
@@ -52,7 +52,7 @@ class Spec(Value):
         except ValidationError as error:
             raise spec_error(error, type(self), data) from None
 
-    # Else pydantic would call it for values within values too, which lose their place then.
+    # Otherwise pydantic calls __init__ for nested values too, and error locations get lost.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
 
@@ -60,10 +60,10 @@ KEY = "checksum"
 
 
 class CheckedFile(Value):
-    """A value that is written to a file with its checksum."""
+    """A value that is stored with a checksum."""
 
     def to_text(self, indent: int | None = None) -> str:
-        """JSON with a checksum."""
+        """Serialize to JSON with a checksum."""
         document = self.model_dump(mode="json")
         return json.dumps({**document, KEY: _checksum(document)}, indent=indent, ensure_ascii=False)
 
@@ -76,8 +76,8 @@ class CheckedFile(Value):
         made = handler(document)
         if data[KEY] != _checksum(document):
             raise SpecError(
-                "it was changed after it was written",
-                f"make it again, or remove its {KEY} if you changed it on purpose",
+                "the file was changed after it was written",
+                f"create it again, or remove its {KEY} if the change was intended",
             )
         return made
 

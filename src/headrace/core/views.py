@@ -1,8 +1,7 @@
-"""How values show themselves, where only floors above can say how.
+"""Registry of display functions for values.
 
-A plan explains itself and a trace draws itself, but planning and drawing are done upstairs. Whoever
-wires the floors provides the functions by name: `headrace/__init__.py`, which loads each when it is
-first asked for.
+Plans and traces display themselves with functions of higher layers, which `core` must not import.
+`headrace/__init__.py` registers them by name and imports their modules on first use.
 """
 
 from __future__ import annotations
@@ -20,26 +19,26 @@ _VIEWS: dict[str, View] = {}
 
 
 class Picture(Protocol):
-    """Something to look at: a notebook shows its HTML, a shell its text."""
+    """A chart: HTML in a notebook, text in a terminal."""
 
     def text(self, width: int = 100) -> str:
-        """As lines of letters, which are so long."""
+        """Render as text with lines of at most `width` characters."""
         ...
 
     def show(self) -> Path | None:
-        """Show it below a notebook's cell, else in a browser.
+        """Show below the notebook cell, or in a browser.
 
         Returns:
-            The file that the browser was given; none in a notebook.
+            The file opened in the browser; None in a notebook.
         """
         ...
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write it to a file, whose name says how: `.html`, `.txt` or `.png`.
+        """Write to a file; the suffix selects the format: `.html`, `.txt` or `.png`.
 
         Raises:
-            SpecError: It cannot be written, or not like this.
-            MissingExtraError: Pictures need a package that is not installed.
+            SpecError: The file cannot be written, or the suffix is unknown.
+            MissingExtraError: `.png` needs a package that is not installed.
         """
         ...
 
@@ -47,10 +46,10 @@ class Picture(Protocol):
 
 
 def provide(views: Mapping[str, View]) -> None:
-    """Name the functions that show values."""
+    """Register display functions by name."""
     _VIEWS.update(views)
 
 
 def view(name: str) -> View:
-    """The function of that name."""
+    """Return the registered function."""
     return _VIEWS[name]

@@ -1,4 +1,4 @@
-"""Estimates: what a placement and a seed mix cost in bytes and seconds."""
+"""Estimated bytes and seconds of a placement and a seed mix."""
 
 from headrace.costs.estimates import (
     edge_volumes,

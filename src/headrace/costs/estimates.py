@@ -1,4 +1,4 @@
-"""Mean volumes per edge, mean times per task and loads per NIC of one iteration."""
+"""Mean volume per edge, mean time per task and load per NIC of one iteration."""
 
 from __future__ import annotations
 
@@ -12,13 +12,9 @@ from headrace.core.tasks import ROLES, EdgeKind, TaskGraph
 
 
 def edge_volumes(graph: TaskGraph, job: Job, profile: Profile, seeds: np.ndarray) -> np.ndarray:
-    """Mean bytes per iteration on every edge, as if all tasks were on different machines.
+    """Mean bytes per iteration and edge, as if all tasks were on different machines.
 
-    Args:
-        graph: The job's task graph.
-        job: The job.
-        profile: Bytes per seed.
-        seeds: Seeds per iteration, shape (num_samplers, num_parts).
+    `seeds` are seeds per iteration, shape (num_samplers, num_parts).
     """
     volumes = np.zeros(graph.num_edges)
     per_store = seeds @ profile.store_traffic.bytes_per_seed_matrix(graph.num_machines)
@@ -32,12 +28,12 @@ def edge_volumes(graph: TaskGraph, job: Job, profile: Profile, seeds: np.ndarray
 
 
 def ring_chunk_bytes(job: Job) -> float:
-    """Bytes a trainer sends in one step of the ring: the model has one chunk per trainer."""
+    """Bytes a trainer sends per ring step; the model has one chunk per trainer."""
     return job.model_bytes / job.trainers
 
 
 def task_machines(graph: TaskGraph, placement: Placement) -> np.ndarray:
-    """Machine index per task; ring steps run where their trainer runs (eq. 4)."""
+    """Machine index per task; ring steps run on their trainer's machine (eq. 4)."""
     machines = np.concatenate(
         [
             np.arange(graph.num_machines),
@@ -58,10 +54,10 @@ def task_times(
     machines: np.ndarray,
     seeds: np.ndarray,
 ) -> np.ndarray:
-    """Mean seconds per task and iteration on the machine it is placed on.
+    """Mean seconds per task and iteration on its machine.
 
-    Sampler and trainer times are proportional to their seeds; store and server times do not depend
-    on who asks. The ring's barrier takes no time.
+    Sampler and trainer times are proportional to their seeds; store and server times are constant.
+    The ring's barrier takes no time.
     """
     kinds = [machine.kind for machine in cluster.hosts]
     cache = {
@@ -85,11 +81,7 @@ def task_times(
 def nic_loads(
     graph: TaskGraph, volumes: np.ndarray, machines: np.ndarray, cluster: Cluster
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds per iteration that every NIC is busy at full rate.
-
-    Returns:
-        Incoming and outgoing loads, one figure per machine each.
-    """
+    """Seconds per iteration that each NIC receives and sends at full rate, per machine."""
     src, dst = machines[graph.src], machines[graph.dst]
     remote = src != dst
     num = cluster.num_machines
@@ -101,6 +93,6 @@ def nic_loads(
 def nic_load_s(
     graph: TaskGraph, volumes: np.ndarray, machines: np.ndarray, cluster: Cluster
 ) -> float:
-    """The largest NIC load: no schedule is faster per iteration than this."""
+    """Largest NIC load, a lower bound of the time per iteration."""
     load_in, load_out = nic_loads(graph, volumes, machines, cluster)
     return float(max(load_in.max(), load_out.max()))

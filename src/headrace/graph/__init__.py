@@ -1,1 +1,1 @@
-"""Graphs on disk: from any source to memory-mapped parts."""
+"""Conversion of input graphs to memory-mapped partitions, and access to them."""

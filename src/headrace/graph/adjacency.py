@@ -1,4 +1,4 @@
-"""Who is whose neighbour, as flat arrays that may lie in memory or in mapped files."""
+"""Compressed adjacency arrays, in memory or memory-mapped."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Csc:
     Attributes:
         indptr: `int64`; the in-edges of destination `v` are `indptr[v]` to `indptr[v + 1]`.
         indices: `int32` or `int64`; sources, ascending for each destination.
-        edge_ids: Row numbers in the edge table, ascending among parallel edges; or none if the
-            table keeps no ids.
+        edge_ids: Row numbers in the edge table, ascending among parallel edges; `None` if the
+            table does not keep ids.
     """
 
     indptr: np.ndarray
@@ -25,16 +25,15 @@ class Csc:
 
 @dataclass(frozen=True)
 class Adjacency:
-    """All types as one undirected graph, which is what partitioners see.
+    """All types combined into one undirected graph, the input of partitioners.
 
-    Node types follow each other: node `i` of type `t` is `offsets[t] + i`. Every pair of neighbours
-    appears from both sides, once each; there are no loops.
+    Node ids of all types are concatenated: node `i` of type `t` is `offsets[t] + i`. Each pair of
+    neighbours is stored in both directions, once each; there are no self-loops.
 
     Attributes:
         indptr: `int64`.
         indices: `int32` or `int64`; ascending for each node.
-        weights: `int32`; how many edges a pair stands for; or none if it is always one, or if both
-            directions of every edge are there and each counts for one.
+        weights: `int32`; number of edges that each arc represents; `None` if all are equal.
     """
 
     indptr: np.ndarray
@@ -43,10 +42,10 @@ class Adjacency:
 
     @property
     def num_nodes(self) -> int:
-        """How many nodes."""
+        """Number of nodes."""
         return len(self.indptr) - 1
 
     @property
     def num_arcs(self) -> int:
-        """Pairs of neighbours, counted from both sides."""
+        """Number of arcs; each pair of neighbours counts twice."""
         return len(self.indices)

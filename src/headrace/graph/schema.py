@@ -1,7 +1,7 @@
-"""What a graph is before it is partitioned: tables of nodes and edges, read in chunks.
+"""Input graphs: node and edge tables that are read in chunks.
 
-A source holds no data. Whatever is large is read when it is needed, in order, as often as needed,
-so that a graph may be larger than memory.
+A source holds no data. Large columns are read on demand, in order and repeatedly, so a graph may
+be larger than memory.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ SPLITS = ("train", "val", "test")
 
 @dataclass(frozen=True)
 class Column:
-    """A value per node or per edge.
+    """One value per node or per edge.
 
     Attributes:
-        name: As in PyG: `x`, `y`, `edge_weight`, `time`.
-        dtype: What `read` returns.
-        shape: Of one row; `()` for a number per row.
-        read: Rows `start` to `stop`, as an array that the caller does not change.
+        name: PyG's name: `x`, `y`, `edge_weight`, `time`.
+        dtype: Dtype of the array that `read` returns.
+        shape: Shape of one row; `()` for a scalar.
+        read: Returns rows `start` to `stop` as an array that the caller must not modify.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Column:
 
     @classmethod
     def of(cls, name: str, values: np.ndarray) -> Column:
-        """A column that is an array already."""
+        """Create a column from an array."""
         return cls(name, values.dtype, values.shape[1:], lambda start, stop: values[start:stop])
 
 
@@ -45,9 +45,9 @@ class NodeTable:
     """All nodes of one type; original ids are row numbers.
 
     Attributes:
-        name: The node type.
-        num_nodes: How many rows.
-        columns: Features, labels and what else there is per node.
+        name: Node type.
+        num_nodes: Number of rows.
+        columns: Features, labels and other values per node.
         splits: Sorted original ids of the `train`, `val` and `test` nodes; any may be missing.
     """
 
@@ -62,13 +62,13 @@ class EdgeTable:
     """All edges of one type; original ids are row numbers.
 
     Attributes:
-        edge_type: The node types at both ends and the relation.
-        num_edges: How many rows.
-        chunks: Starts over and gives all rows as pairs of arrays: original ids of the sources and
-            of the destinations, in the order of rows.
+        edge_type: Source node type, relation, destination node type.
+        num_edges: Number of rows.
+        chunks: Iterates over all rows from the start, in order, as pairs of arrays: original ids of
+            sources and destinations.
         columns: Weights, times and features per edge.
-        keep_ids: Whether edges have an identity worth keeping. Generated ones have none, which
-            saves as much disk as their topology takes.
+        keep_ids: Whether to store edge ids. Generated graphs do not, which halves the disk space of
+            their topology.
     """
 
     edge_type: EdgeType
@@ -80,11 +80,11 @@ class EdgeTable:
 
 @dataclass(frozen=True)
 class LinkTable:
-    """Edges that are not part of the graph, but asked for: the test set of a link prediction.
+    """Held-out edges for link prediction; they are not part of the graph's topology.
 
     Attributes:
         split: `train`, `val` or `test`.
-        edge_type: Of all links of this table.
+        edge_type: Edge type of all links of this table.
         src: Original ids.
         dst: Original ids.
     """
@@ -100,11 +100,11 @@ class GraphSource:
     """A graph with all its tables.
 
     Attributes:
-        name: What to call it; ends up in the manifest.
-        nodes: One table per node type. A homogeneous graph has one, called `node`.
+        name: Name of the graph, stored in the manifest.
+        nodes: One table per node type. A homogeneous graph has one, named `node`.
         edges: One table per edge type. A homogeneous graph has one: `("node", "to", "node")`.
         links: Held-out links, if any.
-        note: What was made up, such as splits where the source has none.
+        note: Describes generated data, such as splits that the source does not define.
     """
 
     name: str
@@ -115,16 +115,16 @@ class GraphSource:
 
     @property
     def num_nodes(self) -> int:
-        """Nodes of all types."""
+        """Number of nodes of all types."""
         return sum(table.num_nodes for table in self.nodes)
 
     @property
     def num_edges(self) -> int:
-        """Edges of all types."""
+        """Number of edges of all types."""
         return sum(table.num_edges for table in self.edges)
 
     def node_offsets(self) -> np.ndarray:
-        """Where the nodes of each type begin when all types are counted in one row; one more."""
+        """First global id of each node type, followed by the total number of nodes."""
         return np.cumsum([0, *(table.num_nodes for table in self.nodes)]).astype(np.int64)
 
     def type_index(self, name: str) -> int:
@@ -133,29 +133,29 @@ class GraphSource:
 
 
 class Watcher(Protocol):
-    """Is told when a stage begins and how much of it is done."""
+    """Receives progress updates."""
 
     def begin(self, stage: str, total: int | None = None) -> None:
-        """A stage begins; `total` is what `advance` will add up to, if that is known."""
+        """Start a stage; `total` is the sum of the following `advance` calls, if known."""
         ...
 
     def advance(self, amount: int) -> None:
-        """Some more of the stage is done."""
+        """Report progress within the current stage."""
         ...
 
 
 class Nobody:
-    """Does not want to know."""
+    """Discards progress updates."""
 
     def begin(self, stage: str, total: int | None = None) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
     def advance(self, amount: int) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
 
 def watched(source: GraphSource, watcher: Watcher) -> GraphSource:
-    """The same source, telling the watcher of every row of edges and nodes that is read."""
+    """Return the same source, which reports every row it reads to the watcher."""
     return replace(
         source,
         nodes=tuple(

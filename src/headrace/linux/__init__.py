@@ -1,1 +1,1 @@
-"""What only Linux has: heaps, network cards, queues."""
+"""Linux-specific functions: memory allocator, network interfaces, bandwidth classes."""

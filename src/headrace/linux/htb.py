@@ -1,8 +1,8 @@
-"""Bandwidth classes of a network interface: the kernel's HTB, told what to do through pyroute2.
+"""Bandwidth classes (HTB) of a network interface, set through pyroute2.
 
-All trees look alike. The root queue `ROOT` has one class `TRUNK` with the rate of the network card;
-below it is the class `DEFAULT` for whatever no filter sends elsewhere, and room for others with
-handles from `FIRST_FREE` to `LAST_FREE`. What leaves the interface is limited, never what arrives.
+All trees have the same shape. The root qdisc `ROOT` has one class `TRUNK` with the rate of the NIC.
+Below it are the class `DEFAULT` for packets that no filter matches, and classes with handles from
+`FIRST_FREE` to `LAST_FREE`. Only outgoing traffic is limited.
 """
 
 from __future__ import annotations
@@ -16,34 +16,33 @@ from typing import Any, Protocol
 from headrace.core.errors import MissingExtraError
 
 ROOT = 0x10000
-"""Handle of the root queue: 1:0 in the words of `tc`."""
+"""Handle of the root qdisc: 1:0 in `tc`."""
 
 TRUNK = 0x10001
-"""Class 1:1, which has the rate of the network card."""
+"""Class 1:1, with the rate of the NIC."""
 
 DEFAULT = 0x10002
-"""Class 1:2 below the trunk: where packets go that no filter has sent elsewhere."""
+"""Class 1:2 below the trunk, for packets that no filter matches."""
 
 FIRST_FREE, LAST_FREE = 0x10010, 0x17FFF
 """Handles for further classes below the trunk."""
 
 QUANTUM_BYTES = 60_000
-"""What a class may send before the next has its turn, if both want more than their rates. Always
-given: the kernel would derive it from the rate, and complain about what it finds."""
+"""Bytes a class sends per turn when borrowing. Always set: the kernel's default depends on the rate
+and causes warnings."""
 
 DATA_SHARE = 1448 / 1514
-"""Of a full Ethernet packet: what TCP carries of data. The kernel counts packets; rates here are of
-data, as in a cluster file."""
+"""TCP payload of a full Ethernet packet. The kernel counts packets; rates here are of payload."""
 
-_NO_CLASS = 0xFFFFFFFF  # what the kernel says of the trunk's parent
-_MIN_BURST_BYTES = 65_536  # the largest packet that a socket hands down
-_BURST_S = 0.002  # a timer comes late on a machine with much to do; the burst makes up for it
+_NO_CLASS = 0xFFFFFFFF  # the kernel's value for the trunk's parent
+_MIN_BURST_BYTES = 65_536  # the largest packet of a socket
+_BURST_S = 0.002  # compensates late timers on a loaded machine
 _MIN_QUEUE_BYTES = 131_072
 _QUEUE_S = 0.04
 
 
 class Route(Protocol):
-    """What is used of pyroute2's `IPRoute`."""
+    """The used methods of pyroute2's `IPRoute`."""
 
     def tc(
         self,
@@ -53,24 +52,24 @@ class Route(Protocol):
         handle: int | None = None,
         **options: Any,
     ) -> Any:
-        """Change queues, classes or filters."""
+        """Change qdiscs, classes or filters."""
 
     def link_lookup(self, *, ifname: str) -> list[int]:
-        """Numbers of the interfaces with that name."""
+        """Indices of the interfaces with that name."""
 
 
 @dataclass(frozen=True)
 class HtbClass:
-    """A class of packets that share bandwidth.
+    """A bandwidth class.
 
     Attributes:
-        handle: Number of the class.
+        handle: Handle of the class.
         parent: The class it borrows from; `ROOT` for the trunk.
-        rate_bytes_per_s: What it has for sure, as long as the rates below a parent sum up to the
-            parent's at most.
-        ceil_bytes_per_s: What it gets at most, if others leave it.
-        prio: Smaller ones are first to borrow.
-        quantum_bytes: Classes that borrow do so in proportion to this.
+        rate_bytes_per_s: Guaranteed rate, if the rates below a parent sum up to at most the
+            parent's.
+        ceil_bytes_per_s: Maximum rate, when borrowing.
+        prio: Classes with smaller values borrow first.
+        quantum_bytes: Borrowing classes share in proportion to this.
     """
 
     handle: int
@@ -82,38 +81,35 @@ class HtbClass:
 
 
 def plain_tree(nic_bytes_per_s: float) -> tuple[HtbClass, HtbClass]:
-    """The card's rate for all packets alike."""
+    """A tree with the NIC's rate for all packets."""
     rate = nic_bytes_per_s
     return HtbClass(TRUNK, ROOT, rate, rate), HtbClass(DEFAULT, TRUNK, rate, rate)
 
 
 def to_kernel(bytes_per_s: float) -> int:
-    """A rate as the kernel counts it."""
+    """Convert a payload rate to a packet rate."""
     return max(1, round(bytes_per_s / DATA_SHARE))
 
 
 def from_kernel(bytes_per_s: float) -> float:
-    """A rate of data."""
+    """Convert a packet rate to a payload rate."""
     return bytes_per_s * DATA_SHARE
 
 
 def burst_bytes(rate_bytes_per_s: float) -> int:
-    """What may be sent at once after a pause."""
+    """Bytes that may be sent at once after a pause."""
     return max(_MIN_BURST_BYTES, int(rate_bytes_per_s * _BURST_S))
 
 
 def queue_bytes(rate_bytes_per_s: float) -> int:
-    """What may wait at that rate: more is dropped, and bulk flows do not make others wait long."""
+    """Queue limit at a rate; more is dropped, which bounds the queueing delay."""
     return max(_MIN_QUEUE_BYTES, int(rate_bytes_per_s * _QUEUE_S))
 
 
 def apply(route: Route, index: int, classes: Iterable[HtbClass]) -> None:
-    """Give an interface a tree of classes, instead of whatever it has. Waiting packets are lost.
+    """Replace an interface's qdisc by a tree of classes. Queued packets are lost.
 
-    Args:
-        route: Of the namespace that the interface is in.
-        index: Number of the interface.
-        classes: Parents before children, `TRUNK` and `DEFAULT` among them.
+    `classes` has parents before children and includes `TRUNK` and `DEFAULT`.
     """
     clear(route, index)
     route.tc("add", "htb", index, ROOT, default=DEFAULT & 0xFFFF)
@@ -122,33 +118,33 @@ def apply(route: Route, index: int, classes: Iterable[HtbClass]) -> None:
 
 
 def add(route: Route, index: int, new: HtbClass) -> None:
-    """Add a class; if it is not the trunk, with a queue of its own."""
-    _tell(route, "add-class", index, new)
+    """Add a class and, unless it is the trunk, its queue."""
+    _set_class(route, "add-class", index, new)
     if new.handle != TRUNK:
         _add_queue(route, index, new)
 
 
 def change(route: Route, index: int, changed: HtbClass) -> None:
-    """Change the rates of a class, while packets flow.
+    """Change the rates of a class while traffic flows.
 
-    A new `prio` does not take effect as long as packets wait: change rates instead.
+    A new `prio` has no effect while packets are queued: change rates instead.
     """
-    _tell(route, "change-class", index, changed)
+    _set_class(route, "change-class", index, changed)
 
 
 def remove(route: Route, index: int, handle: int) -> None:
-    """Remove a class and its queue; filters that send packets there must be gone."""
+    """Remove a class and its queue; its filters must have been removed before."""
     route.tc("del-class", "htb", index, handle)
 
 
 def clear(route: Route, index: int) -> None:
-    """Take the whole tree away, with its filters; fine if there is none."""
+    """Remove the whole tree with its filters, if there is one."""
     with suppress(_netlink_error()):
         route.tc("del", index=index, handle=0, root=True)
 
 
 def is_shaped(route: Route, index: int) -> bool:
-    """Whether an interface has a tree of this module, or one with the same root."""
+    """Whether an interface has an HTB root qdisc with handle `ROOT`."""
     return any(
         each["handle"] == ROOT and each.get_attr("TCA_KIND") == "htb"
         for each in route.tc("dump", index=index)
@@ -157,18 +153,16 @@ def is_shaped(route: Route, index: int) -> bool:
 
 
 def classes_of(route: Route, index: int) -> tuple[HtbClass, ...]:
-    """All classes that an interface has now, parents before children."""
+    """All classes of an interface, parents before children."""
     found = [_read(each) for each in route.tc("get-class", index=index) if each["index"] == index]
     return tuple(sorted(found, key=lambda each: (each.parent != ROOT, each.handle)))
 
 
 def scale(route: Route, index: int, nic_bytes_per_s: float) -> None:
-    """Change the trunk's rate while packets flow, and all others in proportion.
+    """Change the trunk's rate while traffic flows, and all others in proportion.
 
-    A class has its rate even if its parent has less, so that the trunk alone would limit nobody.
-
-    Raises:
-        LookupError: The interface has no such tree.
+    A class keeps its rate even if its parent has less, so changing the trunk alone has no effect.
+    Raises `LookupError` if the interface has no such tree.
     """
     classes = classes_of(route, index)
     if not classes or classes[0].handle != TRUNK:
@@ -178,16 +172,12 @@ def scale(route: Route, index: int, nic_bytes_per_s: float) -> None:
         rate, ceil = each.rate_bytes_per_s * factor, each.ceil_bytes_per_s * factor
         change(route, index, replace(each, rate_bytes_per_s=rate, ceil_bytes_per_s=ceil))
         if each.handle != TRUNK:
-            with suppress(_netlink_error()):  # queues that measure time have no size to change
-                _tell_queue(route, "change", index, each.handle, ceil)
+            with suppress(_netlink_error()):  # fq_codel queues have no size to change
+                _set_queue(route, "change", index, each.handle, ceil)
 
 
 def number_of(route: Route, interface: str) -> int:
-    """Number of an interface.
-
-    Raises:
-        LookupError: There is none of that name.
-    """
+    """Index of an interface; raises `LookupError` if there is none of that name."""
     found = route.link_lookup(ifname=interface)
     if not found:
         raise LookupError(interface)
@@ -196,13 +186,13 @@ def number_of(route: Route, interface: str) -> int:
 
 @contextmanager
 def open_route(namespace: str | None = None) -> Iterator[Any]:
-    """Speak to the kernel about a network namespace; about this process' one if none is named.
+    """Open a netlink socket in a network namespace, by default that of this process.
 
-    What it yields is for the thread that has opened it.
+    Use it only in the thread that opened it.
 
     Raises:
         MissingExtraError: pyroute2 is not installed.
-        OSError: There is no such namespace, or it may not be entered.
+        OSError: The namespace does not exist or cannot be entered.
     """
     check_pyroute2()
     from pyroute2 import IPRoute
@@ -215,9 +205,9 @@ def open_route(namespace: str | None = None) -> Iterator[Any]:
 
 @contextmanager
 def _inside(namespace: str) -> Iterator[None]:
-    """Let this thread be in another network.
+    """Switch this thread to another network namespace.
 
-    pyroute2 would fork to do so, which a process with threads should not.
+    pyroute2 would fork to do so, which is unsafe in a process with threads.
     """
     from pyroute2.netns import setns
 
@@ -233,16 +223,12 @@ def _inside(namespace: str) -> Iterator[None]:
 
 
 def check_pyroute2() -> None:
-    """Refuse early without pyroute2.
-
-    Raises:
-        MissingExtraError: It is not installed.
-    """
+    """Raise `MissingExtraError` if pyroute2 is not installed."""
     from importlib.util import find_spec
 
     if find_spec("pyroute2") is None:
         raise MissingExtraError(
-            "bandwidth is limited through pyroute2, which is not installed",
+            "pyroute2, which sets bandwidth limits, is not installed",
             "pip install 'headrace[shape]'",
         )
 
@@ -267,35 +253,35 @@ def _read(message: Any) -> HtbClass:
     )
 
 
-def _tell(route: Route, command: str, index: int, told: HtbClass) -> None:
-    rate, ceil = to_kernel(told.rate_bytes_per_s), to_kernel(told.ceil_bytes_per_s)
+def _set_class(route: Route, command: str, index: int, new: HtbClass) -> None:
+    rate, ceil = to_kernel(new.rate_bytes_per_s), to_kernel(new.ceil_bytes_per_s)
     route.tc(
         command,
         "htb",
         index,
-        told.handle,
-        parent=told.parent,
+        new.handle,
+        parent=new.parent,
         rate=rate,
         ceil=ceil,
-        prio=told.prio,
-        quantum=told.quantum_bytes,
+        prio=new.prio,
+        quantum=new.quantum_bytes,
         burst=burst_bytes(rate),
         cburst=burst_bytes(ceil),
     )
 
 
 def _add_queue(route: Route, index: int, owner: HtbClass) -> None:
-    """Queue fairly where the kernel can, else in order; what is too much is dropped."""
+    """Add an fq_codel queue, or a bfifo queue if the kernel lacks fq_codel."""
     try:
         route.tc("add", "fq_codel", index, _queue_of(owner.handle), parent=owner.handle)
     except _netlink_error():
-        _tell_queue(route, "add", index, owner.handle, owner.ceil_bytes_per_s)
+        _set_queue(route, "add", index, owner.handle, owner.ceil_bytes_per_s)
 
 
-def _tell_queue(route: Route, command: str, index: int, owner: int, ceil: float) -> None:
+def _set_queue(route: Route, command: str, index: int, owner: int, ceil: float) -> None:
     from pyroute2.netlink.rtnl.tcmsg import plugins
 
-    # Its options are those of pfifo, but pyroute2 knows only that one.
+    # bfifo has the options of pfifo, but pyroute2 supports only the latter.
     plugins.setdefault("bfifo", plugins["pfifo"])
     route.tc(command, "bfifo", index, _queue_of(owner), parent=owner, limit=queue_bytes(ceil))
 

@@ -1,7 +1,7 @@
-"""What is asked of the kernel many times a second, without a library in between.
+"""Fast netlink requests for traffic classes and TCP connections, without pyroute2.
 
-pyroute2 takes more than a millisecond to change a class or to read its counters, bare netlink
-messages take some microseconds. Everything that happens once goes through `linux/htb.py`.
+pyroute2 takes more than a millisecond to change a class or to read its counters; a bare netlink
+message takes some microseconds. One-time operations use `linux/htb.py`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _MOST_32 = 0xFFFFFFFF
 _HEADER = struct.Struct("=IHHII")
 _CLASS = struct.Struct("=BxxxiIII")
 _ATTRIBUTE = struct.Struct("=HH")
-_COUNTERS = struct.Struct("=Q20xII")  # bytes, packets waiting, bytes waiting; of `struct tc_stats`
+_COUNTERS = struct.Struct("=Q20xII")  # `struct tc_stats`: bytes, queued packets, queued bytes
 # `struct tc_htb_opt`: two rates, two bursts in ticks, quantum, level, prio.
 _HTB = struct.Struct("=xBHhHI xBHhHI IIIII".replace(" ", ""))
 _LONG = struct.Struct("=HHQ")
 _SOCKET_REQUEST = struct.Struct("=BBBxI48x")
-# Of `struct inet_diag_msg`: ports, addresses, and at its end the socket's inode.
+# `struct inet_diag_msg`: ports, addresses, and at its end the socket's inode.
 _SOCKET = struct.Struct("!4xHH16s16s")
 _INODE_AT = 68
 _READ_BYTES = 1 << 18
@@ -43,12 +43,7 @@ _MAPPED = b"\0" * 10 + b"\xff\xff"
 
 @dataclass(frozen=True)
 class Counters:
-    """Of a class.
-
-    Attributes:
-        sent_bytes: Since it exists, with headers.
-        waiting_bytes: In its queue.
-    """
+    """Counters of a class: bytes sent since its creation, with headers, and bytes queued."""
 
     sent_bytes: int
     waiting_bytes: int
@@ -56,7 +51,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class Connection:
-    """An established TCP connection of this machine with another."""
+    """An established TCP connection with another machine."""
 
     local: tuple[str, int]
     peer: tuple[str, int]
@@ -64,11 +59,7 @@ class Connection:
 
 
 class Netlink:
-    """A netlink socket for requests whose answers are read at once.
-
-    Args:
-        protocol: Of netlink.
-    """
+    """A netlink socket for synchronous requests."""
 
     def __init__(self, protocol: int) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol)
@@ -83,11 +74,11 @@ class Netlink:
         self.close()
 
     def close(self) -> None:
-        """Give it back."""
+        """Close the socket."""
         self._socket.close()
 
     def dump(self, kind: int, body: bytes) -> Iterator[tuple[bytes, int, int]]:
-        """Ask for a list; a buffer, and where each item's body begins and ends in it."""
+        """Request a list; yields a buffer, and begin and end of each item's body in it."""
         self._number += 1
         size = _HEADER.size + len(body)
         self._socket.send(_HEADER.pack(size, kind, _REQUEST | _DUMP, self._number, 0) + body)
@@ -103,12 +94,12 @@ class Netlink:
                         return
                     if answer == _ERROR:
                         (code,) = struct.unpack_from("=i", data, at + _HEADER.size)
-                        raise OSError(-code, "the kernel refuses")
+                        raise OSError(-code, "netlink request failed")
                     yield data, at + _HEADER.size, at + length
                 at += (length + 3) & ~3
 
-    def tell(self, messages: Iterable[bytes], kind: int) -> None:
-        """Send requests that nobody answers, unless one fails."""
+    def send_requests(self, messages: Iterable[bytes], kind: int) -> None:
+        """Send requests that are answered only on errors."""
         whole = []
         for body in messages:
             self._number += 1
@@ -117,8 +108,8 @@ class Netlink:
         if whole:
             self._socket.send(b"".join(whole))
 
-    def complaints(self) -> list[int]:
-        """Error codes of requests that failed."""
+    def failed_codes(self) -> list[int]:
+        """Error codes of failed requests."""
         found = []
         self._socket.setblocking(False)
         with suppress(BlockingIOError):
@@ -132,13 +123,10 @@ class Netlink:
 
 
 class Classes(Netlink):
-    """Classes of one interface.
-
-    Args:
-        index: Number of the interface.
+    """Bandwidth classes of one interface.
 
     Attributes:
-        trunk_bytes_per_s: Rate of the trunk, when `counters` was called last.
+        trunk_bytes_per_s: Rate of the trunk at the last call of `counters`.
     """
 
     def __init__(self, index: int) -> None:
@@ -149,13 +137,13 @@ class Classes(Netlink):
         self._stats_at: dict[int, int] = {}
 
     def counters(self) -> dict[int, Counters]:
-        """Of all classes, by handle."""
+        """Counters of all classes, by handle."""
         found = {}
         for data, begin, end in self.dump(_GET_CLASS, self._ask):
             _, index, handle, _, _ = _CLASS.unpack_from(data, begin)
             if index != self._index:
                 continue
-            # Classes of one interface look alike, so it is looked for but once.
+            # Messages of one length have the same layout, so the offset is cached.
             offset = self._stats_at.get(end - begin)
             if offset is None:
                 offset = _find(data, begin + _CLASS.size, end, _STATS) - begin
@@ -167,12 +155,12 @@ class Classes(Netlink):
         return found
 
     def change(self, classes: Iterable[HtbClass]) -> None:
-        """Change classes that are there, while packets flow."""
-        self.tell((class_message(self._index, each) for each in classes), _NEW_CLASS)
+        """Change existing classes while traffic flows."""
+        self.send_requests((class_message(self._index, each) for each in classes), _NEW_CLASS)
 
 
 def class_message(index: int, changed: HtbClass) -> bytes:
-    """What the kernel is told about a class, without the message's header."""
+    """Body of a netlink message that changes a class."""
     rate = max(1000, to_kernel(changed.rate_bytes_per_s))
     ceil = max(rate, to_kernel(changed.ceil_bytes_per_s))
     options = _HTB.pack(
@@ -191,7 +179,7 @@ def class_message(index: int, changed: HtbClass) -> bytes:
 
 
 def _ticks(rate: int) -> int:
-    """How long a burst lasts."""
+    """Duration of a burst, in ticks."""
     return min(round(burst_bytes(rate) / rate * 1e9 / _TICK_NS), _MOST_32)
 
 
@@ -200,11 +188,7 @@ def _attribute(kind: int, data: bytes) -> bytes:
 
 
 def _find(data: bytes, begin: int, end: int, wanted: int) -> int:
-    """Where the data of an attribute begins.
-
-    Raises:
-        LookupError: There is none of that kind.
-    """
+    """Offset of an attribute's data; raises `LookupError` if there is none of that kind."""
     while begin + _ATTRIBUTE.size <= end:
         length, kind = _ATTRIBUTE.unpack_from(data, begin)
         if kind == wanted:
@@ -228,10 +212,10 @@ class Sockets(Netlink):
     """All TCP connections of this network namespace."""
 
     def __init__(self) -> None:
-        super().__init__(4)  # NETLINK_SOCK_DIAG, which Python does not name
+        super().__init__(4)  # NETLINK_SOCK_DIAG, missing in Python's socket module
 
     def connections(self) -> list[Connection]:
-        """Those with other machines that are open."""
+        """Established connections with other machines."""
         found = []
         for family in (socket.AF_INET, socket.AF_INET6):
             request = _SOCKET_REQUEST.pack(family, socket.IPPROTO_TCP, 0, 1 << _ESTABLISHED)

@@ -1,4 +1,4 @@
-"""What a shell knows of its machine: network interface, counters, memory, free ports."""
+"""Properties of this machine: network interface, counters, memory, free ports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TRIES = 20
 
 
 def interface_of(address: str) -> str | None:
-    """Name of the network interface that has an IPv4 address; none if no one has."""
+    """Name of the network interface with an IPv4 address, if any."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])
@@ -31,7 +31,7 @@ def interface_of(address: str) -> str | None:
 
 
 def nic_bytes(interface: str) -> tuple[int, int] | None:
-    """Bytes that came in and went out since the interface exists."""
+    """Bytes received and sent since the interface was created."""
     # Not /sys: in a network namespace it may show the interfaces of another one.
     with suppress(OSError):
         for line in Path("/proc/net/dev").read_text().splitlines():
@@ -43,7 +43,7 @@ def nic_bytes(interface: str) -> tuple[int, int] | None:
 
 
 def rss_bytes(pid: int) -> int:
-    """Memory of a process; 0 if it is gone."""
+    """Resident memory of a process; 0 if it has exited."""
     with suppress(OSError, ValueError, IndexError):
         pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
@@ -51,10 +51,10 @@ def rss_bytes(pid: int) -> int:
 
 
 def free_port(address: str) -> int:
-    """A port that nobody has at the moment.
+    """A port that is free now, preferably outside Linux's ephemeral range.
 
-    Whoever asks for it may need half a minute to listen there. So it is, if possible, none of those
-    that Linux gives to whoever connects to somebody meanwhile.
+    The process that gets it may need half a minute to listen there; ephemeral ports are assigned to
+    outgoing connections meanwhile.
     """
     for port in (*(secrets.choice(_QUIET_PORTS) for _ in range(_TRIES)), 0):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe, suppress(OSError):
@@ -65,7 +65,7 @@ def free_port(address: str) -> int:
 
 
 def ready_port(path: Path) -> int | None:
-    """Where a process listens, from the file that it writes when it is ready; none before."""
+    """Port of a service, from its ready file; None before that exists."""
     try:
         port: int = json.loads(path.read_text(encoding="ascii"))["port"]
     except OSError:
@@ -81,7 +81,7 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 TIMEOUT_S = 3.0
-"""Long enough for two lost packets: TCP sends the first one again after 1 s and after 3 s."""
+"""Allows for two lost packets: TCP resends the first one after 1 s and after 3 s."""
 
 _AT_ONCE = 32
 
@@ -89,16 +89,16 @@ _AT_ONCE = 32
 def unreachable(
     places: Mapping[str, tuple[str, int]], timeout_s: float = TIMEOUT_S
 ) -> dict[str, str]:
-    """Connect to each place and hang up; why each of those that cannot be reached cannot.
+    """Connect to each address; returns the unreachable ones with the reason.
 
-    Whoever refuses is there: its machine answers, though nobody listens.
+    A refused connection counts as reachable: the machine answers.
 
     Args:
         places: Host and port by name.
-        timeout_s: How long each may take.
+        timeout_s: Timeout for each connection.
     """
 
-    def why_not(place: tuple[str, int]) -> str:
+    def failure_of(place: tuple[str, int]) -> str:
         try:
             socket.create_connection(place, timeout_s).close()
         except ConnectionRefusedError:
@@ -110,5 +110,5 @@ def unreachable(
     if not places:
         return {}
     with ThreadPoolExecutor(min(len(places), _AT_ONCE)) as pool:
-        found = dict(zip(places, pool.map(why_not, places.values()), strict=True))
+        found = dict(zip(places, pool.map(failure_of, places.values()), strict=True))
     return {name: why for name, why in found.items() if why}

@@ -1,4 +1,4 @@
-"""What was seen, made visible: Perfetto files, Gantt charts and a word about the bottleneck."""
+"""Traces as Perfetto files and Gantt charts, reports, metrics and experiment trackers."""
 
 from headrace.observability.gantt import draw_gantt
 from headrace.observability.nics import NicSummary, nic_summary

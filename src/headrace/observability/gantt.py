@@ -1,4 +1,4 @@
-"""A trace as a Gantt chart: tasks and flows per machine over time, as in DGTP's Fig. 4(b)."""
+"""Gantt chart of a trace as PNG: tasks and flows per machine, as in DGTP's Fig. 4(b)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COLOURS = (
     "#e377a2",
     "#79706e",
 )
-"""Colour of an iteration; they repeat, neighbours differ, and print in grey differs as well."""
+"""Colours of iterations, repeated; neighbours also differ in greyscale."""
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 _WIDTH_INCHES = 13.0
@@ -39,50 +39,38 @@ _INCHES_PER_UNIT = 0.165
 _MAX_INCHES = 60.0
 _DOTS_PER_INCH = 130
 _AXES_SHARE = 0.85
-"""Of the picture's width; the labels take the rest."""
+"""Fraction of the picture's width; labels take the rest."""
 
 _MAX_EXACT_BARS = 2000
-"""Rows with more bars than this are coarsened to what pixels can show."""
+"""Rows with more bars are reduced to pixel resolution."""
 
 _FLOW_OPACITY = 0.55
 
 
 @dataclass(frozen=True)
 class _Scale:
-    """How seconds become numbers on the axis."""
+    """Time unit of the axis."""
 
     unit_s: float
     name: str
 
 
 def check_can_draw() -> None:
-    """Find out before long work whether its picture can be drawn.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
+    """Raise `MissingExtraError` if matplotlib is missing, before starting long work."""
     try:
         import_module("matplotlib.backends.backend_agg")
     except ImportError as error:
         raise MissingExtraError(
-            "a picture needs matplotlib, which is not installed",
+            "charts need matplotlib, which is not installed",
             "pip install 'headrace[report]'",
         ) from error
 
 
 def draw_gantt(trace: Trace, path: Path, title: str = "") -> None:
-    """Draw a trace as PNG: a band per machine, a lane per task, flows in and out, by iteration.
+    """Draw a trace as PNG: a band per machine with its tasks and flows, coloured by iteration.
 
-    Many tasks are drawn by role instead of one by one; of very many machines, those whose NICs are
-    busiest are shown and the picture says so.
-
-    Args:
-        trace: What was rehearsed or run.
-        path: The file to write.
-        title: Above the picture; the makespan follows it.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
+    Many tasks are grouped by role. Of many machines, those with the busiest NICs are shown, and the
+    title states it. Raises `MissingExtraError` if matplotlib is not installed.
     """
     check_can_draw()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -103,7 +91,7 @@ def draw_gantt(trace: Trace, path: Path, title: str = "") -> None:
     _dress(axes, drawn.rows, scale)
     _write_title(axes, trace, title, drawn.num_hidden)
     _draw_legend(figure, trace)
-    # Only the name of the library: the version would change the bytes of equal pictures.
+    # Without a version, so that equal charts have equal bytes.
     figure.savefig(path, format="png", metadata={"Software": "headrace"})
 
 
@@ -146,18 +134,18 @@ def _draw_row(axes: Axes, row: Row, scale: _Scale) -> None:
         height = row.height * _INCHES_PER_UNIT * _DOTS_PER_INCH
         row = coarsen(row, pixel * scale.unit_s, max_lanes=max(1, int(height)))
     bars = row.bars
-    # What is narrower than a pixel would vanish; the frame of a narrow bar would cover it.
+    # Bars are at least one pixel wide; narrow bars have no frame, which would cover them.
     left, right = bars.start_s / scale.unit_s, bars.end_s / scale.unit_s
     right = np.maximum(right, left + pixel)
     lane_height = row.height / row.num_lanes
-    # Lanes keep a gap that the eye can follow, unless it would leave too little of them.
+    # Leave a gap between lanes unless they are too narrow.
     lane_pixels = lane_height * _INCHES_PER_UNIT * _DOTS_PER_INCH
     gap = min(0.12, 0.1 * lane_height) if lane_pixels >= 3 else 0.0
     top = row.top + bars.lane * lane_height + gap
     bottom = row.top + (bars.lane + 1) * lane_height - gap
     framed = (right - left > 6 * pixel) & (lane_pixels >= 4)
     colours = bars.iteration % len(COLOURS)
-    # One shape for all bars that look alike: a million single ones would take a minute.
+    # One path for all bars of equal style: a million single patches take a minute.
     for colour, frame in sorted(set(zip(colours.tolist(), framed.tolist(), strict=True))):
         alike = (colours == colour) & (framed == frame)
         axes.add_artist(
@@ -183,7 +171,7 @@ def _rectangles(
 
 
 def _write_iterations(axes: Axes, rows: list[Row], scale: _Scale) -> None:
-    """Write the iteration into bars of tasks that are wide enough for it."""
+    """Write the iteration into bars of tasks that are wide enough."""
     per_point = axes.get_xlim()[1] / (_AXES_SHARE * _WIDTH_INCHES * 72)
     for row in rows:
         if row.is_flow or row.num_lanes > 1:

@@ -1,4 +1,4 @@
-"""The dashboard of a run for Grafana, in the JSON that its import takes."""
+"""Grafana dashboard of runs, as importable JSON."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from headrace.observability import metrics
 from headrace.observability.metrics import Metric
 
 _SCHEMA_VERSION = 39
-"""Of Grafana 11; newer ones convert it when they read it."""
+"""Schema version of Grafana 11; newer versions convert it on import."""
 
 _SOURCE = {"type": "prometheus", "uid": "${source}"}
 _WIDTH = 24
-"""Columns of a dashboard, as Grafana counts them."""
+"""Width of a dashboard in Grafana's grid columns."""
 
 Query = tuple[str, str]
-"""An expression of Prometheus, and what to call its series."""
+"""A PromQL expression, and the legend of its series."""
 
 
 def dashboard() -> dict[str, Any]:
-    """Everything a run tells, most important first; a variable chooses runs."""
+    """Create the dashboard; a variable selects runs."""
     panels = _rows(
         [
             _stat("Iterations", _sum(metrics.ITERATIONS)),
             _stat("Epoch", _max(metrics.EPOCH)),
             _stat("Samples per second", _sum(metrics.SPEED)),
             _stat("Iteration", _max(metrics.ITERATION_SECONDS), "s"),
-            _stat("Trainers wait", f"avg({_series(metrics.IDLE_SHARE)})", "percentunit"),
+            _stat("Trainer wait", f"avg({_series(metrics.IDLE_SHARE)})", "percentunit"),
             _stat("Tasks lost", _sum(metrics.TASKS, 'state="lost"')),
             _stat("Restarts", _count(metrics.RESTARTS)),
             _stat("Resumes", _count(metrics.RESUMES)),
@@ -36,19 +36,19 @@ def dashboard() -> dict[str, Any]:
     )
     panels += _rows(
         [
-            _graph("Figures of the script", [(_max(metrics.FIGURE, by="figure"), "{{figure}}")]),
-            _graph("Seeds learnt from", [(_rate(metrics.SAMPLES, "run"), "{{run}}")], "cps"),
+            _graph("Script metrics", [(_max(metrics.FIGURE, by="figure"), "{{figure}}")]),
+            _graph("Seeds trained", [(_rate(metrics.SAMPLES, "run"), "{{run}}")], "cps"),
         ],
         first=4,
     )
     panels += _rows(
         [
             _graph(
-                "Trainers wait for batches",
+                "Trainer wait for batches",
                 [(_max(metrics.IDLE_SHARE, by="task"), "{{task}}")],
                 "percentunit",
             ),
-            _graph("Tasks work", [(_rate(metrics.BUSY, "task"), "{{task}}")], "percentunit"),
+            _graph("Task utilisation", [(_rate(metrics.BUSY, "task"), "{{task}}")], "percentunit"),
             _graph("Steps", [(_rate(metrics.STEPS, "task"), "{{task}}")], "cps"),
         ],
         first=12,
@@ -56,12 +56,12 @@ def dashboard() -> dict[str, Any]:
     panels += _rows(
         [
             _graph(
-                "Data between machines",
+                "Traffic between machines",
                 [(_rate(metrics.LINK_BYTES, "source, target"), "{{source}} to {{target}}")],
                 "Bps",
             ),
             _graph(
-                "Network cards",
+                "NICs",
                 [(_rate(metrics.NIC_BYTES, "machine, direction"), "{{machine}} {{direction}}")],
                 "Bps",
             ),
@@ -81,7 +81,7 @@ def dashboard() -> dict[str, Any]:
                 ],
             ),
             _graph(
-                "Training stands still for checkpoints",
+                "Training paused for checkpoints",
                 [(_rate(metrics.CHECKPOINT_SECONDS, "run"), "{{run}}")],
                 "percentunit",
             ),
@@ -93,7 +93,7 @@ def dashboard() -> dict[str, Any]:
     return {
         "uid": "headrace-run",
         "title": "headrace",
-        "description": "Runs of headrace: how fast, who waits, what moves, what was mended.",
+        "description": "headrace runs: throughput, waiting times, network traffic and recovery.",
         "tags": ["headrace"],
         "schemaVersion": _SCHEMA_VERSION,
         "version": 1,
@@ -120,7 +120,7 @@ def _sum(metric: Metric, more: str = "", by: str = "") -> str:
 
 
 def _count(metric: Metric) -> str:
-    """A sum of what is only sent once it has happened."""
+    """Sum of a counter that is only exported after its first event."""
     return f"{_sum(metric)} or vector(0)"
 
 
@@ -136,7 +136,7 @@ def _rate(metric: Metric, by: str) -> str:
 
 
 def _rows(panels: Sequence[dict[str, Any]], first: int = 0, height: int = 8) -> list[Any]:
-    """Panels side by side, all as wide."""
+    """Arrange panels of equal width side by side."""
     width = _WIDTH // len(panels)
     for number, panel in enumerate(panels):
         panel["gridPos"] = {"x": number * width, "y": first, "w": width, "h": height}

@@ -1,4 +1,4 @@
-"""How executions and flows are kept apart in a picture: kinds of flows, lanes without overlap."""
+"""Flow kinds, and assignment of executions and flows to non-overlapping lanes of a chart."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from headrace.core.job import Role
 from headrace.core.trace import Trace
 
 FLOW_KINDS = ("graph", "batch", "gradient", "parameter", "ring", "request")
-"""What a flow carries: sampled data from a store, a batch, one of three ways to synchronise, or
-what is asked for."""
+"""Payload of a flow: sampled data, a batch, one of three kinds of synchronisation, or a request."""
 
 _KIND_OF_ROLES = {
     (Role.STORE, Role.SAMPLER): "graph",
@@ -25,11 +24,11 @@ _KIND_OF_ROLES = {
 }
 
 ROLE_ORDER = tuple(role.value for role in Role)
-"""Roles from where data comes from to where it goes."""
+"""Roles in the order of the data flow."""
 
 
 def flow_kinds(trace: Trace) -> np.ndarray:
-    """Index into `FLOW_KINDS` per flow, from the roles of its two ends."""
+    """Index into `FLOW_KINDS` per flow, from the roles of its endpoints."""
     codes = np.array([ROLE_ORDER.index(role) for role in trace.task_roles], dtype=np.int64)
     kind_of = np.full((len(ROLE_ORDER), len(ROLE_ORDER)), -1, dtype=np.int64)
     for (src, dst), kind in _KIND_OF_ROLES.items():
@@ -39,21 +38,17 @@ def flow_kinds(trace: Trace) -> np.ndarray:
         flow = int(np.argmax(kinds < 0))
         sender = trace.task_names[trace.flows.src[flow]]
         receiver = trace.task_names[trace.flows.dst[flow]]
-        raise ValueError(f"no flow goes from {sender} to {receiver}")
+        raise ValueError(f"unexpected flow from {sender} to {receiver}")
     return kinds
 
 
 def flow_ends(trace: Trace) -> np.ndarray:
-    """End of every flow in seconds; one that was never finished ends with the trace."""
+    """End of every flow in seconds; unfinished flows end with the trace."""
     return np.where(np.isnan(trace.flows.end_s), trace.makespan_s, trace.flows.end_s)
 
 
 def task_lanes(trace: Trace) -> tuple[np.ndarray, list[str]]:
-    """One lane per task, except that all ring steps of one trainer share one: they run in a row.
-
-    Returns:
-        Lane per task, and the lanes' names; lanes are numbered by machine, then role, then task.
-    """
+    """Lane per task, and lane names; all ring steps of a trainer share a lane."""
     names = [
         name.split(".")[0] if role == Role.RING else name
         for name, role in zip(trace.task_names, trace.task_roles, strict=True)
@@ -70,15 +65,7 @@ def task_lanes(trace: Trace) -> tuple[np.ndarray, list[str]]:
 
 
 def stack(start_s: np.ndarray, end_s: np.ndarray) -> np.ndarray:
-    """Give every interval the first lane that is free, so that none overlap.
-
-    Args:
-        start_s: Starts, ascending.
-        end_s: Ends, none before its start.
-
-    Returns:
-        Lane per interval; as few lanes as intervals are ever open at once.
-    """
+    """Assign intervals, sorted by start, to the fewest lanes without overlap."""
     lanes = np.zeros(len(start_s), dtype=np.int64)
     busy: list[tuple[float, int]] = []
     idle: list[int] = []

@@ -1,4 +1,4 @@
-"""How bad a line is that a task printed, as far as its words tell."""
+"""Severity of log lines printed by tasks, derived from keywords."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TRACEBACK = "Traceback (most recent call last)"
 
 
 class Level(StrEnum):
-    """How bad a line is."""
+    """Severity of a line."""
 
     INFO = "info"
     WARNING = "warning"
@@ -19,18 +19,18 @@ class Level(StrEnum):
 
 
 class Levels:
-    """Levels of the lines of one task, which must come in order: a traceback has many."""
+    """Classifies the lines of one task, which must be passed in order because of tracebacks."""
 
     def __init__(self) -> None:
         self._is_in_traceback = False
 
     def of(self, line: str) -> Level:
-        """How bad the next line is: its words say so, or it belongs to a traceback."""
+        """Severity of the next line: by keywords, or as part of a traceback."""
         if _TRACEBACK in line:
             self._is_in_traceback = True
             return Level.ERROR
         if self._is_in_traceback:
-            # The first line that is not indented names the error and ends the traceback.
+            # The first line without indentation names the error and ends the traceback.
             self._is_in_traceback = line.startswith((" ", "\t"))
             return Level.ERROR
         if _ERROR.search(line):

@@ -1,4 +1,4 @@
-"""What a run tells Prometheus: the names, once for whoever sends, draws and describes them."""
+"""Definitions of the Prometheus metrics of a run."""
 
 from __future__ import annotations
 
@@ -6,21 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 PREFIX = "ray_"
-"""Ray puts it before every name that it exports."""
+"""Prefix that Ray adds to exported names."""
 
 RUN_LABELS = ("run", "job")
-"""Every metric has these: the id of the run, and what its job is called."""
+"""Labels of every metric: run id and job name."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """Something that is counted or measured.
-
-    Attributes:
-        name: As headrace calls it; what only grows ends with `_total`.
-        text: What it is.
-        labels: What tells its values apart, beside `RUN_LABELS`.
-    """
+    """A metric; counters end with `_total`, `labels` are in addition to `RUN_LABELS`."""
 
     name: str
     text: str
@@ -28,53 +22,51 @@ class Metric:
 
     @property
     def exported(self) -> str:
-        """As Prometheus sees it."""
+        """Name in Prometheus."""
         return PREFIX + self.name
 
 
 _TASK = ("task", "role", "machine")
 
-ITERATIONS = Metric("headrace_iterations_total", "Iterations that all trainers have done")
-SAMPLES = Metric("headrace_samples_total", "Seeds that trainers have learnt from")
+ITERATIONS = Metric("headrace_iterations_total", "Iterations completed by all trainers")
+SAMPLES = Metric("headrace_samples_total", "Seeds that trainers have processed")
 STEPS = Metric(
     "headrace_task_steps_total",
-    "Iterations in which a sampler, trainer or parameter server has done its part",
+    "Iterations completed by a sampler, trainer or parameter server",
     _TASK,
 )
 BUSY = Metric(
     "headrace_task_busy_seconds_total",
-    "Seconds in which a task worked; a trainer's include the exchange of gradients",
+    "Busy seconds of a task; a trainer's include the gradient exchange",
     _TASK,
 )
 LINK_BYTES = Metric(
     "headrace_link_bytes_total",
-    "Bytes of graph data, batches and gradients from machine to machine, as the trace has them",
+    "Bytes of graph data, batches and gradients between machines, as in the trace",
     ("source", "target"),
 )
 NIC_BYTES = Metric(
     "headrace_nic_bytes_total",
-    "Bytes of a machine's network card since the run began, whoever sent them",
+    "Bytes of a machine's NIC since the start of the run, of all processes",
     ("machine", "direction"),
 )
-RESTARTS = Metric("headrace_restarts_total", "Tasks that were started again while the run went on")
-RESUMES = Metric("headrace_resumes_total", "Times that the run went on from a checkpoint")
-CHECKPOINTS = Metric("headrace_checkpoints_total", "Checkpoints that were kept")
+RESTARTS = Metric("headrace_restarts_total", "Task restarts during the run")
+RESUMES = Metric("headrace_resumes_total", "Times that the run resumed from a checkpoint")
+CHECKPOINTS = Metric("headrace_checkpoints_total", "Saved checkpoints")
 CHECKPOINT_SECONDS = Metric(
     "headrace_checkpoint_seconds_total",
-    "Seconds in which training stood still for checkpoints",
+    "Seconds in which training was paused for checkpoints",
 )
-ITERATION_SECONDS = Metric(
-    "headrace_iteration_seconds", "Seconds from iteration to iteration, of late"
-)
+ITERATION_SECONDS = Metric("headrace_iteration_seconds", "Seconds per iteration, recent mean")
 SPEED = Metric("headrace_samples_per_second", "Seeds per second of all trainers, in this epoch")
 IDLE_SHARE = Metric(
     "headrace_trainer_idle_share",
-    "Share of this epoch in which a trainer waited for batches",
+    "Fraction of this epoch in which a trainer waited for batches",
     _TASK,
 )
-EPOCH = Metric("headrace_epoch", "Epoch that the script reported last")
-FIGURE = Metric("headrace_figure", "What the script reported last, e.g. its loss", ("figure",))
-TASKS = Metric("headrace_tasks", "Tasks in each state", ("state",))
+EPOCH = Metric("headrace_epoch", "Last epoch reported by the script")
+FIGURE = Metric("headrace_figure", "Last value reported by the script, e.g. its loss", ("figure",))
+TASKS = Metric("headrace_tasks", "Number of tasks per state", ("state",))
 MEMORY = Metric("headrace_task_memory_bytes", "Memory of a task's process", _TASK)
 
 METRICS = (
@@ -96,10 +88,10 @@ METRICS = (
     TASKS,
     MEMORY,
 )
-"""All of them."""
+"""All metrics."""
 
 Labels = tuple[str, ...]
-"""Values of a metric's own labels, in their order."""
+"""Values of a metric's own labels, in order."""
 
 Values = Mapping[tuple[Metric, Labels], float]
-"""What is known at one moment."""
+"""Metric values at one moment."""

@@ -1,4 +1,4 @@
-"""Figures for MLflow: a server, or a file that it reads."""
+"""MLflow tracker: logs to a tracking server or a local database."""
 
 from __future__ import annotations
 
@@ -13,12 +13,7 @@ _STATES = {"done": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 
 
 class MlflowTracker:
-    """Keeps a run in an experiment of MLflow; one that goes on after a break stays one run there.
-
-    Args:
-        uri: Where runs are kept, as `MLFLOW_TRACKING_URI` has it.
-        experiment: What the run belongs to; made if it does not exist.
-    """
+    """Logs to an MLflow experiment; a resumed run continues the same MLflow run."""
 
     name = "MLflow"
 
@@ -29,11 +24,11 @@ class MlflowTracker:
         self._run_id = ""
 
     def start(self, run: str, config: Mapping[str, Any], at_s: float) -> None:
-        """Find the run, or make it, and note what it was started with."""
+        """Find or create the MLflow run and log its parameters."""
         from mlflow.entities import Param
         from mlflow.tracking import MlflowClient
 
-        # It says how it makes a new file, table by table.
+        # Suppress messages about the creation of database tables.
         for name in ("mlflow", "alembic"):
             logging.getLogger(name).setLevel(logging.WARNING)
         client = self._client = MlflowClient(tracking_uri=self._uri)
@@ -49,7 +44,7 @@ class MlflowTracker:
             start_ms = int(at_s * 1000)
             kept = client.create_run(experiment, start_ms, tags={_TAG: run}, run_name=run)
         self._run_id = kept.info.run_id
-        # What is noted once cannot be changed.
+        # MLflow parameters cannot be changed once logged.
         new = [
             Param(name, str(value))
             for name, value in config.items()
@@ -58,7 +53,7 @@ class MlflowTracker:
         client.log_batch(self._run_id, params=new)
 
     def log(self, step: int, figures: Mapping[str, float], at_s: float) -> None:
-        """Keep figures of a step."""
+        """Log metrics of a step."""
         from mlflow.entities import Metric
 
         at_ms = int(at_s * 1000)
@@ -66,5 +61,5 @@ class MlflowTracker:
         self._client.log_batch(self._run_id, metrics=metrics)
 
     def finish(self, state: str, at_s: float) -> None:
-        """Say how the run ended."""
+        """Set the final state of the run."""
         self._client.set_terminated(self._run_id, _STATES.get(state, "FAILED"), int(at_s * 1000))

@@ -1,4 +1,4 @@
-"""How busy every NIC was, and which one holds the job back."""
+"""NIC utilisation and the network bottleneck."""
 
 from __future__ import annotations
 
@@ -9,22 +9,19 @@ import numpy as np
 from headrace.core.units import format_bytes_per_s
 
 SATURATED = 0.9
-"""From this share of its bandwidth on, a NIC counts as the bottleneck.
-
-A NIC at 90 % leaves a tenth of the makespan at most to gain elsewhere.
-"""
+"""Utilisation from which a NIC is the bottleneck: at most 10 % can be gained elsewhere."""
 
 
 @dataclass(frozen=True)
 class NicSummary:
-    """Share of its bandwidth that every NIC used over a whole rehearsal or run.
+    """Utilisation of every NIC over a simulation or run.
 
     Attributes:
         machine_names: Name per machine.
-        in_utilisation: Incoming, per machine, between 0 and 1.
-        out_utilisation: Outgoing, per machine, between 0 and 1.
-        busiest: The busiest NIC and direction, such as `m2 in`; empty if nothing was sent.
-        busiest_utilisation: Its share.
+        in_utilisation: Ingress utilisation per machine, between 0 and 1.
+        out_utilisation: Egress utilisation per machine, between 0 and 1.
+        busiest: The busiest NIC and direction, such as `m2 in`; empty without traffic.
+        busiest_utilisation: Its utilisation.
         busiest_bytes_per_s: Its bandwidth.
     """
 
@@ -36,17 +33,17 @@ class NicSummary:
     busiest_bytes_per_s: float
 
     def sentence(self) -> str:
-        """Say in one sentence what holds the job back."""
+        """Describe the bottleneck in one sentence."""
         if not self.busiest:
-            return "Nothing crosses the network: tasks alone set the pace."
+            return "There is no network traffic: task times are the bottleneck."
         name, direction = self.busiest.rsplit(" ", 1)
         verb = "receives" if direction == "in" else "sends"
         speed = format_bytes_per_s(self.busiest_bytes_per_s)
         nic = f"{name} {verb} at {self.busiest_utilisation:.0%} of its {speed}"
-        # As precise as the text, which should not say 90 % and then that it is less.
+        # Rounded as in the text, so that a printed 90 % is classified as 90 %.
         if round(self.busiest_utilisation, 2) >= SATURATED:
             return f"The network is the bottleneck: {nic}."
-        return f"No NIC is saturated ({nic}, the most of all): tasks and waiting set the pace."
+        return f"No NIC is saturated (the busiest: {nic}): task times and waits are the bottleneck."
 
 
 def nic_summary(
@@ -57,16 +54,7 @@ def nic_summary(
     nic_out_bytes_per_s: np.ndarray,
     makespan_s: float,
 ) -> NicSummary:
-    """Compare what every NIC carried with what it could have carried.
-
-    Args:
-        machine_names: Name per machine.
-        in_bytes: Bytes received per machine.
-        out_bytes: Bytes sent per machine.
-        nic_in_bytes_per_s: Incoming bandwidth per machine.
-        nic_out_bytes_per_s: Outgoing bandwidth per machine.
-        makespan_s: Time it took.
-    """
+    """Compute the utilisation of every NIC from its bytes, its bandwidth and the makespan."""
     time_s = makespan_s if makespan_s > 0 else np.inf
     received = np.asarray(in_bytes) / (np.asarray(nic_in_bytes_per_s) * time_s)
     sent = np.asarray(out_bytes) / (np.asarray(nic_out_bytes_per_s) * time_s)

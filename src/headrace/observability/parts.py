@@ -1,4 +1,4 @@
-"""A partitioned graph as a picture: what every part has, relative to its share."""
+"""Chart of a partitioned graph: size of each graph partition relative to its target."""
 
 from __future__ import annotations
 
@@ -17,12 +17,7 @@ _TOLERANCE = 0.05
 
 
 def draw_parts(summary: dict[str, Any], path: Path) -> None:
-    """Draw bars per part: 1 is exactly its share.
-
-    Args:
-        summary: As `headrace graph info --json` prints it.
-        path: PNG file to write.
-    """
+    """Draw the output of `headrace graph info --json` as PNG; 1 is exactly the target size."""
     from matplotlib.figure import Figure
 
     rows = summary["parts"]
@@ -41,11 +36,11 @@ def draw_parts(summary: dict[str, Any], path: Path) -> None:
     axes.axhline(1 + _TOLERANCE, color="#333333", linewidth=0.8, linestyle=":")
     axes.set_ylim(0, highest * 1.18)
     axes.set_xticks([row["part"] for row in rows] if len(rows) <= 32 else [])
-    axes.set_xlabel("part")
-    axes.set_ylabel("over its share")
+    axes.set_xlabel("partition")
+    axes.set_ylabel("relative to target")
     quality = summary["quality"]
     cut = f", {quality['edge_cut']:.1%} of edges cut" if quality else ""
-    axes.set_title(f"{summary['name']}: {len(rows)} parts by {summary['method']}{cut}")
+    axes.set_title(f"{summary['name']}: {len(rows)} partitions by {summary['method']}{cut}")
     axes.legend(ncols=4, loc="upper left", frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=_DOTS_PER_INCH)

@@ -1,4 +1,4 @@
-"""Addresses as they may be shown."""
+"""Redaction of credentials in URLs."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ _USER = re.compile(r"//[^/?#\s]*@")
 
 
 def without_passwords(text: str) -> str:
-    """A text without users and passwords of the addresses that are in it."""
+    """Remove users and passwords from the URLs in a text."""
     return _USER.sub("//", text)

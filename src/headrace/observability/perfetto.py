@@ -1,8 +1,7 @@
-"""A trace as a file that the Perfetto UI (ui.perfetto.dev) and `chrome://tracing` open.
+"""Trace files for the Perfetto UI (ui.perfetto.dev) and `chrome://tracing`.
 
-One process per machine, one thread per task; flows are asynchronous slices on the machine that
-receives them; NIC throughput is two counters per machine. The file is written row by row, so that
-its size does not matter, and equal traces give equal bytes.
+A machine is a process and a task is a thread. Flows are asynchronous slices of the receiving
+machine. NIC throughput is two counters per machine. Rows are streamed, so memory use is constant.
 """
 
 from __future__ import annotations
@@ -23,20 +22,15 @@ from headrace.core.units import format_bytes_per_s
 from headrace.observability.lanes import FLOW_KINDS, flow_ends, flow_kinds, stack, task_lanes
 
 _CHUNK_ROWS = 65536
-"""Rows turned into Python numbers at a time: large enough to be fast, a few MB of memory."""
+"""Rows converted to Python numbers at a time; bounds memory to a few MB."""
 
 
 def write_perfetto(trace: Trace, path: Path) -> None:
-    """Write a trace in the JSON trace event format, times in microseconds.
-
-    Args:
-        trace: What was rehearsed or run.
-        path: The file to write; `.gz` at its end compresses it, which Perfetto opens as well.
-    """
+    """Write a trace in the JSON trace event format; compressed if the path ends with `.gz`."""
     with ExitStack() as files:
         out: BufferedIOBase = files.enter_context(path.open("wb"))
         if path.suffix == ".gz":
-            # No name and no time in the header: equal traces give equal bytes.
+            # No name and time in the gzip header, so that equal traces give equal bytes.
             out = files.enter_context(gzip.GzipFile("", "wb", 6, out, mtime=0))
         head = {"generator": _generator(), "trace_version": TRACE_VERSION}
         out.write(f'{{"displayTimeUnit":"ms","otherData":{_json(head)},"traceEvents":[\n'.encode())
@@ -72,7 +66,7 @@ def _events(trace: Trace) -> Iterator[str]:
     if trace.nic_use is not None:
         yield from _throughput(trace.nic_use)
     for mark in trace.marks:
-        # An instant of the whole trace: a line through all machines.
+        # A global instant event: a line across all machines.
         yield (
             f'{{"ph":"i","s":"g","pid":1,"tid":0,"cat":"decision","name":{_json(mark.text)},'
             f'"ts":{_microseconds(mark.at_s):.3f}}}'
@@ -109,7 +103,7 @@ def _executions(trace: Trace) -> Iterator[str]:
         for task, iteration, start_s, end_s in zip(
             *(column[part].tolist() for column in columns), strict=True
         ):
-            # The iteration first: it is still legible where a slice is too narrow for all of it.
+            # The iteration comes first so that it is legible in narrow slices.
             name = _json(f"#{iteration} {trace.task_names[task]}")
             start, end = _microseconds(start_s), _microseconds(end_s)
             yield (
@@ -155,10 +149,10 @@ def _flows(trace: Trace) -> Iterator[str]:
 
 
 def _track_names(machine: int, kind: str, num_lanes: int) -> Iterator[str]:
-    """Empty slices that give every lane its name.
+    """Create empty slices that name the lanes.
 
-    Perfetto names an asynchronous track after the first slice on it and shows tracks of one name
-    together. Without these, every flow would open a track of its own.
+    Perfetto names an asynchronous track after its first slice and groups tracks of equal name.
+    Without these slices every flow would get its own track.
     """
     for phase in "be":
         for lane in range(num_lanes):
@@ -197,7 +191,7 @@ def _async(machine: int, kind: str, lane: int, name: str) -> str:
 
 
 def _thread(trace: Trace, lane: int) -> int:
-    # Above all process ids: Perfetto takes a thread with its process's id for the main thread.
+    # Above all process ids: Perfetto treats a thread with its process's id as the main thread.
     return len(trace.machine_names) + 1 + lane
 
 
@@ -207,10 +201,10 @@ def _slices(num_rows: int) -> Iterator[slice]:
 
 
 def _microseconds(seconds: float) -> float:
-    # Whole nanoseconds, so that an end and the start after it cannot cross by rounding.
+    # Whole nanoseconds, so that rounding cannot make consecutive slices overlap.
     return round(seconds * 1e9) / 1e3
 
 
 def _json(value: object) -> str:
-    # Perfetto shows escapes such as \u2192 as they are, so characters are written as UTF-8.
+    # Perfetto does not decode escapes such as \u2192, so write UTF-8.
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

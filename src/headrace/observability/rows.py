@@ -1,4 +1,4 @@
-"""What goes where in a Gantt chart: bands, rows and lanes, without a word about drawing."""
+"""Layout of a Gantt chart: bands, rows and lanes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from headrace.observability.lanes import (
 )
 
 MAX_TASK_ROWS = 60
-"""With more tasks than this, a row holds all tasks of one role: single rows could not be read."""
+"""With more tasks, a row contains all tasks of one role."""
 
 MAX_MACHINES = 32
-"""More bands than this do not fit a page one can read."""
+"""Maximum number of bands."""
 
 _FLOW_GROUPS = (("graph", (0,)), ("batch", (1,)), ("sync", (2, 3, 4)))
-"""Rows of flows and the indices of their `FLOW_KINDS`; synchronisation shares one."""
+"""Rows of flows and their indices into `FLOW_KINDS`; synchronisation is one row."""
 
 _FLOW_LANE_HEIGHT = 0.22
 _MAX_FLOW_HEIGHT = 2.2
@@ -45,16 +45,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Row:
-    """One labelled row, in which bars lie in `num_lanes` lanes.
-
-    Attributes:
-        label: What the row shows.
-        is_flow: Whether the bars are flows.
-        top: Distance from the top of the picture; a task's lane has height 1.
-        height: Of the row.
-        num_lanes: Lanes the row is divided into.
-        bars: What lies in it.
-    """
+    """One labelled row with bars in `num_lanes` lanes; a task's lane has height 1."""
 
     label: str
     is_flow: bool
@@ -65,13 +56,7 @@ class Row:
 
 
 def coarsen(row: Row, step_s: float, max_lanes: int) -> Row:
-    """Leave out what a picture cannot show: bars that differ by less than a pixel.
-
-    Args:
-        row: A row of any size.
-        step_s: Seconds per pixel.
-        max_lanes: Pixels the row is high.
-    """
+    """Drop bars that differ by less than a pixel, of `step_s` seconds and one lane."""
     bars, num_lanes = row.bars, min(row.num_lanes, max_lanes)
     cells = np.stack(
         [
@@ -90,14 +75,7 @@ def coarsen(row: Row, step_s: float, max_lanes: int) -> Row:
 
 @dataclass(frozen=True)
 class Layout:
-    """Everything on the picture.
-
-    Attributes:
-        bands: Machine, top and bottom of every band.
-        rows: All rows.
-        height: Of the whole.
-        num_hidden: Machines that are not shown.
-    """
+    """Layout of the whole chart; `bands` are machine, top and bottom of every band."""
 
     bands: list[tuple[int, float, float]]
     rows: list[Row]
@@ -106,7 +84,7 @@ class Layout:
 
 
 def layout(trace: Trace) -> Layout:
-    """Arrange a trace: per machine the flows in, its tasks, the flows out."""
+    """Arrange a trace: per machine the ingress flows, its tasks, the egress flows."""
     machines = _machines_to_show(trace)
     finder = _Finder(trace, machines)
     bands: list[tuple[int, float, float]] = []
@@ -147,7 +125,7 @@ def _machines_to_show(trace: Trace) -> np.ndarray:
 
 
 class _Finder:
-    """Finds the bars of a machine; sorts everything by machine once."""
+    """Finds the bars of a machine, with an index by machine."""
 
     def __init__(self, trace: Trace, shown: np.ndarray) -> None:
         self._trace = trace
@@ -163,7 +141,7 @@ class _Finder:
         self._roles = np.array([ROLE_ORDER.index(role) for role in trace.task_roles])
 
     def rows_of(self, machine: int) -> list[tuple[str, bool, Bars]]:
-        """Label, whether flows, and bars of every row of one machine, from top to bottom."""
+        """Label, whether flows, and bars of every row of a machine, from top to bottom."""
         return [
             *self._flow_rows(self._received[machine], "in"),
             *self._task_rows(self._executions[machine]),
@@ -204,6 +182,6 @@ class _Finder:
 
 
 def _by_group(group: np.ndarray, num_groups: int) -> list[np.ndarray]:
-    """Indices of the entries of every group, ascending."""
+    """Indices of the entries of each group, ascending."""
     order = np.argsort(group, kind="stable")
     return np.split(order, np.searchsorted(group[order], np.arange(1, num_groups)))

@@ -1,4 +1,4 @@
-"""Figures for TensorBoard, written with its own package alone."""
+"""TensorBoard tracker; needs only the `tensorboard` package."""
 
 from __future__ import annotations
 
@@ -9,12 +9,7 @@ from typing import Any
 
 
 class TensorBoardTracker:
-    """Writes event files.
-
-    Args:
-        above: Folder with a folder per run; none for one folder in the run's.
-        folder: Of the run.
-    """
+    """Writes event files to `above / run`, or to the run directory if `above` is None."""
 
     name = "TensorBoard"
 
@@ -24,7 +19,7 @@ class TensorBoardTracker:
         self._writer: Any = None
 
     def start(self, run: str, config: Mapping[str, Any], at_s: float) -> None:
-        """Begin another file: whoever reads them joins those of one folder."""
+        """Start a new event file; TensorBoard merges the files of a directory."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
         from tensorboard.compat.proto.tensor_pb2 import TensorProto
@@ -34,21 +29,21 @@ class TensorBoardTracker:
         where = self._folder / "tensorboard" if self._above is None else self._above / run
         self._writer = EventFileWriter(str(where))
         text = "\n".join(f"    {name}: {json.dumps(value)}" for name, value in config.items())
-        told = Summary.Value(
+        config_value = Summary.Value(
             tag="config",
             metadata=SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text")),
             tensor=TensorProto(dtype=DT_STRING, string_val=[text.encode()]),
         )
-        self._writer.add_event(Event(wall_time=at_s, step=0, summary=Summary(value=[told])))
+        self._writer.add_event(Event(wall_time=at_s, step=0, summary=Summary(value=[config_value])))
         self._writer.flush()
 
     def log(self, step: int, figures: Mapping[str, float], at_s: float) -> None:
-        """Write figures, for readers to see at once."""
+        """Write metrics and flush."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         values = [
-            Summary.Value(tag=name, simple_value=value)  # as a float of 32 bits
+            Summary.Value(tag=name, simple_value=value)  # float32
             for name, value in figures.items()
         ]
         self._writer.add_event(Event(wall_time=at_s, step=step, summary=Summary(value=values)))

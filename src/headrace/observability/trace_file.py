@@ -1,4 +1,4 @@
-"""A trace as a file: flat arrays in numpy's archive format, and a header in JSON."""
+"""Trace files: numpy archives with a JSON header."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _UNREADABLE = (
     KeyError, TypeError, ValueError, AttributeError, EOFError, RuntimeError, ArithmeticError,
     MemoryError, struct.error, zlib.error, zipfile.BadZipFile,
 )  # fmt: skip
-"""What numpy and zipfile make of a damaged archive; members have checksums of their own."""
+"""Exceptions of numpy and zipfile for damaged archives; members have checksums."""
 
 
 def save_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Write a trace; equal traces give equal files."""
+    """Write a trace to a file; equal traces give equal files."""
     header: dict[str, Any] = {
         "version": TRACE_VERSION,
         "task_names": trace.task_names,
@@ -51,12 +51,12 @@ def save_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
 
 
 def load_trace(path: str | os.PathLike[str]) -> Trace:
-    """Read what `save_trace` wrote.
+    """Read a trace written by `save_trace`.
 
     Raises:
-        SpecError: There is no such file, it holds something else, or it is of another version.
+        SpecError: The file is missing, not a trace, or of another version.
     """
-    remedy = "give a file that `headrace run` or `headrace profile` wrote"
+    remedy = "pass a file written by `headrace run` or `headrace profile`"
     try:
         with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = dict(archive)
@@ -64,7 +64,7 @@ def load_trace(path: str | os.PathLike[str]) -> Trace:
         if header["version"] != TRACE_VERSION:
             raise SpecError(
                 f"{path} has version {header['version']}, this headrace reads {TRACE_VERSION}",
-                "use the headrace that wrote it",
+                "use the headrace version that wrote it",
             )
         tables = {name: _table(kind, name, arrays) for name, kind in _TABLES.items()}
         return Trace(
@@ -82,7 +82,7 @@ def load_trace(path: str | os.PathLike[str]) -> Trace:
     except OSError as error:
         raise SpecError(f"{path} cannot be read: {error.strerror or error}", remedy) from None
     except _UNREADABLE:
-        raise SpecError(f"{path} is no trace", remedy) from None
+        raise SpecError(f"{path} is not a trace", remedy) from None
 
 
 def _table(kind: type[Any], name: str, arrays: dict[str, np.ndarray]) -> Any:

@@ -1,4 +1,4 @@
-"""Tools that keep the figures of many runs side by side, behind one small interface."""
+"""Interface of experiment trackers, and their selection."""
 
 from __future__ import annotations
 
@@ -11,58 +11,35 @@ from typing import Any, Protocol
 from headrace.core.errors import MissingExtraError, SpecError
 
 STEP_FIGURES = ("step", "iteration", "epoch")
-"""Figures of a script that say how far it is; the first that is there counts."""
+"""Metrics that give the step; the first that is present is used."""
 
 
 class Tracker(Protocol):
-    """Keeps the figures of one run; may raise whatever its tool raises.
-
-    Attributes:
-        name: What people call the tool.
-        where: How to see what it keeps.
-    """
+    """Logs the metrics of one run; `where` states how to view them. May raise anything."""
 
     name: str
     where: str
 
     def start(self, run: str, config: Mapping[str, Any], at_s: float) -> None:
-        """A run begins, or goes on after a break.
-
-        Args:
-            run: Its id.
-            config: What it was started with; plain values by name.
-            at_s: When, in seconds since 1970.
-        """
+        """Start or resume a run; `at_s` is in seconds since 1970."""
         ...
 
     def log(self, step: int, figures: Mapping[str, float], at_s: float) -> None:
-        """The run has figures of one step."""
+        """Log metrics of one step."""
         ...
 
     def finish(self, state: str, at_s: float) -> None:
-        """The run has ended: `done`, `failed` or `interrupted`."""
+        """End the run: `done`, `failed` or `interrupted`."""
         ...
 
 
 def make_tracker(wanted: str, folder: Path, experiment: str, server: str | None = None) -> Tracker:
-    """The tracker that `--track` names.
-
-    Args:
-        wanted: `tensorboard`, `tensorboard:DIR`, `mlflow` or `mlflow:URI`.
-        folder: Of the run: figures lie in it, or beside it in a file of all runs, if nobody says
-            otherwise.
-        experiment: What the run belongs to.
-        server: Where MLflow keeps runs if `wanted` does not say.
-
-    Raises:
-        SpecError: There is no such tracker.
-        MissingExtraError: Its package is not installed.
-    """
+    """Create the tracker given by `--track`: `tensorboard[:DIR]` or `mlflow[:URI]`."""
     name, colon, place = wanted.partition(":")
     if name not in ("tensorboard", "mlflow") or (colon and not place):
         raise SpecError(
-            f"{wanted!r} is no tracker",
-            "give --track tensorboard, tensorboard:DIR, mlflow or mlflow:URI",
+            f"unknown tracker {wanted!r}",
+            "use --track tensorboard, tensorboard:DIR, mlflow or mlflow:URI",
         )
     if find_spec(name) is None:
         raise MissingExtraError(
@@ -80,7 +57,7 @@ def make_tracker(wanted: str, folder: Path, experiment: str, server: str | None 
 
 
 def numbers_of(figures: Mapping[str, Any]) -> dict[str, float]:
-    """Figures that can be drawn: finite numbers."""
+    """Select finite numbers."""
     return {
         name: float(value)
         for name, value in figures.items()
@@ -89,7 +66,7 @@ def numbers_of(figures: Mapping[str, Any]) -> dict[str, float]:
 
 
 def step_of(figures: Mapping[str, Any], num_reports: int) -> int:
-    """Which step figures belong to: what they say themselves, else the number of the report."""
+    """Step of a report: from its metrics, otherwise the number of the report."""
     for name in STEP_FIGURES:
         value = figures.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:

@@ -1,1 +1,1 @@
-"""Where every task of a job runs, under which policy, and why."""
+"""Planning: task placement, flow policy, seed mix, and explanations of plans."""

@@ -1,4 +1,4 @@
-"""Why a plan takes as long as it does, and what would help, found by planning again."""
+"""Bottleneck of a plan, and the effect of hardware and job changes, found by replanning."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.planner.cost.traffic_matrix import traffic_of
 from headrace.planner.planner import make_plan
 
 MOST_CLASSES = 4
-"""Classes of machines whose change is tried, those with the busiest network cards first."""
+"""Number of machine classes to vary, in order of decreasing NIC load."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,10 @@ class _Change:
 
 
 def explain(plan: Plan, on_step: Callable[[str], None] = lambda name: None) -> Explanation:
-    """Name the bottleneck of a plan and plan again for a handful of changes.
+    """Name the bottleneck of a plan and replan for a set of changes.
 
-    A new plan is made by the method of the old one, with its seed and as many rounds, and may fall
-    back on its placement; where the old plan chose its policy or seed mix itself, so does the new.
-
-    Args:
-        plan: The plan; nothing else is needed.
-        on_step: Called with the name of every change before it is planned.
+    Each replan uses the method, seed and rounds of `plan` and may keep its placement. A policy or
+    seed mix that was `auto` is chosen again. `on_step` is called with the name of each change.
 
     Raises:
         MissingExtraError: The plan's method needs a package that is not installed.
@@ -71,12 +67,12 @@ def explain(plan: Plan, on_step: Callable[[str], None] = lambda name: None) -> E
 
 
 def num_changes(plan: Plan) -> int:
-    """How many changes `explain` will try."""
+    """Number of changes that `explain` evaluates."""
     return len(list(_changes(plan)))
 
 
 def limit_of(plan: Plan) -> str:
-    """The largest term of a plan's objective: `nic`, `cycle`, `task` or `latency`."""
+    """Largest term of a plan's objective: `nic`, `cycle`, `task` or `latency`."""
     terms = plan.terms
     by_name = {"nic": terms.nic_s, "cycle": terms.cycle_s, "task": terms.task_s}
     largest = max(by_name, key=lambda name: by_name[name])
@@ -84,7 +80,7 @@ def limit_of(plan: Plan) -> str:
 
 
 def bottleneck_of(plan: Plan) -> str:
-    """What bounds a plan's time per iteration, in words."""
+    """Description of the limit on a plan's time per iteration."""
     terms, limit = plan.terms, limit_of(plan)
     if limit == "nic":
         name, _, way = terms.busiest_nic.rpartition(" ")
@@ -102,7 +98,7 @@ def bottleneck_of(plan: Plan) -> str:
 
 
 def plan_facts(plan: Plan) -> PlanFacts:
-    """A plan in short, as a report shows it."""
+    """Summary of a plan for a report."""
     tasks: dict[str, list[str]] = {}
     per_trainer = plan.job.samplers_per_trainer
     for w, name in enumerate(plan.placement.trainers):
@@ -151,15 +147,15 @@ def _changes(plan: Plan) -> Iterator[_Change]:
         if len(busiest) > 1:
             doubled.append((f"{nics_of(hosts, busiest[:1])} alone", busiest[:1]))
     else:
-        # Cards do not bind: one change of all of them shows it.
-        everybody = list(range(len(hosts)))
-        doubled = [(nics_of(hosts, everybody), everybody)]
+        # NICs are not the bottleneck: one change of all NICs is enough.
+        all_hosts = list(range(len(hosts)))
+        doubled = [(nics_of(hosts, all_hosts), all_hosts)]
         for role, words in ((Role.TRAINER, "trainers"), (Role.SAMPLER, "samplers")):
             name = f"{words} that compute twice as fast"
             yield _Change(name, plan.cluster, job, faster(profile, role))
     for name, members in doubled:
         yield _Change(f"doubling {name}", doubled_nics(hosts, members), job, profile)
-    if not profile.store_traffic.matrix:  # a measured matrix is of one number of parts
+    if not profile.store_traffic.matrix:  # a measured matrix has a fixed number of partitions
         for members in _distinct_resources(hosts, classes):
             model = hosts[members[0]]
             yield _Change(f"one more machine like {model.name}", _grown(hosts, model), job, profile)
@@ -170,7 +166,7 @@ def _changes(plan: Plan) -> Iterator[_Change]:
 
 
 def faster(profile: Profile, role: Role) -> Profile:
-    """The same, with tasks of a role that take half the time."""
+    """Profile in which tasks of a role take half the time."""
     halved = {
         kind: time.model_copy(update={"mean": time.mean / 2})
         for kind, time in profile.task_times[role].items()
@@ -179,7 +175,7 @@ def faster(profile: Profile, role: Role) -> Profile:
 
 
 def busiest_classes(plan: Plan) -> list[list[int]]:
-    """Equal machines together, the busiest machine of a class and the busiest class first."""
+    """Machines grouped by equal hardware, sorted by decreasing NIC load."""
     load_in, load_out = traffic_of(
         plan.cluster, plan.job, plan.profile, plan.placed, plan.seeds
     ).loads_s(plan.cluster)
@@ -193,7 +189,7 @@ def busiest_classes(plan: Plan) -> list[list[int]]:
 
 
 def _distinct_resources(hosts: tuple[Machine, ...], classes: list[list[int]]) -> list[list[int]]:
-    """One class for each kind and NIC: a new machine's exact resources seldom matter."""
+    """One class per kind and NIC bandwidth; other resources rarely matter."""
     seen: dict[tuple[object, ...], list[int]] = {}
     for members in classes:
         host = hosts[members[0]]
@@ -202,7 +198,7 @@ def _distinct_resources(hosts: tuple[Machine, ...], classes: list[list[int]]) ->
 
 
 def nics_of(hosts: tuple[Machine, ...], members: list[int]) -> str:
-    """Name the network cards of some machines: `the NICs of m2 and m3`."""
+    """Describe the NICs of some machines: `the NICs of m2 and m3`."""
     names = [hosts[m].name for m in sorted(members)]
     if len(names) == 1:
         return f"the NIC of {names[0]}"
@@ -212,7 +208,7 @@ def nics_of(hosts: tuple[Machine, ...], members: list[int]) -> str:
 
 
 def doubled_nics(hosts: tuple[Machine, ...], members: list[int]) -> Cluster:
-    """The same machines, some of them with twice the bandwidth."""
+    """Cluster in which some machines have twice the NIC bandwidth."""
     chosen = set(members)
     return Cluster(
         machines=tuple(

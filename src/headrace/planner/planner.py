@@ -1,4 +1,4 @@
-"""From a cluster, a job and a profile to a plan: search, choose by rehearsal, predict, certify."""
+"""Build a plan: search placements, choose by simulation, predict, compute the lower bound."""
 
 from __future__ import annotations
 
@@ -34,51 +34,51 @@ from headrace.simulator import build_instance, simulate
 from headrace.simulator.rehearser import Rehearser
 
 AUTO = "auto"
-"""Stands for a choice by rehearsal, of the policy or of the seed mix."""
+"""Choose the policy or the seed mix by simulation."""
 
 AUTO_POLICIES = ("maxmin", "oes", "priority", "paced")
-"""What `auto` chooses from, the cheapest to rehearse first; the others are published baselines."""
+"""Candidates of `auto`, cheapest to simulate first; the others are published baselines."""
 
 SHORTLIST_ITERATIONS = 40
-"""Iterations by which candidates are compared."""
+"""Simulated iterations per candidate."""
 
 PREDICTED_ITERATIONS = 200
-"""The most iterations a prediction rehearses; a longer job repeats what they show."""
+"""Most simulated iterations of a prediction."""
 
 NUM_PLACEMENTS = 4
-"""Placements on the shortlist, per kind of seed mix."""
+"""Placements on the shortlist per seed mix."""
 
 NUM_FINALISTS = 2
-"""Placements rehearsed under every policy; the others only under the first."""
+"""Placements simulated under every policy; the others only under the first."""
 
-_WORTH_REHEARSING = 0.05
-"""How far above the smallest objective a placement may be to get on the shortlist."""
+_SHORTLIST_MARGIN = 0.05
+"""Largest relative distance to the smallest objective for a place on the shortlist."""
 
-_CLOSE_ENOUGH = 0.01
-"""A rehearsal this close to the objective ends the choice: no policy could gain more."""
+_GOOD_ENOUGH_MARGIN = 0.01
+"""Stop trying policies if a makespan is within this relative distance of the objective."""
 
 _PACED_EDGES = 600
-"""`auto` tries `paced` up to this size: its kernel looks at every open flow at every event."""
+"""Most edges for which `auto` tries `paced`; its kernel scans every open flow at each event."""
 
 _PRIORITY_MACHINES = 32
-"""`auto` tries `priority` up to this size: at 64 machines and 320 samplers it takes 15 times as
-long as `maxmin` and gains 0.4 %."""
+"""Most machines for which `auto` tries `priority`: measured with 64 machines and 320 samplers, it
+takes 15 times as long as `maxmin` and gains 0.4 %."""
 
 _SHORTLIST_WORK, _PREDICTION_WORK = 10_000_000, 100_000_000
-"""Most edges times iterations times machines of a rehearsal: `maxmin` takes some 50 ns for each."""
+"""Largest edges x iterations x machines of a simulation; `maxmin` takes about 50 ns per unit."""
 
 _FEWEST_ITERATIONS = 4
-"""With fewer a rehearsal shows only how the pipeline fills, and is left out."""
+"""Shorter simulations only cover pipeline fill and are skipped."""
 
 _PROVEN = 1e-9
-"""Relative distance of objective and bound below which a plan is called optimal."""
+"""Relative distance of objective and bound below which a plan is optimal."""
 
 KeepSearching = Callable[[], bool]
 
 
 @dataclass(frozen=True)
 class _Option:
-    """A placement with a seed mix."""
+    """A placement with a seed mix and its objective."""
 
     placement: Placement
     mix: SeedMixName
@@ -88,7 +88,7 @@ class _Option:
 
 @dataclass(frozen=True)
 class _Found:
-    """What a method found for one kind of seed mix."""
+    """Result of a placement method for one seed mix."""
 
     placements: list[Placement]
     load_bound_s: float | None = None
@@ -111,29 +111,29 @@ def make_plan(
     also: Sequence[Placement] = (),
     on_step: Callable[[str], None] = lambda name: None,
 ) -> Plan:
-    """Decide where every task runs, under which policy, and which seeds samplers take.
+    """Choose the placement, the flow policy and the seed mix of a job.
 
-    The method's placements are compared by the objective T, the best ones by rehearsals with the
-    same draws, and the winner is rehearsed at length. The same arguments give the same plan, unless
-    `keep_searching` depends on a clock.
+    Placements of the method are ranked by the objective T. The best ones are simulated with equal
+    random draws, and the winner is simulated for more iterations. Equal arguments give equal plans
+    unless `keep_searching` depends on a clock.
 
     Args:
         cluster: The machines.
         job: The job.
-        profile: Its times and volumes.
+        profile: Task times and data volumes.
         method: Name of a placement method.
         policy: Name of a flow policy, or `auto`.
-        seed_mix: `uniform`, `local-first`, or `auto`: the better one by the profile.
-        seed: Of the search and of all draws.
-        steps: Steps per search of the method `anneal`; by the size of the job if not given.
-        rounds: How many times to search, each time from other starts; `anneal` only.
-        keep_searching: Asked after the last round whether to make another one; `anneal` only.
-        also: Placements to consider besides those of the method.
-        on_step: Called with the name of every step before it begins.
+        seed_mix: `uniform`, `local-first` or `auto`.
+        seed: Seed of the search and the simulations.
+        steps: Steps per `anneal` search; depends on the job size by default.
+        rounds: Number of `anneal` searches from different starts.
+        keep_searching: Returns whether `anneal` runs another round after the last one.
+        also: Additional placements to consider.
+        on_step: Called with the name of each step before it begins.
 
     Raises:
-        SpecError: There is no such method, policy or seed mix.
-        InfeasibleError: The job does not fit; the message names the short resource.
+        SpecError: The method, policy or seed mix does not exist.
+        InfeasibleError: The job does not fit; the message names the missing resource.
         MissingExtraError: The method needs a package that is not installed.
     """
     policies = policies_to_try(policy, cluster, job)
@@ -143,7 +143,7 @@ def make_plan(
             f"there is no placement method {method!r}",
             f"use one of {', '.join(sorted(PLACEMENT_METHODS))}",
         )
-    on_step(f"placing by {method}")
+    on_step(f"placing tasks with {method}")
     options: list[_Option] = []
     bounds: dict[SeedMixName, float] = {}
     num_rounds = 1
@@ -158,13 +158,13 @@ def make_plan(
             load_bound_s=found.load_bound_s,
         )
         bounds[mix], num_rounds = max(bound_s, found.proven_s), max(num_rounds, found.rounds)
-        # What cannot be rehearsed is not worth weighing twice.
+        # Without simulations only the best placement is evaluated.
         most = None if _iterations(cluster, job, SHORTLIST_ITERATIONS, _SHORTLIST_WORK) else 1
         placements = dict.fromkeys([*found.placements[:most], *also])
         for placement in dict.fromkeys(each.numbered_by_ring() for each in placements):
             options.append(_option(cluster, job, profile, placement, mix))
     options = _most_promising(options)
-    on_step("choosing by rehearsal")
+    on_step("choosing by simulation")
     chosen, chosen_policy, shortlist = _choose(cluster, job, profile, options, policies, seed)
     on_step("predicting")
     predicted = predict(cluster, job, profile, chosen.placement, chosen.seeds, chosen_policy, seed)
@@ -209,11 +209,7 @@ def predict(
     policy: str,
     seed: int,
 ) -> Prediction | None:
-    """Rehearse what was decided, as `headrace.simulate` would.
-
-    Returns:
-        The prediction, or nothing if the job is too large.
-    """
+    """Simulate the chosen plan as `headrace.simulate` does; None if the job is too large."""
     iterations = _iterations(cluster, job, PREDICTED_ITERATIONS, _PREDICTION_WORK)
     if iterations == 0:
         return None
@@ -233,21 +229,21 @@ def predict(
 def rehearsable_iterations(
     cluster: Cluster, job: Job, most: int, work: int = _PREDICTION_WORK
 ) -> int:
-    """Iterations that can be rehearsed in a short while, whatever number the job has; maybe 0."""
+    """Iterations that can be simulated within the work limit, up to `most`; may be 0."""
     return min(most, work // (_num_edges(cluster, job) * cluster.num_machines))
 
 
 def follows_locality(profile: Profile) -> bool:
-    """Whether a profile tells parts apart; that of a run with uniform seeds has equal rows."""
+    """Whether traffic depends on a seed's partition; runs with uniform seeds give equal rows."""
     return len(set(profile.store_traffic.matrix)) > 1 or profile.store_traffic.locality > 0
 
 
 def policies_to_try(policy: str, cluster: Cluster, job: Job) -> tuple[str, ...]:
-    """The policy itself, or those that `auto` stands for here."""
+    """The given policy, or the candidates of `auto` for this cluster and job."""
     if policy == AUTO:
         worth_trying = {
             "priority": cluster.num_machines <= _PRIORITY_MACHINES,
-            # Pacing is the best only where nothing overlaps: in the paper's settings, at K = 1.
+            # In the paper's settings pacing is best only at K = 1, without overlap.
             "paced": job.window == 1 and _num_edges(cluster, job) <= _PACED_EDGES,
         }
         return tuple(name for name in AUTO_POLICIES if worth_trying.get(name, True))
@@ -270,7 +266,7 @@ def _mixes(seed_mix: str, profile: Profile) -> tuple[SeedMixName, ...]:
 
 @dataclass(frozen=True)
 class _Search:
-    """The methods' common face, for one kind of seed mix."""
+    """Runs any placement method for one seed mix."""
 
     cluster: Cluster
     job: Job
@@ -285,7 +281,7 @@ class _Search:
         if method == "anneal":
             return self._anneal(steps, rounds, keep_searching)
         if method == "exact":
-            # Loads with a measured matrix depend on more than exact can weigh: see `exact.solve`.
+            # `exact` does not support local seeds with a measured matrix.
             local = self.local_seeds and not self.profile.store_traffic.matrix
             certified = exact.solve(*given, local_seeds=local, seed=self.seed)
             proven_s = certified.bound_s if local == self.local_seeds else 0.0
@@ -328,9 +324,9 @@ def _option(
 
 
 def _most_promising(options: list[_Option]) -> list[_Option]:
-    """Smallest objective first; what is far above it cannot win a rehearsal."""
+    """Options within the shortlist margin, smallest objective first."""
     ranked = sorted(options, key=lambda option: option.objective.time_s)
-    most_s = ranked[0].objective.time_s * (1 + _WORTH_REHEARSING)
+    most_s = ranked[0].objective.time_s * (1 + _SHORTLIST_MARGIN)
     return [option for option in ranked if option.objective.time_s <= most_s][:NUM_PLACEMENTS]
 
 
@@ -342,26 +338,26 @@ def _choose(
     policies: tuple[str, ...],
     seed: int,
 ) -> tuple[_Option, str, Shortlist | None]:
-    """Rehearse the first policy on all options, and all policies on the best of them."""
+    """Simulate all options under the first policy and the best options under all policies."""
     iterations = _iterations(cluster, job, SHORTLIST_ITERATIONS, _SHORTLIST_WORK)
     if iterations == 0 or len(options) * len(policies) == 1:
         return options[0], policies[0], None
     rehearser = Rehearser(cluster, job, profile, num_iterations=iterations, seed=seed)
     makespans: dict[tuple[int, str], float] = {}
 
-    def rehearse(number: int, policy: str) -> float:
+    def simulate_option(number: int, policy: str) -> float:
         option = options[number]
         makespans[number, policy] = rehearser.makespan_s(option.placement, policy, option.seeds)
         return makespans[number, policy]
 
     first, *others = policies
-    ranked = sorted(range(len(options)), key=lambda number: rehearse(number, first))
+    ranked = sorted(range(len(options)), key=lambda number: simulate_option(number, first))
     for number in ranked[:NUM_FINALISTS]:
-        enough_s = (1 + _CLOSE_ENOUGH) * iterations * options[number].objective.time_s
+        enough_s = (1 + _GOOD_ENOUGH_MARGIN) * iterations * options[number].objective.time_s
         for policy in others:
             if min(makespans.values()) > enough_s:
-                rehearse(number, policy)
-    # Among equals the smaller objective, then the simpler policy: sorting is stable.
+                simulate_option(number, policy)
+    # Ties: smaller objective first, then the simpler policy.
     lines = sorted(makespans, key=lambda line: (makespans[line], line[0], policies.index(line[1])))
     number, policy = lines[0]
     candidates = tuple(
@@ -395,6 +391,6 @@ def _num_edges(cluster: Cluster, job: Job) -> int:
 
 
 def _iterations(cluster: Cluster, job: Job, most: int, work: int) -> int:
-    """Iterations to rehearse: as many as the job has and a short while allows; 0 if too few."""
+    """Iterations to simulate, limited by job and work; 0 if too few."""
     iterations = min(job.iterations, rehearsable_iterations(cluster, job, most, work))
     return iterations if iterations >= min(_FEWEST_ITERATIONS, job.iterations) else 0

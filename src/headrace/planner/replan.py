@@ -1,8 +1,8 @@
-"""The same training, planned anew: what a run does when machines are lost or have changed.
+"""Replan a running job after machine loss or a measured change.
 
-A run that lost a machine waits for its plan, so nothing is searched or rehearsed at length: of
-some quick placements the one with the smallest objective is taken, in milliseconds. One whose
-machines have changed goes on meanwhile, and its plan is searched and rehearsed as the first was.
+A run blocks on its new plan after machine loss, so `replan` compares a few quick placements by
+their objective within milliseconds. `replan_measured` searches and simulates while the run
+continues.
 """
 
 from __future__ import annotations
@@ -26,26 +26,18 @@ from headrace.planner.methods import anneal, place
 from headrace.planner.planner import PREDICTED_ITERATIONS, predict
 
 METHOD = "replanned"
-"""What such a plan says of how it was placed."""
+"""Method name in replanned plans."""
 
 _NUM_PACKINGS = 8
-"""Placements that only fill machines, each in another order, beside the one that keeps trainers
-and samplers together."""
+"""Number of `ifs` placements, each with another machine order, in addition to `colocate`."""
 
 
 def replan(plan: Plan, machines: Collection[str]) -> Plan:
-    """Plan the same job anew for some machines of its cluster.
+    """Replan a job for the available machines of its cluster; `plan` itself if none is missing.
 
-    The global batch stays. There are fewer trainers, or parameter servers, only if not all of them
-    fit. Parts stay where they are; those of machines that are gone go to the machines that have
-    fewest.
-
-    Args:
-        plan: The plan that the run began with.
-        machines: Names of those that are there.
-
-    Returns:
-        The plan itself if none is missing.
+    The global batch is unchanged. The number of trainers or parameter servers is reduced only if
+    they do not all fit. Graph partitions of lost machines move to the machines with the fewest
+    partitions.
 
     Raises:
         SpecError: No machine is left.
@@ -56,7 +48,7 @@ def replan(plan: Plan, machines: Collection[str]) -> Plan:
     if len(left) == len(hosts):
         return plan
     if not left:
-        raise SpecError("no machine of the plan is left", "start one of them again")
+        raise SpecError("no machine of the plan is left", "restart at least one of them")
     cluster = Cluster(machines=tuple(hosts[m] for m in left))
     parts = _move(plan.part_machines, left)
     profile = _fold(plan.profile, parts, len(left))
@@ -67,13 +59,7 @@ def replan(plan: Plan, machines: Collection[str]) -> Plan:
 
 @dataclass(frozen=True)
 class Replanned:
-    """A plan for machines that have changed, beside the one that was made before.
-
-    Attributes:
-        plan: The new plan; its placement may be that of the old one.
-        time_s: Rehearsed time per iteration ...
-        before_s: ... and that of the old plan on the same machines.
-    """
+    """A plan for changed machines; simulated time per iteration, and that of the current plan."""
 
     plan: Plan
     time_s: float
@@ -81,27 +67,22 @@ class Replanned:
 
 
 def replan_measured(plan: Plan, cluster: Cluster, profile: Profile) -> Replanned:
-    """Plan a job anew for what was measured of it and of its machines while it ran.
+    """Replan a running job with its measured cluster and profile.
 
-    The policy stays, and every sampler keeps its seeds: batches of a run that goes on have the
-    seeds that they would have had.
-
-    Args:
-        plan: The plan that runs.
-        cluster: Its machines, as they were found to be.
-        profile: Times and volumes, as they were measured.
+    The policy and the seeds of each sampler are unchanged, so that resumed batches have the same
+    seeds.
 
     Raises:
-        SpecError: The profile is not of this job.
+        SpecError: The profile does not match the job.
     """
     seeds = plan.seeds
-    # A rehearsal of few iterations shows how the pipeline fills, and the run is past that.
+    # A short simulation would mostly cover pipeline fill, which the run has completed.
     changes: dict[str, float] = {"iterations": max(plan.job.iterations, PREDICTED_ITERATIONS)}
     if profile.model_bytes is not None:
         changes["model_bytes"] = profile.model_bytes
     job = plan.job.model_copy(update=changes)
 
-    def rehearse(placement: Placement) -> float:
+    def simulated_s(placement: Placement) -> float:
         found = predict(cluster, job, profile, placement, seeds, plan.policy, plan.seed)
         if found is None:
             return evaluate(cluster, job, profile, placement, seeds, job.window).time_s
@@ -112,7 +93,7 @@ def replan_measured(plan: Plan, cluster: Cluster, profile: Profile) -> Replanned
     )
     now = plan.placed
     placements = [now, *(_renamed(each.placement, now, job, seeds) for each in candidates)]
-    times_s = {placement: rehearse(placement) for placement in placements}
+    times_s = {placement: simulated_s(placement) for placement in placements}
     best = min(times_s, key=lambda placement: times_s[placement])
     objective = evaluate(cluster, plan.job, profile, best, seeds, job.window)
     kept = {
@@ -135,7 +116,7 @@ def _plan_of(
     objective: Objective,
     more: Mapping[str, Any],
 ) -> Plan:
-    """The plan, placed otherwise; some fields of it are given."""
+    """Copy of the plan with another placement; `more` sets further fields."""
     bound_s = min(compute_bound_s(cluster, job, profile), objective.time_s)
     traffic = traffic_of(cluster, job, profile, placement, seeds)
     return Plan(
@@ -168,7 +149,7 @@ def _plan_of(
 
 
 def _renamed(placement: Placement, now: Placement, job: Job, seeds: np.ndarray) -> Placement:
-    """The same, trainers renamed so that samplers are near their seeds, or else stay."""
+    """Permute trainers so that samplers are close to their seeds, else where they are now."""
     num, per_trainer = job.trainers, job.samplers_per_trainer
     machines = np.array(placement.samplers).reshape(num, per_trainer)
     before = np.array(now.samplers).reshape(num, per_trainer)
@@ -192,7 +173,7 @@ def _renamed(placement: Placement, now: Placement, job: Job, seeds: np.ndarray) 
 def _place(
     cluster: Cluster, plan: Plan, profile: Profile, parts: tuple[int, ...]
 ) -> tuple[Job, Placement, Objective]:
-    """The largest job that fits, and the best of some quick placements."""
+    """Largest job that fits, and the best of a few quick placements."""
     shortage: InfeasibleError | None = None
     for job in _smaller_jobs(plan.job):
         try:
@@ -201,7 +182,7 @@ def _place(
                 place("ifs", cluster, job, profile, plan.seed + n) for n in range(_NUM_PACKINGS)
             ]
         except InfeasibleError as error:
-            # What the whole job lacks tells most.
+            # The shortage of the unreduced job is the most informative one.
             shortage = shortage or error
             continue
         seeds = _seeds(job, parts, cluster.num_machines)
@@ -213,10 +194,10 @@ def _place(
 
 
 def _smaller_jobs(job: Job) -> Iterator[Job]:
-    """The job, then the same with fewer trainers or servers, the global batch kept."""
+    """The job, then jobs with fewer trainers or servers and the same global batch."""
     for trainers in range(job.trainers, 0, -1):
         for servers in range(max(job.num_servers, 1), 0, -1):
-            # Rounded up, as a plan has equal batches; a run divides what there is.
+            # Rounded up, because all trainers of a plan have equal batches.
             batch_size = -(-job.trainers * job.batch_size // trainers)
             changes = {"trainers": trainers, "batch_size": batch_size}
             if job.num_servers:
@@ -225,7 +206,7 @@ def _smaller_jobs(job: Job) -> Iterator[Job]:
 
 
 def _move(parts: tuple[int, ...], left: list[int]) -> tuple[int, ...]:
-    """Machine of every part, among those that are left."""
+    """Machine index of each graph partition among the remaining machines."""
     number = {machine: n for n, machine in enumerate(left)}
     moved = [number.get(machine, -1) for machine in parts]
     held = np.bincount([n for n in moved if n >= 0], minlength=len(left))
@@ -244,14 +225,14 @@ def _seeds(job: Job, parts: tuple[int, ...], num_machines: int) -> np.ndarray:
 
 
 def _fold(profile: Profile, parts: tuple[int, ...], num_machines: int) -> Profile:
-    """A measured matrix by machine instead of by part; task times hold for any machine."""
+    """Convert a measured traffic matrix from partitions to machines."""
     matrix = np.array(profile.store_traffic.matrix)
     if not matrix.size:
         return profile
     sends = np.zeros((len(parts), num_machines))
     sends[np.arange(len(parts)), parts] = 1.0
     counts = sends.sum(axis=0)
-    # Seeds of a machine without parts do not occur; any figure will do.
+    # Machines without partitions have no seeds; the value is not used.
     shares = np.where(counts > 0, sends / np.maximum(counts, 1.0), 1.0 / len(parts))
     folded = shares.T @ matrix @ sends
     traffic = StoreTraffic(

@@ -1,4 +1,4 @@
-"""Changes of one thing at a time, and what rehearsals of a plan make of them."""
+"""Effect of single changes on a plan, estimated by simulation."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from headrace.planner.planner import AUTO, make_plan, policies_to_try
 from headrace.simulator import build_instance, simulate
 
 METHOD = "anneal"
-"""Which places tasks anew where a change asks for it."""
+"""Placement method for changes that need a new placement."""
 
-_PARTS_DIFFER = 0.05
-"""Shares of the graph that differ by less are those that were asked for."""
+_MIN_SHARE_DIFFERENCE = 0.05
+"""Smallest difference between actual and requested graph shares that counts."""
 
 _MOST_CLASSES = 3
 _MOST_MACHINES_TO_PLAN = 32
-"""Planning anew for each change takes seconds up to this size, beyond it minutes."""
+"""Replanning per change takes seconds up to this size and minutes beyond."""
 
 
 @dataclass(frozen=True)
 class _Setup:
-    """What is rehearsed."""
+    """Input of one simulation."""
 
     cluster: Cluster
     job: Job
@@ -43,7 +43,7 @@ class _Setup:
     policy: str
 
     def time_s(self, iterations: int) -> float:
-        """What an iteration adds to a long job, as `Simulation.iteration_time_s` has it."""
+        """Steady-state time per iteration; see `Simulation.iteration_time_s`."""
         instance, _ = build_instance(
             self.cluster,
             self.job,
@@ -71,22 +71,18 @@ def rehearse_changes(
     part_shares: Sequence[float] = (),
     on_step: Callable[[str], None] = lambda name: None,
 ) -> tuple[float, tuple[Change, ...]]:
-    """Rehearse a plan as it is, then with one thing changed at a time.
+    """Simulate a plan unchanged, then with one change at a time.
 
-    Args:
-        plan: What was run.
-        profile: Times and volumes; those of the run, or the plan's.
-        iterations: How many to rehearse, at least 2.
-        part_shares: Of the graph that each machine has now, where that is known.
-        on_step: Called with every change before it is rehearsed.
+    `iterations` must be at least 2. `part_shares` is the share of the graph on each machine, if
+    known. `on_step` is called with each change before it is simulated.
 
     Returns:
-        Time per iteration as it is, and all changes, largest saving per seed first.
+        Time per iteration without changes, and all changes, largest saving per seed first.
 
     Raises:
-        SpecError: The profile does not fit the plan.
+        SpecError: The profile does not match the plan.
     """
-    # A trainer's batch does not change with its number of samplers.
+    # The batch size of a trainer does not depend on its number of samplers.
     _, per_trainer = profile.nominal_seeds(plan.job)
     profile = profile.model_copy(update={"seeds_per_trainer": per_trainer})
     base = _Setup(
@@ -100,12 +96,12 @@ def rehearse_changes(
             setup = idea.make()
             time_s = setup.time_s(iterations)
         except HeadraceError:
-            # What does not fit these machines is no advice.
+            # Skip changes that do not fit the machines.
             continue
         per_seed = time_s / setup.job.trainers * base.job.trainers
         saving = 1 - per_seed / base_s if base_s > 0 else 0.0
         changes.append(Change(change=idea.change, saving=saving, time_s=time_s, remark=idea.remark))
-    # Of those that save alike, what costs least comes first, as they were thought of.
+    # Equal savings keep the order of `_ideas`, cheapest change first.
     return base_s, tuple(sorted(changes, key=lambda change: -round(change.saving, 2)))
 
 
@@ -143,23 +139,23 @@ def _hardware(plan: Plan, base: _Setup) -> Iterator[_Idea]:
         )
     yield _Idea(
         "half the bytes per seed",
-        "`headrace partition --features float16`, or fewer neighbours: see what accuracy says.",
+        "`headrace partition --features float16`, or fewer neighbours; check the accuracy.",
         partial(replace, base, profile=_lighter(base.profile)),
     )
 
 
 def _parts(base: _Setup, shares: np.ndarray) -> Iterator[_Idea]:
     wanted = _shares_by_nic(base.cluster.hosts)
-    if np.abs(wanted - shares).max() > _PARTS_DIFFER:
+    if np.abs(wanted - shares).max() > _MIN_SHARE_DIFFERENCE:
         yield _Idea(
-            "larger graph parts where network cards are faster",
-            "`headrace partition --cluster`; estimated from the parts as they are.",
+            "larger graph partitions on machines with faster NICs",
+            "`headrace partition --cluster`; estimated from the current partitions.",
             partial(_resized, base, wanted / np.maximum(shares, 1e-9)),
         )
 
 
 def _shares_by_nic(hosts: tuple[Machine, ...]) -> np.ndarray:
-    """Shares of the graph by outgoing bandwidth, none above its share of all memory."""
+    """Graph shares in proportion to outgoing bandwidth, limited by memory shares."""
     share = np.array([host.nic_out for host in hosts])
     memory = np.array([host.resources.get("memory", 0.0) for host in hosts])
     share = share / share.sum()
@@ -170,10 +166,10 @@ def _shares_by_nic(hosts: tuple[Machine, ...]) -> np.ndarray:
 
 
 def _resized(base: _Setup, ratio: np.ndarray) -> _Setup:
-    """Parts of other sizes: seeds come from them, and neighbours lie in them, in proportion."""
+    """Scale partition sizes; seeds and neighbours scale in proportion."""
     before = base.profile.store_traffic.bytes_per_seed_matrix(len(ratio))
     away = before * ratio * (1 - np.eye(len(ratio)))
-    # What a seed needs in all stays; what does not come from other parts comes from its own.
+    # Total bytes per seed are unchanged; the rest comes from the seed's own partition.
     whole = before.sum(axis=1)
     away *= np.minimum(1.0, whole / np.maximum(away.sum(axis=1), 1e-9))[:, None]
     matrix = away + np.diag(np.maximum(whole - away.sum(axis=1), 0.0))
@@ -195,7 +191,7 @@ def _settings(base: _Setup) -> Iterator[_Idea]:
     for policy in policies_to_try(AUTO, base.cluster, base.job):
         if policy != base.policy:
             yield _Idea(
-                f"sharing the network by {policy} instead of {base.policy}",
+                f"flow policy {policy} instead of {base.policy}",
                 f"Plan with `--policy {policy}`.",
                 partial(replace, base, policy=policy),
             )
@@ -204,7 +200,7 @@ def _settings(base: _Setup) -> Iterator[_Idea]:
         wider = base.job.model_copy(update={"window": 2 * window})
         yield _Idea(
             f"a window of {2 * window} instead of {window}",
-            "In the job file; samplers then keep more batches in memory.",
+            "Set `window` in the job file; samplers then keep more batches in memory.",
             partial(replace, base, job=wider),
         )
 
@@ -212,17 +208,17 @@ def _settings(base: _Setup) -> Iterator[_Idea]:
 def _plans(plan: Plan, base: _Setup) -> Iterator[_Idea]:
     job = base.job
     yield _Idea(
-        "planning again with the times of this run",
+        "replanning with the times of this run",
         "`headrace profile --trace`, then `headrace plan`.",
         partial(_planned, plan, base, {}),
     )
     each = job.samplers_per_trainer
     yield _Idea(
         f"{each + 1} samplers per trainer instead of {each}",
-        "In the job file, planned again.",
+        "Set it in the job file and plan again.",
         partial(_planned, plan, base, {"samplers_per_trainer": each + 1}),
     )
-    remark = "Planned again; the global batch changes with it, so see what accuracy says."
+    remark = "Plan again; this changes the global batch, so check the accuracy."
     for num in (job.trainers + 1, job.trainers - 1):
         if num >= 1:
             yield _Idea(

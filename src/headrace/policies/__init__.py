@@ -1,1 +1,1 @@
-"""Decisions as pure functions of state; the simulator and the runtime carry them out."""
+"""Decisions as pure functions of state, executed by the simulator and the runtime."""

@@ -1,14 +1,13 @@
-"""How hot loops are compiled.
+"""Compiler options of the numba kernels.
 
-`hot` functions only touch arrays they are given. Without numba's reference counts (`_nrt`) and
-inlined into their caller they cost what the same lines in C would; with them a call that passes
-thirty arrays takes microseconds (measured: the kernel is 30 times slower). In return a hot function
-cannot allocate, not even a temporary. Division follows numpy (`x / 0` is infinity), which also lets
-LLVM vectorise loops that divide.
+`hot` functions only access their array arguments. Without numba's reference counts (`_nrt`) and
+inlined into their caller they are as fast as C; with reference counts a call with thirty arrays
+takes microseconds (measured: the kernel is 30 times slower). A hot function cannot allocate, not
+even a temporary. Division follows numpy (`x / 0` is infinity), so LLVM can vectorise it.
 
-To LLVM, a function that takes all arrays of a rehearsal has hundreds of arguments; compiling takes
-long. Hence no entry points that nobody uses (this halves the time), and the cache keeps only what
-Python calls, with all that was inlined into it.
+A function with all arrays of a simulation has hundreds of LLVM arguments and compiles slowly.
+Unused entry points are therefore disabled, which halves the time, and the cache holds only
+functions called from Python, with everything inlined into them.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from numba import njit
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# `Any`, because numba's types do not know all of them.
+# `Any`, because numba's type hints lack some options.
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
 _INNER: dict[str, Any] = {**_OPTIONS, "no_cpython_wrapper": True}
 _INLINED: dict[str, Any] = {**_INNER, "forceinline": True}
@@ -29,30 +28,30 @@ _PART_OF_RULE: dict[str, Any] = {**_RULE, "no_cpython_wrapper": True}
 
 
 def hot(function: F) -> F:
-    """Compile a function that compiled functions call; a call from Python crashes the process."""
+    """Compile and inline a function called by compiled code; a call from Python crashes."""
     compiled: F = njit(**_INLINED)(function)
     return compiled
 
 
 def warm(function: F) -> F:
-    """Compile a function that is called too rarely, or from too many places, to be inlined."""
+    """Compile without inlining: for functions called rarely or from many places."""
     compiled: F = njit(**_INNER)(function)
     return compiled
 
 
 def hot_loop(function: F) -> F:
-    """Compile the outermost function, which Python calls, or one too large to be inlined."""
+    """Compile an outermost function called from Python, or one too large to inline."""
     compiled: F = njit(**_OPTIONS, cache=True)(function)
     return compiled
 
 
 def rule(function: F) -> F:
-    """Compile a policy's rule; Python calls it, with flows of a rehearsal or with live ones."""
+    """Compile a policy's rule, called from Python with simulated or live flows."""
     compiled: F = njit(**_RULE, cache=True)(function)
     return compiled
 
 
 def part_of_rule(function: F) -> F:
-    """Compile what rules call; a call from Python crashes the process."""
+    """Compile a function called by rules; a call from Python crashes the process."""
     compiled: F = njit(**_PART_OF_RULE)(function)
     return compiled

@@ -1,1 +1,1 @@
-"""Processes that are forked from one that has imported everything."""
+"""Fork servers: processes that import once and fork tasks."""

@@ -1,4 +1,4 @@
-"""Start tasks from a machine's fork servers; see `fork_server`."""
+"""Start tasks through the fork servers of a machine; see `prefork.server`."""
 
 from __future__ import annotations
 
@@ -26,60 +26,48 @@ PRELOAD_OF = {
     "headrace.runtime.trainer": "train",
     "headrace.training.parameter_server": "train",
 }
-"""Which fork server starts a module."""
+"""Preload, that is fork server, of each module."""
 
-_CONNECT_S = 60.0
-"""How long a server may take until it listens, and until it has imported and forked."""
+_CONNECT_TIMEOUT_S = 60.0
+"""Timeout until a server listens, and until it has imported and forked."""
 
-_START_AGAIN_S = 3.0
-_LOOK_S = 0.02
-
+_RESTART_INTERVAL_S = 3.0
+_POLL_INTERVAL_S = 0.02
 
 KEEP_VARIABLE = "HEADRACE_KEEP_WARM_S"
-"""How many seconds fork servers outlive the last run that used them; 0 if it is not set."""
+"""Seconds that fork servers outlive the last run that used them; default 0."""
 
 
 class ForkUnavailableError(Exception):
-    """No fork server can be had: start the process in the usual way."""
+    """No fork server is available: start the process in the usual way."""
 
 
 def socket_path(preload: str, identity: Mapping[str, Any], above: Path | None = None) -> Path:
-    """Where the fork server of this user and identity listens, in a folder for the user alone.
-
-    Args:
-        preload: A key of `fork_server.PRELOADS`.
-        identity: Whom it admits.
-        above: Folder of temporary files; none for this process' own.
+    """Path of the fork server's socket, in a directory private to this user below `above`.
 
     Raises:
-        ForkUnavailableError: The folder is somebody else's.
+        ForkUnavailableError: The directory belongs to another user.
     """
     folder = (above or Path(tempfile.gettempdir())) / f"headrace-warm-{os.getuid()}"
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     status = folder.lstat()
     if status.st_uid != os.getuid() or status.st_mode & 0o077 or not folder.is_dir():
-        raise ForkUnavailableError(f"{folder} is not for this user alone")
+        raise ForkUnavailableError(f"{folder} is not private to this user")
     text = json.dumps(identity, sort_keys=True)
     return folder / f"{preload}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def start_server(preload: str, path: Path, keep_s: float | None = 0.0) -> None:
-    """Start a fork server with this process' environment; it is nobody's child.
-
-    Args:
-        preload: A key of `fork_server.PRELOADS`.
-        path: Where it listens.
-        keep_s: How long it lives without clients, once it has had one; none to live on.
-    """
+    """Start a detached fork server; without clients it ends after `keep_s`, if not None."""
     keep = "forever" if keep_s is None else str(keep_s)
     module = "headrace.prefork.server"
     start_alone(module, [preload, str(path), keep, PADDING], path.with_suffix(".log"))
 
 
 def start_alone(module: str, arguments: Sequence[str], log_path: Path) -> None:
-    """Start a module with this process' environment in a process that is nobody's child."""
-    # Ray ends what its workers have started when they end: a fork server serves others too.
+    """Start a module in a detached process with this process' environment."""
+    # Detached: Ray kills the children of a worker that ends, but the server has other clients too.
     script = "import os, sys; os.fork() and os._exit(0); os.execv(sys.argv[1], sys.argv[1:])"
     command = [sys.executable, "-u", "-m", module, *arguments]
     with log_path.open("ab") as log:
@@ -96,37 +84,28 @@ def start_alone(module: str, arguments: Sequence[str], log_path: Path) -> None:
 
 
 class ForkedProcess:
-    """A task that a fork server has forked for this process.
-
-    Args:
-        connection: To the server; closing it ends the task.
-        pid: Of the task.
-    """
+    """A task forked by a fork server; closing its connection kills it."""
 
     def __init__(self, connection: socket.socket, pid: int) -> None:
         self._connection = connection
-        self._code = -9  # what ends a server ends its tasks
+        self._code = -9  # tasks are killed with their server
         self.pid = pid
 
     def wait(self) -> None:
-        """Wait until it has ended; its number stays taken until `reap`."""
+        """Wait until the task has ended; its process ID stays reserved until `reap`."""
         with suppress(OSError, ValueError):
             message = receive(self._connection)
             if message is not None:
                 self._code = int(message["code"])
 
     def reap(self) -> int:
-        """Free its number; the exit code, negative for a signal."""
+        """Release the process ID; returns the exit code, negative for a signal."""
         self._connection.close()
         return self._code
 
 
 class ForkLease:
-    """Keeps a fork server of this machine alive, and starts it if there is none.
-
-    Args:
-        preload: A key of `fork_server.PRELOADS`.
-    """
+    """Keeps the fork server of a preload alive, and starts it if there is none."""
 
     def __init__(self, preload: str) -> None:
         self._preload = preload
@@ -146,19 +125,19 @@ class ForkLease:
         stdin: int,
         output: int,
     ) -> ForkedProcess:
-        """Start a task; waits for the server's imports if they are not done yet.
+        """Start a task; waits until the server's imports are done.
 
         Args:
             command: Interpreter, `-m`, module, arguments.
-            environment: All of its environment.
-            folder: Where it runs.
-            stdin: Its standard input ...
-            output: ... and its output, file descriptors.
+            environment: Its complete environment.
+            folder: Its working directory.
+            stdin: File descriptor of its standard input.
+            output: File descriptor of its standard output and error.
 
         Raises:
-            ForkUnavailableError: No server can do that.
+            ForkUnavailableError: No server can start it.
         """
-        self._begun.join(_CONNECT_S)
+        self._begun.join(_CONNECT_TIMEOUT_S)
         if self._connection is None or self._path is None:
             raise ForkUnavailableError("there is no fork server")
         request = {
@@ -176,7 +155,7 @@ class ForkLease:
         return ForkedProcess(connection, int(answer["pid"]))
 
     def close(self) -> None:
-        """Let the server end, if nobody else needs it."""
+        """Release the server; it ends when it has no other clients."""
         with self._lock:
             self._closed = True
             if self._connection is not None:
@@ -185,17 +164,17 @@ class ForkLease:
     def _begin(self) -> None:
         try:
             path = socket_path(self._preload, self._identity)
-            end_s = time.monotonic() + _CONNECT_S
+            end_s = time.monotonic() + _CONNECT_TIMEOUT_S
             start_s = 0.0
             while not self._closed and self._connection is None and time.monotonic() < end_s:
                 try:
                     connection, _ = _ask(path, {"identity": self._identity})
                 except ForkUnavailableError:
-                    # There is none, or it is about to end because nobody needed it.
+                    # There is none, or it is about to end.
                     if time.monotonic() >= start_s:
                         start_server(self._preload, path, _keep_s())
-                        start_s = time.monotonic() + _START_AGAIN_S
-                    time.sleep(_LOOK_S)
+                        start_s = time.monotonic() + _RESTART_INTERVAL_S
+                    time.sleep(_POLL_INTERVAL_S)
                     continue
                 with self._lock:
                     self._connection, self._path = connection, path
@@ -210,13 +189,13 @@ def _ask(
 ) -> tuple[socket.socket, dict[str, Any]]:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connection.settimeout(_CONNECT_S)
+        connection.settimeout(_CONNECT_TIMEOUT_S)
         with short_name(path) as name:
             connection.connect(name)
         send(connection, request, fds)
         answer = receive(connection)
         if answer is None or "pid" not in answer:
-            raise ForkUnavailableError(f"the fork server refuses: {answer}")
+            raise ForkUnavailableError(f"the fork server refused the request: {answer}")
     except BaseException as error:
         connection.close()
         if isinstance(error, OSError | ValueError):

@@ -1,4 +1,4 @@
-"""What must be the same for a fork to be what a new process would be."""
+"""Identity of a process: what must be equal for a fork to replace a new process."""
 
 from __future__ import annotations
 
@@ -10,28 +10,23 @@ from pathlib import Path
 from typing import Any
 
 _RELEVANT = ("PYTHON", "LD_", "NUMBA_", "TORCH", "OMP_", "MKL_", "KMP_", "OPENBLAS", "MALLOC_")
-"""Prefixes of variables that are read when something is imported."""
+"""Prefixes of variables that are read during imports."""
 
 _HANDLED = (
-    "OMP_NUM_THREADS", "PYTHONUNBUFFERED", "PYTHONPATH",  # looked after in another way
+    "OMP_NUM_THREADS", "PYTHONUNBUFFERED", "PYTHONPATH",  # handled separately
     "PYTHONBREAKPOINT", "PYTHONDONTWRITEBYTECODE",  # read later; Ray sets the first one itself
 )  # fmt: skip
-"""Those of them that may differ."""
+"""Variables with these prefixes that may differ."""
 
 
 def identity_of(environment: Mapping[str, str], process: int | str = "self") -> dict[str, Any]:
-    """What must be the same for a fork to be what a new process would be.
-
-    Args:
-        environment: Of the new process.
-        process: Who would start it: a process id.
-    """
+    """Identity of a new process with an environment, if `process` started it."""
     relevant = {
         name: value
         for name, value in sorted(environment.items())
         if name.startswith(_RELEVANT) and name not in _HANDLED
     }
-    relevant.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # as trainers do
+    relevant.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # as in trainers
     return {
         "version": own_version(),
         "interpreter": sys.executable,
@@ -43,7 +38,7 @@ def identity_of(environment: Mapping[str, str], process: int | str = "self") -> 
 
 
 def python_path(environment: Mapping[str, str]) -> list[str]:
-    """With whole paths: a fork server runs in another folder."""
+    """Entries of PYTHONPATH as absolute paths: a fork server runs in another directory."""
     given = environment.get("PYTHONPATH", "").split(os.pathsep)
     return [os.path.abspath(each) for each in given if each]
 
@@ -56,7 +51,7 @@ def _control_group(process: int | str) -> str:
 
 
 def namespace(process: int | str = "self") -> int:
-    """Within which a process' number is unique; containers may share a disk."""
+    """PID namespace of a process; containers may share a disk."""
     try:
         return os.stat(f"/proc/{process}/ns/pid").st_ino
     except OSError:
@@ -65,6 +60,6 @@ def namespace(process: int | str = "self") -> int:
 
 def own_version() -> str:
     """The version of this installation."""
-    # Not by name: the package's front door imports the floors above this one.
+    # Not an import statement: the package imports layers above this one.
     own: str = import_module("headrace").__version__
     return own

@@ -1,14 +1,12 @@
-"""A process that has imported what tasks import, and forks them.
+"""A fork server: imports the modules of tasks once per machine, and forks the tasks.
 
-Importing torch and PyG takes 5.6 s of CPU time in every trainer, importing pyarrow, numba and the
-graph package 0.9 s in every store and sampler. A fork server does that once per machine; each task
-is then a fork of it, which takes milliseconds.
+Importing torch and PyG takes 5.6 s of CPU time in every trainer; importing pyarrow, numba and the
+graph package takes 0.9 s in every store and sampler. A fork takes milliseconds.
 
-`python -m headrace.prefork.server PRELOAD SOCKET KEEP_S PADDING` listens on a Unix
-socket. A client connects, sends its identity and is admitted if the server has the same one: a
-process with another version, interpreter or relevant environment variable would import something
-else. Each connection carries at most one task. The task is killed when its connection closes, that
-is when its client ends, however that ends; all tasks end with the server.
+`python -m headrace.prefork.server PRELOAD SOCKET KEEP_S PADDING` listens on a Unix socket. A client
+is admitted if its identity (version, interpreter, relevant environment variables) equals the
+server's. Each connection carries at most one task. The task is killed when its connection closes,
+that is when its client ends; all tasks end with the server.
 """
 
 from __future__ import annotations
@@ -52,10 +50,10 @@ PRELOADS: Mapping[str, tuple[str, ...]] = {
         "headrace.training.parameter_server.server",
     ),
 }
-"""What a fork server imports, by the kind of its tasks; what is not installed is left out."""
+"""Modules a fork server imports, by kind of task; modules that are not installed are skipped."""
 
 PADDING = "-" * 4000
-"""Makes room for the command line of a task, which is written over the server's own."""
+"""Reserves space for the command line of a task, which overwrites the server's."""
 
 _LENGTH = struct.Struct("!I")
 _MAX_REQUEST_BYTES = 1 << 24
@@ -66,14 +64,7 @@ _NUM_FDS = 2  # standard input, and output with errors
 
 @dataclass(eq=False)
 class Client:
-    """A connection, and its task.
-
-    Attributes:
-        connection: Where the client is.
-        pid: Of its task; 0 while it has none.
-        pidfd: Becomes readable when the task ends.
-        is_gone: Whether the client has closed its end.
-    """
+    """A connection and its task; `pidfd` becomes readable when the task ends."""
 
     connection: socket.socket
     pid: int = 0
@@ -82,13 +73,7 @@ class Client:
 
 
 class ForkServer:
-    """Admits clients and forks their tasks.
-
-    Args:
-        listener: Where clients connect.
-        identity: Who is admitted.
-        keep_s: How long to live without a client; none to live on.
-    """
+    """Admits clients with an identity and forks their tasks; idle servers end after `keep_s`."""
 
     def __init__(
         self, listener: socket.socket, identity: Mapping[str, Any], keep_s: float | None
@@ -100,18 +85,14 @@ class ForkServer:
         self._was_used = False
 
     def serve(self) -> dict[str, Any] | None:
-        """Serve until nobody is left.
-
-        Returns:
-            In a task that was forked: its request. In the server: none.
-        """
-        retry_budget_s = None if self._keep_s is None else max(self._keep_s, _FIRST_CLIENT_S)
+        """Serve until no clients are left; in a forked task, return its request."""
+        idle_timeout_s = None if self._keep_s is None else max(self._keep_s, _FIRST_CLIENT_S)
         while True:
-            ready = self._selector.select(None if self._clients else retry_budget_s)
+            ready = self._selector.select(None if self._clients else idle_timeout_s)
             if not ready and not self._clients:
                 return None
             if self._was_used:
-                retry_budget_s = self._keep_s
+                idle_timeout_s = self._keep_s
             for key, _ in ready:
                 if key.data is None:
                     self._accept()
@@ -124,7 +105,7 @@ class ForkServer:
                     if request is not None:
                         return request
                 else:
-                    # A client says nothing more: it has closed its end.
+                    # Clients send one request: readable again means that the connection closed.
                     self._drop(client)
 
     def _accept(self) -> None:
@@ -135,7 +116,7 @@ class ForkServer:
         self._selector.register(connection, selectors.EVENT_READ, client)
 
     def _receive(self, client: Client) -> dict[str, Any] | None:
-        """Read a request and fork; the request in the fork, none here."""
+        """Read a request and fork; returns the request in the fork, None in the server."""
         fds: list[int] = []
         try:
             request = _read_request(client.connection, fds)
@@ -148,7 +129,7 @@ class ForkServer:
                 return None
             self._was_used = True
             if "command" not in request:
-                # A lease: it keeps the server alive.
+                # A lease, which keeps the server alive.
                 send(client.connection, {"pid": os.getpid()})
                 return None
             pid = os.fork()
@@ -167,7 +148,7 @@ class ForkServer:
         return None
 
     def _close_all(self) -> None:
-        """Close what belongs to the server, in a fork."""
+        """Close the server's descriptors, in a fork."""
         for client in self._clients:
             client.connection.close()
             if client.pidfd >= 0:
@@ -176,7 +157,7 @@ class ForkServer:
         self._listener.close()
 
     def _report_end(self, client: Client) -> None:
-        """Tell a client how its task ended; the task's number stays taken until it hangs up."""
+        """Send the exit code of a task; its process ID stays reserved until the client closes."""
         found = os.waitid(os.P_PIDFD, client.pidfd, os.WEXITED | os.WNOWAIT)
         assert found is not None
         killed = found.si_code != os.CLD_EXITED
@@ -188,7 +169,7 @@ class ForkServer:
             send(client.connection, {"code": -found.si_status if killed else found.si_status})
 
     def _drop(self, client: Client) -> None:
-        """Forget a client; its task ends."""
+        """Remove a client and kill its task."""
         client.is_gone = True
         self._selector.unregister(client.connection)
         client.connection.close()
@@ -198,7 +179,7 @@ class ForkServer:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(client.pid, signal.SIGKILL)
         with suppress(ProcessLookupError):
-            os.kill(client.pid, signal.SIGKILL)  # before it had a group of its own
+            os.kill(client.pid, signal.SIGKILL)  # if it has no process group yet
         if client.pidfd not in self._selector.get_map():
             self._reap(client)
 
@@ -210,7 +191,7 @@ class ForkServer:
 
 @contextmanager
 def short_name(path: Path) -> Iterator[str]:
-    """A name of a socket's path that is short enough for the kernel, which takes 107 bytes."""
+    """A name of a socket's path within the kernel's limit of 107 bytes."""
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"
@@ -230,7 +211,7 @@ def send(connection: socket.socket, message: Mapping[str, Any], fds: Sequence[in
 
 
 def receive(connection: socket.socket) -> dict[str, Any] | None:
-    """The next message; none at the end of the connection."""
+    """Receive a message; None at the end of the connection."""
     head = _read(connection, _LENGTH.size)
     return None if head is None else _body(connection, head)
 
@@ -244,13 +225,13 @@ def _read_request(connection: socket.socket, fds: list[int]) -> dict[str, Any] |
 def _body(connection: socket.socket, head: bytes) -> dict[str, Any] | None:
     (length,) = _LENGTH.unpack(head)
     if length > _MAX_REQUEST_BYTES:
-        raise ValueError(f"a message of {length} bytes")
+        raise ValueError(f"message too long: {length} bytes")
     data = _read(connection, length)
     if data is None:
         return None
     message = json.loads(data)
     if not isinstance(message, dict):
-        raise ValueError("a message is an object")
+        raise ValueError("a message must be a JSON object")
     return message
 
 
@@ -265,7 +246,7 @@ def _read(connection: socket.socket, length: int) -> bytes | None:
 
 
 def _move(fds: Sequence[int]) -> None:
-    """Make what was received standard input, output and errors."""
+    """Make received descriptors standard input, output and error."""
     os.dup2(fds[0], 0)
     os.dup2(fds[1], 1)
     os.dup2(fds[1], 2)
@@ -273,28 +254,23 @@ def _move(fds: Sequence[int]) -> None:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a fork server listens; nobody else does while it holds the lock.
-
-    Attributes:
-        path: Of its socket.
-        listener: The socket.
-        lock: An open file.
-    """
+    """Path and socket of a fork server, and the lock file it holds while it runs."""
 
     path: Path
     listener: socket.socket
     lock: int
 
     def close(self) -> None:
-        """Leave it to another process that has it open too."""
+        """Close this process' descriptors; another process may keep its own."""
         self.listener.close()
         os.close(self.lock)
 
 
 def listen(path: Path) -> Place | None:
-    """Take a place; none if another server has it.
+    """Lock and bind a socket path; None if another server has it.
 
-    Whoever connects before the imports are done waits for them, which is shorter than its own.
+    Clients that connect during the imports wait for them, which is faster than importing
+    themselves.
     """
     lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -314,12 +290,7 @@ def listen(path: Path) -> Place | None:
 
 
 def import_all(preload: str, kernels: bool) -> None:
-    """Import what tasks of a kind import.
-
-    Args:
-        preload: A key of `PRELOADS`.
-        kernels: Whether to load compiled kernels too, which takes seconds.
-    """
+    """Import the modules of `PRELOADS[preload]`; loading compiled kernels too takes seconds."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     for name in PRELOADS[preload]:
@@ -329,23 +300,14 @@ def import_all(preload: str, kernels: bool) -> None:
     if preload == "graph" and kernels:
         with suppress(Exception):
             import_module("headrace.runtime.workers.warm_up").load_kernels()
-    # What is here already is not looked at by the collector, which would copy its pages.
+    # Frozen objects are skipped by the garbage collector, so their pages stay shared.
     gc.collect()
     gc.freeze()
     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
 
 
 def serve(place: Place, identity: Mapping[str, Any], keep_s: float | None) -> int:
-    """Serve until nobody is left; also the end of every task that is forked here.
-
-    Args:
-        place: Where.
-        identity: Who is admitted.
-        keep_s: How long to live without a client; none to live on.
-
-    Returns:
-        The exit code, of this process or of a task.
-    """
+    """Serve until no clients are left; returns the exit code, of the server or of a forked task."""
     request = ForkServer(place.listener, identity, keep_s).serve()
     if request is not None:
         os.close(place.lock)
@@ -356,7 +318,7 @@ def serve(place: Place, identity: Mapping[str, Any], keep_s: float | None) -> in
 
 
 def show_as(preload: str) -> None:
-    """Say in this process' command line what it is."""
+    """Set this process' command line, as `ps` shows it."""
     set_command_line(["headrace", "fork", "server", preload])
 
 
@@ -365,11 +327,11 @@ def main(arguments: Sequence[str]) -> int:
     preload, path, keep, _ = arguments
     place = listen(Path(path))
     if place is None:
-        # The first one serves both.
+        # Another server has the socket.
         return 0
     show_as(preload)
     identity = identity_of(os.environ)
-    # A server for one run alone loads no kernels: its first task would have to wait for them.
+    # A server for a single run loads no kernels: its first task would wait for them.
     import_all(preload, kernels=keep != "0.0")
     return serve(place, identity, None if keep == "forever" else float(keep))
 

@@ -1,4 +1,4 @@
-"""What a fork of a fork server does to become a task."""
+"""Turn a fork of a fork server into a task."""
 
 from __future__ import annotations
 
@@ -18,14 +18,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def become(request: Mapping[str, Any]) -> int:
-    """Be the task, in a fork of the server, as if it had been started by its command.
+    """Run a task in a fork, as if it had been started by its command; returns the exit code.
 
     Args:
         request: `command` (interpreter, `-m`, module, arguments), `environment`, `folder`, `nice`,
             `cores`, `max_files`.
-
-    Returns:
-        The exit code.
     """
     server = os.getppid()
     os.setsid()
@@ -39,21 +36,21 @@ def become(request: Mapping[str, Any]) -> int:
     environment: dict[str, str] = request["environment"]
     os.environ.clear()
     os.environ.update(environment)
-    _take_limits(request)
-    _take_threads(environment)
+    _apply_limits(request)
+    _apply_threads(environment)
     _reseed()
     gc.enable()
     _, _, module, *arguments = request["command"]
     set_command_line(request["command"])
     if module == "headrace.runtime.trainer":
-        # It checks that its parent lives, which is this one's.
+        # The trainer checks that its parent is alive; here the parent is the server.
         arguments[0] = str(server)
     code: int = import_module(f"{module}.__main__").main(arguments)
     return code
 
 
-def _take_limits(request: Mapping[str, Any]) -> None:
-    """Take over what a child of the client would have inherited."""
+def _apply_limits(request: Mapping[str, Any]) -> None:
+    """Apply what a child of the client would have inherited."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, request["nice"])
     with suppress(OSError):
@@ -64,22 +61,22 @@ def _take_limits(request: Mapping[str, Any]) -> None:
         Path("/proc/self/oom_score_adj").write_text(str(request["oom_score_adj"]))
 
 
-def _take_threads(environment: Mapping[str, str]) -> None:
-    """OpenMP has read its variable when it was loaded."""
+def _apply_threads(environment: Mapping[str, str]) -> None:
+    """Set the number of threads; OpenMP read its variable when it was loaded."""
     torch, number = sys.modules.get("torch"), environment.get("OMP_NUM_THREADS", "")
     if torch is not None and number.isdigit() and int(number) > 0:
         torch.set_num_threads(int(number))
 
 
 def _reseed() -> None:
-    """Forks must not draw the same numbers; Python's own generator sees to that itself."""
+    """Reseed numpy; Python's own generator reseeds itself after a fork."""
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(None)
 
 
 def set_command_line(words: Sequence[str]) -> None:
-    """Write over this process' command line, as tools like `ps` show it."""
+    """Overwrite this process' command line, as `ps` shows it."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         begin, end = int(fields[45]), int(fields[46])

@@ -1,4 +1,4 @@
-"""What a run was seen to do becomes a profile, with the confidence of each figure."""
+"""Profiles from traces of runs, with confidence intervals."""
 
 from headrace.profiling.from_trace import (
     default_skip,

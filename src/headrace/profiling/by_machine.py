@@ -1,4 +1,4 @@
-"""Times of every machine by itself: machines of one class are alike until one of them changes."""
+"""Profiles with task times per machine instead of per machine class."""
 
 from __future__ import annotations
 
@@ -9,22 +9,17 @@ from headrace.core.profile import Profile, TaskTime
 
 
 def told_apart(cluster: Cluster) -> Cluster:
-    """The cluster, every machine a class of its own."""
+    """Return the cluster with every machine in its own class."""
     return Cluster(
         machines=tuple(host.model_copy(update={"kind": host.name}) for host in cluster.hosts)
     )
 
 
 def filled_in(measured: Profile, plan: Plan) -> Profile:
-    """A profile of machines told apart, with what is known of tasks where none was seen.
+    """Complete a per-machine profile with the plan's profile, if that was measured.
 
-    A task that a machine did not run takes as long there as the plan's profile says, if that was
-    measured. So does a step of the ring at most: it computes nothing, and what it waited longer for
-    is a card that is full now.
-
-    Args:
-        measured: Times by machine, measured while the plan ran.
-        plan: What ran.
+    Tasks that a machine did not run get the plan's time. Ring steps get at most the plan's time:
+    they do no computation, so longer times are waits for a saturated NIC.
     """
     known = plan.profile
     if known.source != "measured":

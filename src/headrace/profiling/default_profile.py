@@ -1,11 +1,11 @@
-"""What stands in for a measurement nobody has made yet, and says so."""
+"""Synthetic profile that is used without a measurement."""
 
 from __future__ import annotations
 
 from headrace.core.job import Role
 from headrace.core.profile import BatchTraffic, Profile, StoreTraffic, TaskTime, Variation
 
-# All figures as in examples/testbed/profile.yaml, which derives every one of them.
+# Derived in examples/testbed/profile.yaml.
 _BYTES_PER_SEED = 93_480.0
 _PEAK_TO_MEAN = 1.16
 _SEEDS_PER_SAMPLER, _SEEDS_PER_TRAINER = 1000.0, 2000.0
@@ -18,11 +18,10 @@ _TASK_TIMES_S = {
 
 
 def default_profile() -> Profile:
-    """A synthetic profile for a first look when none is given: GraphSAGE on ogbn-products.
+    """Return a synthetic profile: GraphSAGE on ogbn-products.
 
-    Volumes follow from the fan-out and the features, times are estimates for a GTX 1080Ti server;
-    `examples/testbed/profile.yaml` derives both. All stores send alike. The profile's `note` names
-    the figures, for whoever shows results that rest on them.
+    Volumes follow from fan-out and features; times are estimates for a GTX 1080Ti server. Both are
+    derived in `examples/testbed/profile.yaml`. All stores send equally. `note` lists the figures.
 
     Example:
         >>> import headrace

@@ -1,4 +1,4 @@
-"""A trace of a run becomes a profile."""
+"""Profile of a job from a trace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.profiling.samples import relative_error, task_time_of, variation_o
 from headrace.profiling.volumes import bytes_per_seed
 
 MAX_SKIPPED = 10
-"""First iterations that a long trace leaves out: compilers, caches and windows fill in them."""
+"""Maximum number of first iterations to exclude: compilers, caches and windows warm up in them."""
 
 
 def default_skip(trace: Trace) -> int:
@@ -24,27 +24,19 @@ def default_skip(trace: Trace) -> int:
 
 
 def num_iterations(trace: Trace) -> int:
-    """How many iterations some trainer has done."""
+    """Number of iterations that any trainer has completed."""
     is_trainer = np.array(trace.task_roles)[trace.executions.task] == Role.TRAINER
     return int(trace.executions.iteration[is_trainer].max(initial=-1)) + 1
 
 
 def measured_iteration_time_s(trace: Trace, skip: int | None = None) -> float:
-    """What an iteration adds to a long job: from the end of one to the end of the last.
-
-    Args:
-        trace: Of a run, or of a rehearsal.
-        skip: First iterations to leave out; `default_skip` if not given.
-
-    Raises:
-        SpecError: Too few iterations are left.
-    """
+    """Mean time per iteration after the first `skip` (default: `default_skip`)."""
     skip = default_skip(trace) if skip is None else skip
     last = num_iterations(trace) - 1
     if last - max(skip - 1, 0) < 1:
         raise SpecError(
-            f"the trace has {last + 1} iterations, and {skip} are to be left out",
-            "run more iterations, or leave out fewer",
+            f"the trace has {last + 1} iterations, of which {skip} are to be excluded",
+            "run more iterations, or exclude fewer",
         )
     is_trainer = np.array(trace.task_roles)[trace.executions.task] == Role.TRAINER
     ends_s = np.full(last + 1, -np.inf)
@@ -56,22 +48,13 @@ def measured_iteration_time_s(trace: Trace, skip: int | None = None) -> float:
 
 
 def profile_trace(trace: Trace, plan: Plan, skip: int | None = None) -> Profile:
-    """Times and volumes of the job that a trace shows.
-
-    Args:
-        trace: Of a run of the plan, or of its rehearsal.
-        plan: What was run; it says which seeds each sampler took.
-        skip: First iterations to leave out; `default_skip` if not given.
-
-    Raises:
-        SpecError: Nothing is left, or no trainer or sampler was seen.
-    """
+    """Measure times and volumes after the first `skip` (default: `default_skip`) iterations."""
     skip = default_skip(trace) if skip is None else skip
     num = num_iterations(trace)
     if num <= skip:
         raise SpecError(
-            f"the trace has {num} iterations, and {skip} are to be left out",
-            "run more iterations, or leave out fewer",
+            f"the trace has {num} iterations, of which {skip} are to be excluded",
+            "run more iterations, or exclude fewer",
         )
     volumes = _Volumes(trace, plan, skip, num)
     return Profile(
@@ -92,7 +75,7 @@ def _task_times(
 ) -> Mapping[Role, Mapping[str, TaskTime]]:
     rows = trace.executions
     kept = (rows.iteration >= skip) & (rows.iteration < num)
-    # Steps of a ring that took no time may end a rounding error before they begin.
+    # Ring steps of zero duration may be negative by a rounding error.
     time_s = np.maximum(rows.end_s - rows.start_s, 0.0) * _per_seed(trace, plan)[rows.task]
     kinds = [machine.kind for machine in plan.cluster.hosts]
     times: dict[Role, dict[str, TaskTime]] = {}
@@ -106,24 +89,24 @@ def _task_times(
         of_role = kept & is_of_role[rows.task]
         if not of_role.any() and role in (Role.TRAINER, Role.SAMPLER):
             raise SpecError(
-                f"no {role.value} is seen in the trace after {skip} iterations",
-                "run more iterations, and see the logs of the tasks",
+                f"the trace has no {role.value} execution after {skip} iterations",
+                "run more iterations, and check the logs of the tasks",
             )
         if not of_role.any():
-            # Nobody asked a store, or nothing was exchanged: that takes no time.
+            # No store requests, or no gradient exchange.
             times[role] = {"default": TaskTime(mean=0.0)}
             continue
         machine_kinds = np.array(kinds)[trace.task_machines[rows.task]]
         seen = sorted(set(machine_kinds[of_role].tolist()))
         times[role] = {k: task_time_of(time_s[of_role & (machine_kinds == k)]) for k in seen}
         if not set(kinds) <= set(seen):
-            # A class on which no such task ran: the best guess is the mean of all others.
+            # For classes without such a task, use the mean of all others.
             times[role].setdefault("default", task_time_of(time_s[of_role]))
     return times
 
 
 def _per_seed(trace: Trace, plan: Plan) -> np.ndarray:
-    """Per task, what its time is multiplied by to hold for the nominal number of seeds."""
+    """Factor per task that scales its time to the nominal number of seeds."""
     factor = np.ones(len(trace.task_names))
     nominal = plan.job.batch_size / plan.job.samplers_per_trainer
     seeds = plan.seeds.sum(axis=1)
@@ -134,7 +117,7 @@ def _per_seed(trace: Trace, plan: Plan) -> np.ndarray:
 
 
 class _Volumes:
-    """What went from task to task, on the network or not, in the iterations that count."""
+    """Transfers between tasks, local or remote, in the counted iterations."""
 
     def __init__(self, trace: Trace, plan: Plan, skip: int, num: int) -> None:
         self._trace, self._plan = trace, plan
@@ -149,21 +132,18 @@ class _Volumes:
         self._iteration = self._iteration - skip
 
     def stores(self) -> StoreTraffic:
-        """Store to sampler: bytes per seed by part and store.
-
-        The model knows no requests: they count as if they went with what answers them.
-        """
+        """Bytes per seed by graph partition and store; requests count as responses."""
         seeds, num_stores = self._plan.seeds, self._plan.cluster.num_machines
         volumes = np.zeros((len(seeds), num_stores, self._num))
         of = self._between(Role.STORE, Role.SAMPLER)
         sampler = self._dst[of] - self._first[Role.SAMPLER]
         np.add.at(volumes, (sampler, self._src[of], self._iteration[of]), self._bytes[of])
-        asks = self._between(Role.SAMPLER, Role.STORE)
-        sampler = self._src[asks] - self._first[Role.SAMPLER]
-        np.add.at(volumes, (sampler, self._dst[asks], self._iteration[asks]), self._bytes[asks])
+        sent = self._between(Role.SAMPLER, Role.STORE)
+        sampler = self._src[sent] - self._first[Role.SAMPLER]
+        np.add.at(volumes, (sampler, self._dst[sent], self._iteration[sent]), self._bytes[sent])
         means, spread = volumes.mean(axis=2), volumes.std(axis=2, ddof=1 if self._num > 1 else 0)
         here = self._trace.task_machines[self._first[Role.SAMPLER] :][: len(seeds)]
-        # What a sampler had on its own machine is known only if it was recorded.
+        # Transfers within a machine are known only if they were recorded.
         unseen = (here[:, None] == np.arange(num_stores)) & (means == 0)
         means[unseen] = np.nan
         matrix, errors = bytes_per_seed(seeds, means, spread / np.sqrt(self._num))
@@ -177,7 +157,7 @@ class _Volumes:
         )
 
     def batches(self) -> BatchTraffic:
-        """Sampler to trainer: bytes per seed."""
+        """Bytes per seed from sampler to trainer."""
         of = self._between(Role.SAMPLER, Role.TRAINER)
         sampler = self._src[of] - self._first[Role.SAMPLER]
         samples = self._bytes[of] / self._plan.seeds.sum(axis=1)[sampler]
@@ -191,7 +171,7 @@ class _Volumes:
         )
 
     def model_bytes(self) -> float | None:
-        """Gradients per iteration, from what went around the ring or to servers."""
+        """Gradient bytes per iteration, from ring or parameter server traffic."""
         ring = self._between(Role.RING, Role.RING)
         if ring.any():
             return float(self._bytes[ring].mean() * self._plan.job.trainers)

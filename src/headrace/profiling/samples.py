@@ -1,4 +1,4 @@
-"""Means of measured values, how they vary, and how sure one can be of them."""
+"""Statistics of measured values: means, variation and confidence."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 from headrace.core.profile import CONSTANT, TaskTime, Variation
 
 MAX_QUANTILES = 64
-"""Equally likely factors that a profile keeps of each distribution."""
+"""Maximum number of quantiles per distribution in a profile."""
 
 NOTHING_KNOWN = 1.0
-"""Relative error of what was not measured, or cannot be told from what was."""
+"""Relative error of figures that were not measured or cannot be identified."""
 
-_Z = 1.959964  # 97.5 % of a normal distribution
+_Z = 1.959964  # 97.5 % quantile of the normal distribution
 
 
 def relative_error(samples: np.ndarray) -> float:
-    """Half of the 95 % interval of a mean, as a share of the mean."""
+    """Half of the 95 % interval of a mean, as a fraction of the mean."""
     num = len(samples)
     mean = float(samples.mean()) if num else 0.0
     if num < 2:
@@ -29,11 +29,7 @@ def relative_error(samples: np.ndarray) -> float:
 
 
 def student(num: int) -> float:
-    """97.5 % of Student's distribution, by its expansion around the normal one.
-
-    Args:
-        num: Degrees of freedom; at 4 it is right to 1 %, above to less.
-    """
+    """97.5 % quantile of Student's t by expansion around the normal; error 1 % at `num` = 4."""
     first = (_Z**3 + _Z) / (4 * num)
     second = (5 * _Z**5 + 16 * _Z**3 + 3 * _Z) / (96 * num**2)
     third = (3 * _Z**7 + 19 * _Z**5 + 17 * _Z**3 - 15 * _Z) / (384 * num**3)
@@ -41,7 +37,7 @@ def student(num: int) -> float:
 
 
 def variation_of(samples: np.ndarray) -> Variation:
-    """Equally likely factors around the mean."""
+    """Quantiles relative to the mean."""
     mean = float(samples.mean()) if len(samples) else 0.0
     if mean <= 0 or np.ptp(samples) <= 1e-9 * mean:
         return CONSTANT
@@ -51,7 +47,7 @@ def variation_of(samples: np.ndarray) -> Variation:
 
 
 def task_time_of(samples: np.ndarray) -> TaskTime:
-    """Time of a role on a class of machines; at least one sample."""
+    """Time of a role on a machine class, from at least one sample."""
     return TaskTime(
         mean=float(samples.mean()),
         variation=variation_of(samples),

@@ -1,8 +1,8 @@
-"""Records of all tasks of a run become the trace that a rehearsal would write.
+"""Assembly of the trace of a run from the records of its tasks.
 
-How reality maps onto the model: a pair's volume is all that was answered in an iteration; a store's
-time is its summed service time; a sampler's time is what it computed: requests, stitching, merging.
-While it waits for stores it is free for other batches.
+Mapping to the simulator's model: the volume of a pair of tasks is the sum of all responses in an
+iteration; a store's time is its total service time; a sampler's time is its compute time (requests,
+stitching, merging), because it processes other batches while it waits for stores.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from headrace.core.trace import ClockOffset, Executions, Flows, Mark, Trace
 from headrace.costs import task_machines
 
 CLOCKS = "clocks.json"
-"""In the folder of a run: what was measured of its machines' clocks."""
+"""File with clock offsets in the run directory."""
 
 Pair = tuple[int, int, int]
 """Source, destination and iteration."""
 
-# Measured on a virtual link with 2 and 3 trainers and 1 kB to 4 MB of gradients: what gloo, TCP, IP
-# and Ethernet make of a step of the ring, whose payload is one chunk (gloo/allreduce.cc: `ring`).
+# Overhead of gloo, TCP, IP and Ethernet per ring step of one chunk (gloo/allreduce.cc: `ring`),
+# measured on a virtual link with 2 and 3 trainers and 1 kB to 4 MB of gradients.
 _RING_STEP_BYTES = 800
 _RING_SHARE = 1.001
 
@@ -37,7 +37,7 @@ _NUM_ENTRIES = {"exec": (5, 8), "flow": (7,), "serve": (5,), "local": (5,), "rin
 
 @dataclass
 class _Rows:
-    """Rows of executions or flows, in any order."""
+    """Unordered rows of executions or flows."""
 
     rows: list[tuple[float, ...]] = field(default_factory=list)
 
@@ -51,7 +51,7 @@ class _Rows:
 
 
 def read_records(data: bytes) -> list[list[Any]]:
-    """Records of one task; lines that are not whole, as a killed process leaves them, are not."""
+    """Parse the records of one task, skipping incomplete lines of killed processes."""
     records = []
     for line in data.splitlines():
         try:
@@ -69,14 +69,7 @@ def merge_records(
     plan: Plan,
     marks: Iterable[Mark] = (),
 ) -> Trace:
-    """One trace of what all tasks recorded.
-
-    Args:
-        collected: Machine, and what one of its tasks recorded; the tail may be missing.
-        offsets_s: What to add to a machine's times; see `clock_offset`.
-        plan: What was run.
-        marks: What was decided meanwhile, by the clock to which offsets lead.
-    """
+    """Merge the raw records of all tasks, each with its machine, into one trace."""
     read = ((machine, read_records(data)) for machine, data in collected)
     return merge_read(read, offsets_s, plan, marks)
 
@@ -87,7 +80,7 @@ def merge_read(
     plan: Plan,
     marks: Iterable[Mark] = (),
 ) -> Trace:
-    """Like `merge_records`, for records that have been read."""
+    """Same as `merge_records`, for parsed records."""
     merging = _Merging(plan)
     for machine, records in collected:
         for record in records:
@@ -96,7 +89,7 @@ def merge_read(
 
 
 def link_bytes(trace: Trace) -> dict[str, tuple[float, float]]:
-    """Bytes that every machine received and sent, to be compared with counters of its link."""
+    """Bytes that each machine received and sent, for comparison with its NIC counters."""
     machines, num = trace.task_machines, len(trace.machine_names)
     src, dst = machines[trace.flows.src], machines[trace.flows.dst]
     received = np.bincount(dst, weights=trace.flows.num_bytes, minlength=num)
@@ -107,13 +100,13 @@ def link_bytes(trace: Trace) -> dict[str, tuple[float, float]]:
 
 
 def ring_bytes(model_bytes: float, num_trainers: int) -> float:
-    """What a trainer sends to the next one while gradients of one iteration go round."""
+    """Bytes that a trainer sends to its ring successor per iteration."""
     chunk_bytes = _RING_SHARE * model_bytes / num_trainers + _RING_STEP_BYTES
     return 2 * (num_trainers - 1) * chunk_bytes
 
 
 class _Merging:
-    """Records by what they are about, then all rows of the trace."""
+    """Groups records by kind and converts them to rows of the trace."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -135,7 +128,7 @@ class _Merging:
         self._executions, self._flows, self._local = _Rows(), _Rows(), _Rows()
 
     def add(self, record: list[Any], offset_s: float) -> None:
-        """Keep a record; those of other tasks than the plan's are of no use."""
+        """Add a record; ignores tasks that are not in the plan."""
         what, task, *rest = record
         first = self._index.get(task)
         if first is None:
@@ -164,7 +157,7 @@ class _Merging:
             self._stayed[pair] = rest[2]
 
     def trace(self, marks: Iterable[Mark] = ()) -> Trace:
-        """The trace, its first moment at 0."""
+        """Build the trace, starting at time 0."""
         ends_s = self._add_samplers()
         self._add_stores()
         self._add_flows(ends_s)
@@ -219,7 +212,7 @@ class _Merging:
         ends_s = {}
         per_trainer = self._plan.job.samplers_per_trainer
         for (sampler, n), (_, end_s, taken_s, busy_s, part_bytes) in self._samplers.items():
-            # Parts that are made on several cores at once take less than they compute.
+            # Sub-batches built on several cores take less time than their compute time.
             time_s = min(busy_s, taken_s)
             self._executions.add(sampler, n, end_s - time_s, end_s)
             ends_s[sampler, n] = end_s
@@ -248,7 +241,7 @@ class _Merging:
                 self._local.add(src, dst, n, num_bytes, start_s, end_s)
                 continue
             if first <= src < last <= dst:
-                # The trainer asked long before the part was there, and knows only when it came.
+                # Trainers request sub-batches early and record only their arrival.
                 ready_s = max(ends_s.get((src, n), start_s), free_s.get((src, dst), start_s))
                 start_s = min(max(start_s, ready_s), end_s)
                 free_s[src, dst] = end_s
@@ -265,7 +258,7 @@ class _Merging:
                 self._add_ring(n, rings, work_s)
 
     def _ring_step(self, rings: Mapping[int, list[float]]) -> tuple[float, float, float]:
-        """When the ring begins, as the last trainer is there; its step, and bytes of a step."""
+        """Start of the ring (arrival of the last trainer), step duration, and bytes per step."""
         num_steps = 2 * (self._graph.num_trainers - 1)
         start_s = max(ring[0] for ring in rings.values())
         length_s = max(0.0, max(ring[1] for ring in rings.values()) - start_s)
@@ -274,7 +267,7 @@ class _Merging:
         return start_s, length_s / num_steps, chunk_bytes
 
     def _ring_work_s(self, rings: Mapping[int, list[float]]) -> float:
-        """What a step took beyond the transfer, if nobody else used the network."""
+        """Duration of a step beyond its transfer time on an idle network."""
         _, step_s, chunk_bytes = self._ring_step(rings)
         order, first = self._plan.placed.ring_order, self._graph.first_trainer
         pairs = zip(order, (*order[1:], order[0]), strict=True)
@@ -282,10 +275,7 @@ class _Merging:
         return max(0.0, step_s - moving_s)
 
     def _add_ring(self, n: int, rings: Mapping[int, list[float]], work_s: float) -> None:
-        """Equal steps, each of work and a transfer.
-
-        What no iteration did without is work; what came on top was waiting for the network.
-        """
+        """Add equal steps of compute (minimum over iterations) and network transfer."""
         graph, order = self._graph, self._plan.placed.ring_order
         start_s, step_s, chunk_bytes = self._ring_step(rings)
         num_steps = 2 * (graph.num_trainers - 1)
@@ -305,7 +295,7 @@ class _Merging:
 
 
 def _since(marks: Iterable[Mark], begin_s: float) -> tuple[Mark, ...]:
-    """Marks by the time of a trace; the last one before is at its begin, which it led to."""
+    """Shift marks to trace time; the last one before the start is moved to the start."""
     known = sorted(marks, key=lambda mark: mark.at_s)
     num_before = sum(mark.at_s < begin_s for mark in known)
     return tuple(
@@ -314,12 +304,7 @@ def _since(marks: Iterable[Mark], begin_s: float) -> tuple[Mark, ...]:
 
 
 def trace_of_folder(folder: Path, plan: Plan) -> Trace:
-    """The trace of a run, from what its folder keeps: records of tasks, and offsets of clocks.
-
-    Args:
-        folder: Of the run.
-        plan: What was run.
-    """
+    """Assemble the trace of a run from the task records and clock offsets in its directory."""
     placed, names = plan.placed, [machine.name for machine in plan.cluster.hosts]
     graph = build_task_graph(plan.job, plan.cluster.num_machines, placed.ring_order)
     machines = dict(zip(graph.names, task_machines(graph, placed), strict=True))
@@ -332,7 +317,7 @@ def trace_of_folder(folder: Path, plan: Plan) -> Trace:
 
 
 def _decisions(folder: Path) -> list[Mark]:
-    """What was decided in a run, by the clock of its driver."""
+    """Decisions logged in a run, in times of the driver's clock."""
     try:
         lines = (folder / "events.jsonl").read_bytes().splitlines()
     except FileNotFoundError:
@@ -342,13 +327,13 @@ def _decisions(folder: Path) -> list[Mark]:
 
 
 def write_offsets(folder: Path, offsets: Mapping[str, ClockOffset]) -> None:
-    """Keep what was measured of the clocks of machines."""
+    """Write the measured clock offsets."""
     kept = {name: [each.offset_s, each.uncertainty_s] for name, each in offsets.items()}
     (folder / CLOCKS).write_text(json.dumps(kept), encoding="utf-8")
 
 
 def read_offsets(folder: Path) -> dict[str, float]:
-    """What to add to each machine's times; nothing if nobody measured it."""
+    """Clock offset per machine; empty if not measured."""
     try:
         kept = json.loads((folder / CLOCKS).read_bytes())
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Bytes per seed by part and store, from what samplers with different seeds were sent."""
+"""Estimation of bytes per seed by graph partition and store from the samplers' volumes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import numpy as np
 from headrace.profiling.samples import NOTHING_KNOWN
 
 _RIDGE = 1e-9
-"""Pulls what the data does not tell towards the mean over all parts, and nothing else."""
+"""Ridge weight that pulls unidentified entries towards the mean over all graph partitions."""
 
-_IS_TOLD = 0.9
-"""Share of an entry that must come from data, not from that pull, for its error to say anything."""
+_MIN_DATA_WEIGHT = 0.9
+"""Minimum fraction of an entry that is determined by data for its error to be meaningful."""
 
 _Z = 1.96
 
@@ -18,15 +18,15 @@ _Z = 1.96
 def bytes_per_seed(
     seeds: np.ndarray, means: np.ndarray, errors: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Least squares, none negative: a sampler's volume is the sum over its seeds.
+    """Non-negative least squares: a sampler's volume is the sum over its seeds.
 
     Args:
         seeds: Seeds per iteration, shape (num_samplers, num_parts).
-        means: Mean bytes per iteration, shape (num_samplers, num_stores); `nan` if nobody saw them.
+        means: Mean bytes per iteration, shape (num_samplers, num_stores); `nan` if not recorded.
         errors: Standard errors of the means.
 
     Returns:
-        Bytes per seed, shape (num_parts, num_stores), and the relative error of each.
+        Bytes per seed, shape (num_parts, num_stores), and their relative errors.
     """
     num_parts = seeds.shape[1]
     found = np.full((num_parts, means.shape[1]), np.nan)
@@ -37,7 +37,7 @@ def bytes_per_seed(
             found[:, store], unsure[:, store] = _solve(
                 seeds[seen], means[seen, store], errors[seen, store]
             )
-    # Nobody was sent anything by these stores that could be seen.
+    # Stores without recorded traffic get the mean.
     known = ~np.isnan(found)
     found[~known] = found[known].mean() if known.any() else 0.0
     return found, unsure
@@ -49,7 +49,7 @@ def _solve(x: np.ndarray, y: np.ndarray, error: np.ndarray) -> tuple[np.ndarray,
     pull = np.sqrt(_RIDGE * max(float((x**2).sum()), 1e-30) / num_parts)
     found = np.zeros(num_parts)
     free = np.ones(num_parts, dtype=bool)
-    # The most negative one is set to 0 until none is negative.
+    # Fix the most negative entry to 0 until none is negative.
     while free.any():
         own = x[:, free]
         system = np.vstack([own, pull * np.eye(own.shape[1])])
@@ -67,8 +67,8 @@ def _errors(
     x: np.ndarray, pull: float, error: np.ndarray, found: np.ndarray, mean: float
 ) -> np.ndarray:
     inverse = np.linalg.inv(x.T @ x + pull**2 * np.eye(x.shape[1]))
-    told = np.diag(inverse @ x.T @ x)
+    data_weight = np.diag(inverse @ x.T @ x)
     spread = np.sqrt(np.maximum(np.diag(inverse @ (x.T * error**2) @ x @ inverse), 0.0))
-    # Of what is nearly nothing, the error is a share of the mean.
+    # For entries near 0 the error is relative to the mean.
     relative: np.ndarray = _Z * spread / np.maximum(found, 0.01 * mean if mean > 0 else 1.0)
-    return np.where(told >= _IS_TOLD, np.round(relative, 6), NOTHING_KNOWN)
+    return np.where(data_weight >= _MIN_DATA_WEIGHT, np.round(relative, 6), NOTHING_KNOWN)

@@ -1,1 +1,1 @@
-"""Requests and answers between processes: who may ask, over which connection, with what limits."""
+"""RPC between processes: authentication, transports, framing and limits."""

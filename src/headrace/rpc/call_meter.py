@@ -1,4 +1,4 @@
-"""How many bytes requests and answers are on the network, and how long they took."""
+"""Measure the wire bytes and the latency of RPC calls."""
 
 from __future__ import annotations
 
@@ -15,26 +15,25 @@ from headrace.tracing.meter import Call, current_meter
 Clock = Callable[[], float]
 
 Frame = tuple[int, float]
-"""What is added to a message, once, and what becomes of each of its bytes."""
+"""Fixed overhead in bytes per message, and factor per payload byte."""
 
-# Measured on a virtual link (veth, whose packets hold up to 64 KiB): what gRPC, Arrow, TCP, IP and
-# Ethernet add to a request and to an answer.
+# Overhead of gRPC, Arrow, TCP, IP and Ethernet for requests and replies, measured on a veth link
+# (packets of up to 64 KiB).
 FLIGHT_FRAMES: tuple[Frame, Frame] = ((164, 1.004), (549, 1.0012))
 
-# A bare socket: length, frame, types of arrays, and one packet's headers.
+# Raw TCP socket: length, frame, array dtypes, and the headers of one packet.
 SOCKET_FRAMES: tuple[Frame, Frame] = ((130, 1.0012), (150, 1.0012))
-
 
 Note = Callable[[Call], None]
 
 
 class MeteredChannel:
-    """A `Channel` that tells somebody about every request that was answered.
+    """A `Channel` that reports every completed call.
 
     Args:
-        channel: How to ask.
-        clock: Seconds.
-        who: Asked when a request is sent, by the thread that sends it: who wants to know of it.
+        channel: The wrapped channel.
+        clock: Returns seconds.
+        who: Returns the callback for a call, or None; runs in the calling thread when it sends.
     """
 
     def __init__(self, channel: Channel, clock: Clock, who: Callable[[], Note | None]) -> None:
@@ -62,17 +61,17 @@ class MeteredChannel:
                 reply_bytes = _wire_bytes(reply.fields, reply.arrays, self._reply)
                 note(Call(start_s, self._clock(), request_bytes, reply_bytes, reply.fields))
 
-        # Before anybody waits for the answer: a part that is done has noted all of its calls.
+        # Registered before the caller can wait: a finished sub-batch has recorded all its calls.
         future.add_done_callback(done)
         return future
 
     def close(self) -> None:
-        """Give up what is still open."""
+        """Close the wrapped channel."""
         self._channel.close()
 
 
 def measured_store(channel: Channel, task: str, clock: Clock) -> MeteredChannel:
-    """A channel to a store whose calls are noted with the meter of the part that asks."""
+    """Wrap a store channel; calls are recorded in the meter of the calling sub-batch."""
 
     def who() -> Note | None:
         meter = current_meter()
@@ -91,6 +90,6 @@ def measured_store(channel: Channel, task: str, clock: Clock) -> MeteredChannel:
 
 def _wire_bytes(fields: Fields, arrays: Sequence[np.ndarray], frame: Frame) -> int:
     payload = sum(array.nbytes for array in arrays)
-    # Close to their JSON, and several times as fast.
+    # An estimate of the JSON size, several times as fast as encoding it.
     header = 2 + sum(len(name) + len(str(value)) + 4 for name, value in fields.items())
     return int(frame[0] + frame[1] * (payload + header))

@@ -1,6 +1,6 @@
-"""How a client reaches a store: a small interface, and Flight behind it.
+"""Client channels to a store: the `Channel` interface and its Arrow Flight implementation.
 
-A bare socket is faster (`socket_channel.py`), and RDMA would be one more class.
+`socket_channel.py` implements the same interface on raw TCP sockets, which are faster.
 """
 
 from __future__ import annotations
@@ -23,22 +23,15 @@ from headrace.rpc.open_sockets import Peer, addresses_of, connections, cut
 
 TICK_S = 0.1
 
-# Clients of one process would else share a connection, and flows could not be told apart.
+# Without this, clients of a process share a connection, and flows cannot be distinguished.
 GRPC_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 
-_SEE_LOG = "see its log, or whether its machine is up, and start the run again"
+_SEE_LOG = "check its log and whether its machine is up, then start the run again"
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a store is.
-
-    Attributes:
-        task: Name of the store, for messages.
-        machine: Name of its machine, for messages.
-        host: Name or address it listens on.
-        port: Port it listens on.
-    """
+    """Address of a store; `task` and `machine` are for messages."""
 
     task: str
     machine: str
@@ -50,26 +43,26 @@ class Address:
 
 
 class Channel(Protocol):
-    """A way to ask one store; safe for several threads."""
+    """A connection to one store; thread-safe."""
 
     def ask(
         self, fields: Fields, arrays: Sequence[np.ndarray], timeout_s: float
     ) -> Future[Message]:
         """Send a request.
 
-        The future fails with `StoreError` if the store refuses, if it has not answered after
-        `timeout_s`, or if it is gone. It never waits longer.
+        The future fails with `StoreError` if the store refuses the request, is unreachable, or does
+        not reply within `timeout_s`.
         """
         ...
 
     def close(self) -> None:
-        """Give up what is still open."""
+        """Close the connection; pending requests fail."""
         ...
 
 
 @dataclass(eq=False)
 class _Waiting:
-    """A request whose reply has not come."""
+    """A request without a reply yet."""
 
     future: Future[Message]
     operation: str
@@ -78,24 +71,24 @@ class _Waiting:
 
 
 class StreamChannel(ABC):
-    """One long-lived stream to one store, with several requests on their way.
+    """One long-lived stream to one store, with several requests in flight.
 
-    A store that misses one deadline is taken for dead: the stream is cancelled and everything that
-    waits fails, so that nobody waits twice.
+    A store that misses one deadline is considered dead: the stream is cancelled and all pending
+    requests fail.
 
     Args:
-        address: Where the store is.
-        credentials: Of this run; with an identity the connection is encrypted.
-        connect_timeout_s: How long to wait for the stream to open.
-        ping_s: How often to say something when there is nothing to ask, so that a dead store is
-            noticed, and that the store keeps the stream.
-        ping_timeout_s: When a store that does not answer this is dead.
+        address: Address of the store.
+        credentials: Credentials of the run; with an identity, the connection uses TLS.
+        connect_timeout_s: Timeout for opening the stream.
+        ping_s: Interval of pings on an idle stream. They detect a dead store and keep the stream
+            open.
+        ping_timeout_s: Timeout after which a store that does not answer a ping is considered dead.
 
     Attributes:
-        offers: What the store said when it let this client in.
+        offers: Fields of the store's first reply.
 
     Raises:
-        StoreError: The store cannot be reached, or does not let this client in.
+        StoreError: The store is unreachable or rejects this client.
     """
 
     def __init__(
@@ -125,10 +118,10 @@ class StreamChannel(ABC):
             thread.daemon = True
         self._thread.start()
         if not self._opened.wait(connect_timeout_s):
-            self._lose(f"{address} did not let us in within {connect_timeout_s:g} s")
+            self._lose(f"{address} did not accept the connection within {connect_timeout_s:g} s")
         self._watch.start()
         if self._failure is None:
-            # A stream is open before the other side has looked at it: ask once to know.
+            # A stream opens before the server has accepted it: the ping checks that.
             try:
                 self.offers = self.ask({"op": "ping"}, (), connect_timeout_s).result().fields
             except StoreError:
@@ -143,27 +136,27 @@ class StreamChannel(ABC):
 
     @abstractmethod
     def _is_refusal(self, error: Exception) -> bool:
-        """Whether the other side did not like the token."""
+        """Whether the server rejected the token."""
 
     @abstractmethod
     def _send(self, data: bytes) -> None:
-        """Send a request; one thread at a time."""
+        """Send a request; called by one thread at a time."""
 
     @abstractmethod
     def _receive(self) -> Message:
-        """Wait for a reply; `StopIteration` at the end."""
+        """Wait for a reply; raises `StopIteration` at the end of the stream."""
 
     @abstractmethod
     def _interrupt(self) -> None:
-        """End the stream under whoever reads."""
+        """Cancel the stream; a blocked read returns."""
 
     @abstractmethod
     def _cut(self) -> None:
-        """Close the connection under a write that waits for a stuck store."""
+        """Close the connection; a write blocked by a hanging store returns."""
 
     @abstractmethod
     def _close_ends(self) -> None:
-        """Free what the stream has."""
+        """Release the stream's resources."""
 
     def ask(
         self, fields: Fields, arrays: Sequence[np.ndarray], timeout_s: float
@@ -184,7 +177,7 @@ class StreamChannel(ABC):
         return future
 
     def close(self) -> None:
-        """Give up what is still open."""
+        """Close the connection; pending requests fail."""
         self._fail(f"the connection to {self._address} was closed", "open a new one")
         current = threading.current_thread()
         for thread in (self._watch, self._thread):
@@ -194,28 +187,27 @@ class StreamChannel(ABC):
             self._close_ends()
 
     def _write(self, data: bytes) -> None:
-        # That the stream ended is seen here first, but only the reader learns why.
+        # A write may fail first, but only the reader gets the reason.
         with suppress(Exception):
             self._send(data)
 
     def _read(self, credentials: Credentials, timeout_s: float) -> None:
-        """Open the stream and hand out replies, in a thread of its own."""
+        """Open the stream and deliver replies; runs in its own thread."""
         try:
             self._open(credentials, timeout_s)
             self._opened.set()
             if self._failure is not None:
-                # Nobody waits for it any more.
                 self._interrupt()
             while True:
                 self._deliver(self._receive())
         except StopIteration:
-            self._lose(f"{self._address} ended the connection")
+            self._lose(f"{self._address} closed the connection")
         except HeadraceError as error:
-            self._fail(f"{self._address} answered nonsense ({error.problem})", error.remedy)
+            self._fail(f"{self._address} sent an invalid reply ({error.problem})", error.remedy)
         except Exception as error:
             if self._is_refusal(error):
-                problem = f"{self._address} refuses us: it needs the token of its run"
-                self._fail(problem, "use the credentials that were made for this run")
+                problem = f"{self._address} rejected this client: the token is not that of its run"
+                self._fail(problem, "use the credentials of this run")
             else:
                 self._lose(f"{self._address} is gone ({_reason(error)})")
         finally:
@@ -233,7 +225,7 @@ class StreamChannel(ABC):
             waiting.future.set_result(reply)
 
     def _tick(self) -> None:
-        """Count down deadlines, in a thread of its own."""
+        """Check deadlines and send pings; runs in its own thread."""
         idle_s = 0.0
         while not self._stop.wait(TICK_S):
             idle_s += TICK_S
@@ -254,7 +246,7 @@ class StreamChannel(ABC):
                 self._ping()
 
     def _ping(self) -> None:
-        # Whoever holds the lock is writing, which is as good as a ping.
+        # If another thread holds the lock, it is writing; no ping is needed.
         if self._writing.acquire(blocking=False):
             self._writing.release()
             self.ask({"op": "ping"}, (), self._ping_timeout_s)
@@ -266,7 +258,7 @@ class StreamChannel(ABC):
         self._end(StoreError(problem, remedy))
 
     def _end(self, error: StoreError) -> None:
-        """End the stream, once, and fail everything that waits."""
+        """Close the stream, once, and fail all pending requests."""
         with self._lock:
             first = self._failure is None
             failure = self._failure = self._failure or error
@@ -280,12 +272,7 @@ class StreamChannel(ABC):
 
 
 class FlightChannel(StreamChannel):
-    """A stream of Flight to one store; see `StreamChannel`.
-
-    Raises:
-        StoreError: The store cannot be reached, or does not let this client in.
-        MissingExtraError: pyarrow is not installed.
-    """
+    """An Arrow Flight stream to one store; see `StreamChannel`."""
 
     def __init__(
         self,
@@ -349,10 +336,10 @@ class FlightChannel(StreamChannel):
             self._reader.cancel()
 
     def _cut(self) -> None:
-        """Close the connection under a write that waits for a stuck store.
+        """Close the connection; see `StreamChannel`.
 
-        To cancel the stream does not end such a write. All connections to the store are closed,
-        also those of other channels: it is dead for them too.
+        Cancelling the stream does not end such a write. This closes all connections of this process
+        to the store, since it is dead for the other channels too.
         """
         for _, peer, sock in connections():
             if peer in self._peers:
@@ -365,7 +352,7 @@ class FlightChannel(StreamChannel):
 
 
 def _reason(error: Exception) -> str:
-    """What gRPC says, once."""
+    """The error message of gRPC, without its debug context."""
     text = str(error).partition(". gRPC client debug context")[0]
     text = text.partition("error, with message: ")[2] or text
     return text.splitlines()[0][:300] if text else type(error).__name__
@@ -373,6 +360,5 @@ def _reason(error: Exception) -> str:
 
 def _close_quietly(end: Any) -> None:
     if end is not None:
-        # What cannot be closed is closed already.
         with suppress(Exception):
             end.close()

@@ -1,7 +1,8 @@
-"""Who may talk to a store: a certificate authority and a token per run.
+"""Credentials of a run: a certificate authority and a token.
 
-Nothing here outlives a run. The authority's key stays in the process that made it; a task gets a
-certificate of its own, the authority's certificate and the token, in a file only its user can read.
+They are valid for one run. The authority's key stays in the process that created it. A task gets
+its own certificate, the authority's certificate and the token, in a file that only its user can
+read.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
 
 TOKEN_BYTES = 32
 
-# Clocks of machines differ; a certificate is valid a little before it was made.
+# Clocks of machines differ: certificates are valid from a little before their creation.
 _CLOCK_SKEW = timedelta(minutes=10)
 
 
 class Secret:
-    """Bytes that are never shown: not printed, not logged, not pickled."""
+    """Bytes that are never printed, logged or pickled."""
 
     __slots__ = ("_value",)
 
@@ -42,39 +43,33 @@ class Secret:
 
     @classmethod
     def random(cls) -> Secret:
-        """A new token of 256 bits, as letters that fit a header."""
+        """A new token of 256 bits, in characters valid in a header."""
         return cls(base64.urlsafe_b64encode(secrets.token_bytes(TOKEN_BYTES)).rstrip(b"="))
 
     def reveal(self) -> bytes:
-        """The bytes themselves, for the one place that sends or stores them."""
+        """The bytes, for sending or storing them."""
         return self._value
 
     def matches(self, given: bytes) -> bool:
-        """Compare in a time that does not depend on where they differ."""
+        """Compare in constant time."""
         return hmac.compare_digest(self._value, given)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Secret) and self.matches(other._value)
 
     def __hash__(self) -> NoReturn:
-        raise TypeError("a secret is no key")
+        raise TypeError("a secret is not hashable")
 
     def __repr__(self) -> str:
         return "<secret>"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a secret is not pickled; write its credentials to a file")
+        raise TypeError("a secret cannot be pickled; write its credentials to a file")
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What one task shows others and checks others by, in PEM.
-
-    Attributes:
-        certificate: Of the task.
-        key: Belongs to the certificate.
-        authority: Certificate of the run's authority, which signed all others.
-    """
+    """TLS certificate and key of a task, and the run's CA certificate (`authority`), in PEM."""
 
     certificate: bytes
     key: Secret
@@ -83,22 +78,13 @@ class Identity:
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a task needs to talk to others of its run.
-
-    Attributes:
-        token: The run's token.
-        identity: For TLS; none where it was switched off.
-    """
+    """Credentials of a task: the run's token, and an identity if TLS is on."""
 
     token: Secret
     identity: Identity | None = None
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file that only this user can read.
-
-        Raises:
-            SpecError: Something is there already.
-        """
+        """Write a file that only this user can read."""
         fields = {"token": self.token.reveal().decode()}
         if self.identity is not None:
             fields["certificate"] = self.identity.certificate.decode()
@@ -109,26 +95,22 @@ class Credentials:
             fd = os.open(path, flags, 0o600)
         except OSError as error:
             problem = f"credentials cannot be written to {path}: {error.strerror}"
-            raise SpecError(problem, "choose a new file in a folder of your own") from None
+            raise SpecError(problem, "choose a new file in a directory you own") from None
         with open(fd, "w", encoding="ascii") as file:
             json.dump(fields, file)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Credentials:
-        """Read what `save` wrote.
-
-        Raises:
-            SpecError: Others can read the file, or it contains something else.
-        """
+        """Read a file written by `save`; raises `SpecError` if other users can read it."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         except OSError as error:
             problem = f"credentials cannot be read from {path}: {error.strerror}"
-            raise SpecError(problem, "give the file that was made for this run") from None
+            raise SpecError(problem, "use the credentials file of this run") from None
         with open(fd, encoding="ascii", errors="replace") as file:
             if stat.S_IMODE(os.fstat(fd).st_mode) & 0o077:
-                problem = f"others can read the credentials in {path}"
-                raise SpecError(problem, f"make new ones; keep them with chmod 600 {path}")
+                problem = f"other users can read the credentials in {path}"
+                raise SpecError(problem, f"create new ones and restrict them: chmod 600 {path}")
             text = file.read()
         try:
             fields = json.loads(text)
@@ -142,9 +124,9 @@ class Credentials:
                 )
             _check_token(token)
         except (ValueError, KeyError, TypeError, AttributeError):
-            # Not chained: the causes quote what they could not read.
+            # Not chained: the causes quote the file's content.
             problem = f"{path} contains no credentials"
-            raise SpecError(problem, "give the file that was made for this run") from None
+            raise SpecError(problem, "use the credentials file of this run") from None
         return cls(token, identity)
 
 
@@ -158,21 +140,18 @@ def _check_token(token: Secret) -> None:
 
 
 class Authority:
-    """Signs the certificates of one run.
+    """Certificate authority of one run.
 
     Args:
-        now: The present, with a time zone.
-        lifetime: How long certificates are valid; a little more than the run may take.
-
-    Raises:
-        MissingExtraError: The package `cryptography` is not installed.
+        now: Current time, with a time zone.
+        lifetime: Validity of the certificates; a little longer than the run may take.
     """
 
     def __init__(self, now: datetime, lifetime: timedelta) -> None:
         try:
             from cryptography.hazmat.primitives.asymmetric import ec
         except ImportError:
-            problem = "the package cryptography, which makes certificates, is not installed"
+            problem = "the package cryptography (for TLS certificates) is not installed"
             raise MissingExtraError(problem, "pip install 'headrace[train]'") from None
         from cryptography import x509
 
@@ -187,14 +166,14 @@ class Authority:
         )
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("an authority stays in the process that made it")
+        raise TypeError("an authority cannot be pickled: its key stays in its process")
 
     def issue(self, task: str, hosts: Sequence[str] = ()) -> Identity:
         """Sign a certificate.
 
         Args:
             task: Name of the task.
-            hosts: Names and addresses under which others reach it; none if it only asks others.
+            hosts: Host names and addresses of the task if it is a server; empty for clients.
         """
         from cryptography import x509
         from cryptography.hazmat.primitives import serialization

@@ -1,4 +1,4 @@
-"""What goes wrong between a client and a store."""
+"""Errors of RPC calls."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from headrace.core.errors import HeadraceError
 
 
 class StoreError(HeadraceError):
-    """A store refused, did not answer in time, or is gone; the message names it and its machine."""
+    """A store refused, timed out or is unreachable; the message names it and its machine."""
 
     exit_code = 5
 
 
 class StoreLostError(StoreError):
-    """A store does not answer, or is gone: asked again later, it may answer."""
+    """A store does not answer or is unreachable; a later retry may succeed."""

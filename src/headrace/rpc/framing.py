@@ -1,10 +1,10 @@
-"""What client and store say to each other, as bytes and arrays.
+"""Binary encoding of requests and replies.
 
-A message is a frame: four letters, the length of its header and the number of the request; then
-the header (JSON); then, in requests, the arrays, each at a multiple of 8 bytes. Arrays of replies
-travel beside the frame, so that large ones are not copied.
+A message is a frame: magic bytes, header length and request number, then the header (JSON). In
+requests the arrays follow, each aligned to 8 bytes. Arrays of replies are sent outside the frame,
+so that large ones are not copied.
 
-Every length is checked against the bytes that are there before anything is made from it.
+Every length is checked against the received bytes before memory is allocated.
 """
 
 from __future__ import annotations
@@ -42,13 +42,7 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Message:
-    """A request or a reply.
-
-    Attributes:
-        number: Of the request; its reply has the same.
-        fields: Small values; whatever JSON can say.
-        arrays: Large values.
-    """
+    """A request or a reply: small values (JSON) and arrays. A reply has its request's number."""
 
     number: int
     fields: Fields = field(default_factory=dict)
@@ -56,7 +50,7 @@ class Message:
 
 
 def encode_request(number: int, fields: Fields, arrays: Sequence[np.ndarray]) -> bytes:
-    """Write a request into one piece of memory."""
+    """Encode a request into one bytes object."""
     arrays = [np.ascontiguousarray(array) for array in arrays]
     pieces = [encode_frame(number, fields, arrays)]
     for array in arrays:
@@ -66,14 +60,14 @@ def encode_request(number: int, fields: Fields, arrays: Sequence[np.ndarray]) ->
 
 
 def encode_frame(number: int, fields: Fields, arrays: Sequence[np.ndarray]) -> bytes:
-    """Write what goes before, or beside, the arrays."""
+    """Encode the frame, without the arrays."""
     described = [[array.dtype.name, list(array.shape)] for array in arrays]
     header = json.dumps({"fields": fields, "arrays": described}, separators=(",", ":")).encode()
     return _FRAME.pack(_MAGIC, len(header), number) + header
 
 
 def number_of(data: memoryview) -> int:
-    """Number of a request that may be broken; 0 if not even that can be read."""
+    """Number of a request that may be malformed; 0 if it cannot be read."""
     if len(data) < _FRAME.size:
         return 0
     magic, _, number = _FRAME.unpack_from(data)
@@ -81,11 +75,7 @@ def number_of(data: memoryview) -> int:
 
 
 def decode_request(data: memoryview) -> Message:
-    """Read a request.
-
-    Raises:
-        SpecError: It is no request, or not a whole one.
-    """
+    """Decode a request; raises `SpecError` if it is malformed."""
     number, fields, described, at = _read_frame(data)
     arrays = []
     for dtype, shape in described:
@@ -96,7 +86,7 @@ def decode_request(data: memoryview) -> Message:
             raise _broken(f"an array needs {num_bytes} bytes, {max(len(data) - at, 0)} are left")
         array = np.empty(shape, dtype)
         if count:
-            # A copy, since kernels are compiled for aligned arrays that can be written to.
+            # A copy: kernels are compiled for aligned, writable arrays.
             array.reshape(-1)[:] = np.frombuffer(data, dtype, count, at)
         arrays.append(array)
         at += num_bytes
@@ -106,19 +96,14 @@ def decode_request(data: memoryview) -> Message:
 
 
 def decode_reply(data: memoryview, buffers: Sequence[Any]) -> Message:
-    """Read a reply.
+    """Decode a reply.
 
-    Args:
-        data: The frame.
-        buffers: Memory of the arrays; each has an `address` and a `size`, and is kept as long as
-            its array. Arrays can be written to: nobody else has this memory.
-
-    Raises:
-        SpecError: It is no reply, or not a whole one.
+    `buffers` is the memory of the arrays, each with `address` and `size`; kept alive by its array.
+    The arrays are writable.
     """
     number, fields, described, at = _read_frame(data)
     if at != len(data) or len(described) > len(buffers):
-        raise _broken("its arrays are missing")
+        raise _broken("arrays are missing")
     arrays = []
     for (dtype, shape), buffer in zip(described, buffers, strict=False):
         if math.prod(shape) * dtype.itemsize > buffer.size:
@@ -130,15 +115,7 @@ def decode_reply(data: memoryview, buffers: Sequence[Any]) -> Message:
 
 
 def receive_reply(data: memoryview, fill: Callable[[memoryview], None]) -> Message:
-    """Read a reply whose arrays follow, each into memory of its own.
-
-    Args:
-        data: The frame.
-        fill: Fills memory with the next bytes.
-
-    Raises:
-        SpecError: It is no reply.
-    """
+    """Decode a reply; `fill` receives the bytes of its arrays into new memory."""
     number, fields, described, at = _read_frame(data)
     if at != len(data):
         raise _broken(f"{len(data) - at} bytes follow the header")
@@ -149,7 +126,7 @@ def receive_reply(data: memoryview, fill: Callable[[memoryview], None]) -> Messa
 
 
 class _Memory:
-    """Shows numpy memory that something else owns, and keeps the owner."""
+    """Exposes memory of another object to numpy and keeps that object alive."""
 
     def __init__(self, owner: Any, dtype: np.dtype, shape: tuple[int, ...]) -> None:
         self._owner = owner
@@ -163,39 +140,39 @@ class _Memory:
 
 def _read_frame(data: memoryview) -> tuple[int, Fields, list[tuple[np.dtype, list[int]]], int]:
     if len(data) < _FRAME.size:
-        raise _broken(f"it has only {len(data)} bytes")
+        raise _broken(f"only {len(data)} bytes")
     magic, length, number = _FRAME.unpack_from(data)
     if magic != _MAGIC:
-        raise _broken("it begins with something else")
+        raise _broken("wrong magic bytes")
     if length > min(MAX_HEADER_BYTES, len(data) - _FRAME.size):
-        raise _broken(f"its header has {length} bytes")
+        raise _broken(f"the header has {length} bytes")
     end = _FRAME.size + length
     try:
         header = json.loads(bytes(data[_FRAME.size : end]))
     except (ValueError, RecursionError):
-        raise _broken("its header is no JSON") from None
+        raise _broken("the header is not JSON") from None
     if not isinstance(header, dict) or header.keys() != {"fields", "arrays"}:
-        raise _broken("its header lacks fields or arrays")
+        raise _broken("the header lacks fields or arrays")
     fields, described = header["fields"], header["arrays"]
     if not isinstance(fields, dict) or not isinstance(described, list):
-        raise _broken("its fields or arrays are not what they should be")
+        raise _broken("fields or arrays have the wrong type")
     if len(described) > MAX_ARRAYS:
-        raise _broken(f"it has {len(described)} arrays, {MAX_ARRAYS} are allowed")
+        raise _broken(f"{len(described)} arrays, at most {MAX_ARRAYS} are allowed")
     return int(number), fields, [_read_array(array) for array in described], end
 
 
 def _read_array(described: object) -> tuple[np.dtype, list[int]]:
     if not isinstance(described, list) or len(described) != 2:
-        raise _broken("an array is described by something else than a type and a shape")
+        raise _broken("an array description is not a dtype and a shape")
     name, shape = described
     if not isinstance(name, str) or name not in _DTYPES:
-        raise _broken("an array has an unknown type")
+        raise _broken("an array has an unknown dtype")
     if not isinstance(shape, list) or not 1 <= len(shape) <= _MAX_DIMENSIONS:
         raise _broken("an array has no shape")
     if any(type(size) is not int or not 0 <= size < 2**40 for size in shape):
-        raise _broken("an array has an impossible shape")
+        raise _broken("an array has an invalid shape")
     return _DTYPES[name], shape
 
 
 def _broken(why: str) -> SpecError:
-    return SpecError(f"this is no message of a store: {why}", "use the same version everywhere")
+    return SpecError(f"malformed store message: {why}", "use one headrace version everywhere")

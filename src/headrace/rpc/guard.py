@@ -1,12 +1,9 @@
-"""Watch a server's connections and cut those that ask for more than they may have.
+"""Enforce limits on a server's connections and close those that exceed them.
 
-gRPC reads a whole message before anyone can judge it, keeps silent connections for hours, and waits
-for slow readers for ever; its settings cannot be reached through Flight. But the sockets belong to
-this process: they are found in `/proc/self/fd`, the kernel counts what each has received, and a
-socket that is shut down ends everything that waits for it. What an ended stream has cost goes back
-to the system, although the process keeps freed memory otherwise.
-
-Time is counted in rounds of the watch, so nothing here reads a clock.
+gRPC reads a whole message before it can be checked, keeps idle connections for hours and waits for
+slow readers without a limit; Flight does not expose these settings. The guard finds the sockets in
+`/proc/self/fd`, reads the kernel's byte counters and shuts down offending sockets. Memory of closed
+streams is returned to the system. Time is counted in polling rounds; no clock is read.
 """
 
 from __future__ import annotations
@@ -25,26 +22,26 @@ from headrace.rpc.open_sockets import Peer, connections, cut, plain_host, receiv
 
 ROUND_S = 0.25
 
-# Room for one request that is read and one that waits.
+# One request being read and one waiting.
 FACTOR_CUT = 2
 
-# gRPC frees a stream's memory some time after it has ended, on threads of its own.
-_ROUNDS_OF_RETURNING = 20
+# gRPC frees a stream's memory some time after it has closed, on its own threads.
+_NUM_TRIM_ROUNDS = 20
 
 Phase = Literal["reading", "working", "writing"]
 
 
 @dataclass(eq=False)
 class Stream:
-    """One client's stream and what it does at the moment.
+    """State of one client's stream.
 
     Attributes:
         peer: Address of the client.
-        phase: What the store waits for: a request, its own answer, or the client to take it.
-        moved: Set whenever the phase changes; the watch clears it.
-        registered: Whether the client has begun as it should.
-        rounds: Since the phase changed.
-        age: Rounds since the stream was opened.
+        phase: What the server is doing: reading a request, computing or writing the reply.
+        moved: Set whenever the phase changes; cleared by the guard.
+        registered: Whether the client has authenticated.
+        rounds: Polling rounds since the phase changed.
+        age: Polling rounds since the stream was opened.
     """
 
     peer: Peer
@@ -55,14 +52,14 @@ class Stream:
     age: int = 0
 
     def enter(self, phase: Phase) -> None:
-        """Note what is waited for from now on."""
+        """Enter a phase."""
         self.phase = phase
         self.moved = True
 
 
 @dataclass(eq=False)
 class _Connection:
-    """What the watch remembers of a socket."""
+    """Polling state of a socket."""
 
     rounds: int = 0
     received_bytes: int = 0
@@ -71,11 +68,7 @@ class _Connection:
 
 
 class Guard:
-    """Bounds what connections to one port may cost.
-
-    Args:
-        limits: The bounds.
-    """
+    """Enforces limits on the connections to a server's ports."""
 
     def __init__(self, limits: RpcLimits) -> None:
         self._limits = limits
@@ -85,26 +78,23 @@ class Guard:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._has_ended = False
-        self._rounds_of_returning = 0
+        self._trim_rounds_left = 0
         self.num_cut = 0
 
     def start(self, *ports: int) -> None:
-        """Watch the connections that others made to ports of this process."""
+        """Start polling the connections to ports of this process."""
         self._thread = threading.Thread(target=self._run, args=ports, name="guard", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop polling."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
 
     @contextmanager
     def admit(self, peer: str) -> Iterator[Stream]:
-        """Let a client in, for as long as the block lasts.
-
-        Args:
-            peer: As Flight names it: `ipv4:10.0.0.1:4711`.
+        """Register a stream of `peer` (Flight's format: `ipv4:10.0.0.1:4711`) during the block.
 
         Raises:
             SpecError: There are too many streams.
@@ -125,7 +115,7 @@ class Guard:
                 self._has_ended = True
 
     def cut_all(self, *ports: int) -> None:
-        """Cut every connection to some ports."""
+        """Close every connection to the given ports."""
         for local, _, sock in connections():
             if local[1] in ports:
                 cut(sock)
@@ -135,7 +125,7 @@ class Guard:
             self.inspect(*ports)
 
     def inspect(self, *ports: int) -> None:
-        """Look at all connections once."""
+        """Check all connections once."""
         with self._lock:
             streams = list(self._streams)
         before, self._connections = self._connections, {}
@@ -156,9 +146,9 @@ class Guard:
     def _return_memory(self, has_ended: bool) -> None:
         if has_ended:
             self._has_ended = False
-            self._rounds_of_returning = _ROUNDS_OF_RETURNING
-        if self._rounds_of_returning > 0:
-            self._rounds_of_returning -= 1
+            self._trim_rounds_left = _NUM_TRIM_ROUNDS
+        if self._trim_rounds_left > 0:
+            self._trim_rounds_left -= 1
             return_freed_memory()
 
     def _breaks_limits(self, connection: _Connection, received_bytes: int) -> bool:
@@ -168,7 +158,7 @@ class Guard:
             if stream.moved:
                 stream.moved = False
                 stream.rounds = 0
-                # A whole request was read, so the count of its bytes starts again.
+                # A whole request was read: restart the byte count.
                 connection.received_bytes = received_bytes
         since_request = received_bytes - connection.received_bytes
         if not any(stream.registered for stream in streams):
@@ -189,6 +179,6 @@ class Guard:
 
 
 def parse_peer(peer: str) -> Peer:
-    """Address and port from Flight's name of a peer."""
+    """Address and port from Flight's peer name."""
     host, _, port = unquote(peer).partition(":")[2].rpartition(":")
     return plain_host(host.strip("[]")), int(port) if port.isdigit() else 0

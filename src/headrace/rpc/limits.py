@@ -1,29 +1,28 @@
-"""How much a store gives to anyone who asks."""
+"""Limits of RPC servers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 TELL_AFTER_S = 5.0
-"""Who waits for another task for longer says so."""
+"""Waits for another task longer than this are reported."""
 
 
 @dataclass(frozen=True)
 class RpcLimits:
-    """Bounds on what one peer, or all of them, can make a store do.
+    """Limits on requests, replies and streams.
 
     Attributes:
         max_rows: Nodes per request.
         max_request_bytes: Size of a request.
-        max_reply_bytes: Size of a reply, known before it is made.
-        max_streams: Clients at the same time. 16 machines with 20 trainers and 4 samplers each
-            make 1,280.
-        greeting_s: A connection must have opened a stream with the token after this time ...
-        greeting_bytes: ... and after this much data.
-        idle_s: A stream that said nothing for so long is closed; clients say something four times
-            as often.
-        stall_s: A peer that has not taken an offered reply after this time is cut off.
-        stream_s: No stream lives longer; none if a stream may live as long as the run.
+        max_reply_bytes: Size of a reply, computed before it is created.
+        max_streams: Concurrent clients. 16 machines with 20 trainers and 4 samplers each need
+            1,280.
+        greeting_s: Time within which a connection must open a stream with the token.
+        greeting_bytes: Bytes a connection may send before that.
+        idle_s: An idle stream is closed after this time; clients ping four times as often.
+        stall_s: A connection whose client does not read a reply for this long is closed.
+        stream_s: Maximum lifetime of a stream; None for no limit.
     """
 
     max_rows: int = 2_000_000

@@ -1,6 +1,6 @@
-"""Connections of this process, also those that a library keeps to itself.
+"""Find and close the TCP connections of this process, including those of libraries.
 
-gRPC hides its sockets, but they are in `/proc/self/fd`. On systems without it nothing is found.
+gRPC does not expose its sockets, but they are in `/proc/self/fd`. Systems without it yield none.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ Peer = tuple[str, int]
 
 _DESCRIPTORS = "/proc/self/fd"
 
-# Bytes received lie here in Linux's `struct tcp_info`, since version 4.1.
+# Offset of `tcpi_bytes_received` in Linux's `struct tcp_info`, since version 4.1.
 _RECEIVED_AT = 128
 _TCP_INFO_BYTES = 136
 
 
 def connections() -> Iterator[tuple[Peer, Peer, socket.socket]]:
-    """Both ends of every connection, and its socket, which is closed before the next one."""
+    """Local and remote address of every connection, and its socket, closed before the next one."""
     if not os.path.isdir(_DESCRIPTORS):
         return
     for name in os.listdir(_DESCRIPTORS):
         try:
-            # A descriptor of our own stays what it is, whatever its owner closes meanwhile.
+            # A duplicate stays valid if the original is closed meanwhile.
             own = os.dup(int(name))
         except OSError:
             continue
@@ -47,7 +47,7 @@ def connections() -> Iterator[tuple[Peer, Peer, socket.socket]]:
 
 
 def plain_host(host: str) -> str:
-    """An address in one way of writing it."""
+    """Normalize an IP address; other strings are returned as they are."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -57,7 +57,7 @@ def plain_host(host: str) -> str:
 
 
 def received_bytes(sock: socket.socket) -> int:
-    """What the kernel has received; 0 if it does not tell."""
+    """Bytes received by the kernel; 0 if unknown."""
     try:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
     except (OSError, AttributeError):
@@ -69,14 +69,13 @@ def received_bytes(sock: socket.socket) -> int:
 
 
 def cut(sock: socket.socket) -> None:
-    """End a connection for everyone who uses it."""
-    # It may have ended by itself.
+    """Shut a connection down for all its users."""
     with suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
 
 
 def addresses_of(host: str, port: int) -> frozenset[Peer]:
-    """Under which addresses a host's connections may appear; none if it is not known."""
+    """Addresses of a host's connections; empty if it cannot be resolved."""
     with suppress(OSError):
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         return frozenset((plain_host(str(address[0])), port) for *_, address in found)

@@ -1,8 +1,8 @@
-"""A server of requests, over Flight and bare sockets.
+"""An RPC server over Arrow Flight and raw TCP sockets.
 
-One operation of Flight is used, `DoExchange`; all others refuse. A client first sends an empty
-schema, so that Arrow never unpacks a client's data; each request then is one piece of metadata
-(`messages.py`), answered by a record batch whose columns hold the reply's arrays.
+Of Flight only `DoExchange` is used; all other operations are refused. A client first sends an empty
+schema, so that Arrow never unpacks a client's data. Each request is one metadata message
+(`framing.py`), answered by a record batch whose columns hold the reply's arrays.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ REPLY_SCHEMA = pa.schema([(f"array{i}", pa.binary()) for i in range(MAX_ARRAYS)]
 
 
 class Service(Protocol):
-    """What a server answers with.
+    """Handler of a server's requests.
 
     Attributes:
-        offers: What a client is told of other ways to ask.
+        offers: Fields that describe other transports to clients.
     """
 
     offers: Fields
 
     def answer(self, request: Message) -> Message:
-        """The reply to a request."""
+        """Handle a request."""
         ...
 
     def count(self, what: str) -> None:
@@ -54,22 +54,21 @@ class Service(Protocol):
         ...
 
     def close(self) -> None:
-        """Give up what is held."""
+        """Release all resources."""
         ...
 
 
 class RpcServer(flight.FlightServerBase):  # type: ignore[misc]
-    """Answers requests until it is closed.
+    """Serves requests until it is closed.
 
     Args:
-        service: Answers them.
-        credentials: Who may ask. With an identity everything is encrypted, and clients must show
-            a certificate of the run before they can say anything.
+        service: Handles the requests.
+        credentials: Credentials of the run. With an identity, connections use TLS, and clients must
+            present a certificate of the run.
         host: Address to listen on.
-        port: 0 for any that is free; see `port`.
-        limits: What clients may ask for.
-        sockets: Whether to offer a bare socket beside Flight; there is none if everything is
-            encrypted.
+        port: 0 for any free port; see `port`.
+        limits: Limits for clients.
+        sockets: Whether to offer a raw TCP socket besides Flight; ignored with TLS.
     """
 
     def __init__(
@@ -111,7 +110,7 @@ class RpcServer(flight.FlightServerBase):  # type: ignore[misc]
         self._guard.start(*ports)
 
     def close(self) -> None:
-        """Stop serving; streams that are open end with an error."""
+        """Stop serving; open streams end with an error."""
         self._service.close()
         if self._sockets is not None:
             self._sockets.close()
@@ -120,11 +119,11 @@ class RpcServer(flight.FlightServerBase):  # type: ignore[misc]
         self.shutdown()
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Answer a client's requests, one after the other, until it has no more."""
+        """Answer the requests of a client, one after the other, until it closes the stream."""
         try:
             with self._guard.admit(context.peer()) as stream:
                 if reader.schema != REQUEST_SCHEMA:
-                    raise SpecError("a stream begins with an empty schema", "use StoreClient")
+                    raise SpecError("a stream must begin with an empty schema", "use StoreClient")
                 stream.registered = True
                 writer.begin(REPLY_SCHEMA)
                 self._serve(stream, reader, writer)
@@ -134,14 +133,14 @@ class RpcServer(flight.FlightServerBase):  # type: ignore[misc]
     def _serve(self, stream: Stream, reader: Any, writer: Any) -> None:
         with suppress(StopIteration):
             while True:
-                # In a call of its own, so that nothing of it is kept while the client is silent.
+                # A separate call: no request stays in memory while the client is idle.
                 self._serve_one(stream, reader, writer)
 
     def _serve_one(self, stream: Stream, reader: Any, writer: Any) -> None:
         stream.enter("reading")
         chunk = reader.read_chunk()
         data = chunk.app_metadata
-        # The guard would have cut this, had it come more slowly.
+        # Arrived faster than the guard polls.
         if data is not None and len(data) > FACTOR_CUT * self._limits.max_request_bytes:
             raise _too_large(len(data), self._limits)
         stream.enter("working")
@@ -149,7 +148,7 @@ class RpcServer(flight.FlightServerBase):  # type: ignore[misc]
         reply = self._answer(memoryview(data) if is_request else None)
         frame = encode_frame(reply.number, reply.fields, reply.arrays)
         stream.enter("writing")
-        # Waits until the client has room, so a slow one holds one reply and no more.
+        # Blocks until the client reads, so a slow client holds at most one reply.
         writer.write_with_metadata(to_batch(reply), frame)
 
     def _answer(self, data: memoryview | None) -> Message:
@@ -185,17 +184,11 @@ class RpcServer(flight.FlightServerBase):  # type: ignore[misc]
 
 
 def answer(service: Service, limits: RpcLimits, data: memoryview | None) -> Message:
-    """The reply to a request as it came over the wire; it never fails.
-
-    Args:
-        service: What can be asked for.
-        limits: What one request may be.
-        data: The request; none if something else came.
-    """
+    """Handle an encoded request, None if the received message was no request; never raises."""
     number = 0
     try:
         if data is None:
-            raise SpecError("a request is one piece of metadata", "use StoreClient")
+            raise SpecError("a request must be one metadata message", "use StoreClient")
         number = number_of(data)
         if len(data) > limits.max_request_bytes:
             raise _too_large(len(data), limits)
@@ -204,21 +197,21 @@ def answer(service: Service, limits: RpcLimits, data: memoryview | None) -> Mess
         service.count("refused")
         return _refusal(number, error.problem, error.remedy)
     except Exception:
-        # A mistake of ours must not end the store; the client learns no more than this.
+        # A bug must not end the store; the client gets no details.
         _LOG.exception("a request failed")
         service.count("failed")
-        return _refusal(number, "the store failed to answer", "see the store's log")
+        return _refusal(number, "the store failed to answer", "check the store's log")
 
 
 def _too_large(num_bytes: int, limits: RpcLimits) -> SpecError:
     return SpecError(
         f"the request has {num_bytes} bytes, at most {limits.max_request_bytes} are allowed",
-        "send less at once",
+        "send fewer rows per request",
     )
 
 
 class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Lets a call begin only with the run's token."""
+    """Rejects calls without the run's token."""
 
     def __init__(self, token: Secret) -> None:
         super().__init__()
@@ -228,11 +221,11 @@ class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         given = headers.get(TOKEN_HEADER, [])
         given = [value.encode() if isinstance(value, str) else value for value in given]
         if len(given) != 1 or not self._token.matches(given[0]):
-            raise flight.FlightUnauthenticatedError("this store needs the token of its run")
+            raise flight.FlightUnauthenticatedError("this store requires the token of its run")
 
 
 def to_batch(reply: Message) -> pa.RecordBatch:
-    """Show a reply's arrays to Arrow without a copy: one row, a column per array."""
+    """Wrap a reply's arrays in a record batch without a copy: one row, a column per array."""
     columns = []
     for i in range(MAX_ARRAYS):
         array = np.ascontiguousarray(reply.arrays[i]) if i < len(reply.arrays) else _NOTHING
@@ -249,5 +242,5 @@ def _refusal(number: int, problem: str, remedy: str) -> Message:
 
 
 def _unused() -> Exception:
-    error: Exception = flight.FlightServerError("a graph store answers DoExchange only")
+    error: Exception = flight.FlightServerError("a graph store supports DoExchange only")
     return error

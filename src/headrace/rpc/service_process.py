@@ -1,7 +1,7 @@
-"""A service as a process of its own: its file, its ready file, and its end.
+"""Run a service as a process: config file, ready file, shutdown.
 
-It serves until its standard input closes, which happens when its parent ends, however it ends; or
-until SIGTERM. The file names the credentials: no secret is an argument or in the environment.
+It serves until its standard input closes, which happens whenever its parent ends, or until SIGTERM.
+The config file names the credentials file: no secret is an argument or in the environment.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ Config = TypeVar("Config", bound=Value)
 def run_service(
     module: str, kind: type[Config], serve: Callable[[Config], None], arguments: list[str] | None
 ) -> int:
-    """Read `--config FILE` and serve; the exit code.
+    """Read `--config FILE` of type `kind` and call `serve`; returns the exit code.
 
     Args:
-        module: Whose `__main__` this is.
-        kind: What the file holds.
+        module: Module whose `__main__` calls this.
+        kind: Type of the config.
         serve: Serves until `wait_for_end` returns.
-        arguments: Of the process; none for its own.
+        arguments: Command line; None for that of the process.
     """
     parser = argparse.ArgumentParser(module, description=serve.__doc__)
     parser.add_argument("--config", required=True, type=Path, help=f"JSON; see {kind.__name__}")
     path = parser.parse_args(arguments).config
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    # Linux only; elsewhere the closed input alone ends the service.
+    # Linux only; elsewhere only the closed standard input ends the service.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     try:
@@ -58,15 +58,11 @@ def run_service(
 
 
 def load_config(path: str | os.PathLike[str], kind: type[Config]) -> Config:
-    """Read the file.
-
-    Raises:
-        SpecError: It cannot be read, or something in it is wrong.
-    """
+    """Read the config file."""
     try:
         return kind.model_validate_json(Path(path).read_bytes())
     except OSError as error:
-        raise SpecError(f"{path} cannot be read: {error.strerror}", "give a file") from None
+        raise SpecError(f"{path} cannot be read: {error.strerror}", "check the path") from None
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
@@ -74,28 +70,24 @@ def load_config(path: str | os.PathLike[str], kind: type[Config]) -> Config:
 
 
 def load_credentials(path: Path, tls: bool) -> Credentials:
-    """Who may ask: with TLS, unless it is switched off.
-
-    Raises:
-        SpecError: The file cannot be read, or TLS is wanted and there is no certificate.
-    """
+    """Load credentials, without their TLS identity if TLS is off."""
     credentials = Credentials.load(path)
     if not tls:
         return replace(credentials, identity=None)
     if credentials.identity is None:
-        raise SpecError(f"TLS is on, and {path} has no certificate", "issue one, or say tls: false")
+        raise SpecError(f"TLS is on, but {path} has no certificate", "issue one, or set tls: false")
     return credentials
 
 
 def wait_for_end(ready: Path, announcement: Mapping[str, object]) -> None:
-    """Write the ready file, with the process number, and wait until the service is to end."""
-    # A pipe, because an event's lock may be held by the very thread that a signal interrupts; and
-    # Python's own wakeup, because a signal that comes just before reading would interrupt nothing.
+    """Write the ready file, with the process ID, and wait until the service must end."""
+    # A pipe: the interrupted thread may hold an event's lock. With set_wakeup_fd, a signal just
+    # before the read is not missed.
     ended, end = os.pipe()
     os.set_blocking(end, False)
     signal.set_wakeup_fd(end)
-    signal.signal(signal.SIGTERM, _let_it_wake)
-    signal.signal(signal.SIGINT, _let_it_wake)
+    signal.signal(signal.SIGTERM, _ignore_signal)
+    signal.signal(signal.SIGINT, _ignore_signal)
     threading.Thread(target=_wait_for_parent, args=(end,), daemon=True).start()
     partial = ready.with_name(ready.name + ".partial")
     partial.write_text(json.dumps({**announcement, "pid": os.getpid()}), encoding="ascii")
@@ -103,8 +95,8 @@ def wait_for_end(ready: Path, announcement: Mapping[str, object]) -> None:
     os.read(ended, 1)
 
 
-def _let_it_wake(number: int, frame: FrameType | None) -> None:
-    """Nothing more is to be done."""
+def _ignore_signal(number: int, frame: FrameType | None) -> None:
+    """Do nothing; the wakeup descriptor ends the wait."""
 
 
 def _wait_for_parent(end: int) -> None:

@@ -1,4 +1,4 @@
-"""The client's side of a bare socket, and which way to a store is taken."""
+"""Raw TCP client channel, and the choice of a transport."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MORE = getattr(socket, "MSG_MORE", 0)
 
 
 class SocketChannel(StreamChannel):
-    """A bare socket to a store; see `StreamChannel`."""
+    """A raw TCP socket to a store; see `StreamChannel`."""
 
     _socket: socket.socket | None = None
 
@@ -28,10 +28,10 @@ class SocketChannel(StreamChannel):
         token = credentials.token.reveal()
         try:
             sock.sendall(LENGTH.pack(len(token)) + token)
-            said = bytes(read(sock, len(WELCOME)))
+            reply = bytes(read(sock, len(WELCOME)))
         except (EOFError, OSError):
-            said = b""
-        if said != WELCOME:
+            reply = b""
+        if reply != WELCOME:
             self._close_ends()
             raise PermissionError
         sock.settimeout(None)
@@ -56,7 +56,6 @@ class SocketChannel(StreamChannel):
             raise StopIteration from None
 
     def _interrupt(self) -> None:
-        # Whoever reads or writes is told at once.
         if self._socket is not None:
             cut(self._socket)
 
@@ -72,15 +71,10 @@ class SocketChannel(StreamChannel):
 def open_channel(
     address: Address, credentials: Credentials, connect_timeout_s: float = 10.0
 ) -> Channel:
-    """The fastest way to a store: a bare socket if it offers one, else Flight.
-
-    Raises:
-        StoreError: The store cannot be reached, or does not let this client in.
-        MissingExtraError: pyarrow is not installed.
-    """
+    """Open the fastest channel to a store: a raw socket if it offers one, else Flight."""
     flight = FlightChannel(address, credentials, connect_timeout_s)
     port = flight.offers.get("socket_port")
-    # A store that encrypts offers none; one that only seems to be it gets nothing readable.
+    # Never with TLS, whatever the peer offers: a raw socket is not encrypted.
     if credentials.identity is None and isinstance(port, int) and 0 < port < 1 << 16:
         with suppress(StoreError):
             bare = SocketChannel(replace(address, port=port), credentials, connect_timeout_s)

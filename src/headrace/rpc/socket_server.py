@@ -1,8 +1,8 @@
-"""A bare socket beside Flight, where nothing is encrypted: the same answers, fewer copies.
+"""Raw TCP server besides Flight, without TLS: the same replies with fewer copies.
 
-A client says four letters and the token, and hears four letters. From then on each message goes
-after its length: requests as over Flight, replies as a frame with the bytes of its arrays behind it
-(`messages.py`).
+A client sends its token and receives four magic bytes. Each further message is preceded by its
+length: requests as over Flight, replies as a frame followed by the bytes of its arrays
+(`framing.py`).
 """
 
 from __future__ import annotations
@@ -26,24 +26,13 @@ WELCOME = b"HRW1"
 LENGTH = struct.Struct("<I")
 MAX_TOKEN_BYTES = 256
 
-# Who has not shown the token yet costs a thread each; the guard ends them after a while.
-_MAX_STRANGERS = 64
+# Each unauthenticated peer occupies a thread until the guard closes its connection.
+_MAX_UNAUTHENTICATED = 64
 _MORE = getattr(socket, "MSG_MORE", 0)
 
 
 class SocketServer:
-    """Answers on bare sockets until it is closed; whoever makes it lets a guard watch its port.
-
-    Args:
-        answer: Makes the reply to a request; it never fails.
-        token: Who may ask.
-        guard: Admits clients and cuts those that ask for too much.
-        limits: The bounds.
-        host: Address to listen on.
-
-    Attributes:
-        port: Where it listens.
-    """
+    """Answers requests on raw TCP sockets until it is closed; a guard must poll its port."""
 
     def __init__(
         self,
@@ -57,7 +46,7 @@ class SocketServer:
         self._token = token
         self._guard = guard
         self._limits = limits
-        self._strangers = threading.BoundedSemaphore(_MAX_STRANGERS)
+        self._unauthenticated = threading.BoundedSemaphore(_MAX_UNAUTHENTICATED)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, 0), family=family, backlog=128)
         self.port: int = self._listener.getsockname()[1]
@@ -65,7 +54,7 @@ class SocketServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Let nobody in any more; the guard cuts who is in."""
+        """Accept no more clients; the guard closes open connections."""
         cut(self._listener)
         self._thread.join()
         self._listener.close()
@@ -78,7 +67,7 @@ class SocketServer:
                 continue
             except OSError:
                 return
-            if not self._strangers.acquire(blocking=False):
+            if not self._unauthenticated.acquire(blocking=False):
                 sock.close()
                 continue
             threading.Thread(
@@ -86,20 +75,20 @@ class SocketServer:
             ).start()
 
     def _serve(self, sock: socket.socket, peer: tuple[str, int]) -> None:
-        # Who breaks a limit, or goes away, is told nothing more.
+        # Clients that exceed a limit or disconnect get no reply.
         with sock, suppress(OSError, EOFError, SpecError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             try:
-                is_welcome = self._has_token(sock)
+                is_authenticated = self._has_token(sock)
             finally:
-                self._strangers.release()
-            if not is_welcome:
+                self._unauthenticated.release()
+            if not is_authenticated:
                 return
             with self._guard.admit(f"socket:[{peer[0]}]:{peer[1]}") as stream:
                 stream.registered = True
                 sock.sendall(WELCOME)
                 while True:
-                    # In a call of its own, so that nothing is kept while the client is silent.
+                    # A separate call: no request stays in memory while the client is idle.
                     self._serve_one(stream, sock)
 
     def _has_token(self, sock: socket.socket) -> bool:
@@ -110,7 +99,7 @@ class SocketServer:
         stream.enter("reading")
         length = read_length(sock)
         if length > self._limits.max_request_bytes:
-            raise SpecError(f"a request has {length} bytes", "send less at once")
+            raise SpecError(f"a request has {length} bytes", "send fewer rows per request")
         data = read(sock, length)
         stream.enter("working")
         reply = self._answer(data)
@@ -123,28 +112,20 @@ class SocketServer:
 
 
 def read_length(sock: socket.socket) -> int:
-    """The number of bytes that follow."""
+    """Receive the length of the next message."""
     (length,) = LENGTH.unpack(read(sock, LENGTH.size))
     return int(length)
 
 
 def read(sock: socket.socket, num_bytes: int) -> memoryview:
-    """So many bytes, in memory that is touched as they come.
-
-    Raises:
-        EOFError: The other side has ended.
-    """
+    """Receive exactly `num_bytes` bytes; see `fill`."""
     array = np.empty(num_bytes, np.uint8)
     fill(sock, array.data)
     return array.data
 
 
 def fill(sock: socket.socket, memory: memoryview) -> None:
-    """Fill memory with what comes.
-
-    Raises:
-        EOFError: The other side has ended.
-    """
+    """Fill memory with received bytes; raises `EOFError` if the peer closes the connection."""
     while len(memory):
         num = sock.recv_into(memory, len(memory), socket.MSG_WAITALL)
         if num == 0:

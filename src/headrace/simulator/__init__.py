@@ -1,4 +1,4 @@
-"""Rehearsals: a training job in virtual time, under any placement and flow policy."""
+"""Discrete-event simulation of training jobs under any placement and flow policy."""
 
 from headrace.simulator.instance import Instance, build_instance
 from headrace.simulator.outcome import Outcome, Record

@@ -1,4 +1,4 @@
-"""Counter-based draws: they depend on seed, stream and iteration, not on the order of asking."""
+"""Counter-based random draws, a function of seed, stream and iteration only."""
 
 from __future__ import annotations
 

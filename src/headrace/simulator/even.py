@@ -1,4 +1,4 @@
-"""`oes` at the grain of machine pairs: the port with the smaller share is the bottleneck."""
+"""`oes` per machine pair: the port with the smaller share is the bottleneck."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from headrace.simulator.network import LARGE, attach, is_large
 
 @hot
 def _smaller_share(net, a, b):
-    """Bottleneck under `oes`; a tie leaves a pair where it is."""
+    """Bottleneck of a pair under `oes`; a tie keeps the current one."""
     out_share, in_share = net.ports[RATE, a], net.ports[RATE, net.planes.shape[1] + b]
     if out_share < in_share or (out_share == in_share and net.bottleneck[a, b] == STARVED):
         return a
@@ -38,7 +38,7 @@ def _smaller_share(net, a, b):
 
 @hot
 def _scan_rows(net, num_changed, now_s):
-    """Set the shares of the first `num_changed` touched ports, look at all their pairs."""
+    """Update the shares of the first `num_changed` touched ports and check all their pairs."""
     num = net.planes.shape[1]
     for i in range(num_changed):
         p = net.port_ids[TOUCHED, i]
@@ -73,7 +73,7 @@ def _scan_rows(net, num_changed, now_s):
 
 @hot
 def _resort(net, p, old):
-    """Put a port in its place among the ports of its side, which are sorted by share."""
+    """Restore the order of one port in its side, which is sorted by share."""
     num = net.planes.shape[1]
     side = 0 if p < num else 1
     first = side * num
@@ -96,7 +96,7 @@ def _resort(net, p, old):
 
 @hot
 def _sort_all(net):
-    """Sort both sides by share; they are nearly sorted or this is rare."""
+    """Insertion sort of both sides by share; called rarely or on nearly sorted data."""
     num = net.planes.shape[1]
     for side in range(2):
         first = side * num
@@ -116,7 +116,7 @@ def _sort_all(net):
 
 @hot
 def _visit_between(net, p, low, high, now_s):
-    """Look at the pairs of a port whose other port has a share in a range."""
+    """Check the pairs of a port whose other port has a share between `low` and `high`."""
     num = net.planes.shape[1]
     side = 1 if p < num else 0
     first = side * num
@@ -141,11 +141,11 @@ def _visit_between(net, p, low, high, now_s):
 
 @hot
 def share_evenly(net, now_s):
-    """Give the touched ports their shares, and move pairs whose smaller share changed sides.
+    """Update the shares of touched ports and the bottlenecks of their pairs.
 
-    A pair changes sides only if the share of one port passes the other's. In a large network ports
-    are kept sorted by share, and shares change one after the other, so that each visits only the
-    ports that it passes.
+    A pair's bottleneck changes only if the share of one port passes the other's. In large networks
+    ports are kept sorted by share and are updated one by one, so each checks only the ports it
+    passes.
     """
     num_changed = net.sizes[NUM_TOUCHED]
     if not is_large(net):

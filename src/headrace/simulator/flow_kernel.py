@@ -1,9 +1,8 @@
-"""The general kernel: any flow policy, rates computed for all open flows whenever that set changes.
+"""General kernel: any flow policy; rates are recomputed whenever the set of open flows changes.
 
-It is the reference among the compiled kernels; `oes`, `maxmin` and `priority` have a faster one,
-which takes far longer to compile, and a first rehearsal waits for the compiler. The outermost loop
-is plain Python, so that one compiled kernel serves all rules and each is compiled by itself; that
-costs some ten microseconds whenever rates change.
+It is the reference for the faster pair kernel of `oes`, `maxmin` and `priority`, which takes far
+longer to compile. The outer loop is plain Python, so that one compiled kernel serves all policies
+and each policy is compiled separately; this costs about 10 us per rate change.
 """
 
 from __future__ import annotations
@@ -36,21 +35,21 @@ from headrace.simulator.progress_kernel import (
 
 
 class Live(NamedTuple):
-    """Flows and the clock; `slots` and `is_open` per edge, `flows` and `rates` per open flow."""
+    """Flows and clock; `slots`, `is_open` per edge; `flows`, `rates` per open flow."""
 
     slots: Any
     is_open: Any
     flows: Any
     rates: Any
     clock_s: Any
-    """Now, in an array of one."""
+    """Current time, shape (1,)."""
     num_open: Any
-    """Open flows, in an array of one."""
+    """Number of open flows, shape (1,)."""
 
 
 @hot
 def _open_flow(fixed, progress, live, edge, now_s):
-    """Open the next flow of an edge; flows without bytes complete at once."""
+    """Open the next flow of an edge; empty flows complete at once."""
     slots = live.slots
     while progress.num_sent[edge] < progress.num_done[fixed.edges[EDGE_SRC, edge]]:
         n = progress.num_sent[edge]
@@ -79,11 +78,7 @@ def _open_flow(fixed, progress, live, edge, now_s):
 
 @hot
 def _move_on(fixed, progress, live):
-    """Go to the next completion and complete the flows that end then.
-
-    Returns:
-        Whether the open flows are others now.
-    """
+    """Advance to the next completion; return whether the set of open flows changed."""
     flows, rates, num_flows = live.flows, live.rates, live.num_open[0]
     now_s = live.clock_s[0]
     next_s = np.inf
@@ -114,10 +109,10 @@ def _move_on(fixed, progress, live):
 
 @hot_loop
 def needs_rates(fixed, progress, live):
-    """Go on until the open flows are others, which then need rates.
+    """Simulate until the set of open flows changes and needs new rates.
 
     Returns:
-        False at the end: all tasks are done, or nothing can go on and the clock is infinite.
+        False at the end: all tasks are done, or no event is left and the clock is infinite.
     """
     changed = False
     while True:
@@ -130,7 +125,7 @@ def needs_rates(fixed, progress, live):
                 edge = fixed.lists[OUT, k]
                 if fixed.edge_pair[edge] >= 0 and progress.num_sent[edge] == n:
                     changed |= _open_flow(fixed, progress, live, edge, now_s)
-            # All that ends now comes first, also what was started now and takes no time.
+            # Process all completions at this time first, including tasks of zero duration.
             continue
         if progress.sizes[UNFINISHED] == 0 or now_s == np.inf:
             return False
@@ -153,18 +148,13 @@ def run_flows(
     use_time: np.ndarray,
     use_rate: np.ndarray,
 ) -> tuple[float, int]:
-    """Rehearse with any policy.
+    """Simulate with any policy; `pace_s` is the period of `paced`.
 
-    Args:
-        fixed: The instance.
-        progress: Counters at time 0; left as they are at the end.
-        policy: Which policy.
-        pace_s: Period of `paced`.
-        use_time: Filled with the times at which rates changed; empty if nobody wants to know.
-        use_rate: Filled with NIC throughput from then on: in, then out, per machine.
+    `progress` is updated in place. Times of rate changes are written to `use_time`, unless it is
+    empty, and NIC throughput from then on (in, then out, per machine) to `use_rate`.
 
     Returns:
-        Makespan, or -1 if nothing could go on; and the number of rows in `use_time`.
+        Makespan, or -1 on deadlock, and the number of rows in `use_time`.
     """
     num_edges, num_machines = fixed.edges.shape[1], fixed.num_machines
     live = Live(

@@ -1,4 +1,4 @@
-"""A rehearsal's input as flat arrays: everything the kernels read, nothing they need to look up."""
+"""Simulation input as flat arrays for the kernels."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from headrace.costs import edge_volumes, nic_load_s, task_machines, task_times
 
 @dataclass(frozen=True)
 class Instance:
-    """One placed job, ready to rehearse.
+    """One placed job as input of a simulation.
 
     Attributes:
-        num_machines: Machines.
-        num_iterations: Iterations to rehearse.
+        num_machines: Number of machines.
+        num_iterations: Iterations to simulate.
         window: Run-ahead window K; 0 is unlimited.
-        seed: Seed of all draws.
+        seed: Seed of all random draws.
         task_machine: Machine per task.
         task_time_s: Mean time per task and iteration.
-        task_table: Per task the table of factors its times are drawn from.
+        task_table: Index of the factor table of each task's times.
         edge_src: Producing task per edge.
         edge_dst: Consuming task per edge.
         edge_lag: 1 if data of iteration n is consumed in n + 1.
         edge_kind: `EdgeKind` per edge.
         edge_bytes: Mean bytes per edge and iteration.
-        edge_table: Per edge the table of factors its volumes are drawn from.
-        tables: All factor tables, one after the other.
-        table_start: Where each table starts in `tables`; one more entry marks the end.
+        edge_table: Index of the factor table of each edge's volumes.
+        tables: All factor tables, concatenated.
+        table_start: Offset of each table in `tables`, plus the end.
         nic_out_bytes_per_s: Outgoing bandwidth per machine.
         nic_in_bytes_per_s: Incoming bandwidth per machine.
-        pace_s: Largest NIC load per iteration; the `paced` policy's period.
+        pace_s: Largest NIC load per iteration; period of `paced`.
     """
 
     num_machines: int
@@ -61,12 +61,12 @@ class Instance:
 
     @property
     def num_tasks(self) -> int:
-        """All tasks."""
+        """Number of tasks."""
         return len(self.task_machine)
 
     @property
     def num_edges(self) -> int:
-        """All edges, also those between tasks of one machine."""
+        """Number of edges, including those within one machine."""
         return len(self.edge_src)
 
 
@@ -81,21 +81,14 @@ def build_instance(
     window: int | None = None,
     seed: int = 0,
 ) -> tuple[Instance, TaskGraph]:
-    """Lay out a placed job.
+    """Build the simulation input of a placed job.
 
-    Args:
-        cluster: The machines.
-        job: The job.
-        profile: Its times and volumes.
-        placement: Where its tasks run.
-        seeds: Seeds per iteration, shape (num_samplers, num_parts); uniform if not given.
-        num_iterations: Instead of the job's.
-        window: Instead of the job's; 0 is unlimited.
-        seed: Seed of all draws.
+    `seeds` has shape (num_samplers, num_parts) and is uniform by default. `num_iterations` and
+    `window` (0 is unlimited) override the job's.
 
     Raises:
-        SpecError: The values do not belong together.
-        InfeasibleError: The placement asks a machine for more than it has.
+        SpecError: The arguments do not match each other.
+        InfeasibleError: The placement exceeds the resources of a machine.
     """
     placement.check(cluster, job)
     graph = build_task_graph(job, cluster.num_machines, placement.ring_order)

@@ -1,4 +1,4 @@
-"""What a placement changes in a kernel's input."""
+"""Placement-dependent fields of the kernel input."""
 
 from __future__ import annotations
 
@@ -23,21 +23,11 @@ def lay_out(
     edge_pair,
     item_start,
 ):
-    """Write times, tables, machine pairs and where each pair's flows are kept.
+    """Write task times, factor tables, machine pairs and flow offsets of a placement.
 
-    Args:
-        task_machine: Machine per task.
-        role: Role code per task.
-        time_s: Mean time per role and machine.
-        table: Table of factors per role and machine.
-        scale: What a task's time is multiplied by.
-        edge_src: Producing task per edge.
-        edge_dst: Consuming task per edge.
-        edge_kind: `EdgeKind` per edge.
-        task_time_s: Written: mean time per task.
-        task_table: Written: table of factors per task.
-        edge_pair: Written: sender * machines + receiver, or -1 where nothing crosses the network.
-        item_start: Written: where each pair's edges start if sorted by pair; one entry more.
+    The last four arguments are outputs. `edge_pair` is sender * machines + receiver, or -1 for
+    edges that do not cross the network. `item_start` is the offset of each pair's edges, sorted by
+    pair, plus the end.
     """
     num_machines = time_s.shape[1]
     for task in range(len(task_machine)):

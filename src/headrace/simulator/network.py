@@ -1,11 +1,10 @@
-"""Open flows between machine pairs, and the service clocks of the ports that limit them.
+"""Open flows of machine pairs, and the service clocks of the ports that limit them.
 
-A port has a service clock: bytes it has given each of its member flows so far. A pair belongs to
-the port that is its bottleneck, so a flow's completion is a fixed mark on that clock and a change
-of rate touches ports, not flows. Marks live in one small heap per pair, on the pair's own clock:
-`base` is the difference between the two, so a pair moves from port to port in constant time. Under
-`priority` a pair's heap holds its first class only; flows of later classes wait behind it in the
-same stretch of memory, with the bytes they have left instead of a mark.
+The service clock of a port counts the bytes sent to each of its member flows. A pair belongs to its
+bottleneck port, so a flow completes at a fixed mark on that clock, and a rate change updates ports,
+not flows. Marks are kept in one small heap per pair, on the pair's own clock; `base` is the
+difference between the two clocks, so a pair changes ports in constant time. Under `priority` a heap
+holds the pair's first class only; later classes are stored behind it with their remaining bytes.
 """
 
 from __future__ import annotations
@@ -55,9 +54,9 @@ from headrace.simulator.progress_kernel import Fixed
 
 
 class Network(NamedTuple):
-    """Port a is machine a's outgoing NIC, port M + b machine b's incoming one; pair = a * M + b.
+    """Port a is the outgoing NIC of machine a, port M + b the incoming NIC of b; pair = a * M + b.
 
-    Rows are named in `layout`.
+    Row indices are in `layout`.
     """
 
     ports: Any
@@ -65,7 +64,7 @@ class Network(NamedTuple):
     planes: Any
     pairs: Any
     bottleneck: Any
-    """Per pair the port that limits it, or `STARVED`."""
+    """Bottleneck port per pair, or `STARVED`."""
     marks: Any
     """Next mark per port and partner on the port's clock; infinity for non-members."""
     block_bits: Any
@@ -81,7 +80,7 @@ class Network(NamedTuple):
 
 BLOCK = 32
 LARGE = 64
-"""Machines beyond which minima are kept per block and `oes` sorts ports. A guess, not tuned."""
+"""Number of machines above which minima are kept per block and `oes` sorts ports; not tuned."""
 
 
 def idle_network(fixed: Fixed) -> Network:
@@ -121,7 +120,7 @@ def idle_network(fixed: Fixed) -> Network:
 
 @hot
 def mark_dirty(net, pair):
-    """Remember that a pair's flows changed."""
+    """Record that a pair's flows changed."""
     if not net.pairs[IS_DIRTY, pair]:
         net.pairs[IS_DIRTY, pair] = True
         net.pairs[DIRTY, net.sizes[NUM_DIRTY]] = pair
@@ -130,7 +129,7 @@ def mark_dirty(net, pair):
 
 @hot
 def touch(net, port, now_s):
-    """Bring a port's clock up to now and remember to look for its next completion."""
+    """Advance a port's clock to now and schedule an update of its next completion."""
     if not net.port_ids[IS_TOUCHED, port]:
         net.port_ids[IS_TOUCHED, port] = True
         net.port_ids[TOUCHED, net.sizes[NUM_TOUCHED]] = port
@@ -160,7 +159,7 @@ def _find_smallest(bits, block_bits):
 
 @warm
 def _set_block(net, port, x, mark):
-    """Keep the smallest mark of a block, before the mark is set."""
+    """Set a mark and update the smallest mark of its block."""
     block = x // BLOCK
     bits = net.marks[port].view(np.int64)
     old = bits[x]
@@ -174,7 +173,7 @@ def _set_block(net, port, x, mark):
 
 @hot
 def aim(net, port):
-    """Find a port's next completion; its clock must be up to date."""
+    """Compute a port's next completion; its clock must be current."""
     if net.port_ids[IS_STALE, port]:
         net.port_ids[IS_STALE, port] = False
         at = _find_smallest(net.marks[port].view(np.int64), net.block_bits[port])
@@ -195,13 +194,13 @@ def aim(net, port):
 
 @hot
 def first_port(net):
-    """The port with the next completion."""
+    """Port with the next completion."""
     return _find_smallest(net.ports[NEXT_S].view(np.int64), net.next_block_bits)
 
 
 @hot
 def set_mark(net, a, b, port, mark):
-    """The next completion of a pair on its port's clock."""
+    """Set the next completion of a pair on its port's clock."""
     x = b if port == a else a
     if is_large(net):
         _set_block(net, port, x, mark)
@@ -215,7 +214,7 @@ def set_mark(net, a, b, port, mark):
 
 @hot
 def served(net, a, b):
-    """The pair's own clock; its port's clock must be up to date."""
+    """The pair's own clock; its port's clock must be current."""
     port = net.bottleneck[a, b]
     return (
         net.planes[BASE, a, b]
@@ -226,7 +225,7 @@ def served(net, a, b):
 
 @warm
 def attach(net, a, b, port, now_s):
-    """Move a pair to another bottleneck, or to none."""
+    """Move a pair to another bottleneck port, or to `STARVED`."""
     old = net.bottleneck[a, b]
     if old != STARVED:
         touch(net, old, now_s)
@@ -244,7 +243,7 @@ def attach(net, a, b, port, now_s):
 
 @hot
 def push_item(net, first, i, mark, edge):
-    """Let a mark rise from position i of the heap at `first`."""
+    """Insert a mark at position i of the heap at `first` and sift it up."""
     marks, edges = net.items[ITEM_MARK], net.item_edge
     while i > 0:
         parent = (i - 1) >> 1
@@ -259,11 +258,7 @@ def push_item(net, first, i, mark, edge):
 
 @hot
 def pop_item(net, first, size):
-    """Take the smallest mark off a heap; leaves a hole at its end.
-
-    Returns:
-        The edge whose flow ends.
-    """
+    """Pop the smallest mark of a heap; return the edge of the completed flow."""
     marks, edges = net.items[ITEM_MARK], net.item_edge
     edge = edges[first]
     last = size - 1
@@ -287,7 +282,7 @@ def pop_item(net, first, size):
 
 @hot
 def move_item(net, source, target):
-    """Copy a flow from one place to another."""
+    """Copy a flow to another slot."""
     net.items[ITEM_MARK, target] = net.items[ITEM_MARK, source]
     net.item_edge[target] = net.item_edge[source]
     net.items[ITEM_CLASS, target] = net.items[ITEM_CLASS, source]
@@ -295,7 +290,7 @@ def move_item(net, source, target):
 
 @warm
 def promote(net, pair, done):
-    """The front is empty: the first class among the waiting flows becomes the front."""
+    """Make the first class among the waiting flows the new front."""
     first, num_open = net.item_start[pair], net.pairs[NUM_OPEN, pair]
     current = np.inf
     for i in range(first, first + num_open):
@@ -313,7 +308,7 @@ def promote(net, pair, done):
 
 @hot
 def insert(net, pair, edge, volume, key):
-    """Add a flow of class `key` to its pair; the clock of the pair's port must be up to date."""
+    """Add a flow of class `key` to its pair; the clock of the pair's port must be current."""
     a, b = net.pairs[SENDER, pair], net.pairs[RECEIVER, pair]
     first, front, num_open = (
         net.item_start[pair],

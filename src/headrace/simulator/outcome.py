@@ -1,4 +1,4 @@
-"""What a rehearsal found."""
+"""Simulation results."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from headrace.core.trace import NicUse
 
 @dataclass(frozen=True)
 class Record:
-    """Times of everything that happened; `nan` where a flow stayed on its machine.
+    """Times of all tasks and flows; `nan` for flows within one machine.
 
     Attributes:
         task_start_s: Shape (num_tasks, num_iterations).
         task_end_s: Shape (num_tasks, num_iterations).
         flow_start_s: Shape (num_edges, num_iterations); iteration of the producer.
-        flow_end_s: Shape (num_edges, num_iterations); `nan` also for flows nobody waits for.
+        flow_end_s: Shape (num_edges, num_iterations); `nan` also for flows still open at the end.
         flow_bytes: Drawn volumes, shape (num_edges, num_iterations).
         nic_use: NIC throughput over time.
     """
@@ -32,15 +32,15 @@ class Record:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a rehearsal.
+    """Result of a simulation.
 
     Attributes:
-        makespan_s: When the last task of the last iteration ends (eq. 16).
-        num_events: Task and flow completions up to then.
-        iteration_end_s: Per iteration, when its last task ends.
+        makespan_s: End of the last task of the last iteration (eq. 16).
+        num_events: Task and flow completions.
+        iteration_end_s: End of the last task per iteration.
         in_bytes: Bytes received per machine in completed flows.
         out_bytes: Bytes sent per machine in completed flows.
-        record: All times, where they were asked for.
+        record: All times, if recorded.
     """
 
     makespan_s: float

@@ -1,4 +1,4 @@
-"""The fast kernel: policies under which all flows of a machine pair share a rate."""
+"""Fast kernel for policies under which all flows of a machine pair have the same rate."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ OES, MAXMIN, PRIORITY = 0, 1, 2
 
 @warm
 def _open_flow(fixed, progress, net, code, edge, now_s):
-    """Open the next flow of an edge; flows without bytes complete at once."""
+    """Open the next flow of an edge; empty flows complete at once."""
     while progress.num_sent[edge] < progress.num_done[fixed.edges[EDGE_SRC, edge]]:
         n = progress.num_sent[edge]
         volume = draw_volume(fixed, edge, n)
@@ -90,7 +90,7 @@ def _open_flow(fixed, progress, net, code, edge, now_s):
 
 @hot
 def _open_flows(fixed, progress, net, code, task, n, now_s):
-    """Open the flows of a finished task whose predecessors are through (eq. 12)."""
+    """Open the flows of a finished task whose predecessors are complete (eq. 12)."""
     for k in range(fixed.starts[OUT, task], fixed.starts[OUT, task + 1]):
         edge = fixed.lists[OUT, k]
         pair = fixed.edge_pair[edge]
@@ -103,7 +103,7 @@ def _open_flows(fixed, progress, net, code, task, n, now_s):
 
 @hot
 def _complete(fixed, progress, net, code, port, now_s):
-    """The port's next mark is reached: a flow ends and the next of its edge opens."""
+    """Complete the flow at the port's next mark and open the next flow of its edge."""
     num = fixed.num_machines
     x = net.port_ids[BEST_AT, port]
     a, b = (port, x) if port < num else (x, port - num)
@@ -137,7 +137,7 @@ def _complete(fixed, progress, net, code, port, now_s):
 
 @hot
 def _count(net, even, now_s):
-    """Bring counts, classes and degrees of changed pairs up to date; forget the others."""
+    """Update counts, classes and degrees of changed pairs; drop unchanged pairs."""
     num = net.planes.shape[1]
     kept = 0
     if net.sizes[NUM_DIRTY] > MOST_PAIRS:
@@ -170,11 +170,7 @@ def _count(net, even, now_s):
 
 @hot
 def _allocate(net, even, now_s):
-    """Recompute rates if the open flows changed.
-
-    Returns:
-        Whether they did.
-    """
+    """Recompute rates if the open flows changed; return whether they did."""
     num = net.planes.shape[1]
     _count(net, even, now_s)
     changed = net.sizes[NUM_DIRTY] > 0
@@ -208,7 +204,7 @@ def _allocate(net, even, now_s):
 
 @hot
 def _note_use(net, use_rate):
-    """Throughput of every NIC at the present rates: in, then out."""
+    """Throughput of each NIC at the current rates: in, then out."""
     num = net.planes.shape[1]
     for p in range(2 * num):
         use_rate[p] = 0.0
@@ -222,10 +218,10 @@ def _note_use(net, use_rate):
 
 @hot_loop
 def run_pairs(fixed, progress, net, code, even, use_time, use_rate):
-    """Rehearse with `oes`, `maxmin` or `priority`; see `run_flows` for arguments and results.
+    """Simulate with `oes`, `maxmin` or `priority`; see `run_flows` for arguments and results.
 
-    `even` is None unless the policy is `oes`: numba leaves out what the type of an argument rules
-    out, so that each family of policies compiles its own half of the code only.
+    `even` is None unless the policy is `oes`: numba prunes branches by argument type, so each
+    family of policies compiles only its own code.
     """
     num_use = 0
     now_s = 0.0

@@ -1,8 +1,7 @@
-"""Who may start and what a finished task sets free: the task side of both kernels.
+"""Task scheduling of both kernels: readiness, deliveries and window credits.
 
-Deliveries and window credits are counted per task and iteration, so that every dependency costs one
-increment: `arrived[j, n]` counts in-edges that delivered what (j, n) needs, `released[j, n]` counts
-consumers of j that have finished iteration n.
+Every dependency costs one increment: `arrived[j, n]` counts in-edges that delivered data for (j,
+n), `released[j, n]` counts consumers of j that finished iteration n.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from headrace.simulator.instance import Instance
 
 
 class Fixed(NamedTuple):
-    """What does not change during a rehearsal; see `Instance`. CSR lists hold edges by task."""
+    """Constant input of a simulation; see `Instance`. CSR lists hold edges by task."""
 
     num_machines: int
     num_iterations: int
@@ -26,20 +25,20 @@ class Fixed(NamedTuple):
     task_time_s: Any
     task_table: Any
     edges: Any
-    """Source, target, lag, kind and table per edge, a row each."""
+    """Source, target, lag, kind and table per edge, one row each."""
     edge_bytes: Any
     edge_pair: Any
     tables: Any
     table_start: Any
     starts: Any
     lists: Any
-    """Edges by task, outgoing and incoming, and where each task's begin."""
+    """Edges by task, outgoing and incoming; `starts` holds the offsets."""
     nics: Any
     """Bandwidths, outgoing and incoming."""
 
 
 class Progress(NamedTuple):
-    """What changes: counters, the heap of running tasks and the tasks to look at."""
+    """Mutable state: counters, the heap of running tasks, and the tasks to check."""
 
     num_done: Any
     running: Any
@@ -50,11 +49,11 @@ class Progress(NamedTuple):
     heap_task: Any
     todo: Any
     sizes: Any
-    """heap size, todo size, unfinished tasks, events"""
+    """Heap size, todo size, unfinished tasks, events."""
     iteration_end: Any
     task_times: Any
     flow_times: Any
-    """Starts and ends by task or edge and iteration; empty if nobody wants to know."""
+    """Starts and ends by task or edge and iteration; empty if not recorded."""
 
 
 EDGE_SRC, EDGE_DST, EDGE_LAG, EDGE_KIND, EDGE_TABLE = range(5)
@@ -64,7 +63,7 @@ HEAP, TODO, UNFINISHED, EVENTS = 0, 1, 2, 3
 
 
 def fix(instance: Instance) -> Fixed:
-    """Bring an instance into the kernels' layout."""
+    """Convert an instance to the kernel layout."""
     src, dst = instance.task_machine[instance.edge_src], instance.task_machine[instance.edge_dst]
     is_flow = (src != dst) & (instance.edge_kind != 5)
     by_src = np.argsort(instance.edge_src, kind="stable").astype(np.int32)
@@ -106,7 +105,7 @@ def fix(instance: Instance) -> Fixed:
 
 
 def start(instance: Instance, record: bool) -> Progress:
-    """Counters at time 0: the first parameters are there, every task is to be looked at."""
+    """State at time 0: initial parameters are delivered, all tasks are to be checked."""
     num_tasks, num_edges, num_iterations = (
         instance.num_tasks,
         instance.num_edges,
@@ -178,7 +177,7 @@ def push_task(progress, time_s, task):
 
 @hot
 def pop_task(progress):
-    """Take the task that ends first off the heap."""
+    """Pop the task that ends first."""
     times, tasks = progress.heap_time, progress.heap_task
     first = tasks[0]
     size = progress.sizes[HEAP] - 1
@@ -207,7 +206,7 @@ def pop_task(progress):
 
 @hot
 def look_at(progress, task):
-    """Remember that a task may be able to start now."""
+    """Schedule a readiness check of a task."""
     size = progress.sizes[TODO]
     progress.todo[size] = task
     progress.sizes[TODO] = size + 1
@@ -215,7 +214,7 @@ def look_at(progress, task):
 
 @hot
 def deliver(fixed, progress, edge, iteration):
-    """Data of a producer's iteration has reached the consumer."""
+    """Deliver data of a producer's iteration to the consumer."""
     needed_in = iteration + fixed.edges[EDGE_LAG, edge]
     if needed_in < fixed.num_iterations:
         task = fixed.edges[EDGE_DST, edge]
@@ -226,7 +225,7 @@ def deliver(fixed, progress, edge, iteration):
 
 @hot
 def start_ready(fixed, progress, now_s):
-    """Start every remembered task that can start."""
+    """Start all scheduled tasks that are ready."""
     while progress.sizes[TODO] > 0:
         progress.sizes[TODO] -= 1
         task = progress.todo[progress.sizes[TODO]]
@@ -248,11 +247,7 @@ def start_ready(fixed, progress, now_s):
 
 @hot
 def finish_task(fixed, progress, task, now_s):
-    """Book a finished execution, deliver what stays on the machine, grant window credits.
-
-    Returns:
-        The iteration that finished; the caller opens its flows.
-    """
+    """Finish an execution, deliver local data, grant window credits; return the iteration."""
     n = progress.num_done[task]
     progress.num_done[task] = n + 1
     progress.running[task] = False

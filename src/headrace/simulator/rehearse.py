@@ -1,4 +1,4 @@
-"""Rehearse a placed job under a flow policy."""
+"""Simulate a placed job under a flow policy."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from headrace.simulator.progress_kernel import (
 def simulate(
     instance: Instance, policy: str, *, record: bool = False, general: bool = False
 ) -> Outcome:
-    """Rehearse all iterations in virtual time.
+    """Simulate all iterations of a placed job.
 
     Args:
         instance: The placed job.
         policy: Name of a flow policy.
-        record: Whether to keep the times of every task and flow.
+        record: Whether to record the times of all tasks and flows.
         general: Whether to use the general kernel where a faster one exists; the result is the
             same.
 
     Raises:
-        SpecError: There is no such policy.
+        SpecError: The policy does not exist.
     """
     if policy not in FLOW_POLICIES:
         raise SpecError(
@@ -65,7 +65,7 @@ def simulate(
             fixed, progress, policy, instance.pace_s, use_time, use_rate
         )
     if makespan_s < 0:
-        raise AssertionError("the rehearsal stopped before all tasks were done; this is a bug")
+        raise AssertionError("the simulation stopped before all tasks were done; this is a bug")
     kept = None
     if record:
         volumes = np.empty((instance.num_edges, instance.num_iterations))
@@ -95,14 +95,14 @@ def simulate(
 
 
 def trace_of(instance: Instance, graph: TaskGraph, outcome: Outcome, cluster: Cluster) -> Trace:
-    """Turn a recorded rehearsal into the trace that a run would write.
+    """Convert a recorded simulation to a trace as written by a run.
 
     Raises:
-        SpecError: The rehearsal was not recorded.
+        SpecError: The simulation was not recorded.
     """
     record = outcome.record
     if record is None:
-        raise SpecError("this rehearsal kept no times", "simulate with record=True")
+        raise SpecError("this simulation was not recorded", "simulate with record=True")
     task, iteration = np.nonzero(~np.isnan(record.task_end_s))
     order = np.lexsort((task, record.task_start_s[task, iteration]))
     task, iteration = task[order], iteration[order]

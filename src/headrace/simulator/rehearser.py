@@ -1,4 +1,4 @@
-"""Rehearse one job under many placements, without building again what they have in common."""
+"""Simulate one job under many placements, reusing the common input."""
 
 from __future__ import annotations
 
@@ -26,41 +26,32 @@ from headrace.simulator.rehearse import simulate
 _CACHE_LINE = 64
 
 _REWRITTEN = frozenset({"edge_pair", "task_time_s", "task_table", "edge_bytes"})
-"""Fields of the kernels' input that follow placement and seed mix, written by `lay_out`."""
+"""Fields of the kernel input that depend on placement and seed mix; written by `lay_out`."""
 
 _SCRATCH = frozenset({"heap_time", "heap_task"})
-"""Fields of the progress at time 0 that start uninitialised."""
+"""Fields of the initial progress that are uninitialised."""
 
 _STARTS = frozenset({"item_start"})
-"""The one field of an idle network that follows placement; `lay_out` writes it too."""
+"""The field of an idle network that depends on placement; written by `lay_out`."""
 
 
 class _Block(NamedTuple):
-    """The arrays of a kernel's state in one stretch of memory, so that one copy resets them all."""
+    """Arrays of a kernel's state in contiguous memory, reset by one copy."""
 
     fields: Any
     live: np.ndarray
     pristine: np.ndarray
 
     def reset(self) -> None:
-        """Bring every array back to what it was at first."""
+        """Restore the initial values of all arrays."""
         np.copyto(self.live, self.pristine)
 
 
 class Rehearser:
-    """Makespans of one job under any placement, the same as `simulate` gives, sooner.
+    """Makespans of one job under any placement; equal to those of `simulate`, but faster.
 
-    What differs between placements is rewritten in place; should a kernel's input hold something
-    this class does not know to depend on placement, it is built anew instead.
-
-    Args:
-        cluster: The machines.
-        job: The job.
-        profile: Its times and volumes.
-        seeds: Seeds per iteration, shape (num_samplers, num_parts); uniform if not given.
-        num_iterations: Instead of the job's.
-        window: Instead of the job's; 0 is unlimited.
-        seed: Seed of all draws.
+    Placement-dependent fields are rewritten in place. If other fields of the kernel input depend on
+    placement, the input is rebuilt instead. See `build_instance` for the arguments.
     """
 
     def __init__(
@@ -81,7 +72,7 @@ class Rehearser:
         self._most = capacities + 1e-9 * np.maximum(capacities, 1)
         self._seeds = uniform_seeds(job, cluster.num_machines) if seeds is None else seeds.copy()
 
-        # Resources are no matter here: all that is wanted is the layout.
+        # Only the layout is needed here, so resources are ignored.
         boundless = job.model_copy(update={"demands": {}})
         anywhere = Placement(
             samplers=(0,) * job.num_samplers,
@@ -126,16 +117,11 @@ class Rehearser:
     def makespan_s(
         self, placement: Placement, policy: str, seeds: np.ndarray | None = None
     ) -> float:
-        """When the last task of the last iteration ends.
-
-        Args:
-            placement: Where the job's tasks run.
-            policy: Name of a flow policy.
-            seeds: Instead of the seed mix this was made with.
+        """End of the last task of the last iteration; `seeds` overrides the seed mix.
 
         Raises:
-            SpecError: There is no such policy, or the placement is of another job.
-            InfeasibleError: The placement asks a machine for more than it has.
+            SpecError: The policy does not exist, or the placement does not match the job.
+            InfeasibleError: The placement exceeds the resources of a machine.
         """
         if len(placement.samplers) + len(placement.trainers) + len(placement.servers) != len(
             self._movable
@@ -149,15 +135,12 @@ class Rehearser:
     def makespan_on_s(
         self, machines: np.ndarray, policy: str, seeds: np.ndarray | None = None
     ) -> float:
-        """Like `makespan_s`, for searches that keep to the machines' resources themselves.
+        """Like `makespan_s`, without checking resources.
 
-        Args:
-            machines: Machine of every sampler, then of every trainer, then of every server.
-            policy: Name of a flow policy.
-            seeds: Instead of the seed mix this was made with.
+        `machines` lists the machine of each sampler, then trainer, then server.
 
         Raises:
-            SpecError: There is no such policy.
+            SpecError: The policy does not exist.
         """
         if policy not in FLOW_POLICIES:
             raise SpecError(
@@ -185,12 +168,12 @@ class Rehearser:
             self._no_rate,
         )
         if makespan_s < 0:
-            raise AssertionError("the rehearsal stopped before all tasks were done; this is a bug")
+            raise AssertionError("the simulation stopped before all tasks were done; this is a bug")
         return float(makespan_s)
 
     @property
     def is_in_place(self) -> bool:
-        """Whether placements are rewritten in place and not built anew."""
+        """Whether placements are rewritten in place instead of rebuilt."""
         return self._network is not None
 
     def _fits(self, machines: np.ndarray) -> bool:
@@ -202,7 +185,7 @@ class Rehearser:
         return bool((counts.reshape(4, num).T @ self._demands <= self._most).all())
 
     def _lay_out(self, machines: np.ndarray, seeds: np.ndarray | None) -> None:
-        """Bring the instance up to this placement and seed mix."""
+        """Update the instance to a placement and seed mix."""
         job, graph = self._job, self._graph
         first, trainers = graph.num_machines, machines[job.num_samplers :][: job.trainers]
         if self._is_ring:
@@ -244,7 +227,7 @@ class Rehearser:
             self._scale[graph.first_ring] = 0.0
 
     def _turn_ring(self, order: tuple[int, ...]) -> None:
-        """Let the ring go round another way; see `build_task_graph`."""
+        """Set another ring order; see `build_task_graph`."""
         graph = self._graph
         follower = np.empty(graph.num_trainers, dtype=np.int64)
         follower[list(order)] = np.roll(order, -1)
@@ -258,7 +241,7 @@ class Rehearser:
         self._set_base(replace(self._instance, edge_dst=dst))
 
     def _set_base(self, instance: Instance) -> None:
-        """Lay memory out for placements of this task graph."""
+        """Allocate memory for placements of this task graph."""
         self._instance = replace(
             instance,
             task_machine=instance.task_machine.copy(),
@@ -277,7 +260,7 @@ class Rehearser:
         self._network: _Block | None = None
         one, other = self._probe(0), self._probe(num - 1)
         fixed = fix(one)
-        # Room for every edge to be a flow.
+        # Allocate as if every edge were a flow.
         network = idle_network(fixed._replace(edge_pair=np.zeros_like(fixed.edge_pair)))
         progress = start(one, False)
         own = fixed._replace(
@@ -298,7 +281,7 @@ class Rehearser:
             self._progress, self._network = _in_one_block(progress), _in_one_block(network)
 
     def _probe(self, machine: int) -> Instance:
-        """All tasks but the stores on one machine, with its times, and volumes of their own."""
+        """All tasks except stores on one machine, with its times and distinct volumes."""
         instance, graph = self._instance, self._graph
         machines = np.full_like(instance.task_machine, machine)
         machines[: graph.num_machines] = np.arange(graph.num_machines)
@@ -322,14 +305,7 @@ def _types(fields: Any) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
 
 
 def _same(one: Any, other: Any, but: frozenset[str], *, may_grow: bool = False) -> bool:
-    """Whether two kernel inputs agree but for some fields.
-
-    Args:
-        one: A named tuple.
-        other: Another of its type.
-        but: Fields that are no matter.
-        may_grow: Whether arrays of zeros may be longer in `one`.
-    """
+    """Whether two inputs agree except in `but`; `may_grow` allows longer zero arrays in `one`."""
     mine, theirs = _arrays(one), _arrays(other)
     plain = {name for name in one._fields if name not in mine}
     if any(getattr(one, name) != getattr(other, name) for name in plain):
@@ -344,7 +320,7 @@ def _same(one: Any, other: Any, but: frozenset[str], *, may_grow: bool = False) 
 
 
 def _in_one_block(fields: Any) -> _Block:
-    """Copy the arrays of a named tuple into one stretch of memory; views of one array stay so."""
+    """Copy the arrays of a named tuple into contiguous memory; shared arrays stay shared."""
     arrays = {name: array for name, array in _arrays(fields).items() if array.nbytes}
     address = {name: array.__array_interface__["data"][0] for name, array in arrays.items()}
     offsets: dict[int, int] = {}

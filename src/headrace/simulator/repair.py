@@ -1,15 +1,14 @@
-"""Mend `maxmin` and `priority` rates after a small change instead of filling all ports anew.
+"""Update `maxmin` and `priority` rates after a small change without refilling all ports.
 
-A port that is full has a level and serves the flows of one class, its members, at that level:
+A full port has a level and serves the flows of one class, its members, at that level:
 
-    level = (capacity - what flows limited elsewhere take) / members = rest / members
+    level = (capacity - rates of flows limited elsewhere) / members = rest / members
 
-Most events leave every pair at its bottleneck, and only some levels move. So the change is booked
-at the two ports of its pair, new levels run through the ports in the order in which they filled up,
-and the result is accepted if it has the property that makes it the only solution: every flow has a
-full port where nobody of its class gets more and nobody of a later class gets anything, and no port
-gives more than it has. If not, the ports are filled anew, which also ends the drift of the sums
-kept here.
+Most events change no bottlenecks and only some levels. The change is recorded at the two ports of
+its pair, and levels are updated in the order in which ports filled up. The result is accepted if it
+satisfies the property that makes it the unique solution: each flow has a full port where no flow of
+its class has a higher rate and no flow of a later class has any, and no port exceeds its capacity.
+Otherwise all ports are refilled, which also removes accumulated rounding errors.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ from headrace.policies.flow.ports import NEVER, PORT_MASK, STARVED, smallest_bit
 from headrace.simulator.network import attach, touch
 
 LAST = 1 << 60
-"""Later than what `fill_ports` gives; the port is in the lower half."""
+"""Larger than any value of `fill_ports`; the lower half holds the port."""
 MOST_PAIRS = 4
-"""Pairs that may change at once; beyond, all ports are filled anew. A guess, not tuned."""
+"""Changed pairs above which all ports are refilled; not tuned."""
 
 
 @hot
 def _book(net, port, num_members, other, taken):
-    """A port gets members, its partner has less left for its own; both levels must be looked at."""
+    """Add members to a port and subtract their rate at the other port; mark both levels pending."""
     net.ports[MEMBERS, port] += num_members
     net.port_ids[PENDING, port] = net.port_ids[FILLED_AT, port]
     net.ports[REST, other] -= taken
@@ -61,7 +60,7 @@ def _has_later(classes, current):
 
 @hot
 def _serve_next(net, port, row, classes, full_class, now_s):
-    """A port has no members any more: the next class that waits for it alone gets it."""
+    """Serve the next class for which this port is the bottleneck after its members left."""
     num = len(row)
     done = net.ports[FULL_CLASS, port]
     current = np.inf
@@ -84,7 +83,7 @@ def _serve_next(net, port, row, classes, full_class, now_s):
 
 @hot
 def _leave(net, a, b, now_s):
-    """A pair's class has no flows any more; counts and classes are still the old ones."""
+    """Remove a pair whose class has no more flows; counts and classes are still the old ones."""
     num = net.planes.shape[1]
     port = net.bottleneck[a, b]
     other = num + b if port == a else a
@@ -114,7 +113,7 @@ def _leave(net, a, b, now_s):
 
 @hot
 def _join(net, a, b, now_s):
-    """A pair has flows of another class than before; counts and classes are the new ones."""
+    """Add a pair that has flows of another class; counts and classes are the new ones."""
     num = net.planes.shape[1]
     flows, current = net.planes[COUNTS, a, b], net.planes[CLASSES, a, b]
     first = min(net.ports[FULL_CLASS, a], net.ports[FULL_CLASS, num + b])
@@ -142,15 +141,9 @@ def _join(net, a, b, now_s):
 
 @hot
 def change(net, a, b, flows, current, now_s):
-    """Book a change of a pair's first class or of its number of flows.
+    """Record a change of a pair's first class or number of flows.
 
-    Args:
-        net: The network.
-        a: Sending machine.
-        b: Receiving machine.
-        flows: Flows of the first class from now on.
-        current: The class; infinity if there are no flows.
-        now_s: Present time.
+    `flows` is the new number of flows of the first class, `current` its class (infinity if none).
     """
     num = net.planes.shape[1]
     port = net.bottleneck[a, b]
@@ -170,7 +163,7 @@ def change(net, a, b, flows, current, now_s):
 
 @hot
 def _pass_on(row, marks, step, rest, pending, filled_at):
-    """A port's level moved by `step`: its members leave less at their other ends."""
+    """Update the remaining capacity at the other ports after a level moved by `step`."""
     for x in range(len(row)):
         is_member = marks[x] < np.inf
         rest[x] -= step * row[x] if is_member else 0.0
@@ -179,7 +172,7 @@ def _pass_on(row, marks, step, rest, pending, filled_at):
 
 @hot
 def _is_out_of_order(mine, current, marks, classes, level, full_class):
-    """Whether a pair gets less than the port's members, or a member less than elsewhere."""
+    """Whether the bottleneck of a pair is not the port with the lower level."""
     hits = 0
     for x in range(len(marks)):
         is_member = np.int64(marks[x] < np.inf)
@@ -192,10 +185,10 @@ def _is_out_of_order(mine, current, marks, classes, level, full_class):
 
 @hot
 def settle(net, now_s):
-    """Move levels after the booked changes.
+    """Update levels after the recorded changes.
 
     Returns:
-        Whether `level` holds the solution; otherwise all ports must be filled anew.
+        Whether `level` is the solution; otherwise all ports must be refilled.
     """
     num = net.planes.shape[1]
     steps = 0
@@ -207,7 +200,7 @@ def settle(net, now_s):
         net.port_ids[PENDING, port] = NEVER
         level = net.ports[REST, port] / net.ports[MEMBERS, port]
         step = level - net.ports[LEVEL, port]
-        # Equal levels may depend on each other in a circle.
+        # Equal levels may depend on each other cyclically.
         steps += 1
         if not level > 0.0 or steps > 2 * num:
             return False

@@ -1,4 +1,4 @@
-"""Several machines emulated on one, to try on it what needs a cluster."""
+"""A testbed: several machines emulated on one."""
 
 from __future__ import annotations
 

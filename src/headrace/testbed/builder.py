@@ -1,4 +1,4 @@
-"""How a testbed is made, changed and removed, by whoever has locked its name."""
+"""Create, change and remove a testbed; the caller holds the lock of its name."""
 
 from __future__ import annotations
 
@@ -14,34 +14,25 @@ from headrace.testbed import cgroups, machines, network, processes, ray_nodes, s
 from headrace.testbed import limits as shaping
 from headrace.testbed.layout import Host, HostLayout, Shape, lay_out
 
-_RAY_START_S = 120.0
-_END_S = 60.0
+_RAY_START_TIMEOUT_S = 120.0
+_END_TIMEOUT_S = 60.0
 _NEEDED = ("ip", "unshare", "sh")
 
 
 def check_is_root() -> None:
-    """Refuse others.
-
-    Raises:
-        SpecError: This user is another one.
-    """
+    """Raise `SpecError` unless this user is root."""
     if os.geteuid() != 0:
         raise SpecError(
-            "making network namespaces needs root", "run it with sudo, or as root in a container"
+            "network namespaces require root", "run it with sudo, or as root in a container"
         )
 
 
 def check_can_make(with_ray: bool) -> None:
-    """Refuse early what cannot be done here.
-
-    Raises:
-        SpecError: A program is missing, or rights are.
-        MissingExtraError: Ray is missing.
-    """
+    """Check the prerequisites of a testbed."""
     missing = [program for program in _NEEDED if shutil.which(program) is None]
     if missing:
         raise SpecError(
-            f"a testbed is made with {', '.join(missing)}, which this machine does not have",
+            f"a testbed requires {', '.join(missing)}, not found on this machine",
             "install iproute2 and util-linux (Linux only)",
         )
     check_is_root()
@@ -50,15 +41,10 @@ def check_can_make(with_ray: bool) -> None:
 
 
 def find_shape(shaped: bool, cores: float | None) -> Shape | None:
-    """Where limits can be had on this machine; none if they are not wanted.
-
-    Raises:
-        SpecError: They cannot be had.
-        MissingExtraError: pyroute2 is missing.
-    """
+    """Cores and cgroup directory for limits; None if `shaped` is false."""
     if not shaped:
         if cores is not None:
-            raise SpecError("only a shaped testbed shares out cores", "add --shaped")
+            raise SpecError("only a shaped testbed limits cores", "add --shaped")
         return None
     htb.check_pyroute2()
     if cores is None:
@@ -69,35 +55,31 @@ def find_shape(shaped: bool, cores: float | None) -> Shape | None:
 def _lay_out(cluster: Cluster, name: str, with_ray: bool, shape: Shape | None) -> HostLayout:
     taken = network.taken_subnets()
     for other in state_file.names():
-        # One of another version has namespaces of its own, in which a subnet may be used again.
+        # A testbed of another version cannot be read; its namespaces separate equal subnets.
         with suppress(SpecError):
             if other != name and (known := state_file.read(other)) is not None:
                 taken.add(known.subnet)
     layout = lay_out(cluster, name, processes.boot_id(), with_ray, taken, shape)
     if with_ray:
         for host in layout.hosts:
-            ray_nodes.node_command(layout, host)  # refuses what Ray cannot have, before all else
+            ray_nodes.node_command(layout, host)  # checks the resources first
     for namespace in layout.namespaces:
         if (network.NAMESPACES / namespace).exists():
             raise SpecError(
-                f"network namespace {namespace} exists, and no testbed has made it",
+                f"network namespace {namespace} exists, but belongs to no testbed",
                 f"remove it (ip netns del {namespace}) or choose another --name",
             )
     for host in layout.hosts:
         if host.cgroup is not None and host.cgroup.exists():
             raise SpecError(
-                f"control group {host.cgroup} exists, and no testbed has made it",
+                f"control group {host.cgroup} exists, but belongs to no testbed",
                 f"remove it (rmdir {host.cgroup}) or choose another --name",
             )
     return layout
 
 
-def as_asked(old: HostLayout, cluster: Cluster, with_ray: bool, shape: Shape | None) -> HostLayout:
-    """A testbed that is up, with the limits that it shall have now.
-
-    Raises:
-        SpecError: It has other machines, or has limits and shall have none, or the reverse.
-    """
+def relimit(old: HostLayout, cluster: Cluster, with_ray: bool, shape: Shape | None) -> HostLayout:
+    """Apply new limits to a testbed that is up."""
     new = lay_out(cluster, old.name, old.boot_id, with_ray, (), shape)
     if not old.is_of(new):
         is_limit = old.is_shaped != new.is_shaped
@@ -119,12 +101,7 @@ def as_asked(old: HostLayout, cluster: Cluster, with_ray: bool, shape: Shape | N
 def set_nic(
     layout: HostLayout, name: str, in_bytes_per_s: float, out_bytes_per_s: float
 ) -> HostLayout:
-    """Change a network card.
-
-    Raises:
-        SpecError: There is no such machine, it has no limits, or a rate is not above 0.
-        RunError: Its network card is gone.
-    """
+    """Change the rates of a machine's NIC."""
     changed = layout.host(name)
     if changed.limits is None:
         raise SpecError(
@@ -132,7 +109,7 @@ def set_nic(
             "take the testbed down and bring it up with --shaped",
         )
     if not (in_bytes_per_s > 0 and out_bytes_per_s > 0):
-        raise SpecError("a network card without bandwidth cannot be had", "give rates above 0")
+        raise SpecError("the bandwidth of a NIC must be above 0", "give rates above 0")
     rates = {"in_bytes_per_s": in_bytes_per_s, "out_bytes_per_s": out_bytes_per_s}
     limits = changed.limits.model_copy(update=rates)
     shaping.change_links(layout, changed, limits)
@@ -154,12 +131,7 @@ def make(
     shape: Shape | None,
     say: Callable[[str], None],
 ) -> HostLayout:
-    """Make a testbed of which nothing is there.
-
-    Raises:
-        SpecError: It cannot be made here.
-        RunError: Something did not start; nothing is left of it.
-    """
+    """Create a testbed from scratch."""
     layout = _lay_out(cluster, name, with_ray, shape)
     state_file.write(layout)
     try:
@@ -172,10 +144,10 @@ def make(
         layout = layout.model_copy(update={"hosts": hosts})
         state_file.write(layout)
         if layout.with_ray:
-            ray_nodes.start_nodes(layout, say, _RAY_START_S)
+            ray_nodes.start_nodes(layout, say, _RAY_START_TIMEOUT_S)
             ray_nodes.warm(layout)
         for host in layout.hosts:
-            shaping.limit_cores(host)  # not before: Ray gives a node 30 s to start
+            shaping.limit_cores(host)  # only now: a Ray node must start within 30 s
         layout = layout.model_copy(update={"state": "up"})
         state_file.write(layout)
     except BaseException:
@@ -185,19 +157,15 @@ def make(
 
 
 def remove(layout: HostLayout) -> None:
-    """Remove all of a testbed that is there.
-
-    Raises:
-        RunError: Some of its processes do not end.
-    """
-    left = machines.end_machines(layout, _END_S)
+    """Remove everything that exists of a testbed."""
+    left = machines.end_machines(layout, _END_TIMEOUT_S)
     if left:
         pids = ", ".join(str(process.pid) for process in left)
         raise RunError(
-            f"processes {pids} of testbed {layout.name!r} do not end within {_END_S:g} s",
-            "look at what they wait for (/proc/PID/stack), then take it down again",
+            f"processes {pids} of testbed {layout.name!r} did not end within {_END_TIMEOUT_S:g} s",
+            "check where they block (/proc/PID/stack), then take it down again",
         )
     for namespace in layout.namespaces:
         network.remove_namespace(namespace)
-    shaping.remove_groups(layout, _END_S)
+    shaping.remove_groups(layout, _END_TIMEOUT_S)
     state_file.forget(layout)

@@ -1,4 +1,4 @@
-"""Quotas of CPU time per emulated machine: a control group for each, of version 1 or 2."""
+"""CPU quotas of emulated machines: a control group (v1 or v2) for each."""
 
 from __future__ import annotations
 
@@ -9,21 +9,14 @@ from pathlib import Path
 from headrace.core.errors import RunError, SpecError
 
 _MOUNTS = Path("/proc/self/mountinfo")
-_PERIOD_US = 10_000  # short: whoever has used up a quota stands still for the rest of the period
-_MIN_QUOTA_US = 1_000  # the kernel takes no less
-_MAX_PERIOD_US = 1_000_000  # nor more here
+_PERIOD_US = 10_000  # short: a group that has used its quota is paused for the rest of the period
+_MIN_QUOTA_US = 1_000  # minimum of the kernel
+_MAX_PERIOD_US = 1_000_000  # maximum of the kernel
 _POLL_EVERY_S = 0.02
 
 
 def find_top(mounts: Path = _MOUNTS) -> Path:
-    """The folder in which to make groups that have CPU quotas.
-
-    Args:
-        mounts: What is mounted where, as the kernel tells it.
-
-    Raises:
-        SpecError: There is none.
-    """
+    """Mount point of the control groups that support CPU quotas; raises `SpecError` if none."""
     for line in mounts.read_text().splitlines():
         left, _, right = line.partition(" - ")
         top = Path(left.split()[4].replace("\\040", " "))
@@ -33,48 +26,40 @@ def find_top(mounts: Path = _MOUNTS) -> Path:
         if kind == "cgroup2" and "cpu" in _words(top / "cgroup.controllers"):
             return top
     raise SpecError(
-        "CPU time is limited by control groups, and none with the controller `cpu` is mounted here",
-        "mount one (mount -t cgroup2 none /sys/fs/cgroup), or do without --shaped",
+        "no control group with the controller `cpu` is mounted; CPU limits require one",
+        "mount one (mount -t cgroup2 none /sys/fs/cgroup), or omit --shaped",
     )
 
 
 def make(group: Path) -> None:
-    """Make a group that has no limit yet.
-
-    Raises:
-        SpecError: This may not be done here.
-    """
+    """Create a group without limits; raises `SpecError` if this is not permitted."""
     try:
         if _is_v2(group) and "cpu" not in _words(group.parent / "cgroup.subtree_control"):
             (group.parent / "cgroup.subtree_control").write_text("+cpu")
         group.mkdir()
     except OSError as error:
         raise SpecError(
-            f"the control group {group} cannot be made ({error.strerror})",
+            f"the control group {group} cannot be created ({error.strerror})",
             "run it where root may change control groups: outside of a container, or in one with"
-            " --privileged --cgroupns=host; or do without --shaped",
+            " --privileged --cgroupns=host; or omit --shaped",
         ) from None
 
 
 def limit(group: Path, cores: float) -> None:
-    """Let all processes of a group together have that many cores' time at most."""
+    """Limit the CPU time of a group to that of `cores` cores."""
     period_us = min(_MAX_PERIOD_US, max(_PERIOD_US, round(_MIN_QUOTA_US / cores)))
     quota_us = max(_MIN_QUOTA_US, round(cores * period_us))
     if _is_v2(group):
         (group / "cpu.max").write_text(f"{quota_us} {period_us}")
         return
-    # A quota of more than a period's length is refused if the period changes after it.
+    # The kernel rejects a period change while the quota is longer than the new period.
     (group / "cpu.cfs_quota_us").write_text("-1")
     (group / "cpu.cfs_period_us").write_text(str(period_us))
     (group / "cpu.cfs_quota_us").write_text(str(quota_us))
 
 
 def remove(group: Path, deadline_s: float) -> None:
-    """Remove a group whose processes have been killed; fine if it is gone.
-
-    Raises:
-        RunError: There are still processes in it.
-    """
+    """Remove a group whose processes have been killed; raises `RunError` after `deadline_s`."""
     end_s = time.monotonic() + deadline_s
     while True:
         try:
@@ -88,7 +73,7 @@ def remove(group: Path, deadline_s: float) -> None:
                 raise RunError(
                     f"the control group {group} cannot be removed ({error.strerror});"
                     f" processes in it: {pids}",
-                    "end them, then take the testbed down again",
+                    "kill them, then take the testbed down again",
                 ) from None
         time.sleep(_POLL_EVERY_S)
 

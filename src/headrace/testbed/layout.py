@@ -1,4 +1,4 @@
-"""What a testbed is made of: its names and addresses, decided before anything is made."""
+"""Layout of a testbed: names, addresses and limits, computed before anything is created."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from headrace.core.values import Value
 
 DEFAULT_NAME = "headrace"
 FOLDER = Path("/run/headrace")
-"""Of all testbeds. Like namespaces it does not outlive a reboot, and it keeps sockets' paths short:
-Ray appends 64 characters, and 107 is what the kernel takes."""
+"""Directory of all testbeds. Like namespaces it does not survive a reboot. It is short because the
+kernel limits socket paths to 107 characters, and Ray appends 64."""
 
 RAY_PORT = 6379
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,18}[a-z0-9])?")
-# What Ray takes as a label's value; all of it may stand in a host name and a file name too.
+# Valid as a value of a Ray label; also as a host name and a file name.
 _MACHINE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _NUM_SUBNETS = 256
-_MOST_MACHINES = 250
+_MAX_MACHINES = 250
 
 
 class Process(Value):
-    """A process that cannot be mistaken for a later one with the same id.
+    """A process, identified by process ID and start time, since process IDs are reused.
 
     Attributes:
-        pid: Its id on this machine, outside of all namespaces.
-        start_ticks: When it began, in the kernel's ticks since boot.
+        pid: Process ID outside of all namespaces.
+        start_ticks: Start time, in the kernel's ticks since boot.
     """
 
     pid: int
@@ -39,12 +39,12 @@ class Process(Value):
 
 
 class Limits(Value):
-    """What a machine has at most.
+    """Limits of an emulated machine.
 
     Attributes:
-        in_bytes_per_s: Data that its network card receives.
-        out_bytes_per_s: Data that its network card sends.
-        cores: CPU time of all its processes together, in cores of this machine.
+        in_bytes_per_s: Receive rate of its NIC.
+        out_bytes_per_s: Send rate of its NIC.
+        cores: CPU time of all its processes, in cores of this machine.
     """
 
     in_bytes_per_s: float
@@ -57,14 +57,14 @@ class Host(Value):
 
     Attributes:
         name: As in the cluster file; also its host name and the label `host` of its Ray node.
-        namespace: Of its network.
-        link: The switch's end of its network cable; its own end is `eth0`.
+        namespace: Its network namespace.
+        link: The switch's end of its veth pair; its own end is `eth0`.
         address: Its IPv4 address.
-        folder: For its temporary files, log and Ray node.
+        folder: Directory of its temporary files, log and Ray node.
         resources: As in the cluster file.
-        limits: Of its network card and CPU time, if there are any.
-        cgroup: Folder of the control group that all its processes are in, if there are limits.
-        holder: Parent of `init`, outside of the process namespace.
+        limits: Limits of its NIC and CPU time, if any.
+        cgroup: Control group of all its processes, if there are limits.
+        holder: Parent of `init`, outside of the PID namespace.
         init: First process of the namespaces; all others end with it.
     """
 
@@ -81,29 +81,24 @@ class Host(Value):
 
 
 class Shape(NamedTuple):
-    """That machines are to have limits.
-
-    Attributes:
-        cores: How many of this machine's cores they share.
-        cgroups: Folder for their control groups.
-    """
+    """Limits of a testbed: cores to distribute, and the directory of control groups."""
 
     cores: float
     cgroups: Path
 
 
 class HostLayout(Value):
-    """A testbed as it is written to its state file.
+    """A testbed, as stored in its state file.
 
     Attributes:
-        version: Of the file.
-        name: Of the testbed.
-        state: `starting` until all is there; a crash leaves it so.
-        boot_id: Of the boot in which its processes began.
+        version: Version of the file format.
+        name: Name of the testbed.
+        state: `starting` until it is complete, also after a crash.
+        boot_id: Boot ID of the machine when its processes started.
         subnet: The x of 10.78.x.0/24.
         switch: Network namespace of the bridge.
         with_ray: Whether each machine has a Ray node.
-        hosts: The machines, in the cluster file's order; the first has Ray's head.
+        hosts: The machines, in the order of the cluster file; the first has Ray's head node.
     """
 
     version: Literal[1] = 1
@@ -117,17 +112,17 @@ class HostLayout(Value):
 
     @property
     def folder(self) -> Path:
-        """Holds all files of the testbed."""
+        """Directory of all files of the testbed."""
         return FOLDER / self.name
 
     @property
     def ray_address(self) -> str | None:
-        """Where Ray's head listens."""
+        """Address of Ray's head node."""
         return f"{self.hosts[0].address}:{RAY_PORT}" if self.with_ray else None
 
     @property
     def ray_token(self) -> Path:
-        """File of the token without which Ray answers nobody."""
+        """File of Ray's authentication token."""
         return self.folder / "ray-token"
 
     @property
@@ -136,16 +131,12 @@ class HostLayout(Value):
         return (self.switch, *(host.namespace for host in self.hosts))
 
     def host(self, name: str) -> Host:
-        """The machine of that name.
-
-        Raises:
-            SpecError: There is none.
-        """
+        """The machine of that name; raises `SpecError` if there is none."""
         for host in self.hosts:
             if host.name == name:
                 return host
         known = ", ".join(host.name for host in self.hosts)
-        raise SpecError(f"testbed {self.name!r} has no machine {name!r}", f"name one of {known}")
+        raise SpecError(f"testbed {self.name!r} has no machine {name!r}", f"choose one of {known}")
 
     @property
     def is_shaped(self) -> bool:
@@ -153,7 +144,7 @@ class HostLayout(Value):
         return self.hosts[0].limits is not None
 
     def is_of(self, other: HostLayout) -> bool:
-        """Whether it has the same machines, and limits if the other one has; of any size."""
+        """Whether both have the same machines, and both or neither have limits."""
         return self._kind == other._kind
 
     @property
@@ -163,14 +154,11 @@ class HostLayout(Value):
 
 
 def check_name(name: str) -> None:
-    """Refuse a testbed's name that would not fit into the names made of it.
-
-    Raises:
-        SpecError: It is too long or has other characters.
-    """
+    """Raise `SpecError` if a testbed's name is too long or has invalid characters."""
     if not _NAME.fullmatch(name):
         raise SpecError(
-            f"{name!r} cannot name a testbed", "use up to 20 small letters, digits and hyphens"
+            f"{name!r} is not a valid testbed name",
+            "use up to 20 small letters, digits and hyphens",
         )
 
 
@@ -182,26 +170,22 @@ def lay_out(
     taken_subnets: Collection[int],
     shape: Shape | None = None,
 ) -> HostLayout:
-    """Decide all names and addresses, and limits if machines are to have some.
-
-    Raises:
-        SpecError: A name, or the number of machines, cannot be emulated.
-    """
+    """Choose all names and addresses, and limits if `shape` is given."""
     check_name(name)
-    if cluster.num_machines > _MOST_MACHINES:
+    if cluster.num_machines > _MAX_MACHINES:
         raise SpecError(
             f"{cluster.num_machines} machines do not fit into a testbed",
-            f"use a cluster file with at most {_MOST_MACHINES}",
+            f"use a cluster file with at most {_MAX_MACHINES}",
         )
     for machine in cluster.hosts:
         if not _MACHINE_NAME.fullmatch(machine.name):
             raise SpecError(
-                f"machine {machine.name!r} cannot be a host's name",
+                f"machine {machine.name!r} is not a valid host name",
                 "use up to 63 letters, digits, dots, hyphens and underscores",
             )
     limits = limits_of(cluster, shape.cores) if shape else [None] * cluster.num_machines
     subnet = free_subnet(name, taken_subnets)
-    # A testbed's name has no dot, so no two testbeds make the same name.
+    # Unique, since testbed names have no dots.
     switch = f"hr.{name}"
     hosts = tuple(
         Host(
@@ -222,20 +206,16 @@ def lay_out(
 
 
 def limits_of(cluster: Cluster, cores: float) -> list[Limits]:
-    """Network cards as in the cluster file; cores in proportion to the machines' `cpu`.
-
-    Raises:
-        SpecError: There are no cores to share, or a machine has no part in them.
-    """
+    """NIC rates as in the cluster file; cores in proportion to the machines' `cpu`."""
     if not cores > 0:
-        raise SpecError(f"{cores:g} cores cannot be shared", "give --cores a number above 0")
+        raise SpecError(f"{cores:g} cores cannot be distributed", "give --cores a number above 0")
     cpus = [machine.resources.get("cpu", 0.0) for machine in cluster.hosts]
     for machine, cpu in zip(cluster.hosts, cpus, strict=True):
         if not cpu:
             raise SpecError(
-                f"machine {machine.name} has no `cpu`, so its share of this machine's cores is"
-                " not known",
-                "write how many it has into the cluster file (resources: {cpu: 8})",
+                f"machine {machine.name} has no `cpu`, which determines its share of this"
+                " machine's cores",
+                "add its number of CPUs to the cluster file (resources: {cpu: 8})",
             )
     return [
         Limits(
@@ -248,11 +228,7 @@ def limits_of(cluster: Cluster, cores: float) -> list[Limits]:
 
 
 def free_subnet(name: str, taken: Collection[int]) -> int:
-    """The x of a 10.78.x.0/24 that nobody uses; the same for a name if possible.
-
-    Raises:
-        SpecError: All are taken.
-    """
+    """The x of a free 10.78.x.0/24, the same for a name if possible; raises `SpecError` if none."""
     first = zlib.crc32(name.encode()) % _NUM_SUBNETS
     for i in range(_NUM_SUBNETS):
         subnet = (first + i) % _NUM_SUBNETS
@@ -262,6 +238,6 @@ def free_subnet(name: str, taken: Collection[int]) -> int:
 
 
 def hosts_file(layout: HostLayout) -> str:
-    """What `/etc/hosts` says on every machine: they find each other by name."""
+    """Content of `/etc/hosts` on every machine."""
     lines = ["127.0.0.1 localhost", *(f"{host.address} {host.name}" for host in layout.hosts)]
     return "".join(f"{line}\n" for line in lines)

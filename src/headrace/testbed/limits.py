@@ -1,4 +1,4 @@
-"""What emulated machines have of this one: the rates of their network cards, and CPU time."""
+"""Apply the limits of emulated machines: NIC rates and CPU time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CARD = "eth0"
 
 
 def shape_links(layout: HostLayout) -> None:
-    """Limit all cables, at both ends; nobody uses them yet.
+    """Limit all links before they are used.
 
     A machine's own end limits what it sends, the switch's end what it receives.
     """
@@ -29,13 +29,7 @@ def shape_links(layout: HostLayout) -> None:
 
 
 def change_links(layout: HostLayout, host: Host, limits: Limits) -> None:
-    """Change the rates of a machine's cable while it is used.
-
-    Classes that others have made on it keep their shares.
-
-    Raises:
-        RunError: Its cable is gone, or was never limited.
-    """
+    """Change the rates of a machine's link while it is used; other classes keep their shares."""
     try:
         with htb.open_route(host.namespace) as route:
             htb.scale(route, htb.number_of(route, CARD), limits.out_bytes_per_s)
@@ -43,26 +37,26 @@ def change_links(layout: HostLayout, host: Host, limits: Limits) -> None:
             htb.scale(route, htb.number_of(route, host.link), limits.in_bytes_per_s)
     except (OSError, LookupError):
         raise RunError(
-            f"the network card of machine {host.name} is gone, or its limits are",
+            f"machine {host.name} has no NIC, or its NIC has no limits",
             f"bring the testbed up again: headrace testbed up --name {layout.name} --cluster ...",
         ) from None
 
 
 def make_groups(layout: HostLayout) -> None:
-    """Make all control groups, without limits: machines start as fast as they can."""
+    """Create all control groups, without limits, so that machines start fast."""
     for host in layout.hosts:
         if host.cgroup is not None:
             cgroups.make(host.cgroup)
 
 
 def limit_cores(host: Host) -> None:
-    """Let a machine have its cores' time and no more."""
+    """Apply a machine's CPU limit."""
     if host.cgroup is not None and host.limits is not None:
         cgroups.limit(host.cgroup, host.limits.cores)
 
 
 def remove_groups(layout: HostLayout, deadline_s: float) -> None:
-    """Remove all control groups that are there; their processes have been killed."""
+    """Remove all control groups; their processes have been killed."""
     for host in layout.hosts:
         if host.cgroup is not None:
             cgroups.remove(host.cgroup, deadline_s)

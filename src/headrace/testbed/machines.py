@@ -1,4 +1,4 @@
-"""The processes that keep emulated machines alive, and how a command gets onto one."""
+"""Start and end emulated machines, and run commands on them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from headrace.testbed.network import NAMESPACES
 
 _START_S = 30.0
 
-# Process 1 of a machine. It ignores its children's ends, so that the kernel clears away whatever
-# loses its parent (a shell's `trap` does not do that). Its own /dev/shm goes with the machine.
+# Process 1 of a machine. It ignores SIGCHLD, so that the kernel reaps orphans (not possible with a
+# shell's `trap`). Its own /dev/shm ends with the machine.
 _HOLD = """
 cd /
 echo "$1" > /proc/sys/kernel/hostname &&
@@ -29,14 +29,13 @@ echo ready &&
 exec env --ignore-signal=CHLD sleep infinity > /dev/null 2>&1
 """
 
-# Joins a control group, and becomes what follows.
+# Joins a control group and executes the rest.
 _JOIN = 'echo $$ > "$1" && shift && exec "$@"'
 
 
 def hold_command(host: Host, names: Path) -> list[str]:
-    """Starts process 1 of a machine; `names` becomes its `/etc/hosts`."""
-    # What is unmounted outside must be unmounted inside (slave), or a machine would keep alive
-    # namespaces that others have removed.
+    """Command that starts process 1 of a machine; `names` becomes its `/etc/hosts`."""
+    # Unmounts must propagate into the machine (slave); otherwise it keeps removed namespaces alive.
     unshare = "unshare --uts --pid --mount --propagation slave --fork --kill-child --mount-proc"
     script = ["sh", "-c", _HOLD, "hold", host.name, str(names)]
     hold = ["ip", "netns", "exec", host.namespace, *unshare.split(), *script]
@@ -44,18 +43,14 @@ def hold_command(host: Host, names: Path) -> list[str]:
 
 
 def join_command(host: Host) -> list[str]:
-    """Stands before a command that shall have the machine's CPU time, not more."""
+    """Prefix of a command that runs within the machine's CPU limit."""
     if host.cgroup is None:
         return []
     return ["/bin/sh", "-c", _JOIN, "join", str(host.cgroup / "cgroup.procs")]
 
 
 def start_machine(layout: HostLayout, host: Host) -> Host:
-    """Give a machine its namespaces; its network is there already.
-
-    Raises:
-        RunError: It did not start.
-    """
+    """Start a machine in its namespaces; its network exists already."""
     tmp_folder(host).mkdir(parents=True)
     names = layout.folder / "hosts"
     if not names.exists():
@@ -64,7 +59,7 @@ def start_machine(layout: HostLayout, host: Host) -> Host:
     log = host.folder / "log"
     output, given = os.pipe()
     try:
-        # Not a Popen: nobody waits for it, it outlives this process.
+        # Not a Popen: it outlives this process and is never waited for.
         pid = os.posix_spawnp(
             command[0],
             command,
@@ -88,7 +83,7 @@ def start_machine(layout: HostLayout, host: Host) -> Host:
     if text != b"ready\n" or holder is None or len(inits) != 1:
         raise RunError(
             f"machine {host.name} did not start within {_START_S:g} s: {tail(layout, host.name)}",
-            "see whether `unshare --pid --mount --fork true` works here",
+            "check whether `unshare --pid --mount --fork true` works here",
         )
     return host.model_copy(update={"holder": holder.process, "init": inits[0]})
 
@@ -99,16 +94,11 @@ def _read(pipe: int, end_s: float) -> bytes:
 
 
 def enter_command(layout: HostLayout, name: str, command: Sequence[str]) -> list[str]:
-    """What to run on this machine so that a command runs on an emulated one.
-
-    Raises:
-        SpecError: There is no such machine.
-        RunError: It is not alive.
-    """
+    """Command that runs `command` on an emulated machine."""
     host = layout.host(name)
     if host.init is None or not processes.is_alive(host.init):
         raise RunError(
-            f"machine {name} of testbed {layout.name!r} is not alive",
+            f"machine {name} of testbed {layout.name!r} is not running",
             f"bring it up again: headrace testbed up --name {layout.name} --cluster ...",
         )
     numbers = (str(host.init.pid), str(host.init.start_ticks))
@@ -118,11 +108,11 @@ def enter_command(layout: HostLayout, name: str, command: Sequence[str]) -> list
 
 
 def variables_of(layout: HostLayout, host: Host) -> dict[str, str | None]:
-    """Environment of a machine's processes, where it differs; what has none is not set there."""
+    """Changed environment variables of a machine's processes; None unsets one."""
     variables: dict[str, str | None] = {
         "GLOO_SOCKET_IFNAME": "eth0",
         "RAY_USAGE_STATS_ENABLED": "0",
-        # The file system is shared but process ids are not: files named after one would collide.
+        # The file system is shared, process IDs are not: files named after one would collide.
         "TMPDIR": str(tmp_folder(host)),
     }
     if layout.ray_address is not None:
@@ -130,30 +120,26 @@ def variables_of(layout: HostLayout, host: Host) -> dict[str, str | None]:
             "RAY_ADDRESS": layout.ray_address,
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(layout.ray_token),
-            # Ray would take it for the token of this cluster, and everyone would inherit it.
+            # Takes precedence over the token file, and processes would inherit it.
             "RAY_AUTH_TOKEN": None,
         }
     return variables
 
 
 def tmp_folder(host: Host) -> Path:
-    """Temporary files of a machine's processes."""
+    """Directory of temporary files of a machine's processes."""
     return host.folder / "tmp"
 
 
 def end_machines(layout: HostLayout, deadline_s: float) -> list[Process]:
-    """Kill all that lives on the machines.
-
-    Returns:
-        What could not be killed in time.
-    """
+    """Kill all processes of the machines; returns those still alive after `deadline_s`."""
     if layout.boot_id != processes.boot_id():
         return []
     known = [each for host in layout.hosts for each in (host.init, host.holder) if each is not None]
     left = processes.end(known, deadline_s)
-    # A crash while starting leaves some that were not written down; their network tells them.
-    strangers = [seen.process for _, seen in processes.living_in(_networks(layout), "net")]
-    return left + processes.end(strangers, deadline_s)
+    # A crash while starting leaves unrecorded processes; they are found by their network namespace.
+    unrecorded = [seen.process for _, seen in processes.living_in(_networks(layout), "net")]
+    return left + processes.end(unrecorded, deadline_s)
 
 
 def _networks(layout: HostLayout) -> list[int]:
@@ -170,7 +156,7 @@ def _networks(layout: HostLayout) -> list[int]:
 
 
 def tail(layout: HostLayout, name: str, num_lines: int = 12) -> str:
-    """The end of a machine's log, for a message."""
+    """The last lines of a machine's log, for a message."""
     log = layout.host(name).folder / "log"
     try:
         lines = log.read_text(errors="replace").strip().splitlines()[-num_lines:]
@@ -180,7 +166,7 @@ def tail(layout: HostLayout, name: str, num_lines: int = 12) -> str:
 
 
 def run_on(layout: HostLayout, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start a command on a machine; its output goes to the machine's log."""
+    """Start a command on a machine; its output is appended to the machine's log."""
     with (layout.host(name).folder / "log").open("ab") as log:
         return subprocess.Popen(
             enter_command(layout, name, command),

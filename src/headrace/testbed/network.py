@@ -1,4 +1,4 @@
-"""Network namespaces, the bridge and the cables between them, made with `ip`."""
+"""Network namespaces, bridge and veth pairs of a testbed, created with `ip`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.testbed.layout import Host, HostLayout
 NAMESPACES = Path("/run/netns")
 _SUBNET = re.compile(r"\b10\.78\.(\d+)\.")
 
-# For interfaces that come later. The switch would otherwise send IPv6 reports of its own.
+# Also for interfaces created later. Otherwise the switch sends IPv6 reports.
 _SILENCE = """
 for file in /proc/sys/net/ipv6/conf/*/disable_ipv6; do
   if [ -w "$file" ]; then echo 1 > "$file"; fi
@@ -24,7 +24,7 @@ done
 
 
 class LinkBytes(NamedTuple):
-    """What went over a machine's cable, with Ethernet headers, as the machine sees it."""
+    """Bytes received and sent by a machine, with Ethernet headers."""
 
     received: int
     sent: int
@@ -33,7 +33,7 @@ class LinkBytes(NamedTuple):
 def switch_commands(layout: HostLayout) -> list[str]:
     """Lines for `ip -batch` inside the switch's namespace.
 
-    The bridge learns nothing of multicast, so that only what machines send is counted.
+    Multicast snooping is off, so that only the machines' own traffic is counted.
     """
     lines = ["link add br0 type bridge mcast_snooping 0", "link set br0 up"]
     for host in layout.hosts:
@@ -53,10 +53,10 @@ def host_commands(host: Host) -> list[str]:
 
 
 def use_cubic(host: Host) -> None:
-    """Let a machine's TCP do what it does on Linux unless somebody chose otherwise.
+    """Use TCP CUBIC, Linux's default, for a machine's traffic.
 
-    Where senders that share a slow card use BBR, they lose and repeat a fifth of what they send.
-    Only routes can be told: a namespace's own setting may have nothing but what the host allows.
+    With BBR, senders that share a slow NIC lose and resend a fifth of their data. It is set on the
+    route, because a namespace may select only the algorithms that the host allows.
     """
     subnet = f"{host.address.rpartition('.')[0]}.0/24"
     route = f"route replace {subnet} dev eth0 proto kernel scope link src {host.address}"
@@ -64,7 +64,7 @@ def use_cubic(host: Host) -> None:
 
 
 def make_network(layout: HostLayout) -> None:
-    """Make all namespaces and connect them."""
+    """Create all namespaces and connect them."""
     for namespace in layout.namespaces:
         _ip(["netns", "add", namespace])
     _ip(["netns", "exec", layout.switch, "sh", "-c", _SILENCE])
@@ -74,24 +74,24 @@ def make_network(layout: HostLayout) -> None:
 
 
 def remove_namespace(namespace: str) -> None:
-    """Remove a namespace and its end of all cables, if it is there."""
+    """Remove a namespace and its links, if it exists."""
     if (NAMESPACES / namespace).exists():
         _ip(["netns", "del", namespace])
 
 
 def taken_subnets() -> set[int]:
-    """Each x of a 10.78.x.0/24 that this machine has an address in or a route to."""
+    """Each x of a 10.78.x.0/24 in which this machine has an address or a route."""
     seen = _ip(["-4", "addr", "show"]) + _ip(["-4", "route", "show"])
     return {int(x) for x in _SUBNET.findall(seen)}
 
 
 def link_bytes(layout: HostLayout) -> dict[str, LinkBytes]:
-    """Counters of all machines' cables, by the machine's name; of those that are there."""
+    """Byte counters of all existing links, by the machine's name."""
     if not (NAMESPACES / layout.switch).exists():
         return {}
     links = json.loads(_ip(["-n", layout.switch, "-s", "-j", "link", "show"]))
     counters = {each["ifname"]: each["stats64"] for each in links}
-    # What the switch's end has sent, the machine has received.
+    # Sent by the switch's end means received by the machine.
     return {
         host.name: LinkBytes(counters[host.link]["tx"]["bytes"], counters[host.link]["rx"]["bytes"])
         for host in layout.hosts
@@ -107,6 +107,6 @@ def _ip(words: Sequence[str], batch: Sequence[str] = ()) -> str:
     if done.returncode != 0:
         raise RunError(
             f"`ip {' '.join(words)}` failed: {done.stderr.strip()}",
-            "see whether this user may make network namespaces (CAP_SYS_ADMIN and CAP_NET_ADMIN)",
+            "check that this user may create network namespaces (CAP_SYS_ADMIN and CAP_NET_ADMIN)",
         )
     return done.stdout

@@ -1,8 +1,8 @@
-"""Run a command on an emulated machine: `python enter.py PID START_TICKS VARIABLES COMMAND...`.
+"""Run a command on an emulated machine: `python nsenter.py PID START_TICKS VARIABLES COMMAND...`.
 
-A program of its own that imports nothing of headrace, because a process with threads cannot change
-its mount namespace. It passes signals on, ends with the command's exit code, and the command ends
-with it; `nsenter` does none of the last three when it is sent a signal.
+A separate program without imports of headrace, because a process with threads cannot change its
+mount namespace. Unlike `nsenter` it forwards signals, exits with the command's exit code, and kills
+the command when it is killed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 _KINDS = ("net", "uts", "pid", "mnt")
-_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 _SENT_BY_KERNEL = 0x80
 _PR_SET_PDEATHSIG = 1
 _NOT_FOUND = 127
@@ -23,7 +23,7 @@ _NO_MACHINE = 69
 
 
 def main() -> int:
-    """Enter, run, and say how the command ended."""
+    """Enter the machine and run the command; returns its exit code."""
     pid, start_ticks, variables, *command = sys.argv[1:]
     folder = os.getcwd()
     try:
@@ -31,8 +31,8 @@ def main() -> int:
     except (OSError, ValueError) as error:
         sys.stderr.write(f"the emulated machine cannot be entered: {error}\n")
         return _NO_MACHINE
-    # Blocked signals are fetched below, one after the other; the command gets its own mask back.
-    signals = {*_PASSED_ON, signal.SIGCHLD}
+    # Blocked signals are read by sigwaitinfo below; the command gets the original mask.
+    signals = {*_FORWARDED, signal.SIGCHLD}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     shares_terminal = os.isatty(0)
     child = os.fork()
@@ -40,31 +40,26 @@ def main() -> int:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if not shares_terminal:
             os.setpgid(0, 0)
-        # Whoever runs in the background ignores Ctrl-C; what is passed on must be heard.
-        for number in _PASSED_ON:
+        # Background processes ignore SIGINT; forwarded signals must not be ignored.
+        for number in _FORWARDED:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os._exit(_become(command, json.loads(variables), folder))
-    return _follow(child, signals)
+    return _wait_for(child, signals)
 
 
 def enter(pid: int, start_ticks: int, kinds: Sequence[str] = _KINDS) -> None:
-    """Go where a process lives; children will have numbers there.
-
-    Args:
-        pid: The process.
-        start_ticks: When it began, by which it is known.
-        kinds: Of its namespaces.
+    """Enter the namespaces of a process, identified by its start time.
 
     Raises:
-        OSError: It has ended, or this process may not.
-        ValueError: It is another one.
+        OSError: It has exited, or this is not permitted.
+        ValueError: The process ID belongs to another process.
     """
     namespaces = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY) for kind in kinds]
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         began = int(file.read().rpartition(")")[2].split()[19])
     if began != start_ticks:
-        raise ValueError(f"process {pid} is another one now")
+        raise ValueError(f"process ID {pid} now belongs to another process")
     libc = ctypes.CDLL(None, use_errno=True)
     for namespace in namespaces:
         if libc.setns(namespace, 0) != 0:
@@ -84,7 +79,7 @@ def _become(command: Sequence[str], variables: Mapping[str, str | None], folder:
     return _NOT_FOUND
 
 
-def _follow(child: int, signals: set[signal.Signals]) -> int:
+def _wait_for(child: int, signals: set[signal.Signals]) -> int:
     while True:
         seen = signal.sigwaitinfo(signals)
         if seen.si_signo == signal.SIGCHLD:
@@ -92,7 +87,7 @@ def _follow(child: int, signals: set[signal.Signals]) -> int:
             if ended:
                 code = os.waitstatus_to_exitcode(status)
                 return code if code >= 0 else 128 - code
-        elif seen.si_code != _SENT_BY_KERNEL:  # a terminal tells the command by itself
+        elif seen.si_code != _SENT_BY_KERNEL:  # the terminal signals the command itself
             os.kill(child, seen.si_signo)
 
 

@@ -1,4 +1,4 @@
-"""Processes of this machine: who they are, where they live, and how they end."""
+"""Find and kill processes of this machine."""
 
 from __future__ import annotations
 
@@ -16,13 +16,7 @@ from headrace.testbed.layout import Process
 
 @dataclass(frozen=True)
 class Seen:
-    """A process as the kernel shows it now.
-
-    Attributes:
-        process: Its id and when it began.
-        parent: Its parent's id.
-        command: Its short name.
-    """
+    """A running process: identity, parent's process ID and short command name."""
 
     process: Process
     parent: int
@@ -30,12 +24,12 @@ class Seen:
 
 
 def look_at(pid: int) -> Seen | None:
-    """The process with that id, if there is one that has not ended."""
+    """The process with that ID, if it is running."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return None
-    # The name stands in brackets and may hold anything, brackets too.
+    # The name is in parentheses and may contain parentheses.
     head, _, tail = text.rpartition(")")
     fields = tail.split()
     if fields[0] in "ZX":
@@ -45,13 +39,13 @@ def look_at(pid: int) -> Seen | None:
 
 
 def look_around() -> list[Seen]:
-    """All processes."""
+    """All running processes."""
     seen = (look_at(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())
     return [each for each in seen if each is not None]
 
 
 def is_alive(process: Process | None) -> bool:
-    """Whether exactly that process still runs."""
+    """Whether exactly that process is still running."""
     if process is None:
         return False
     seen = look_at(process.pid)
@@ -59,12 +53,12 @@ def is_alive(process: Process | None) -> bool:
 
 
 def boot_id() -> str:
-    """Which boot of this machine this is."""
+    """Boot ID of this machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def namespace_of(pid: int, kind: str) -> int | None:
-    """Number of the namespace that a process lives in; none if it has ended."""
+    """Inode of a process' namespace; None if it has exited."""
     try:
         return os.stat(f"/proc/{pid}/ns/{kind}").st_ino
     except OSError:
@@ -72,7 +66,7 @@ def namespace_of(pid: int, kind: str) -> int | None:
 
 
 def living_in(namespaces: Iterable[int], kind: str) -> Iterator[tuple[int, Seen]]:
-    """All processes in some namespaces, each with its namespace's number."""
+    """All processes in some namespaces, each with its namespace's inode."""
     wanted = set(namespaces)
     for seen in look_around():
         number = namespace_of(seen.process.pid, kind)
@@ -81,16 +75,9 @@ def living_in(namespaces: Iterable[int], kind: str) -> Iterator[tuple[int, Seen]
 
 
 def end(processes: Iterable[Process], deadline_s: float) -> list[Process]:
-    """Kill processes and wait until they have ended.
+    """Kill processes and wait; returns those still running after `deadline_s`.
 
-    A process that is not the one meant, because its id was given to another, is left alone.
-
-    Args:
-        processes: Whom to kill.
-        deadline_s: How long to wait for all of them.
-
-    Returns:
-        Those that still run.
+    A process ID that now belongs to another process is left alone.
     """
     waiting: dict[int, Process] = {}
     try:
@@ -98,7 +85,7 @@ def end(processes: Iterable[Process], deadline_s: float) -> list[Process]:
             with suppress(ProcessLookupError):
                 handle = os.pidfd_open(process.pid)
                 waiting[handle] = process
-                # Looked at after the handle was opened, so that it is the one the handle means.
+                # Checked after opening the handle, so that the handle refers to this process.
                 if is_alive(process):
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
                 else:

@@ -1,4 +1,4 @@
-"""A Ray node on each emulated machine, with the cluster file's resources."""
+"""Start a Ray node on each emulated machine, with the cluster file's resources."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.testbed import machines, processes
 from headrace.testbed.layout import RAY_PORT, Host, HostLayout
 
 _OBJECT_STORE_BYTES = 100_000_000
-"""Data does not go through Ray, so its object store may be small; Ray wants 75 MB at least."""
+"""Small, since data does not go through Ray; Ray requires at least 75 MB."""
 
 _POLL_EVERY_S = 0.05
 
@@ -29,32 +29,24 @@ _LISTENS = "0A"
 """TCP_LISTEN in /proc/net/tcp."""
 
 _SETTINGS = {
-    # Otherwise the first driver makes every node start one Python process per CPU.
+    # Otherwise every node starts one Python process per CPU for the first driver.
     "RAY_prestart_worker_first_driver": "0",
 }
 
 
 def check_ray() -> None:
-    """Refuse early without Ray.
-
-    Raises:
-        MissingExtraError: It is not installed.
-    """
+    """Raise `MissingExtraError` if Ray is not installed."""
     from importlib.util import find_spec
 
     if find_spec("ray") is None:
         raise MissingExtraError(
-            "the machines of a testbed run Ray, which is not installed",
+            "Ray, which runs on the machines of a testbed, is not installed",
             "pip install 'headrace[train]', or use --without-ray",
         )
 
 
 def node_command(layout: HostLayout, host: Host) -> list[str]:
-    """Starts a Ray node and returns when it is there.
-
-    Raises:
-        SpecError: Its resources cannot be told to Ray.
-    """
+    """Command that starts a Ray node and waits until it has started."""
     rest = dict(host.resources)
     options = [
         f"--node-ip-address={host.address}",
@@ -88,9 +80,9 @@ def node_command(layout: HostLayout, host: Host) -> list[str]:
 
 
 def warm(layout: HostLayout) -> None:
-    """Let every machine have what tasks import, in the background, so that runs start sooner.
+    """Start fork servers for every machine in the background, so that tasks start faster.
 
-    The servers end with their machine. Without them tasks start as well, but later.
+    They end with their machine. Tasks also start without them, but more slowly.
     """
     for preload in PRELOADS:
         log = layout.folder / f"{preload}.log"
@@ -100,25 +92,21 @@ def warm(layout: HostLayout) -> None:
 def _whole(host: Host, resource: str, amount: float) -> int:
     if amount != int(amount):
         raise SpecError(
-            f"machine {host.name} has {amount:g} {resource}, but a Ray node has whole ones",
-            f"write a whole number of {resource} in the cluster file",
+            f"machine {host.name} has {amount:g} {resource}, but Ray requires a whole number",
+            f"use a whole number of {resource} in the cluster file",
         )
     return int(amount)
 
 
 def write_token(layout: HostLayout) -> None:
-    """Make a new token for Ray, in a file for this user alone."""
+    """Create a new token for Ray, in a file that only this user can read."""
     file = os.open(layout.ray_token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(file, "w", encoding="ascii") as token:
         token.write(secrets.token_hex(32))
 
 
 def start_nodes(layout: HostLayout, say: Callable[[str], None], deadline_s: float) -> None:
-    """Start Ray everywhere, with a new token: first its head, then all others at once.
-
-    Raises:
-        RunError: A node did not start; the message has the end of its log.
-    """
+    """Start Ray with a new token: first the head node, then all others in parallel."""
     end_s = time.monotonic() + deadline_s
     head, *others = layout.hosts
     nodes: dict[str, Popen[bytes]] = {}
@@ -155,17 +143,17 @@ def _check(layout: HostLayout, nodes: Mapping[str, Popen[bytes]]) -> None:
             log = machines.tail(layout, name)
             raise RunError(
                 f"Ray on machine {name} ended with {node.returncode}: {log}",
-                "see whether this machine has memory left and Ray works outside of a testbed",
+                "check that this machine has free memory and that Ray works outside of a testbed",
             )
 
 
 def _check_time(layout: HostLayout, waiting: Sequence[str], what: str, end_s: float) -> None:
     if time.monotonic() > end_s:
         first = waiting[0]
-        also = f" (so do {', '.join(waiting[1:])})" if waiting[1:] else ""
+        also = f" (also {', '.join(waiting[1:])})" if waiting[1:] else ""
         raise RunError(
-            f"machine {first} waits too long for {what}{also}: {machines.tail(layout, first)}",
-            "try again when this machine has less to do, or with fewer machines",
+            f"machine {first}{also} timed out waiting for {what}: {machines.tail(layout, first)}",
+            "retry when this machine has less load, or with fewer machines",
         )
 
 
@@ -181,7 +169,7 @@ def _is_listening(host: Host) -> bool:
 
 
 def names_without_ray(layout: HostLayout) -> list[str]:
-    """Machines whose Ray node has ended."""
+    """Machines whose Ray node has exited."""
     homes = {
         processes.namespace_of(host.init.pid, "pid"): host.name
         for host in layout.hosts

@@ -1,4 +1,4 @@
-"""The state file of a testbed, and the lock that lets one command at a time change it."""
+"""The state file of a testbed and the lock that serializes changes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,12 @@ from pydantic import ValidationError
 from headrace.core.errors import RunError, SpecError
 from headrace.testbed.layout import FOLDER, HostLayout
 
-_LOCK_S = 180.0
+_LOCK_TIMEOUT_S = 180.0
 _FILE = "testbed.json"
 
 
 def read(name: str) -> HostLayout | None:
-    """What is written of a testbed; none if there is nothing.
-
-    Raises:
-        SpecError: It was written by another version, or others could have written it.
-    """
+    """Read the state of a testbed; None if there is none."""
     path = FOLDER / name / _FILE
     try:
         _check_is_own(path.parent)
@@ -33,16 +29,16 @@ def read(name: str) -> HostLayout | None:
     except FileNotFoundError:
         return None
     except PermissionError:
-        raise SpecError(f"{path} may be read by root alone", "use sudo") from None
+        raise SpecError(f"only root can read {path}", "use sudo") from None
     except ValidationError:
         raise SpecError(
             f"{path} is not a testbed of this version of headrace",
-            "take it down with the version that made it",
+            "take it down with the version that created it",
         ) from None
 
 
 def write(layout: HostLayout) -> None:
-    """Write it down, all or nothing."""
+    """Write the state atomically."""
     path = layout.folder / _FILE
     new = path.with_suffix(".new")
     with new.open("w") as file:
@@ -53,7 +49,7 @@ def write(layout: HostLayout) -> None:
 
 
 def forget(layout: HostLayout) -> None:
-    """Remove all files; the state file last, so that the rest can still be found after a crash."""
+    """Remove all files; the state file last, so that `down` works after a crash."""
     for path in layout.folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
@@ -63,20 +59,15 @@ def forget(layout: HostLayout) -> None:
 
 
 def names() -> list[str]:
-    """All testbeds that are written down."""
+    """Names of all testbeds."""
     return sorted(path.parent.name for path in FOLDER.glob(f"*/{_FILE}"))
 
 
 @contextmanager
 def locked(name: str) -> Iterator[Path]:
-    """The testbed's folder, while nobody else changes the testbed; removed if left empty.
-
-    Raises:
-        RunError: Somebody else does, for too long.
-        SpecError: Others can write to the folder.
-    """
+    """Lock a testbed's directory; it is removed afterwards if empty."""
     folder = FOLDER / name
-    end_s = time.monotonic() + _LOCK_S
+    end_s = time.monotonic() + _LOCK_TIMEOUT_S
     while True:
         handle = _open(folder)
         try:
@@ -93,14 +84,14 @@ def locked(name: str) -> Iterator[Path]:
                 os.close(handle)
         if time.monotonic() > end_s:
             raise RunError(
-                f"another command changes testbed {name!r} since {_LOCK_S:g} s",
-                "end that one, or choose another --name",
+                f"another command has been changing testbed {name!r} for {_LOCK_TIMEOUT_S:g} s",
+                "stop that command, or choose another --name",
             )
         time.sleep(0.05)
 
 
 def _open(folder: Path) -> int | None:
-    """Open the folder, made if it is not there; none if somebody removes it at this moment."""
+    """Create and open the directory; None if another process removes it meanwhile."""
     try:
         FOLDER.mkdir(mode=0o755, parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -111,12 +102,12 @@ def _open(folder: Path) -> int | None:
 
 
 def _check_is_own(folder: Path) -> None:
-    """See that a testbed's file, which names processes to be killed, was written by its user."""
+    """Check who can write a testbed's state file, since it names processes to kill."""
     for each in (FOLDER, folder):
         status = each.lstat()
         is_own = stat.S_ISDIR(status.st_mode) and status.st_uid in (0, os.geteuid())
         if not is_own or status.st_mode & 0o022:
-            raise SpecError(f"others can write to {each}", f"see what it is, and remove it: {each}")
+            raise SpecError(f"other users can write to {each}", f"check and remove it: {each}")
 
 
 def _lock(handle: int) -> bool:
@@ -128,7 +119,7 @@ def _lock(handle: int) -> bool:
 
 
 def _is_same(handle: int, folder: Path) -> bool:
-    """Whether the folder was not removed between opening and locking it."""
+    """Whether the directory was not removed between opening and locking it."""
     try:
         return os.path.samestat(os.fstat(handle), folder.stat())
     except FileNotFoundError:

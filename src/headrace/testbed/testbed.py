@@ -1,4 +1,4 @@
-"""A cluster on one machine: a switch, emulated machines in namespaces, a Ray node on each."""
+"""A cluster emulated on one machine: a switch, machines in namespaces, a Ray node on each."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from headrace.testbed import builder, machines, network, processes, ray_nodes, s
 from headrace.testbed.layout import DEFAULT_NAME, Host, HostLayout, check_name
 from headrace.testbed.network import LinkBytes
 
-_ATTEMPTS = 3  # Ray gives a node 30 s to start, which a machine with much else to do may need
+_ATTEMPTS = 3  # a Ray node must start within 30 s, which may fail on a loaded machine
 
 State = Literal["up", "broken"]
 
 
 def _silent(_: str) -> None:
-    """Tells nobody."""
+    """Discard a message."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Testbed:
 
     Attributes:
         layout: Its names, addresses and processes.
-        was_up: Whether it was there before it was asked for.
+        was_up: Whether it was already up.
     """
 
     __test__ = False  # pytest: this is no test
@@ -46,21 +46,21 @@ class Testbed:
         cores: float | None = None,
         say: Callable[[str], None] = _silent,
     ) -> Self:
-        """Bring a testbed up, or find it up; what a crash has left is cleared away first.
+        """Start a testbed, or return it if it is up; remains of a crash are removed first.
 
         Args:
             cluster: Its machines.
-            name: Testbeds of different names know nothing of each other.
+            name: Testbeds of different names are independent.
             with_ray: Whether to start a Ray node on each machine.
-            shaped: Whether network cards have the rates of the cluster file, and machines share
-                this one's cores in proportion to their `cpu`. One that is up takes new figures.
-            cores: How many cores they share; all of this machine if not told.
-            say: Called with what begins.
+            shaped: Whether to limit NICs to the rates of the cluster file, and CPU time in
+                proportion to the machines' `cpu`. A testbed that is up gets the new limits.
+            cores: Number of cores to distribute; None for all cores of this machine.
+            say: Called with progress messages.
 
         Raises:
-            SpecError: This cannot be done here, or the name is used for another cluster.
-            MissingExtraError: A package is not installed that this needs.
-            RunError: Something did not start; nothing is left of it.
+            SpecError: This machine does not support it, or the name is used for another cluster.
+            MissingExtraError: A required package is not installed.
+            RunError: A component did not start; everything is removed again.
         """
         shape = builder.find_shape(shaped, cores)
         builder.check_can_make(with_ray)
@@ -70,8 +70,8 @@ class Testbed:
             if old is not None:
                 is_up = not problems_of(old)
                 if is_up:
-                    return cls(builder.as_asked(old, cluster, with_ray, shape), was_up=True)
-                say("clearing away what is left of an earlier testbed")
+                    return cls(builder.relimit(old, cluster, with_ray, shape), was_up=True)
+                say("removing the remains of an earlier testbed")
                 builder.remove(old)
             for _ in range(_ATTEMPTS - 1):
                 try:
@@ -82,11 +82,7 @@ class Testbed:
 
     @classmethod
     def find(cls, name: str = DEFAULT_NAME) -> Self:
-        """A testbed that was brought up before.
-
-        Raises:
-            SpecError: There is none of that name.
-        """
+        """A testbed that is up or broken; raises `SpecError` if there is none of that name."""
         found = cls.look(name)
         if found is None:
             others = ", ".join(state_file.names())
@@ -98,50 +94,47 @@ class Testbed:
 
     @classmethod
     def look(cls, name: str = DEFAULT_NAME) -> Self | None:
-        """A testbed that was brought up before, if there is one of that name."""
+        """A testbed that is up or broken; None if there is none of that name."""
         check_name(name)
         layout = state_file.read(name)
         return None if layout is None else cls(layout, was_up=True)
 
     def down(self) -> None:
-        """Remove all of it; does nothing if it is gone already."""
+        """Remove the testbed, if it exists."""
         take_down(self.layout.name)
 
     @property
     def hosts(self) -> tuple[Host, ...]:
-        """The machines, in the cluster file's order; the first has Ray's head."""
+        """The machines, in the order of the cluster file; the first has Ray's head node."""
         return self.layout.hosts
 
     @property
     def ray_address(self) -> str | None:
-        """Where Ray's head listens, reachable from the machines alone."""
+        """Address of Ray's head node, reachable only from the machines."""
         return self.layout.ray_address
 
     def command(self, host: str, command: Sequence[str]) -> list[str]:
-        """What to run, with `subprocess` for example, so that a command runs on a machine.
+        """Command, for `subprocess` for example, that runs `command` on a machine.
 
-        Signals sent to it reach the command, its exit code is the command's (128 + n if signal n
-        ended it), and the command ends with it.
+        It forwards signals, exits with the command's exit code (128 + n after signal n), and kills
+        the command when it ends.
         """
         return machines.enter_command(self.layout, host, command)
 
     def link_bytes(self, host: str) -> LinkBytes:
-        """What a machine has received and sent, counted at the switch."""
+        """Bytes received and sent by a machine, counted at the switch."""
         return network.link_bytes(self.layout)[self.layout.host(host).name]
 
     def traffic(self) -> dict[str, LinkBytes]:
-        """`link_bytes` of all machines at one moment; of none if the switch is gone."""
+        """`link_bytes` of all machines; empty if the switch does not exist."""
         return network.link_bytes(self.layout)
 
     def set_nic(self, host: str, in_bytes_per_s: float, out_bytes_per_s: float) -> Self:
-        """Change the rates of a machine's network card, while it is used.
-
-        Returns:
-            The testbed as it is now.
+        """Change the rates of a machine's NIC while it is used; returns the updated testbed.
 
         Raises:
-            SpecError: There is no such machine, it has no limits, or a rate is not above 0.
-            RunError: Its network card is gone.
+            SpecError: The machine does not exist or has no limits, or a rate is not above 0.
+            RunError: Its NIC does not exist.
         """
         with state_file.locked(self.layout.name):
             now = state_file.read(self.layout.name) or self.layout
@@ -149,20 +142,16 @@ class Testbed:
 
     @property
     def state(self) -> State:
-        """Whether all of it is there."""
+        """Whether it is complete."""
         return "broken" if self.problems() else "up"
 
     def problems(self) -> list[str]:
-        """What is wrong with it; empty if it is well."""
+        """Problems of the testbed; empty if it is healthy."""
         return problems_of(self.layout)
 
 
 def take_down(name: str = DEFAULT_NAME) -> bool:
-    """Remove a testbed, or what a crash left of it.
-
-    Returns:
-        Whether there was something.
-    """
+    """Remove a testbed, or the remains of a crash; returns whether there was one."""
     check_name(name)
     builder.check_is_root()
     with state_file.locked(name):
@@ -174,16 +163,16 @@ def take_down(name: str = DEFAULT_NAME) -> bool:
 
 
 def problems_of(layout: HostLayout) -> list[str]:
-    """What is wrong with a testbed; empty if it is well."""
+    """Problems of a testbed; empty if it is healthy."""
     if layout.state != "up":
-        return ["it was never completely up"]
+        return ["it was never started completely"]
     problems = [
         f"network namespace {namespace} is gone"
         for namespace in layout.namespaces
         if not (network.NAMESPACES / namespace).exists()
     ]
     dead = [host.name for host in layout.hosts if not processes.is_alive(host.init)]
-    problems += [f"machine {name} has ended" for name in dead]
+    problems += [f"machine {name} has exited" for name in dead]
     problems += [
         f"the control group of machine {host.name} is gone"
         for host in layout.hosts
@@ -193,5 +182,5 @@ def problems_of(layout: HostLayout) -> list[str]:
         if not layout.ray_token.exists():
             problems.append("the token of its Ray cluster is gone")
         without = ray_nodes.names_without_ray(layout)
-        problems += [f"Ray on machine {name} has ended" for name in without if name not in dead]
+        problems += [f"Ray on machine {name} has exited" for name in without if name not in dead]
     return problems

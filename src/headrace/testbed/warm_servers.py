@@ -1,8 +1,7 @@
-"""Fork servers of all emulated machines, which share one process' imports.
+"""Fork servers of all emulated machines, which share the imports of one process.
 
-`python -m headrace.testbed.warm_servers PRELOAD TESTBED PADDING` imports what tasks of a
-kind need, forks once for every machine of the testbed, and the fork serves there. Real machines
-have to import for themselves; emulated ones share the time and the memory.
+`python -m headrace.testbed.warm_servers PRELOAD TESTBED PADDING` imports the modules of a kind of
+task, then forks a server for every machine. Time and memory of the imports are shared.
 """
 
 from __future__ import annotations
@@ -24,15 +23,7 @@ from headrace.testbed.machines import tmp_folder, variables_of
 
 @dataclass(frozen=True)
 class Server:
-    """A fork server of one machine, before it is there.
-
-    Attributes:
-        cgroup: The machine's control group; none if its CPUs are not limited.
-        init: The machine's first process.
-        place: Where the server listens.
-        identity: Whom it admits.
-        environment: Of the machine's processes.
-    """
+    """A fork server of one machine, before it is forked; `init` is the machine's first process."""
 
     cgroup: Path | None
     init: Process
@@ -42,12 +33,12 @@ class Server:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Import, then serve on every machine; also the end of every task that is forked there."""
+    """Import, then serve on every machine; forked tasks run inside this call, too."""
     preload, name, _ = arguments
     layout = state_file.read(name)
     if layout is None:
         return 1
-    # Whoever takes the testbed down meanwhile finds this process by its network.
+    # `testbed down` finds this process by its network namespace.
     first = layout.hosts[0]
     assert first.init is not None
     nsenter.enter(first.init.pid, first.init.start_ticks, ("net",))
@@ -80,7 +71,7 @@ def _serve(server: Server, others: Sequence[Server]) -> int:
         (server.cgroup / "cgroup.procs").write_text(str(os.getpid()))
     nsenter.enter(server.init.pid, server.init.start_ticks)
     if os.fork():
-        # Only a child has a number on the machine.
+        # Only a child has a process ID on the machine.
         os._exit(0)
     os.setsid()
     os.chdir("/")

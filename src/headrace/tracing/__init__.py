@@ -1,1 +1,1 @@
-"""What tasks record of their work."""
+"""Traces that tasks record."""

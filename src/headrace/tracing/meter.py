@@ -1,7 +1,7 @@
-"""What one part of a batch takes from every store, noted where it is asked for.
+"""Measures the store traffic of each sub-batch.
 
-Several parts are made at the same time by several threads: who is asked notes it with the meter of
-the part that asks, which the asking thread has in a context variable, not with "the current" part.
+Several threads build sub-batches at the same time, so each thread has the meter of its sub-batch in
+a context variable.
 """
 
 from __future__ import annotations
@@ -16,16 +16,7 @@ from typing import Any, NamedTuple
 
 @dataclass
 class StoreUse:
-    """All that was asked of one store for one part.
-
-    Attributes:
-        num_calls: Requests that were answered.
-        request_bytes: Of all requests, as they go over the network.
-        reply_bytes: Of all answers.
-        service_s: Time that the store worked, as it says.
-        first_s: When the first request was sent.
-        last_s: When the last answer was there.
-    """
+    """Requests to one store for one sub-batch; bytes are those on the network."""
 
     num_calls: int = 0
     request_bytes: int = 0
@@ -36,12 +27,11 @@ class StoreUse:
 
 
 class Meter:
-    """Adds up what one part takes; several threads may add.
+    """Sums the store traffic of one sub-batch; thread-safe.
 
     Attributes:
         stores: By name of the store's task.
-        local_bytes: What parts of the graph on this machine gave, by part: no store was asked, but
-            one on another machine would have sent it.
+        local_bytes: By graph partition, bytes read on this machine that a remote store would send.
     """
 
     def __init__(self) -> None:
@@ -57,7 +47,7 @@ class Meter:
         reply_bytes: int,
         service_s: float,
     ) -> None:
-        """A request that was answered; times of sending it and of its answer."""
+        """Add an answered request; `times_s` has its send time and its answer time."""
         with self._lock:
             use = self.stores.setdefault(store, StoreUse())
             use.num_calls += 1
@@ -68,7 +58,7 @@ class Meter:
             use.last_s = max(use.last_s, times_s[1])
 
     def add_local(self, part: int, num_bytes: int) -> None:
-        """Something that was read on this machine."""
+        """Add bytes that were read on this machine."""
         with self._lock:
             self.local_bytes[part] = self.local_bytes.get(part, 0) + num_bytes
 
@@ -77,13 +67,13 @@ _METER: ContextVar[Meter | None] = ContextVar("meter", default=None)
 
 
 def current_meter() -> Meter | None:
-    """Of the part that this thread works on; none if nobody wants to know."""
+    """Meter of this thread's sub-batch; none if nothing is measured."""
     return _METER.get()
 
 
 @contextmanager
 def metering(meter: Meter) -> Iterator[None]:
-    """What this thread asks for meanwhile is noted with a meter."""
+    """Use a meter for this thread's requests."""
     token = _METER.set(meter)
     try:
         yield
@@ -92,15 +82,7 @@ def metering(meter: Meter) -> Iterator[None]:
 
 
 class Call(NamedTuple):
-    """A request that was answered.
-
-    Attributes:
-        start_s: When it was sent.
-        end_s: When the answer was there.
-        request_bytes: On the network.
-        reply_bytes: On the network.
-        fields: Of the answer.
-    """
+    """An answered request, with its bytes on the network and the fields of the answer."""
 
     start_s: float
     end_s: float

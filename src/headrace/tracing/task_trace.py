@@ -1,8 +1,8 @@
-"""What a task did and when, as lines of a file: cheap to write, read by `runtime.tracing`.
+"""Trace files of tasks: cheap to write, read by `profiling.trace_assembly`.
 
-A line is a JSON list; its first entry says what it is:
+A line is a JSON list; its first entry is the kind:
 
-- `exec`: task, iteration, start_s, end_s; of samplers also taken_s, busy_s and the part's bytes
+- `exec`: task, iteration, start_s, end_s; for samplers also taken_s, busy_s, sub-batch bytes
 - `flow`: source, destination, iteration, bytes, start_s, end_s
 - `serve`: store, sampler, iteration, service_s
 - `local`: source, destination, iteration, bytes that stayed on the machine
@@ -30,19 +30,13 @@ Clock = Callable[[], float]
 Record = tuple[str | int | float, ...]
 
 MARK = struct.Struct("<q")
-"""How an iteration is written to the mark's file."""
+"""Format of the iteration in the mark file."""
 
 _FLUSH_EVERY_S = 1.0
 
 
 class TraceWriter:
-    """Appends records to a file, at most once a second and at the end; threads may share it.
-
-    Args:
-        path: The file.
-        task: Whose records they are.
-        clock: Seconds.
-    """
+    """Appends records to a file, at most once a second and at the end; thread-safe."""
 
     def __init__(self, path: Path, task: str, clock: Clock) -> None:
         self.task = task
@@ -66,7 +60,7 @@ class TraceWriter:
         self.close()
 
     def note(self, *records: Record) -> None:
-        """Keep records; write what is kept if the last time is long ago."""
+        """Buffer records; write the buffer if the last write was over a second ago."""
         now_s = self.clock()
         with self._lock:
             self._records += records
@@ -75,7 +69,7 @@ class TraceWriter:
                 self._write()
 
     def mark(self, iteration: int) -> None:
-        """Show whoever looks at the mark's file which iteration the task is at."""
+        """Write the task's current iteration to the mark file."""
         with self._lock:
             if self._file.closed:
                 return
@@ -84,12 +78,12 @@ class TraceWriter:
             os.pwrite(self._mark.fileno(), MARK.pack(iteration), 0)
 
     def flush(self) -> None:
-        """Write what is kept."""
+        """Write the buffer."""
         with self._lock:
             self._write()
 
     def close(self) -> None:
-        """Write what is kept and close the file; what is noted later is lost."""
+        """Write the buffer and close the file; later records are lost."""
         with self._lock:
             self._write()
             self._file.close()
@@ -104,18 +98,15 @@ class TraceWriter:
 
 
 def mark_path(trace: Path) -> Path:
-    """Beside a task's trace: the file with the iteration that it is at, eight bytes."""
+    """Path of the mark file: 8 bytes with the task's current iteration."""
     return trace.with_suffix(".at")
 
 
 class SharedTime:
-    """Time in which anybody works, divided evenly among those who work at the same time.
+    """Divides elapsed time evenly among threads that work at the same time.
 
-    A sampler makes several parts at once. What each of them takes must add up to the time that
-    the sampler was busy, or nobody could tell from it how many parts a second it makes.
-
-    Args:
-        clock: Seconds.
+    A sampler builds several sub-batches at once. Their times must add up to the sampler's busy
+    time, so that its throughput can be computed from them.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -126,11 +117,11 @@ class SharedTime:
         self._share_s = 0.0
 
     def enter(self) -> tuple[float, float]:
-        """Begin to work: the time, and a count of which everybody gets the same."""
+        """Start to work; return the time, and the accumulated time per thread."""
         return self._change(1)
 
     def leave(self) -> tuple[float, float]:
-        """Stop working; the count has grown by what is one's own."""
+        """Stop working; the accumulated time has grown by this thread's time."""
         return self._change(-1)
 
     def _change(self, by: int) -> tuple[float, float]:
@@ -144,14 +135,7 @@ class SharedTime:
 
 
 class SubBatchNotes:
-    """What is noted of one part while it is made.
-
-    Args:
-        iteration: Of the part.
-        shared: Time of all parts of the sampler.
-        busy_clock: Seconds that the thread which asks has computed.
-        meter: Of all parts of the sampler in this iteration.
-    """
+    """Measurements of one sub-batch; `busy_clock` is the CPU time of the calling thread."""
 
     def __init__(
         self, iteration: int, shared: SharedTime, busy_clock: Clock, meter: Meter | None = None
@@ -167,7 +151,7 @@ class SubBatchNotes:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """This thread works on the part; waiting for a store counts, waiting for a credit not."""
+        """Measure this thread's work, including waits for stores but not for credits."""
         start_s, before_s = self._shared.enter()
         busy_s = self._busy_clock()
         try:
@@ -181,14 +165,7 @@ class SubBatchNotes:
 
 
 class SubBatchRecorder:
-    """Records the parts of a sampler.
-
-    Args:
-        recorder: Of the sampler.
-        batches_per_epoch: To number iterations.
-        busy_clock: Seconds that the thread which asks has computed.
-        num_lanes: Parts that the sampler makes in an iteration; they are recorded as one.
-    """
+    """Records the sub-batches of a sampler; the `num_lanes` of an iteration are recorded as one."""
 
     def __init__(
         self,
@@ -207,7 +184,7 @@ class SubBatchRecorder:
         self._done: dict[int, list[tuple[SubBatchNotes, int]]] = {}
 
     def begin(self, epoch: int, batch: int) -> SubBatchNotes:
-        """Notes of a new part."""
+        """Start the measurements of a sub-batch."""
         iteration = epoch * self._batches_per_epoch + batch
         with self._lock:
             meter = self._meters.setdefault(iteration, Meter())
@@ -215,12 +192,7 @@ class SubBatchRecorder:
         return SubBatchNotes(iteration, self._shared, self._busy_clock, meter)
 
     def end(self, notes: SubBatchNotes, num_bytes: int) -> None:
-        """Record a part that is done, once all of its iteration are.
-
-        Args:
-            notes: What was noted of it.
-            num_bytes: Of what the trainer gets.
-        """
+        """Record an iteration once all its sub-batches, of `num_bytes` each, are done."""
         task, n = self._recorder.task, notes.iteration
         with self._lock:
             done = self._done.setdefault(n, [])
@@ -229,9 +201,9 @@ class SubBatchRecorder:
                 return
             del self._meters[n], self._done[n]
             self._recorder.mark(min(self._meters, default=n + 1))
-        lanes = [each for each, _ in done]
-        times = (_round(min(x.start_s for x in lanes)), _round(max(x.end_s for x in lanes)))
-        taken = (_round(sum(x.taken_s for x in lanes)), _round(sum(x.busy_s for x in lanes)))
+        measured = [each for each, _ in done]
+        times = (_round(min(x.start_s for x in measured)), _round(max(x.end_s for x in measured)))
+        taken = (_round(sum(x.taken_s for x in measured)), _round(sum(x.busy_s for x in measured)))
         total_bytes = sum(each for _, each in done)
         records: list[Record] = [("exec", task, n, *times, *taken, total_bytes)]
         for store, use in notes.meter.stores.items():
@@ -245,11 +217,7 @@ class SubBatchRecorder:
 
 
 class StepRecorder:
-    """Records a trainer's steps, the parts it takes and the gradients it exchanges.
-
-    Args:
-        recorder: Of the trainer.
-    """
+    """Records a trainer's steps, received sub-batches and gradient exchanges."""
 
     def __init__(self, recorder: TraceWriter) -> None:
         self._recorder = recorder
@@ -258,25 +226,25 @@ class StepRecorder:
 
     @property
     def clock(self) -> Clock:
-        """Seconds."""
+        """Clock of the trace."""
         return self._recorder.clock
 
     @property
     def num_steps(self) -> int:
-        """Steps that have ended."""
+        """Number of finished steps."""
         return self._next
 
     def start_at(self, step: int) -> None:
-        """Number steps from here on; one that was begun is not recorded."""
+        """Continue with this step number; a started step is dropped."""
         self._next, self._begun_s = step, None
 
     def begin(self) -> None:
-        """The trainer has got a batch; one that it left in the middle is not recorded."""
+        """Start a step with a new batch; an unfinished step is not recorded."""
         self._next += self._begun_s is not None
         self._begun_s = self._recorder.clock()
 
     def end(self) -> None:
-        """The trainer asks for the next batch, or has enough."""
+        """End the step."""
         if self._begun_s is not None:
             times = (_round(self._begun_s), _round(self._recorder.clock()))
             self._recorder.note(("exec", self._recorder.task, self._next, *times))
@@ -284,36 +252,30 @@ class StepRecorder:
             self._next += 1
 
     def exchange(self, start_s: float, end_s: float, num_bytes: int) -> None:
-        """Gradients were exchanged, from when the last were ready to when all were there."""
+        """Record a gradient exchange, from the last gradient's readiness to completion."""
         times = (_round(start_s), _round(end_s))
         self._recorder.note(("ring", self._recorder.task, self._next, *times, num_bytes))
 
     def moved(
         self, src: str, dst: str, n: int, num_bytes: int, start_s: float, end_s: float
     ) -> None:
-        """Bytes went from a task to a task, one of them this trainer."""
+        """Record a transfer between this trainer and another task."""
         self._recorder.note(("flow", src, dst, n, num_bytes, _round(start_s), _round(end_s)))
 
-    def taking_from(
+    def recording_from(
         self, sampler: str, batches_per_epoch: int, num_lanes: int = 1
     ) -> Callable[[Call], None]:
-        """What notes the parts that come from a sampler on another machine.
-
-        Args:
-            sampler: Its task.
-            batches_per_epoch: To number iterations.
-            num_lanes: Parts of an iteration; they are recorded as one.
-        """
-        came: dict[int, list[Call]] = {}
+        """Return a callback that records the sub-batches of a remote sampler."""
+        arrived: dict[int, list[Call]] = {}
 
         def note(call: Call) -> None:
             part = call.fields.get("part")
             if part is None:
                 return
             n = part["epoch"] * batches_per_epoch + part["batch"]
-            came.setdefault(n, []).append(call)
-            if len(came[n]) == num_lanes:
-                calls, task = came.pop(n), self._recorder.task
+            arrived.setdefault(n, []).append(call)
+            if len(arrived[n]) == num_lanes:
+                calls, task = arrived.pop(n), self._recorder.task
                 times = (_round(calls[0].start_s), _round(calls[-1].end_s))
                 got = sum(each.reply_bytes for each in calls)
                 asked = sum(each.request_bytes for each in calls)
@@ -325,11 +287,11 @@ class StepRecorder:
         return note
 
     def close(self) -> None:
-        """Write what is kept."""
+        """End the step, write the buffer and close the file."""
         self.end()
         self._recorder.close()
 
 
 def _round(seconds: float) -> float:
-    # Microseconds are enough, and their text is short.
+    # Microseconds suffice and are short as text.
     return round(seconds, 6)

@@ -1,1 +1,1 @@
-"""What learns: reference models and the loops that train them on batches."""
+"""Model training: reference models, training loops, parameter servers, inference."""

@@ -1,4 +1,4 @@
-"""What is kept of a training: the best model so far, and the state of whatever can be put back."""
+"""Keep the best model of a training, and get and set the state of objects."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ FILE_NAME = "best.pt"
 
 
 class BestKeeper:
-    """Keeps the best of all models it is shown.
+    """Keeps the best model.
 
     Args:
-        folder: Where the file goes; none where another trainer writes it.
+        folder: Directory of the file; None if another trainer writes it.
 
     Attributes:
-        best: How good the best one was; none before the first.
-        num_worse: How many were shown since.
+        best: Best score; None before the first.
+        num_worse: Number of scores since the best.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -33,19 +33,19 @@ class BestKeeper:
 
     @property
     def path(self) -> Path | None:
-        """The file: a `state_dict`, as `torch.save` writes it."""
+        """The file: a `state_dict` written by `torch.save`."""
         return None if self._folder is None else self._folder / FILE_NAME
 
     def show(self, score: float, state: Callable[[], dict[str, Any]], patience: int) -> bool:
         """Keep a model if it is the best.
 
         Args:
-            score: How good it is; more is better.
-            state: Gives what to keep; only called if that is wanted.
-            patience: How many may follow without a better one.
+            score: Score; higher is better, NaN is never better.
+            state: Returns the `state_dict`; called only if it is saved.
+            patience: Number of scores without improvement before stopping.
 
         Returns:
-            Whether it is time to stop. A score that is no number is never better.
+            Whether to stop.
         """
         if self.best is None or score > self.best:
             self.best, self.num_worse = score, 0
@@ -57,11 +57,11 @@ class BestKeeper:
         return self.num_worse >= patience
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps: also the best model, whose file may be lost with a machine."""
+        """State for a checkpoint, with the best model, whose file may be lost with a machine."""
         return {"best": self.best, "num_worse": self.num_worse, "model": self._model}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on as another keeper was when it was asked for its state; the file is written anew."""
+        """Restore a state; the file is written again."""
         self.best, self.num_worse = state["best"], state["num_worse"]
         if self._folder is not None and state["model"] is not None:
             self._model = state["model"]
@@ -70,18 +70,13 @@ class BestKeeper:
 
 def _save(state: dict[str, Any], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Whoever reads it, or ends this process now, finds the old one or the new one.
     partial = path.with_name(f".{path.name}.partial")
     torch.save(state, partial)
     os.replace(partial, path)
 
 
 def state_of(thing: Any, name: str) -> Any:
-    """What a checkpoint keeps of something.
-
-    Raises:
-        SpecError: It could not be put back.
-    """
+    """State of an object for a checkpoint; raises `SpecError` if it cannot be restored."""
     if hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict"):
         return thing.state_dict()
     if isinstance(thing, torch.Generator):
@@ -89,13 +84,13 @@ def state_of(thing: Any, name: str) -> Any:
     if isinstance(thing, dict | list):
         return thing
     raise SpecError(
-        f"{name} is of {type(thing).__qualname__}, which cannot be put back when a run is resumed",
-        "keep what has state_dict and load_state_dict, a torch.Generator, a dict or a list",
+        f"{name} of type {type(thing).__qualname__} cannot be restored when a run is resumed",
+        "use an object with state_dict and load_state_dict, a torch.Generator, a dict or a list",
     )
 
 
 def set_state(thing: Any, state: Any) -> None:
-    """Make something as it was when it was asked for its state."""
+    """Restore the state of an object."""
     if isinstance(thing, torch.Generator):
         thing.set_state(state)
     elif isinstance(thing, dict):

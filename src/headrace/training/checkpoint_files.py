@@ -1,9 +1,7 @@
-"""A training as it was between two steps, in two files of a folder.
+"""Checkpoint files: `checkpoint-00000400.pt` and its sidecar `checkpoint-00000400.json`.
 
-`checkpoint-00000400.pt` is what `torch.save` writes: tensors and plain values, which `torch.load`
-reads without trusting anybody. `checkpoint-00000400.json` says what it is and which bytes it has;
-it is written last. So whoever is killed, and wherever a file is cut, a checkpoint is whole or it is
-none.
+The `.pt` file has tensors and plain values for `torch.load(weights_only=True)`. The sidecar has its
+position, size and SHA-256, and is written last, so that an interrupted write leaves no checkpoint.
 """
 
 from __future__ import annotations
@@ -25,27 +23,27 @@ from headrace.core.errors import SpecError
 from headrace.core.values import CheckedFile, Value
 
 KEEP = 2
-"""Checkpoints that stay: the one before helps if the newest does not get out of its machine."""
+"""Checkpoints to keep: the previous one is used if the newest is lost with its machine."""
 
 HELD = "held"
-"""File with the iteration of the last checkpoint that counts, while newer ones do not yet."""
+"""File with the iteration of the last valid checkpoint while newer ones are on hold."""
 
 _NAME = re.compile(r"checkpoint-(\d{8,})")
 _READ_BYTES = 1 << 20
-_OTHER = "resume from another one, or begin anew"
+_OTHER = "resume from another checkpoint, or start a new run"
 
 _Num = Annotated[int, Field(ge=0)]
 
 
 class Position(Value):
-    """Where in a training a checkpoint was made.
+    """Position of a checkpoint in a training.
 
     Attributes:
-        iteration: Steps that were done.
-        epoch: Of the script: the one that it was in, or about to begin.
-        batch: The next one of the training loader, within its epoch.
-        plan: Fingerprint of the plan that was run; empty without one.
-        lanes: Fingerprint of how seeds were dealt; empty without a plan.
+        iteration: Number of completed steps.
+        epoch: Current or next epoch of the script.
+        batch: Next batch of the training loader, within its epoch.
+        plan: Fingerprint of the plan; empty without one.
+        lanes: Fingerprint of the seed assignment; empty without a plan.
     """
 
     iteration: _Num
@@ -56,12 +54,12 @@ class Position(Value):
 
 
 class Sidecar(Position, CheckedFile):
-    """What a checkpoint is, beside its file.
+    """Metadata of a checkpoint.
 
     Attributes:
-        version: Of both files.
-        size: Bytes of the other one.
-        sha256: Of those bytes.
+        version: Version of the format.
+        size: Size of the `.pt` file in bytes.
+        sha256: SHA-256 of the `.pt` file.
     """
 
     version: Literal[1] = 1
@@ -70,44 +68,32 @@ class Sidecar(Position, CheckedFile):
 
     @property
     def name(self) -> str:
-        """Of the files, without their endings."""
+        """Name of both files without suffix."""
         return f"checkpoint-{self.iteration:08d}"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that is whole.
-
-    Attributes:
-        folder: Where it lies.
-        sidecar: What it is.
-    """
+    """A complete checkpoint."""
 
     folder: Path
     sidecar: Sidecar
 
     @property
     def path(self) -> Path:
-        """The file with the training."""
+        """Path of the `.pt` file."""
         return self.folder / f"{self.sidecar.name}.pt"
 
     @property
     def sidecar_path(self) -> Path:
-        """The file that says what it is."""
+        """Path of the sidecar."""
         return self.path.with_suffix(".json")
 
 
 def save(
     folder: Path, position: Position, state: Mapping[str, Any], keep: int = KEEP
 ) -> Checkpoint:
-    """Write a checkpoint and remove old ones.
-
-    Args:
-        folder: Made if it does not exist.
-        position: Where the training is.
-        state: Tensors and plain values; see `as_plain`.
-        keep: How many stay, with this one.
-    """
+    """Write a checkpoint of a plain state (see `as_plain`); only `keep` checkpoints are kept."""
     import torch
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -121,9 +107,9 @@ def save(
 
 
 def install(folder: Path, sidecar: Sidecar, partial: Path, keep: int = KEEP) -> Checkpoint:
-    """Make a checkpoint of a file that is whole and on disk; old checkpoints are removed."""
+    """Make a checkpoint of a complete file, and remove old checkpoints."""
     made = Checkpoint(folder, sidecar)
-    # One with this number may be there already: nobody may take its sidecar for the new file's.
+    # A checkpoint of the same iteration may exist: its sidecar must not match the new file.
     made.sidecar_path.unlink(missing_ok=True)
     partial.replace(made.path)
     beside = folder / ".sidecar.partial"
@@ -138,8 +124,8 @@ def install(folder: Path, sidecar: Sidecar, partial: Path, keep: int = KEEP) -> 
 
 
 def newest_whole(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint whose bytes are all there, and which counts; none if there is none."""
-    last = _last_that_counts(folder)
+    """The newest valid checkpoint that is complete, if any."""
+    last = _last_valid(folder)
     for sidecar_path in reversed(_sidecars(folder)):
         sidecar = read_sidecar(sidecar_path)
         if sidecar is None or sidecar.iteration > last:
@@ -152,13 +138,13 @@ def newest_whole(folder: Path) -> Checkpoint | None:
 
 
 def hold(folder: Path) -> None:
-    """Let no checkpoint count that is made from now on, until `release`: its graph may be damaged.
+    """Put checkpoints written from now on, until `release`, on hold: their graph may be damaged.
 
-    Those that count stay, however many are made.
+    Valid checkpoints are kept, however many are written.
     """
     if (folder / HELD).exists():
-        # Nobody knows any more what those were made of.
-        last = _last_that_counts(folder)
+        # It is unknown whether their graph was damaged.
+        last = _last_valid(folder)
         for path in _sidecars(folder):
             if int(path.stem.removeprefix("checkpoint-")) > last:
                 path.unlink()
@@ -171,11 +157,11 @@ def hold(folder: Path) -> None:
 
 
 def release(folder: Path) -> None:
-    """Let all checkpoints count."""
+    """Make all checkpoints valid."""
     (folder / HELD).unlink(missing_ok=True)
 
 
-def _last_that_counts(folder: Path) -> float:
+def _last_valid(folder: Path) -> float:
     try:
         return int((folder / HELD).read_text(encoding="ascii"))
     except FileNotFoundError:
@@ -185,7 +171,7 @@ def _last_that_counts(folder: Path) -> float:
 
 
 def read_sidecar(path: Path) -> Sidecar | None:
-    """What a checkpoint is; none if the file is missing, damaged or of another checkpoint."""
+    """Read a sidecar; None if it is missing, damaged or of another checkpoint."""
     try:
         sidecar = sidecar_of(path.read_bytes())
     except OSError:
@@ -194,7 +180,7 @@ def read_sidecar(path: Path) -> Sidecar | None:
 
 
 def sidecar_of(text: bytes) -> Sidecar | None:
-    """What a checkpoint is, by the text of its small file; none if that is damaged."""
+    """Parse a sidecar; None if it is damaged."""
     try:
         return Sidecar.model_validate_json(text)
     except ValueError:
@@ -202,45 +188,37 @@ def sidecar_of(text: bytes) -> Sidecar | None:
 
 
 def load(path: Path) -> tuple[Sidecar, dict[str, Any]]:
-    """Read a checkpoint by its `.pt` file.
-
-    Raises:
-        SpecError: A byte is missing or wrong, or something is in it that this does not know.
-    """
+    """Read a checkpoint by its `.pt` file."""
     import torch
 
     sidecar = read_sidecar(path.with_suffix(".json"))
     if sidecar is None:
-        raise SpecError(f"{path} has no whole file {path.stem}.json beside it", _OTHER)
+        raise SpecError(f"{path} has no valid sidecar {path.stem}.json", _OTHER)
     try:
         data = path.read_bytes()
     except OSError as error:
         raise SpecError(f"{path} cannot be read: {error.strerror}", _OTHER) from None
     if (len(data), hashlib.sha256(data).hexdigest()) != (sidecar.size, sidecar.sha256):
-        raise SpecError(f"{path} is damaged: its bytes are not those that were written", _OTHER)
+        raise SpecError(f"{path} is damaged: its size or checksum is wrong", _OTHER)
     try:
         state: dict[str, Any] = torch.load(io.BytesIO(data), "cpu", weights_only=True)
     except Exception as error:
-        raise SpecError(f"{path} is no checkpoint: {type(error).__name__}", _OTHER) from None
+        raise SpecError(f"{path} is not a checkpoint: {type(error).__name__}", _OTHER) from None
     return sidecar, state
 
 
 def as_plain(value: Any, name: str) -> Any:
-    """A copy that no later step changes: tensors on the CPU, and plain values.
-
-    Args:
-        value: Tensors, numbers, texts, nothing, and mappings and sequences of those.
-        name: What it is, for messages.
+    """Copy a value to plain values and tensors on the CPU; `name` is for messages.
 
     Raises:
-        SpecError: Something else is in it.
+        SpecError: It is not of tensors, numbers, strings, None, and mappings and sequences of them.
     """
     import torch
 
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
     if value is None or isinstance(value, bool | int | float | str | bytes):
-        # numpy's float64 is a float, but not one that `torch.load` trusts.
+        # numpy's float64 is a float, but `torch.load` rejects it.
         return value if type(value).__module__ == "builtins" else value.item()  # type: ignore[union-attr]
     if isinstance(value, Mapping):
         return {key: as_plain(each, f"{name}[{key!r}]") for key, each in value.items()}
@@ -250,14 +228,14 @@ def as_plain(value: Any, name: str) -> Any:
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
         return value.item()
     raise SpecError(
-        f"{name} is of {type(value).__module__}.{type(value).__qualname__}, which a checkpoint "
-        "cannot hold",
-        "keep tensors, numbers, texts, and dicts and lists of them",
+        f"a checkpoint cannot hold {name} of type "
+        f"{type(value).__module__}.{type(value).__qualname__}",
+        "use tensors, numbers, strings, and dicts and lists of them",
     )
 
 
 def _sidecars(folder: Path) -> list[Path]:
-    """Of all checkpoints that may be there, the oldest first."""
+    """Sidecars of all checkpoints, the oldest first."""
     found = []
     for path in folder.glob("checkpoint-*.json"):
         match = _NAME.fullmatch(path.stem)
@@ -269,10 +247,10 @@ def _sidecars(folder: Path) -> list[Path]:
 def _prune(folder: Path, keep: int) -> None:
     all_ = _sidecars(folder)
     kept = {path.stem for path in all_[-max(keep, 1) :]}
-    counts = f"checkpoint-{_last_that_counts(folder):08.0f}"
+    counts = f"checkpoint-{_last_valid(folder):08.0f}"
     kept |= {path.stem for path in all_ if path.stem == counts}
     for path in sorted(folder.glob("checkpoint-*")):
-        # Sidecars come first in this order: no checkpoint loses its file before its sidecar.
+        # In this order sidecars (.json) are removed before their .pt files.
         if _NAME.fullmatch(path.stem) and path.stem not in kept:
             path.unlink(missing_ok=True)
 

@@ -1,7 +1,4 @@
-"""What trainers tell each other beside gradients; all of them must ask, in the same order.
-
-Nobody waits when asking: answers come while trainers go on with their next step.
-"""
+"""Asynchronous collectives besides gradients; all trainers must call them in the same order."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import torch.distributed as dist
 
 
 def largest(values: Sequence[int], device: torch.device) -> Callable[[], list[int]]:
-    """Ask for the largest of each value over all trainers; what is returned waits for it."""
+    """Start an all-reduce (maximum) of each value; the returned function waits for the result."""
     if not dist.is_available() or not dist.is_initialized():
         return lambda: list(values)
     tensor = torch.tensor(values, dtype=torch.int64, device=device)
@@ -30,16 +27,17 @@ def largest(values: Sequence[int], device: torch.device) -> Callable[[], list[in
 def at_first_trainer(
     data: torch.Tensor, device: torch.device
 ) -> Callable[[], list[torch.Tensor] | None]:
-    """Send a tensor to rank 0; it has the same size on all trainers.
+    """Start a gather of a tensor at rank 0; it has the same size on all trainers.
 
     Returns:
-        Waits until it is there. Tensors of all trainers by rank, on the CPU; none at other ranks.
+        Function that waits for the tensors of all trainers by rank, on the CPU; None at other
+            ranks.
     """
     if not dist.is_available() or not dist.is_initialized():
         return lambda: [data]
     own, is_first = data.to(device), dist.get_rank() == 0
     found = [torch.empty_like(own) for _ in range(dist.get_world_size())] if is_first else None
-    alive = own, found  # until all is sent
+    alive = own, found  # keeps the tensors until all is sent
     work = dist.gather(own, found, async_op=True)
     assert work is not None
 

@@ -1,8 +1,8 @@
-"""Trainers that learn one model together: gradients are summed, weighed by seeds.
+"""Data-parallel training with gradients weighted by the number of seeds.
 
-A loss is the mean over a trainer's seeds. Weighed by its part of all seeds of the iteration, the
-sum over trainers is the gradient of one process that has the whole batch, whatever shares trainers
-have. Every trainer knows those numbers from the plan, so nothing but gradients is exchanged.
+A loss is the mean over a trainer's seeds. Weighted by the trainer's fraction of all seeds of the
+iteration, the sum over trainers equals the gradient of one process with the whole batch. The plan
+contains these numbers, so only gradients are exchanged.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 TIMEOUT_S = 600.0
-"""How long a trainer waits for others; evaluation on one of them must be shorter."""
+"""Timeout for other trainers; evaluation on one of them must be shorter."""
 
 
 @dataclass
 class Step:
-    """The step that a trainer is in.
+    """The current step of a trainer.
 
     Attributes:
-        num_seeds: Seeds of this trainer; none outside of a loop over a share of the plan.
+        num_seeds: Seeds of this trainer; None outside of a loop over planned batches.
         num_all_seeds: Seeds of all trainers.
-        watch: Watches the exchange of gradients; none if nobody wants to know.
+        watch: Measures the exchange of gradients, if set.
     """
 
     num_seeds: int | None = None
@@ -37,51 +37,51 @@ class Step:
     watch: ExchangeWatch | None = None
 
     def begin(self, num_seeds: int, num_all_seeds: int) -> None:
-        """A batch was handed to the script."""
+        """Set the numbers of seeds of a batch that the loader returns."""
         self.num_seeds, self.num_all_seeds = num_seeds, num_all_seeds
 
     def end(self) -> None:
-        """There are no more batches."""
+        """Reset after the last batch."""
         self.num_seeds = None
 
     @property
     def weight(self) -> float:
-        """What this trainer's gradients count; a plain mean if nobody knows better."""
+        """Weight of this trainer's gradients; 1 / world size if seeds are not counted."""
         if self.num_seeds is None:
             return 1.0 / dist.get_world_size() if dist.is_initialized() else 1.0
         return self.num_seeds / self.num_all_seeds
 
 
 STEP = Step()
-"""Of this process: loaders begin it, and gradients of prepared models are weighed by it."""
+"""Step of this process: set by loaders, used to weight the gradients of prepared models."""
 
 
 def join_group(device: torch.device, world_size: int, timeout_s: float = TIMEOUT_S) -> None:
-    """Meet the other trainers, by torchrun's variables; nothing happens if that was done."""
+    """Join the process group by torchrun's variables, unless already joined."""
     if world_size == 1 or dist.is_initialized():
         return
-    # NCCL is what torch recommends for GPUs; it is untested here, for want of one.
+    # NCCL is recommended by torch for GPUs; not tested.
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
 
 
 def leave_group() -> None:
-    """Leave the other trainers, if they were met."""
+    """Leave the process group, if joined."""
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
 
 
 def share_gradients(model: nn.Module, device: torch.device, **settings: Any) -> nn.Module:
-    """The model with parameters of rank 0, whose gradients are those of all trainers.
+    """Wrap a model for data-parallel training, with the parameters of rank 0.
 
     Args:
-        model: On its device already.
-        device: Which one that is.
-        **settings: Of `DistributedDataParallel`, e.g. `find_unused_parameters`.
+        model: The model, already on its device.
+        device: Device of the model.
+        **settings: Arguments of `DistributedDataParallel`, e.g. `find_unused_parameters`.
     """
     ids = [device] if device.type == "cuda" else None
     shared = DistributedDataParallel(model, device_ids=ids, **settings)
-    # Without annotations: torch compares them with types, and here they are text.
+    # A lambda, because torch checks annotations of hooks and these are strings.
     shared.register_comm_hook(STEP, lambda step, bucket: _weighed_sum(step, bucket))  # noqa: PLW0108
     if not settings.get("static_graph") and not settings.get("find_unused_parameters"):
         _fix_buckets(shared)
@@ -89,11 +89,11 @@ def share_gradients(model: nn.Module, device: torch.device, **settings: Any) -> 
 
 
 def _fix_buckets(shared: DistributedDataParallel) -> None:
-    """Exchange gradients once before they count.
+    """Exchange zero gradients once, so that torch fixes its buckets.
 
-    Torch orders its buckets anew after the first exchange, by which gradients came when. Where in a
-    bucket a number is decides in which order gloo sums it, so a run that is resumed would differ
-    from one that was not in the last bit: its first step would have buckets of another order.
+    Torch reorders its buckets after the first exchange, by the order in which gradients were ready.
+    The position in a bucket determines in which order gloo sums, so a resumed run would differ from
+    an uninterrupted one in the last bit.
     """
     if any(getattr(module, "sparse", False) for module in shared.modules()):
         return
@@ -111,7 +111,7 @@ def _fix_buckets(shared: DistributedDataParallel) -> None:
 
 
 def from_first_trainer_all(tensors: Sequence[Tensor]) -> None:
-    """Let tensors be those of rank 0, as buffers of a model are in torch's data parallel one."""
+    """Broadcast tensors of rank 0, as torch's data-parallel wrapper does for buffers."""
     if dist.is_initialized():
         for tensor in tensors:
             dist.broadcast(tensor.detach(), 0)
@@ -127,7 +127,7 @@ def sum_over_trainers(values: Sequence[float], device: torch.device) -> list[flo
 
 
 def from_first_trainer(value: float, device: torch.device) -> float:
-    """The value that rank 0 has."""
+    """Broadcast the value of rank 0."""
     tensor = torch.tensor([value], dtype=torch.float64, device=device)
     if dist.is_initialized():
         dist.broadcast(tensor, 0)
@@ -135,7 +135,7 @@ def from_first_trainer(value: float, device: torch.device) -> float:
 
 
 def plain(model: nn.Module) -> nn.Module:
-    """The model as the script made it."""
+    """The model without its data-parallel wrapper."""
     if isinstance(model, DistributedDataParallel):
         inner: nn.Module = model.module
         return inner
@@ -161,18 +161,16 @@ def _weighed_sum(step: Step, bucket: Any) -> torch.futures.Future[Tensor]:
 
 
 Tell = Callable[[float, float, int], None]
-"""Takes start, end and bytes of an exchange."""
+"""Called with start, end and bytes of an exchange."""
 
 
 class ExchangeWatch:
-    """Watches the buckets of each step; several threads may finish them.
-
-    A trainer computes until its last bucket is ready, and waits until all have been exchanged.
+    """Measures the gradient exchange of each step; several threads may end buckets.
 
     Args:
-        clock: Seconds.
-        tell: Told of every exchange: when the last bucket was ready, when all were there, and how
-            many bytes of gradients they have.
+        clock: Returns seconds.
+        tell: Called for every exchange with the time when the last bucket was ready, the time when
+            all were exchanged, and the bytes of gradients.
     """
 
     def __init__(self, clock: Callable[[], float], tell: Tell) -> None:
@@ -184,7 +182,7 @@ class ExchangeWatch:
         self._ready_s: float | None = None
 
     def begin(self, num_bytes: int, is_last: bool) -> None:
-        """A bucket is ready; its exchange begins."""
+        """Record that a bucket is ready and its exchange starts."""
         with self._lock:
             self._num_open += 1
             self._num_bytes += num_bytes
@@ -192,11 +190,11 @@ class ExchangeWatch:
                 self._ready_s = self._clock()
 
     def end(self) -> None:
-        """The exchange of a bucket has ended."""
+        """Record the end of a bucket's exchange."""
         with self._lock:
             self._num_open -= 1
             if self._num_open or self._ready_s is None:
                 return
-            told = (self._ready_s, self._clock(), self._num_bytes)
+            exchange = (self._ready_s, self._clock(), self._num_bytes)
             self._ready_s, self._num_bytes = None, 0
-        self._tell(*told)
+        self._tell(*exchange)

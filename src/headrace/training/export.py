@@ -1,4 +1,4 @@
-"""Parameters of a model in files that need no headrace: `state_dict` and safetensors."""
+"""Read and write model parameters as `state_dict` files or safetensors."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """Read the parameters of a model.
 
     Args:
-        path: A `.safetensors` file, a `state_dict` that `torch.save` wrote (as `best.pt`), or a
-            checkpoint of a run. Nothing in it is executed.
+        path: A `.safetensors` file, a `state_dict` written by `torch.save` (such as `best.pt`), or
+            a checkpoint of a run. No code in it is executed.
 
     Returns:
         A `state_dict` on the CPU, without the prefix of torch's `DistributedDataParallel`.
 
     Raises:
-        SpecError: There is no such file, or it holds no parameters.
+        SpecError: The file does not exist or holds no parameters.
         MissingExtraError: safetensors is not installed.
     """
     file = Path(path)
     if not file.is_file():
-        raise SpecError(f"there is no file {file}", "name a best.pt, a checkpoint or a safetensors")
+        raise SpecError(f"there is no file {file}", "give a best.pt, checkpoint or safetensors")
     try:
         if file.suffix == SAFETENSORS:
             found: Any = _safetensors().load_file(file)
@@ -43,16 +43,16 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, ValueError) as error:
         why = str(error).strip().splitlines() or [type(error).__name__]
         raise SpecError(
-            f"{file} cannot be read: {why[0]}", "name a file that torch.save or safetensors wrote"
+            f"{file} cannot be read: {why[0]}", "give a file written by torch.save or safetensors"
         ) from None
     except Exception as error:
         if type(error).__name__ != "SafetensorError":
             raise
-        raise SpecError(f"{file} is no safetensors file: {error}", "name another") from None
+        raise SpecError(f"{file} is not a safetensors file: {error}", "give another") from None
     if isinstance(found, Mapping) and isinstance(found.get("model"), Mapping):
         found = found["model"]
     if not isinstance(found, Mapping) or not any(isinstance(v, Tensor) for v in found.values()):
-        raise SpecError(f"{file} holds no parameters", "name a best.pt, a checkpoint or the like")
+        raise SpecError(f"{file} holds no parameters", "give a best.pt or checkpoint file")
     if all(name.startswith(_WRAPPED) for name in found):
         found = {name.removeprefix(_WRAPPED): value for name, value in found.items()}
     return dict(found)
@@ -61,15 +61,15 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 def save_weights(
     state: Mapping[str, Any], path: str | os.PathLike[str], notes: Mapping[str, str] | None = None
 ) -> None:
-    """Write the parameters of a model, whole or not at all.
+    """Write the parameters of a model atomically.
 
     Args:
         state: A `state_dict`.
-        path: `.safetensors` for that format; else a file that `torch.load` reads.
-        notes: Kept in the header of a safetensors file.
+        path: A `.safetensors` file, or else a file for `torch.load`.
+        notes: Metadata in the header of a safetensors file.
 
     Raises:
-        SpecError: It holds something that safetensors cannot.
+        SpecError: It holds a value that safetensors does not support.
         MissingExtraError: safetensors is not installed.
     """
     file = Path(path)
@@ -81,10 +81,10 @@ def save_weights(
         others = [name for name, value in on_cpu.items() if not isinstance(value, Tensor)]
         if others:
             raise SpecError(
-                f"{others[0]!r} is no tensor, which is all that safetensors knows",
-                "name a file that ends with .pt",
+                f"{others[0]!r} is not a tensor; safetensors supports only tensors",
+                "give a file name that ends with .pt",
             )
-        # Two names of one tensor get a copy each: the format has no word for the same.
+        # The format does not support shared tensors: each name gets a copy.
         plain = {name: value.clone().contiguous() for name, value in on_cpu.items()}
         _safetensors().save_file(plain, partial, {"format": "pt", **(notes or {})})
     os.replace(partial, file)
@@ -96,6 +96,6 @@ def _safetensors() -> Any:
     except ImportError:
         raise MissingExtraError(
             "safetensors is not installed",
-            "pip install 'headrace[train]', or name a file that ends with .pt",
+            "pip install 'headrace[train]', or give a file name that ends with .pt",
         ) from None
     return safetensors.torch

@@ -1,4 +1,4 @@
-"""Loops over batches: learn to tell classes of nodes, or links from non-links."""
+"""Training and evaluation loops for node classification and link prediction."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Batches = Iterable[Any]
 
 @dataclass(frozen=True)
 class Epoch:
-    """How a pass over all batches went.
+    """Result of a pass over all batches.
 
     Attributes:
-        num_samples: Seeds, or links with their negatives.
+        num_samples: Number of seeds, or of links with their negatives.
         loss: Mean over samples.
-        accuracy: Share of samples that the model got right.
+        accuracy: Fraction of correctly classified samples.
     """
 
     num_samples: int
@@ -36,14 +36,14 @@ def train_epoch(
     node_type: str | None = None,
     device: torch.device | str = "cpu",
 ) -> Epoch:
-    """Teach classes of nodes, one pass over all batches.
+    """Train node classification for one pass over all batches.
 
     Args:
-        model: Of `headrace.training.models`, or one that is called as those are.
+        model: A model of `headrace.training.models`, or one with the same signature.
         loader: Batches with labels `y`, seeds first.
-        optimizer: Of the model's parameters.
-        node_type: Whose classes, in a graph with types.
-        device: Where the model is.
+        optimizer: Optimizer of the model's parameters.
+        node_type: Node type to classify, in a heterogeneous graph.
+        device: Device of the model.
     """
     model.train()
     return _nodes(model, loader, node_type, device, optimizer)
@@ -56,7 +56,7 @@ def evaluate(
     node_type: str | None = None,
     device: torch.device | str = "cpu",
 ) -> Epoch:
-    """Try the model on all seeds of a loader."""
+    """Evaluate node classification on all seeds of a loader."""
     model.eval()
     return _nodes(model, loader, node_type, device, None)
 
@@ -68,16 +68,16 @@ def train_links_epoch(
     edge_type: tuple[str, str, str] | None = None,
     device: torch.device | str = "cpu",
 ) -> Epoch:
-    """Teach to tell links from negatives, one pass over all batches.
+    """Train link prediction for one pass over all batches.
 
-    A link is as likely as the product of the embeddings of its ends is large.
+    The score of a link is the dot product of the embeddings of its ends.
 
     Args:
-        model: Gives an embedding of every node of a batch.
+        model: Returns an embedding for every node of a batch.
         loader: Batches with `edge_label_index` and `edge_label`.
-        optimizer: Of the model's parameters.
-        edge_type: Which links, in a graph with types.
-        device: Where the model is.
+        optimizer: Optimizer of the model's parameters.
+        edge_type: Type of the links, in a heterogeneous graph.
+        device: Device of the model.
     """
     model.train()
     scores, labels, loss = _links(model, loader, edge_type, device, optimizer)
@@ -91,7 +91,7 @@ def evaluate_links(
     edge_type: tuple[str, str, str] | None = None,
     device: torch.device | str = "cpu",
 ) -> float:
-    """How often a link scores higher than a negative: the area under the ROC curve."""
+    """Evaluate link prediction: the area under the ROC curve."""
     model.eval()
     scores, labels, _loss = _links(model, loader, edge_type, device, None)
     return area_under_curve(scores, labels)

@@ -1,4 +1,4 @@
-"""Reference models, all PyG's own layers, made by name."""
+"""Reference models built from PyG's layers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EdgeType = tuple[str, str, str]
 _HOMOGENEOUS: dict[str, Callable[..., nn.Module]] = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT}
 
 MODELS = (*_HOMOGENEOUS, "rgcn")
-"""Names that `make_model` knows."""
+"""Model names of `make_model`."""
 
 
 def make_model(
@@ -31,25 +31,26 @@ def make_model(
     edge_types: Sequence[EdgeType] = (),
     num_nodes: Mapping[str, int] | None = None,
 ) -> nn.Module:
-    """A model by its name.
+    """Create a model by name.
 
     Args:
         name: One of `MODELS`.
-        in_channels: Features of a node; for `rgcn` of each node type that has any.
-        hidden_channels: Numbers between layers.
-        out_channels: Classes, or numbers of an embedding.
-        num_layers: As many as a loader has hops.
-        dropout: Between layers.
-        edge_types: Only for `rgcn`: all relations.
-        num_nodes: Only for `rgcn`: of node types without features, whose rows are learnt.
+        in_channels: Number of node features; for `rgcn` of each node type with features.
+        hidden_channels: Size of hidden layers.
+        out_channels: Number of classes, or size of an embedding.
+        num_layers: Number of layers, equal to a loader's hops.
+        dropout: Dropout between layers.
+        edge_types: Only for `rgcn`: all edge types.
+        num_nodes: Only for `rgcn`: number of nodes of types without features, whose rows are
+            learnt.
 
     Raises:
-        SpecError: There is no such model, or it lacks what it needs.
+        SpecError: There is no such model, or arguments are missing.
     """
     if name == "rgcn":
         if isinstance(in_channels, int) or not edge_types:
             raise SpecError(
-                "rgcn was asked for without the types of the graph",
+                "rgcn requires the edge types of the graph",
                 "give edge_types, and in_channels by node type",
             )
         return RGCN(
@@ -58,7 +59,7 @@ def make_model(
     if name not in _HOMOGENEOUS:
         raise SpecError(f"there is no model {name!r}", f"use one of {', '.join(MODELS)}")
     if not isinstance(in_channels, int):
-        raise SpecError(f"{name} knows one type of nodes", "use rgcn for a graph with types")
+        raise SpecError(f"{name} supports one node type", "use rgcn for a heterogeneous graph")
     made = _HOMOGENEOUS[name](
         in_channels, hidden_channels, num_layers, out_channels, dropout=dropout
     )
@@ -66,19 +67,10 @@ def make_model(
 
 
 class RGCN(nn.Module):
-    """Relational graph convolutions (`RGCNConv`) over all node types at once.
+    """Relational graph convolutions (`RGCNConv`) over all node types; see `make_model`.
 
-    Features of each type are first brought to the same length; nodes that have none get a row
-    that is learnt. Takes and gives dictionaries by node type, as PyG's heterogeneous models do.
-
-    Args:
-        in_channels: Features by node type, of types that have any.
-        hidden_channels: Numbers between layers.
-        out_channels: Classes, or numbers of an embedding.
-        num_layers: How many.
-        dropout: Between layers.
-        edge_types: All relations.
-        num_nodes: Of types without features.
+    A linear layer projects the features of each type to the same size; nodes without features get a
+    learnt row. Inputs and outputs are dictionaries by node type, as in PyG's heterogeneous models.
     """
 
     def __init__(
@@ -111,13 +103,7 @@ class RGCN(nn.Module):
         edge_index_dict: Mapping[EdgeType, Tensor],
         n_id_dict: Mapping[str, Tensor] | None = None,
     ) -> dict[str, Tensor]:
-        """Embed all nodes of a batch.
-
-        Args:
-            x_dict: Features by node type.
-            edge_index_dict: Edges by type.
-            n_id_dict: Original ids; for types without features.
-        """
+        """Embed all nodes of a batch; `n_id_dict` has original ids, for types without features."""
         rows = self._start(x_dict, n_id_dict or {})
         counts = [len(each) for each in rows.values()]
         x = torch.cat(list(rows.values()))
@@ -127,7 +113,7 @@ class RGCN(nn.Module):
         return dict(zip(rows, x.split(counts), strict=True))
 
     def inference_layers(self) -> list[Callable[..., dict[str, Tensor]]]:
-        """The layers one by one, as `headrace.infer` wants them."""
+        """The layers one by one, for `headrace.infer`."""
 
         def first(
             x_dict: Mapping[str, Tensor],
@@ -174,6 +160,6 @@ class RGCN(nn.Module):
 
 
 def _starts(rows: Mapping[str, Tensor]) -> dict[str, int]:
-    """Where the rows of each type begin when all are in one tensor."""
+    """First row of each type in the concatenated tensor."""
     counts = [len(each) for each in rows.values()]
     return dict(zip(rows, [0, *torch.tensor(counts).cumsum(0).tolist()], strict=False))

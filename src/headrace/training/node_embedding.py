@@ -1,9 +1,8 @@
-"""Learnable rows of nodes as a torch module: the rows lie in the stores of their parts.
+"""Learnable node embeddings as a torch module; the rows are in the graph stores.
 
-A step is made by all trainers together. Each brings the gradients of its batch, weighed as those of
-the model are, to the stores of the rows. A store sums them in the order of ranks, lets its sparse
-optimizer step once, and only then answers. So whoever reads rows after a step reads new ones, and
-they do not depend on who came first.
+All trainers make a step together. Each pushes the weighted gradients of its batch to the stores of
+the rows. A store sums them in the order of ranks, makes one step of its sparse optimizer, and then
+replies. So rows read after a step are updated, and do not depend on the order of arrival.
 """
 
 from __future__ import annotations
@@ -27,29 +26,26 @@ from headrace.training.ddp import TIMEOUT_S
 T = TypeVar("T")
 
 _PIECE_BYTES = 16 << 20
-"""Of one request or answer: several are on their way, and stores allow 64 MiB."""
+"""Size of one request or reply: several are in flight, and stores allow 64 MiB."""
 
 _MAX_UNUSED = 1000
-"""Batches whose gradients are collected before somebody must have forgotten to step."""
+"""Batches of collected gradients after which a missing step() is reported."""
 
 
 class EmbeddingTable:
-    """All rows of an embedding, wherever they are; all trainers must make it, in the same order.
+    """All rows of an embedding; all trainers must create it, in the same order.
 
     Args:
-        graph: Whose nodes have the rows.
-        node_type: Which of them.
-        name: Of the embedding.
-        spec: What it is like.
-        stores: Of each part.
-        rank: Of this trainer.
-        lr: Step size; that of rank 0 counts.
-
-    Attributes:
-        lr: May be changed between steps.
+        graph: The graph.
+        node_type: Node type with the embedding.
+        name: Name of the embedding.
+        spec: Dimension and optimizer.
+        stores: Store of each graph partition.
+        rank: Rank of this trainer.
+        lr: Learning rate, may be changed between steps; that of rank 0 is used.
 
     Raises:
-        StoreError: A store is gone, or trainers disagree.
+        StoreError: A store is unreachable, or trainers disagree.
     """
 
     def __init__(
@@ -75,30 +71,22 @@ class EmbeddingTable:
         return self._read(self.name, original_ids)
 
     def collect(self, original_ids: np.ndarray, gradients: np.ndarray) -> None:
-        """Take gradients of rows, for the next step; ids may be repeated.
-
-        Raises:
-            SpecError: Nobody ever made a step.
-        """
+        """Add gradients of rows to the next step; ids may be repeated."""
         self._gradients.append((self._graph.to_new(self.node_type, original_ids), gradients))
         if len(self._gradients) > _MAX_UNUSED:
             raise SpecError(
                 f"gradients of {_MAX_UNUSED} batches were collected for the embedding "
-                f"{self.name!r}, and no step was made",
-                "give ctx.prepare the optimizer, whose step() is a step of embeddings too, or call "
+                f"{self.name!r} without a step",
+                "pass the optimizer to ctx.prepare, whose step() also updates embeddings, or call "
                 "step() of the embedding",
             )
 
     def forget(self) -> None:
-        """Drop the gradients that were collected."""
+        """Drop the collected gradients."""
         self._gradients.clear()
 
     def begin_step(self) -> Callable[[], None]:
-        """Bring all gradients that were collected to the stores; all trainers must ask.
-
-        Returns:
-            Waits until the step is made.
-        """
+        """Push collected gradients, on all trainers; the returned function waits for the step."""
         collected, self._gradients = self._gradients, []
         self._num_rounds += 1
         if collected:
@@ -115,12 +103,12 @@ class EmbeddingTable:
 
         def wait() -> None:
             for (store, pieces), asked in zip(wanted, first, strict=True):
-                self._num_steps = self._made(store, pieces, asked)
+                self._num_steps = self._wait_for_round(store, pieces, asked)
 
         return wait
 
     def state_dict(self) -> dict[str, Any]:
-        """All rows and the optimizer's state of them, by original ids; between two steps."""
+        """All rows and their optimizer state, by original ids; call it between two steps."""
         names = [self.name, *(f"{self.name}.state{i}" for i in range(self.spec.num_states))]
         rows, *states = map(torch.from_numpy, self._read_all(names))
         return {
@@ -132,11 +120,7 @@ class EmbeddingTable:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set all rows, and go on as where the state was taken; one trainer is enough.
-
-        Raises:
-            ValueError: The state is of something else.
-        """
+        """Restore all rows and their optimizer state; one trainer suffices."""
         self.take_settings(state)
         arrays = [each.numpy() for each in (state["rows"], *state["states"])]
         new = self._graph.to_new(self.node_type, np.arange(self.num_nodes))
@@ -154,11 +138,7 @@ class EmbeddingTable:
         _all(asked)
 
     def take_settings(self, state: Mapping[str, Any]) -> None:
-        """Go on with the settings of a state, whose rows somebody else puts back.
-
-        Raises:
-            ValueError: The state is of something else.
-        """
+        """Restore the settings of a state, without its rows."""
         shape = (self.num_nodes, self.spec.dim)
         if state["optimizer"] != self.spec.optimizer:
             raise ValueError(f"its optimizer was {state['optimizer']}")
@@ -182,7 +162,7 @@ class EmbeddingTable:
         return rows
 
     def _read_all(self, columns: Sequence[str]) -> list[np.ndarray]:
-        """All rows of some columns, by original ids; stores read side by side and in order."""
+        """All rows of some columns, by original ids; stores read in parallel and sequentially."""
         found = [np.empty((self.num_nodes, self.spec.dim), np.float32) for _ in columns]
         asked = [
             (rows[begin:end], store.gather_soon(self.node_type, column, np.arange(begin, end)))
@@ -210,27 +190,27 @@ class EmbeddingTable:
     ) -> list[Future[tuple[bool, int]]]:
         return [store.push(self.node_type, self.name, piece) for piece in pieces]
 
-    def _made(
+    def _wait_for_round(
         self,
         store: StoreClient,
         pieces: Sequence[GradientPush],
         asked: Sequence[Future[tuple[bool, int]]],
     ) -> int:
-        """Wait until a store has made the round; how many steps it has made."""
+        """Wait until a store has completed the sync round; returns its number of steps."""
         for _ in range(int(TIMEOUT_S / WAIT_S)):
             is_made, num_steps = _all(asked)[-1]
             if is_made:
                 return num_steps
-            # All of them: a store that was started again knows none.
+            # All of them: a restarted store has none.
             asked = self._push(store, pieces)
         raise SpecError(
-            f"other trainers have brought no gradients of the embedding {self.name!r} for "
+            f"other trainers have pushed no gradients of the embedding {self.name!r} for "
             f"{TIMEOUT_S:.0f} s",
-            "see that all trainers call step() as often",
+            "check that all trainers call step() equally often",
         )
 
     def _ranges(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
-        """Cut a range of rows into such that fit a request with all of their states."""
+        """Split a range of rows into ranges that fit a request with all their states."""
         row_bytes = 8 + 4 * self.spec.dim * (1 + self.spec.num_states)
         size = max(1, _PIECE_BYTES // row_bytes)
         for start in range(int(begin), int(end), size):
@@ -238,15 +218,9 @@ class EmbeddingTable:
 
 
 class NodeEmbedding(nn.Module):
-    """Learnable rows of nodes; calling it gives the rows of a batch's nodes.
+    """Learnable rows of nodes; calling it returns the rows of a batch's nodes.
 
-    It has no parameters of its own: its rows are with the stores, and are learnt by
-    optimizers there.
-
-    Args:
-        table: The rows.
-        device: Where rows go.
-        weight: What this trainer's gradients count, asked whenever there are some.
+    It has no parameters: the stores hold and optimize the rows.
     """
 
     def __init__(
@@ -256,9 +230,9 @@ class NodeEmbedding(nn.Module):
         self._table, self._device, self._weight = table, device, weight
 
     def forward(self, n_id: Tensor) -> Tensor:
-        """Rows of nodes by their original ids, as batches have them in `n_id`.
+        """Rows of nodes by original ids, as in `n_id` of batches.
 
-        Where gradients are computed, those of the rows are collected for the next step.
+        With gradients enabled, the gradients of the rows are collected for the next step.
         """
         ids = n_id.detach().cpu().numpy().reshape(-1)
 
@@ -274,24 +248,24 @@ class NodeEmbedding(nn.Module):
         return rows
 
     def rows(self, ids: Tensor | None = None) -> Tensor:
-        """Rows by original ids, to be read only; of all nodes if none are named."""
+        """Rows by original ids, without gradients; all rows if `ids` is None."""
         wanted = np.arange(self._table.num_nodes) if ids is None else ids.cpu().numpy()
         return torch.from_numpy(self._table.gather(wanted))
 
     def step(self) -> None:
-        """Let gradients that were collected change the rows; all trainers must ask.
+        """Apply the collected gradients; all trainers must call it.
 
-        The optimizer that `ctx.prepare` was given does so with each of its steps.
+        The optimizer given to `ctx.prepare` calls it in each step.
         """
         self._table.begin_step()()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients that were collected."""
+        """Drop the collected gradients."""
         self._table.forget()
 
     @property
     def lr(self) -> float:
-        """Step size; may be changed between steps, by rank 0 for all."""
+        """Learning rate; may be changed between steps, that of rank 0 is used."""
         return self._table.lr
 
     @lr.setter
@@ -299,12 +273,12 @@ class NodeEmbedding(nn.Module):
         self._table.lr = lr
 
     def extra_repr(self) -> str:
-        """For print."""
+        """Arguments shown by `print`."""
         table = self._table
         return f"{table.name!r}, {table.num_nodes} x {table.spec.dim}, {table.spec.optimizer}"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NodeEmbedding:
-        # The rows are where they are, whoever copies a model.
+        # A copy of a model uses the same rows.
         return self
 
     def _collect(self, ids: np.ndarray, gradient: Tensor) -> None:
@@ -313,7 +287,7 @@ class NodeEmbedding(nn.Module):
 
 
 class _Collected(torch.autograd.Function):
-    """Rows whose gradients are handed to whoever collects them."""
+    """Returns rows and passes their gradients to a callback."""
 
     @staticmethod
     def forward(

@@ -57,7 +57,9 @@ def test_a_stuck_store_is_named_in_time(folder: Path, tmp_path: Path) -> None:
         # Also one that cannot be written to, and one that is not there yet.
         with pytest.raises(StoreError, match="store 0 on m7"):
             client.put("node", "x", np.zeros(10**7, np.int64), [np.zeros((10**7, 2))], 0).result()
-        with pytest.raises(StoreError, match="store 0 on m7 did not let us in within 1 s"):
+        with pytest.raises(
+            StoreError, match="store 0 on m7 did not accept the connection within 1 s"
+        ):
             store.connect(timeout_s=1.0)
 
 

@@ -91,7 +91,7 @@ def test_parts_are_for_one_trainer_alone(fed: Fed, samplers: list[SamplerProcess
     for _ in range(20):
         second = RawStream(samplers[0])
         second.send(encode_request(NUMBER, {"op": "next"}, []))
-        assert second.receive().fields["problem"] == "this sampler has a trainer already"
+        assert second.receive().fields["problem"] == "this sampler already has a trainer"
         second.close()
         fed.take()
     assert samplers[0].memory_bytes - before < 64 * MEBIBYTE

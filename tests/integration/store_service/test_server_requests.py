@@ -98,7 +98,7 @@ def test_two_trainers_step_together(servers: list[ServerProcess], which: int) ->
 
 def test_whoever_has_another_token_is_told_so(servers: list[ServerProcess]) -> None:
     own = servers[0].client_credentials
-    with pytest.raises(StoreError, match="ps0 on m7 refuses us: it needs the token") as caught:
+    with pytest.raises(StoreError, match="ps0 on m7 rejected this client: the token") as caught:
         reach(servers[:1], 0, Credentials(Secret.random(), own.identity))
     assert own.token.reveal().decode() not in str(caught.value)
 

@@ -202,7 +202,7 @@ def test_a_token_must_be_the_whole_token(store: StoreProcess, port: int, how: st
 
 
 def test_clients_learn_that_they_are_refused(store: StoreProcess, port: int) -> None:
-    with pytest.raises(StoreError, match="refuses us: it needs the token"):
+    with pytest.raises(StoreError, match="rejected this client: the token"):
         SocketChannel(replace(store.address, port=port), Credentials(Secret.random()))
 
 

@@ -94,7 +94,7 @@ def test_without_the_token_every_call_is_refused(
 ) -> None:
     right = serving.token.reveal()
     client = serving.flight_client()
-    with pytest.raises(REFUSALS, match="needs the token") as caught:
+    with pytest.raises(REFUSALS, match="requires the token") as caught:
         ENDPOINTS[endpoint](client, serving.call_options(*_given(right, tokens)))
     assert right.decode() not in str(caught.value)
     client.close()
@@ -145,7 +145,7 @@ def test_calls_that_python_cannot_make_are_refused(
     for tokens in TOKENS:
         said = call(serving, name, _given(right, tokens), context)
         # gRPC does not even look at the headers of a call that nobody serves.
-        assert (b"needs the token" if name == "PollFlightInfo" else b"grpc-status") in said
+        assert (b"requires the token" if name == "PollFlightInfo" else b"grpc-status") in said
         assert right not in said
     assert b"grpc-status\x0212" in call(serving, name, (right,), context), "it is implemented"
     if serving.tls:
@@ -167,7 +167,7 @@ def test_a_large_message_of_a_stranger_is_not_kept(serving: ServingProcess) -> N
 def test_clients_learn_why_they_are_refused(stores: list[StoreProcess]) -> None:
     store = stores[0]
     own = store.client_credentials
-    with pytest.raises(StoreError, match="store 0 on m7 refuses us: it needs the token"):
+    with pytest.raises(StoreError, match="store 0 on m7 rejected this client: the token"):
         StoreClient.connect(store.address, Credentials(Secret.random(), own.identity))
     for credentials in (Credentials(own.token), Credentials(own.token, _stranger().issue("x"))):
         with pytest.raises(StoreError, match="store 0 on m7 is gone") as caught:

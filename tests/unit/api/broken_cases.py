@@ -24,16 +24,16 @@ batch_traffic: {bytes_per_seed: 1KB}
 
 CASES = [
     # --- keys -----------------------------------------------------------------------------------
-    Case("misspelt top-level key", "job", JOB + "trianers: 4\n", 3, "no such key", "`trainers`"),
-    Case("key in capitals", "job", JOB + "Window: 4\n", 3, "no such key", "`window`"),
-    Case("key with a dash", "job", JOB + "model-bytes: 4\n", 3, "no such key", "`model_bytes`"),
-    Case("the paper's word", "job", "workers: 4\nbatch_size: 8\n", 1, "no such key", "`trainers`"),
+    Case("misspelt top-level key", "job", JOB + "trianers: 4\n", 3, "unknown key", "`trainers`"),
+    Case("key in capitals", "job", JOB + "Window: 4\n", 3, "unknown key", "`window`"),
+    Case("key with a dash", "job", JOB + "model-bytes: 4\n", 3, "unknown key", "`model_bytes`"),
+    Case("the paper's word", "job", "workers: 4\nbatch_size: 8\n", 1, "unknown key", "`trainers`"),
     Case(
         "a key like no other",
         "job",
         JOB + "zzz: 4\n",
         3,
-        "zzz: there is no such",
+        "zzz: unknown key",
         "known keys: version, ",
     ),
     Case(
@@ -41,7 +41,7 @@ CASES = [
         "cluster",
         "machines:\n  - name: a\n    nicc: 1Gbps\n",
         3,
-        "machines[0].nicc: there is no such key",
+        "machines[0].nicc: unknown key",
         "`nic`",
     ),
     Case(
@@ -49,7 +49,7 @@ CASES = [
         "cluster",
         "machines:\n  - {name: a,\n     bandwidth: 1Gbps}\n",
         3,
-        "no such key",
+        "unknown key",
         "`nic`",
     ),
     Case(
@@ -57,7 +57,7 @@ CASES = [
         "profile",
         PROFILE.replace("1ms", "{mean: 1ms, variaton: {}}"),
         2,
-        "task_times.store.default.variaton: there is no such key",
+        "task_times.store.default.variaton: unknown key",
         "`variation`",
     ),
     Case(
@@ -97,16 +97,16 @@ CASES = [
         "job",
         "trainers: 4\nbatch_size: 8\ntrainers: 5\n",
         3,
-        "`trainers` is there twice, first on line 1",
-        "keep one",
+        "duplicate key `trainers`, first on line 1",
+        "remove one",
     ),
     Case(
         "duplicate key deep down",
         "cluster",
         "machines:\n- name: a\n  nic: 1Gbps\n  resources:\n    cpu: 1\n    gpu: 1\n    cpu: 2\n",
         7,
-        "`cpu` is there twice, first on line 5",
-        "keep one",
+        "duplicate key `cpu`, first on line 5",
+        "remove one",
     ),
     # --- units ----------------------------------------------------------------------------------
     Case(
@@ -162,7 +162,7 @@ CASES = [
         "cluster",
         "machines:\n- name: a\n  nic: 10\n",
         3,
-        "10 bytes per second is no network card",
+        "10 bytes per second is too slow for a NIC",
         "with its unit, like 10Gbps",
     ),
     Case(
@@ -208,7 +208,7 @@ CASES = [
         "trainers: 1\nsamplers_per_trainer: 9\nbatch_size: 8\n",
         3,
         "batch_size 8 gives 9 samplers",
-        "raise batch_size",
+        "increase batch_size",
     ),
     Case(
         "a demand for ring steps",
@@ -218,32 +218,36 @@ CASES = [
         "ring steps run inside their trainer",
         "remove it",
     ),
-    Case("a list for a mapping", "job", JOB + "demands: [cpu]\n", 3, "not a list", "`key: value`"),
-    Case("no demands below", "job", JOB + "demands:\n", 3, "not nothing", "or remove it"),
+    Case(
+        "a list for a mapping", "job", JOB + "demands: [cpu]\n", 3, "found a list", "`key: value`"
+    ),
+    Case("no demands below", "job", JOB + "demands:\n", 3, "found nothing", "or remove it"),
     Case("no machine", "cluster", "machines: []\n", 1, "machines: it is empty", "at least one"),
-    Case("a mapping for a list", "cluster", "machines: {a: 1}\n", 1, "not a mapping", "`- ` line"),
+    Case(
+        "a mapping for a list", "cluster", "machines: {a: 1}\n", 1, "found a mapping", "`- ` line"
+    ),
     Case(
         "two machines of one name",
         "cluster",
         "machines:\n- {name: a, nic: 1Gbps}\n- {name: b, nic: 1Gbps}\n- {name: a, nic: 1Gbps}\n",
         4,
-        "two machines are called 'a'",
-        "its own name",
+        "two machines have the name 'a'",
+        "a unique name",
     ),
     Case(
         "a group that makes a name twice",
         "cluster",
         "machines:\n- {name: a-1, nic: 1Gbps}\n- name: a\n  nic: 1Gbps\n  count: 2\n",
         3,
-        "two machines are called 'a-1'",
-        "its own name",
+        "two machines have the name 'a-1'",
+        "a unique name",
     ),
     Case(
         "no machine class",
         "profile",
         PROFILE.replace("{default: 1ms}", "1ms"),
         2,
-        "task_times.store: a mapping belongs here, not '1ms'",
+        "task_times.store: expected a mapping, found '1ms'",
         "`store: {default: 20ms}`",
     ),
     Case(
@@ -290,8 +294,10 @@ CASES = [
     ),
     # --- versions and kinds ---------------------------------------------------------------------
     Case("a later version", "job", "version: 2\n" + JOB, 1, "reads version 1", "upgrade headrace"),
-    Case("no version", "job", "version: one\n" + JOB, 1, "'one' is no version", "`version: 1`"),
-    Case("version true", "job", "version: true\n" + JOB, 1, "True is no version", "`version: 1`"),
+    Case("no version", "job", "version: one\n" + JOB, 1, "'one' is not a version", "`version: 1`"),
+    Case(
+        "version true", "job", "version: true\n" + JOB, 1, "True is not a version", "`version: 1`"
+    ),
     Case("a job for a cluster", "cluster", JOB, 1, "looks like a job file", "as the job"),
     Case(
         "a cluster for a job",
@@ -313,8 +319,8 @@ CASES = [
     Case("a python tag", "job", JOB + "name: !!python/name:os.system\n", 3, "not YAML", "`!tag`"),
     Case("no such date", "job", JOB + "name: 2026-13-01\n", 3, "'2026-13-01'", "in quotes"),
     Case("a control character", "job", JOB + "name: a\x07b\n", 3, "not YAML", "around this line"),
-    Case("only a list", "job", "- trainers\n- 4\n", 1, "holds a list", "headrace schema job"),
-    Case("only a word", "job", "trainers\n", 1, "holds only 'trainers'", "headrace schema job"),
+    Case("only a list", "job", "- trainers\n- 4\n", 1, "found a list", "headrace schema job"),
+    Case("only a word", "job", "trainers\n", 1, "found only 'trainers'", "headrace schema job"),
     # --- placements -----------------------------------------------------------------------------
     Case(
         "an unknown machine",
@@ -329,7 +335,7 @@ CASES = [
         "placement",
         "trainers: [m0]\nsamplers: [m0]\n",
         2,
-        "1 samplers, the job 2",
+        "1 samplers, but the job has 2",
         "each of the 2 samplers",
     ),
     Case(
@@ -337,7 +343,7 @@ CASES = [
         "placement",
         "trainers: [m0]\nsamplers: [m0, m1]\nservers: [m0]\n",
         3,
-        "1 servers, the job 0",
+        "1 servers, but the job has 0",
         "remove servers",
     ),
     Case(

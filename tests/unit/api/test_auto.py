@@ -148,5 +148,7 @@ def test_a_usual_job_fits_its_machines(graph: Path) -> None:
 def test_every_machine_needs_a_part(graph: Path) -> None:
     opened = open_graph(graph)
     check_parts(opened, CLUSTER)
-    with pytest.raises(SpecError, match="there are 2 machines, and the graph has 3 parts"):
+    with pytest.raises(
+        SpecError, match="the cluster has 2 machines, but the graph has 3 partitions"
+    ):
         check_parts(opened, Cluster(machines=CLUSTER.machines[:2]))

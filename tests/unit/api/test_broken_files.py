@@ -70,7 +70,7 @@ def test_other_wrong_lines_are_named_too(tmp_path: Path) -> None:
 def test_what_is_misspelt_comes_before_what_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("batch_size: 8\ntrainer: 4\n")
-    with pytest.raises(SpecError, match=r"line 2: trainer: there is no such key"):
+    with pytest.raises(SpecError, match=r"line 2: trainer: unknown key"):
         load_job(path)
 
 
@@ -85,8 +85,14 @@ def test_a_placement_may_not_overload_a_machine(tmp_path: Path) -> None:
 JSON_CASES = [
     ("bad syntax", '{"trainers": 4,\n "batch_size" 8}', 2, "not JSON", "commas"),
     ("wrong value", '{\n\t"trainers": 4,\n\t"batch_size": 0\n}', 3, "batch_size: 0", "equal to 1"),
-    ("duplicate", '{"trainers": 4,\n\t"batch_size": 8,\n\t"trainers": 4}', 3, "twice", "keep one"),
-    ("list", "[1]", 1, "holds a list", "headrace schema job"),
+    (
+        "duplicate",
+        '{"trainers": 4,\n\t"batch_size": 8,\n\t"trainers": 4}',
+        3,
+        "duplicate key",
+        "remove one",
+    ),
+    ("list", "[1]", 1, "found a list", "headrace schema job"),
     ("not a number", '{"trainers": 4,\n "batch_size": NaN}', 2, "nan", "such as 4"),
 ]
 

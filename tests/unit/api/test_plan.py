@@ -65,7 +65,7 @@ def test_a_changed_plan_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     headrace.save_plan(plan(CLUSTER, JOB, PROFILE), path)
     path.write_text(path.read_text().replace('"batch_size": 100', '"batch_size": 200'))
-    with pytest.raises(SpecError, match="it was changed after it was written"):
+    with pytest.raises(SpecError, match="the file was changed after it was written"):
         headrace.load_plan(path)
     document = json.loads(path.read_text())
     del document["checksum"]
@@ -85,8 +85,8 @@ def test_a_budget_is_measured_by_the_clock_given() -> None:
     ("asked", "message"),
     [
         ({"budget_s": 1.0}, "a budget needs a clock"),
-        ({"rounds": 0}, "search at least once"),
-        ({"rounds": 2, "method": "colocate"}, "colocate makes nothing of a longer search"),
+        ({"rounds": 0}, "request at least 1"),
+        ({"rounds": 2, "method": "colocate"}, "colocate does not support a longer search"),
     ],
 )
 def test_impossible_budgets(asked: dict[str, object], message: str) -> None:

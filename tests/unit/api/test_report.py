@@ -111,7 +111,7 @@ def test_page_and_figures_are_written_and_shown(
     shown.unlink()
     with pytest.raises(SpecError, match="cannot be written"):
         found.save(folder.path / "no" / "page.html")
-    with pytest.raises(SpecError, match="is for figures"):
+    with pytest.raises(SpecError, match="is the JSON file"):
         found.save(folder.path / "page.json")
 
 
@@ -123,13 +123,13 @@ def said(folder: RunDirectory) -> tuple[RunReport, str]:
 
 def test_a_run_without_reports(folder: RunDirectory) -> None:
     folder.reports.unlink()
-    assert "reported no figures" in said(folder)[1]
+    assert "reported no metrics" in said(folder)[1]
 
 
 def test_a_run_without_a_plan_is_still_measured(folder: RunDirectory) -> None:
     folder.plan.write_text("{")
     found, missing = said(folder)
-    assert "no plan" in missing
+    assert "The plan cannot be read" in missing
     assert found.report.pace.predicted_s is None
     assert found.report.pace.measured_s is not None
     assert [name for name, _ in found.stretches] == ["Measured"]
@@ -145,7 +145,7 @@ def test_a_run_that_failed_at_once(folder: RunDirectory) -> None:
     changed = {"state": RunState.FAILED, "error": trouble, "iterations": 0}
     folder.write_status(status.model_copy(update=changed))
     found, missing = said(folder)
-    assert "nothing was measured" in missing
+    assert "there are no measurements" in missing
     assert found.report.pace.predicted_s is not None
     assert "m1 &lt;is&gt; gone" in found.html()
     assert [name for name, _ in found.stretches] == ["Predicted"]
@@ -168,7 +168,7 @@ def test_attempts_under_other_plans_are_told(folder: RunDirectory, plan: Plan) -
 
 def test_a_damaged_trace_is_none(folder: RunDirectory) -> None:
     (folder.path / "trace.npz").write_bytes(b"PK\x03\x04 no archive")
-    assert "nothing was measured" in said(folder)[1]
+    assert "there are no measurements" in said(folder)[1]
 
 
 def test_a_run_of_one_iteration(folder: RunDirectory, trace: Trace) -> None:

@@ -77,14 +77,14 @@ def test_placement_file_for_another_job(tmp_path: Path) -> None:
     path = tmp_path / "placement.yaml"
     path.write_text("samplers: [b, a]\ntrainers: [a]\n")
     with pytest.raises(
-        SpecError, match=r"line 2: trainers: the placement has 1 trainers, the job 2"
+        SpecError, match=r"line 2: trainers: the placement has 1 trainers, but the job has 2"
     ):
         headrace.simulate(CLUSTER, JOB, PROFILE, placement=path)
 
 
 @pytest.mark.parametrize("iterations", [0, -1])
 def test_impossible_number_of_iterations(iterations: int) -> None:
-    with pytest.raises(SpecError, match=f"{iterations} iterations were asked for"):
+    with pytest.raises(SpecError, match=f"{iterations} iterations were requested"):
         headrace.simulate(CLUSTER, JOB, PROFILE, iterations=iterations)
 
 

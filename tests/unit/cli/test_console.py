@@ -78,7 +78,7 @@ def test_verbose_says_when(words: list[str]) -> None:
     lines = STAMP.sub("", result.stderr).splitlines()
     assert len(STAMP.findall(result.stderr)) == len(lines)
     assert lines[0].startswith(f"headrace {__version__}, Python 3.")
-    assert "rehearsing 5 iterations under priority" in lines
+    assert "simulating 5 iterations under priority" in lines
     assert lines[-1] == "done"
     assert result.stdout == call(*SIMULATE).stdout
 

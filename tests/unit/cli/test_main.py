@@ -112,7 +112,7 @@ def test_a_bug_is_one_line_and_a_way_to_see_more(
     assert run_main(monkeypatch, KeyError("x\ny")) == BUG_EXIT_CODE
     assert capsys.readouterr().err == (
         "error: this is a bug in headrace (KeyError: 'x\\ny')\n"
-        "  try: run it again with --verbose to see where, and report what it prints\n"
+        "  try: run it again with --verbose and report the output\n"
         f"  see: {DOCS_URL}reference/errors.md\n"
     )
 

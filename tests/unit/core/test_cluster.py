@@ -53,7 +53,7 @@ def test_arrays_follow_the_hosts() -> None:
     [[("a", 1), ("a", 1)], [("a", 2), ("a", 2)], [("a-1", 1), ("a", 2)], [("a", 2), ("a-0", 1)]],
 )
 def test_names_are_unique(names: list[tuple[str, int]]) -> None:
-    with pytest.raises(ValidationError, match="two machines are called"):
+    with pytest.raises(ValidationError, match="two machines have the name"):
         cluster_of(*({"name": name, "count": n, "nic": "1Gbps"} for name, n in names))
 
 

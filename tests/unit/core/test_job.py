@@ -43,7 +43,9 @@ def test_wrong_windows(written: object) -> None:
 
 def test_every_sampler_gets_a_seed() -> None:
     job_of(samplers_per_trainer=8)
-    with pytest.raises(ValidationError, match="raise batch_size or lower samplers_per_trainer"):
+    with pytest.raises(
+        ValidationError, match="increase batch_size or decrease samplers_per_trainer"
+    ):
         job_of(samplers_per_trainer=9)
 
 

@@ -55,9 +55,12 @@ def test_usage_counts_stores_too() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"samplers": (0, 0, 1)}, "has 3 samplers, the job 4: list one machine for each of the 4"),
-        ({"trainers": (0, 1, 1)}, "has 3 trainers, the job 2"),
-        ({"servers": ()}, "has 0 servers, the job 1"),
+        (
+            {"samplers": (0, 0, 1)},
+            "has 3 samplers, but the job has 4: list one machine for each of the 4",
+        ),
+        ({"trainers": (0, 1, 1)}, "has 3 trainers, but the job has 2"),
+        ({"servers": ()}, "has 0 servers, but the job has 1"),
         ({"trainers": (0, 3)}, r"trainers names machines outside 0..2"),
         ({"servers": (-1,)}, r"servers names machines outside 0..2"),
     ],

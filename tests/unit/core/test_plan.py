@@ -172,9 +172,12 @@ def test_a_plan_of_another_version_is_refused() -> None:
             {"placement": PlacementFile(samplers=("m-0",) * 4, trainers=("x", "m-0"))},
             "'x', which the cluster does not have",
         ),
-        ({"placement": PlacementFile(samplers=(), trainers=())}, "has 0 samplers, the job 4"),
-        ({"seed_mix": None}, "called local-first and missing"),
-        ({"seed_mix_name": "uniform"}, "called uniform and written out"),
+        (
+            {"placement": PlacementFile(samplers=(), trainers=())},
+            "has 0 samplers, but the job has 4",
+        ),
+        ({"seed_mix": None}, "named local-first but is missing"),
+        ({"seed_mix_name": "uniform"}, "named uniform but is given explicitly"),
         ({"seed_mix": SeedMix.of(MIX[:3], CLUSTER)}, "has 3 samplers, the job 4"),
         (
             {

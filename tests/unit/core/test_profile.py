@@ -87,7 +87,7 @@ def test_synthetic_traffic(locality: float) -> None:
 def test_measured_traffic() -> None:
     traffic = StoreTraffic(matrix=((1.0, 2.0), (3.0, 4.0)))
     np.testing.assert_array_equal(traffic.bytes_per_seed_matrix(2), [[1, 2], [3, 4]])
-    with pytest.raises(SpecError, match="measured 2 parts, the cluster has 3 machines"):
+    with pytest.raises(SpecError, match="measured 2 graph partitions, the cluster has 3 machines"):
         traffic.bytes_per_seed_matrix(3)
 
 
@@ -121,7 +121,7 @@ def test_errors_have_the_shape_of_the_matrix() -> None:
     matrix = ((1.0, 2.0), (3.0, 4.0))
     errors = ((0.1, 0.2), (0.3, 1.0))
     assert StoreTraffic(matrix=matrix, relative_errors=errors).relative_errors == errors
-    with pytest.raises(SpecError, match="another shape than matrix"):
+    with pytest.raises(SpecError, match="and matrix differ in shape"):
         StoreTraffic(matrix=matrix, relative_errors=((0.1, 0.2),))
 
 

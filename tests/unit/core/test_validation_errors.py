@@ -22,7 +22,7 @@ JOB = {"trainers": 4, "batch_size": 8}
 @pytest.mark.parametrize(
     ("model", "fields", "problem", "remedy"),
     [
-        (Job, {"trainer": 4}, "Job: trainer: there is no such key", "did you mean `trainers`?"),
+        (Job, {"trainer": 4}, "Job: trainer: unknown key", "did you mean `trainers`?"),
         (Job, {"trainers": 4}, "Job: `batch_size` is missing", "add `batch_size: 4`"),
         (
             Job,
@@ -34,7 +34,7 @@ JOB = {"trainers": 4, "batch_size": 8}
             Job,
             JOB | {"samplers_per_trainer": 9},
             "Job: batch_size: batch_size 8 gives 9 samplers less than one seed each",
-            "raise batch_size or lower samplers_per_trainer",
+            "increase batch_size or decrease samplers_per_trainer",
         ),
         (
             Machine,
@@ -57,8 +57,8 @@ JOB = {"trainers": 4, "batch_size": 8}
         (
             Cluster,
             {"machines": [MACHINE, MACHINE]},
-            "Cluster: machines[1].name: two machines are called 'a'",
-            "give every machine its own name",
+            "Cluster: machines[1].name: two machines have the name 'a'",
+            "give every machine a unique name",
         ),
         (Cluster, {"machines": ()}, "Cluster: machines: it is empty", "write at least one entry"),
         (
@@ -70,7 +70,7 @@ JOB = {"trainers": 4, "batch_size": 8}
         (
             Profile,
             {"task_times": {"store": "20ms"}, "store_traffic": {}, "batch_traffic": {}},
-            "Profile: task_times.store: a mapping belongs here, not '20ms'",
+            "Profile: task_times.store: expected a mapping, found '20ms'",
             "name the machine class, as in `store: {default: 20ms}`",
         ),
     ],

@@ -86,30 +86,30 @@ SOURCES: dict[str, tuple[GraphSource, dict[str, Any], str]] = {
     "truncated column": (
         with_column(Column("x", X.dtype, (2,), lambda start, stop: X[start : stop - 1])),
         {},
-        "gave float32 (29, 2) for rows 0 to 30",
+        "returned float32 (29, 2) for rows 0 to 30",
     ),
     "column of another type": (
         with_column(Column("x", np.dtype(np.float64), (2,), lambda start, stop: X[start:stop])),
         {},
-        "gave float32",
+        "returned float32",
     ),
     "NaN features": (with_column(Column.of("x", np.where(X > 0, np.nan, X))), {}, "is nan"),
     "infinite features": (with_column(Column.of("x", X * np.inf)), {}, "is inf"),
-    "text as a column": (with_column(Column.of("x", X.astype(str))), {}, "made of str"),
+    "text as a column": (with_column(Column.of("x", X.astype(str))), {}, "has dtype str"),
     "dates as a column": (
         with_column(Column.of("x", np.zeros(30, "M8[s]"))),
         {},
-        "turn it into numbers",
+        "convert it to numbers",
     ),
     "column that leaves the folder": (
         with_column(Column.of("../../x", X)),
         {},
-        "a column is called '../../x'",
+        "column name '../../x' is not allowed",
     ),
     "column named as a file of the format": (
         with_column(Column.of("ids", X)),
         {},
-        "a column is called 'ids'",
+        "column name 'ids' is not allowed",
     ),
     "two columns of one name": (
         replace(
@@ -117,7 +117,7 @@ SOURCES: dict[str, tuple[GraphSource, dict[str, Any], str]] = {
             nodes=(replace(homogeneous().nodes[0], columns=(Column.of("x", X),) * 2),),
         ),
         {},
-        "two of column x",
+        "has the column x twice",
     ),
     "unknown type of features": (
         homogeneous(),
@@ -129,16 +129,16 @@ SOURCES: dict[str, tuple[GraphSource, dict[str, Any], str]] = {
         {"feature_dtype": "float16"},
         "store them as bfloat16",
     ),
-    "unknown split": (with_split("dev", [1, 2]), {}, "has a split dev"),
+    "unknown split": (with_split("dev", [1, 2]), {}, "has an unknown split dev"),
     "split out of range": (with_split("train", [1, 30]), {}, "there are 30 node nodes"),
     "split of fractions": (with_split("train", [0.5]), {}, "float64"),
-    "split with a node twice": (with_split("train", [1, 1]), {}, "names a node twice"),
+    "split with a node twice": (with_split("train", [1, 1]), {}, "has duplicates"),
     "dangling source": (with_edges([30], [0]), {}, "there are 30 node nodes"),
     "dangling destination": (with_edges([0], [-1]), {}, "is node -1"),
     "links of an unknown type": (
         with_links(LinkTable("test", ("paper", "likes", "author"), ONE, ONE)),
         {},
-        "which no edges are",
+        "unknown edge type",
     ),
     "links to nowhere": (
         with_links(LinkTable("test", WRITES, ONE, ONE + 20)),
@@ -158,19 +158,23 @@ SOURCES: dict[str, tuple[GraphSource, dict[str, Any], str]] = {
     "more parts than nodes": (
         homogeneous(),
         {"num_parts": 31},
-        "31 parts were asked for, the graph has 30 nodes",
+        "31 partitions requested, but the graph has 30 nodes",
     ),
-    "zero parts": (homogeneous(), {"num_parts": 0}, "0 parts were asked for"),
-    "parts of some nodes": (homogeneous(), {"parts": np.zeros(29, np.int32)}, "one whole number"),
+    "zero parts": (homogeneous(), {"num_parts": 0}, "0 partitions requested"),
+    "parts of some nodes": (
+        homogeneous(),
+        {"parts": np.zeros(29, np.int32)},
+        "one integer per node",
+    ),
     "part that is not there": (
         homogeneous(),
         {"parts": np.full(30, 3, np.int32)},
-        "parts go from 3 to 3, there are 3",
+        "parts range from 3 to 3, but there are 3",
     ),
     "negative cluster": (
         homogeneous(),
         {"clusters": np.full(30, -1, np.int32)},
-        "clusters go from -1",
+        "clusters range from -1",
     ),
     "topology of other edges": (
         homogeneous(),
@@ -180,14 +184,14 @@ SOURCES: dict[str, tuple[GraphSource, dict[str, Any], str]] = {
     "topology with dangling sources": (
         homogeneous(),
         with_csc(indices=CSC.indices + 1),
-        "nodes that are not there",
+        "source ids that do not exist",
     ),
     "topology whose indptr falls": (
         homogeneous(),
         with_csc(indptr=np.concatenate([[0, 9], CSC.indptr[2:] * 0 + 8, [120]])[[*range(30), 31]]),
-        "its indptr falls",
+        "its indptr descends",
     ),
-    "topology without edge ids": (homogeneous(), with_csc(edge_ids=None), "has no edge ids"),
+    "topology without edge ids": (homogeneous(), with_csc(edge_ids=None), "lacks edge ids"),
     "topology with too few edge ids": (
         homogeneous(),
         with_csc(edge_ids=np.arange(7)),
@@ -245,7 +249,7 @@ def test_disk_gets_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(SpecError, match=r"the disk is full: .* make room"):
+    with pytest.raises(SpecError, match=r"the disk is full: .* free disk space"):
         make(homogeneous(), tmp_path / "parts")
     assert list(tmp_path.iterdir()) == []
 
@@ -314,7 +318,7 @@ DIRECTORIES: dict[str, tuple[Callable[[Path], object], str]] = {
     "manifest is no JSON": (cut("manifest.json", 200), "is not JSON"),
     "manifest is a list": (
         lambda folder: (folder / "manifest.json").write_text("[1]"),
-        "is no manifest",
+        "is not a manifest",
     ),
     "manifest is a directory": (replace_by_folder, "cannot be read"),
     "newer version": (set_key("version", to=2), "has format version 2, this headrace reads 1"),
@@ -322,9 +326,12 @@ DIRECTORIES: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing key": (remove_key("nodes"), "nodes: Field required"),
     "unknown key": (set_key("colour", to="red"), "colour: Extra inputs"),
     "no parts": (set_key("num_parts", to=0), "num_parts"),
-    "offsets of other parts": (set_key("num_parts", to=2), "do not rise from 0 over 2 parts"),
-    "offsets fall": (set_key("nodes", 0, "offsets", to=[0, 20, 10, 30]), "do not rise"),
-    "shares of other parts": (set_key("shares", to=[1.0]), "3 parts and 1 shares"),
+    "offsets of other parts": (
+        set_key("num_parts", to=2),
+        "do not ascend from 0 over 2 partitions",
+    ),
+    "offsets fall": (set_key("nodes", 0, "offsets", to=[0, 20, 10, 30]), "do not ascend"),
+    "shares of other parts": (set_key("shares", to=[1.0]), "3 partitions and 1 shares"),
     "unknown end of edges": (set_key("edges", 0, "src", to="book"), "edges go from 'book'"),
     "unknown type of array": (
         set_key("files", FEATURES, "dtype", to="float8"),
@@ -342,7 +349,7 @@ DIRECTORIES: dict[str, tuple[Callable[[Path], object], str]] = {
     "wrong type": (set_key("files", FEATURES, "dtype", to="int32"), "is int32 instead of float32"),
     "ids of fractions": (
         set_key("files", "part-0/node-0/ids.bin", "dtype", to="float32"),
-        "which no ids are",
+        "which is not a dtype of ids",
     ),
     "file not in the manifest": (
         lambda folder: (folder / "part-0" / "notes.txt").write_text("hello"),
@@ -354,7 +361,7 @@ DIRECTORIES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "array of nothing": (
         edit(lambda manifest: manifest["files"].update({"y.bin": manifest["files"][FEATURES]})),
-        "y.bin, which belongs to nothing",
+        "y.bin, which is not a file of the format",
     ),
 }
 
@@ -377,7 +384,7 @@ def test_a_short_file_is_noticed_when_it_is_mapped(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=f"{info.bytes - 4} bytes instead of {info.bytes}"):
         open_graph(tmp_path).part(1).column("node", "x")
     set_key("files", FEATURES, "bytes", to=info.bytes - 4)(tmp_path)
-    with pytest.raises(SpecError, match=r"are no float32"):
+    with pytest.raises(SpecError, match=r"do not fit float32"):
         open_graph(tmp_path).part(1).column("node", "x")
 
 

@@ -43,10 +43,10 @@ def test_utilisation_is_bytes_over_what_could_have_been_carried() -> None:
             [1e9, 0.0],
             [0.0, 1e9],
             "m0 in",
-            "No NIC is saturated (m0 receives at 40% of its 10 Gbps, the most of all): "
-            "tasks and waiting set the pace.",
+            "No NIC is saturated (the busiest: m0 receives at 40% of its 10 Gbps): "
+            "task times and waits are the bottleneck.",
         ),
-        ([0.0, 0.0], [0.0, 0.0], "", "Nothing crosses the network: tasks alone set the pace."),
+        ([0.0, 0.0], [0.0, 0.0], "", "There is no network traffic: task times are the bottleneck."),
     ],
 )
 def test_one_sentence_names_the_bottleneck(

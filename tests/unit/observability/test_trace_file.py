@@ -29,7 +29,7 @@ def test_equal_traces_are_equal_files_and_come_back(tmp_path: Path) -> None:
 
 
 def test_decisions_come_back(tmp_path: Path) -> None:
-    marks = (Mark(0.5, "store1 on m1 was killed: starting it again"),)
+    marks = (Mark(0.5, "store1 on m1 was killed: restarting it"),)
     save_trace(replace(traces.tiny_trace(), marks=marks), tmp_path / "marked")
     assert load_trace(tmp_path / "marked").marks == marks
 
@@ -38,10 +38,10 @@ def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="cannot be read: No such file"):
         load_trace(tmp_path / "none")
     (tmp_path / "text").write_text("hello")
-    with pytest.raises(SpecError, match="text is no trace"):
+    with pytest.raises(SpecError, match="text is not a trace"):
         load_trace(tmp_path / "text")
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
-    with pytest.raises(SpecError, match="is no trace"):
+    with pytest.raises(SpecError, match="is not a trace"):
         load_trace(tmp_path / "other.npz")
     header = np.frombuffer(json.dumps({"version": 99}).encode(), np.uint8)
     np.savez(tmp_path / "new.npz", header=header)

@@ -14,7 +14,7 @@ from headrace.observability.trackers import make_tracker, numbers_of, step_of
 
 @pytest.mark.parametrize("wanted", ["wandb", "", "mlflow:", "tensorboard:"])
 def test_others_are_refused(wanted: str, tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="is no tracker"):
+    with pytest.raises(SpecError, match="unknown tracker"):
         make_tracker(wanted, tmp_path, "job")
 
 

@@ -27,7 +27,7 @@ def test_each_change_is_rehearsed_and_the_slow_card_helps_most(plan: Plan) -> No
     assert slow.time_s == pytest.approx((1 - slow.saving) * time_s)
     assert by_name["half the bytes per seed"].saving > 0.2
     assert abs(by_name["trainers that compute twice as fast"].saving) < 0.1
-    assert "sharing the network by oes instead of maxmin" in by_name
+    assert "flow policy oes instead of maxmin" in by_name
     assert not any("by maxmin" in name for name in by_name)
     assert "a window of 4 instead of 2" in by_name
 
@@ -48,7 +48,7 @@ def test_parts_follow_network_cards_where_they_do_not_yet() -> None:
     # Two trainers do not need the slow machine, which only has its part of the graph.
     few = make_plan(CLUSTER, JOB.model_copy(update={"trainers": 2}), PROFILE, policy="maxmin")
     assert "m2" not in few.placement.trainers
-    name = "larger graph parts where network cards are faster"
+    name = "larger graph partitions on machines with faster NICs"
     _, equal = rehearse_changes(few, few.profile, 30, part_shares=(1 / 3, 1 / 3, 1 / 3))
     assert next(change for change in equal if change.change == name).saving > 0.1
     _, fitting = rehearse_changes(few, few.profile, 30, part_shares=(4 / 9, 4 / 9, 1 / 9))

@@ -94,19 +94,19 @@ def test_a_plan_that_saves_enough_is_taken() -> None:
     decision = judge(findings())
     assert isinstance(decision, Replan)
     assert decision.why == (
-        "slow; m2 in carries 4 Gbps, not 8 Gbps: 2 tasks move, which saves 40% of an iteration"
+        "slow; m2 in carries 4 Gbps, not 8 Gbps: 2 tasks move, saving 40% of an iteration"
     )
 
 
 @pytest.mark.parametrize(
     ("found", "num_left", "why"),
     [
-        (None, 1000, "cannot be told"),
-        (findings(replanned_s=0.19), 1000, "the best saves 5% of an iteration"),
-        (findings(replanned_s=0.25), 1000, "none is better"),
-        (findings(num_moves=0), 1000, "none is better"),
+        (None, 1000, "could not be determined"),
+        (findings(replanned_s=0.19), 1000, "the best one saves 5% of an iteration"),
+        (findings(replanned_s=0.25), 1000, "none is faster"),
+        (findings(num_moves=0), 1000, "none is faster"),
         # 40 % of a quarter of a second, a hundred times: less than a resume takes.
-        (findings(), 100, "saves 10 s until the end, and going on with it takes 20 s"),
+        (findings(), 100, "saves 10 s until the end, but resuming with it takes 20 s"),
     ],
 )
 def test_any_other_plan_is_not(found: Findings | None, num_left: float, why: str) -> None:

@@ -79,8 +79,8 @@ def test_a_lost_machine_is_not_used_again() -> None:
 
 
 def test_a_lost_shell_costs_no_machine() -> None:
-    state, decisions = after(TaskLost(STORE, "its shell has died"))
-    why = "store1 on m1 is lost: its shell has died"
+    state, decisions = after(TaskLost(STORE, "its Ray actor has died"))
+    why = "store1 on m1 is lost: its Ray actor has died"
     assert decisions == [Resume(why, 2, machines=MACHINES)]
     assert state.machines == MACHINES
 
@@ -187,13 +187,13 @@ def test_machines_that_went_at_the_same_time_are_done_without() -> None:
 @pytest.mark.parametrize(
     ("events", "line"),
     [
-        ([KILLED_STORE], "store1 on m1 was ended by SIGKILL: starting it again (1 of 3)"),
-        ([KILLED_TRAINER], "trainer0 on m0 was ended by SIGKILL: beginning anew (attempt 2)"),
+        ([KILLED_STORE], "store1 on m1 was ended by SIGKILL: restarting it (1 of 3)"),
+        ([KILLED_TRAINER], "trainer0 on m0 was ended by SIGKILL: starting over (attempt 2)"),
         (
             [Saved(400), MachineLost("m1", "gone")],
-            "m1 is lost: gone: going on from iteration 400 on m0, m2 (attempt 2)",
+            "m1 is lost: gone: resuming from iteration 400 on m0, m2 (attempt 2)",
         ),
-        ([RAISED], "trainer0 on m0 ended with code 1: giving up, as it would fail again"),
+        ([RAISED], "trainer0 on m0 ended with code 1: giving up, because it would fail again"),
     ],
 )
 def test_decisions_are_lines_for_people(events: list[Event], line: str) -> None:
@@ -205,6 +205,6 @@ def test_a_drifted_run_goes_on_from_a_checkpoint_only() -> None:
     drifted = Drifted("m1 in carries 4 Gbps, not 8 Gbps")
     assert after(drifted)[1] == []
     state, (decision,) = after(Saved(10), drifted)
-    assert decision.line == f"{drifted.why}: going on with another plan (attempt 2)"
+    assert decision.line == f"{drifted.why}: resuming with another plan (attempt 2)"
     # It is no fault, so none is counted.
     assert (state.resumes, state.machines) == (0, MACHINES)

@@ -27,7 +27,7 @@ def test_a_step_ends_a_stall() -> None:
 @pytest.mark.parametrize(
     ("waits", "line"),
     [
-        ({}, "nobody says why"),
+        ({}, "no task reports a reason"),
         ({"trainer1 on m1": "store2 on m2"}, "trainer1 on m1 waits for store2 on m2"),
         (
             {f"t{n}": "s" for n in range(5)},

@@ -110,7 +110,7 @@ def test_what_was_found_predicts_the_run(plan: Plan, trace: Trace) -> None:
 
 
 def test_too_few_iterations_are_refused(plan: Plan, trace: Trace) -> None:
-    with pytest.raises(SpecError, match="400 iterations, and 400 are to be left out"):
+    with pytest.raises(SpecError, match="400 iterations, of which 400 are to be excluded"):
         profile_trace(trace, plan, skip=400)
     with pytest.raises(SpecError, match="run more iterations"):
         measured_iteration_time_s(trace, skip=400)

@@ -88,7 +88,7 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> No
     path = tmp_path / "credentials"
     Credentials(Secret.random()).save(path)
     path.chmod(mode)
-    with pytest.raises(SpecError, match="others can read"):
+    with pytest.raises(SpecError, match="other users can read"):
         Credentials.load(path)
 
 

@@ -44,5 +44,5 @@ def test_a_file_may_be_taken_again_from_its_beginning(tmp_path: Path) -> None:
 def test_only_files_of_the_graph_are_taken(tmp_path: Path, name: str) -> None:
     files = GraphCache(str(tmp_path))
     files.find("/nowhere", FINGERPRINT, SIZES)
-    with pytest.raises(ValueError, match="no file of a graph"):
+    with pytest.raises(ValueError, match="not a file of a graph"):
         files.take(name, 0, b"x")

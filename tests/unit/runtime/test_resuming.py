@@ -11,7 +11,7 @@ from headrace.api.plan import plan
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
 from headrace.core.job import Job
-from headrace.runtime.controller.run import ClusterRun, _asked, resumed
+from headrace.runtime.controller.run import ClusterRun, _run_file, resumed
 from headrace.runtime.run_dir.run_config import RunFile
 from headrace.runtime.run_dir.run_dir import RunDirectory
 
@@ -37,7 +37,7 @@ def test_a_run_is_asked_for_again_as_it_was(folder: RunDirectory, tmp_path: Path
         checkpoint_every=50,
     )
     folder.plan.write_text(wanted.plan.model_dump_json())
-    _asked(wanted).save(folder.path)
+    _run_file(wanted).save(folder.path)
     assert resumed(folder) == replace(wanted, resume=folder.path)
     changed = resumed(folder, config={"lr": 0.2}, checkpoint_every=7)
     assert changed.config == {"lr": 0.2, "width": 8}
@@ -57,11 +57,11 @@ def test_a_folder_without_what_was_asked_for(folder: RunDirectory) -> None:
 
 
 def test_only_one_process_drives_a_run(tmp_path: Path) -> None:
-    said = r"still runs, driven by pid \d+ on"
+    said = r"is still running, driven by pid \d+ on"
     with RunDirectory.create(tmp_path, "job") as folder, pytest.raises(SpecError, match=said):
         RunDirectory(folder.path).reopen()
-    with RunDirectory(folder.path).reopen(), pytest.raises(SpecError, match="still runs"):
+    with RunDirectory(folder.path).reopen(), pytest.raises(SpecError, match="is still running"):
         RunDirectory(folder.path).reopen()
     RunDirectory(folder.path).reopen().close()
-    with pytest.raises(SpecError, match="cannot be gone on with"):
+    with pytest.raises(SpecError, match="cannot be resumed"):
         RunDirectory(tmp_path / "nowhere").reopen()

@@ -101,7 +101,7 @@ def test_ray_asks_for_a_token_that_only_a_file_has(
 
 
 def test_a_dead_machine_cannot_be_entered() -> None:
-    with pytest.raises(RunError, match="m1 of testbed 'bed' is not alive"):
+    with pytest.raises(RunError, match="m1 of testbed 'bed' is not running"):
         machines.enter_command(layout(), "m1", ["true"])
 
 
@@ -137,7 +137,7 @@ def test_cores_are_of_a_shaped_testbed() -> None:
 def test_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda program: f"/sbin/{program}")
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    with pytest.raises(SpecError, match="needs root: run it with sudo"):
+    with pytest.raises(SpecError, match="require root: run it with sudo"):
         Testbed.up(cluster())
 
 
@@ -178,4 +178,4 @@ def test_entering_another_process_than_meant_is_refused() -> None:
     words = [sys.executable, "-I", "-S", str(nsenter.__file__), str(os.getpid()), "1", "{}", "true"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 69
-    assert "another one now" in done.stderr
+    assert "now belongs to another process" in done.stderr

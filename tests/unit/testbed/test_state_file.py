@@ -39,9 +39,9 @@ def test_what_others_can_write_to_is_refused(above: Path, which: str) -> None:
     folder.mkdir(parents=True, mode=0o700)
     (folder / "testbed.json").write_text("{}")
     (above if which == "above" else folder).chmod(0o757)
-    with pytest.raises(SpecError, match="others can write to"):
+    with pytest.raises(SpecError, match="other users can write to"):
         state_file.read("bed")
-    with pytest.raises(SpecError, match="others can write to"), state_file.locked("bed"):
+    with pytest.raises(SpecError, match="other users can write to"), state_file.locked("bed"):
         pass
 
 
@@ -49,7 +49,7 @@ def test_a_link_is_refused(above: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     above.mkdir()
     (above / "bed").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(SpecError, match="others can write to"), state_file.locked("bed"):
+    with pytest.raises(SpecError, match="other users can write to"), state_file.locked("bed"):
         pass
 
 

@@ -111,7 +111,7 @@ def test_a_trainer_says_when_it_worked(
     steps.begin()
     # A loop that was left in the middle of this step goes on with the next one.
     steps.begin()
-    note = steps.taking_from("sampler1.1", 5)
+    note = steps.recording_from("sampler1.1", 5)
     note(Call(1.0, 2.0, 60, 7000, {"part": {"epoch": 1, "batch": 2}}))
     note(Call(1.0, 2.0, 60, 500, {"wait": True}))
     steps.close()

@@ -62,7 +62,7 @@ def test_a_folder_without_checkpoints(tmp_path: Path) -> None:
     assert newest_whole(tmp_path / "nowhere") is None
     (tmp_path / "checkpoint-new.json").write_text("{}")
     assert newest_whole(tmp_path) is None
-    with pytest.raises(SpecError, match="no whole file"):
+    with pytest.raises(SpecError, match="no valid sidecar"):
         load(tmp_path / "checkpoint-00000001.pt")
 
 
@@ -110,7 +110,7 @@ def test_copies_are_plain_and_stay_as_they_are() -> None:
 
 @pytest.mark.parametrize("value", [object(), print, np.ones(2), {"a": [len]}])
 def test_what_cannot_be_kept_is_named(value: Any) -> None:
-    with pytest.raises(SpecError, match=r"scheduler.*is of .*, which a checkpoint cannot hold"):
+    with pytest.raises(SpecError, match=r"a checkpoint cannot hold scheduler.* of type "):
         as_plain(value, "scheduler")
 
 

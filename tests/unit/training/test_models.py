@@ -58,6 +58,6 @@ def test_what_cannot_be_made_is_said() -> None:
         make_model("mlp", 5, 8, 3)
     with pytest.raises(SpecError, match="types of the graph"):
         make_model("rgcn", 5, 8, 3)
-    with pytest.raises(SpecError, match="one type"):
+    with pytest.raises(SpecError, match="one node type"):
         make_model("gcn", {"paper": 5}, 8, 3)
     assert set(MODELS) == {"sage", "gcn", "gat", "rgcn"}

@@ -1,4 +1,4 @@
-"""Read what people wrote; every error names the file, the line and the remedy."""
+"""Loading and saving of files; errors name the file, the line and the remedy."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ AnyPath = str | os.PathLike[str]
 V = TypeVar("V", bound=Value)
 
 FILE_VERSION = 1
-"""Version of all file formats this headrace reads."""
+"""Supported version of all file formats."""
 
 _SLOWEST_NIC_BYTES_PER_S = 1000.0
-"""A slower NIC is taken for a number without its unit; the oldest modems were about that fast."""
+"""Minimum plausible NIC bandwidth; smaller values are probably missing their unit."""
 
 
 def load_cluster(path: AnyPath) -> Cluster:
     """Read a cluster file.
 
     Raises:
-        SpecError: It cannot be understood; the message names file, line and remedy.
+        SpecError: The file is invalid; the message names file, line and remedy.
 
     Example:
         >>> from pathlib import Path
@@ -50,7 +50,7 @@ def load_cluster(path: AnyPath) -> Cluster:
         if min(machine.nic_in, machine.nic_out) < _SLOWEST_NIC_BYTES_PER_S:
             slow = "nic_in" if machine.nic_in < _SLOWEST_NIC_BYTES_PER_S else "nic_out"
             raise document.error(
-                f"{getattr(machine, slow):g} bytes per second is no network card",
+                f"{getattr(machine, slow):g} bytes per second is too slow for a NIC",
                 "write the bandwidth with its unit, like 10Gbps",
                 as_written(document.data, ("machines", i, slow)),
             )
@@ -61,7 +61,7 @@ def load_job(path: AnyPath) -> Job:
     """Read a job file.
 
     Raises:
-        SpecError: It cannot be understood; the message names file, line and remedy.
+        SpecError: The file is invalid; the message names file, line and remedy.
 
     Example:
         >>> from pathlib import Path
@@ -75,16 +75,18 @@ def load_job(path: AnyPath) -> Job:
     job = _validate(Job, document)
     if job.window == UNLIMITED_WINDOW and document.data["window"] != "unlimited":
         raise document.error(
-            "a window of 0 lets nobody start", "write 1 for no overlap, or `unlimited`", ("window",)
+            "a window of 0 allows no iteration to start",
+            "write 1 for no overlap, or `unlimited`",
+            ("window",),
         )
     return job
 
 
 def load_profile(path: AnyPath) -> Profile:
-    """Read a profile.
+    """Read a profile file.
 
     Raises:
-        SpecError: It cannot be understood; the message names file, line and remedy.
+        SpecError: The file is invalid; the message names file, line and remedy.
 
     Example:
         >>> from pathlib import Path
@@ -98,16 +100,16 @@ def load_profile(path: AnyPath) -> Profile:
 
 
 def load_placement(path: AnyPath, cluster: Cluster, job: Job | None = None) -> Placement:
-    """Read a placement file, or the placement of a plan, and find its machines in the cluster.
+    """Read a placement file, or the placement of a plan file, and resolve its machine names.
 
     Args:
         path: The file.
-        cluster: Whose machines it names.
+        cluster: The machines that the file refers to.
         job: If given, the placement must fit this job on this cluster.
 
     Raises:
-        SpecError: It cannot be understood; the message names file, line and remedy.
-        InfeasibleError: It asks a machine for more than it has.
+        SpecError: The file is invalid; the message names file, line and remedy.
+        InfeasibleError: The tasks on a machine exceed its resources.
 
     Example:
         >>> from pathlib import Path
@@ -133,11 +135,11 @@ def load_placement(path: AnyPath, cluster: Cluster, job: Job | None = None) -> P
 
 
 def load_plan(path: AnyPath) -> Plan:
-    """Read a plan; it holds everything it was made for.
+    """Read a plan file, which contains all inputs of the plan.
 
     Raises:
-        SpecError: It cannot be understood, or was changed; the message names file and line.
-        InfeasibleError: It asks a machine for more than it has.
+        SpecError: The file is invalid or was modified; the message names file and line.
+        InfeasibleError: The tasks on a machine exceed its resources.
 
     Example:
         >>> import headrace
@@ -153,17 +155,12 @@ def load_plan(path: AnyPath) -> Plan:
 
 
 def find_plan(path: AnyPath) -> Plan | None:
-    """Read a plan, if it is one and not a placement file.
-
-    Raises:
-        SpecError: It is one and cannot be understood.
-        InfeasibleError: It asks a machine for more than it has.
-    """
+    """Read a plan file; returns None for a placement file."""
     return load_plan(path) if _is_plan(read_document(path, "placement")) else None
 
 
 def save_plan(plan: Plan, path: AnyPath) -> None:
-    """Write a plan as JSON that people can read and compare line by line.
+    """Write a plan as indented JSON, suitable for line-by-line diffs.
 
     Raises:
         SpecError: The file cannot be written.
@@ -194,7 +191,7 @@ def _validate(model: type[V], document: Document) -> V:
     except ValidationError as error:
         found = problems_of(error, model, document.data)
     _check_kind(document)
-    # A missing key is often a misspelt one: what is there and wrong comes first.
+    # A missing key is often a misspelt one, so report present but invalid values first.
     problems = sorted(found, key=lambda each: (each.is_missing, document.line(each.at)))
     first = problems[0]
     lines = [document.line(each.at) for each in problems]
@@ -216,23 +213,23 @@ def _check_version(document: Document) -> None:
         problem = f"the file has version {version}, this headrace reads version {FILE_VERSION}"
         raise document.error(problem, "upgrade headrace", ("version",))
     raise document.error(
-        f"{quote(version)} is no version, this headrace reads version {FILE_VERSION}",
+        f"{quote(version)} is not a version; this headrace reads version {FILE_VERSION}",
         f"write `version: {FILE_VERSION}`",
         ("version",),
     )
 
 
 def _check_kind(document: Document) -> None:
-    """Notice a file of another kind, e.g. the job file in the place of the cluster file."""
+    """Detect a file of another kind, e.g. a job file passed as the cluster file."""
     keys = {str(key) for key in document.data} - {"version"}
     if not keys or keys & SCHEMA_KINDS[document.kind].model_fields.keys():
         return
     for kind, model in SCHEMA_KINDS.items():
         if keys <= model.model_fields.keys():
-            remedy = f"give the {document.kind} file here and this one as the {kind}"
+            remedy = f"pass the {document.kind} file here and this one as the {kind}"
             if document.kind == "plan":
                 remedy = (
-                    "give what `headrace plan --cluster CLUSTER --job JOB --output PLAN` writes"
+                    "pass the output of `headrace plan --cluster CLUSTER --job JOB --output PLAN`"
                 )
             raise document.error(
                 f"this looks like a {kind} file, not a {document.kind} file", remedy

@@ -1,4 +1,4 @@
-"""The JSON schemas of the files people write and headrace writes."""
+"""JSON schemas of all file formats."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ SCHEMA_KINDS: Mapping[str, type[Value]] = {
     "status": Status,
     "report": Report,
 }
-"""The kinds of files, by the name `headrace schema` knows them under."""
+"""Models of the file formats, by their name in `headrace schema`."""
 
 _ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n     .*)*)", re.MULTILINE)
 
 
 def json_schema(kind: str) -> dict[str, Any]:
-    """JSON schema of a kind of file, for editors that complete and check while one writes.
+    """Return the JSON schema of a file format, for completion and validation in editors.
 
     Args:
         kind: `cluster`, `job`, `profile`, `placement`, `plan`, `graph`, `status` or `report`.
 
     Raises:
-        SpecError: There is no such kind of file.
+        SpecError: The file format is unknown.
 
     Example:
         >>> import headrace
@@ -50,26 +50,24 @@ def json_schema(kind: str) -> dict[str, Any]:
         ['machines', 'version']
     """
     if kind not in SCHEMA_KINDS:
-        raise SpecError(
-            f"there is no schema called {kind!r}", f"use one of {', '.join(SCHEMA_KINDS)}"
-        )
+        raise SpecError(f"unknown schema {kind!r}", f"use one of {', '.join(SCHEMA_KINDS)}")
     schema = SCHEMA_KINDS[kind].model_json_schema()
     for part in (schema, *schema.get("$defs", {}).values()):
         _describe_properties(part)
     schema["properties"]["version"]["description"] = "Version of the file format."
     if issubclass(SCHEMA_KINDS[kind], CheckedFile):
-        about = "Of all else; without one, the file is read as it is."
+        about = "Checksum of all other keys; not verified if absent."
         schema["properties"][KEY] = {"type": "string", "description": about}
     return {"$schema": GenerateJsonSchema.schema_dialect, **schema}
 
 
 def schema_text(kind: str) -> str:
-    """A kind's schema as the text of its file."""
+    """Return the text of the schema file."""
     return json.dumps(json_schema(kind), indent=2) + "\n"
 
 
 def _describe_properties(part: dict[str, Any]) -> None:
-    """Move what the docstring says of each attribute to the property it is about."""
+    """Move the docstring's attribute descriptions to the properties."""
     for choice in (part, *part.get("anyOf", ())):
         about, found, attributes = choice.get("description", "").partition("\n\nAttributes:\n")
         if found:

@@ -1,4 +1,4 @@
-"""YAML and JSON files as plain data that remembers on which line everything was written."""
+"""YAML and JSON parsing with line numbers for error messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.core.errors import FileError
 from headrace.core.units import quote
 from headrace.core.validation_errors import At, format_place
 
-# libyaml's parser is some ten times faster; without it PyYAML's own does the same.
+# libyaml's parser is about ten times faster than PyYAML's own.
 _Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _MAX_DEPTH = 64
@@ -27,14 +27,7 @@ _SAFE_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("str", "null", "bool")}
 
 @dataclass(frozen=True)
 class Document:
-    """A file's content.
-
-    Attributes:
-        path: Where it was read from.
-        kind: What it should be, e.g. `cluster`.
-        text: As written.
-        data: As plain mappings, lists and scalars.
-    """
+    """Content of a file: its path, expected format (`kind`), raw text and parsed data."""
 
     path: Path
     kind: str
@@ -49,17 +42,17 @@ class Document:
             if root is not None:
                 loader.construct_document(root)  # resolves merge keys in place
         except (yaml.YAMLError, ValueError):
-            return None  # JSON that is no YAML, e.g. with a key of more than 1,024 characters
+            return None  # not valid YAML, e.g. JSON with a key of more than 1,024 characters
         return root
 
     def line(self, at: At) -> int:
-        """Line of a place, or of the innermost place around it that is written."""
+        """Line of a location, or of its innermost enclosing location in the file."""
         node, line = self._root, 1
         if node is not None:
             line = _line_of(node)
         for step in at:
             if isinstance(node, yaml.MappingNode):
-                # The last one wins, as in the data: merged keys stand before the mapping's own.
+                # The last key wins, as in the data: merged keys precede the mapping's own.
                 pairs = [(key, value) for key, value in node.value if key.value == str(step)]
                 if not pairs:
                     break
@@ -74,21 +67,13 @@ class Document:
         return line
 
     def error(self, problem: str, remedy: str, at: At = ()) -> FileError:
-        """An error about a place of this file, with its line."""
+        """Create an error for a location of this file, with its line."""
         place = f"{format_place(at)}: " if at else ""
         return FileError(f"{self.path}, line {self.line(at)}: {place}{problem}", remedy, at)
 
 
 def read_document(path: str | os.PathLike[str], kind: str) -> Document:
-    """Read a YAML or JSON file whose content is one mapping.
-
-    Args:
-        path: The file; one that ends in `.json` is read as JSON, which is faster when it is large.
-        kind: What it should be, for messages, e.g. `cluster`.
-
-    Raises:
-        FileError: There is no such file, or it is no text, no YAML or JSON, empty, or no mapping.
-    """
+    """Read a YAML or JSON file with one mapping; raises `FileError` if it is invalid."""
     path = Path(path)
     text = _read_text(path, kind)
     try:
@@ -100,7 +85,7 @@ def read_document(path: str | os.PathLike[str], kind: str) -> Document:
     if not isinstance(data, dict):
         found = quote(data) if isinstance(data, list) else f"only {quote(data)}"
         raise FileError(
-            f"{path}, line 1: a {kind} file is a mapping, this one holds {found}", _write_one(kind)
+            f"{path}, line 1: a {kind} file must be a mapping, found {found}", _write_one(kind)
         )
     return Document(path, kind, text, data)
 
@@ -147,7 +132,7 @@ def _read_text(path: Path, kind: str) -> str:
 
 
 def _without_tabs(path: Path, text: str) -> str:
-    # JSON may be indented with tabs, YAML may not; inside JSON's strings a tab is always escaped.
+    # JSON allows indentation by tabs, YAML does not; in JSON strings tabs are always escaped.
     return text.replace("\t", " ") if path.suffix == ".json" else text
 
 
@@ -170,7 +155,7 @@ def _parse_json(path: Path, text: str) -> object:
             "check the commas, colons, quotes and brackets around this line",
         ) from None
     if has_double_keys:
-        _parse_yaml(path, _without_tabs(path, text))  # knows the line
+        _parse_yaml(path, _without_tabs(path, text))  # raises an error with the line
     return data
 
 
@@ -189,7 +174,7 @@ def _parse_yaml(path: Path, text: str) -> object:
 
 
 def _check_depth(path: Path, text: str) -> None:
-    # libyaml's composer calls itself for every level and ends the process when the stack is full.
+    # libyaml's composer is recursive and crashes the process on stack overflow.
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -198,14 +183,13 @@ def _check_depth(path: Path, text: str) -> None:
             depth -= 1
         if depth > _MAX_DEPTH:
             raise FileError(
-                f"{path}, line {event.start_mark.line + 1}: more than {_MAX_DEPTH} levels are "
-                "nested here",
-                "check the brackets; no file of headrace needs more than ten",
+                f"{path}, line {event.start_mark.line + 1}: more than {_MAX_DEPTH} nested levels",
+                "check the brackets; no headrace file needs more than ten",
             )
 
 
 def _nodes(root: yaml.Node) -> Iterator[yaml.Node]:
-    """Every node once, although aliases lead to some of them several times."""
+    """Iterate over all nodes, visiting aliased nodes once."""
     seen: set[int] = set()
     todo = [root]
     while todo:
@@ -228,23 +212,22 @@ def _check_keys_are_single(path: Path, root: yaml.Node) -> None:
                 continue
             if key.value in first:
                 raise FileError(
-                    f"{path}, line {_line_of(key)}: the key `{key.value}` is there twice, "
+                    f"{path}, line {_line_of(key)}: duplicate key `{key.value}`, "
                     f"first on line {first[key.value]}",
-                    "keep one of the two",
+                    "remove one of the two",
                 )
             first[key.value] = _line_of(key)
 
 
 def _check_scalars_convert(path: Path, root: yaml.Node, loader: yaml.SafeLoader) -> None:
-    # PyYAML lets its converters' errors through without a line, e.g. of the date 2026-13-01.
+    # PyYAML raises conversion errors without a line, e.g. for the date 2026-13-01.
     for node in _nodes(root):
         if isinstance(node, yaml.ScalarNode) and node.tag not in _SAFE_TAGS:
             try:
                 loader.construct_object(node)
             except ValueError as error:
                 raise FileError(
-                    f"{path}, line {_line_of(node)}: {node.value!r} is not what it looks like "
-                    f"({error})",
+                    f"{path}, line {_line_of(node)}: {node.value!r} cannot be converted ({error})",
                     "put it in quotes",
                 ) from None
 
@@ -257,15 +240,15 @@ def _fail_on_syntax(path: Path, text: str, error: yaml.YAMLError) -> NoReturn:
         reason = error.problem or error.context or reason
     elif isinstance(error, yaml.reader.ReaderError):
         line = text[: error.position].count("\n") + 1
-        reason = f"character U+{_code_point(error.character):04X} may not stand in it"
+        reason = f"character U+{_code_point(error.character):04X} is not allowed"
     lines = text.splitlines()
     written = lines[line - 1] if line <= len(lines) else ""
     if "single document" in (getattr(error, "context", None) or ""):
-        reason, remedy = "it holds several documents", "keep one, and remove the `---` line"
+        reason, remedy = "it contains several documents", "keep one, and remove the `---` line"
     elif "\t" in written[: len(written) - len(written.lstrip())]:
         remedy = "indent with spaces, not with tabs"
     elif "constructor for the tag" in reason:
-        remedy = "remove the `!tag`: these files hold plain text and numbers"
+        remedy = "remove the `!tag`: only plain text and numbers are allowed"
     else:
         remedy = "check the indentation, colons, quotes and brackets around this line"
     raise FileError(f"{path}, line {line}: this is not YAML ({reason})", remedy) from None

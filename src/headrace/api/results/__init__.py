@@ -1,1 +1,1 @@
-"""What simulations and plans return."""
+"""Result types of simulations, and notebook output."""

@@ -1,4 +1,4 @@
-"""How plans, traces and rehearsals show themselves in notebooks and shells."""
+"""Notebook and terminal output of plans, traces and simulations."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from headrace.planner.explain import bottleneck_of
 
 @singledispatch
 def html(value: object) -> str:
-    """What a notebook shows of a value."""
-    raise TypeError(f"a {type(value).__name__} has no picture")
+    """HTML representation of a value."""
+    raise TypeError(f"a {type(value).__name__} has no HTML representation")
 
 
 @html.register
@@ -52,41 +52,24 @@ def _(trace: Trace) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Gantt:
-    """Some iterations of a rehearsal or a run: a picture in a notebook, letters in a shell.
-
-    Attributes:
-        stretch: Which iterations, and when they ran.
-    """
+    """Gantt chart of some iterations: HTML in a notebook, text in a terminal."""
 
     stretch: Stretch
 
     def html(self) -> str:
-        """For a notebook's cell."""
+        """HTML for a notebook cell."""
         return gantt_cell(self.stretch)
 
     def text(self, width: int = 100) -> str:
-        """Lines of letters: a digit is an iteration's last one, a block is network use.
-
-        Args:
-            width: Letters of a line.
-        """
+        """Render `width` characters per line: iterations as last digits, NIC use as blocks."""
         return text_gantt(self.stretch, width)
 
     def show(self) -> Path | None:
-        """Show it: in a notebook below its cell, else in a browser.
-
-        Returns:
-            The file that the browser was given; none in a notebook.
-        """
+        """Show below the notebook cell, or in a browser; see `Picture.show`."""
         return show(self, whole_page("headrace", self.html()))
 
     def save(self, path: AnyPath) -> Path:
-        """Write it to a file, whose name says how: `.html`, `.txt`, or `.png` with matplotlib.
-
-        Raises:
-            SpecError: It cannot be written, or not like this.
-            MissingExtraError: A `.png` needs matplotlib, which is not installed.
-        """
+        """Write to a file; the suffix selects the format; see `Picture.save`."""
         file = Path(path)
         try:
             if file.suffix == ".html":
@@ -98,7 +81,7 @@ class Gantt:
                 draw_gantt(cut(stretch.trace, stretch.begin_s, stretch.end_s), file)
             else:
                 raise SpecError(
-                    f"{file.name} does not say what to draw", "call it gantt.html, .txt or .png"
+                    f"{file.name} has an unknown suffix", "use gantt.html, gantt.txt or gantt.png"
                 )
         except OSError as error:
             reason = error.strerror or error
@@ -113,38 +96,20 @@ class Gantt:
 
 
 def gantt(trace: Trace, first: int | None = None, last: int | None = None) -> Gantt:
-    """Some iterations of a trace as a Gantt chart.
-
-    Args:
-        trace: Of a rehearsal or a run.
-        first: Iteration to begin with; if neither is given, all of a short trace, else some that
-            are like most.
-        last: Iteration to end with.
-
-    Raises:
-        SpecError: There are no such iterations.
-    """
+    """Create a Gantt chart of some iterations; see `Trace.gantt`."""
     return Gantt(stretch_of(trace, first, last))
 
 
 def is_notebook() -> bool:
-    """Whether cells are run here, whose output can be HTML."""
-    # Only a notebook has loaded IPython before us; its shell in a terminal has no kernel.
+    """Whether the code runs in a notebook."""
+    # A notebook imports IPython first; IPython in a terminal has no kernel.
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return getattr(shell, "kernel", None) is not None
 
 
 def show(value: object, page: str) -> Path | None:
-    """Show something.
-
-    Args:
-        value: What a notebook shows, with `_repr_html_`.
-        page: The same as a whole page, for a browser.
-
-    Returns:
-        The file that the browser was given, for where there is none; none in a notebook.
-    """
+    """Show a value in a notebook, otherwise open `page` in a browser and return its file."""
     if is_notebook():
         from IPython.display import display  # type: ignore[import-not-found,unused-ignore]
 

@@ -1,4 +1,4 @@
-"""What was found by rehearsing a job."""
+"""Results of simulations."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from headrace.core.tasks import ROLES, TaskGraph
 from headrace.core.trace import Trace
 from headrace.core.units import format_seconds
 from headrace.core.views import Picture
-from headrace.observability.cells import comparison_cell, rehearsal_cell
+from headrace.observability.cells import comparison_cell, simulation_cell
 from headrace.observability.nics import NicSummary, nic_summary
 from headrace.simulator import Instance, Outcome, trace_of
 from headrace.simulator import simulate as simulate_instance
 
 _SMALL = 10_000_000
-"""Completions x task pairs that the general kernel, quick to compile, settles in half a second."""
+"""Completions x task pairs up to which the general kernel, fast to compile, takes under 0.5 s."""
 
 
-def rehearse(instance: Instance, policy: str, planned: bool, record: bool = False) -> Outcome:
-    """Run a placed job in virtual time, with the kernel that is quickest for it."""
-    # A plan is held to its prediction to the last bit, so it keeps the kernel that predicted it.
+def run_simulator(instance: Instance, policy: str, planned: bool, record: bool = False) -> Outcome:
+    """Simulate a placed job with the fastest kernel for its size."""
+    # A plan's prediction is bit-exact, so plans use the kernel that made the prediction.
     work = instance.num_iterations * (instance.num_tasks + instance.num_edges) * instance.num_edges
     return simulate_instance(
         instance, policy, record=record, general=work <= _SMALL and not planned
@@ -34,22 +34,22 @@ def rehearse(instance: Instance, policy: str, planned: bool, record: bool = Fals
 
 @dataclass(frozen=True, repr=False)
 class Simulation:
-    """A rehearsed job and what was found; a notebook shows a table, a shell sentences.
+    """Result of a simulation; a table in notebooks, else plain text.
 
     Attributes:
         cluster: The machines.
-        job: The job as asked for; `instance` holds the iterations and window that were rehearsed.
-        profile: Its times and volumes.
-        placement: Where its tasks ran.
-        placement_name: The method or file the placement came from, or `given`.
+        job: The job as given; `instance` has the simulated iterations and window.
+        profile: Times and volumes of the job.
+        placement: Placement of the tasks.
+        placement_name: The method or file of the placement, or `given`.
         policy: Name of the flow policy.
-        instance: What the simulator was given.
-        graph: The job's tasks and edges.
-        outcome: What the simulator found.
-        iteration_time_s: What an iteration adds to a long job: (T(N) - T(H)) / (N - H), where T is
-            the makespan, N the number of iterations and H half of it, rounded down. T(H) comes from
-            a rehearsal of its own; the ends of iterations within one rehearsal would mislead where
-            work queues up and drains at the end.
+        instance: Input of the simulator.
+        graph: Tasks and edges of the job.
+        outcome: Output of the simulator.
+        iteration_time_s: Marginal time per iteration of a long job: (T(N) - T(H)) / (N - H), where
+            T is the makespan, N the number of iterations and H = N // 2. T(H) is simulated
+            separately: iteration ends within one simulation are biased when queues build up and
+            drain at the end.
     """
 
     cluster: Cluster
@@ -61,28 +61,28 @@ class Simulation:
     instance: Instance
     graph: TaskGraph
     planned: bool
-    """Whether this rehearses a plan."""
+    """Whether a plan is simulated."""
     outcome: Outcome
     iteration_time_s: float
 
     @property
     def makespan_s(self) -> float:
-        """When the last task of the last iteration ends."""
+        """End of the last task of the last iteration."""
         return self.outcome.makespan_s
 
     @property
     def mean_iteration_time_s(self) -> float:
-        """Makespan per iteration, the filling of the pipeline included."""
+        """Makespan per iteration, including pipeline fill."""
         return self.makespan_s / self.instance.num_iterations
 
     @property
     def window(self) -> int | str:
-        """The run-ahead window K that was rehearsed, or `unlimited`."""
+        """The simulated run-ahead window K, or `unlimited`."""
         return self.instance.window or "unlimited"
 
     @cached_property
     def nics(self) -> NicSummary:
-        """How busy every network card was."""
+        """Utilisation of every NIC."""
         return nic_summary(
             tuple(machine.name for machine in self.cluster.hosts),
             self.outcome.in_bytes,
@@ -94,23 +94,23 @@ class Simulation:
 
     @property
     def bottleneck(self) -> str:
-        """The busiest network card, e.g. `m2 in`; empty if nothing crosses the network."""
+        """The busiest NIC, e.g. `m2 in`; empty without network traffic."""
         return self.nics.busiest
 
     def trace(self) -> Trace:
-        """Every task execution and flow; rehearses once more if the times were not recorded."""
+        """Trace of all task executions and flows; simulates again if times were not recorded."""
         outcome = self.outcome
         if outcome.record is None:
-            outcome = rehearse(self.instance, self.policy, self.planned, record=True)
+            outcome = run_simulator(self.instance, self.policy, self.planned, record=True)
         return trace_of(self.instance, self.graph, outcome, self.cluster)
 
     def gantt(self, first: int | None = None, last: int | None = None) -> Picture:
-        """Some iterations as a Gantt chart: HTML in a notebook, text in a shell.
+        """Draw iterations as a Gantt chart: HTML in a notebook, text in a terminal.
 
         Args:
-            first: Iteration to begin with; if neither is given, all of a short rehearsal, else some
-                that are like most.
-            last: Iteration to end with.
+            first: First iteration; without `first` and `last`, all of a short simulation,
+                otherwise some typical ones.
+            last: Last iteration.
 
         Raises:
             SpecError: There are no such iterations.
@@ -118,7 +118,7 @@ class Simulation:
         return self.trace().gantt(first, last)
 
     def num_tasks(self) -> list[dict[str, int]]:
-        """Tasks by role for every machine; ring steps belong to their trainer and do not count."""
+        """Tasks per role for every machine; ring steps are part of their trainer."""
         counts: list[dict[str, int]] = [{} for _ in range(self.cluster.num_machines)]
         for task in range(self.graph.first_ring):
             role = ROLES[self.graph.role[task]].value
@@ -127,7 +127,7 @@ class Simulation:
         return counts
 
     def summary(self) -> dict[str, Any]:
-        """All figures as plain values with stable names: what `headrace simulate --json` prints."""
+        """Plain values with stable names: the output of `headrace simulate --json`."""
         nics, outcome = self.nics, self.outcome
         file = PlacementFile.of(self.placement, self.cluster)
         return {
@@ -173,31 +173,31 @@ class Simulation:
         )
 
     def _repr_html_(self) -> str:
-        return rehearsal_cell(self.summary(), self.nics.sentence())
+        return simulation_cell(self.summary(), self.nics.sentence())
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """The same placed job under several flow policies, with the same draws.
+    """Simulations of one placed job under several flow policies, with the same random draws.
 
     Attributes:
-        simulations: One per policy, in the order asked for.
+        simulations: One per policy, in the given order.
     """
 
     simulations: tuple[Simulation, ...]
 
     @property
     def best(self) -> Simulation:
-        """The one with the smallest makespan; of equal ones the first."""
+        """The simulation with the smallest makespan; the first of equal ones."""
         return min(self.simulations, key=lambda each: each.makespan_s)
 
     def relative_makespan(self, simulation: Simulation) -> float:
-        """Makespan as a multiple of the best one."""
+        """Makespan relative to the best one."""
         best_s = self.best.makespan_s
         return simulation.makespan_s / best_s if best_s > 0 else 1.0
 
     def summary(self) -> dict[str, Any]:
-        """All figures as plain values: what `headrace simulate --compare --json` prints."""
+        """Plain values: the output of `headrace simulate --compare --json`."""
         summaries = [each.summary() for each in self.simulations]
         same = ("placement", "iterations", "window", "seed", "tasks", "profile")
         differing = (

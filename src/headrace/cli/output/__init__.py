@@ -1,1 +1,1 @@
-"""Tables and progress on a terminal."""
+"""Tables and progress bars."""

@@ -1,24 +1,24 @@
-"""What `headrace partition` and `headrace graph info` show people."""
+"""Output of `headrace partition` and `headrace graph info`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli import console as voice
+from headrace.cli import console as terminal
 from headrace.core.units import format_bytes
 
 if TYPE_CHECKING:
     from headrace.graph.format.partitioned_graph import PartitionedGraph
 
 MAX_PARTS = 32
-"""Rows of the part table; beyond that it shows the largest only."""
+"""Maximum rows of the partition table; the largest are shown."""
 
 MAX_TYPES = 12
 """Node and edge types listed by name."""
 
 
 def summary_of(graph: PartitionedGraph) -> dict[str, Any]:
-    """Everything that is shown, as one JSON object."""
+    """All values as one JSON object."""
     manifest = graph.manifest
     per_part = []
     for part in range(graph.num_parts):
@@ -66,22 +66,22 @@ def summary_of(graph: PartitionedGraph) -> dict[str, Any]:
 
 
 def _splits(summary: dict[str, Any]) -> str:
-    """How many nodes each split has, and where that comes from."""
+    """Number of nodes of each split, and the source of the splits."""
     several = len(summary["num_nodes"]) > 1
     words = [
         f"{name + ' ' if several else ''}{split} {num:,}"
         for name, splits in summary["splits"].items()
         for split, num in splits.items()
     ]
-    said = ", ".join(words) or "none: loaders need the ids of their input nodes"
-    return said + (f"; {summary['note']}" if summary["note"] else "")
+    text = ", ".join(words) or "none: pass ids of input nodes to loaders"
+    return text + (f"; {summary['note']}" if summary["note"] else "")
 
 
 def show_graph(summary: dict[str, Any]) -> None:
-    """Print the headline, a row per part and the quality of the cut."""
+    """Print the headline, a row per partition and the partition quality."""
     from rich.table import Table
 
-    console = voice.console()
+    console = terminal.console()
     figures = {
         "graph": f"{summary['name']} in {summary['folder']}",
         "nodes": _counts(summary["num_nodes"]),
@@ -110,7 +110,7 @@ def show_graph(summary: dict[str, Any]) -> None:
     console.print(table)
     if len(summary["parts"]) > MAX_PARTS:
         num_hidden = len(summary["parts"]) - MAX_PARTS
-        console.print(f"... and {num_hidden} smaller parts (--json lists all)", markup=False)
+        console.print(f"... and {num_hidden} smaller partitions (--json lists all)", markup=False)
     if summary["quality"]:
         console.print()
         for name, figure in quality_lines(summary["quality"]).items():
@@ -118,14 +118,14 @@ def show_graph(summary: dict[str, Any]) -> None:
 
 
 def quality_lines(quality: dict[str, Any]) -> dict[str, str]:
-    """The quality of a cut in words."""
+    """The partition quality in words."""
     balance = ", ".join(f"{name} {value:.3f}" for name, value in quality["balance"].items())
     return {
-        "edge cut": f"{quality['edge_cut']:.1%} of the edges join two parts",
-        "communication": f"{quality['volume']:,} remote nodes in all; the largest part's is "
+        "edge cut": f"{quality['edge_cut']:.1%} of the edges cross partitions",
+        "communication": f"{quality['volume']:,} remote nodes in total; maximum per partition is "
         f"{quality['imbalance']:.3f} of the mean",
-        "balance": f"{balance} (largest part over its share)",
-        "remote in a batch": f"{quality['remote_fraction']:.1%} of the nodes drawn with "
+        "balance": f"{balance} (largest partition relative to its share)",
+        "remote in a batch": f"{quality['remote_fraction']:.1%} of the nodes sampled with "
         "fan-out 15, 10",
     }
 

@@ -1,11 +1,11 @@
-"""What `headrace plan` and `headrace explain` show people."""
+"""Output of `headrace plan` and `headrace explain`."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from headrace.cli import console as voice
+from headrace.cli import console as terminal
 from headrace.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from headrace.core.plan import Plan
 
 MAX_ROWS = 32
-"""Rows of a table of machines or moves."""
+"""Maximum rows of a table of machines or moves."""
 
 _LIMITS = {
-    "nic": "network card",
+    "nic": "NIC",
     "cycle": "parameter cycle",
     "task": "longest task",
     "latency": "latency / window",
@@ -27,8 +27,8 @@ _LIMITS = {
 
 
 def show_plan(plan: Plan) -> None:
-    """Print the decision, its prediction and certificate, and a row per machine."""
-    console = voice.console()
+    """Print the plan, its prediction and lower bound, and a row per machine."""
+    console = terminal.console()
     _figures(console, _decision(plan) | _prediction(plan) | _certificate(plan))
     console.print()
     console.print(_terms_table(plan))
@@ -36,12 +36,12 @@ def show_plan(plan: Plan) -> None:
     table, num_hidden = _machines_table(plan)
     console.print(table)
     if num_hidden:
-        console.print(f"... and {num_hidden} machines more (the plan file lists all)", markup=False)
+        console.print(f"... and {num_hidden} more machines (the plan file lists all)", markup=False)
 
 
 def show_explanation(explanation: Explanation) -> None:
     """Print the bottleneck and the remedies, best first."""
-    console, plan = voice.console(), explanation.plan
+    console, plan = terminal.console(), explanation.plan
     _figures(console, _decision(plan) | _prediction(plan) | _certificate(plan))
     console.print()
     console.print(_terms_table(plan))
@@ -50,18 +50,18 @@ def show_explanation(explanation: Explanation) -> None:
     if not explanation.remedies:
         return
     console.print()
-    basis = "rehearsed time" if explanation.is_rehearsed else "objective"
+    basis = "simulated time" if explanation.is_rehearsed else "objective"
     _print(console, f"What would help, by planning again ({basis} per iteration):")
     for remedy in explanation.remedies:
         _print(console, f"  {remedy.sentence()} ({format_seconds(remedy.time_s)})")
 
 
 def show_diff(diff: PlanDiff, before: str, after: str) -> None:
-    """Print what differs between two plans."""
+    """Print the differences of two plans."""
     from rich.table import Table
     from rich.text import Text
 
-    console = voice.console()
+    console = terminal.console()
     table = Table(box=None, pad_edge=False)
     for heading in ("", before, after):
         table.add_column(Text(heading))
@@ -75,14 +75,14 @@ def show_diff(diff: PlanDiff, before: str, after: str) -> None:
     console.print(table)
     console.print()
     if diff.changed_inputs:
-        _print(console, f"They were made for another {' and '.join(diff.changed_inputs)}.")
+        _print(console, f"They differ in their {' and '.join(diff.changed_inputs)}.")
     if diff.saving is not None:
         verb = "saves" if diff.saving >= 0 else "costs"
         _print(console, f"The second {verb} {abs(diff.saving):.1%} of the time per iteration.")
     if not diff.moves:
-        _print(console, "Every task runs where it did.")
+        _print(console, "No task moves.")
         return
-    _print(console, f"{len(diff.moves)} tasks moved:")
+    _print(console, f"{len(diff.moves)} tasks move:")
     for move in diff.moves[:MAX_ROWS]:
         _print(console, f"  {move.task}: {move.before or 'nowhere'} -> {move.after or 'nowhere'}")
     if len(diff.moves) > MAX_ROWS:
@@ -114,7 +114,7 @@ def _prediction(plan: Plan) -> dict[str, str]:
     predicted, job = plan.predicted, plan.job
     if predicted is None:
         return {
-            "makespan": "not rehearsed, the job is too large; "
+            "makespan": "not simulated, the job is too large; "
             f"{format_seconds(plan.terms.time_s)} per iteration by the objective"
         }
     figures = {

@@ -1,4 +1,4 @@
-"""What is said of a run's tasks: a row per task, or per role where there is no room for all."""
+"""Rows of a run's tasks: one per task, or per role or machine if space is limited."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _DOING = {"store": "serving", "sampler": "sampling", "trainer": "training", "ps": "serving"}
 _STATES = {"waiting": "not yet"}
 _MOSTLY = 0.5
-"""A task that is busy for more of its time counts as working, although it waits at times."""
+"""A task with a larger busy share counts as working, even if it waits at times."""
 
 _CALM = ("ended", "not yet", "ready")
 
@@ -24,13 +24,13 @@ class Row:
     """A task, or several of one role on one machine.
 
     Attributes:
-        machine: Where.
-        name: Of the task, or how many of which role.
-        doing: What it does: `training`, `waiting`, `lost`, ...
-        iteration: Which iteration it works on; of several the one that is behind.
-        busy_share: Share of the time in which it computes; of several the mean.
-        rss_bytes: Memory; of several the sum.
-        waits_for: For whom or what.
+        machine: Name of the machine.
+        name: Name of the task, or number and role.
+        doing: Activity: `training`, `waiting`, `lost`, ...
+        iteration: Current iteration; the minimum of several tasks.
+        busy_share: Share of the time spent computing; the mean of several tasks.
+        rss_bytes: Memory; the sum of several tasks.
+        waits_for: What blocks it.
     """
 
     machine: str
@@ -43,7 +43,7 @@ class Row:
 
 
 def doing(task: TaskStatus) -> str:
-    """What a task does, in a word."""
+    """Activity of a task, in a word."""
     if task.state != "running":
         return _STATES.get(task.state, str(task.state))
     is_idle = bool(task.waits_for) and (task.busy_share is None or task.busy_share <= _MOSTLY)
@@ -51,7 +51,7 @@ def doing(task: TaskStatus) -> str:
 
 
 def tone(word: str) -> str:
-    """How much notice a word wants: `bad`, `wait`, `calm` or `good`."""
+    """Severity of an activity: `bad`, `wait`, `calm` or `good`."""
     if "lost" in word:
         return "bad"
     if word in _CALM:
@@ -61,7 +61,7 @@ def tone(word: str) -> str:
 
 
 def task_rows(status: Status) -> list[Row]:
-    """A row per task, machine by machine."""
+    """A row per task, ordered by machine."""
     return [
         Row(
             task.machine,
@@ -79,22 +79,17 @@ def task_rows(status: Status) -> list[Row]:
 def role_rows(status: Status) -> list[Row]:
     """A row per machine and role."""
     groups = groupby(_by_machine(status), key=lambda task: (task.machine, task.role))
-    return [_together(list(tasks)) for _, tasks in groups]
+    return [_merged(list(tasks)) for _, tasks in groups]
 
 
 def machine_rows(status: Status) -> list[Row]:
     """A row per machine."""
     groups = groupby(_by_machine(status), key=lambda task: task.machine)
-    return [_together(list(tasks)) for _, tasks in groups]
+    return [_merged(list(tasks)) for _, tasks in groups]
 
 
 def fitting_rows(status: Status, num_lines: int | None) -> tuple[list[Row], int]:
-    """Rows that have room in some lines, and how many machines are left out.
-
-    Args:
-        status: Of the run.
-        num_lines: How many there are; any number if not given.
-    """
+    """Rows that fit `num_lines` lines (None for no limit), and the number of omitted machines."""
     for rows in (task_rows(status), role_rows(status), machine_rows(status)):
         if num_lines is None or len(rows) <= num_lines:
             return rows, 0
@@ -114,7 +109,7 @@ def _by_machine(status: Status) -> list[TaskStatus]:
     )
 
 
-def _together(tasks: Sequence[TaskStatus]) -> Row:
+def _merged(tasks: Sequence[TaskStatus]) -> Row:
     roles = {str(task.role) for task in tasks}
     name = f"{len(tasks)} {roles.pop() if len(roles) == 1 else 'task'}s"
     iterations = [task.iteration for task in tasks if task.iteration is not None]
@@ -122,7 +117,7 @@ def _together(tasks: Sequence[TaskStatus]) -> Row:
     return Row(
         tasks[0].machine,
         tasks[0].name if len(tasks) == 1 else name,
-        _doing_together([doing(task) for task in tasks]),
+        _activity_of_all([doing(task) for task in tasks]),
         _number(min(iterations, default=None)),
         _mean(task.busy_share for task in tasks),
         _sum(task.rss_bytes for task in tasks),
@@ -130,8 +125,8 @@ def _together(tasks: Sequence[TaskStatus]) -> Row:
     )
 
 
-def _doing_together(words: Sequence[str]) -> str:
-    """What several tasks do; if not all do the same, what most needs notice."""
+def _activity_of_all(words: Sequence[str]) -> str:
+    """Activity of several tasks; if they differ, the most severe one."""
     counts = Counter(words)
     if len(counts) == 1:
         return words[0]
@@ -140,7 +135,7 @@ def _doing_together(words: Sequence[str]) -> str:
         if noticed:
             count, word = max(noticed)
             return f"{count} of {len(words)} {word}"
-    return "at work"
+    return "working"
 
 
 def _number(number: int | None) -> str:

@@ -1,4 +1,4 @@
-"""What `headrace top` and `headrace status` show people."""
+"""Output of `headrace top` and `headrace status`."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ _STATE_STYLES = {
     "driver died": "bold red",
 }
 _FULL_SHARE = 0.9
-"""From here on a network card is close to what it can do: it is drawn in the colour of waiting."""
+"""NICs with a larger utilisation are highlighted."""
 
 
 def state_of(view: RunView) -> str:
-    """How far a run is, in words."""
+    """State of a run, in words."""
     return "driver died" if view.driver == "died" else str(view.status.state)
 
 
 def picture(
     view: RunView, size: tuple[int, int] | None = None, bars: bool = True
 ) -> RenderableType:
-    """All of a run: its figures, its tasks by machine, its network.
+    """A run: its metrics, its tasks by machine, its network.
 
     Args:
         view: The run.
-        size: Columns and lines that there are; as many as it takes if not given.
-        bars: Whether to draw shares, besides writing them.
+        size: Available columns and lines; None for no limit.
+        bars: Whether to draw bars besides numbers.
     """
     from rich.console import Group
     from rich.text import Text
@@ -54,7 +54,7 @@ def picture(
     if size is not None:
         num_columns, num_lines = size
         num_head = sum(-(-max(1, line.cell_len) // num_columns) for line in head)
-        # Two headings, two empty lines, and a line for what is left out.
+        # Two headings, two empty lines, and a line for omitted machines.
         free = num_lines - num_head - 5
         has_network = has_network and len(machines) <= free // 2
         room = max(1, free - len(machines) if has_network else free)
@@ -64,14 +64,14 @@ def picture(
         is_narrow = size is not None and size[0] < _NARROW
         parts.append(_tasks(rows, bars, _SHORT_BAR if is_narrow else _BAR))
     if num_hidden:
-        parts.append(Text(f"and {num_hidden} machines more: headrace top --once", "bright_black"))
+        parts.append(Text(f"and {num_hidden} more machines: headrace top --once", "bright_black"))
     if has_network:
         parts += [Text(), _network(view, bars)]
     return Group(*parts)
 
 
 def headline(view: RunView) -> list[Text]:
-    """A few lines: who, how far, how fast, what is wrong."""
+    """A few lines: ID, state, speed, problems."""
     from rich.text import Text
 
     status, state = view.status, state_of(view)
@@ -84,14 +84,14 @@ def headline(view: RunView) -> list[Text]:
             f" {'after' if view.is_over else 'for'} {_clock(view.elapsed_s)}",
         )
     ]
-    said = [] if "epoch" in status.figures else [f"epoch {status.epoch:,}"]
-    said.append(f"iteration {status.iterations:,}")
+    words = [] if "epoch" in status.figures else [f"epoch {status.epoch:,}"]
+    words.append(f"iteration {status.iterations:,}")
     if status.samples_per_s is not None:
-        said.append(f"{status.samples_per_s:,.0f} samples/s")
+        words.append(f"{status.samples_per_s:,.0f} samples/s")
     if status.idle_share is not None:
         waits = f" for {status.waits_for}" if status.waits_for not in ("", "nothing") else ""
-        said.append(f"trainers wait {status.idle_share:.0%}{waits}")
-    lines.append(Text("  ·  ".join(said)))
+        words.append(f"trainers wait {status.idle_share:.0%}{waits}")
+    lines.append(Text("  ·  ".join(words)))
     if status.figures:
         from headrace.api.run_status import line_of
 
@@ -107,7 +107,7 @@ def headline(view: RunView) -> list[Text]:
 
 
 def counts_of(view: RunView) -> str:
-    """How many tasks do what: `4 serving, 3 training`."""
+    """Number of tasks per activity: `4 serving, 3 training`."""
     counts = Counter(doing(task) for task in view.status.tasks)
     return ", ".join(f"{count} {word}" for word, count in counts.most_common())
 

@@ -1,10 +1,10 @@
-"""What `headrace simulate` shows people."""
+"""Output of `headrace simulate`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.cli import console as voice
+from headrace.cli import console as terminal
 from headrace.core.units import format_seconds
 
 if TYPE_CHECKING:
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from headrace.api.simulate import Comparison, Simulation
 
 MAX_MACHINES = 32
-"""Rows of the machine table; beyond that it shows the busiest only."""
+"""Maximum rows of the machine table; the busiest are shown."""
 
 _HEADINGS = {"store": "stores", "sampler": "samplers", "trainer": "trainers", "ps": "servers"}
 
 
 def show_simulation(simulation: Simulation) -> None:
     """Print the headline, a row per machine and the bottleneck."""
-    console = voice.console()
+    console = terminal.console()
     figures = {
         "makespan": f"{format_seconds(simulation.makespan_s)} for "
         f"{simulation.instance.num_iterations} iterations",
@@ -45,7 +45,7 @@ def show_comparison(comparison: Comparison) -> None:
     """Print one row per policy."""
     from rich.table import Table
 
-    console = voice.console()
+    console = terminal.console()
     first = comparison.simulations[0]
     console.print(
         f"{first.instance.num_iterations} iterations, window {first.window}, placement "

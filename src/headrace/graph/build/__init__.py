@@ -1,1 +1,1 @@
-"""From tables to a partitioned graph."""
+"""Conversion of a graph source to a partitioned graph."""

@@ -1,8 +1,8 @@
-"""From tables of edges to neighbour lists in mapped files, for graphs larger than memory.
+"""External construction of CSC arrays, for graphs larger than memory.
 
-Lists are filled a window of destinations at a time: in memory, where random writes are cheap (a
-mapped file beyond the kernel's limit of dirty pages is written over and over), and then written in
-order. Memory is a window, one number or two per destination, and a chunk of the table.
+Lists are filled in memory one window of destinations at a time and then written in order, because
+random writes to a mapped file beyond the kernel's dirty-page limit are written back repeatedly.
+Memory is one window, one or two numbers per destination, and a chunk of the table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.graph.kernels import csc as kernels
 from headrace.graph.schema import EdgeTable, GraphSource
 
 WINDOW_BYTES = 4 << 30
-"""Memory for the lists being filled; every window reads the whole table once more."""
+"""Memory of one window; every window reads the whole table again."""
 
 _CSC = "csc.json"
 _ADJACENCY = "adjacency.json"
@@ -34,19 +34,15 @@ def build_csc(
 ) -> Csc:
     """Sort the edges of one type by destination, then source, then row.
 
+    The table is read once for counting and once per window. Raises SpecError if an edge has an end
+    that does not exist.
+
     Args:
-        table: The edges; read once for counting and once for every window.
-        num_src: Nodes of the source type.
-        num_dst: Nodes of the destination type.
-        folder: Where the arrays go; made if missing, overwritten if there.
-        window_bytes: Memory for the lists being filled.
-
-    Returns:
-        The lists, mapped from `folder`.
-
-    Raises:
-        SpecError: An edge begins or ends at a node that does not exist, or the table has more or
-            fewer edges than it says.
+        table: The edges.
+        num_src: Number of nodes of the source type.
+        num_dst: Number of nodes of the destination type.
+        folder: Output folder; created or overwritten.
+        window_bytes: Memory of one window.
     """
     _begin(folder, _CSC)
     indptr = _prefix_sums(_in_degrees(table, num_src, num_dst))
@@ -71,8 +67,8 @@ def build_csc(
             lists = indptr[start : stop + 1]
             if not np.array_equal(cursor[start:stop], lists[1:]):
                 raise SpecError(
-                    f"{_name(table)} had other edges when it was read again",
-                    "the files may have changed while they were read; try again",
+                    f"the edges of {_name(table)} changed between two reads",
+                    "do not modify the files while they are read; try again",
                 )
             if table.keep_ids:
                 kernels.sort_lists_with_ids(lists, base, indices, ids)
@@ -91,11 +87,7 @@ def build_csc(
 
 
 def open_csc(folder: Path) -> Csc:
-    """Map what `build_csc` wrote.
-
-    Raises:
-        SpecError: It is not there, or was not finished.
-    """
+    """Map the output of `build_csc`; raises SpecError if it is missing or incomplete."""
     indptr, indices, ids = _open(folder, _CSC, ("indptr", "indices", "ids"))
     assert indptr is not None
     assert indices is not None
@@ -108,18 +100,15 @@ def build_adjacency(
     folder: Path,
     window_bytes: int = WINDOW_BYTES,
 ) -> Adjacency:
-    """Make one undirected graph of all types, without loops, parallel edges merged into weights.
+    """Combine all types into one undirected graph; drop loops, merge parallel edges into weights.
 
-    A graph of one type that is so already is not copied.
+    A homogeneous graph that already has this form is not copied.
 
     Args:
         source: The graph, for its types.
-        cscs: Its edges, one for each of `source.edges`.
-        folder: Where the arrays go, unless they are those of the only CSC.
-        window_bytes: Memory for the lists being filled.
-
-    Returns:
-        The graph, mapped.
+        cscs: One CSC for each of `source.edges`.
+        folder: Output folder; unused if the graph is not copied.
+        window_bytes: Memory of one window.
     """
     if len(source.nodes) == 1 and len(cscs) == 1:
         only = cscs[0]
@@ -177,7 +166,7 @@ def build_adjacency(
             least, most = min(least, window_least), max(most, window_most)
     indptr = _prefix_sums(degrees)
     indptr.tofile(folder / "indptr.bin")
-    # Weights that are all alike say nothing.
+    # Equal weights carry no information.
     _end(
         folder,
         _ADJACENCY,
@@ -189,11 +178,7 @@ def build_adjacency(
 
 
 def open_adjacency(folder: Path) -> Adjacency:
-    """Map what `build_adjacency` wrote.
-
-    Raises:
-        SpecError: It is not there (a graph that was not copied has none), or was not finished.
-    """
+    """Map the output of `build_adjacency`; raises SpecError if it is missing or incomplete."""
     indptr, indices, weights = _open(folder, _ADJACENCY, ("indptr", "indices", "weights"))
     assert indptr is not None
     assert indices is not None
@@ -201,12 +186,12 @@ def open_adjacency(folder: Path) -> Adjacency:
 
 
 def id_dtype(num_nodes: int) -> np.dtype:
-    """The smaller type that holds all ids below `num_nodes`."""
+    """The smaller integer dtype that holds all ids below `num_nodes`."""
     return np.dtype(np.int32 if num_nodes < 2**31 else np.int64)
 
 
 def _in_degrees(table: EdgeTable, num_src: int, num_dst: int) -> np.ndarray:
-    """Edges by destination; both ends of every edge are checked on the way."""
+    """Number of edges by destination; checks both ends of every edge."""
     name = _name(table)
     degrees = np.zeros(num_dst, np.int64)
     num_rows = 0
@@ -220,13 +205,13 @@ def _in_degrees(table: EdgeTable, num_src: int, num_dst: int) -> np.ndarray:
             raise SpecError(
                 f"dangling edge: row {num_rows + bad} of {name} has {end} {node}, but there are "
                 f"{num} nodes of type {node_type}",
-                f"ids of {node_type} are row numbers below {num}; drop the edge or add the node",
+                f"ids of {node_type} are row numbers below {num}; remove the edge or add the node",
             )
         num_rows += len(dst)
     if num_rows != table.num_edges:
         raise SpecError(
-            f"{name} was said to have {table.num_edges} edges, but {num_rows} were read",
-            "the files may have changed while they were read; try again",
+            f"{name} declares {table.num_edges} edges, but {num_rows} were read",
+            "do not modify the files while they are read; try again",
         )
     return degrees
 
@@ -242,7 +227,7 @@ def _prefix_sums(degrees: np.ndarray) -> np.ndarray:
 
 
 def _windows(indptr: np.ndarray, size: int) -> Iterator[tuple[int, int]]:
-    """Cut nodes into ranges whose lists have at most `size` entries, or one node if it has more."""
+    """Split nodes into ranges whose lists have at most `size` entries, or into single nodes."""
     start, num_nodes = 0, len(indptr) - 1
     while start < num_nodes and indptr[start] < indptr[-1]:
         stop = int(np.searchsorted(indptr, indptr[start] + size, side="right")) - 1
@@ -261,7 +246,7 @@ def _begin(folder: Path, name: str) -> None:
 
 
 def _end(folder: Path, name: str, **arrays: dict[str, str | int] | None) -> None:
-    """Write the table of arrays last and at once: where it is, the arrays are complete."""
+    """Write the index of arrays last and atomically: if it exists, the arrays are complete."""
     for key, array in arrays.items():
         if array is None:
             (folder / f"{key}.bin").unlink(missing_ok=True)
@@ -284,5 +269,5 @@ def _map(path: Path, array: dict[str, str | int] | None) -> np.ndarray | None:
     dtype, length = np.dtype(str(array["dtype"])), int(array["length"])
     if length == 0:  # an empty file cannot be mapped
         return np.empty(0, dtype)
-    # A plain array over the map, since every slice of a memmap would be a memmap, which is slow.
+    # As a plain array, because slicing a memmap creates memmaps, which is slow.
     return np.asarray(np.memmap(path, dtype, "r", shape=(length,)))

@@ -1,4 +1,4 @@
-"""How good a cut is."""
+"""Quality metrics of a partitioning."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _NUM_SEEDS, _NUM_WALKS = 20_000, 16
 
 @dataclass(frozen=True)
 class Quality:
-    """Figures of a cut; smaller is better throughout.
+    """Quality metrics of a partitioning; smaller is better.
 
     Attributes:
-        edge_cut: Share of the edges, by weight, that join two parts.
-        volume: Remote neighbours of all parts: the nodes that a layer over the whole graph fetches.
-        remote: Distinct remote neighbours of every part.
-        imbalance: The largest of them over their mean, each relative to its part's share.
-        balance: By constraint, the largest load of a part over its share.
-        remote_by_hop: Share of remote nodes among those drawn one hop and two hops from a training
-            seed, estimated by walks.
-        remote_fraction: The same over all nodes drawn with a fan-out of 15 and 10: how much of a
-            sampled batch, seeds and repetitions apart, comes from other parts.
+        edge_cut: Fraction of the edges, by weight, between partitions.
+        volume: Total remote neighbours: nodes fetched by one full-graph layer.
+        remote: Distinct remote neighbours of every partition.
+        imbalance: Largest number of remote neighbours over the mean, relative to the shares.
+        balance: Largest load of a partition over its share, by constraint.
+        remote_by_hop: Fraction of remote nodes among those sampled one and two hops from a training
+            seed, estimated by random walks.
+        remote_fraction: Fraction of remote nodes in a batch sampled with fan-out (15, 10), without
+            seeds and with duplicates.
     """
 
     edge_cut: float
@@ -40,12 +40,7 @@ class Quality:
 
 
 def measure(question: Question, parts: np.ndarray) -> Quality:
-    """Measure a cut in time linear in the arcs.
-
-    Args:
-        question: What was to be cut and balanced.
-        parts: The part of every node.
-    """
+    """Measure a partitioning in time linear in the arcs."""
     adjacency, num_parts = question.adjacency, question.num_parts
     graph = (adjacency.indptr, adjacency.indices)
     parts = parts.astype(np.int32, copy=False)
@@ -79,7 +74,7 @@ def _balance(question: Question, parts: np.ndarray) -> dict[str, float]:
 
 
 def _walk(question: Question, parts: np.ndarray) -> np.ndarray:
-    """Share of remote nodes at each hop from training nodes, or from all if there are none."""
+    """Fraction of remote nodes per hop from training nodes, or from all nodes if there are none."""
     is_seed = np.zeros(question.adjacency.num_nodes, bool)
     for c, constraint in enumerate(question.constraints):
         if constraint.name.split()[0] == "train":

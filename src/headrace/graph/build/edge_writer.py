@@ -1,4 +1,4 @@
-"""Write the edges of one type: each part gets the in-edges of the nodes it owns."""
+"""Writer of one edge type: each partition stores the in-edges of the nodes it owns."""
 
 from __future__ import annotations
 
@@ -20,21 +20,11 @@ from headrace.graph.schema import EdgeTable, Watcher
 
 _CHUNK_NODES = 1 << 20
 _CHUNK_EDGES = 1 << 23
-"""32 MiB of sources: long enough writes, and a small part of any memory."""
+"""32 MiB of sources per chunk."""
 
 
 class EdgeWriter:
-    """Writes one edge type.
-
-    Args:
-        folder: The directory of all parts.
-        e: Position of the edge type.
-        table: The edges; only their columns are read.
-        columns: How their columns are stored.
-        csc: Their topology.
-        src: New ids of the sources.
-        dst: New ids of the destinations.
-    """
+    """Writes one edge type; reads only the columns of its table, and the topology from `csc`."""
 
     def __init__(
         self,
@@ -59,14 +49,7 @@ class EdgeWriter:
         self.offsets = self._indptr[dst.offsets]
 
     def write(self, watcher: Watcher) -> dict[str, FileInfo]:
-        """Write all arrays of the type.
-
-        Args:
-            watcher: Is told of columns read (by the source) and of edges written.
-
-        Raises:
-            SpecError: The topology names nodes that are not there.
-        """
+        """Write all arrays of the edge type; progress counts columns read and edges written."""
         spools = self._spool(watcher)
         watcher.begin(f"writing edges {' '.join(self._table.edge_type)}", self._table.num_edges)
         indices = self._split("indices", self._src.new_ids.dtype.name)
@@ -81,8 +64,8 @@ class EdgeWriter:
             sources = self._csc.indices[low:high]
             if high > low and not 0 <= sources.min() <= sources.max() < len(self._src.new_ids):
                 raise SpecError(
-                    f"edges {self._table.edge_type} come from nodes that are not there "
-                    f"(there are {len(self._src.new_ids)})",
+                    f"edges {self._table.edge_type} have source ids that do not exist "
+                    f"(there are {len(self._src.new_ids)} nodes)",
                     "remove these edges or add the nodes",
                 )
             out = np.empty(high - low, self._src.new_ids.dtype)
@@ -121,14 +104,14 @@ class EdgeWriter:
         return files | write_array(self._folder, edge_path(part, self._e, "halo"), halo)
 
     def _new_indptr(self) -> np.ndarray:
-        """Where the in-edges of each destination begin when all are in the order of new ids."""
+        """First in-edge of each destination, in the order of new ids."""
         indptr = np.zeros(len(self._dst.new_ids) + 1, np.int64)
         for first in range(0, len(self._dst.new_ids), _CHUNK_NODES):
             stop = min(first + _CHUNK_NODES, len(self._dst.new_ids))
             degrees = np.diff(self._csc.indptr[first : stop + 1])
             if degrees.min(initial=0) < 0:
                 raise SpecError(
-                    f"the topology of {self._table.edge_type} is broken, its indptr falls",
+                    f"the topology of {self._table.edge_type} is invalid, its indptr descends",
                     "build it again",
                 )
             indptr[self._dst.new_ids[first:stop] + 1] = degrees
@@ -136,7 +119,7 @@ class EdgeWriter:
         return indptr
 
     def _chunks(self) -> Iterator[tuple[int, int]]:
-        """Ranges of destinations with about as many edges each."""
+        """Ranges of destinations with about equal numbers of edges."""
         indptr, first = self._csc.indptr, 0
         num_nodes = len(indptr) - 1
         while first < num_nodes:
@@ -146,7 +129,7 @@ class EdgeWriter:
             first = stop
 
     def _order(self, first: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Destinations of a chunk by new id; where the list of each begins and how long it is."""
+        """Destinations of a chunk ordered by new id; start and length of each list."""
         new_ids = self._dst.new_ids[first:stop]
         rows = np.argsort(new_ids)
         starts = self._indptr[new_ids[rows]]
@@ -157,7 +140,7 @@ class EdgeWriter:
         return SplitArray(self._folder, paths, self.offsets, dtype, shape)
 
     def _spool(self, watcher: Watcher) -> list[np.ndarray]:
-        """Columns as mapped files, because they are looked up in the order of the topology."""
+        """Write columns to mapped temporary files, because they are read in random order."""
         spools = []
         for i, info in enumerate(self._columns):
             watcher.begin(
@@ -183,18 +166,18 @@ def _check(table: EdgeTable, csc: Csc, num_src: int, num_dst: int) -> None:
     if len(csc.indptr) != num_dst + 1 or len(csc.indices) != csc.indptr[-1]:
         raise SpecError(
             f"the topology of {table.edge_type} has {len(csc.indptr) - 1} destinations and "
-            f"{len(csc.indices)} edges, the graph {num_dst} and {table.num_edges}",
+            f"{len(csc.indices)} edges, the graph has {num_dst} and {table.num_edges}",
             "build it again",
         )
     if len(csc.indices) != table.num_edges:
         raise SpecError(
-            f"the topology of {table.edge_type} has {len(csc.indices)} edges, the table "
+            f"the topology of {table.edge_type} has {len(csc.indices)} edges, the table has "
             f"{table.num_edges}",
             "build it again",
         )
     if csc.edge_ids is None and (table.keep_ids or table.columns):
         raise SpecError(
-            f"the topology of {table.edge_type} has no edge ids, which its ids or columns need",
+            f"the topology of {table.edge_type} lacks edge ids, which its ids or columns need",
             "build it with edge ids",
         )
     if csc.edge_ids is not None and len(csc.edge_ids) != len(csc.indices):

@@ -1,4 +1,4 @@
-"""What a source becomes on disk, decided and checked before anything is written."""
+"""On-disk layout of a source, determined and checked before writing."""
 
 from __future__ import annotations
 
@@ -20,13 +20,7 @@ from headrace.graph.sources.validate import check_links, check_splits, written
 
 @dataclass(frozen=True)
 class DiskLayout:
-    """A source and how its columns are stored.
-
-    Attributes:
-        source: The graph.
-        node_columns: Of every node type.
-        edge_columns: Of every edge type.
-    """
+    """A source and the stored form of the columns of every node type and edge type."""
 
     source: GraphSource
     node_columns: tuple[tuple[ColumnInfo, ...], ...]
@@ -34,11 +28,7 @@ class DiskLayout:
 
     @classmethod
     def of(cls, source: GraphSource, feature_dtype: str | None) -> DiskLayout:
-        """Decide how to store a source.
-
-        Raises:
-            SpecError: Something in it cannot be stored.
-        """
+        """Determine the layout of a source; raises SpecError if it cannot be stored."""
         for nodes in source.nodes:
             check_column_names([column.name for column in nodes.columns])
             check_splits(nodes)
@@ -54,13 +44,13 @@ class DiskLayout:
         )
 
     def describe(self) -> object:
-        """What is the same in two runs that write the same."""
+        """Fingerprint of the layout: equal for runs that write the same files."""
         nodes = [(t.name, t.num_nodes, _crcs(t.splits)) for t in self.source.nodes]
         edges = [(t.edge_type, t.num_edges, t.keep_ids) for t in self.source.edges]
         return self.source.name, nodes, edges, self.node_columns, self.edge_columns
 
     def num_bytes(self) -> int:
-        """Of all files, but for halos; with the spools of edge columns while they are needed."""
+        """Size of all files except halos, plus the temporary files of edge columns."""
         num = 0
         for nodes, columns in zip(self.source.nodes, self.node_columns, strict=True):
             num += nodes.num_nodes * (_row_bytes(columns) + 2 * id_dtype(nodes.num_nodes).itemsize)
@@ -82,13 +72,13 @@ def _check_link_types(source: GraphSource) -> None:
     for links in source.links:
         if links.edge_type not in types:
             raise SpecError(
-                f"{links.split} links are of type {written(links.edge_type)}, which no edges are",
+                f"{links.split} links have the unknown edge type {written(links.edge_type)}",
                 f"use one of {', '.join(written(each) for each in types[:8])}",
             )
         if (links.split, links.edge_type) in seen:
             raise SpecError(
                 f"{links.split} links of {written(links.edge_type)} are given twice",
-                "join both tables",
+                "merge both tables",
             )
         seen.add((links.split, links.edge_type))
 
@@ -106,14 +96,7 @@ _CHUNK_ROWS = 1 << 21
 
 
 def read_chunks(column: Column, num_rows: int) -> Iterator[tuple[int, np.ndarray]]:
-    """All rows of a column, in order.
-
-    Yields:
-        The number of the first row, and some rows.
-
-    Raises:
-        SpecError: The column does not give what it promises.
-    """
+    """Read all rows of a column in order; yields first row numbers and blocks of rows."""
     row_bytes = np.dtype(column.dtype).itemsize * math.prod(column.shape)
     step = max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // max(1, row_bytes)))
     for start in range(0, num_rows, step):
@@ -121,19 +104,19 @@ def read_chunks(column: Column, num_rows: int) -> Iterator[tuple[int, np.ndarray
         rows = np.asarray(column.read(start, stop))
         if rows.shape != (stop - start, *column.shape) or rows.dtype != column.dtype:
             raise SpecError(
-                f"column {column.name!r} gave {rows.dtype} {rows.shape} for rows {start} to "
-                f"{stop}, it should be {column.dtype} {(stop - start, *column.shape)}",
+                f"column {column.name!r} returned {rows.dtype} {rows.shape} for rows {start} to "
+                f"{stop} instead of {column.dtype} {(stop - start, *column.shape)}",
                 "check that its file is complete",
             )
         yield start, rows
 
 
 def shares_of(cluster: Cluster) -> np.ndarray:
-    """Share of the graph for every machine, as large as its scarcer capacity allows.
+    """Fraction of the graph for every machine, limited by its scarcer resource.
 
-    A part fills memory and is read through the network card, so a machine's share is the smaller of
-    its shares of all memory and of all outgoing bandwidth, scaled so that all add up to one. A
-    machine that states no memory counts by its network card alone.
+    A partition occupies memory and is read through the NIC, so the share of a machine is the
+    smaller of its fractions of total memory and total outgoing bandwidth, normalised. If a machine
+    declares no memory, only bandwidth is used.
     """
     memory = cluster.capacities(("memory",))[:, 0]
     nic = cluster.nic_out_bytes_per_s()

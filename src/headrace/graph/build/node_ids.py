@@ -1,4 +1,4 @@
-"""New ids: contiguous for every part, and inside a part for every second-level cluster."""
+"""New node ids: contiguous per partition and, within a partition, per second-level cluster."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class NodeIds:
 
     Attributes:
         new_ids: By original id; `int32` if they fit, else `int64`.
-        bounds: Where each cluster of each part begins, and the end of the last one of the part:
-            `(parts, clusters + 1)`.
+        bounds: First id of each cluster of each partition, and the end of its last cluster:
+            `(partitions, clusters + 1)`.
     """
 
     new_ids: np.ndarray
@@ -27,30 +27,27 @@ class NodeIds:
 
     @property
     def offsets(self) -> np.ndarray:
-        """Where each part begins; one more."""
+        """First id of each partition, followed by the number of nodes."""
         return np.append(self.bounds[:, 0], self.bounds[-1, -1])
 
 
 def number(
     source: GraphSource, parts: np.ndarray, clusters: np.ndarray | None, num_parts: int
 ) -> tuple[NodeIds, ...]:
-    """Number the nodes of every type by part, then cluster, then original id.
+    """Number the nodes of every type by partition, then cluster, then original id.
 
     Args:
-        source: Whose nodes.
-        parts: Of every node, all types in one row.
-        clusters: Of every node inside its part, counted from zero; none for one per part.
-        num_parts: How many parts.
-
-    Raises:
-        SpecError: There are more parts than nodes, or parts or clusters are not those of the nodes.
+        source: The graph.
+        parts: Partition of every node, all types concatenated.
+        clusters: Cluster of every node within its partition; `None` for one per partition.
+        num_parts: Number of partitions.
     """
     if num_parts < 1:
-        raise SpecError(f"{num_parts} parts were asked for", "ask for at least 1")
+        raise SpecError(f"{num_parts} partitions requested", "request at least 1")
     if num_parts > source.num_nodes:
         raise SpecError(
-            f"{num_parts} parts were asked for, the graph has {source.num_nodes} nodes",
-            "ask for fewer parts",
+            f"{num_parts} partitions requested, but the graph has {source.num_nodes} nodes",
+            "request fewer partitions",
         )
     _check_assignment("parts", parts, source.num_nodes, num_parts)
     num_clusters = 1
@@ -76,11 +73,11 @@ def number(
 def _check_assignment(what: str, values: np.ndarray, num_nodes: int, num_groups: int) -> None:
     if values.shape != (num_nodes,) or values.dtype.kind not in "iu":
         raise SpecError(
-            f"{what} are {values.dtype} {values.shape}, the graph has {num_nodes} nodes",
-            "give one whole number per node, all types in one row",
+            f"{what} are {values.dtype} {values.shape}, but the graph has {num_nodes} nodes",
+            "give one integer per node, all types concatenated",
         )
     if values.min(initial=0) < 0 or values.max(initial=0) >= num_groups:
         raise SpecError(
-            f"{what} go from {values.min()} to {values.max()}, there are {num_groups}",
+            f"{what} range from {values.min()} to {values.max()}, but there are {num_groups}",
             f"use 0 to {num_groups - 1}",
         )

@@ -1,7 +1,7 @@
-"""Write parts: every table is read once, in order, and its rows go to where they belong.
+"""Writer of partitioned graphs: every table is read once, in order.
 
-New ids rise with original ids inside each second-level cluster, so a chunk of rows becomes one
-stretch per cluster, and the disk sees a few long writes instead of many short ones.
+New ids ascend with original ids within each second-level cluster, so a chunk of rows becomes one
+contiguous write per cluster.
 """
 
 from __future__ import annotations
@@ -65,28 +65,27 @@ def write_parts(
     quality: object = None,
     watcher: Watcher | None = None,
 ) -> Manifest:
-    """Write all parts and their manifest; go on where an earlier call with the same parts was.
+    """Write all partitions and their manifest; resumes an interrupted call with equal arguments.
 
-    Memory needed is about 16 bytes per node and some chunks, whatever the number of edges.
+    Memory is about 16 bytes per node plus some chunks, independent of the number of edges.
 
     Args:
         source: The graph. Columns are read once, in order.
         cscs: Topology of every edge type.
-        parts: Part of every node, all types in one row.
-        clusters: Second-level cluster of every node inside its part; none for one per part.
-        folder: Where to write; made if need be. Nobody should open it before this returns.
-        num_parts: How many parts.
-        feature_dtype: `float32`, `float16` or `bfloat16` for floating columns called `x`; as they
-            are if not given.
+        parts: Partition of every node, all types concatenated.
+        clusters: Second-level cluster of every node within its partition; `None` for one each.
+        folder: Output directory, created if missing; incomplete until this returns.
+        num_parts: Number of partitions.
+        feature_dtype: `float32`, `float16` or `bfloat16` for floating-point columns named `x`;
+            unchanged if `None`.
         method: Name of the partitioner, for the manifest.
-        seed: Of the partitioner, for the manifest.
-        shares: Of the graph, per part, for the manifest; equal if not given.
-        quality: How good the cut is, for the manifest: a mapping or a dataclass.
-        watcher: Is told of the stages.
+        seed: Seed of the partitioner, for the manifest.
+        shares: Target fraction per partition, for the manifest; equal if `None`.
+        quality: Quality metrics, for the manifest: a mapping or a dataclass.
+        watcher: Receives progress.
 
     Raises:
-        SpecError: The source does not hold what it promises, parts are not those of its nodes, or
-            the disk is full.
+        SpecError: The source or the assignment is invalid, or the disk is full.
     """
     layout = DiskLayout.of(source, feature_dtype)
     numberings = number(source, parts, clusters, num_parts)
@@ -97,7 +96,7 @@ def write_parts(
     progress = ResumeLog(folder / _PROGRESS, repr((layout.describe(), num_parts, crcs)))
     if not progress.has_begun:
         _clear(folder)
-    writing = _Writing(layout, cscs, numberings, folder, progress, watcher or Nobody())
+    writing = _GraphWriter(layout, cscs, numberings, folder, progress, watcher or Nobody())
     with reporting_full_disk(folder, needed_bytes):
         nodes, edges = writing.write_nodes(), writing.write_edges()
         manifest = Manifest(
@@ -119,8 +118,8 @@ def write_parts(
     return manifest
 
 
-class _Writing:
-    """One run."""
+class _GraphWriter:
+    """One call of `write_parts`."""
 
     def __init__(
         self,
@@ -169,7 +168,7 @@ class _Writing:
         return tuple(found)
 
     def _num_classes(self, t: int, columns: Sequence[ColumnInfo]) -> int | None:
-        """One more than the largest label, so that whoever has not all parts knows it too."""
+        """Largest label plus one, for processes that do not have all partitions."""
         labels = next((column for column in columns if column.name == LABELS), None)
         if labels is None or labels.shape or not labels.dtype.startswith(("int", "uint")):
             return None
@@ -229,7 +228,7 @@ class _Writing:
         for part, bounds in enumerate(numbering.bounds):
             path = node_path(part, t, "clusters")
             files |= write_array(self._folder, path, bounds - bounds[0])
-        # Original ids are the column of row numbers.
+        # Original ids are row numbers.
         ids = Column("ids", dtype, (), lambda start, stop: np.arange(start, stop, dtype=dtype))
         return files | self._write_rows(t, ids, dtype.name)
 
@@ -251,7 +250,7 @@ class _Writing:
 
 
 def _local(numbering: NodeIds, ids: np.ndarray) -> list[np.ndarray]:
-    """Some nodes of every part, by ascending local ids."""
+    """Local ids of some nodes, by partition, ascending."""
     offsets = numbering.offsets
     new_ids = np.sort(numbering.new_ids[ids].astype(np.int64))
     cuts = np.searchsorted(new_ids, offsets[1:-1])
@@ -259,14 +258,14 @@ def _local(numbering: NodeIds, ids: np.ndarray) -> list[np.ndarray]:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what a run with other parts left."""
+    """Remove the files of a run with another assignment."""
     for pattern in ("part-*", "ids", "links"):
         for path in folder.glob(pattern):
             shutil.rmtree(path)
 
 
 def _plain(value: Any) -> JsonValue:
-    """A value as JSON has it."""
+    """Convert a value to JSON types."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {each.name: _plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
     if isinstance(value, Mapping):

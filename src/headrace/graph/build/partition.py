@@ -1,7 +1,7 @@
-"""From a source to a directory of parts: read, cut, balance, order, write.
+"""The partitioning pipeline: read, partition, balance, renumber, write.
 
-Every stage leaves its result in a folder beside the one asked for and is not repeated when a killed
-run is started again. The directory itself appears only when all of it is there.
+Every stage stores its result in a work directory next to the output, so that a restarted run
+resumes after the last completed stage. The output directory is renamed into place at the end.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from headrace.graph.schema import SPLITS, GraphSource, Nobody, Watcher, watched
 from headrace.graph.sources.validate import checked
 
 BALANCED = ("nodes", "edges", "train")
-"""What parts get equal shares of unless told otherwise."""
+"""Quantities that are balanced by default."""
 
 _CAN_BALANCE = (*BALANCED, "val", "test")
 
 
 @dataclass(frozen=True)
 class PartitionSpec:
-    """What to make of a graph.
+    """Parameters of a partitioning.
 
     Attributes:
-        shares: Of the graph, per part; adds up to one.
+        shares: Fraction of the graph per partition; sums to one.
         method: Name of a partitioner, or `auto`.
-        balance: Of what every part gets its share: `nodes`, `edges`, `train`, `val`, `test`.
-        tolerance: How far a part may be above its share.
-        num_clusters: Second-level clusters in every part, one per trainer of its machine.
-        feature_dtype: `float32`, `float16` or `bfloat16` for floating features; as they are if not
-            given.
-        seed: Of all choices.
+        balance: Quantities to balance: `nodes`, `edges`, `train`, `val`, `test`.
+        tolerance: Allowed relative excess of a partition over its share.
+        num_clusters: Second-level clusters per partition, one per trainer of its machine.
+        feature_dtype: `float32`, `float16` or `bfloat16` for floating-point features; unchanged if
+            `None`.
+        seed: Random seed.
     """
 
     shares: tuple[float, ...]
@@ -61,30 +61,30 @@ class PartitionSpec:
 
 
 def partition(
-    source: GraphSource, wanted: PartitionSpec, folder: Path, watcher: Watcher | None = None
+    source: GraphSource, spec: PartitionSpec, folder: Path, watcher: Watcher | None = None
 ) -> Manifest:
-    """Cut a graph into parts and write them.
+    """Partition a graph and write the partitions.
 
     Args:
         source: The graph.
-        wanted: What to make of it.
-        folder: Where to put it; must not exist yet.
-        watcher: Is told of the stages.
+        spec: Parameters.
+        folder: Output directory; must not exist.
+        watcher: Receives progress.
 
     Raises:
-        SpecError: The source is broken, or what is wanted cannot be had.
+        SpecError: The source is invalid, or the parameters cannot be satisfied.
         MissingExtraError: The partitioner is not installed.
     """
-    _check(source, wanted, folder)
+    _check(source, spec, folder)
     source = checked(source)
     partial = folder.with_name(folder.name + ".partial")
     work = folder.with_name(folder.name + ".work")
     try:
-        # Neighbour lists beside the source's own size are what takes room before parts are written.
+        # Disk space of the neighbour lists, which are written before the partitions.
         with reporting_full_disk(folder.parent, 8 * source.num_edges + 16 * source.num_nodes):
-            made = _Making(source, wanted, partial, work, watcher or Nobody()).run()
+            made = _PartitionRun(source, spec, partial, work, watcher or Nobody()).run()
     except SpecError:
-        # A broken input stays broken, and a full disk is full of what was written.
+        # An invalid input cannot be resumed; after a full disk the space is freed.
         shutil.rmtree(partial, ignore_errors=True)
         shutil.rmtree(work, ignore_errors=True)
         raise
@@ -94,73 +94,69 @@ def partition(
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse early a folder that could not be made later.
-
-    Raises:
-        SpecError: It is there already, or nothing may be made where it is to be.
-    """
+    """Raise SpecError if the output directory exists or cannot be created."""
     if folder.exists():
         raise SpecError(f"{folder} exists already", "choose another name or remove it")
     above = next(each for each in folder.absolute().parents if each.exists())
     if not above.is_dir():
-        raise SpecError(f"{folder} cannot be made, {above} is a file", "choose another place")
+        raise SpecError(f"{folder} cannot be created, {above} is a file", "choose another path")
     if not os.access(above, os.W_OK | os.X_OK):
         raise SpecError(
-            f"{folder} cannot be made, you may not write to {above}", "choose another place"
+            f"{folder} cannot be created, {above} is not writable", "choose another path"
         )
 
 
-def _check(source: GraphSource, wanted: PartitionSpec, folder: Path) -> None:
-    check_method(wanted.method)
+def _check(source: GraphSource, spec: PartitionSpec, folder: Path) -> None:
+    check_method(spec.method)
     check_folder(folder)
-    num_parts = len(wanted.shares)
+    num_parts = len(spec.shares)
     if num_parts < 1:
-        raise SpecError("no parts were asked for", "ask for at least 1")
+        raise SpecError("no partitions requested", "request at least 1")
     if num_parts > source.num_nodes:
         raise SpecError(
-            f"{num_parts} parts were asked for, the graph has {source.num_nodes} nodes",
-            "ask for fewer parts",
+            f"{num_parts} partitions requested, but the graph has {source.num_nodes} nodes",
+            "request fewer partitions",
         )
-    if wanted.num_clusters < 1:
-        raise SpecError(f"{wanted.num_clusters} clusters were asked for", "ask for at least 1")
-    for name in wanted.balance:
+    if spec.num_clusters < 1:
+        raise SpecError(f"{spec.num_clusters} clusters requested", "request at least 1")
+    for name in spec.balance:
         if name not in _CAN_BALANCE:
             raise SpecError(
                 f"{name!r} cannot be balanced", f"use some of {', '.join(_CAN_BALANCE)}"
             )
 
 
-class _Making:
+class _PartitionRun:
     """One run of the pipeline."""
 
     def __init__(
         self,
         source: GraphSource,
-        wanted: PartitionSpec,
+        spec: PartitionSpec,
         partial: Path,
         work: Path,
         watcher: Watcher,
     ) -> None:
         self.source = source
-        self.wanted = wanted
+        self.spec = spec
         self.partial = partial
         self.work = work
         self.watcher = watcher
         work.mkdir(parents=True, exist_ok=True)
-        self.progress = ResumeLog(work / "progress.json", _fingerprint(source, wanted))
+        self.progress = ResumeLog(work / "progress.json", _fingerprint(source, spec))
 
     def run(self) -> Manifest:
         cscs = self._read()
         adjacency = self._join(cscs)
-        method = self.wanted.method
+        method = self.spec.method
         if method == "auto":
             method = choose_method(adjacency.num_arcs)
         question = Question(
             adjacency,
-            np.array(self.wanted.shares),
-            constraints(self.source, cscs, self.wanted.balance),
-            self.wanted.tolerance,
-            self.wanted.seed,
+            np.array(self.spec.shares),
+            constraints(self.source, cscs, self.spec.balance),
+            self.spec.tolerance,
+            self.spec.seed,
         )
         parts = self._cut(question, method)
         clusters = self._cluster(question, parts, method)
@@ -171,11 +167,11 @@ class _Making:
             parts,
             clusters,
             self.partial,
-            feature_dtype=self.wanted.feature_dtype,
-            num_parts=len(self.wanted.shares),
+            feature_dtype=self.spec.feature_dtype,
+            num_parts=len(self.spec.shares),
             method=method,
-            seed=self.wanted.seed,
-            shares=self.wanted.shares,
+            seed=self.spec.seed,
+            shares=self.spec.shares,
             quality=quality,
             watcher=self.watcher,
         )
@@ -187,7 +183,7 @@ class _Making:
             folder = self.work / f"edges-{e}"
             if not self.progress.is_done(folder.name):
                 src, relation, dst = table.edge_type
-                # Rows are read twice: to count them, and to put them in their places.
+                # Rows are read twice: for counting and for scattering.
                 self.watcher.begin(f"reading {src} {relation} {dst}", 2 * table.num_edges)
                 sizes = [source.nodes[source.type_index(name)].num_nodes for name in (src, dst)]
                 build_csc(table, sizes[0], sizes[1], folder)
@@ -201,7 +197,7 @@ class _Making:
             return open_adjacency(folder)
         self.watcher.begin("joining all types")
         adjacency = build_adjacency(self.source, cscs, folder)
-        # An undirected graph of one type needs no joining, and leaves no folder.
+        # An undirected homogeneous graph is not copied and has no folder.
         if folder.exists():
             self.progress.finish(folder.name)
         return adjacency
@@ -212,7 +208,7 @@ class _Making:
             partitioner = find_partitioner(method, self.work)
             return partitioner.assign(question, lambda name: None)
 
-        def handle_failure() -> np.ndarray:
+        def repair_balance() -> np.ndarray:
             self.watcher.begin("repairing balance")
             return repair(question, parts)
 
@@ -220,29 +216,29 @@ class _Making:
             self.watcher.begin("balancing communication")
             return balance_communication(question, parts)
 
-        parts = self._keep("cut", cut)
+        parts = self._load_or_compute("cut", cut)
         if method not in ("hash", "range"):
-            parts = self._keep("repaired", handle_failure)
-            parts = self._keep("balanced", even_out)
+            parts = self._load_or_compute("repaired", repair_balance)
+            parts = self._load_or_compute("balanced", even_out)
         return parts
 
     def _cluster(self, question: Question, parts: np.ndarray, method: str) -> np.ndarray | None:
-        if self.wanted.num_clusters == 1:
+        if self.spec.num_clusters == 1:
             return None
 
         def cluster() -> np.ndarray:
             self.watcher.begin("clustering inside parts")
             partitioner = find_partitioner(method, self.work)
-            return second_level(question, parts, self.wanted.num_clusters, partitioner)
+            return second_level(question, parts, self.spec.num_clusters, partitioner)
 
-        return self._keep("clusters", cluster)
+        return self._load_or_compute("clusters", cluster)
 
     def _measure(self, question: Question, parts: np.ndarray) -> Quality:
         self.watcher.begin("measuring the cut")
         return measure(question, parts)
 
-    def _keep(self, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
-        """The array of a stage, from a run before this one if it got there."""
+    def _load_or_compute(self, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """Compute the array of a stage, or load it from an earlier run."""
         path = self.work / f"{name}.bin"
         if not self.progress.is_done(name):
             make().astype(np.int32, copy=False).tofile(path)
@@ -253,7 +249,7 @@ class _Making:
 def constraints(
     source: GraphSource, cscs: Sequence[Csc], balance: Sequence[str]
 ) -> tuple[Constraint, ...]:
-    """What to balance, as weights of nodes; splits by node type if there are several."""
+    """Balance constraints as node weights; splits by node type in heterogeneous graphs."""
     offsets = source.node_offsets()
     found = [Constraint("nodes")]
     if "edges" in balance:
@@ -270,7 +266,7 @@ def constraints(
 
 
 def _num_in_edges(source: GraphSource, cscs: Sequence[Csc]) -> np.ndarray:
-    """In-edges per node: what a part has to store and a sampler to look at."""
+    """Number of in-edges per node: the storage and sampling cost of a partition."""
     offsets = source.node_offsets()
     weights = np.zeros(source.num_nodes, np.int32)
     for table, csc in zip(source.edges, cscs, strict=True):
@@ -279,11 +275,11 @@ def _num_in_edges(source: GraphSource, cscs: Sequence[Csc]) -> np.ndarray:
     return weights
 
 
-def _fingerprint(source: GraphSource, wanted: PartitionSpec) -> str:
-    """Names what is being made, so that a run is not continued with another graph's results."""
+def _fingerprint(source: GraphSource, spec: PartitionSpec) -> str:
+    """Identifies the source and parameters, so that only an equal run is resumed."""
     nodes = [
         (table.name, table.num_nodes, [column.name for column in table.columns])
         for table in source.nodes
     ]
     edges = [(table.edge_type, table.num_edges) for table in source.edges]
-    return repr((source.name, nodes, edges, wanted))
+    return repr((source.name, nodes, edges, spec))

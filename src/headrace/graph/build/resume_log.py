@@ -1,4 +1,4 @@
-"""Which steps of a long piece of work are done, so that a killed run goes on where it was."""
+"""Log of completed steps, from which a killed run resumes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from pydantic import JsonValue
 
 
 class ResumeLog:
-    """Finished steps in a small file, one JSON value per line.
+    """Completed steps in a file, one JSON value per line.
 
-    A step reaches the disk before `finish` returns, so the file never says more than was done, and
-    a line that a power cut tore apart counts for nothing.
+    A step is fsynced before `finish` returns. A line truncated by a power failure is ignored.
 
     Args:
         path: The file; its folder must exist.
-        fingerprint: Names the work. Steps that were recorded under another one are forgotten.
+        fingerprint: Identifies the run. Steps recorded under another fingerprint are discarded.
     """
 
     def __init__(self, path: Path, fingerprint: str) -> None:
@@ -30,25 +29,25 @@ class ResumeLog:
 
     @property
     def has_begun(self) -> bool:
-        """Whether any step is done."""
+        """Whether any step is complete."""
         return bool(self._results)
 
     def is_done(self, step: str) -> bool:
-        """Whether a step was finished, in this run or an earlier one."""
+        """Whether a step was completed, in this run or an earlier one."""
         return step in self._results
 
     def result(self, step: str) -> JsonValue:
-        """What a finished step left; nothing if it is not finished."""
+        """Result of a completed step; `None` if it is not complete."""
         return self._results.get(step)
 
     def finish(self, step: str, result: JsonValue = None) -> None:
-        """Record that a step is done, and what must be known of it later."""
+        """Record a completed step and its result."""
         self._results[step] = result
         if self._is_written:
             with self._path.open("a", encoding="utf-8") as file:
                 _write_lines(file.fileno(), [[step, result]])
             return
-        # The old file may be another work's or end in a torn line.
+        # The old file may belong to another run or end in a truncated line.
         fresh = self._path.with_name(self._path.name + ".new")
         with fresh.open("w", encoding="utf-8") as file:
             steps: list[JsonValue] = [[name, left] for name, left in self._results.items()]
@@ -64,7 +63,7 @@ class ResumeLog:
                 step, result = json.loads(line)
                 self._results[step] = result
         except (ValueError, TypeError):
-            # What comes after a damaged line is done again.
+            # Steps after a damaged line are repeated.
             return
 
 

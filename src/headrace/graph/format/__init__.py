@@ -1,1 +1,1 @@
-"""How a partitioned graph lies in files."""
+"""On-disk format of a partitioned graph."""

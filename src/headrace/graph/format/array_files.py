@@ -1,4 +1,4 @@
-"""Raw arrays in files: written in any order, checked by their sums, mapped without a copy."""
+"""Raw array files: written in any order, verified by checksum, memory-mapped without a copy."""
 
 from __future__ import annotations
 
@@ -22,20 +22,19 @@ from headrace.graph.format.manifest import CHUNK_BYTES, DTypeName, FileInfo, num
 _READ_BYTES = 1 << 22
 
 _SYNC_BYTES = 1 << 20
-"""Larger files are on disk before they count as written. To wait for each small one would take
-longer than writing it (10 ms on a busy disk); if a power cut takes one, its checksum tells.
-"""
+"""Larger files are fsynced. For smaller ones an fsync takes longer than the write (10 ms on a busy
+disk); their checksum detects loss after a power failure."""
 
 
 class SplitArray:
-    """One array whose rows lie in the files of several parts.
+    """One array whose rows are distributed over the files of several partitions.
 
     Args:
-        folder: The directory of all parts.
-        paths: A file per part, relative to the folder.
-        bounds: Part `p` has the rows from `bounds[p]` to `bounds[p + 1]`.
+        folder: Directory of the partitioned graph.
+        paths: One file per partition, relative to the folder.
+        bounds: Partition `p` has the rows from `bounds[p]` to `bounds[p + 1]`.
         dtype: As in a manifest.
-        row_shape: Of one row.
+        row_shape: Shape of one row.
     """
 
     def __init__(
@@ -58,15 +57,15 @@ class SplitArray:
                 file.truncate(num_rows * self._row_bytes)
 
     def put(self, starts: np.ndarray, lengths: np.ndarray, rows: np.ndarray) -> None:
-        """Write stretches of rows to where they belong.
+        """Write runs of consecutive rows at their positions.
 
         Args:
-            starts: First row of every stretch, ascending; at least one.
-            lengths: How many rows each stretch has.
-            rows: The rows of all stretches, one after another.
+            starts: First row of every run, ascending; at least one.
+            lengths: Number of rows of each run.
+            rows: The rows of all runs, concatenated.
         """
         ends = starts + lengths
-        # Stretches that touch become one write.
+        # Adjacent runs are merged into one write.
         breaks = np.flatnonzero(starts[1:] != ends[:-1])
         firsts = starts[np.append(0, breaks + 1)].tolist()
         lasts = ends[np.append(breaks, len(ends) - 1)].tolist()
@@ -83,7 +82,7 @@ class SplitArray:
                 first = stop
 
     def seal(self) -> dict[str, FileInfo]:
-        """Describe all files, once everything is written."""
+        """Describe all files after the last write."""
         files = {}
         for path, num_rows in zip(self._paths, np.diff(self._bounds).tolist(), strict=True):
             shape = (num_rows, *self._row_shape)
@@ -100,10 +99,10 @@ def write_array(folder: Path, path: str, values: np.ndarray) -> dict[str, FileIn
 
 
 def map_array(path: Path, info: FileInfo) -> np.ndarray:
-    """Map a file, read-only; no data is read before somebody looks at it.
+    """Memory-map a file, read-only.
 
     Raises:
-        SpecError: The file is not there or has another size than it should.
+        SpecError: The file is missing or does not have the expected size.
     """
     remedy = "partition the graph again, or copy the directory again"
     try:
@@ -114,7 +113,9 @@ def map_array(path: Path, info: FileInfo) -> np.ndarray:
         raise SpecError(f"{path} has {num_bytes} bytes instead of {info.bytes}", remedy)
     dtype = numpy_dtype(info.dtype)
     if dtype.itemsize * math.prod(info.shape) != info.bytes:
-        raise SpecError(f"{info.bytes} bytes of {path} are no {info.dtype} {info.shape}", remedy)
+        raise SpecError(
+            f"{info.bytes} bytes of {path} do not fit {info.dtype} {info.shape}", remedy
+        )
     if info.bytes == 0:
         # An empty file cannot be mapped.
         empty = np.empty(info.shape, dtype)
@@ -124,7 +125,7 @@ def map_array(path: Path, info: FileInfo) -> np.ndarray:
 
 
 def crc32_of(path: Path) -> int:
-    """Checksum of a file, read in small pieces."""
+    """CRC-32 of a file, read in small blocks."""
     crc = 0
     for piece in _pieces(path):
         crc = zlib.crc32(piece, crc)
@@ -132,7 +133,7 @@ def crc32_of(path: Path) -> int:
 
 
 def chunks_of(path: Path) -> tuple[int, ...]:
-    """Checksums of the chunks of a file; none if it has only one."""
+    """CRC-32 of each chunk of a file; empty if it has only one chunk."""
     if path.stat().st_size <= CHUNK_BYTES:
         return ()
     chunks, num_bytes = [0], 0
@@ -145,7 +146,7 @@ def chunks_of(path: Path) -> tuple[int, ...]:
 
 
 def _pieces(path: Path) -> Iterator[memoryview]:
-    """A file, read in small pieces into the same memory; chunks are whole numbers of pieces."""
+    """Read a file in blocks into one reused buffer; chunks are multiples of blocks."""
     buffer = memoryview(bytearray(min(_READ_BYTES, path.stat().st_size)))
     with path.open("rb", buffering=0) as file:
         num_bytes = 0
@@ -159,13 +160,7 @@ def _pieces(path: Path) -> Iterator[memoryview]:
 
 
 def damage_of(path: Path, name: str, info: FileInfo) -> str:
-    """What is wrong with a file's bytes, in a sentence; empty if nothing is.
-
-    Args:
-        path: The file.
-        name: What it is called in the sentence.
-        info: What it should be.
-    """
+    """Describe the damage of a file, called `name` in the message; empty if it is intact."""
     try:
         num_bytes = path.stat().st_size
         if num_bytes != info.bytes:
@@ -186,24 +181,24 @@ def _damaged_chunk(name: str, found: Sequence[int], expected: Sequence[int]) -> 
     for number, (one, other) in enumerate(zip_longest(found, expected)):
         if one != other:
             start = number * CHUNK_BYTES
-            return f"{name} has another checksum from byte {start} to {start + CHUNK_BYTES}"
+            return f"{name} has a wrong checksum from byte {start} to {start + CHUNK_BYTES}"
     return ""
 
 
 def is_intact(path: Path, info: FileInfo) -> bool:
-    """Whether a file is there and has the bytes it should have."""
+    """Whether a file exists and matches its checksum."""
     return not damage_of(path, path.name, info)
 
 
 def check_space(folder: Path, needed_bytes: int) -> None:
-    """Make sure that the disk has room, before anything is written.
+    """Check for enough disk space before writing.
 
     Args:
-        folder: Where files will be written; what is there already counts as room.
-        needed_bytes: Size of all files.
+        folder: Output directory; the size of its existing files counts as free.
+        needed_bytes: Total size of all files.
 
     Raises:
-        SpecError: There is less.
+        SpecError: The free space is too small.
     """
     free_bytes = shutil.disk_usage(folder).free
     there = sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
@@ -213,11 +208,7 @@ def check_space(folder: Path, needed_bytes: int) -> None:
 
 @contextmanager
 def reporting_full_disk(folder: Path, needed_bytes: int) -> Iterator[None]:
-    """Turn the system's error for a full disk into one that says how much is needed.
-
-    Raises:
-        SpecError: The disk got full inside the block.
-    """
+    """Convert the OS error for a full disk into a SpecError that states the needed space."""
     try:
         yield
     except OSError as error:
@@ -227,7 +218,7 @@ def reporting_full_disk(folder: Path, needed_bytes: int) -> Iterator[None]:
         raise SpecError(_disk_is_full(folder, needed_bytes, free_bytes), _MAKE_ROOM) from None
 
 
-_MAKE_ROOM = "make room, choose another disk, or store features as float16"
+_MAKE_ROOM = "free disk space, choose another disk, or store features as float16"
 
 
 def _disk_is_full(folder: Path, needed_bytes: int, free_bytes: int) -> str:
@@ -238,7 +229,7 @@ def _disk_is_full(folder: Path, needed_bytes: int, free_bytes: int) -> str:
 
 
 def _write_at(path: Path, data: memoryview, offset: int) -> None:
-    # Not through a mapping: there a full disk kills the process.
+    # Not through a memory map: a full disk would kill the process with SIGBUS.
     fd = os.open(path, os.O_WRONLY)
     try:
         while data:
@@ -253,7 +244,7 @@ def _describe(path: Path, dtype: str, shape: tuple[int, ...]) -> FileInfo:
     if num_bytes >= _SYNC_BYTES:
         with path.open("rb") as file:
             os.fsync(file.fileno())
-    # Made here from checked values; validating thousands would take longer than writing them.
+    # Without validation, which takes longer than the writes for thousands of files.
     return FileInfo.model_construct(
         dtype=cast("DTypeName", dtype),
         shape=shape,

@@ -1,8 +1,8 @@
-"""Compare the files of a graph with their checksums, while others read them already.
+"""Checksum verification of graph files, concurrent with their use.
 
-A file that was found intact is remembered by its inode, size and times, so that only the first
-process after a change reads it. What is used without a look at each value, such as the offsets of
-edges, is compared before its first use.
+An intact file is recorded by inode, size and times, so that only the first process after a change
+reads it. Arrays that kernels use without bounds checks, such as `indptr`, are verified before
+their first use.
 """
 
 from __future__ import annotations
@@ -22,23 +22,19 @@ _MOST_REMEMBERED = 20_000
 
 
 class VerifiedFiles:
-    """Remembers which files were intact, for all processes of a machine.
-
-    Args:
-        folder: Where to keep that; none for the user's cache.
-    """
+    """Records intact files for all processes of a machine, by default in the user's cache."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or Path.home() / ".cache" / "headrace" / "verified"
 
     def has(self, path: Path, info: FileInfo) -> bool:
-        """Whether a file was intact and is the same since."""
+        """Whether a file was intact and is unchanged since."""
         with suppress(OSError):
             return (self._folder / _name(path, info)).exists()
         return False
 
     def add(self, path: Path, info: FileInfo) -> None:
-        """Remember a file; without a folder that can be written, nothing is."""
+        """Record a file; does nothing if the directory is not writable."""
         with suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
             self._trim()
@@ -57,10 +53,10 @@ def _name(path: Path, info: FileInfo) -> str:
 
 
 def check_file(folder: Path, name: str, info: FileInfo, known: VerifiedFiles | None = None) -> None:
-    """Compare one file, unless it is known.
+    """Verify one file unless it is recorded as intact.
 
     Raises:
-        DamagedGraphError: It has not the bytes that it should have.
+        DamagedGraphError: The contents do not match the manifest.
     """
     known, path = known or VerifiedFiles(), folder / name
     if known.has(path, info):
@@ -71,7 +67,7 @@ def check_file(folder: Path, name: str, info: FileInfo, known: VerifiedFiles | N
 
 
 def files_of(manifest: Manifest, parts: Iterable[int]) -> dict[str, FileInfo]:
-    """Files of some parts, and those that all parts have in common."""
+    """Files of the given partitions and files common to all partitions."""
     own = tuple(f"part-{part}/" for part in parts)
     return {
         name: info
@@ -81,17 +77,17 @@ def files_of(manifest: Manifest, parts: Iterable[int]) -> dict[str, FileInfo]:
 
 
 class Verification:
-    """Compares files in a thread that others do not wait for.
+    """Verifies files in a background thread.
 
     Args:
-        folder: Of the graph.
-        files: What to compare, by name.
-        on_end: Called once, with what is wrong or nothing.
-        known: What need not be read again.
+        folder: Directory of the graph.
+        files: Files to verify, by name.
+        on_end: Called once, with the problem or an empty string.
+        known: Files that need not be read again.
 
     Attributes:
-        problem: What is wrong with the first damaged file; empty if none is so far.
-        is_complete: Whether all files were compared, and are intact.
+        problem: Damage of the first damaged file; empty if none was found so far.
+        is_complete: Whether all files were verified and are intact.
     """
 
     def __init__(
@@ -108,29 +104,25 @@ class Verification:
         self._thread = threading.Thread(target=self._run, name="verification", daemon=True)
 
     def start(self) -> None:
-        """Begin to compare."""
+        """Start the thread."""
         self._thread.start()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait for the end; whether it was reached."""
+        """Wait for the thread; returns whether it has ended."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def close(self) -> None:
-        """Stop comparing after the file that is being read."""
+        """Stop after the current file."""
         self._stop.set()
 
     def check(self) -> None:
-        """See whether something is wrong by now.
-
-        Raises:
-            DamagedGraphError: Something is.
-        """
+        """Raise DamagedGraphError if damage was found so far."""
         if self.problem:
             raise DamagedGraphError(self.problem, REMEDY)
 
     def _run(self) -> None:
-        # Of this thread alone, on Linux: nothing else waits for it.
+        # On Linux this lowers the priority of this thread only.
         with suppress(OSError, AttributeError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _IDLE)
         try:

@@ -1,7 +1,7 @@
-"""What scripts ask of PyG's `Data` and `HeteroData`, answered by a graph in parts.
+"""The interface of PyG's `Data` and `HeteroData` for a partitioned graph.
 
-Sizes come from the manifest and cost nothing. Masks and labels are read from all parts, which must
-be on this machine; features stay where they are, and loaders bring them.
+Sizes come from the manifest. Masks and labels are read from all partitions, which must be on this
+machine. Features are available only through loaders.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ _FEATURES = "x"
 
 
 class _Partition(Protocol):
-    """One part of a graph."""
-
     def original_ids(self, node_type: str) -> np.ndarray: ...
 
     def split(self, node_type: str, split: str) -> np.ndarray: ...
@@ -33,8 +31,6 @@ class _Partition(Protocol):
 
 
 class _Graph(Protocol):
-    """A graph in parts."""
-
     folder: Path
     manifest: Manifest
 
@@ -47,12 +43,7 @@ class _Graph(Protocol):
 
 
 class NodeView:
-    """Nodes of one type, as `data[node_type]` shows them.
-
-    Args:
-        graph: The whole.
-        node_type: Which nodes.
-    """
+    """Nodes of one type; the result of `data[node_type]`."""
 
     def __init__(self, graph: _Graph, node_type: str) -> None:
         self._graph, self._type = graph, node_type
@@ -67,7 +58,7 @@ class NodeView:
 
     @property
     def num_nodes(self) -> int:
-        """Nodes in all parts."""
+        """Number of nodes in all partitions."""
         return self._info.num_nodes
 
     @property
@@ -82,10 +73,10 @@ class NodeView:
 
     @property
     def num_classes(self) -> int:
-        """One more than the largest label; the width of labels that have one.
+        """Largest label plus one; for multi-dimensional labels their width.
 
         Raises:
-            SpecError: Nodes have no labels, or not all parts are here.
+            SpecError: Nodes have no labels, or a partition is not on this machine.
         """
         column = self._column(LABELS)
         if column is not None and column.shape:
@@ -99,13 +90,13 @@ class NodeView:
         """Labels of all nodes, in the order of original ids.
 
         Raises:
-            SpecError: Nodes have none, or not all parts are here.
+            SpecError: Nodes have no labels, or a partition is not on this machine.
         """
         import torch
 
         column = self._column(LABELS)
         if column is None:
-            raise SpecError(f"nodes of type {self._type!r} have no y", "give the source labels")
+            raise SpecError(f"nodes of type {self._type!r} have no y", "add labels to the source")
         graph = self._graph
         values: np.ndarray | None = None
         for number in range(graph.num_parts):
@@ -118,10 +109,10 @@ class NodeView:
         return torch.from_numpy(values)
 
     def mask(self, split: str) -> torch.Tensor:
-        """Whether each node is in a split, in the order of original ids.
+        """Boolean mask of a split, in the order of original ids.
 
         Raises:
-            SpecError: There is no such split, or not all parts are here.
+            SpecError: The split does not exist, or a partition is not on this machine.
         """
         import torch
 
@@ -143,9 +134,9 @@ class NodeView:
         graph, path = self._graph, node_path(number, self._index, "ids")
         if not (graph.folder / path).exists():
             raise SpecError(
-                f"part {number} of the graph is not on this machine",
-                "give loaders the name of a split (`input_nodes='train'`), and let them bring "
-                "features and labels",
+                f"graph partition {number} is not on this machine",
+                "pass the name of a split to the loader (`input_nodes='train'`), and read "
+                "features and labels from its batches",
             )
         ids = graph.part(number).original_ids(self._type)
         graph.check_values(path, ids, self.num_nodes)
@@ -153,10 +144,10 @@ class NodeView:
 
 
 class EdgeView:
-    """Edges of one type, as `data[edge_type]` shows them.
+    """Edges of one type; the result of `data[edge_type]`.
 
     Attributes:
-        num_edges: In all parts.
+        num_edges: Number of edges in all partitions.
     """
 
     def __init__(self, manifest: Manifest, edge_type: EdgeType) -> None:
@@ -164,23 +155,23 @@ class EdgeView:
 
 
 class DataView:
-    """What `Data` and `HeteroData` have, for a graph with one type of nodes and with several."""
+    """Attributes of `Data` and `HeteroData`, for homogeneous and heterogeneous graphs."""
 
     manifest: Manifest
 
     @property
     def num_nodes(self) -> int:
-        """Nodes of all types."""
+        """Number of nodes of all types."""
         return sum(node.num_nodes for node in self.manifest.nodes)
 
     @property
     def num_edges(self) -> int:
-        """Edges of all types."""
+        """Number of edges of all types."""
         return sum(edge.num_edges for edge in self.manifest.edges)
 
     @property
     def num_features(self) -> int | dict[str, int]:
-        """Width of `x`; by node type if there are several."""
+        """Width of `x`; a dict by node type for heterogeneous graphs."""
         widths = {node.name: self[node.name].num_features for node in self.manifest.nodes}
         return widths if len(widths) > 1 else next(iter(widths.values()))
 
@@ -188,24 +179,24 @@ class DataView:
 
     @property
     def num_classes(self) -> int:
-        """Classes of the nodes that have labels.
+        """Number of classes of the labelled node type.
 
         Raises:
-            SpecError: No type or several types have labels, or not all parts are here.
+            SpecError: Not exactly one node type has labels, or a partition is not on this machine.
         """
         return int(self._labelled.num_classes)
 
     @property
     def y(self) -> torch.Tensor:
-        """Labels of the nodes that have some, in the order of original ids.
+        """Labels of the labelled node type, in the order of original ids.
 
         Raises:
-            SpecError: No type or several types have labels, or not all parts are here.
+            SpecError: Not exactly one node type has labels, or a partition is not on this machine.
         """
         return self._labelled.y
 
     def metadata(self) -> tuple[list[str], list[EdgeType]]:
-        """Node types and edge types, as `torch_geometric.nn.to_hetero` takes them."""
+        """Node types and edge types, as expected by `torch_geometric.nn.to_hetero`."""
         return [node.name for node in self.manifest.nodes], [
             edge.edge_type for edge in self.manifest.edges
         ]
@@ -236,7 +227,7 @@ class DataView:
         ]
         if len(having) != 1:
             raise SpecError(
-                f"nodes of {len(having)} types have labels", "ask one of them: graph[node_type].y"
+                f"{len(having)} node types have labels", "use graph[node_type].y for one node type"
             )
         view: NodeView = self[having[0]]
         return view
@@ -244,10 +235,10 @@ class DataView:
 
 def _explain(manifest: Manifest, node: NodeInfo, name: str) -> str:
     if name in MASKS:
-        return f"the graph has no {MASKS[name]} split; {manifest.note or 'its source had no masks'}"
+        return f"the graph has no {MASKS[name]} split; {manifest.note or 'its source has no masks'}"
     if any(column.name == name for column in node.columns):
         return (
-            f"{name} stays in the parts: loaders bring it, as `batch.{name}`; num_features says "
-            "how wide features are"
+            f"{name} is not loaded as a whole: use `batch.{name}` of a loader; num_features is the "
+            "width of features"
         )
-    return f"a graph in parts has no {name!r}"
+    return f"a partitioned graph has no {name!r}"

@@ -1,7 +1,7 @@
-"""What a directory of parts contains: `manifest.json`, and where each array lies.
+"""The manifest of a partitioned graph (`manifest.json`) and the paths of its arrays.
 
-Folders are numbered by the order of types, not named after them: relations of knowledge graphs are
-called `/people/person/nationality`, which no file system takes.
+Folders are numbered by type because relation names such as `/people/person/nationality` are not
+valid file names.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ DTypeName = Literal[
     "float64",
     "bfloat16",
 ]
-"""What an array may be made of; numpy's names, little-endian."""
+"""Stored dtypes; numpy's names, little-endian."""
 
 LABELS = "y"
-"""Column of labels, as PyG calls it."""
+"""Name of the label column, as in PyG."""
 
 SplitName = Literal["train", "val", "test"]
 
 RESERVED = frozenset({"ids", "train", "val", "test", "clusters", "indptr", "indices", "halo"})
-"""Files of the format itself, which no column may be called after."""
+"""Names of the format's own files, which columns may not have."""
 
 COLUMN_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.\-]{0,99}$"
 
 PARTITION_AGAIN = "partition the graph again"
 
 CHUNK_BYTES = 1 << 24
-"""What one checksum of a large file is of: a damaged one is named by the chunk."""
+"""Chunk size of the checksums of large files, which locate damage within a file."""
 
 _Size = Annotated[int, Field(ge=0)]
 _Checksum = Annotated[int, Field(ge=0, lt=2**32)]
@@ -65,14 +65,14 @@ _Offsets = Annotated[tuple[_Size, ...], Field(min_length=2)]
 
 
 class FileInfo(Value):
-    """One array in a file of its own: raw, little-endian, rows one after another.
+    """One array file: raw, little-endian, row-major.
 
     Attributes:
-        dtype: What it is made of; `bfloat16` is the upper half of a `float32`.
-        shape: As numpy counts it.
+        dtype: Element type; `bfloat16` is the upper half of a `float32`.
+        shape: Shape of the array.
         bytes: Size of the file.
-        crc32: Of all bytes, as zlib computes it.
-        chunks: The same of every `CHUNK_BYTES`, for files of more; none in graphs of before 0.2.
+        crc32: CRC-32 of the whole file (zlib).
+        chunks: CRC-32 of every `CHUNK_BYTES` of larger files; empty in graphs written before 0.2.
     """
 
     dtype: DTypeName
@@ -83,12 +83,12 @@ class FileInfo(Value):
 
 
 class ColumnInfo(Value):
-    """A value per node or per edge.
+    """One value per node or per edge.
 
     Attributes:
-        name: Also of the file in every part.
-        dtype: As it is stored.
-        shape: Of one row; empty for a number per row.
+        name: Name of the column and of its file in every partition.
+        dtype: Stored dtype.
+        shape: Shape of one row; empty for a scalar.
     """
 
     name: Annotated[str, Field(pattern=COLUMN_PATTERN)]
@@ -100,11 +100,11 @@ class NodeInfo(Value):
     """All nodes of one type.
 
     Attributes:
-        name: The node type.
-        offsets: Part `p` owns the new ids from `offsets[p]` to `offsets[p + 1]`.
+        name: Node type.
+        offsets: Partition `p` owns the new ids from `offsets[p]` to `offsets[p + 1]`.
         columns: Values per node.
-        splits: How many nodes of each split every part owns.
-        num_classes: One more than the largest label `y`; none without such labels, and in graphs of
+        splits: Number of nodes of each split in every partition.
+        num_classes: Largest label `y` plus one; none without integer labels and in graphs written
             before 0.2.
     """
 
@@ -116,20 +116,20 @@ class NodeInfo(Value):
 
     @property
     def num_nodes(self) -> int:
-        """Nodes of all parts."""
+        """Number of nodes in all partitions."""
         return self.offsets[-1]
 
 
 class EdgeInfo(Value):
-    """All edges of one type; an edge belongs to the part that owns its destination.
+    """All edges of one type; an edge belongs to the partition that owns its destination.
 
     Attributes:
         src: Node type of the sources.
         relation: Name of the relation.
         dst: Node type of the destinations.
-        offsets: Part `p` has `offsets[p + 1] - offsets[p]` of the edges.
+        offsets: Partition `p` has `offsets[p + 1] - offsets[p]` of the edges.
         columns: Values per edge.
-        has_ids: Whether original edge ids were kept.
+        has_ids: Whether original edge ids are stored.
     """
 
     src: str
@@ -146,7 +146,7 @@ class EdgeInfo(Value):
 
     @property
     def num_edges(self) -> int:
-        """Edges of all parts."""
+        """Number of edges in all partitions."""
         return self.offsets[-1]
 
 
@@ -156,7 +156,7 @@ class LinkInfo(Value):
     Attributes:
         split: `train`, `val` or `test`.
         edge: Position of the edge type.
-        num_links: How many there are.
+        num_links: Number of links.
     """
 
     split: SplitName
@@ -165,22 +165,22 @@ class LinkInfo(Value):
 
 
 class Manifest(CheckedFile):
-    """A graph in parts.
+    """A partitioned graph.
 
     Attributes:
         version: Version of the format.
-        name: What the graph is called.
-        num_parts: How many parts there are.
+        name: Name of the graph.
+        num_parts: Number of partitions.
         method: Name of the partitioner.
-        seed: Of all choices of the partitioner.
-        shares: What part of the graph each part was meant to get.
-        num_clusters: Second-level clusters in every part.
+        seed: Random seed of the partitioner.
+        shares: Target fraction of the graph per partition.
+        num_clusters: Second-level clusters per partition.
         nodes: Node types, in the order of their folders.
         edges: Edge types, in the order of their folders.
         links: Held-out links.
-        quality: How good the cut is.
-        note: What was made up, such as splits where the source had none.
-        files: Every file but this one, by its path.
+        quality: Quality metrics of the partitioning.
+        note: Describes generated data, such as splits that the source does not define.
+        files: All files except the manifest, by path.
     """
 
     version: Literal[1] = 1
@@ -205,7 +205,7 @@ class Manifest(CheckedFile):
             check_column_names([column.name for column in node.columns])
             for split, counts in node.splits.items():
                 if len(counts) != self.num_parts:
-                    raise SpecError(f"{split} is not counted for every part", PARTITION_AGAIN)
+                    raise SpecError(f"{split} needs one count per partition", PARTITION_AGAIN)
         for edge in self.edges:
             self._check_offsets(f"edges of type {edge.edge_type}", edge.offsets)
             check_column_names([column.name for column in edge.columns])
@@ -213,24 +213,20 @@ class Manifest(CheckedFile):
                 problem = f"edges go from {edge.src!r} to {edge.dst!r}, node types are {names}"
                 raise SpecError(problem, PARTITION_AGAIN)
         if len(self.shares) != self.num_parts:
-            problem = f"there are {self.num_parts} parts and {len(self.shares)} shares"
+            problem = f"there are {self.num_parts} partitions and {len(self.shares)} shares"
             raise SpecError(problem, PARTITION_AGAIN)
         if any(link.edge >= len(self.edges) for link in self.links):
-            raise SpecError("links are of an edge type that is not there", PARTITION_AGAIN)
+            raise SpecError("links refer to an edge type that does not exist", PARTITION_AGAIN)
         return self
 
     def _check_offsets(self, what: str, offsets: tuple[int, ...]) -> None:
         rises = all(low <= high for low, high in pairwise(offsets))
         if len(offsets) != self.num_parts + 1 or offsets[0] != 0 or not rises:
-            problem = f"offsets of {what} do not rise from 0 over {self.num_parts} parts"
+            problem = f"offsets of {what} do not ascend from 0 over {self.num_parts} partitions"
             raise SpecError(problem, PARTITION_AGAIN)
 
     def node_index(self, name: str) -> int:
-        """Position of a node type.
-
-        Raises:
-            SpecError: There is none of this name.
-        """
+        """Position of a node type; raises SpecError if it does not exist."""
         for t, node in enumerate(self.nodes):
             if node.name == name:
                 return t
@@ -238,11 +234,7 @@ class Manifest(CheckedFile):
         raise SpecError(f"the graph has no nodes of type {name!r}", f"use one of {known}")
 
     def edge_index(self, edge_type: EdgeType) -> int:
-        """Position of an edge type.
-
-        Raises:
-            SpecError: There is none of this name.
-        """
+        """Position of an edge type; raises SpecError if it does not exist."""
         for e, edge in enumerate(self.edges):
             if edge.edge_type == tuple(edge_type):
                 return e
@@ -251,59 +243,55 @@ class Manifest(CheckedFile):
 
 
 def ids_path(t: int) -> str:
-    """New ids of all nodes of a type, by original id."""
+    """Path of the new ids of all nodes of a type, by original id."""
     return f"ids/node-{t}.bin"
 
 
 def node_path(part: int, t: int, name: str) -> str:
-    """An array of a part about its own nodes: a column, or `ids`, `clusters` or a split."""
+    """Path of a node array of a partition: a column, `ids`, `clusters` or a split."""
     return f"part-{part}/node-{t}/{name}.bin"
 
 
 def edge_path(part: int, e: int, name: str) -> str:
-    """An array of a part about its edges: a column, or `indptr`, `indices`, `ids` or `halo`."""
+    """Path of an edge array of a partition: a column, `indptr`, `indices`, `ids` or `halo`."""
     return f"part-{part}/edge-{e}/{name}.bin"
 
 
 def link_path(split: str, e: int) -> str:
-    """Held-out links of a type."""
+    """Path of the held-out links of an edge type."""
     return f"links/{split}-{e}.bin"
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """How numpy sees an array; it has no `bfloat16`, whose bits are shown as `uint16`."""
+    """Dtype of the mapped array; `bfloat16`, which numpy lacks, is mapped as `uint16`."""
     return np.dtype("uint16" if name == "bfloat16" else name).newbyteorder("<")
 
 
 def check_column_names(names: Sequence[str]) -> None:
-    """Make sure that every column can have a file named after it.
-
-    Raises:
-        SpecError: Two columns share a name, or a name cannot be that of a file.
-    """
+    """Raise SpecError if column names are duplicate or not usable as file names."""
     for i, name in enumerate(names):
         if not re.fullmatch(COLUMN_PATTERN, name) or name in RESERVED:
             raise SpecError(
-                f"a column is called {name!r}",
-                "use letters, digits and _ and none of " + ", ".join(sorted(RESERVED)),
+                f"column name {name!r} is not allowed",
+                "use letters, digits and _, but none of " + ", ".join(sorted(RESERVED)),
             )
         if name in names[:i]:
-            raise SpecError(f"two columns are called {name!r}", "rename one of them")
+            raise SpecError(f"two columns are named {name!r}", "rename one of them")
 
 
 def load_manifest(folder: Path) -> Manifest:
-    """Read what a directory of parts contains.
+    """Read the manifest of a partitioned graph.
 
     Raises:
-        SpecError: It is not there, is no manifest, or is one of another version.
+        SpecError: It is missing, invalid, or of another format version.
     """
     path = folder / MANIFEST
     try:
         text = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise SpecError(
-            f"{folder} is no partitioned graph, {_what_is_there(folder)}",
-            "make one with `headrace partition`",
+            f"{folder} is not a partitioned graph, {_what_is_there(folder)}",
+            "create one with `headrace partition`",
         ) from None
     except OSError as error:
         raise SpecError(f"{path} cannot be read ({error.strerror})", "check the file") from None
@@ -318,12 +306,12 @@ def _what_is_there(folder: Path) -> str:
         return f"it has no {MANIFEST}"
     if folder.exists():
         return "it is a file"
-    # Whoever reads this may be in another directory than who looked.
+    # The reader of the message may be in another working directory.
     return f"there is no {'such directory' if folder.is_absolute() else folder.absolute()}"
 
 
 def save_manifest(manifest: Manifest, folder: Path) -> None:
-    """Write `manifest.json`, whole or not at all."""
+    """Write `manifest.json` atomically."""
     path = folder / MANIFEST
     fresh = path.with_suffix(".new")
     with fresh.open("w", encoding="utf-8") as file:
@@ -339,7 +327,7 @@ def _explain(path: Path, text: bytes, error: ValidationError) -> SpecError:
     except ValueError as why:
         return SpecError(f"{path} is not JSON ({why})", PARTITION_AGAIN)
     if not isinstance(found, dict):
-        return SpecError(f"{path} is no manifest", PARTITION_AGAIN)
+        return SpecError(f"{path} is not a manifest", PARTITION_AGAIN)
     version = found.get("version", FORMAT_VERSION)
     if version != FORMAT_VERSION:
         newer = isinstance(version, int) and version > FORMAT_VERSION

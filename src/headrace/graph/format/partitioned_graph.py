@@ -1,4 +1,4 @@
-"""Open a directory of parts: read the manifest, map what is asked for, copy nothing."""
+"""Access to a partitioned graph: arrays are memory-mapped on first use and never copied."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
 def open_graph(path: str | os.PathLike[str]) -> PartitionedGraph:
     """Open a graph that `headrace partition` wrote.
 
-    Takes milliseconds, whatever the size: arrays are mapped when they are first asked for. All
-    processes of a machine share their pages.
+    Takes milliseconds for any size: arrays are memory-mapped on first use, and all processes of a
+    machine share their pages.
 
     Raises:
-        SpecError: There is no graph, or its manifest cannot be understood.
+        SpecError: The directory is not a partitioned graph, or its manifest is invalid.
     """
     folder = Path(path)
     return PartitionedGraph(folder, load_manifest(folder))
 
 
 class PartitionedGraph(DataView):
-    """A graph in parts, which answers what scripts ask of PyG's `Data` and `HeteroData`.
+    """A partitioned graph with the interface of PyG's `Data` and `HeteroData`.
 
-    Nodes have two ids per type: the original one, a row number of the source, and the new one, by
-    which parts own contiguous ranges.
+    Nodes have two ids per type: the original id, which is the row number in the source, and the new
+    id. Each partition owns a contiguous range of new ids.
 
     Attributes:
-        folder: Where it lies.
-        manifest: What it contains.
+        folder: Directory of the graph.
+        manifest: Description of its contents.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
@@ -61,7 +61,7 @@ class PartitionedGraph(DataView):
         self._parts = tuple(Partition(self, number) for number in range(manifest.num_parts))
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Mapped arrays would be sent as copies.
+        # Pickling would copy the mapped arrays.
         return open_graph, (self.folder,)
 
     def __repr__(self) -> str:
@@ -69,7 +69,7 @@ class PartitionedGraph(DataView):
 
     @property
     def num_parts(self) -> int:
-        """How many parts there are."""
+        """Number of partitions."""
         return self.manifest.num_parts
 
     @property
@@ -83,36 +83,36 @@ class PartitionedGraph(DataView):
         return tuple(edge.edge_type for edge in self.manifest.edges)
 
     def part(self, number: int) -> Partition:
-        """One of the parts.
+        """One partition.
 
         Raises:
-            SpecError: There are fewer.
+            SpecError: The number is out of range.
         """
         if not 0 <= number < self.num_parts:
             raise SpecError(
-                f"part {number} was asked for, the graph has {self.num_parts}",
+                f"there is no graph partition {number}, the graph has {self.num_parts}",
                 f"use 0 to {self.num_parts - 1}",
             )
         return self._parts[number]
 
     def num_nodes_of(self, node_type: str) -> int:
-        """Nodes of one type in all parts."""
+        """Number of nodes of one type in all partitions."""
         return self.manifest.nodes[self.manifest.node_index(node_type)].num_nodes
 
     def num_edges_of(self, edge_type: EdgeType) -> int:
-        """Edges of one type in all parts."""
+        """Number of edges of one type in all partitions."""
         return self.manifest.edges[self.manifest.edge_index(edge_type)].num_edges
 
     def offsets(self, node_type: str) -> np.ndarray:
-        """Part `p` owns the new ids from `offsets[p]` to `offsets[p + 1]`."""
+        """Partition `p` owns the new ids from `offsets[p]` to `offsets[p + 1]`."""
         self.manifest.node_index(node_type)
         return self._offsets[node_type]
 
     def owner(self, node_type: str, new_ids: np.ndarray) -> np.ndarray:
-        """Part of every node.
+        """Partition number of every node.
 
         Raises:
-            SpecError: An id is not one of a node.
+            SpecError: An id is out of range.
         """
         offsets = self.offsets(node_type)
         _check_ids(node_type, new_ids, int(offsets[-1]))
@@ -122,7 +122,7 @@ class PartitionedGraph(DataView):
         """New ids of nodes, `int64`.
 
         Raises:
-            SpecError: An id is not one of a node.
+            SpecError: An id is out of range.
         """
         t = self.manifest.node_index(node_type)
         _check_ids(node_type, original_ids, self.num_nodes_of(node_type))
@@ -134,7 +134,7 @@ class PartitionedGraph(DataView):
         """Original ids of nodes, `int64`.
 
         Raises:
-            SpecError: An id is not one of a node.
+            SpecError: An id is out of range.
         """
         owners = self.owner(node_type, new_ids)
         original = np.empty(np.shape(new_ids), np.int64)
@@ -147,7 +147,7 @@ class PartitionedGraph(DataView):
         """Held-out links: new ids of sources and destinations, `(2, num_links)`.
 
         Raises:
-            SpecError: There are none of this split and type.
+            SpecError: The split has no links of this type.
         """
         e = self.manifest.edge_index(edge_type)
         if not any(link.edge == e and link.split == split for link in self.manifest.links):
@@ -159,21 +159,18 @@ class PartitionedGraph(DataView):
         return self.array(link_path(split, e))
 
     def check_values(self, path: str, ids: np.ndarray, end: int) -> None:
-        """See whether ids that were read of an array can be meant.
-
-        Raises:
-            DamagedGraphError: One is not from 0 to `end`.
-        """
+        """Raise DamagedGraphError if an id read from an array is not in `[0, end)`."""
         if ids.size and not 0 <= ids.min() <= ids.max() < end:
             raise DamagedGraphError(
-                f"{self.folder} is damaged: {path} has ids that are not below {end}", REMEDY
+                f"{self.folder} is damaged: {path} has ids that are not in [0, {end})",
+                REMEDY,
             )
 
     def array(self, path: str) -> np.ndarray:
-        """An array of the manifest, mapped when it is first asked for.
+        """An array of the manifest, memory-mapped on first use.
 
         Raises:
-            SpecError: It is not in the manifest, or its file is not as the manifest says.
+            SpecError: It is not in the manifest, or its file does not match the manifest.
         """
         if path not in self._arrays:
             info = self.manifest.files.get(path)
@@ -181,18 +178,18 @@ class PartitionedGraph(DataView):
                 raise SpecError(f"the manifest of {self.folder} lacks {path}", PARTITION_AGAIN)
             array = map_array(self.folder / path, info)
             if path.endswith("/indptr.bin"):
-                # Kernels believe it: a wrong offset would lead them out of the array.
+                # Kernels do not check bounds: a wrong offset would read outside the array.
                 check_file(self.folder, path, info)
             self._arrays[path] = array
         return self._arrays[path]
 
 
 class Partition:
-    """What one machine stores: nodes, the edges that end at them, and values of both.
+    """One graph partition: its nodes, their in-edges, and the columns of both.
 
     Attributes:
-        graph: The whole.
-        number: Which part this is.
+        graph: The partitioned graph.
+        number: Number of this partition.
     """
 
     def __init__(self, graph: PartitionedGraph, number: int) -> None:
@@ -203,21 +200,21 @@ class Partition:
         return f"<part {self.number} of {self.graph!r}>"
 
     def start(self, node_type: str) -> int:
-        """New id of the first node; a local id is a new id less this."""
+        """New id of the first node; local ids are relative to it."""
         return int(self.graph.offsets(node_type)[self.number])
 
     def num_nodes(self, node_type: str) -> int:
-        """Nodes of one type that the part owns."""
+        """Number of nodes of one type that the partition owns."""
         return int(self.graph.offsets(node_type)[self.number + 1]) - self.start(node_type)
 
     def num_edges(self, edge_type: EdgeType) -> int:
-        """Edges of one type that the part stores."""
+        """Number of edges of one type that the partition stores."""
         manifest = self.graph.manifest
         offsets = manifest.edges[manifest.edge_index(edge_type)].offsets
         return offsets[self.number + 1] - offsets[self.number]
 
     def indptr(self, edge_type: EdgeType) -> np.ndarray:
-        """Where the in-edges of each owned node begin; one more."""
+        """First in-edge of each owned node, followed by the number of edges."""
         return self._edge_array(edge_type, "indptr")
 
     def indices(self, edge_type: EdgeType) -> np.ndarray:
@@ -225,14 +222,14 @@ class Partition:
         return self._edge_array(edge_type, "indices")
 
     def edge_ids(self, edge_type: EdgeType) -> np.ndarray | None:
-        """Original ids of the edges, if they were kept."""
+        """Original ids of the edges, if stored."""
         manifest = self.graph.manifest
         if not manifest.edges[manifest.edge_index(edge_type)].has_ids:
             return None
         return self._edge_array(edge_type, "ids")
 
     def halo(self, edge_type: EdgeType) -> np.ndarray:
-        """New ids of the sources that other parts own, ascending."""
+        """New ids of the sources that other partitions own, ascending."""
         return self._edge_array(edge_type, "halo")
 
     def original_ids(self, node_type: str) -> np.ndarray:
@@ -240,7 +237,7 @@ class Partition:
         return self._node_array(node_type, "ids")
 
     def clusters(self, node_type: str) -> np.ndarray:
-        """Where each second-level cluster begins, as local ids; one more."""
+        """First local id of each second-level cluster, followed by the number of nodes."""
         return self._node_array(node_type, "clusters")
 
     def split(self, node_type: str, split: str) -> np.ndarray:
@@ -263,7 +260,7 @@ class Partition:
         return local
 
     def column(self, node_type: str, name: str) -> np.ndarray:
-        """Values of the owned nodes; `bfloat16` as its bits (`uint16`), see `tensor`."""
+        """Values of the owned nodes; `bfloat16` as `uint16` bits, see `tensor`."""
         self.column_info(node_type, name)
         return self._node_array(node_type, name)
 
@@ -273,7 +270,7 @@ class Partition:
         return self._edge_array(edge_type, name)
 
     def column_info(self, node_type: str, name: str) -> ColumnInfo:
-        """What a column is made of.
+        """Name, dtype and shape of a node column.
 
         Raises:
             SpecError: Nodes of this type have no such column.
@@ -283,7 +280,7 @@ class Partition:
         return _find_column(f"nodes of type {node_type!r}", columns, name)
 
     def edge_column_info(self, edge_type: EdgeType, name: str) -> ColumnInfo:
-        """What a column is made of.
+        """Name, dtype and shape of an edge column.
 
         Raises:
             SpecError: Edges of this type have no such column.
@@ -293,7 +290,7 @@ class Partition:
         return _find_column(f"edges of type {edge_type}", columns, name)
 
     def tensor(self, node_type: str, name: str) -> torch.Tensor:
-        """A column as a tensor of its own type, without a copy; writing to it crashes."""
+        """A column as a tensor of its own dtype, without a copy; writing to it crashes."""
         dtype = self.column_info(node_type, name).dtype
         return as_tensor(self.column(node_type, name), dtype)
 
@@ -307,13 +304,13 @@ class Partition:
 
 
 def as_tensor(array: np.ndarray, dtype: str = "") -> torch.Tensor:
-    """See an array as a tensor, without a copy.
+    """View an array as a tensor, without a copy.
 
-    Mapped arrays are read-only, which torch has no word for: writing to the tensor crashes.
+    Mapped arrays are read-only, which torch cannot represent: writing to the tensor crashes.
 
     Args:
-        array: Of any type that torch knows.
-        dtype: `bfloat16` if the array holds its bits; else the array's own type is kept.
+        array: Of any dtype that torch supports.
+        dtype: `bfloat16` if the array holds its bits; otherwise the array's dtype is kept.
 
     Raises:
         MissingExtraError: torch is not installed.
@@ -323,7 +320,7 @@ def as_tensor(array: np.ndarray, dtype: str = "") -> torch.Tensor:
         from torch.utils.dlpack import from_dlpack
     except ImportError:
         raise MissingExtraError("torch is not installed", "pip install 'headrace[train]'") from None
-    # Unlike `from_numpy`, this does not warn of arrays that cannot be written to.
+    # Unlike `from_numpy`, this does not warn about read-only arrays.
     tensor: torch.Tensor = from_dlpack(array)
     return tensor.view(torch.bfloat16) if dtype == "bfloat16" else tensor
 
@@ -339,7 +336,7 @@ def _find_column(what: str, columns: tuple[ColumnInfo, ...], name: str) -> Colum
 def _check_ids(node_type: str, ids: np.ndarray, num_nodes: int) -> None:
     if np.size(ids) > 0 and not 0 <= np.min(ids) <= np.max(ids) < num_nodes:
         raise SpecError(
-            f"ids {np.min(ids)} to {np.max(ids)} of {node_type!r} were asked for, there are "
+            f"ids {np.min(ids)} to {np.max(ids)} of {node_type!r} are out of range, there are "
             f"{num_nodes} nodes",
             f"use 0 to {num_nodes - 1}",
         )

@@ -1,4 +1,4 @@
-"""Check a directory of parts: every file, every checksum, and that the arrays make sense."""
+"""Full verification of a partitioned graph: files, checksums and consistency of the arrays."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _CHUNK = 1 << 22
 
 
 def verify(path: str | os.PathLike[str], watcher: Watcher | None = None) -> list[str]:
-    """Read everything and list what is wrong.
+    """Read all files and list all problems.
 
-    Arrays of which a file is damaged are not looked into: what they say means nothing.
+    The contents of arrays are checked only if all files are intact.
 
     Args:
-        path: The directory.
-        watcher: Is told of bytes read.
+        path: Directory of the graph.
+        watcher: Receives the number of bytes read.
 
     Returns:
-        A sentence per problem; none if all is well.
+        One sentence per problem; empty if the graph is intact.
 
     Raises:
-        SpecError: There is no graph, or its manifest cannot be understood.
+        SpecError: The directory is not a partitioned graph, or its manifest is invalid.
     """
     graph, watcher = open_graph(path), watcher or Nobody()
     num_bytes = sum(info.bytes for info in graph.manifest.files.values())
@@ -55,7 +55,7 @@ def verify(path: str | os.PathLike[str], watcher: Watcher | None = None) -> list
         problems += _check_nodes(graph.part(number))
         watcher.advance(1)
     if problems:
-        # Whether edges are right can only be said if ids are.
+        # Edges can be checked only if ids are correct.
         return problems
     watcher.begin("checking edges", graph.num_parts)
     for number in range(graph.num_parts):
@@ -65,21 +65,17 @@ def verify(path: str | os.PathLike[str], watcher: Watcher | None = None) -> list
 
 
 def check_graph(path: str | os.PathLike[str], watcher: Watcher | None = None) -> None:
-    """Read everything and complain about the first thing that is wrong.
-
-    Raises:
-        SpecError: Something is.
-    """
+    """Read all files and raise SpecError for the first problem."""
     problems = verify(path, watcher)
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise SpecError(
-            f"{path} is damaged: {problems[0]}{more}", "copy it or partition the graph again"
+            f"{path} is damaged: {problems[0]}{more}", "copy or partition the graph again"
         )
 
 
 def _expected(manifest: Manifest) -> Iterator[tuple[str, tuple[int, ...] | None, str]]:
-    """Every file there should be; its shape, if the manifest tells; its type, if only one is."""
+    """All expected files with shape (None if unknown) and dtype (empty if several are valid)."""
     for t, node in enumerate(manifest.nodes):
         yield ids_path(t), (node.num_nodes,), ""
         for p in range(manifest.num_parts):
@@ -110,7 +106,7 @@ def _check_table(manifest: Manifest) -> Iterator[str]:
     for path in sorted(expected.keys() - manifest.files.keys()):
         yield f"the manifest lacks {path}"
     for path in sorted(manifest.files.keys() - expected.keys()):
-        yield f"the manifest names {path}, which belongs to nothing"
+        yield f"the manifest lists {path}, which is not a file of the format"
     for path in sorted(expected.keys() & manifest.files.keys()):
         info, (shape, dtype) = manifest.files[path], expected[path]
         if shape is not None and info.shape != shape:
@@ -118,7 +114,7 @@ def _check_table(manifest: Manifest) -> Iterator[str]:
         if dtype and info.dtype != dtype:
             yield f"{path} is {info.dtype} instead of {dtype}"
         if not dtype and info.dtype not in ("int32", "int64", "uint32"):
-            yield f"{path} is {info.dtype}, which no ids are"
+            yield f"{path} is {info.dtype}, which is not a dtype of ids"
 
 
 def _check_strays(graph: PartitionedGraph) -> Iterator[str]:
@@ -133,7 +129,7 @@ def _check_nodes(part: Partition) -> Iterator[str]:
     manifest, graph = part.graph.manifest, part.graph
     for t, node in enumerate(manifest.nodes):
         new_of, ids = graph.array(ids_path(t)), part.original_ids(node.name)
-        # If every new id comes back from its original one, both are permutations.
+        # If original ids map back to their new ids, both are permutations.
         for first in range(0, len(ids), _CHUNK):
             some = ids[first : first + _CHUNK]
             start = part.start(node.name) + first
@@ -143,12 +139,12 @@ def _check_nodes(part: Partition) -> Iterator[str]:
                 break
         bounds = part.clusters(node.name)
         if bounds[0] != 0 or bounds[-1] != len(ids) or np.any(np.diff(bounds) < 0):
-            yield f"{node_path(part.number, t, 'clusters')} does not rise from 0 to {len(ids)}"
+            yield f"{node_path(part.number, t, 'clusters')} does not ascend from 0 to {len(ids)}"
         for split in node.splits:
             local = graph.array(node_path(part.number, t, split))
             if not _rises(local) or not _inside(local, 0, len(ids)):
                 path = node_path(part.number, t, split)
-                yield f"{path} does not rise inside 0 to {len(ids) - 1}"
+                yield f"{path} does not ascend within 0 to {len(ids) - 1}"
 
 
 def _check_edges(part: Partition) -> Iterator[str]:
@@ -157,11 +153,11 @@ def _check_edges(part: Partition) -> Iterator[str]:
         indptr, indices = part.indptr(edge.edge_type), part.indices(edge.edge_type)
         if indptr[0] != 0 or indptr[-1] != len(indices) or _falls(indptr):
             path = edge_path(part.number, e, "indptr")
-            yield f"{path} does not rise from 0 to {len(indices)}"
+            yield f"{path} does not ascend from 0 to {len(indices)}"
         num_src = part.graph.num_nodes_of(edge.src)
         if not _inside(indices, 0, num_src):
             path = edge_path(part.number, e, "indices")
-            yield f"{path} names nodes outside 0 to {num_src - 1}"
+            yield f"{path} has node ids outside 0 to {num_src - 1}"
             continue
         is_source = np.zeros(num_src, np.bool_)
         mark(indices, is_source)
@@ -169,11 +165,11 @@ def _check_edges(part: Partition) -> Iterator[str]:
         is_source[start : start + part.num_nodes(edge.src)] = False
         if not np.array_equal(part.halo(edge.edge_type), np.flatnonzero(is_source)):
             path = edge_path(part.number, e, "halo")
-            yield f"{path} does not list the sources that other parts own"
+            yield f"{path} does not list the sources that other partitions own"
         edge_ids = part.edge_ids(edge.edge_type)
         if edge_ids is not None and not _inside(edge_ids, 0, edge.num_edges):
             path = edge_path(part.number, e, "ids")
-            yield f"{path} names edges outside 0 to {edge.num_edges - 1}"
+            yield f"{path} has edge ids outside 0 to {edge.num_edges - 1}"
 
 
 def _check_links(graph: PartitionedGraph) -> Iterator[str]:
@@ -182,7 +178,7 @@ def _check_links(graph: PartitionedGraph) -> Iterator[str]:
         links = graph.links(link.split, edge.edge_type)
         for ids, name in ((links[0], edge.src), (links[1], edge.dst)):
             if not _inside(ids, 0, graph.num_nodes_of(name)):
-                yield f"{link_path(link.split, link.edge)} names {name} nodes that are not there"
+                yield f"{link_path(link.split, link.edge)} has {name} ids that do not exist"
 
 
 def _rises(ids: np.ndarray) -> bool:
@@ -190,7 +186,7 @@ def _rises(ids: np.ndarray) -> bool:
 
 
 def _falls(indptr: np.ndarray) -> bool:
-    """Whether an array gets smaller anywhere, looked at in pieces."""
+    """Whether an array descends anywhere, checked in chunks."""
     pieces = range(0, len(indptr) - 1, _CHUNK)
     return any(np.any(np.diff(indptr[i : i + _CHUNK + 1]) < 0) for i in pieces)
 

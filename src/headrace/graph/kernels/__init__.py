@@ -1,1 +1,1 @@
-"""Loops over flat arrays, compiled by numba."""
+"""Numba kernels over flat arrays."""

@@ -1,9 +1,9 @@
-"""Moves that keep count of every part's remote neighbours.
+"""Kernels that move nodes and track the remote neighbours of every partition.
 
-A table holds, for every node, how many neighbours it has in each part near it. With it a move is
-known to add a remote neighbour (a count leaves zero) or to remove one (a count returns to zero) in
-time linear in the node's degree; G3's fast neighbour tracking keeps the same counts for remote
-neighbours alone.
+A table holds, for every node, the number of its neighbours in each adjacent partition. A move adds
+a remote neighbour when a count leaves zero and removes one when a count returns to zero, so its
+effect is computed in time linear in the node's degree. G3's fast neighbour tracking keeps the same
+counts for remote neighbours only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.graph.kernels.rebalance import fits, shift
 
 @njit(cache=True)
 def count_neighbours(indptr, indices, parts, num_parts):
-    """Build the table: where a node's entries begin, how many it has, their parts and counts."""
+    """Build the table: first slot and number of slots per node, partition and count per slot."""
     num_nodes = len(parts)
     begins = np.zeros(num_nodes + 1, np.int64)
     for node in range(num_nodes):
@@ -32,7 +32,7 @@ def count_neighbours(indptr, indices, parts, num_parts):
 
 @njit(cache=True)
 def count_one(node, part, begins, sizes, names, counts):
-    """One more neighbour in a part; returns how many there are now."""
+    """Add a neighbour in a partition; returns the new count."""
     end = begins[node] + sizes[node]
     for slot in range(begins[node], end):
         if names[slot] == part:
@@ -46,7 +46,7 @@ def count_one(node, part, begins, sizes, names, counts):
 
 @njit(cache=True)
 def discount_one(node, part, begins, sizes, names, counts):
-    """One neighbour less in a part; returns how many there are now."""
+    """Remove a neighbour in a partition; returns the new count."""
     last = begins[node] + sizes[node] - 1
     slot = begins[node]
     while names[slot] != part:
@@ -61,7 +61,7 @@ def discount_one(node, part, begins, sizes, names, counts):
 
 @njit(cache=True)
 def count_remote(parts, num_parts, begins, sizes, names):
-    """Distinct remote neighbours of every part."""
+    """Number of distinct remote neighbours of every partition."""
     remote = np.zeros(num_parts, np.int64)
     for node in range(len(parts)):
         for slot in range(begins[node], begins[node] + sizes[node]):
@@ -72,13 +72,14 @@ def count_remote(parts, num_parts, begins, sizes, names):
 
 @njit(cache=True)
 def look(node, indptr, indices, arc_weights, parts, begins, sizes, names, counts, known, strength):
-    """What a move of a node would do.
+    """Evaluate the moves of one node to all partitions.
 
-    Fills, for every part, `known` with how many neighbours of the node it owns or has as remote
-    neighbours already, and `strength` with the weight of the node's arcs to it.
+    For every partition, fills `known` with the number of the node's neighbours that the partition
+    owns or already has as remote neighbours, and `strength` with the weight of the node's arcs to
+    it.
 
     Returns:
-        How many remote neighbours the node's part would no longer need.
+        Number of remote neighbours that the node's partition would no longer need.
     """
     source = parts[node]
     known[:] = 0
@@ -117,7 +118,7 @@ def move(
     counts,
     remote,
 ):
-    """Move a node; changes `parts`, `loads`, the table and `remote`; returns the cut's growth."""
+    """Move a node; updates `parts`, `loads`, the table and `remote`; returns the cut increase."""
     source = parts[node]
     for slot in range(begins[node], begins[node] + sizes[node]):
         if names[slot] == source:
@@ -145,7 +146,7 @@ def move(
 
 @njit(cache=True)
 def draw(state):
-    """The next number in [0, 1) of a xorshift generator; changes its state, an array of one."""
+    """Next number in [0, 1) of a xorshift generator; updates `state`, an array of one element."""
     bits = state[0]
     bits ^= bits << np.uint64(13)
     bits ^= bits >> np.uint64(7)
@@ -156,14 +157,14 @@ def draw(state):
 
 @njit(cache=True)
 def excess(remote, limit):
-    """Half the square of what is above the limit, so that its slope is the share above it."""
+    """Half the squared excess over the limit, divided by the limit."""
     above = max(0.0, remote - limit)
     return 0.5 * above * above / limit
 
 
 @njit(cache=True)
 def fits_swap(node, other, part, node_weights, loads, caps):
-    """Whether a part stays within all caps with one node more and another one less."""
+    """Whether a partition stays within all caps after exchanging one node for another."""
     for c in range(len(loads)):
         change = node_weights[c, node] - node_weights[c, other]
         if change > 0 and loads[c, part] + change > caps[c, part]:
@@ -173,7 +174,7 @@ def fits_swap(node, other, part, node_weights, loads, caps):
 
 @njit(cache=True)
 def forget(node, part, waiting):
-    """A node that leaves its part waits no longer."""
+    """Remove a node that leaves its partition from the swap candidates."""
     for target in range(len(waiting)):
         if waiting[part, target] == node:
             waiting[part, target] = -1
@@ -200,16 +201,16 @@ def sweep(
     everywhere,
     state,
 ):
-    """Offer every node another part, alone or in exchange for a node of that part.
+    """Try to move every node to another partition, alone or in exchange for another node.
 
-    A move's price is the change of total communication, plus `penalty` times the change of what is
-    above `limits`, plus `cut_price` times the change of the cut. It is made if the price is below
-    zero, or by chance if `heat` allows, and never above a cap. A node that a cap keeps out waits
-    for one that comes the other way. Unless `everywhere`, only moves out of and into parts above
-    their limits are looked at.
+    The price of a move is the change of total communication, plus `penalty` times the change of the
+    excess over `limits`, plus `cut_price` times the change of the cut. A move with a negative price
+    is made; others are made at random according to `heat`. Caps are never exceeded: a node that a
+    cap blocks becomes a swap candidate. Unless `everywhere`, only moves out of and into partitions
+    above their limits are evaluated.
 
     Returns:
-        How many nodes moved, and by how much the cut grew.
+        Number of moved nodes, and the increase of the cut.
     """
     num_parts = len(remote)
     known, strength = np.zeros(num_parts, np.int64), np.zeros(num_parts, np.int64)

@@ -1,12 +1,12 @@
-"""Edges sorted by destination: counting, scattering, sorting; and pairs seen from both sides."""
+"""CSC construction: counting, scattering, sorting; conversion to undirected adjacency lists."""
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
 
-# Below this many elements an insertion sort beats a call to a general one (measured: 24 to 64 are
-# alike on lists of a power-law graph).
+# Lists up to this length use insertion sort, which is faster than a general sort (thresholds from
+# 24 to 64 measured equal on a power-law graph).
 _SMALL = 32
 
 
@@ -27,21 +27,21 @@ def count_edges(src, dst, num_src, num_dst, degrees):
 
 @njit(cache=True)
 def scatter_edges(src, dst, first_row, start, stop, base, cursor, indices, ids):
-    """Put the edges that end in `[start, stop)` where they belong, in the order of rows.
+    """Write the edges with destinations in `[start, stop)` to their lists, in row order.
 
-    A table that is not what was counted spoils its lists, and shows in `cursor`, but writes nowhere
-    else.
+    If the table changed after counting, its lists are wrong, which `cursor` shows, but nothing is
+    written out of bounds.
 
     Args:
         src: Sources of a chunk.
-        dst: Destinations.
+        dst: Destinations of a chunk.
         first_row: Row number of the chunk's first edge.
         start: First destination of the window.
-        stop: One after the last.
+        stop: End of the window (exclusive).
         base: Position of the window in the file.
-        cursor: Next position in the file, by destination; moves on.
-        indices: The window; gets the sources.
-        ids: The window; gets row numbers; empty if they are not kept.
+        cursor: Next position in the file, by destination; updated.
+        indices: The window; receives the sources.
+        ids: The window; receives row numbers; empty if they are not kept.
     """
     keep = len(ids) > 0
     for row in range(len(dst)):
@@ -76,7 +76,7 @@ def sort_lists(indptr, base, indices):
 
 @njit(cache=True)
 def sort_lists_with_ids(indptr, base, indices, ids):
-    """Sort every list as `sort_lists` does, and `ids` along; equal ones keep their order."""
+    """Sort every list as `sort_lists` does, with its `ids`; the sort is stable."""
     for i in range(len(indptr) - 1):
         start, stop = indptr[i] - base, indptr[i + 1] - base
         if stop - start > _SMALL:
@@ -107,8 +107,8 @@ def _fingerprint(low, high):
 def is_simple_undirected(indptr, indices):
     """Whether there are no loops, no parallel edges, and both directions of every edge.
 
-    Directions are compared by sums of 64-bit fingerprints of the pairs seen from either side, so
-    that one pass in order is enough; different sets have the same sum with a chance of 2**-64.
+    Compares sums of 64-bit fingerprints of the pairs in both directions, so that one sequential
+    pass is enough; different sets have equal sums with probability 2**-64.
     """
     balance = np.uint64(0)
     for v in range(len(indptr) - 1):
@@ -127,7 +127,7 @@ def is_simple_undirected(indptr, indices):
 
 @njit(cache=True)
 def count_pairs(indptr, indices, src_offset, dst_offset, degrees):
-    """Add the ends of all edges of one type to `degrees`, without loops."""
+    """Add both ends of all edges of one type to `degrees`, without self-loops."""
     for i in range(len(indptr) - 1):
         v = dst_offset + i
         for e in range(indptr[i], indptr[i + 1]):
@@ -139,17 +139,17 @@ def count_pairs(indptr, indices, src_offset, dst_offset, degrees):
 
 @njit(cache=True)
 def scatter_pairs(indptr, indices, src_offset, dst_offset, start, stop, base, cursor, out):
-    """Put the neighbours of all nodes in `[start, stop)` where they belong, from both sides.
+    """Write the neighbours of all nodes in `[start, stop)` to their lists, in both directions.
 
     Args:
         indptr: Of one edge type.
         indices: Of one edge type.
-        src_offset: Where its source type begins among all nodes.
-        dst_offset: Where its destination type begins.
+        src_offset: First global id of the source type.
+        dst_offset: First global id of the destination type.
         start: First node of the window.
-        stop: One after the last.
-        base: Position of the window in the row of all neighbours.
-        cursor: Next position in that row, by node; moves on.
+        stop: End of the window (exclusive).
+        base: Position of the window in the concatenated lists.
+        cursor: Next position in the concatenated lists, by node; updated.
         out: The window.
     """
     for i in range(len(indptr) - 1):
@@ -169,17 +169,17 @@ def scatter_pairs(indptr, indices, src_offset, dst_offset, start, stop, base, cu
 
 @njit(cache=True)
 def merge_lists(indptr, base, indices, weights, degrees):
-    """Merge equal neighbours of sorted lists into one with a weight, in place.
+    """Merge equal neighbours of sorted lists into one weighted neighbour, in place.
 
     Args:
-        indptr: Of the lists before.
-        base: Position of the first one.
-        indices: Sorted lists; afterwards the merged ones, one after the other, at the beginning.
-        weights: Gets how many were merged.
-        degrees: Gets the lengths after merging.
+        indptr: Of the lists before merging.
+        base: Position of the first list.
+        indices: Sorted lists; replaced by the merged lists, contiguous from the start.
+        weights: Receives the number of merged entries.
+        degrees: Receives the merged lengths.
 
     Returns:
-        How many neighbours are left, the smallest and the largest weight.
+        Number of remaining neighbours, smallest weight, largest weight.
     """
     size = 0
     least, most = np.int64(2**62), np.int64(0)

@@ -1,4 +1,4 @@
-"""One pass of Fennel over a range of nodes."""
+"""One Fennel pass over a range of nodes."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from numba import njit
 def stream_nodes(
     indptr, indices, weights, start, stop, node_weights, parts, loads, caps, shares, pull, gains
 ):
-    """Give every node from `start` to `stop` to the part that wants it most and has room.
+    """Assign every node from `start` to `stop` to the best partition with capacity.
 
-    A part wants a node for the neighbours it has there, and the less the fuller the part is:
-    Fennel's objective with an exponent of 3/2. Other than there, fullness counts in shares of the
-    node's own neighbours, so that hubs care for balance as much as others do (measured: up to a
-    quarter fewer edges cut). Where no part has room, the node goes where it does least harm.
+    The score is the weight of arcs to the partition minus a load penalty: Fennel's objective with
+    exponent 3/2. Unlike Fennel, the penalty is scaled by the node's degree, so that it also affects
+    hubs (measured: up to 25 % fewer cut edges). If no partition has capacity, the node goes to the
+    one with the smallest overload.
 
     Args:
         indptr: Of the whole graph.
         indices: Of the whole graph.
         weights: Of the whole graph; empty if all are one.
         start: First node.
-        stop: One after the last.
+        stop: End of the range (exclusive).
         node_weights: Of these nodes, by node and constraint.
-        parts: Part of every node, -1 if it has none yet; changed.
-        loads: By part and constraint; changed.
-        caps: By part and constraint.
-        shares: What a part should have, by part and constraint.
-        pull: What a part that is as full as its share counts for, in shares of the neighbours.
-        gains: One number per part; all zero, and so afterwards.
+        parts: Partition of every node, -1 if unassigned; updated.
+        loads: By partition and constraint; updated.
+        caps: By partition and constraint.
+        shares: Target loads, by partition and constraint.
+        pull: Penalty of a partition at its target load, as a fraction of the node's degree.
+        gains: Scratch, one number per partition; zero before and after.
     """
     num_parts, num_constraints = loads.shape
     weighted = len(weights) > 0
@@ -82,8 +82,8 @@ def _penalty(loads, shares, p, pull):
 
 @njit(cache=True)
 def _least_over(loads, caps, own):
-    # What is over the cap is weighed by how much of it the node would bring: where one part has too
-    # many nodes and another too many edges, the first then gives nodes of few edges to the second.
+    # The overload of each constraint is weighted by the node's own weight: if one partition has too
+    # many nodes and another too many edges, low-degree nodes move from the first to the second.
     best, least = 0, np.inf
     for p in range(loads.shape[0]):
         over = 0.0

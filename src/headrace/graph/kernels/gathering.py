@@ -1,4 +1,4 @@
-"""Copy rows of values from the parts that have them to where a batch wants them."""
+"""Kernels that copy feature rows from graph partitions and replies into a batch."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from numba import njit
 
 @njit(nogil=True, cache=True)
 def copy_rows(ids, offsets, parts, out):
-    """Copy rows from a few parts.
+    """Copy rows from a few graph partitions.
 
-    Looking for the owner of each id is faster than a pass over all ids per part: rows are then
-    written in order.
+    Finding the partition of each id is faster than one pass over all ids per partition, because
+    rows are written in order.
 
     Args:
-        ids: Of the wanted rows.
-        offsets: Where the ids of each part begin; one more than parts.
-        parts: Rows of every part, as words; a tuple.
-        out: A row per id, as words.
+        ids: Ids of the requested rows.
+        offsets: First id of each partition, followed by the end of the last.
+        parts: Tuple of the rows of every partition, as words.
+        out: Receives one row per id, as words.
     """
     num_words = out.shape[1]
     for i in range(len(ids)):
@@ -30,7 +30,7 @@ def copy_rows(ids, offsets, parts, out):
 
 @njit(nogil=True, cache=True)
 def copy_at(positions, ids, first, values, out):
-    """Copy the rows of the ids at some positions, all of which one part owns."""
+    """Copy the rows of the ids at some positions, all owned by one partition."""
     num_words = values.shape[1]
     for i in positions:
         row = ids[i] - first
@@ -40,7 +40,7 @@ def copy_at(positions, ids, first, values, out):
 
 @njit(nogil=True, cache=True)
 def place_rows(positions, rows, values, out):
-    """Copy chosen rows of a reply to their positions."""
+    """Copy selected rows of a reply to their positions."""
     num_words = values.shape[1]
     for i in range(len(positions)):
         for j in range(num_words):
@@ -49,13 +49,10 @@ def place_rows(positions, rows, values, out):
 
 @njit(nogil=True, cache=True)
 def shift_rows(rows, ends, shifts, out):
-    """Move row numbers to where the whole batch has the rows of their hop.
+    """Convert row numbers of a sub-batch to row numbers of the batch.
 
-    Args:
-        rows: Of one part.
-        ends: Where the rows of each hop end in the part.
-        shifts: How far the rows of each hop move.
-        out: Out: rows of the whole.
+    `ends` holds the end of each hop's rows in the sub-batch, `shifts` the offset to add for each
+    hop.
     """
     for i in range(len(rows)):
         hop = 0

@@ -1,8 +1,8 @@
-"""A graph with communities and power-law degrees, every part of it a function of the seed.
+"""Generator of a graph with communities and power-law degrees, a pure function of the seed.
 
-Nodes have a rank: the smaller, the more edges. Ranks are dealt to communities in turn (`rank %
-num_communities`) and shuffled into ids. Only additions, multiplications and square roots are used
-on floats, so that every machine generates the same graph.
+Nodes with a lower rank have more edges. Ranks are assigned to communities round-robin (`rank %
+num_communities`) and permuted into ids. Floating-point code uses only addition, multiplication and
+square roots, so that every machine generates the same graph.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-# What a draw is for; keeps the draws of one seed apart.
+# Purpose of a draw; separates the random streams of one seed.
 _ROUND, _PAIR, _CLASS, _LABEL, _FEATURE, _HOT, _SPLIT = range(1, 8)
 
 
@@ -26,7 +26,7 @@ def mix(x):
 
 @njit(cache=True)
 def draw(seed, purpose, number):
-    """64 random bits for something numbered."""
+    """64 random bits for a purpose and number."""
     return mix(mix(np.uint64(seed) * _GOLDEN + np.uint64(purpose)) + np.uint64(number) * _GOLDEN)
 
 
@@ -60,7 +60,7 @@ def _feistel(x, keys, left_bits, right_bits, forward):
 
 @njit(cache=True)
 def _shuffle(x, keys, bits, num_nodes, forward):
-    # Numbers beyond the last node are walked through until one is a node again.
+    # Cycle walking: permute again until the result is a node.
     left_bits = bits // 2
     while True:
         x = _feistel(x, keys, left_bits, bits - left_bits, forward)
@@ -70,7 +70,7 @@ def _shuffle(x, keys, bits, num_nodes, forward):
 
 @njit(cache=True)
 def shuffle_keys(seed):
-    """Keys of the four rounds of a seed's shuffle."""
+    """Keys of the four Feistel rounds."""
     keys = np.empty(4, np.uint64)
     for turn in range(4):
         keys[turn] = draw(seed, _ROUND, turn)
@@ -79,7 +79,7 @@ def shuffle_keys(seed):
 
 @njit(cache=True)
 def ids_of_ranks(seed, ranks, num_nodes):
-    """The id of the node of every rank."""
+    """Node id of every rank."""
     keys, bits = shuffle_keys(seed), _bits_of(num_nodes)
     ids = np.empty(len(ranks), np.int64)
     for i in range(len(ranks)):
@@ -89,7 +89,7 @@ def ids_of_ranks(seed, ranks, num_nodes):
 
 @njit(cache=True)
 def ranks_of_ids(seed, start, stop, num_nodes):
-    """The rank of every node from `start` to `stop`."""
+    """Rank of every node from `start` to `stop`."""
     keys, bits = shuffle_keys(seed), _bits_of(num_nodes)
     ranks = np.empty(stop - start, np.int64)
     for node in range(start, stop):
@@ -99,12 +99,7 @@ def ranks_of_ids(seed, start, stop, num_nodes):
 
 @njit(cache=True)
 def zipf(u, num):
-    """A rank below `num`, with a chance that falls as rank**-0.75: degrees fall as degree**-2.33.
-
-    Args:
-        u: A number in [0, 1).
-        num: How many ranks there are.
-    """
+    """Rank below `num` for `u` in [0, 1), with density rank**-0.75: degrees ~ degree**-2.33."""
     t = 1.0 + u * (np.sqrt(np.sqrt(num + 1.0)) - 1.0)
     t *= t
     return min(np.int64(t * t) - 1, num - 1)
@@ -112,11 +107,11 @@ def zipf(u, num):
 
 @njit(cache=True)
 def generate_pairs(seed, num_nodes, num_communities, num_pairs, crossing, first, last, src, dst):
-    """All edges of the communities from `first` to `last`, both directions after each other.
+    """Generate all edges of communities `first` to `last`, each in both directions.
 
-    A community has its share of all pairs. One in `crossing` joins it to one of the communities
-    that follow it, up to half way round, so that no two communities draw the same pair; within a
-    community a pair that was drawn before is drawn anew. Hence there are no parallel edges.
+    All communities have the same number of pairs. One pair in `crossing` connects to one of the
+    following communities, up to half of all, so that no two communities draw the same pair. Within
+    a community, duplicate pairs are drawn again. Hence there are no parallel edges.
     """
     keys, bits = shuffle_keys(seed), _bits_of(num_nodes)
     largest = num_nodes // num_communities + 1
@@ -179,13 +174,13 @@ def generate_pairs(seed, num_nodes, num_communities, num_pairs, crossing, first,
 
 @njit(cache=True)
 def class_of(seed, rank, num_communities, num_classes):
-    """The class of a node's community."""
+    """Class of a node's community."""
     return np.int64(draw(seed, _CLASS, rank % num_communities) % np.uint64(num_classes))
 
 
 @njit(cache=True)
 def generate_labels(seed, start, stop, num_nodes, num_communities, num_classes, noise, out):
-    """Classes of nodes, a share of `noise` drawn from all classes instead."""
+    """Class of every node; a fraction `noise` is drawn uniformly from all classes."""
     keys, bits = shuffle_keys(seed), _bits_of(num_nodes)
     for node in range(start, stop):
         drawn = draw(seed, _LABEL, node)
@@ -198,18 +193,7 @@ def generate_labels(seed, start, stop, num_nodes, num_communities, num_classes, 
 
 @njit(cache=True)
 def generate_features(seed, start, stop, num_nodes, num_communities, centroids, normal, out):
-    """The centroid of a node's class plus noise.
-
-    Args:
-        seed: Of the graph.
-        start: First node.
-        stop: One after the last.
-        num_nodes: Of the graph.
-        num_communities: Of the graph.
-        centroids: By class.
-        normal: 4,096 values that noise is drawn from.
-        out: Gets the rows.
-    """
+    """Write the centroid of each node's class plus noise drawn from the values of `normal`."""
     keys, bits = shuffle_keys(seed), _bits_of(num_nodes)
     num_classes, width = centroids.shape
     for node in range(start, stop):
@@ -228,9 +212,9 @@ def generate_features(seed, start, stop, num_nodes, num_communities, centroids, 
 
 @njit(cache=True)
 def generate_splits(seed, num_nodes, num_communities, hot, cold, val, test, out):
-    """1 for training, 2 for validation, 3 for test, 0 for none of them.
+    """Write 1 for training, 2 for validation, 3 for test, 0 for no split.
 
-    Every eighth community is hot: its nodes are training nodes with a chance of `hot` instead of
+    Every eighth community is hot: its nodes are training nodes with probability `hot` instead of
     `cold`.
     """
     keys, bits = shuffle_keys(seed), _bits_of(num_nodes)

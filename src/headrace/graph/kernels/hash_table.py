@@ -1,4 +1,4 @@
-"""A table of rows by id, with free places in between (open addressing)."""
+"""Hash table from ids to cached rows (open addressing)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FREE = -1
 
 @njit(forceinline=True)
 def _probe(node, places, slot_ids):
-    """Place of an id in the table, or the free one where it belongs."""
+    """Position of an id in the table, or the free position where it belongs."""
     mask = np.uint64(len(places) - 1)
     spread = np.uint64(node) * GOLDEN
     at = (spread ^ (spread >> np.uint64(32))) & mask
@@ -23,7 +23,7 @@ def _probe(node, places, slot_ids):
 
 @njit(nogil=True, cache=True)
 def enter_slots(slot_ids, places):
-    """Fill an empty table with the slots that have an id."""
+    """Fill an empty table with all slots that have an id."""
     for slot in range(len(slot_ids)):
         if slot_ids[slot] != FREE:
             places[_probe(slot_ids[slot], places, slot_ids)] = slot
@@ -31,21 +31,21 @@ def enter_slots(slot_ids, places):
 
 @njit(nogil=True, cache=True)
 def take_rows(ids, places, slot_ids, is_filled, rows, counters, out, misses):
-    """Copy the rows that are there, and list the others.
+    """Copy cached rows and list the misses.
 
     Args:
-        ids: Wanted.
-        places: Slots, or `FREE`; a power of two, at least one and a half times the slots.
+        ids: Requested ids.
+        places: Slots, or `FREE`; the length is a power of two, at least 1.5 times the slots.
         slot_ids: Id of each slot, or `FREE`.
-        is_filled: Whether a slot has its row yet.
+        is_filled: Whether a slot has its row.
         rows: By slot.
-        counters: How often ids were wanted, by id modulo their number; all are halved when one
-            would not fit its byte. None to count nothing.
-        out: Out: a row per id.
-        misses: Out: positions of ids whose rows are not there.
+        counters: Request counts, by id modulo the length; all are halved when one would overflow
+            its byte. Empty to disable counting.
+        out: Receives one row per id.
+        misses: Receives the positions of ids whose rows are not cached.
 
     Returns:
-        How many misses there are.
+        Number of misses.
     """
     num_misses, num_words = 0, out.shape[1]
     for i in range(len(ids)):
@@ -67,19 +67,10 @@ def take_rows(ids, places, slot_ids, is_filled, rows, counters, out, misses):
 
 @njit(nogil=True, cache=True)
 def admit_rows(ids, values, num_used, places, slot_ids, is_filled, rows):
-    """Keep rows of ids that have a slot, and of others as long as slots are unused.
+    """Store rows of ids that have a slot, and of others while unused slots remain.
 
-    Args:
-        ids: Of the rows.
-        values: The rows.
-        num_used: Slots from here on were never used.
-        places: As for `take_rows`.
-        slot_ids: As for `take_rows`.
-        is_filled: As for `take_rows`.
-        rows: By slot.
-
-    Returns:
-        How many slots are used now.
+    Slots from `num_used` on are unused. Other arguments as for `take_rows`. Returns the new number
+    of used slots.
     """
     for i in range(len(ids)):
         at = _probe(ids[i], places, slot_ids)
@@ -99,14 +90,14 @@ def admit_rows(ids, values, num_used, places, slot_ids, is_filled, rows):
 
 @njit(nogil=True, cache=True)
 def expect_draws(indptr, indices, fanout, halo, expected):
-    """Add up how likely each source of another part is drawn from each of a part's nodes.
+    """Add the expected number of draws of each halo source from all nodes of a partition.
 
     Args:
-        indptr: Of the part's in-edges.
+        indptr: Of the partition's in-edges.
         indices: Their sources.
-        fanout: Neighbours drawn of a node; -1 for all.
-        halo: Sources that other parts own, ascending.
-        expected: Per source of `halo`; added to.
+        fanout: Neighbours sampled per node; -1 for all.
+        halo: Sources that other partitions own, ascending.
+        expected: Expected draws, by position in `halo`; added to.
     """
     for node in range(len(indptr) - 1):
         degree = indptr[node + 1] - indptr[node]
@@ -119,12 +110,9 @@ def expect_draws(indptr, indices, fanout, halo, expected):
 
 @njit(cache=True)
 def hash_texts(data, offsets, seed):
-    """A 64-bit hash per text (FNV-1a, then SplitMix64's finaliser).
+    """64-bit hash of every string (FNV-1a, then SplitMix64's finaliser).
 
-    Args:
-        data: Bytes of all texts, `uint8`.
-        offsets: Where each begins in `data`; one more.
-        seed: Another seed gives other hashes.
+    String `i` is `data[offsets[i] : offsets[i + 1]]`, `uint8`; `seed` selects the hash function.
     """
     hashes = np.empty(len(offsets) - 1, np.uint64)
     for i in range(len(hashes)):

@@ -1,4 +1,4 @@
-"""From ids of a graph to row numbers of a batch, in the order in which nodes are met."""
+"""Relabelling of graph ids to row numbers of a batch, in order of first occurrence."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from headrace.graph.kernels.rng import GOLDEN
 
 @njit(nogil=True, cache=True)
 def relabel_dense(ids, table, base, nodes, num_nodes, rows):
-    """Give a row number to every id, a new one where it has none; with an entry per possible id.
+    """Assign a row number to every id, using a table with an entry per possible id.
 
-    Entries below `base` are left from earlier batches, so nothing is ever cleared. There is no
-    branch, because whether an id is new cannot be predicted.
+    Entries below `base` belong to earlier batches, so the table is never cleared. The loop is
+    branch-free because the branch "id is new" is unpredictable.
 
     Args:
-        ids: To be relabelled.
-        table: `base` and the row number of each known id.
-        base: What this batch's entries begin with.
+        ids: Ids to relabel.
+        table: `base` plus the row number of each known id.
+        base: Lowest entry of this batch.
         nodes: Known ids by row number; has room for `ids` and one more.
-        num_nodes: How many are known.
-        rows: Out: row numbers of `ids`.
+        num_nodes: Number of known ids.
+        rows: Receives the row numbers of `ids`.
 
     Returns:
-        How many are known now.
+        New number of known ids.
     """
     for i in range(len(ids)):
         node = ids[i]
@@ -40,7 +40,7 @@ def relabel_dense(ids, table, base, nodes, num_nodes, rows):
 
 @njit(nogil=True, cache=True)
 def place_dense(ids, table, base):
-    """Enter ids as the first rows; one that appears again keeps its first row."""
+    """Insert ids as the first rows; a duplicate keeps its first row."""
     for i in range(len(ids)):
         if table[ids[i]] < base:
             table[ids[i]] = base + i
@@ -48,7 +48,7 @@ def place_dense(ids, table, base):
 
 @njit(forceinline=True)
 def _slot_of(node, keys, entries, base):
-    """Find the slot of an id, or the free one where it belongs (linear probing)."""
+    """Slot of an id, or the free slot where it belongs (linear probing)."""
     mask = np.uint64(len(keys) - 1)
     spread = np.uint64(node) * GOLDEN
     slot = (spread ^ (spread >> np.uint64(32))) & mask
@@ -59,19 +59,11 @@ def _slot_of(node, keys, entries, base):
 
 @njit(nogil=True, cache=True)
 def relabel_hash(ids, keys, entries, base, nodes, num_nodes, rows):
-    """Do as `relabel_dense` with memory for the nodes of a batch only.
+    """Like `relabel_dense`, with memory for the nodes of a batch only.
 
-    Args:
-        ids: To be relabelled.
-        keys: Ids of slots; a power of two of them, at least twice the ids.
-        entries: `base` and the row numbers of slots; a slot whose entry is below is free.
-        base: What this batch's entries begin with.
-        nodes: Known ids by row number; has room for `ids`.
-        num_nodes: How many are known.
-        rows: Out: row numbers of `ids`.
-
-    Returns:
-        How many are known now.
+    Other arguments as for `relabel_dense`. `keys` holds the ids of slots; its length is a power of
+    two, at least twice the number of ids. `entries` holds `base` plus the row numbers of slots; a
+    slot with a lower entry is free.
     """
     for i in range(len(ids)):
         node = np.int64(ids[i])
@@ -87,7 +79,7 @@ def relabel_hash(ids, keys, entries, base, nodes, num_nodes, rows):
 
 @njit(nogil=True, cache=True)
 def place_hash(ids, keys, entries, base):
-    """Enter ids as the first rows; one that appears again keeps its first row."""
+    """Insert ids as the first rows; a duplicate keeps its first row."""
     for i in range(len(ids)):
         node = np.int64(ids[i])
         slot = _slot_of(node, keys, entries, base)
@@ -98,7 +90,7 @@ def place_hash(ids, keys, entries, base):
 
 @njit(nogil=True, cache=True)
 def repeat_rows(first, counts, cols):
-    """Write row `first + i` as often as `counts[i]` says."""
+    """Write row `first + i` `counts[i]` times."""
     slot = 0
     for i in range(len(counts)):
         for _ in range(counts[i]):
@@ -108,7 +100,7 @@ def repeat_rows(first, counts, cols):
 
 @njit(nogil=True, cache=True)
 def add_up(counts, slots):
-    """Say where each of consecutive runs begins, and where the last one ends."""
+    """Write the start of each run and the end of the last (exclusive prefix sum)."""
     total = np.int64(0)
     for i in range(len(counts)):
         slots[i] = total
@@ -118,7 +110,7 @@ def add_up(counts, slots):
 
 @njit(nogil=True, cache=True)
 def place_runs(positions, counts, values, slots, out):
-    """Copy the run of each asked node from one owner's answer to its place in the whole."""
+    """Copy the run of each requested node from one store's reply to its position in the result."""
     begin = np.int64(0)
     for i in range(len(positions)):
         slot = slots[positions[i]]

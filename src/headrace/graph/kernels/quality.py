@@ -1,4 +1,4 @@
-"""What a cut costs, counted in one pass over the arcs."""
+"""Kernels that measure the quality of a partitioning."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from numba import njit
 
 @njit(cache=True)
 def count_cut(indptr, indices, arc_weights, parts):
-    """Weight of all arcs between parts; every pair counts from both sides."""
+    """Weight of all arcs between partitions; every pair counts twice."""
     cut = 0
     for node in range(len(parts)):
         for arc in range(indptr[node], indptr[node + 1]):
@@ -19,9 +19,9 @@ def count_cut(indptr, indices, arc_weights, parts):
 
 @njit(cache=True)
 def count_remote_in_order(order, indptr, indices, parts, num_parts):
-    """Distinct remote neighbours of every part; `order` lists all nodes part by part."""
+    """Distinct remote neighbours of every partition; `order` lists all nodes by partition."""
     remote = np.zeros(num_parts, np.int64)
-    # A stamp per node instead of a bit per node and part: parts come one after the other.
+    # Nodes are ordered by partition, so one stamp per node replaces a bit per node and partition.
     stamps = np.full(len(parts), -1, np.int32)
     for node in order:
         part = parts[node]
@@ -35,14 +35,9 @@ def count_remote_in_order(order, indptr, indices, parts, num_parts):
 
 @njit(cache=True)
 def walk(seeds, draws, indptr, indices, parts):
-    """Share of remote nodes after each step of random walks, over all seeds that have neighbours.
+    """Fraction of remote nodes after each step of random walks, over all seeds with neighbours.
 
-    Args:
-        seeds: Nodes to start from.
-        draws: Numbers in [0, 1), by seed, walk and step.
-        indptr: Of the graph.
-        indices: Of the graph.
-        parts: The part of every node.
+    `draws` holds numbers in [0, 1), by seed, walk and step.
     """
     num_steps = draws.shape[2]
     remote, total = np.zeros(num_steps, np.int64), np.zeros(num_steps, np.int64)

@@ -1,7 +1,7 @@
-"""Sweeps that move nodes between parts.
+"""Sweeps that move nodes between partitions.
 
-Loads, caps and limits are arrays of constraints by parts; weights of nodes are constraints by
-nodes. Weights of arcs are none where every arc weighs one.
+Loads, caps and limits have shape (constraints, partitions); node weights have shape (constraints,
+nodes). Arc weights are `None` if every arc weighs one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from numba import njit
 
 @njit(cache=True)
 def connect(node, indptr, indices, arc_weights, parts, strength, near):
-    """Add up a node's arcs by part into `strength`; list those parts and return how many."""
+    """Sum a node's arc weights by partition into `strength`; list these partitions in `near`."""
     num_near = 0
     for arc in range(indptr[node], indptr[node + 1]):
         part = parts[indices[arc]]
@@ -28,7 +28,7 @@ def connect(node, indptr, indices, arc_weights, parts, strength, near):
 
 @njit(cache=True)
 def fits(node, part, node_weights, loads, caps):
-    """Whether a part stays within all caps with one more node."""
+    """Whether a partition stays within all caps after adding a node."""
     for c in range(len(loads)):
         weight = node_weights[c, node]
         if weight > 0 and loads[c, part] + weight > caps[c, part]:
@@ -38,7 +38,7 @@ def fits(node, part, node_weights, loads, caps):
 
 @njit(cache=True)
 def shift(node, source, target, node_weights, loads):
-    """Take a node's weights from one part to another."""
+    """Move a node's weights from one partition's loads to another's."""
     for c in range(len(loads)):
         loads[c, source] -= node_weights[c, node]
         loads[c, target] += node_weights[c, node]
@@ -46,10 +46,7 @@ def shift(node, source, target, node_weights, loads):
 
 @njit(cache=True)
 def relief(node, source, target, node_weights, loads, limits, spans):
-    """How much a move lowers the sum of squares of what is above the limits.
-
-    Squares make room step by step: a load at its cap hurts more than several that are halfway.
-    """
+    """Decrease of the sum of squared excess loads by a move; squares favour the highest loads."""
     total = 0.0
     for c in range(len(loads)):
         weight = node_weights[c, node]
@@ -65,7 +62,7 @@ def relief(node, source, target, node_weights, loads, limits, spans):
 
 @njit(cache=True)
 def concerns(node, part, node_weights, loads, bounds):
-    """Whether a node carries some of what its part has too much of."""
+    """Whether a node contributes to a constraint that its partition exceeds."""
     for c in range(len(loads)):
         if node_weights[c, node] > 0 and loads[c, part] > bounds[c, part]:
             return True
@@ -74,9 +71,9 @@ def concerns(node, part, node_weights, loads, bounds):
 
 @njit(cache=True)
 def best_relief(node, source, node_weights, loads, limits, spans, strength, near, num_near):
-    """Where a node should go for the least loss of cut per relief; also the score and relief.
+    """Target with the least cut increase per relief; returns target, score and relief.
 
-    Neighbour parts come first; all others are looked at only if no neighbour part gives relief.
+    Partitions without a neighbour of the node are tried only if no adjacent partition gives relief.
     """
     best, best_score, best_relieved = -1, np.inf, 0.0
     for i in range(num_near):
@@ -100,7 +97,7 @@ def best_relief(node, source, node_weights, loads, limits, spans, strength, near
 
 @njit(cache=True)
 def rank(indptr, indices, arc_weights, node_weights, parts, loads, bounds, limits, spans):
-    """Score of every node that could leave a part above its bounds; infinite for all others."""
+    """Score of every node that could leave a partition above its bounds; infinite for others."""
     num_parts = loads.shape[1]
     scores = np.full(len(parts), np.inf, np.float32)
     strength, near = np.zeros(num_parts, np.int64), np.empty(num_parts, np.int64)
@@ -117,9 +114,9 @@ def rank(indptr, indices, arc_weights, node_weights, parts, loads, bounds, limit
 
 @njit(cache=True)
 def relieve(order, indptr, indices, arc_weights, node_weights, parts, loads, bounds, limits, spans):
-    """Move nodes, in the order given, out of parts above their bounds; returns how many.
+    """Move nodes, in the given order, out of partitions above their bounds; returns the number.
 
-    Changes `parts` and `loads`.
+    Updates `parts` and `loads`.
     """
     num_parts = loads.shape[1]
     strength, near = np.zeros(num_parts, np.int64), np.empty(num_parts, np.int64)
@@ -141,10 +138,10 @@ def relieve(order, indptr, indices, arc_weights, node_weights, parts, loads, bou
 
 @njit(cache=True)
 def refine(indptr, indices, arc_weights, node_weights, parts, loads, caps):
-    """Move every node to the part it has most arcs to, if that lowers the cut and caps allow it.
+    """Move every node to its most strongly connected partition if that lowers the cut within caps.
 
-    Changes `parts` and `loads`. Returns by how much the cut went down, and what was cut when each
-    node had its turn, both counted from both sides.
+    Updates `parts` and `loads`. Returns the decrease of the cut, and the cut as seen when each node
+    was visited; both count every pair twice.
     """
     num_parts = loads.shape[1]
     strength, near = np.zeros(num_parts, np.int64), np.empty(num_parts, np.int64)
@@ -160,7 +157,7 @@ def refine(indptr, indices, arc_weights, node_weights, parts, loads, caps):
             )
             if better and fits(node, target, node_weights, loads, caps):
                 best = target
-        # The first constraint counts nodes: a part keeps its last one.
+        # The first constraint counts nodes: a partition keeps its last node.
         if best != source and loads[0, source] > node_weights[0, node]:
             gained += 2 * (strength[best] - strength[source])
             shift(node, source, best, node_weights, loads)

@@ -1,4 +1,4 @@
-"""Draws by counter: each is a function of its key and number, whoever asks and in which order."""
+"""Counter-based random numbers: each draw depends only on its key and number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 @njit(forceinline=True)
 def mix(x):
-    """Spread 64 bits so that neighbouring inputs have unrelated outputs (SplitMix64)."""
+    """SplitMix64 finaliser."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -18,7 +18,7 @@ def mix(x):
 
 @njit(forceinline=True)
 def stream_of(key, original, tree):
-    """Begin of the stream of draws of one node; trees of disjoint sampling differ."""
+    """Start of a node's random stream; `tree` separates the trees of disjoint sampling."""
     start = key + np.uint64(original) * GOLDEN + np.uint64(tree) * np.uint64(0xD1B54A32D192ED03)
     return mix(start)
 
@@ -32,6 +32,6 @@ def draw_below(stream, number, bound):
 
 @njit(forceinline=True)
 def draw_unit(stream, number):
-    """Draw `number` of a stream, above zero and at most one, with 53 bits."""
+    """Draw `number` of a stream in (0, 1], with 53 bits."""
     bits = mix(stream + np.uint64(number + 1) * GOLDEN) >> np.uint64(11)
     return (np.float64(bits) + 1.0) * 2.0**-53

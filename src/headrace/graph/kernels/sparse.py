@@ -1,4 +1,4 @@
-"""Products of sparse rows and a dense matrix."""
+"""Product of a sparse and a dense matrix."""
 
 from __future__ import annotations
 
@@ -8,16 +8,7 @@ from numba import njit
 
 @njit(cache=True)
 def multiply_rows(indptr, indices, values, matrix, start, stop):
-    """Rows `start` to `stop` of a sparse matrix (CSR) times a dense one, `float32`.
-
-    Args:
-        indptr: Where each row's entries begin; one more.
-        indices: Columns of the entries.
-        values: The entries, `float32`.
-        matrix: What to multiply with, `float32`.
-        start: The first row.
-        stop: One after the last row.
-    """
+    """Rows `start` to `stop` of a sparse matrix (CSR) times a dense `float32` matrix."""
     width = matrix.shape[1]
     result = np.zeros((stop - start, width), np.float32)
     for row in range(start, stop):

@@ -1,4 +1,4 @@
-"""Subgraphs of some of the nodes."""
+"""Induced subgraphs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Batches of a graph in parts as PyG knows them: loaders, samplers and stores."""
+"""PyG loaders, samplers and stores for partitioned graphs."""

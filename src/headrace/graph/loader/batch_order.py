@@ -1,4 +1,4 @@
-"""Which seeds make up which batch: known by its number, and shuffled by the seed alone."""
+"""Numbered batches and a seeded shuffle."""
 
 from __future__ import annotations
 
@@ -16,13 +16,7 @@ _SHUFFLE = ("", "shuffle", "")
 
 @dataclass(frozen=True)
 class NumberedBatch:
-    """What a worker is told of a batch.
-
-    Attributes:
-        epoch: From 0.
-        number: Within the epoch, from 0.
-        index: Positions of the seeds among all that were given.
-    """
+    """Epoch and number of a batch, from 0, and the positions of its seeds in the input."""
 
     epoch: int
     number: int
@@ -30,12 +24,7 @@ class NumberedBatch:
 
 
 class SeededShuffle(Sampler[int]):
-    """A new order in every epoch, the same in every run.
-
-    Args:
-        num_seeds: How many there are.
-        seed: Of all orders.
-    """
+    """A different order in every epoch, the same in every run."""
 
     def __init__(self, num_seeds: int, seed: int) -> None:
         self.epoch = 0
@@ -52,7 +41,7 @@ class SeededShuffle(Sampler[int]):
 
 
 class _Numbered:
-    """Batches of another sampler with their numbers; starting over begins the next epoch."""
+    """Numbers the batches of another sampler; each new iterator is the next epoch."""
 
     def __init__(self, batches: Any, shuffle: SeededShuffle | None) -> None:
         self.epoch = 0
@@ -64,7 +53,7 @@ class _Numbered:
         return len(self._batches)
 
     def __iter__(self) -> Iterator[NumberedBatch]:
-        # As a generator this runs with the first batch: torch makes iterators it does not use.
+        # A generator runs only with its first batch: torch creates iterators it does not use.
         epoch, self.epoch = self.epoch, self.epoch + 1
         first, self.first_batch = self.first_batch, 0
         if self._shuffle is not None:
@@ -75,7 +64,7 @@ class _Numbered:
 
 
 class _Positions:
-    """Stands for the seeds, and hands a numbered batch through to `collate_fn`."""
+    """Dataset of positions that passes a numbered batch to `collate_fn`."""
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -91,15 +80,9 @@ class _Positions:
 
 
 class NumberedLoader(DataLoader[Any]):
-    """A `DataLoader` whose `collate_fn` learns epoch and number of every batch.
+    """A `DataLoader` whose `collate_fn` receives a `NumberedBatch`.
 
-    Args:
-        dataset: Anything that has a length.
-        seed: Of the order, if it is shuffled.
-        shuffle: As in torch.
-        sampler: As in torch.
-        batch_sampler: As in torch.
-        **kwargs: As in torch.
+    `seed` determines the shuffled order; all other arguments are those of torch.
     """
 
     def __init__(
@@ -128,7 +111,7 @@ class NumberedLoader(DataLoader[Any]):
 
     @property
     def epoch(self) -> int:
-        """The epoch that begins with the next iteration; set it to continue a training."""
+        """Epoch of the next iteration; set it to resume training."""
         return 0 if self._numbered is None else self._numbered.epoch
 
     @epoch.setter
@@ -137,7 +120,7 @@ class NumberedLoader(DataLoader[Any]):
             self._numbered.epoch = epoch
 
     def go_to(self, epoch: int, batch: int) -> None:
-        """Let the next iteration be this epoch, from this batch on."""
+        """Start the next iteration at this epoch and batch."""
         if self._numbered is not None:
             self._numbered.epoch, self._numbered.first_batch = epoch, batch
 

@@ -1,4 +1,4 @@
-"""From what a sampler took to PyG's `Data` and `HeteroData`: one gather per column, no copies."""
+"""Conversion of sampler outputs to PyG's `Data` and `HeteroData`, without copies."""
 
 from __future__ import annotations
 
@@ -15,18 +15,15 @@ from headrace.graph.format.manifest import ColumnInfo
 from headrace.graph.loader.buffer_pool import BufferPool
 from headrace.graph.loader.graph_view import GraphView
 from headrace.graph.sampling.feature_gather import FeatureGather
-from headrace.graph.sampling.store_pool import Of
+from headrace.graph.sampling.store_pool import TypeName
 
 _HALVES = (torch.float16, torch.bfloat16)
 
 
 class Collator:
-    """Joins sampled nodes and edges with their values.
+    """Adds features to sampled nodes and edges.
 
-    Args:
-        access: The graph.
-        keep_dtype: Whether features stay 16 bits long if they are stored so; else they are handed
-            over as `float32`.
+    16-bit features are cast to `float32` unless `keep_dtype` is set.
     """
 
     def __init__(self, access: GraphView, keep_dtype: bool = False) -> None:
@@ -35,11 +32,11 @@ class Collator:
         self._pool = BufferPool()
 
     def make(self, out: SamplerOutput | HeteroSamplerOutput, new_ids: Any = None) -> Any:
-        """A batch without what the loader knows of its seeds.
+        """Build a batch without the loader's seed attributes.
 
         Args:
-            out: Nodes by original ids, edges as they are stored.
-            new_ids: Of the nodes by type, if they are known.
+            out: Sampler output: original node ids, edge ids in storage order.
+            new_ids: New node ids by type, if known.
         """
         if new_ids is None:
             self._check_edges(out)
@@ -71,7 +68,7 @@ class Collator:
     def _hetero(self, out: HeteroSamplerOutput, new_ids: Any) -> HeteroData:
         access = self._access
         repeats = out.batch is not None
-        # All types are asked for before the first is waited for.
+        # Send the requests of all types before waiting for the first reply.
         nodes = {
             name: self._start_nodes(name, node, new_ids, repeats) for name, node in out.node.items()
         }
@@ -108,12 +105,12 @@ class Collator:
         return self._start(node_type, ids, may_repeat)
 
     def _start_edges(
-        self, edge_type: Of, edge: Tensor | None
+        self, edge_type: TypeName, edge: Tensor | None
     ) -> dict[str, tuple[FeatureGather, ColumnInfo, int]]:
         return {} if edge is None else self._start(edge_type, edge.numpy(), True)
 
     def _start(
-        self, of: Of, ids: np.ndarray, may_repeat: bool
+        self, of: TypeName, ids: np.ndarray, may_repeat: bool
     ) -> dict[str, tuple[FeatureGather, ColumnInfo, int]]:
         return {
             name: (self._access.gather(of, name, ids, may_repeat), column, len(ids))
@@ -143,7 +140,7 @@ def finish(
     keep_dtype: bool,
     pool: BufferPool | None = None,
 ) -> Tensor:
-    """Wait for a gather, and see its rows as a tensor."""
+    """Wait for a gather and return its rows as a tensor."""
     pool = pool or BufferPool()
     shape, dtype = (num_rows, *column.shape), getattr(torch, column.dtype)
     if dtype not in _HALVES or keep_dtype:
@@ -167,7 +164,7 @@ def _allocate(
 ) -> Tensor:
     if torch.utils.data.get_worker_info() is None:
         return pool.empty(purpose, shape, dtype)
-    # What a worker makes in shared memory is not copied again on its way to the trainer.
+    # Tensors in shared memory are not copied from a worker to the trainer.
     num_bytes = max(math.prod(shape), 1) * dtype.itemsize
     storage = torch.UntypedStorage._new_shared(num_bytes)
     return torch.empty(0, dtype=dtype).set_(storage, 0, shape)  # type: ignore[call-overload,no-any-return]

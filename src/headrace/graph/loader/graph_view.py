@@ -1,4 +1,4 @@
-"""All that loaders ask of a graph, and how a graph in parts answers."""
+"""Graph interface of the loaders, and its implementation for partitioned graphs."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from headrace.graph.sampling.feature_gather import FeatureColumns, FeatureGather
 from headrace.graph.sampling.hop import HopSource, LocalSource
 from headrace.graph.sampling.local_edges import edges_have, open_edge_parts
 from headrace.graph.sampling.remote_hops import DistributedHopSource
-from headrace.graph.sampling.store_pool import IDS, Connect, Of, StorePool
+from headrace.graph.sampling.store_pool import IDS, Connect, StorePool, TypeName
 from headrace.graph.schema import EdgeType
 from headrace.graph.sources.arrays import EDGE, NODE
 from headrace.graph.store.shard import open_shard
 
 
 class GraphView(ABC):
-    """A graph as loaders see it; a node has an original id outside and a new one inside.
+    """Graph interface of the loaders; original node ids are external, new ids internal.
 
     Attributes:
-        num_nodes: By node type.
-        edge_types: In the order in which they take turns.
-        columns: What nodes and edges of each type have.
-        offsets: Where the ids of each part begin, by node type or edge type; one more than parts.
-        owners: Stores of parts that are not here.
-        extras: Values of the graph as a whole, which every batch has too.
+        num_nodes: Nodes by node type.
+        edge_types: Edge types, in the order in which a hop expands them.
+        columns: Columns by node type or edge type.
+        offsets: First id of each graph partition, and the end, by node type or edge type.
+        stores: Stores of the remote partitions.
+        extras: Graph-level attributes, copied to every batch.
     """
 
     def __init__(
         self,
         num_nodes: Mapping[str, int],
         edge_types: Sequence[EdgeType],
-        columns: Mapping[Of, Mapping[str, ColumnInfo]],
-        offsets: Mapping[Of, np.ndarray],
-        owners: StorePool,
+        columns: Mapping[TypeName, Mapping[str, ColumnInfo]],
+        offsets: Mapping[TypeName, np.ndarray],
+        stores: StorePool,
         extras: Mapping[str, Any],
     ) -> None:
         self.num_nodes = dict(num_nodes)
         self.edge_types = tuple(edge_types)
         self.columns = {of: dict(named) for of, named in columns.items()}
         self.offsets = dict(offsets)
-        self.owners = owners
+        self.stores = stores
         self.extras = dict(extras)
-        self._rows: dict[tuple[Of, str], FeatureColumns] = {}
+        self._rows: dict[tuple[TypeName, str], FeatureColumns] = {}
 
     @property
     def node_types(self) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ class GraphView(ABC):
 
     @abstractmethod
     def to_new(self, node_type: str, original_ids: np.ndarray) -> np.ndarray:
-        """New ids of nodes; SpecError for an id that no node has."""
+        """New ids of nodes; raise `SpecError` for an unknown id."""
 
     @abstractmethod
     def to_original(self, node_type: str, new_ids: np.ndarray) -> np.ndarray:
@@ -70,11 +70,11 @@ class GraphView(ABC):
 
     @abstractmethod
     def has_edge_ids(self, edge_type: EdgeType) -> bool:
-        """Whether original ids of these edges can be had."""
+        """Whether original edge ids are available."""
 
     @abstractmethod
     def hops(self, weight: str | None, time: str | None) -> HopSource:
-        """Who knows the neighbours, drawn by an edge column and not later than another column."""
+        """Source of neighbours, with optional weight and time columns."""
 
     @abstractmethod
     def split(self, node_type: str, split: str) -> np.ndarray:
@@ -85,48 +85,42 @@ class GraphView(ABC):
         """Held-out links by original ids, `(2, num_links)`."""
 
     @abstractmethod
-    def part_array(self, of: Of, name: str, part: int) -> np.ndarray:
-        """What a part that is here has of a column."""
+    def part_array(self, of: TypeName, name: str, part: int) -> np.ndarray:
+        """A column of a local graph partition."""
 
     @abstractmethod
     def lists(self, edge_type: EdgeType, part: int) -> tuple[np.ndarray, np.ndarray]:
-        """Where the in-edges of a part's nodes begin, and new ids of their sources."""
+        """CSC of a local graph partition: offsets, and new ids of the sources."""
 
-    def gather(self, of: Of, name: str, ids: np.ndarray, may_repeat: bool = False) -> FeatureGather:
-        """Ask for rows by new ids of nodes, or by ids of edges as hops give them."""
+    def gather(
+        self, of: TypeName, name: str, ids: np.ndarray, may_repeat: bool = False
+    ) -> FeatureGather:
+        """Request rows by new node ids, or by edge ids as hops return them."""
         if (of, name) not in self._rows:
             offsets = self.offsets[of]
             parts = [
-                None if part in self.owners else self.part_array(of, name, part)
+                None if part in self.stores else self.part_array(of, name, part)
                 for part in range(len(offsets) - 1)
             ]
             self._rows[of, name] = FeatureColumns(of, name, offsets, parts)
-        return FeatureGather(self._rows[of, name], ids, self.owners, may_repeat)
+        return FeatureGather(self._rows[of, name], ids, self.stores, may_repeat)
 
-    def column(self, of: Of, name: str) -> ColumnInfo:
-        """What a column is made of.
-
-        Raises:
-            SpecError: There is no such column.
-        """
+    def column(self, of: TypeName, name: str) -> ColumnInfo:
+        """Metadata of a column; raise `SpecError` if it does not exist."""
         named = self.columns.get(of)
         if named is None:
             known = [*self.node_types, *self.edge_types]
-            raise SpecError(f"the graph has nothing of type {of!r}", f"it has {known}")
+            raise SpecError(f"the graph has no type {of!r}", f"it has {known}")
         if name not in named:
             raise SpecError(f"{of!r} has no column {name!r}", f"it has {', '.join(named)}")
         return named[name]
 
     def check_edges(self, edge_type: EdgeType, edges: np.ndarray) -> None:
-        """Refuse ids of edges that somebody else made up.
-
-        Raises:
-            SpecError: There are no such edges.
-        """
+        """Raise `SpecError` if edge ids are out of range."""
         num_edges = int(self.offsets[edge_type][-1])
         if len(edges) and not 0 <= edges.min() <= edges.max() < num_edges:
             raise SpecError(
-                f"edges {edges.min()} to {edges.max()} of {edge_type} were asked for, there are "
+                f"edges {edges.min()} to {edges.max()} of {edge_type} were requested, there are "
                 f"{num_edges}",
                 f"use 0 to {num_edges - 1}",
             )
@@ -139,11 +133,11 @@ class GraphView(ABC):
 
 
 class PartitionedGraphView(GraphView):
-    """A graph in parts.
+    """View of a partitioned graph.
 
     Args:
-        graph: Its manifest and id tables, and the parts that are on this machine.
-        connect: How to reach the stores of all other parts.
+        graph: Manifest, id tables and the local graph partitions.
+        connect: How to connect to the stores of all other partitions.
     """
 
     def __init__(
@@ -152,8 +146,8 @@ class PartitionedGraphView(GraphView):
         manifest = graph.manifest
         infos = {node.name: node for node in manifest.nodes}
         edges = {edge.edge_type: edge for edge in manifest.edges}
-        offsets: dict[Of, np.ndarray] = {name: graph.offsets(name) for name in infos}
-        columns: dict[Of, dict[str, ColumnInfo]] = {
+        offsets: dict[TypeName, np.ndarray] = {name: graph.offsets(name) for name in infos}
+        columns: dict[TypeName, dict[str, ColumnInfo]] = {
             name: {column.name: column for column in info.columns} for name, info in infos.items()
         }
         for edge_type, edge in edges.items():
@@ -165,12 +159,12 @@ class PartitionedGraphView(GraphView):
         self._originals: dict[str, np.ndarray] = {}
 
     def to_new(self, node_type: str, original_ids: np.ndarray) -> np.ndarray:
-        """New ids of nodes; SpecError for an id that no node has."""
+        """New ids of nodes; raise `SpecError` for an unknown id."""
         return self.graph.to_new(node_type, original_ids)
 
     def to_original(self, node_type: str, new_ids: np.ndarray) -> np.ndarray:
         """Original ids of nodes."""
-        if self.owners and not self.owners.serve(node_type, IDS):
+        if self.stores and not self.stores.serve(node_type, IDS):
             original: np.ndarray = self._inverse(node_type)[new_ids].astype(np.int64)
             return original
         original = np.empty(len(new_ids), np.int64)
@@ -178,23 +172,23 @@ class PartitionedGraphView(GraphView):
         return original
 
     def has_edge_ids(self, edge_type: EdgeType) -> bool:
-        """Whether original ids of these edges can be had."""
+        """Whether original edge ids are available."""
         manifest = self.graph.manifest
-        kept = manifest.edges[manifest.edge_index(edge_type)].has_ids
-        return kept and (not self.owners or self.owners.serve(edge_type, IDS))
+        has_ids = manifest.edges[manifest.edge_index(edge_type)].has_ids
+        return has_ids and (not self.stores or self.stores.serve(edge_type, IDS))
 
     def hops(self, weight: str | None, time: str | None) -> HopSource:
-        """Who knows the neighbours, drawn by an edge column and not later than another column."""
+        """Source of neighbours, with optional weight and time columns."""
         graph = self.graph
-        if not self.owners:
+        if not self.stores:
             return LocalSource(open_edge_parts(graph, weight=weight, time=time))
         if not edges_have(graph, weight, time) and time is not None:
             raise SpecError(
-                f"{time!r} is a time of nodes, which stores do not know of each other",
-                "give edges a time, or map all parts on this machine (--stores 0)",
+                f"{time!r} is a time of nodes, which a store has only for its own partition",
+                "use a time of edges, or map all partitions on this machine (--stores 0)",
             )
         shards = [
-            None if part in self.owners else open_shard(graph, part)
+            None if part in self.stores else open_shard(graph, part)
             for part in range(graph.num_parts)
         ]
         parts = {
@@ -205,14 +199,14 @@ class PartitionedGraphView(GraphView):
             for edge_type in self.edge_types
         }
         offsets = {name: graph.offsets(name) for name in self.node_types}
-        return DistributedHopSource(parts, offsets, self.owners, weight, time)
+        return DistributedHopSource(parts, offsets, self.stores, weight, time)
 
     def split(self, node_type: str, split: str) -> np.ndarray:
         """Original ids of the `train`, `val` or `test` nodes, ascending."""
-        if self.owners:
+        if self.stores:
             raise SpecError(
-                f"the {split} nodes of parts {self.owners.parts} are not on this machine",
-                "give the ids of input nodes",
+                f"the {split} nodes of partitions {self.stores.parts} are not on this machine",
+                "pass the ids of input nodes",
             )
         parts = [self.graph.part(number) for number in range(self.graph.num_parts)]
         own = [part.original_ids(node_type)[part.split(node_type, split)] for part in parts]
@@ -224,8 +218,8 @@ class PartitionedGraphView(GraphView):
         ends = ((edge_type[0], src), (edge_type[2], dst))
         return np.stack([self.to_original(name, ids) for name, ids in ends])
 
-    def part_array(self, of: Of, name: str, part: int) -> np.ndarray:
-        """What a part that is here has of a column."""
+    def part_array(self, of: TypeName, name: str, part: int) -> np.ndarray:
+        """A column of a local graph partition."""
         own = self.graph.part(part)
         if isinstance(of, str):
             return own.original_ids(of) if name == IDS else own.column(of, name)
@@ -234,12 +228,12 @@ class PartitionedGraphView(GraphView):
         return values
 
     def lists(self, edge_type: EdgeType, part: int) -> tuple[np.ndarray, np.ndarray]:
-        """Where the in-edges of a part's nodes begin, and new ids of their sources."""
+        """CSC of a local graph partition: offsets, and new ids of the sources."""
         own = self.graph.part(part)
         return own.indptr(edge_type), own.indices(edge_type)
 
     def _inverse(self, node_type: str) -> np.ndarray:
-        """New to original for stores that do not tell: 4 or 8 bytes per node of the graph."""
+        """New to original ids, for stores without them: 4 or 8 bytes per node."""
         if node_type not in self._originals:
             node = self.graph.manifest.node_index(node_type)
             new = np.asarray(self.graph.array(ids_path(node)))

@@ -1,4 +1,4 @@
-"""Graphs that are PyG objects in this process: nothing is partitioned, features are not copied."""
+"""View of PyG objects in this process: not partitioned, features are not copied."""
 
 from __future__ import annotations
 
@@ -14,18 +14,15 @@ from headrace.graph.build.csc import build_csc
 from headrace.graph.format.manifest import ColumnInfo
 from headrace.graph.loader.graph_view import GraphView
 from headrace.graph.sampling.hop import EdgePart, HopSource, LocalSource
-from headrace.graph.sampling.store_pool import IDS, Of, StorePool
+from headrace.graph.sampling.store_pool import IDS, StorePool, TypeName
 from headrace.graph.schema import SPLITS, EdgeType, NodeTable
 from headrace.graph.sources.pyg import from_pyg
 
 
 class InMemoryView(GraphView):
-    """A PyG `Data` or `HeteroData`, whose tensors stay where they are; new ids are original ids.
+    """View of a PyG `Data` or `HeteroData`; new ids are original ids.
 
-    Neighbour lists are made here, and values of edges are copied into their order.
-
-    Args:
-        data: The graph.
+    Node tensors are not copied. The CSC is built here, and edge columns are copied in its order.
     """
 
     def __init__(self, data: Any) -> None:
@@ -33,14 +30,14 @@ class InMemoryView(GraphView):
 
         source = from_pyg(data)
         counts = {table.name: table.num_nodes for table in source.nodes}
-        self._arrays: dict[tuple[Of, str], np.ndarray] = {}
+        self._arrays: dict[tuple[TypeName, str], np.ndarray] = {}
         self._cscs: dict[EdgeType, tuple[np.ndarray, np.ndarray]] = {}
         self._splits = {table.name: table.splits for table in source.nodes}
-        columns: dict[Of, dict[str, ColumnInfo]] = {}
-        offsets: dict[Of, np.ndarray] = {}
+        columns: dict[TypeName, dict[str, ColumnInfo]] = {}
+        offsets: dict[TypeName, np.ndarray] = {}
         for table in source.nodes:
             offsets[table.name] = np.array([0, table.num_nodes])
-            self._keep(table.name, _values(table))
+            self._add_columns(table.name, _values(table))
         for edge in source.edges:
             ends = counts[edge.edge_type[0]], counts[edge.edge_type[2]]
             with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
@@ -49,7 +46,7 @@ class InMemoryView(GraphView):
                     np.array(part) for part in (csc.indptr, csc.indices, csc.edge_ids)
                 )
             self._cscs[edge.edge_type] = indptr, indices
-            self._keep(
+            self._add_columns(
                 edge.edge_type,
                 {c.name: c.read(0, edge.num_edges)[ids] for c in edge.columns},
             )
@@ -58,13 +55,13 @@ class InMemoryView(GraphView):
         for of in offsets:
             columns[of] = {
                 name: ColumnInfo(name=name, dtype=array.dtype.name, shape=array.shape[1:])
-                for (owner, name), array in self._arrays.items()
-                if owner == of and name != IDS
+                for (type_name, name), array in self._arrays.items()
+                if type_name == of and name != IDS
             }
         extras = {} if isinstance(data, HeteroData) else _extras(data, columns)
         edge_types = [edge.edge_type for edge in source.edges]
         super().__init__(counts, edge_types, columns, offsets, StorePool(), extras)
-        # PyG tells by its class what a graph is, whatever its types are called.
+        # In PyG the class decides whether a graph is heterogeneous, not its type names.
         self._is_hetero = isinstance(data, HeteroData)
 
     @property
@@ -73,11 +70,11 @@ class InMemoryView(GraphView):
         return not self._is_hetero
 
     def to_new(self, node_type: str, original_ids: np.ndarray) -> np.ndarray:
-        """The same ids; SpecError for an id that no node has."""
+        """The same ids; raise `SpecError` for an unknown id."""
         ids = np.asarray(original_ids, np.int64)
         if len(ids) and not 0 <= ids.min() <= ids.max() < self.num_nodes[node_type]:
             raise SpecError(
-                f"ids {ids.min()} to {ids.max()} of {node_type!r} were asked for, there are "
+                f"ids {ids.min()} to {ids.max()} of {node_type!r} were requested, there are "
                 f"{self.num_nodes[node_type]} nodes",
                 f"use 0 to {self.num_nodes[node_type] - 1}",
             )
@@ -88,14 +85,14 @@ class InMemoryView(GraphView):
         return new_ids
 
     def has_edge_ids(self, edge_type: EdgeType) -> bool:
-        """They are column numbers of `edge_index`."""
+        """Always; they are column numbers of `edge_index`."""
         return True
 
     def hops(self, weight: str | None, time: str | None) -> HopSource:
-        """Who knows the neighbours, drawn by an edge column and not later than another column."""
+        """Source of neighbours, with optional weight and time columns."""
         for name in (weight, time):
             if name is not None and not any(name in named for named in self.columns.values()):
-                raise SpecError(f"the data has no {name!r}", "name an attribute that it has")
+                raise SpecError(f"the data has no {name!r}", "name an existing attribute")
         parts = {}
         for edge_type, (indptr, indices) in self._cscs.items():
             times = None if time is None else self._arrays.get((edge_type, time))
@@ -110,28 +107,28 @@ class InMemoryView(GraphView):
     def split(self, node_type: str, split: str) -> np.ndarray:
         """Original ids of the `train`, `val` or `test` nodes, ascending."""
         if split not in self._splits[node_type]:
-            raise SpecError(f"nodes of type {node_type!r} have no {split}_mask", "give input nodes")
+            raise SpecError(f"nodes of type {node_type!r} have no {split}_mask", "pass input nodes")
         return np.asarray(self._splits[node_type][split], np.int64)
 
     def links(self, edge_type: EdgeType, split: str) -> np.ndarray:
-        """PyG's objects have none."""
-        raise SpecError(f"the data has no {split} links", "give edge_label_index as a tensor")
+        """Raise `SpecError`: PyG objects have no held-out links."""
+        raise SpecError(f"the data has no {split} links", "pass edge_label_index as a tensor")
 
-    def part_array(self, of: Of, name: str, part: int) -> np.ndarray:
-        """What the only part has of a column."""
+    def part_array(self, of: TypeName, name: str, part: int) -> np.ndarray:
+        """A column; there is one partition."""
         return self._arrays[of, name]
 
     def lists(self, edge_type: EdgeType, part: int) -> tuple[np.ndarray, np.ndarray]:
-        """Where the in-edges of all nodes begin, and ids of their sources."""
+        """CSC of the graph: offsets, and ids of the sources."""
         return self._cscs[edge_type]
 
-    def _keep(self, of: Of, values: Mapping[str, np.ndarray]) -> None:
+    def _add_columns(self, of: TypeName, values: Mapping[str, np.ndarray]) -> None:
         for name, array in values.items():
             self._arrays[of, name] = np.ascontiguousarray(array)
 
 
 def _values(table: NodeTable) -> dict[str, np.ndarray]:
-    """All columns of a table, and its splits as PyG's masks."""
+    """All columns of a table, and its splits as PyG masks."""
     values = {column.name: column.read(0, table.num_nodes) for column in table.columns}
     for split in SPLITS:
         if split in table.splits:
@@ -140,7 +137,7 @@ def _values(table: NodeTable) -> dict[str, np.ndarray]:
     return values
 
 
-def _extras(data: Any, columns: Mapping[Of, Mapping[str, ColumnInfo]]) -> dict[str, Any]:
+def _extras(data: Any, columns: Mapping[TypeName, Mapping[str, ColumnInfo]]) -> dict[str, Any]:
     known = {name for named in columns.values() for name in named}
     known |= {"edge_index", "num_nodes", "adj_t"}
     return {key: data[key] for key in data.keys() if key not in known}  # noqa: SIM118

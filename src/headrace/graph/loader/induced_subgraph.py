@@ -1,4 +1,4 @@
-"""Subgraphs with all edges between the nodes that were sampled."""
+"""Induced subgraphs of sampled nodes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from headrace.graph.sampling.neighbor_sampler import HeteroSampled
 
 
 def with_all_edges(out: HeteroSampled, source: HopSource, rule: Rule) -> HeteroSampled:
-    """Replace the edges that were drawn by all edges between the batch's nodes.
+    """Replace the sampled edges by all edges between the batch's nodes.
 
     Args:
-        out: A batch; every node has one row, but seeds that are repeated, whose first row counts.
-        source: Who knows the neighbours. It is asked for all of them.
-        rule: Of the sampler; says whether edge ids are wanted.
+        out: A batch; every node has one row, except repeated seeds, whose first row is used.
+        source: Source of neighbours; all neighbours are requested.
+        rule: Rule of the sampler; decides whether edge ids are returned.
     """
     rows, cols, edges = {}, {}, {}
     everything = Rule(edge_ids=rule.edge_ids)

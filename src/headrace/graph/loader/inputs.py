@@ -1,4 +1,4 @@
-"""What loaders start from: seeds and links in all the ways in which they may be given."""
+"""Validation and conversion of the seeds and links passed to loaders."""
 
 from __future__ import annotations
 
@@ -16,14 +16,9 @@ from headrace.graph.schema import SPLITS, EdgeType
 
 
 def seeds_of(access: GraphView, input_nodes: Any) -> Any:
-    """Seeds as PyG's loaders want them, with nothing left to look up.
+    """Seeds in the format of PyG's loaders.
 
-    Args:
-        access: The graph.
-        input_nodes: As in PyG; a mask or ids may also be the name of a split.
-
-    Raises:
-        SpecError: The graph has no such nodes.
+    `input_nodes` is as in PyG, or the name of a split in place of a mask or ids.
     """
     if access.is_homogeneous:
         return _nodes(access, access.node_types[0], input_nodes)
@@ -34,11 +29,11 @@ def seeds_of(access: GraphView, input_nodes: Any) -> Any:
         node_type, nodes = input_nodes
     else:
         raise SpecError(
-            "the graph has several types, and input_nodes does not name one",
-            f"give one of {known}, or a pair of one and ids",
+            "the graph is heterogeneous, and input_nodes does not name a node type",
+            f"use one of {known}, or a pair of one and ids",
         )
     if node_type not in access.node_types:
-        raise SpecError(f"there are no nodes of type {node_type!r}", f"there are {known}")
+        raise SpecError(f"there are no nodes of type {node_type!r}", f"use one of {known}")
     return node_type, _nodes(access, node_type, nodes)
 
 
@@ -51,17 +46,17 @@ def _nodes(access: GraphView, node_type: str, nodes: Any) -> Tensor:
     try:
         ids = nodes if isinstance(nodes, Tensor) else torch.as_tensor(np.asarray(nodes))
     except (TypeError, ValueError, RuntimeError):
-        raise SpecError(f"input_nodes is {nodes!r}", "give ids, a mask or a split") from None
+        raise SpecError(f"input_nodes is {nodes!r}", "pass ids, a mask or a split") from None
     if ids.dtype == torch.bool:
         if ids.shape != (num_nodes,):
             raise SpecError(
                 f"the mask of input nodes has shape {tuple(ids.shape)}, there are {num_nodes} "
                 f"nodes of type {node_type!r}",
-                "give one value per node",
+                "pass one value per node",
             )
     elif ids.is_floating_point() or ids.dim() != 1:
         raise SpecError(
-            f"input_nodes is {ids.dtype} of shape {tuple(ids.shape)}", "give a row of ids"
+            f"input_nodes is {ids.dtype} of shape {tuple(ids.shape)}", "pass a 1-D array of ids"
         )
     elif len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < num_nodes:
         raise SpecError(
@@ -73,15 +68,9 @@ def _nodes(access: GraphView, node_type: str, nodes: Any) -> Tensor:
 
 
 def links_of(access: GraphView, data: Any, edge_label_index: Any) -> tuple[Any, Tensor]:
-    """The edge type, none if there is only one, and both ends of all links.
+    """Edge type, None if homogeneous, and both ends of all links.
 
-    Args:
-        access: The graph.
-        data: What the loader was given.
-        edge_label_index: As in PyG; a tensor may also be the name of a split of held-out links.
-
-    Raises:
-        SpecError: The graph has no such links.
+    `edge_label_index` is as in PyG, or the name of a split of held-out links in place of a tensor.
     """
     if access.is_homogeneous:
         edge_type = access.edge_types[0]
@@ -90,8 +79,8 @@ def links_of(access: GraphView, data: Any, edge_label_index: Any) -> tuple[Any, 
         return None, _links(access, edge_type, edge_label_index)
     if not isinstance(edge_label_index, tuple | list) or len(edge_label_index) not in (2, 3):
         raise SpecError(
-            "the graph has several types, and edge_label_index does not name one",
-            f"give one of {list(access.edge_types)}, or a pair of one and links",
+            "the graph is heterogeneous, and edge_label_index does not name an edge type",
+            f"use one of {list(access.edge_types)}, or a pair of one and links",
         )
     if isinstance(edge_label_index[0], str):
         edge_type, links = _edge_type(access, edge_label_index), None
@@ -103,12 +92,12 @@ def links_of(access: GraphView, data: Any, edge_label_index: Any) -> tuple[Any, 
 
 
 def _edge_type(access: GraphView, given: Any) -> EdgeType:
-    """An edge type by its full name or, if that is enough, by the types at its ends."""
+    """An edge type by its full name or, if unambiguous, by the node types at its ends."""
     name = tuple(given)
     found = [each for each in access.edge_types if name in (each, (each[0], each[2]))]
     if len(found) != 1:
         raise SpecError(
-            f"{name} means {len(found)} edge types", f"give one of {list(access.edge_types)}"
+            f"{name} matches {len(found)} edge types", f"use one of {list(access.edge_types)}"
         )
     return found[0]
 
@@ -123,6 +112,6 @@ def _links(access: GraphView, edge_type: EdgeType, links: Any) -> Tensor:
     if not isinstance(links, Tensor) or links.dim() != 2 or links.shape[0] != 2:
         raise SpecError(
             f"links are {type(links).__name__} of shape {tuple(getattr(links, 'shape', ()))}",
-            "give a tensor of shape (2, links)",
+            "pass a tensor of shape (2, num_links)",
         )
     return links

@@ -1,4 +1,4 @@
-"""PyG's loaders over any graph that headrace can open: an import changes, nothing else."""
+"""Drop-in replacements of PyG's loaders for partitioned graphs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headrace.graph.sampling.store_pool import Connect
 
 
 class _KeyedLoader(NumberedLoader):
-    """What both loaders share: batches with keys, made without PyG's copies."""
+    """Common base of both loaders: batches with keys, built without PyG's copies."""
 
     data: Any
     transform: Callable[[Any], Any] | None
@@ -44,7 +44,7 @@ class _KeyedLoader(NumberedLoader):
         directed: bool,
         sampling: dict[str, Any],
     ) -> tuple[Any, BaseSampler]:
-        """Find the graph and make the sampler; what PyG's constructors are given."""
+        """Open the graph and create the sampler; returns PyG's constructor arguments."""
         access = find_access(data, connect)
         if neighbor_sampler is None:
             if not directed:
@@ -59,7 +59,7 @@ class _KeyedLoader(NumberedLoader):
         return data, neighbor_sampler
 
     def _key(self, index: Any) -> tuple[Any, BatchKey | None]:
-        """Positions of the seeds, and the key of a batch that has a number."""
+        """Positions of the seeds, and the key of a numbered batch."""
         if not isinstance(index, NumberedBatch):
             return index, None
         seed = 0 if self._keyed is None else self._keyed.seed
@@ -69,7 +69,7 @@ class _KeyedLoader(NumberedLoader):
         assert self._maker is not None
         new_ids = out.new_ids
         if self.transform_sampler_output is not None:
-            # Whoever changes a sample may change its nodes.
+            # The transform may change the nodes.
             out, new_ids = self.transform_sampler_output(out), None
         return out, self._maker.make(out, new_ids)
 
@@ -77,48 +77,39 @@ class _KeyedLoader(NumberedLoader):
         return data if self.transform is None else self.transform(data)
 
     def _get_iterator(self) -> Any:
-        if self.num_workers > 0 and self._access.owners.is_connected:
+        if self.num_workers > 0 and self._access.stores.is_connected:
             raise SpecError(
                 "this process is connected to stores, which its workers cannot inherit",
-                "use num_workers=0, or iterate before anything else asks the stores",
+                "use num_workers=0, or create the iterator before any other request to the stores",
             )
         return super()._get_iterator()
 
 
 class NeighborLoader(NodeLoader, _KeyedLoader):  # type: ignore[misc]
-    """PyG's `NeighborLoader`, word for word, over graphs in parts too.
+    """PyG's `NeighborLoader`, with the same interface, also for partitioned graphs.
 
-    The same seed gives the same batches, however many parts, stores and workers there are.
+    The same seed gives the same batches for any number of partitions, stores and workers. Arguments
+    that are not listed are those of PyG.
 
     Args:
-        data: A folder or `PartitionedGraph`, a PyG `Data` or `HeteroData`, or what `open_stores`
-            gives.
-        num_neighbors: As in PyG.
-        input_nodes: As in PyG, by original ids; also `"train"`, `"val"` or `"test"`, in a graph
-            with types `("paper", "train")`.
-        input_time: As in PyG.
-        replace: As in PyG.
+        data: A folder or `PartitionedGraph`, a PyG `Data` or `HeteroData`, or the result of
+            `open_stores`.
+        input_nodes: As in PyG, by original ids; also `"train"`, `"val"` or `"test"`, in a
+            heterogeneous graph `("paper", "train")`.
         subgraph_type: `directional`, `bidirectional` or `induced`.
-        disjoint: As in PyG.
-        temporal_strategy: As in PyG.
         time_attr: As in PyG; a column of nodes or of edges.
-        weight_attr: As in PyG.
-        transform: As in PyG.
-        transform_sampler_output: As in PyG.
-        is_sorted: Not needed here: neighbour lists always are.
-        filter_per_worker: As in PyG.
-        neighbor_sampler: As in PyG; with a sampler that is not ours, batches are PyG's.
+        is_sorted: Ignored: neighbour lists are always sorted.
+        neighbor_sampler: As in PyG; with any sampler but `KeyedSampler`, PyG builds the batches.
         directed: As in PyG, which deprecates it.
-        seed: Of the order of seeds and of all draws.
-        keep_dtype: Whether features stay 16 bits long if they are stored so; else they are handed
-            over as `float32`.
-        cache_bytes: Memory of each sampler process of a run for rows of other machines that are
-            asked for most; without such processes it means nothing.
-        connect: How to reach the stores of parts that are not on this machine.
-        **kwargs: Of `DataLoader`: `batch_size`, `shuffle`, `num_workers` and others.
+        seed: Random seed of the order of seeds and of sampling.
+        keep_dtype: Whether 16-bit features are kept, not cast to `float32`.
+        cache_bytes: Memory of each sampler process for a cache of remote feature rows; ignored
+            without sampler processes.
+        connect: How to connect to the stores of remote graph partitions.
+        **kwargs: Arguments of `DataLoader`: `batch_size`, `shuffle`, `num_workers` and others.
 
     Raises:
-        SpecError: The graph has not what is asked for.
+        SpecError: The graph lacks a requested node type, column or split.
     """
 
     def __init__(
@@ -147,7 +138,9 @@ class NeighborLoader(NodeLoader, _KeyedLoader):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         if input_time is not None and time_attr is None:
-            raise SpecError("input_time is set, time_attr is not", "name the column of times")
+            raise SpecError(
+                "input_time is set, time_attr is not", "set time_attr to the time column"
+            )
         sampling = {
             "num_neighbors": num_neighbors,
             "replace": replace,
@@ -180,7 +173,7 @@ class NeighborLoader(NodeLoader, _KeyedLoader):  # type: ignore[misc]
         return self.filter_fn(out) if self.filter_per_worker else out
 
     def filter_fn(self, out: Any) -> Any:
-        """Join a sample with its values."""
+        """Add features to a sampler output."""
         if self._keyed is None:
             return super().filter_fn(out)
         out, data = self._make(out)
@@ -192,41 +185,23 @@ class NeighborLoader(NodeLoader, _KeyedLoader):  # type: ignore[misc]
 
 
 class LinkNeighborLoader(LinkLoader, _KeyedLoader):  # type: ignore[misc]
-    """PyG's `LinkNeighborLoader`, word for word, over graphs in parts too.
+    """PyG's `LinkNeighborLoader`, with the same interface, also for partitioned graphs.
 
-    The same seed gives the same batches and negatives, however many parts, stores and workers
-    there are. Like PyG's, negatives may be links that exist. They are drawn for the loader's links
-    and edge type: two loaders with one seed, for training and for testing, have different ones. A
-    loader that does not shuffle has the same negatives in every epoch.
+    The same seed gives the same batches and negatives for any number of partitions, stores and
+    workers. As in PyG, negatives may be existing links. They depend on the loader's links and edge
+    type: loaders for training and for testing with the same seed have different negatives. A
+    loader without shuffling has the same negatives in every epoch.
+
+    Arguments that are not listed are those of `NeighborLoader` or PyG.
 
     Args:
-        data: As for `NeighborLoader`.
-        num_neighbors: As in PyG.
         edge_label_index: As in PyG, by original ids; also the name of a split of held-out links,
-            in a graph with types as `(edge_type, "test")`.
-        edge_label: As in PyG.
-        edge_label_time: As in PyG.
-        replace: As in PyG.
-        subgraph_type: `directional`, `bidirectional` or `induced`.
-        disjoint: As in PyG.
-        temporal_strategy: As in PyG.
-        neg_sampling: As in PyG.
+            in a heterogeneous graph `(edge_type, "test")`.
         neg_sampling_ratio: As in PyG, which deprecates it.
-        time_attr: As in PyG; a column of nodes or of edges.
-        weight_attr: As in PyG.
-        transform: As in PyG.
-        transform_sampler_output: As in PyG.
-        is_sorted: Not needed here: neighbour lists always are.
-        filter_per_worker: As in PyG.
-        neighbor_sampler: As in PyG; with a sampler that is not ours, batches are PyG's.
-        directed: As in PyG, which deprecates it.
-        seed: Of the order of links, of negatives and of all draws.
-        keep_dtype: As for `NeighborLoader`.
-        connect: As for `NeighborLoader`.
-        **kwargs: Of `DataLoader`: `batch_size`, `shuffle`, `num_workers` and others.
+        seed: Random seed of the order of links, of negatives and of sampling.
 
     Raises:
-        SpecError: The graph has not what is asked for.
+        SpecError: The graph lacks a requested edge type, column or split.
     """
 
     def __init__(
@@ -258,8 +233,8 @@ class LinkNeighborLoader(LinkLoader, _KeyedLoader):  # type: ignore[misc]
     ) -> None:
         if (edge_label_time is None) != (time_attr is None):
             raise SpecError(
-                "of edge_label_time and time_attr only one is set",
-                "give both for sampling by time, or none",
+                "only one of edge_label_time and time_attr is set",
+                "set both for temporal sampling, or none",
             )
         sampling = {
             "num_neighbors": num_neighbors,
@@ -271,9 +246,9 @@ class LinkNeighborLoader(LinkLoader, _KeyedLoader):  # type: ignore[misc]
             "weight_attr": weight_attr,
             "seed": seed,
         }
-        given = data
+        input_data = data
         data, sampler = self._open(data, neighbor_sampler, connect, keep_dtype, directed, sampling)
-        edge_type, links = links_of(self._access, given, edge_label_index)
+        edge_type, links = links_of(self._access, input_data, edge_label_index)
         super().__init__(
             data=data,
             link_sampler=sampler,
@@ -290,9 +265,9 @@ class LinkNeighborLoader(LinkLoader, _KeyedLoader):  # type: ignore[misc]
         )
         self._negatives_of: NegativesOf | None = None
         if self.neg_sampling is not None:
-            # The order of a sampler of the user's may change from epoch to epoch.
-            theirs = [kwargs.get(name) for name in ("sampler", "batch_sampler")]
-            shuffles = bool(kwargs.get("shuffle")) or any(each is not None for each in theirs)
+            # A user's sampler may change the order in every epoch.
+            samplers = [kwargs.get(name) for name in ("sampler", "batch_sampler")]
+            shuffles = bool(kwargs.get("shuffle")) or any(each is not None for each in samplers)
             self._negatives_of = NegativesOf.links(links, edge_type, shuffles)
 
     def collate_fn(self, index: Any) -> Any:
@@ -306,7 +281,7 @@ class LinkNeighborLoader(LinkLoader, _KeyedLoader):  # type: ignore[misc]
         return self.filter_fn(out) if self.filter_per_worker else out
 
     def filter_fn(self, out: Any) -> Any:
-        """Join a sample with its values."""
+        """Add features to a sampler output."""
         if self._keyed is None:
             return super().filter_fn(out)
         out, data = self._make(out)

@@ -1,4 +1,4 @@
-"""Our sampler as PyG's `BaseSampler`: original ids go in and come out."""
+"""PyG `BaseSampler` over `GraphView`, with original ids as input and output."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
 
 @dataclass(frozen=True)
 class NegativesOf:
-    """The loader that negatives are drawn for: no two loaders of a training share theirs.
+    """Identifies the loader of negatives, so that loaders of one training have different negatives.
 
     Attributes:
-        checksum: Of all links that it was given.
-        edge_type: Of the links; empty if there is only one.
-        shuffles: Whether it shuffles. One that does not draws the same negatives in every epoch,
-            so that its figures can be compared.
+        checksum: Checksum of the loader's links.
+        edge_type: Edge type of the links; empty if homogeneous.
+        shuffles: Whether the loader shuffles. One that does not draws the same negatives in every
+            epoch, so that its metrics are comparable.
     """
 
     checksum: int = 0
@@ -49,7 +49,7 @@ class NegativesOf:
 
     @classmethod
     def links(cls, links: Tensor, edge_type: EdgeType | None, shuffles: bool) -> NegativesOf:
-        """The negatives of a loader of these links."""
+        """Identify the loader of these links."""
         checksum = 0
         for end in links.to("cpu", torch.int64):
             checksum = zlib.crc32(end.contiguous().numpy(), checksum)
@@ -57,29 +57,19 @@ class NegativesOf:
 
     @property
     def purpose(self) -> str:
-        """What they are for."""
+        """Name of the random stream."""
         return "/".join((*self.edge_type, "training" if self.shuffles else "evaluation"))
 
 
 class KeyedSampler(BaseSampler):  # type: ignore[misc]
-    """Samples batches that depend on their keys alone, not on where the graph lies.
+    """Samples batches that depend only on their keys, not on the partitioning.
 
-    Outputs have original node ids; `edge` counts edges as they are stored, and `edge_permutation`
-    says which original ids they have. New ids of nodes are kept in `new_ids`, by node type.
-
-    Args:
-        access: The graph.
-        num_neighbors: As in PyG.
-        replace: Whether a neighbour may be drawn again.
-        subgraph_type: `directional`, `bidirectional` or `induced`.
-        disjoint: Whether every seed has its own nodes.
-        temporal_strategy: `uniform` or `last`.
-        time_attr: Node or edge column; no neighbour is later than its seed.
-        weight_attr: Edge column by which neighbours are drawn.
-        seed: Of all draws.
+    Outputs have original node ids. `edge` numbers edges in storage order; `edge_permutation` maps
+    these to original ids. `new_ids` of an output are the new node ids by node type. Arguments
+    but `access` and `seed` are those of PyG's `NeighborSampler`; `time_attr` may be an edge column.
 
     Raises:
-        SpecError: The graph lacks a column, or something is asked that PyG can and this cannot.
+        SpecError: The graph lacks a column, or a combination of options is not supported.
     """
 
     def __init__(
@@ -104,24 +94,24 @@ class KeyedSampler(BaseSampler):  # type: ignore[misc]
         self._time, self._weight = time_attr, weight_attr
         if self.subgraph_type == SubgraphType.induced and self.disjoint:
             raise SpecError(
-                "induced subgraphs were asked for, with nodes of their own for every seed",
-                "use subgraph_type='directional', or leave out disjoint and time_attr",
+                "induced subgraphs cannot be disjoint",
+                "use subgraph_type='directional', or omit disjoint and time_attr",
             )
         if temporal_strategy not in ("uniform", "last"):
             raise SpecError(
-                f"the temporal strategy {temporal_strategy!r} is not known", "use uniform or last"
+                f"unknown temporal strategy {temporal_strategy!r}", "use uniform or last"
             )
         last = temporal_strategy == "last" and time_attr is not None
         self._rule = Rule(replace, self.disjoint, last)
         self._fanouts = self._per_edge_type()
-        # Columns that are not there are found now, not in the first batch; stores check theirs.
+        # Fails here, not in the first batch, if a column is missing; stores check their own.
         self._source = access.hops(weight_attr, time_attr)
         self._own = threading.local()
         self._node_time: Any = None
         self._permutation: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tables belong to a thread, neighbour lists are mapped again where they are needed.
+        # Tables are per thread; neighbour lists are mapped again after unpickling.
         return {**self.__dict__, "_own": None, "_source": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -132,12 +122,7 @@ class KeyedSampler(BaseSampler):  # type: ignore[misc]
     def sample_from_nodes(
         self, index: NodeSamplerInput, *, key: BatchKey | None = None, **_: Any
     ) -> Output:
-        """Sample around nodes.
-
-        Args:
-            index: The seeds, by original ids.
-            key: Of all draws; made from the seeds if the batch has no number.
-        """
+        """Sample around nodes with original ids; without `key`, it is derived from the seeds."""
         key = key or self._key_of(index.node)
         out = node_sample(index, lambda seed, time: self._sample(seed, time, key))
         return self._finish(out)
@@ -150,13 +135,13 @@ class KeyedSampler(BaseSampler):  # type: ignore[misc]
         key: BatchKey | None = None,
         negatives_of: NegativesOf | None = None,
     ) -> Output:
-        """Sample around both ends of links, and of links that are made up.
+        """Sample around both ends of links and of negatives.
 
         Args:
             index: The links, by original ids.
             neg_sampling: How many negative links or destinations to draw.
-            key: Of all draws; made from the links if the batch has no number.
-            negatives_of: Whose negatives these are.
+            key: Random key; derived from the links if None.
+            negatives_of: The loader of the negatives.
         """
         key = key or self._key_of(torch.stack([index.row, index.col]))
         negatives = None
@@ -174,9 +159,9 @@ class KeyedSampler(BaseSampler):  # type: ignore[misc]
 
     @property
     def edge_permutation(self) -> Any:
-        """Original ids of the edges as they are stored, by edge type if there are several.
+        """Original edge ids in storage order, by edge type if heterogeneous.
 
-        Loaders of this package never need it; it takes 8 bytes per edge.
+        Not used by the loaders of this package; takes 8 bytes per edge.
         """
         if self._permutation is None:
             access = self.access
@@ -265,19 +250,19 @@ class KeyedSampler(BaseSampler):  # type: ignore[misc]
         return counts[self.access.node_types[0]] if self.access.is_homogeneous else counts
 
     def _seed_times(self, node_type: str, new_ids: np.ndarray) -> np.ndarray:
-        """When a seed came to be, if nobody says otherwise."""
+        """Times of the seeds if the input has none."""
         assert self._time is not None
         if self._time not in self.access.columns[node_type]:
             raise SpecError(
                 f"nodes of type {node_type!r} have no {self._time!r}, and the seeds have no time",
-                "give input_time or edge_label_time",
+                "pass input_time or edge_label_time",
             )
         times = np.empty(len(new_ids), self.access.column(node_type, self._time).dtype)
         self.access.gather(node_type, self._time, new_ids).into(times)
         return times.astype(np.int64)
 
     def _times_of_nodes(self) -> Any:
-        """Times of all nodes by original ids, so that no negative is later than its link."""
+        """Times of all nodes by original id, so that no negative is later than its link."""
         if self._node_time is None and self._time is not None:
             self._node_time = {}
             for name, count in self.access.num_nodes.items():
@@ -292,10 +277,10 @@ class KeyedSampler(BaseSampler):  # type: ignore[misc]
 
 
 class _KeyedNegatives(NegativeSampling):  # type: ignore[misc]
-    """Draws negatives from a key, where PyG uses one generator for the whole process."""
+    """Draws negatives from a key; PyG uses one generator per process."""
 
-    def __init__(self, asked: NegativeSampling, key: BatchKey, of: NegativesOf) -> None:
-        super().__init__(asked.mode, asked.amount, asked.src_weight, asked.dst_weight)
+    def __init__(self, options: NegativeSampling, key: BatchKey, of: NegativesOf) -> None:
+        super().__init__(options.mode, options.amount, options.src_weight, options.dst_weight)
         self._generators = {}
         epoch = key.epoch if of.shuffles else 0
         for endpoint in ("src", "dst"):
@@ -304,7 +289,7 @@ class _KeyedNegatives(NegativeSampling):  # type: ignore[misc]
             self._generators[endpoint] = torch.Generator().manual_seed(number)
 
     def sample(self, num_samples: int, endpoint: str, num_nodes: int | None = None) -> Tensor:
-        """Original ids of negatives."""
+        """Draw original ids of negatives."""
         generator = self._generators[endpoint]
         weight = self.src_weight if endpoint == "src" else self.dst_weight
         if weight is None:
@@ -314,7 +299,7 @@ class _KeyedNegatives(NegativeSampling):  # type: ignore[misc]
             raise SpecError(
                 f"{endpoint}_weight of negatives has {weight.numel()} values, there are "
                 f"{num_nodes} nodes",
-                "give one weight per node",
+                "pass one weight per node",
             )
         return torch.multinomial(weight, num_samples, replacement=True, generator=generator)
 

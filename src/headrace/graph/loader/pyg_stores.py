@@ -1,4 +1,4 @@
-"""A graph in parts as PyG's `FeatureStore` and `GraphStore`; ids are original ids."""
+"""PyG's `FeatureStore` and `GraphStore` for partitioned graphs; ids are original ids."""
 
 from __future__ import annotations
 
@@ -18,19 +18,16 @@ from headrace.graph.kernels.id_table import place_runs
 from headrace.graph.loader.collate import finish
 from headrace.graph.loader.graph_view import GraphView, PartitionedGraphView
 from headrace.graph.loader.in_memory_view import InMemoryView
-from headrace.graph.sampling.store_pool import Connect, Of
+from headrace.graph.sampling.store_pool import Connect, TypeName
 from headrace.graph.schema import EdgeType
 
 
 class PartitionedFeatureStore(FeatureStore):  # type: ignore[misc]
     """Columns of nodes and edges.
 
-    `group_name` is a node type or an edge type; none stands for the nodes of a graph that has no
-    types. Edges are indexed as they are stored, not by original ids.
-
-    Args:
-        access: The graph.
-        keep_dtype: Whether features stay 16 bits long if they are stored so.
+    `group_name` is a node type or an edge type; None for the nodes of a homogeneous graph. Edges
+    are indexed in storage order, not by original ids. 16-bit features are cast to `float32` unless
+    `keep_dtype` is set.
     """
 
     def __init__(self, access: GraphView, keep_dtype: bool = False) -> None:
@@ -39,7 +36,7 @@ class PartitionedFeatureStore(FeatureStore):  # type: ignore[misc]
         self.keep_dtype = keep_dtype
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
-        """All columns of nodes."""
+        """All node columns."""
         return [
             TensorAttr(None if self.access.is_homogeneous else node_type, name)
             for node_type in self.access.node_types
@@ -61,7 +58,7 @@ class PartitionedFeatureStore(FeatureStore):  # type: ignore[misc]
         of, column = self._find(attr)
         return int(self.access.offsets[of][-1]), *column.shape
 
-    def _find(self, attr: TensorAttr) -> tuple[Of, Any]:
+    def _find(self, attr: TensorAttr) -> tuple[TypeName, Any]:
         of = self.access.node_types[0] if attr.group_name is None else attr.group_name
         return of, self.access.column(of, attr.attr_name)
 
@@ -73,18 +70,14 @@ class PartitionedFeatureStore(FeatureStore):  # type: ignore[misc]
 
 
 class PartitionedGraphStore(GraphStore):  # type: ignore[misc]
-    """Edges of all types.
-
-    Args:
-        access: The graph; whole edge types can only be had if all parts are on this machine.
-    """
+    """Edges of all types; a whole edge type requires all graph partitions on this machine."""
 
     def __init__(self, access: GraphView) -> None:
         super().__init__()
         self.access = access
 
     def get_all_edge_attrs(self) -> list[EdgeAttr]:
-        """All edge types, by destination."""
+        """All edge types, in CSC layout."""
         sizes = self.access.num_nodes
         return [
             EdgeAttr(
@@ -118,30 +111,29 @@ def open_stores(
     connect: Mapping[int, Connect] | None = None,
     keep_dtype: bool = False,
 ) -> tuple[PartitionedFeatureStore, PartitionedGraphStore]:
-    """Show a graph in parts to PyG; what PyG calls a remote backend.
+    """Open a partitioned graph as a PyG remote backend.
 
     Args:
-        graph: The graph, or where it lies: its manifest, its id tables, and the parts that are
-            on this machine.
-        connect: How to reach the stores of all other parts.
-        keep_dtype: Whether features stay 16 bits long if they are stored so.
+        graph: The graph or its folder, with the manifest, the id tables and the local partitions.
+        connect: How to connect to the stores of all other partitions.
+        keep_dtype: Whether 16-bit features are kept, not cast to `float32`.
     """
     access = find_access(graph, connect)
     return PartitionedFeatureStore(access, keep_dtype), PartitionedGraphStore(access)
 
 
 def find_access(data: Any, connect: Mapping[int, Connect] | None = None) -> GraphView:
-    """Whatever stands for a graph, as loaders see it.
+    """Graph view of the `data` argument of a loader.
 
     Raises:
-        SpecError: It stands for none.
+        SpecError: It is not a graph.
     """
     if isinstance(data, str | os.PathLike):
         data = open_graph(data)
     if isinstance(data, PartitionedGraph):
         return PartitionedGraphView(data, connect)
     if connect:
-        raise SpecError("only a graph in parts has stores", "give the folder of its manifest")
+        raise SpecError("only a partitioned graph has stores", "pass the folder of its manifest")
     if isinstance(data, GraphView):
         return data
     if isinstance(data, Data | HeteroData):
@@ -152,21 +144,17 @@ def find_access(data: Any, connect: Mapping[int, Connect] | None = None) -> Grap
             return access
     raise SpecError(
         f"a {type(data).__name__} is no graph",
-        "give a folder, a PartitionedGraph, a Data or HeteroData, or the pair of open_stores()",
+        "pass a folder, a PartitionedGraph, a Data or HeteroData, or the pair of open_stores()",
     )
 
 
 def whole_csc(access: GraphView, edge_type: EdgeType) -> tuple[np.ndarray, np.ndarray]:
-    """Sources of all edges by destination, and where those of each destination begin.
-
-    Raises:
-        SpecError: Some parts are with stores.
-    """
-    if access.owners:
+    """CSC of all edges by original ids; raise `SpecError` if partitions are remote."""
+    if access.stores:
         raise SpecError(
-            f"all edges of type {edge_type} were asked for, parts {access.owners.parts} are not "
-            "on this machine",
-            "sample instead, give edge_label_index, or copy the parts here",
+            f"all edges of type {edge_type} were requested, partitions {access.stores.parts} are "
+            "not on this machine",
+            "sample instead, pass edge_label_index, or copy the partitions here",
         )
     src, _, dst = edge_type
     num_parts = len(access.offsets[dst]) - 1
@@ -185,7 +173,7 @@ def whole_csc(access: GraphView, edge_type: EdgeType) -> tuple[np.ndarray, np.nd
 
 
 def _ids(index: Any, num_rows: int) -> np.ndarray:
-    """Row numbers that any of PyG's kinds of index means."""
+    """Row numbers of any PyG index."""
     if index is None:
         return np.arange(num_rows)
     if isinstance(index, slice):
@@ -197,4 +185,4 @@ def _ids(index: Any, num_rows: int) -> np.ndarray:
 
 
 def _read_only() -> SpecError:
-    return SpecError("a graph in parts cannot be changed", "change its source, partition it again")
+    return SpecError("a partitioned graph is read-only", "change its source and partition it again")

@@ -1,1 +1,1 @@
-"""Who owns which node: partitioners behind one interface."""
+"""Graph partitioners behind one interface."""

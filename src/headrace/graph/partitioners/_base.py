@@ -1,4 +1,4 @@
-"""The contract of a partitioner."""
+"""The partitioner interface."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from headrace.graph.adjacency import Adjacency
 
 @dataclass(frozen=True)
 class Constraint:
-    """Something that every part should have its share of.
+    """A quantity to balance over partitions.
 
     Attributes:
-        name: `nodes`, `edges`, `train`, or with several node types `train paper`.
-        weights: A weight per node, not negative: `uint8`, `int32` or `int64`; or none if every node
+        name: `nodes`, `edges`, `train`, or in heterogeneous graphs `train paper`.
+        weights: Non-negative weight per node: `uint8`, `int32` or `int64`; `None` if every node
             weighs one.
     """
 
@@ -27,16 +27,15 @@ class Constraint:
 
 @dataclass(frozen=True)
 class Question:
-    """A graph to be cut.
+    """A partitioning problem.
 
     Attributes:
         adjacency: The graph.
-        shares: What part of each constraint each part should get; sums to one. Equal shares for
-            equal machines.
-        constraints: What to balance; the first one is `nodes`.
-        tolerance: How far above its share a part may be, relatively, or by one node if that is
+        shares: Target fraction of each constraint per partition; sums to one.
+        constraints: Quantities to balance; the first one is `nodes`.
+        tolerance: Allowed relative excess of a partition over its share, or one node if that is
             more.
-        seed: Of all choices.
+        seed: Random seed.
     """
 
     adjacency: Adjacency
@@ -47,16 +46,16 @@ class Question:
 
     @property
     def num_parts(self) -> int:
-        """How many parts."""
+        """Number of partitions."""
         return len(self.shares)
 
     def weights(self, index: int) -> np.ndarray:
-        """Weights of a constraint, also where every node weighs one."""
+        """Weights of a constraint; ones if every node weighs one."""
         weights = self.constraints[index].weights
         return np.ones(self.adjacency.num_nodes, np.uint8) if weights is None else weights
 
     def caps(self) -> np.ndarray:
-        """The most that a part may have, by constraint and part: `(constraints, parts)`."""
+        """Maximum load of every partition: `(constraints, partitions)`."""
         caps = np.empty((len(self.constraints), self.num_parts))
         for c, constraint in enumerate(self.constraints):
             if constraint.weights is None:
@@ -73,25 +72,24 @@ OnStep = Callable[[str], None]
 
 
 class Partitioner(Protocol):
-    """Assigns every node to a part.
+    """Assigns every node to a partition.
 
-    The same question gives the same answer. Balance is aimed at and not promised: `repair` comes
-    afterwards.
+    The result is deterministic for equal input. Balance is best-effort: `repair` runs afterwards.
     """
 
     name: str
 
     def assign(self, question: Question, on_step: OnStep) -> np.ndarray:
-        """Cut the graph.
+        """Partition the graph.
 
         Args:
-            question: What to cut and what to balance.
+            question: The partitioning problem.
             on_step: Called with the name of every step before it begins.
 
         Returns:
-            The part of every node, `int32`.
+            Partition of every node, `int32`.
 
         Raises:
-            MissingExtraError: What it needs is not installed.
+            MissingExtraError: A required package is not installed.
         """
         ...

@@ -1,4 +1,4 @@
-"""Partitioners that do not look at edges: baselines, and a way out where nothing else fits."""
+"""Partitioners that ignore edges."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class Hash:
-    """Draws the part of a node from its id and the seed.
-
-    Every constraint is balanced about as well as chance does it.
-    """
+    """Assigns a node by a hash of its id and the seed; balances all constraints statistically."""
 
     name = "hash"
 
     def assign(self, question: Question, on_step: OnStep) -> np.ndarray:
-        """Cut the graph; see `Partitioner`."""
+        """Partition the graph; see `Partitioner`."""
         on_step("hash")
         num_nodes = question.adjacency.num_nodes
         limits = np.cumsum(question.shares)[:-1]
@@ -35,21 +32,18 @@ class Hash:
 
 @dataclass(frozen=True)
 class Range:
-    """Gives every part a range of ids with its share of the first constraint: of the nodes.
-
-    It is good where ids say who belongs together, as crawled pages' do.
-    """
+    """Assigns ranges of ids to partitions; effective if neighbouring nodes have close ids."""
 
     name = "range"
 
     def assign(self, question: Question, on_step: OnStep) -> np.ndarray:
-        """Cut the graph; see `Partitioner`."""
+        """Partition the graph; see `Partitioner`."""
         on_step("range")
         weights = question.constraints[0].weights
         if weights is None:
             weights = np.ones(question.adjacency.num_nodes, np.uint8)
         before = np.cumsum(weights, dtype=np.float64)
-        # The middle of a node decides, so that rounding favours no part.
+        # Compare the midpoint of a node's weight, so that rounding favours no partition.
         before -= weights / 2
         total = float(weights.sum(dtype=np.int64))
         limits = np.cumsum(question.shares)[:-1] * total

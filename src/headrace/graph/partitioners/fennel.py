@@ -1,4 +1,4 @@
-"""Fennel, streamed over the graph several times, for graphs that no other partitioner holds."""
+"""Re-streamed Fennel, for graphs that exceed the memory of other partitioners."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ _BLOCK = 1 << 12
 class Fennel:
     """Streaming partitioning with caps on every constraint.
 
-    Nodes come in blocks, in an order drawn from the seed, and go to the part where most of their
-    neighbours are, as long as it has room. Later passes see where all neighbours went (Nishimura
-    and Ugander, KDD 2013). Memory is a few numbers per node and per part; the graph is read in
-    order from where it is mapped.
+    Blocks of nodes are streamed in a random order; each node is assigned to the partition with most
+    of its neighbours that has capacity. Later passes use the assignment of the previous pass
+    (Nishimura and Ugander, KDD 2013). Memory is a few numbers per node and partition; the
+    memory-mapped graph is read in order.
 
     Attributes:
         num_restreams: Passes after the first one.
-        pull: What a part that is as full as its share counts for, in shares of a node's neighbours.
-            The objective of Tsourakakis et al. (WSDM 2014) makes it 0.75 of the mean degree, for
-            every node alike.
-        looseness: How many times the tolerance the first pass may use; later ones less, the last
-            two just the tolerance. Where all parts are full from the start, nothing can move.
+        pull: Penalty of a partition at its share, as a fraction of a node's degree. The objective
+            of Tsourakakis et al. (WSDM 2014) uses 0.75 of the mean degree for every node.
+        looseness: Tolerance of the first pass, as a multiple of the tolerance; it decreases to one
+            in the last two passes. With tight caps from the start, full partitions block all moves.
     """
 
     num_restreams: int = 4
@@ -37,12 +36,12 @@ class Fennel:
     name = "fennel"
 
     def assign(self, question: Question, on_step: OnStep) -> np.ndarray:
-        """Cut the graph; see `Partitioner`."""
+        """Partition the graph; see `Partitioner`."""
         adjacency = question.adjacency
         num_nodes = adjacency.num_nodes
         weights = np.empty(0, np.int32) if adjacency.weights is None else adjacency.weights
         caps = np.ascontiguousarray(question.caps().T)
-        # A constraint that weighs nothing, or a part without a share, must not divide by zero.
+        # Avoid division by zero for constraints without weight and partitions without a share.
         caps = np.maximum(caps, 1e-9)
         shares = caps / (1 + question.tolerance)
         loads = np.zeros_like(caps)
@@ -72,7 +71,7 @@ class Fennel:
         return parts
 
     def _looseness(self, turn: int) -> float:
-        """Falls in equal steps to one in the last pass but one."""
+        """Decreases linearly to one in the last pass but one."""
         if self.num_restreams < 2:
             return 1.0
         done = turn / (self.num_restreams - 1)

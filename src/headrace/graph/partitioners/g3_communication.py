@@ -1,8 +1,8 @@
-"""The second stage of G3: balance what parts fetch from each other.
+"""The second stage of G3: balance communication between partitions.
 
-A partitioner minimises the cut of the whole graph; how many remote neighbours a single part ends up
-with is left to chance, and the part with most of them slows all others down. Single nodes are
-moved, or exchanged between two parts, until no part has many more than the mean.
+A partitioner minimises the total cut, but the partition with most remote neighbours slows down all
+others. This stage moves single nodes, or swaps two, until no partition has many more remote
+neighbours than the mean.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from headrace.graph.partitioners._base import Question
 from headrace.graph.partitioners.rebalance import load_parts, stack_weights, tight_caps
 
 _WORK_ARCS = 60_000_000
-"""Small graphs get more sweeps, as many as look at this many arcs (about 8 s)."""
+"""Sweeps are repeated until this many arcs were visited (about 8 s), within the bounds below."""
 
 _FEWEST_SWEEPS, _MOST_SWEEPS = 10, 400
 _ANNEALED_ARCS = 5_000_000
-"""Up to here bad moves are made by chance, too: on real graphs of this size that finds half of the
-imbalance that greedy moves leave."""
+"""Largest graph that uses simulated annealing. On real graphs of this size it halves the imbalance
+that greedy moves leave."""
 
 _FIRST_PENALTY, _LAST_PENALTY = 10.0, 300.0
 _FIRST_CUT_PRICE, _MOST_CUT_PRICE = 0.1, 3.0
@@ -35,21 +35,21 @@ def balance_communication(
     extra: float = 0.02,
     extra_cut: float = 0.03,
 ) -> np.ndarray:
-    """Move and exchange nodes until all parts have about the same number of remote neighbours.
+    """Move and swap nodes until all partitions have about the same number of remote neighbours.
 
-    With unequal shares a part's number is seen relative to its share. All caps are kept that were
-    kept before. A move takes time linear in the node's degree.
+    With unequal shares, the number is taken relative to the partition's share. Caps that were met
+    stay met. A move takes time linear in the node's degree.
 
     Args:
-        question: What was to be cut and balanced.
-        parts: The part of every node.
-        most: Good enough: the largest number over the mean.
-        extra: How much the total may grow, relatively.
-        extra_cut: How much the cut may grow, relatively.
+        question: The partitioning problem.
+        parts: Partition of every node.
+        most: Target ratio of the largest number to the mean.
+        extra: Allowed relative increase of the total.
+        extra_cut: Allowed relative increase of the cut.
 
     Returns:
-        The new part of every node, `int32`: of all states seen within the limits, the one with the
-        least imbalance, or the least total among those that are good enough.
+        New partition of every node, `int32`: of all states within the limits the one with the least
+        imbalance, or the least total among those that meet the target.
     """
     parts = parts.astype(np.int32)
     num_parts, arcs = question.num_parts, question.adjacency.num_arcs
@@ -65,7 +65,7 @@ def balance_communication(
     most_volume, most_cut = (1 + extra) * remote.sum(), (1 + extra_cut) * cut
     num_sweeps = int(np.clip(_WORK_ARCS // arcs, _FEWEST_SWEEPS, _MOST_SWEEPS))
     anneal = arcs <= _ANNEALED_ARCS
-    # Greedy moves touch only parts above the aim: nearer the mean, nearly all nodes would be.
+    # Greedy moves affect only partitions above the aim; an aim near the mean includes most nodes.
     aim = 1.0 if anneal else 1 + 0.9 * (most - 1)
     cut_price = _FIRST_CUT_PRICE
     state = np.array([2 * question.seed + 1], np.uint64)
@@ -81,7 +81,7 @@ def balance_communication(
         arguments: tuple[Any, ...] = (*graph, weights, parts, loads, caps, *table, remote, *prices)
         num_moved, growth = sweep(*arguments)
         cut += growth
-        # The price of the cut finds itself: up while too much is cut, else down.
+        # Raise the price of the cut while the cut is above its limit, otherwise lower it.
         cut_price = min(_MOST_CUT_PRICE, cut_price * (1.1 if cut > most_cut else 0.95))
         score = _score(question, remote, most)
         if score < best_score and cut <= most_cut and remote.sum() <= most_volume:
@@ -92,7 +92,7 @@ def balance_communication(
 
 
 def _score(question: Question, remote: np.ndarray, most: float) -> tuple[float, int]:
-    """Imbalance as far as it is too large, then the total."""
+    """Imbalance, clipped below at `most`, then the total."""
     total = int(remote.sum())
     ratio = float((remote / question.shares).max()) / max(1, total)
     return max(most, ratio), total

@@ -1,4 +1,4 @@
-"""KaMinPar, for graphs that METIS has no memory for."""
+"""KaMinPar, for graphs that are too large for METIS."""
 
 from __future__ import annotations
 
@@ -14,25 +14,23 @@ from headrace.graph.partitioners._base import OnStep, Question
 _MOST_SEED = 2**31
 _CHUNK = 1 << 24
 _FEW_NODES = 1 << 15
-"""Up to which a graph is not compressed.
+"""Up to this size a graph is not compressed.
 
-KaMinPar 3.7.3 cuts a compressed graph of at most 4,000 nodes as its memory happens to be: it copies
-such a graph at once and forgets to say whether the copy's nodes are sorted. Measured: from 4,100 to
-50,000 nodes both ways give the same answer; at 200,000 they give two, each of them every time.
-"""
+KaMinPar 3.7.3 is nondeterministic for compressed graphs of at most 4,000 nodes: it copies such a
+graph without initialising the copy's "nodes are sorted" flag. Measured: from 4,100 to 50,000 nodes
+both modes give the same result; at 200,000 nodes the results differ, but each is deterministic."""
 
 
 @dataclass(frozen=True)
 class KaMinPar:
-    """Multilevel partitioning in little memory; balances nodes and leaves the rest to `repair`.
+    """Multilevel partitioning with little memory; balances nodes, other constraints need `repair`.
 
-    KaMinPar's binding takes Python lists or files. A file is written next to whatever else is
-    temporary and removed again.
+    KaMinPar's binding accepts Python lists or files; a temporary file is used.
 
     Attributes:
         scratch: Folder for a file of about four bytes per arc.
-        num_threads: More than one is faster, but then the same seed may give another answer.
-        tightness: Share of the question's tolerance that KaMinPar itself may use.
+        num_threads: More than one is faster, but the result is then not deterministic.
+        tightness: Fraction of the problem's tolerance that KaMinPar may use.
     """
 
     scratch: Path
@@ -42,12 +40,12 @@ class KaMinPar:
     name = "kaminpar"
 
     def assign(self, question: Question, on_step: OnStep) -> np.ndarray:
-        """Cut the graph; see `Partitioner`."""
+        """Partition the graph; see `Partitioner`."""
         num_nodes, num_parts = question.adjacency.num_nodes, question.num_parts
         if num_parts > num_nodes:
             raise SpecError(
-                f"{num_parts} parts were asked for, but the graph has {num_nodes} nodes",
-                f"ask for at most {num_nodes} parts",
+                f"{num_parts} partitions requested, but the graph has {num_nodes} nodes",
+                f"request at most {num_nodes} partitions",
             )
         if num_parts == 1:
             return np.zeros(num_nodes, np.int32)
@@ -84,8 +82,8 @@ class KaMinPar:
 def write_parhip(adjacency: Adjacency, path: Path) -> None:
     """Write a graph in ParHIP's binary format with 32-bit ids, in chunks.
 
-    The format: three 64-bit numbers (flags, nodes, arcs), the byte in the file where each node's
-    neighbours begin, all neighbours, and the weights of arcs if there are any.
+    The format: three 64-bit numbers (flags, nodes, arcs), the file offset of each node's
+    neighbours, all neighbours, and the arc weights if there are any.
     """
     if adjacency.num_nodes >= 2**32:
         raise SpecError(

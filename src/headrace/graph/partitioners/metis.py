@@ -1,7 +1,7 @@
-"""METIS with several constraints, through the library that pymetis brings along.
+"""METIS with several constraints.
 
-pymetis itself passes one constraint on. Its extension module exports METIS' own functions, so they
-are called directly: no compiler and no system package are needed.
+pymetis supports only one constraint, but its extension module exports the METIS functions, which
+are called directly. This needs no compiler and no system package.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _TRIED_ARCS = 4_000_000
 
 @dataclass(frozen=True)
 class Metis:
-    """Multilevel k-way partitioning that keeps all constraints at once.
+    """Multilevel k-way partitioning that balances all constraints.
 
     Attributes:
-        tightness: Share of the question's tolerance that METIS itself may use. The rest is left for
-            the stages that come after it.
-        num_tries: How many partitions to compute and repair; the one with the smallest cut is kept.
-            If none, as many as are quick: 8 for small graphs, 1 above 2 M arcs. With 1, the
-            answer is what METIS gives.
+        tightness: Fraction of the problem's tolerance that METIS may use; later stages use the
+            rest.
+        num_tries: Number of partitionings to compute and repair; the one with the smallest cut is
+            returned. `None` selects 8 for small graphs down to 1 above 2 M arcs. With 1, the result
+            of METIS is not repaired.
         num_iterations: Refinement passes per level.
     """
 
@@ -47,12 +47,12 @@ class Metis:
     name = "metis"
 
     def assign(self, question: Question, on_step: OnStep) -> np.ndarray:
-        """Cut the graph; see `Partitioner`."""
+        """Partition the graph; see `Partitioner`."""
         num_nodes, num_parts = question.adjacency.num_nodes, question.num_parts
         if num_parts > num_nodes:
             raise SpecError(
-                f"{num_parts} parts were asked for, but the graph has {num_nodes} nodes",
-                f"ask for at most {num_nodes} parts",
+                f"{num_parts} partitions requested, but the graph has {num_nodes} nodes",
+                f"request at most {num_nodes} partitions",
             )
         if num_parts == 1:
             return np.zeros(num_nodes, np.int32)
@@ -64,7 +64,7 @@ class Metis:
             return cut(question.seed, self.tightness)
         best, best_score = None, (np.inf, np.inf)
         for index in range(num_tries):
-            # On small graphs either tightness wins about as often.
+            # On small graphs both values of tightness are best about equally often.
             tightness = 1.0 if index % 2 else self.tightness
             parts = repair(question, cut(question.seed + index, tightness))
             score = _score(question, parts)
@@ -77,7 +77,7 @@ class Metis:
 def _cutter(
     question: Question, num_iterations: int, on_step: OnStep
 ) -> Callable[[int, float], np.ndarray]:
-    """METIS with everything about a question but seed and tightness."""
+    """METIS with all arguments of a problem bound except seed and tightness."""
     library = _library()
     on_step("read")
     weights = _constraints(question)
@@ -114,7 +114,7 @@ def _cutter(
 
 
 def _score(question: Question, parts: np.ndarray) -> tuple[float, float]:
-    """What is above the caps, then the cut."""
+    """Relative load above the caps, then the cut."""
     loads = load_parts(stack_weights(question), parts, question.num_parts)
     caps = question.caps()
     above = float((np.maximum(loads - caps, 0) / caps).sum())
@@ -124,11 +124,11 @@ def _score(question: Question, parts: np.ndarray) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class _Library:
-    """METIS as this machine has it.
+    """The loaded METIS library.
 
     Attributes:
-        functions: The loaded extension module.
-        keys: Position of every option in METIS' array of options.
+        functions: The extension module.
+        keys: Position of every option in METIS' option array.
         index_dtype: METIS' `idx_t`.
         real_dtype: METIS' `real_t`.
     """
@@ -150,7 +150,7 @@ class _Library:
         tolerances: np.ndarray,
         options: dict[str, int],
     ) -> np.ndarray:
-        """Call `METIS_PartGraphKway`; arrays are of this library's types already."""
+        """Call `METIS_PartGraphKway` with arrays of this library's dtypes."""
         values = np.zeros(_NUM_OPTIONS, self.index_dtype)
         self.functions.METIS_SetDefaultOptions(_address(values))
         for key, value in options.items():
@@ -159,7 +159,7 @@ class _Library:
         parts = np.zeros(num_nodes, self.index_dtype)
         counts = np.array([num_nodes, num_constraints, num_parts, 0], self.index_dtype)
         pointers = [counts[i : i + 1] for i in range(4)]
-        # METIS rejects a null pointer to the neighbours, which is what numpy has for no neighbours.
+        # METIS rejects a null pointer, which is the address of an empty numpy array.
         indices = indices if len(indices) else np.zeros(1, self.index_dtype)
         with termination_waits():
             code = self.functions.METIS_PartGraphKway(
@@ -179,7 +179,7 @@ class _Library:
             )
         if code != _OK:
             raise SpecError(
-                f"METIS gave up on {num_nodes} nodes and {num_parts} parts with code {code}",
+                f"METIS failed for {num_nodes} nodes and {num_parts} partitions with code {code}",
                 "use another method, e.g. kaminpar, or a machine with more memory",
             )
         return parts.astype(np.int32)
@@ -187,11 +187,11 @@ class _Library:
 
 @contextmanager
 def termination_waits() -> Iterator[None]:
-    """Hold SIGTERM back until the end of the block.
+    """Block SIGTERM within the context.
 
-    METIS takes the signal for one of its own errors and goes on with a broken partition. Where the
-    process has more threads, the system may give the signal to one of them; METIS' handler then
-    ends the process with a segmentation fault, and without a partition.
+    METIS handles the signal as an internal error and continues with a broken partitioning. In a
+    process with several threads, another thread may receive the signal; METIS' handler then crashes
+    with a segmentation fault.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
@@ -202,7 +202,7 @@ def termination_waits() -> Iterator[None]:
 
 @cache
 def _library() -> _Library:
-    """Load METIS and find out the widths of its numbers on a graph of eight nodes."""
+    """Load METIS and determine the width of its numbers with a graph of eight nodes."""
     try:
         from pymetis import OptionKey, _internal
     except ImportError:
@@ -210,7 +210,7 @@ def _library() -> _Library:
             "pymetis is not installed", "pip install 'headrace[partition]'"
         ) from None
     unfit = MissingExtraError(
-        "the installed pymetis does not carry METIS in a form that can be called",
+        "the installed pymetis does not export the METIS functions",
         "pip install 'pymetis>=2025.1', or use another method, e.g. kaminpar",
     )
     functions = ctypes.CDLL(_internal.__file__)
@@ -231,11 +231,11 @@ _KEYS = ("SEED", "NITER", "CONTIG", "NUMBERING")
 
 
 def _answers_well(library: _Library) -> bool:
-    """Whether two cliques, of six and of two nodes, are told apart."""
+    """Whether two cliques, of six and of two nodes, are separated."""
     large, small = np.arange(6), np.arange(6, 8)
     lists = [np.setdiff1d(clique, node) for clique in (large, small) for node in clique]
-    # METIS checks that the shares sum to one, which numbers of the wrong width do not. Room behind
-    # them keeps it from reading beyond the array where it takes them for wider than they are.
+    # METIS checks that the shares sum to one, which fails for numbers of the wrong width. The
+    # padding prevents reads beyond the array if METIS expects wider numbers.
     room = np.zeros(8, library.real_dtype)
     shares, tolerances = room.copy(), room.copy()
     shares[:2], tolerances[:1] = (0.75, 0.25), 1.05
@@ -256,7 +256,7 @@ def _answers_well(library: _Library) -> bool:
 
 
 def _constraints(question: Question) -> np.ndarray:
-    """Weights as METIS wants them: all constraints of a node side by side, none all zero."""
+    """Weights in METIS' layout: (nodes, constraints), without all-zero constraints."""
     columns = [question.weights(c) for c in range(len(question.constraints))]
     # METIS divides by the total of a constraint.
     columns = [column for column in columns if column.any()]

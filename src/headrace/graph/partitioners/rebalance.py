@@ -1,4 +1,4 @@
-"""Balance after the cut: what a partitioner left above a cap is moved where it costs least."""
+"""Rebalancing after partitioning."""
 
 from __future__ import annotations
 
@@ -10,21 +10,15 @@ from headrace.graph.partitioners._base import Question
 _MOST_SWEEPS = 20
 _REFINEMENTS = 8
 _LEAST_GAIN = 1e-3
-"""Refinement ends when a sweep lowers the cut by less than this share of it."""
+"""Refinement ends when a sweep lowers the cut by less than this fraction."""
 
 
 def repair(question: Question, parts: np.ndarray) -> np.ndarray:
-    """Move nodes until every part is within the caps of all constraints, then lower the cut.
+    """Move nodes until every partition is within the caps of all constraints, then refine the cut.
 
-    A sweep takes time linear in the arcs. Where caps cannot be kept, e.g. with fewer training nodes
-    than parts, it gets as near as it can; `measure` tells how near.
-
-    Args:
-        question: What was to be cut and balanced.
-        parts: The part of every node.
-
-    Returns:
-        The new part of every node, `int32`.
+    Returns the new partition of every node, `int32`. A sweep takes time linear in the arcs. If the
+    caps cannot be met, e.g. with fewer training nodes than partitions, the excess is minimised;
+    `measure` reports it.
     """
     parts = parts.astype(np.int32)
     if question.num_parts == 1:
@@ -34,7 +28,7 @@ def repair(question: Question, parts: np.ndarray) -> np.ndarray:
     loads = load_parts(weights, parts, question.num_parts)
     goals = tight_caps(question, loads)
     shares = loads.sum(axis=1)[:, None] * question.shares
-    # Room is made below the caps already, so that a full part does not block its neighbours.
+    # Limits are below the caps, so that a full partition does not block its neighbours.
     limits = (shares + goals) / 2
     spans = np.maximum(goals - limits, 1e-9)
     for bounds in (goals, limits):
@@ -54,19 +48,14 @@ def repair(question: Question, parts: np.ndarray) -> np.ndarray:
 
 
 def tight_caps(question: Question, loads: np.ndarray) -> np.ndarray:
-    """The caps without the allowance for one heavy node, which is for those who need it.
-
-    Args:
-        question: What was to be cut and balanced.
-        loads: What parts have now, by constraint and part.
-    """
+    """Caps without the allowance for one heavy node; `loads` is (constraints, partitions)."""
     shares = loads.sum(axis=1)[:, None] * question.shares
     tight: np.ndarray = np.maximum(shares * (1 + question.tolerance), shares + 1)
     return tight
 
 
 def stack_weights(question: Question) -> np.ndarray:
-    """Weights of all nodes, by constraint and node, in the narrowest type that holds them."""
+    """Weights of all nodes, by constraint and node, in the narrowest dtype."""
     columns = [question.weights(c) for c in range(len(question.constraints))]
     most = max(int(column.max(initial=0)) for column in columns)
     dtype = np.int32 if most < 2**31 else np.int64
@@ -77,7 +66,7 @@ def stack_weights(question: Question) -> np.ndarray:
 
 
 def load_parts(weights: np.ndarray, parts: np.ndarray, num_parts: int) -> np.ndarray:
-    """What every part has of every constraint: `(constraints, parts)`, `int64`."""
-    # Counts in floating point are exact below 2**53.
+    """Load of every partition: `(constraints, partitions)`, `int64`."""
+    # bincount sums in float64, which is exact below 2**53.
     loads = [np.bincount(parts, column, minlength=num_parts) for column in weights]
     return np.array(loads).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Which partitioner for which graph."""
+"""Selection of the partitioner."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ METHODS = ("metis", "kaminpar", "fennel", "hash", "range")
 _PACKAGES = {"metis": "pymetis", "kaminpar": "kaminpar"}
 
 _METIS_ARCS = 100_000_000
-"""Up to here METIS: 22 s and 2.2 GiB at 48 M arcs, 213 s and 9.5 GiB at 163 M, where KaMinPar needs
-as long and 2.2 GiB."""
+"""METIS is used up to this size. METIS needs 22 s and 2.2 GiB at 48 M arcs, 213 s and 9.5 GiB at
+163 M; KaMinPar needs the same time and 2.2 GiB at 163 M."""
 
 _KAMINPAR_ARCS = 2_000_000_000
-"""Up to here KaMinPar, in 32-bit ids; beyond, re-streamed Fennel, which keeps nothing but nodes in
-memory."""
+"""KaMinPar is used up to this size (32-bit ids), re-streamed Fennel above."""
 
 
 def choose_method(num_arcs: int) -> str:
-    """What `auto` stands for: the best cut that a graph of this size allows with what is here."""
+    """The method that `auto` selects: the best installed one for a graph of this size."""
     if num_arcs <= _METIS_ARCS and find_spec("pymetis") is not None:
         return "metis"
     if num_arcs <= _KAMINPAR_ARCS and find_spec("kaminpar") is not None:
@@ -34,11 +33,11 @@ def choose_method(num_arcs: int) -> str:
 
 
 def check_method(method: str) -> None:
-    """Find out before long work whether a method can be used.
+    """Check that a method can be used.
 
     Raises:
-        SpecError: There is none of that name.
-        MissingExtraError: What it needs is not installed.
+        SpecError: The method is unknown.
+        MissingExtraError: A required package is not installed.
     """
     if method not in ("auto", *METHODS):
         raise SpecError(
@@ -53,12 +52,7 @@ def check_method(method: str) -> None:
 
 
 def find_partitioner(method: str, scratch: Path) -> Partitioner:
-    """A partitioner by name.
-
-    Args:
-        method: One of `METHODS`.
-        scratch: Folder for large temporary files.
-    """
+    """Create a partitioner by method name; `scratch` is a folder for large temporary files."""
     if method == "metis":
         return Metis()
     if method == "kaminpar":

@@ -1,4 +1,4 @@
-"""The second level: clusters inside every part, one per trainer of its machine (DistDGLv2, 5.3)."""
+"""Second-level clusters within every partition, one per trainer of a machine (DistDGLv2, 5.3)."""
 
 from __future__ import annotations
 
@@ -15,19 +15,11 @@ from headrace.graph.partitioners.rebalance import repair
 def second_level(
     question: Question, parts: np.ndarray, num_clusters: int, partitioner: Partitioner
 ) -> np.ndarray:
-    """Split every part into clusters of equal size that keep neighbours together.
+    """Split every partition into clusters of equal size with few edges between them.
 
-    Parts are taken one by one, so memory is needed for the largest of them only. What the whole
-    graph balances is balanced inside parts, too.
-
-    Args:
-        question: What was cut.
-        parts: The part of every node.
-        num_clusters: How many in every part.
-        partitioner: Cuts a part.
-
-    Returns:
-        The cluster of every node within its part, `int32`.
+    Partitions are processed one by one, which bounds memory by the largest. The constraints of the
+    whole graph are balanced within each partition. Returns the cluster of every node within its
+    partition, `int32`.
     """
     clusters = np.zeros(len(parts), np.int32)
     if num_clusters == 1:
@@ -49,7 +41,7 @@ def second_level(
 
 
 def induced_subgraph(adjacency: Adjacency, nodes: np.ndarray) -> Adjacency:
-    """The graph of some nodes, in ascending order, and of all edges among them."""
+    """The subgraph induced by some nodes, in ascending order."""
     local = np.full(adjacency.num_nodes, -1, np.int32)
     local[nodes] = np.arange(len(nodes), dtype=np.int32)
     return Adjacency(*induce(nodes, local, adjacency.indptr, adjacency.indices, adjacency.weights))

@@ -1,1 +1,1 @@
-"""Batches made ahead of time by sampler processes, and handed to a trainer as it wants them."""
+"""Sampler processes that prepare batches ahead of time for a trainer."""

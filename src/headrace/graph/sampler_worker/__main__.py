@@ -1,8 +1,7 @@
-"""Run a sampler as a process: `python -m headrace.graph.sampler_worker --config FILE`.
+"""Run a sampler: `python -m headrace.graph.sampler_worker --config FILE`.
 
-Its standard input is the Unix socket of its trainer; or, if it listens for one, anything. It ends
-when that closes, which happens when who started it ends, however that ends; and when its trainer
-has enough.
+Standard input is the Unix socket of the trainer, unless the sampler listens for one. The process
+ends when standard input closes (the parent has exited) or the trainer closes the connection.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ import os
 import socket
 import sys
 import threading
-import time  # noqa: TID251 - where the process begins, its clock comes in
+import time  # noqa: TID251 - the process entry point supplies the clock
 from pathlib import Path
 
 import numpy as np
 
 from headrace.core.errors import HeadraceError
-from headrace.graph.sampler_worker.channels.shm import ShmSender, SubBatchSender, await_trainer
+from headrace.graph.sampler_worker.channels.shm import ShmSender, SubBatchSender, accept_trainer
 from headrace.graph.sampler_worker.config import SamplerConfig
 from headrace.graph.sampler_worker.graph_access import Caches, load_credentials, open_access, report
 from headrace.graph.sampler_worker.pipeline import Pipeline
-from headrace.graph.sampler_worker.schedule import schedule, side_by_side
+from headrace.graph.sampler_worker.schedule import interleave, schedule
 from headrace.graph.sampler_worker.sub_batch_builder import SubBatchBuilder
 from headrace.linux.malloc import share_one_heap
 from headrace.rpc.errors import StoreLostError
@@ -32,55 +31,55 @@ from headrace.rpc.reconnect import RetryBudget
 from headrace.rpc.service_process import load_config
 from headrace.tracing.task_trace import SubBatchRecorder, TraceWriter
 
-_BEAT_S = 1.0
+_HEARTBEAT_INTERVAL_S = 1.0
 
-# What this process has to save, wherever it ends.
+# Flushed before the process exits.
 _RECORDERS: list[TraceWriter] = []
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Sample until the trainer has enough."""
+    """Sample until the trainer needs no more batches."""
     parser = argparse.ArgumentParser("headrace.graph.sampler_worker", description=main.__doc__)
     parser.add_argument("--config", required=True, type=Path, help="JSON file; see SamplerConfig")
     path = parser.parse_args(arguments).config
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     config, sender = load_config(path, SamplerConfig), None
-    is_asked = config.listen is not None and config.listen.path is None
-    if is_asked:
+    is_remote = config.listen is not None and config.listen.path is None
+    if is_remote:
         share_one_heap()
     try:
-        sender = _find_trainer(config)
+        sender = _connect_trainer(config)
         _work(config, sender)
     except HeadraceError as error:
         logging.error("%s: %s", config.name, error)
-        if is_asked and sender is not None:
-            # The trainer asks when it likes, and must learn why.
+        if is_remote and sender is not None:
+            # Stay alive until the trainer has polled the error.
             threading.Event().wait()
         return error.exit_code
-    if is_asked:
+    if is_remote:
         threading.Event().wait()
     return 0
 
 
-def _find_trainer(config: SamplerConfig) -> SubBatchSender:
+def _connect_trainer(config: SamplerConfig) -> SubBatchSender:
     at = config.listen
     if at is None:
         return _join(config, socket.socket(fileno=0))
     threading.Thread(target=_wait_for_parent, daemon=True).start()
     if at.path is None:
         return _listen(config)
-    return _join(config, await_trainer(at.path, lambda: _write_ready(at.ready, None)))
+    return _join(config, accept_trainer(at.path, lambda: _write_ready(at.ready, None)))
 
 
 def _join(config: SamplerConfig, connection: socket.socket) -> SubBatchSender:
-    """Reach a trainer on this machine."""
+    """Connect to a trainer on this machine."""
     sender = ShmSender(connection, config.window * len(config.lanes), on_gone=_end)
-    threading.Thread(target=_beat, args=(sender,), daemon=True).start()
+    threading.Thread(target=_send_heartbeats, args=(sender,), daemon=True).start()
     return sender
 
 
 def _listen(config: SamplerConfig) -> SubBatchSender:
-    """Wait for a trainer on another machine."""
+    """Listen for a trainer on another machine."""
     from headrace.graph.sampler_worker.channels.rpc import RpcSender
 
     at = config.listen
@@ -99,7 +98,7 @@ def _write_ready(path: Path, port: int | None) -> None:
 
 
 def _end() -> None:
-    # Threads may wait for a store: the shortest end is the best.
+    # Threads may block on a store, so exit without joining them.
     for recorder in _RECORDERS:
         recorder.flush()
     os._exit(0)
@@ -121,12 +120,12 @@ def _work(config: SamplerConfig, sender: SubBatchSender) -> None:
     try:
         clock = None if recorder is None else time.monotonic
         access, caches = open_access(config, clock, _retry_budget(config))
-        maker = SubBatchBuilder(access, config, time.perf_counter, recorder)
+        builder = SubBatchBuilder(access, config, time.perf_counter, recorder)
         seeds = [np.load(lane.seeds) for lane in config.lanes]
     except HeadraceError as error:
         sender.fail(error.problem, error.remedy, isinstance(error, StoreLostError))
         raise
-    jobs = side_by_side(
+    jobs = interleave(
         schedule(
             own,
             lane.share,
@@ -143,7 +142,7 @@ def _work(config: SamplerConfig, sender: SubBatchSender) -> None:
     threads = config.sampling_threads or (config.sampled_ahead if config.stores else 1)
     figures = _Figures(caches)
     try:
-        Pipeline(maker, sender, config, threads, time.perf_counter, figures).run(jobs)
+        Pipeline(builder, sender, config, threads, time.perf_counter, figures).run(jobs)
     finally:
         for each in _RECORDERS:
             each.flush()
@@ -153,43 +152,43 @@ def _retry_budget(config: SamplerConfig) -> RetryBudget | None:
     if not config.retry_budget_s:
         return None
 
-    waited: set[str] = set()
+    blocking: set[str] = set()
 
-    def tell(store: str, waits: bool) -> None:
-        (waited.add if waits else waited.discard)(store)
-        logging.warning("%s %s", config.name, f"waits for {store}" if waits else f"found {store}")
+    def on_wait(store: str, waits: bool) -> None:
+        (blocking.add if waits else blocking.discard)(store)
+        logging.warning("%s %s", config.name, f"waits for {store}" if waits else f"reached {store}")
         if config.waits is not None:
-            config.waits.write_text(", ".join(sorted(waited)), encoding="utf-8")
+            config.waits.write_text(", ".join(sorted(blocking)), encoding="utf-8")
 
-    return RetryBudget(config.retry_budget_s, time.monotonic, tell)
+    return RetryBudget(config.retry_budget_s, time.monotonic, on_wait)
 
 
 class _Figures:
-    """What the caches did since the last part."""
+    """Cache metrics since the last sub-batch."""
 
     def __init__(self, caches: Caches) -> None:
         self._caches = caches
-        self._said: dict[str, float] = {}
+        self._previous: dict[str, float] = {}
 
     def __call__(self) -> dict[str, float]:
         if not self._caches:
             return {}
-        whole = report(self._caches)
+        total = report(self._caches)
         now: dict[str, float] = {
-            "cache_hits": whole.hits,
-            "cache_misses": whole.misses,
-            "saved_bytes": whole.saved_bytes,
-            "fetched_bytes": whole.fetched_bytes,
+            "cache_hits": total.hits,
+            "cache_misses": total.misses,
+            "saved_bytes": total.saved_bytes,
+            "fetched_bytes": total.fetched_bytes,
         }
-        new = {name: value - self._said.get(name, 0) for name, value in now.items()}
-        self._said = now
+        new = {name: value - self._previous.get(name, 0) for name, value in now.items()}
+        self._previous = now
         return new
 
 
-def _beat(sender: ShmSender) -> None:
+def _send_heartbeats(sender: ShmSender) -> None:
     while True:
         sender.beat()
-        time.sleep(_BEAT_S)
+        time.sleep(_HEARTBEAT_INTERVAL_S)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""Which training seeds every sampler takes: the same number each, from its own part if possible.
+"""Assignment of training seeds to samplers: equal counts, local seeds first.
 
-DistDGLv2 (section 5.6.1) cuts the row of all training nodes into ranges of equal length and gives
-each to the machine that owns most of it. Parts in that row only line up with ranges if they have
-their share; a part that has more pushes all ranges after it. Here samplers first take what their
-own part has, and only what is missing comes from parts that have more than their samplers take: no
-split of equal counts has more local seeds.
+DistDGLv2 (section 5.6.1) cuts the sequence of all training nodes into equal ranges and assigns each
+to the machine that owns most of it; a partition with more seeds than average shifts all ranges
+after it. Here samplers first take the seeds of their own graph partition, and only the remainder
+comes from partitions with a surplus: no split with equal counts has more local seeds.
 """
 
 from __future__ import annotations
@@ -18,28 +17,22 @@ from headrace.graph.format.partitioned_graph import PartitionedGraph
 
 
 def split_seeds(seeds: Sequence[np.ndarray], samplers: Sequence[int]) -> list[np.ndarray]:
-    """Divide training nodes among samplers.
+    """Assign training nodes to samplers; returns new ids per sampler, ascending, `int64`.
 
-    A sampler gets contiguous ranges of its part's seeds, so that samplers of one part work on
-    different clusters. Counts differ by at most one; who has one more is chosen so that most seeds
-    stay local, else by number.
+    A sampler gets contiguous ranges of its partition's seeds, so that samplers of one partition
+    work on different clusters. Counts differ by at most one; the extra seeds go where they stay
+    local, else to the first samplers.
 
     Args:
-        seeds: Of every part, ascending new ids.
-        samplers: The part on whose machine each sampler runs.
-
-    Returns:
-        New ids of every sampler's seeds, ascending, `int64`.
-
-    Raises:
-        SpecError: There are no samplers, or one runs at a part that is not there.
+        seeds: New ids of the seeds of every graph partition, ascending.
+        samplers: Graph partition on the machine of each sampler.
     """
     num_parts, num_samplers = len(seeds), len(samplers)
     if num_samplers == 0:
-        raise SpecError("there are no samplers to give seeds to", "ask for at least 1")
+        raise SpecError("there are no samplers", "configure at least 1")
     if not all(0 <= part < num_parts for part in samplers):
         raise SpecError(
-            f"samplers run at parts {min(samplers)} to {max(samplers)}, there are {num_parts}",
+            f"samplers use partitions {min(samplers)} to {max(samplers)}, there are {num_parts}",
             f"use 0 to {num_parts - 1}",
         )
     have = np.array([len(own) for own in seeds], np.int64)
@@ -50,7 +43,7 @@ def split_seeds(seeds: Sequence[np.ndarray], samplers: Sequence[int]) -> list[np
     for part, own in enumerate(seeds):
         ids = np.asarray(own, np.int64)
         here = [s for s in range(num_samplers) if samplers[s] == part]
-        # A poor part's seeds are spread evenly over its samplers, a rich part's fill them.
+        # Too few seeds are spread evenly over the partition's samplers.
         kept = min(len(ids), int(counts[here].sum()))
         cuts = _even_cuts(kept, counts[here])
         for s, low, high in zip(here, cuts[:-1], cuts[1:], strict=True):
@@ -67,14 +60,14 @@ def split_seeds(seeds: Sequence[np.ndarray], samplers: Sequence[int]) -> list[np
 def training_seeds(
     graph: PartitionedGraph, node_type: str, samplers: Sequence[int], split: str = "train"
 ) -> list[np.ndarray]:
-    """Divide the training nodes of a graph among samplers; see `split_seeds`."""
+    """Assign the training nodes of a graph to samplers; see `split_seeds`."""
     parts = [graph.part(number) for number in range(graph.num_parts)]
     seeds = [part.split(node_type, split) + part.start(node_type) for part in parts]
     return split_seeds(seeds, samplers)
 
 
 def _counts(have: np.ndarray, samplers: np.ndarray) -> np.ndarray:
-    """Seeds per sampler: equal but for one, the odd ones where seeds would else leave the part."""
+    """Seeds per sampler, differing by at most one; extra seeds go where they stay local."""
     num_seeds, num_samplers = int(have.sum()), len(samplers)
     counts = np.full(num_samplers, num_seeds // num_samplers, np.int64)
     odd = num_seeds - int(counts.sum())
@@ -90,7 +83,7 @@ def _counts(have: np.ndarray, samplers: np.ndarray) -> np.ndarray:
 
 
 def _even_cuts(num: int, wanted: np.ndarray) -> np.ndarray:
-    """Cut `num` seeds in proportion to what is wanted, none above its want."""
+    """Split `num` seeds in proportion to `wanted`, none above its value."""
     total = int(wanted.sum())
     ends = np.cumsum(wanted)
     return np.append(0, ends * num // max(total, 1))

@@ -1,4 +1,4 @@
-"""What a sampler's process is told: a file, written by whoever starts it."""
+"""Config file of a sampler process."""
 
 from __future__ import annotations
 
@@ -12,20 +12,12 @@ from headrace.rpc.limits import RpcLimits
 
 Count = Annotated[int, Field(ge=1)]
 
-# A request for a part is a few bytes; a trainer has one stream.
+# A request for a sub-batch is a few bytes; a trainer has one stream.
 PART_LIMITS = RpcLimits(max_rows=1, max_request_bytes=1 << 16, max_streams=8)
 
 
 class StoreAddress(Value):
-    """A store that has a part which is not on the sampler's machine.
-
-    Attributes:
-        part: Which part.
-        task: Name of the store, for messages.
-        machine: Name of its machine, for messages.
-        host: Name or address it listens on.
-        port: Port it listens on.
-    """
+    """Address of the store of a remote graph partition; task and machine are for messages."""
 
     part: Annotated[int, Field(ge=0)]
     task: str
@@ -35,13 +27,7 @@ class StoreAddress(Value):
 
 
 class Wanted(Value):
-    """A column of nodes that batches have.
-
-    Attributes:
-        node_type: Whose.
-        name: Of the column.
-        seeds_only: Whether only rows of seeds are handed over, as for labels.
-    """
+    """A node column of the batches; with `seeds_only`, only rows of seeds, as for labels."""
 
     node_type: str
     name: str
@@ -49,13 +35,13 @@ class Wanted(Value):
 
 
 class CacheConfig(Value):
-    """Rows of other machines that a sampler keeps.
+    """Cache of remote feature rows.
 
     Attributes:
-        num_bytes: Memory for rows of all columns, and for finding them.
-        policy: `degree` keeps the rows that the sampler's own part is expected to ask for most,
-            `frequency` those that were asked for most.
-        home: The part whose edges say what is asked for; needed for `degree`.
+        num_bytes: Memory for the rows of all columns and their index.
+        policy: `degree` caches the rows that the sampler's own graph partition is expected to
+            sample most, `frequency` those requested most so far.
+        home: The sampler's own graph partition; required for `degree`.
     """
 
     num_bytes: Count
@@ -64,14 +50,12 @@ class CacheConfig(Value):
 
 
 class ListenAddress(Value):
-    """How a sampler is reached by a trainer that did not start it.
+    """Where a sampler listens for a trainer that did not start it.
 
     Attributes:
-        path: File of a Unix socket, for a trainer on the same machine; none for one on another.
-        host: Address to listen on.
-        port: 0 for any that is free.
-        ready: File to write, with port and process number, when the sampler listens.
-        limits: What anyone may ask for.
+        path: Unix socket, for a trainer on the same machine; None for a remote trainer.
+        port: Port; 0 for any free port.
+        ready: File written with port and process id once the sampler listens.
     """
 
     path: Path | None = None
@@ -82,15 +66,15 @@ class ListenAddress(Value):
 
 
 class SeedShard(Value):
-    """What one sampler of a plan adds to every batch.
+    """Seeds that one sampler of the plan adds to every batch.
 
-    A run that goes on with fewer machines keeps its lanes, so that batches stay what they are: some
+    A run resumed on fewer machines keeps its seed shards, so that batches do not change; some
     samplers then have several.
 
     Attributes:
-        seeds: File of `numpy.save`: original ids.
-        share: Seeds of every batch.
-        ends: Seeds of the last batches of an epoch, if that is not its share.
+        seeds: File of `numpy.save` with original ids.
+        share: Seeds per iteration.
+        ends: Seeds of the last batches of an epoch, if different from `share`.
     """
 
     seeds: Path
@@ -99,45 +83,35 @@ class SeedShard(Value):
 
 
 class SamplerConfig(Value):
-    """A sampler.
+    """Config of a sampler process; task and machine are for messages.
 
     Attributes:
-        task: Name of the sampler, for messages.
-        machine: Name of its machine, for messages.
         graph: Directory of the partitioned graph.
-        stores: Where the parts are that this machine has not.
-        credentials: File written by `Credentials.save`; needed to ask stores and to be asked.
-        tls: Whether connections to other machines are encrypted.
-        node_type: What seeds are.
-        seeds: File of `numpy.save`: original ids.
-        share: Seeds that this sampler adds to every batch.
-        ends: Seeds that it adds to the last batches of an epoch, if that is not its share.
-        further: Lanes that it has besides: each makes a part of its own, after the first.
-        batches_per_epoch: The same for all samplers of a trainer.
-        seed: Of orders and draws.
-        shuffle: Whether every epoch has its own order.
-        first_epoch: Where to begin ...
-        first_batch: ... and with which batch of it.
-        num_epochs: How many, with the first; none to go on until the trainer has enough.
+        stores: Stores of the graph partitions that are not on this machine.
+        credentials: File written by `Credentials.save`; required for remote stores and trainers.
+        node_type: Node type of the seeds.
+        seeds: File of `numpy.save` with original ids.
+        share: Seeds per iteration of this sampler.
+        ends: Seeds of the last batches of an epoch, if different from `share`.
+        further: Additional seed shards; each produces its own sub-batch, after the first.
+        batches_per_epoch: Batches per epoch, equal for all samplers of a trainer.
+        num_epochs: Number of epochs; None for no limit.
         fanouts: Neighbours per hop, for each edge type.
-        replace: Whether a neighbour may be drawn again.
-        disjoint: Whether every seed has its own nodes.
-        weight: Edge column by which neighbours are drawn.
-        columns: Values that batches have; none for all columns, scalars for seeds only.
-        edge_ids: Whether batches have the original ids of their edges.
-        edge_columns: Whether batches have all columns of their edges.
-        keep_dtype: Whether features of 16 bits are handed over as they are, not as `float32`.
-        window: How many parts of each lane may wait for the trainer.
-        sampled_ahead: How many parts may be sampled before their values are fetched.
-        sampling_threads: How many parts are sampled at the same time; none for one if the graph
-            is on this machine, else for as many as may be sampled ahead.
-        fetching_threads: How many parts' values are fetched at the same time.
-        cache: None to ask for every row anew.
-        listen: For a trainer that did not start this process; on another machine it asks with the
-            same credentials. None if standard input is the socket of a trainer on this one.
-        trace: File for records of what each part takes; none to record nothing.
+        weight: Edge column with sampling weights.
+        columns: Node columns of the batches; None for all columns, scalars for seeds only.
+        edge_ids: Whether batches have original edge ids.
+        edge_columns: Whether batches have all edge columns.
+        keep_dtype: Whether 16-bit features are kept, not cast to `float32`.
+        window: Sub-batches of each seed shard that may be queued for the trainer.
+        sampled_ahead: Sub-batches sampled before their features are fetched.
+        sampling_threads: Sub-batches sampled concurrently; None for 1 if the whole graph is on
+            this machine, else `sampled_ahead`.
+        fetching_threads: Sub-batches whose features are fetched concurrently.
+        listen: Where to listen for a trainer that did not start this process; None if standard
+            input is the socket of the trainer.
+        trace: File for trace records of each sub-batch; None for no trace.
         retry_budget_s: How long to retry requests to a store that restarts; 0 to fail at once.
-        waits: File that says whom the sampler waits for, while it does; none to say nothing.
+        waits: File with the names of the stores that block the sampler; None for no file.
     """
 
     task: str = "sampler 0"
@@ -177,10 +151,10 @@ class SamplerConfig(Value):
 
     @property
     def lanes(self) -> tuple[SeedShard, ...]:
-        """All of them, in the order of their parts."""
+        """All seed shards, in the order of their sub-batches."""
         return (SeedShard(seeds=self.seeds, share=self.share, ends=self.ends), *self.further)
 
     @property
     def name(self) -> str:
-        """Task and machine, as messages have it."""
+        """Task and machine, for messages."""
         return f"{self.task} on {self.machine}"

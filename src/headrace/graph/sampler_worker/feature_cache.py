@@ -1,7 +1,7 @@
-"""Rows of other machines that a sampler keeps, because it will want them again.
+"""Sampler-side cache of remote feature rows.
 
-Every column has a hot set of ids: those its own part is expected to draw most, or those that were
-wanted most so far. A row is kept when it first comes by; nothing is fetched for the cache alone.
+Every column has a hot set of ids: those its own graph partition is expected to sample most, or
+those requested most so far. A row is cached when it is first fetched; there are no extra fetches.
 """
 
 from __future__ import annotations
@@ -18,28 +18,20 @@ from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.kernels import hash_table
 from headrace.graph.kernels.gathering import place_rows
 from headrace.graph.sampling.hop import Hop, HopRequest
-from headrace.graph.sampling.store_pool import Of, StoreHandle
+from headrace.graph.sampling.store_pool import StoreHandle, TypeName
 
-# Bytes of what a slot has besides its row: id, flag, and up to three places of the table.
+# Per slot besides its row: id, flag, and up to three entries of the hash table.
 _BOOKKEEPING_BYTES = 8 + 1 + 3 * 4
 
-# After so many wanted rows per slot the hot set is chosen anew. On a graph of 200,000 nodes, with
-# room for a tenth, 2, 8 and 32 end at the same hit rate; 8 learns as fast as 2 in half the time.
+# Requested rows per slot until the hot set is updated. On a graph of 200,000 nodes, with capacity
+# for a tenth, 2, 8 and 32 reach the same hit rate; 8 converges as fast as 2 in half the time.
 _WANTED_PER_SLOT = 8
 _MAX_COUNTERS = 1 << 26
 
 
 @dataclass(frozen=True)
 class CacheReport:
-    """What a cache did.
-
-    Attributes:
-        hits: Rows that were there.
-        misses: Rows that were fetched.
-        saved_bytes: Of the hits.
-        fetched_bytes: Of the misses.
-        memory_bytes: What the cache takes.
-    """
+    """Cache metrics; saved bytes are those of hits, fetched bytes those of misses."""
 
     hits: int = 0
     misses: int = 0
@@ -49,7 +41,7 @@ class CacheReport:
 
     @property
     def hit_rate(self) -> float:
-        """Share of the wanted rows that were there."""
+        """Fraction of requested rows found."""
         return self.hits / max(self.hits + self.misses, 1)
 
     def __add__(self, other: CacheReport) -> CacheReport:
@@ -63,13 +55,9 @@ class CacheReport:
 
 
 class FeatureCache:
-    """The hot rows of one column; several threads may ask.
+    """Hot rows of one column within a memory budget; thread-safe.
 
-    Args:
-        info: The column.
-        num_ids: How many rows it has in all.
-        num_bytes: Of memory.
-        hot: Ids of the hot set, the hottest first; none to find out by counting.
+    `hot` are the ids of the hot set, hottest first; None to determine it by counting requests.
     """
 
     def __init__(
@@ -86,7 +74,7 @@ class FeatureCache:
         self._rows = np.empty((num_slots, width), f"u{dtype.itemsize}")
         self._is_filled = np.zeros(num_slots, np.bool_)
         self._slot_ids = np.full(num_slots, hash_table.FREE, np.int64)
-        # The next power of two, which is up to three times the slots.
+        # A power of two, at most three times the slots.
         num_places = 1 << (3 * num_slots // 2 + 1).bit_length()
         self._places = np.full(num_places, hash_table.FREE, np.int32)
         self._num_used = 0
@@ -99,11 +87,11 @@ class FeatureCache:
 
     @property
     def num_slots(self) -> int:
-        """How many rows there is room for."""
+        """Capacity in rows."""
         return len(self._rows)
 
     def take(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of ids, `int64`, and positions of those that are not there."""
+        """Rows of ids (`int64`), and positions of the misses."""
         out = np.empty((len(ids), *self._shape), self._dtype)
         misses = np.empty(len(ids), np.int64)
         with self._lock:
@@ -116,7 +104,7 @@ class FeatureCache:
             self._misses += num_misses
             if len(self._counters):
                 self._wanted += len(ids)
-                # What was wanted once is not hot, and would take memory that is not ours.
+                # Ids requested once are not hot, and storing them would exceed the budget.
                 missed = ids[misses]
                 seen = self._counters[missed % len(self._counters)] > 1
                 self._missed.append(missed[seen])
@@ -125,7 +113,7 @@ class FeatureCache:
         return out, misses
 
     def admit(self, ids: np.ndarray, values: np.ndarray) -> None:
-        """Keep those of these rows that are hot."""
+        """Cache the hot ones of these rows."""
         with self._lock:
             self._num_used = hash_table.admit_rows(
                 ids, self._words(values), self._num_used, self._places, self._slot_ids,
@@ -133,7 +121,7 @@ class FeatureCache:
             )  # fmt: skip
 
     def report(self) -> CacheReport:
-        """What the cache did so far."""
+        """Return the metrics."""
         arrays = (self._rows, self._is_filled, self._slot_ids, self._places, self._counters)
         return CacheReport(
             self._hits,
@@ -155,8 +143,8 @@ class FeatureCache:
         self._missed, self._wanted = [], 0
 
     def _most_wanted(self, ids: np.ndarray) -> np.ndarray:
-        """As many of the ids as there are slots; of equals, those that are there."""
-        # Counts are doubled to tell equals apart, and have few values: no need to sort.
+        """The most requested ids, one per slot; ties go to cached ids."""
+        # Counts are doubled to break ties, and have few values, so bincount replaces a sort.
         scores = 2 * self._counters[ids % len(self._counters)].astype(np.int64)
         scores += np.isin(ids, self._slot_ids)
         at_least = np.cumsum(np.bincount(scores)[::-1])[::-1]
@@ -165,58 +153,57 @@ class FeatureCache:
         return np.append(above, ids[scores == bound][: self.num_slots - len(above)])
 
     def _choose(self, hot: np.ndarray) -> None:
-        """Change the hot set of a full or empty cache; rows that stay in it stay where they are."""
+        """Replace the hot set of a full or empty cache; rows in both sets keep their slots."""
         leave = ~np.isin(self._slot_ids, hot)
         self._slot_ids[leave] = hash_table.FREE
         self._is_filled[leave] = False
         new = np.setdiff1d(hot, self._slot_ids)
         self._slot_ids[np.flatnonzero(leave)[: len(new)]] = new
-        # What is left of an empty cache goes to whatever comes first.
+        # Remaining slots of an empty cache are filled in order of arrival.
         self._num_used = len(hot)
         self._places.fill(hash_table.FREE)
         hash_table.enter_slots(self._slot_ids, self._places)
 
 
 class CachedStoreHandle:
-    """A store whose hot rows are kept here; everything else it is asked for as before.
+    """A store handle with a cache of hot rows.
 
-    Args:
-        owner: The store.
-        caches: By node type or edge type and column; stores of one sampler share them. Rows that
-            are learned must not be among them.
+    All store handles of a sampler share the caches. Embedding rows must not be cached.
     """
 
-    def __init__(self, owner: StoreHandle, caches: Mapping[tuple[Of, str], FeatureCache]) -> None:
-        self._owner = owner
+    def __init__(
+        self, handle: StoreHandle, caches: Mapping[tuple[TypeName, str], FeatureCache]
+    ) -> None:
+        self._handle = handle
         self._caches = caches
 
     def sample_soon(self, request: HopRequest) -> Future[Hop]:
-        """Choose neighbours of nodes that the store owns."""
-        return self._owner.sample_soon(request)
+        """Sample neighbours of nodes in the store's graph partition."""
+        return self._handle.sample_soon(request)
 
     def gather_soon(
-        self, of: Of, column: str, ids: np.ndarray, dims: np.ndarray | None = None
+        self, of: TypeName, column: str, ids: np.ndarray, dims: np.ndarray | None = None
     ) -> Future[np.ndarray]:
-        """Rows of values; only those that are not here are asked for."""
+        """Gather rows; only misses are requested from the store."""
         cache = self._caches.get((of, column))
         if cache is None or dims is not None:
-            return self._owner.gather_soon(of, column, ids, dims)
+            return self._handle.gather_soon(of, column, ids, dims)
         out, misses = cache.take(ids)
         if len(misses) == 0:
             done: Future[np.ndarray] = Future()
             done.set_result(out)
             return done
         wanted = ids[misses]
-        asked = self._owner.gather_soon(of, column, wanted)
-        return _Completed(cache, out, misses, wanted, asked)
+        pending = self._handle.gather_soon(of, column, wanted)
+        return _PartialGather(cache, out, misses, wanted, pending)
 
     def close(self) -> None:
-        """Give up the connection."""
-        self._owner.close()
+        """Close the connection."""
+        self._handle.close()
 
 
-class _Completed(Future[np.ndarray]):
-    """Rows some of which are still on their way; who waits for them puts them in place."""
+class _PartialGather(Future[np.ndarray]):
+    """Rows with pending misses; `result` fills them in."""
 
     def __init__(
         self,
@@ -224,14 +211,14 @@ class _Completed(Future[np.ndarray]):
         out: np.ndarray,
         misses: np.ndarray,
         wanted: np.ndarray,
-        asked: Future[np.ndarray],
+        pending: Future[np.ndarray],
     ) -> None:
         super().__init__()
         self._cache, self._out, self._misses = cache, out, misses
-        self._wanted, self._asked = wanted, asked
+        self._wanted, self._pending = wanted, pending
 
     def result(self, timeout: float | None = None) -> np.ndarray:
-        values = self._asked.result(timeout)
+        values = self._pending.result(timeout)
         place_rows(
             self._misses,
             np.arange(len(values)),
@@ -243,18 +230,11 @@ class _Completed(Future[np.ndarray]):
 
 
 def hot_by_degree(
-    graph: PartitionedGraph, home: int, node_type: str, fanouts: Mapping[Of, int]
+    graph: PartitionedGraph, home: int, node_type: str, fanouts: Mapping[TypeName, int]
 ) -> np.ndarray:
-    """Nodes of other parts by how often one part's nodes are expected to draw them.
+    """New ids of nodes of other graph partitions, by how often `home` is expected to sample them.
 
-    Args:
-        graph: The parts; only `home` is read.
-        home: The sampler's own part.
-        node_type: Whose ids.
-        fanouts: Neighbours drawn in the first hop, by edge type.
-
-    Returns:
-        New ids, the hottest first.
+    Only the partition `home` is read; `fanouts` are those of the first hop. Hottest ids are first.
     """
     part = graph.part(home)
     halos, draws = [], []
@@ -275,6 +255,6 @@ def hot_by_degree(
 
 
 def divide(num_bytes: int, sizes: Iterable[int]) -> list[int]:
-    """Give columns memory in proportion to their sizes."""
+    """Divide the memory budget among columns in proportion to their sizes."""
     sizes = list(sizes)
     return [num_bytes * size // max(sum(sizes), 1) for size in sizes]

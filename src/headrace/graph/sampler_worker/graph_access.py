@@ -1,4 +1,4 @@
-"""The graph as a sampler's process reaches it: own parts mapped, others asked, hot rows kept."""
+"""Graph access of a sampler process: local partitions mapped, remote ones via stores, cached."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.graph.sampler_worker.feature_cache import (
     divide,
     hot_by_degree,
 )
-from headrace.graph.sampling.store_pool import Of, StoreHandle
+from headrace.graph.sampling.store_pool import StoreHandle, TypeName
 from headrace.graph.store.client import TIMEOUT_S, StoreClient
 from headrace.rpc import service_process
 from headrace.rpc.call_meter import Clock, measured_store
@@ -26,22 +26,16 @@ from headrace.rpc.channel import Address
 from headrace.rpc.credentials import Credentials
 from headrace.rpc.reconnect import RetryBudget, reach_store
 
-Caches = Mapping[tuple[Of, str], FeatureCache]
+Caches = Mapping[tuple[TypeName, str], FeatureCache]
 
 
 def open_access(
     config: SamplerConfig, clock: Clock | None = None, retry_budget: RetryBudget | None = None
 ) -> tuple[PartitionedGraphView, Caches]:
-    """Open a graph and connect to the stores of parts that are elsewhere.
+    """Open a graph and connect to the stores of remote graph partitions.
 
-    Args:
-        config: Of the sampler.
-        clock: Seconds; with one, what is asked of stores is noted with the part that asks.
-        retry_budget: With stores that are started again; none to fail when one is gone.
-
-    Raises:
-        SpecError: The graph or the credentials cannot be read.
-        StoreError: A store cannot be reached, or does not let this process in.
+    With a `clock`, store requests are recorded in the trace of the sub-batch that sends them.
+    Without a `retry_budget`, requests fail when a store is lost.
     """
     graph = open_graph(config.graph)
     if not config.stores:
@@ -53,23 +47,21 @@ def open_access(
         for store in config.stores
     }
     access = PartitionedGraphView(graph, connect)
-    # Now, by one thread: several would open several connections to the same store.
-    for part in access.owners.parts:
-        access.owners.owner(part)
+    # Connect in one thread: several would open several connections to the same store.
+    for part in access.stores.parts:
+        access.stores.handle(part)
     return access, caches
 
 
 def make_caches(graph: PartitionedGraph, config: SamplerConfig, cache: CacheConfig) -> Caches:
-    """Empty caches of all columns that nodes have in several numbers.
-
-    Raises:
-        SpecError: Rows are to be chosen by degree, and nobody says from where.
-    """
-    fanouts: dict[Of, int] = {edge_type: hops[0] for edge_type, hops in config.fanouts if hops}
+    """Empty caches for all node columns with more than one value per row."""
+    fanouts: dict[TypeName, int] = {
+        edge_type: hops[0] for edge_type, hops in config.fanouts if hops
+    }
     hot: dict[str, np.ndarray] = {}
     if cache.policy == "degree":
         if cache.home is None:
-            raise SpecError("rows are to be cached by degree", "say which part is `home`")
+            raise SpecError("cache policy `degree` needs `home`", "set `home` to a partition")
         for name in graph.node_types:
             hot[name] = hot_by_degree(graph, cache.home, name, fanouts)
     columns = {
@@ -90,18 +82,14 @@ def make_caches(graph: PartitionedGraph, config: SamplerConfig, cache: CacheConf
 
 
 def report(caches: Caches) -> CacheReport:
-    """What all caches of a process did."""
+    """Sum the reports of all caches."""
     return sum((cache.report() for cache in caches.values()), CacheReport())
 
 
 def load_credentials(config: SamplerConfig) -> Credentials:
-    """What the sampler shows others, and checks them by.
-
-    Raises:
-        SpecError: There is no such file, or TLS is wanted and it has no certificate.
-    """
+    """Load the credentials; raise `SpecError` if they or the TLS certificate are missing."""
     if config.credentials is None:
-        raise SpecError("another machine is to be reached without credentials", "name their file")
+        raise SpecError("remote stores and trainers need credentials", "set `credentials`")
     return service_process.load_credentials(config.credentials, config.tls)
 
 

@@ -1,9 +1,9 @@
-"""Put the parts of several samplers together: one batch, all seeds first.
+"""Merge the sub-batches of several samplers into one batch, all seeds first.
 
-As in DistDGL, parts stay apart: a node that two samplers met has two rows. Finding such nodes would
-cost the trainer more than it saves, since samplers work on different clusters of the graph. Nodes
-and edges are grouped by hop, then by part, so that PyG's `trim_to_layer` cuts a merged batch as it
-cuts any other.
+As in DistDGL, sub-batches are not deduplicated: a node sampled by two samplers has two rows.
+Finding duplicates would cost more than it saves, since samplers work on different clusters of the
+graph. Nodes and edges are grouped by hop, then by sub-batch, so that PyG's `trim_to_layer` works on
+a merged batch.
 """
 
 from __future__ import annotations
@@ -22,16 +22,13 @@ Allocate = Callable[[int], np.ndarray]
 
 
 class Blocks:
-    """Memory of merged batches, used again when the last array of a batch is gone.
-
-    New memory would cost a page fault per 4 KB of every batch.
-    """
+    """Pool of memory for merged batches; new memory costs a page fault per 4 KB."""
 
     def __init__(self) -> None:
         self._free: list[np.ndarray] = []
 
     def __call__(self, num_bytes: int) -> np.ndarray:
-        """A piece of memory, `uint8`."""
+        """Allocate memory, `uint8`; returned to the pool with the last array of the batch."""
         block = self._free.pop() if self._free else np.empty(0, np.uint8)
         if len(block) < num_bytes:
             block = np.empty(num_bytes + num_bytes // 8, np.uint8)
@@ -45,15 +42,7 @@ def _new(num_bytes: int) -> np.ndarray:
 
 
 def merge(parts: Sequence[SubBatch], allocate: Allocate = _new) -> SubBatch:
-    """One batch of all parts; of a single one, the part itself without a copy.
-
-    Args:
-        parts: Of all samplers, in order.
-        allocate: Gives memory for the whole.
-
-    Raises:
-        SpecError: The parts belong to different batches or graphs.
-    """
+    """Merge the sub-batches of all samplers, in order; a single one is not copied."""
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -103,7 +92,7 @@ def _join(
         np.concatenate(arrays, out=out)
         return
     if key.kind == "tree":
-        # Only one type has seeds: its first counts say how many trees come before a part's.
+        # Only one node type has seeds; its first counts are the trees of each sub-batch.
         seeds = np.max([counts[:, 0] for counts in nodes.values()], axis=0)
         arrays = [a + b for a, b in zip(arrays, _before(seeds), strict=True)]
     counts = nodes[key.of] if isinstance(key.of, str) else edges[key.of]
@@ -119,11 +108,11 @@ def _join_ends(
     destinations: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    moves = [list(_runs(sources)), list(_runs(destinations))]
+    runs = [list(_runs(sources)), list(_runs(destinations))]
     for p, begins, targets in _runs(counts):
         for begin, target, num in zip(begins, targets, counts[p], strict=True):
             for end in range(2):
-                _, first_rows, target_rows = moves[end][p]
+                _, first_rows, target_rows = runs[end][p]
                 ends = first_rows + (sources, destinations)[end][p]
                 shift_rows(
                     arrays[p][end, begin : begin + num], ends, target_rows - first_rows,
@@ -132,7 +121,7 @@ def _join_ends(
 
 
 def _runs(counts: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
-    """Per part, where the rows of each hop begin in the part and in the whole."""
+    """Per sub-batch, where the rows of each hop begin in it and in the merged batch."""
     whole = _before(counts.sum(0))
     return [(p, _before(counts[p]), whole + counts[:p].sum(0)) for p in range(len(counts))]
 
@@ -145,12 +134,12 @@ def _before(counts: np.ndarray) -> np.ndarray:
 def _check(first: SubBatch, other: SubBatch) -> None:
     if (first.epoch, first.batch) != (other.epoch, other.batch):
         raise SpecError(
-            f"batch {first.batch} of epoch {first.epoch} has a part of batch {other.batch} of "
+            f"batch {first.batch} of epoch {first.epoch} has a sub-batch of batch {other.batch} of "
             f"epoch {other.epoch}",
-            "give all samplers the same number of batches",
+            "configure all samplers with the same number of batches",
         )
     if first.arrays.keys() != other.arrays.keys():
         raise SpecError(
-            f"samplers hand over different arrays of batch {first.batch}",
-            "give all samplers the same graph and columns",
+            f"samplers sent different arrays for batch {first.batch}",
+            "configure all samplers with the same graph and columns",
         )

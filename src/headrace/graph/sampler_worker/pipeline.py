@@ -1,8 +1,8 @@
-"""A sampler's stages, overlapped: many batches early, few late, in order at the end.
+"""Pipeline of a sampler: sample, fetch features, send in order.
 
-DistDGLv2, section 5.5: sampled batches are small and may be many; batches with their values are
-large and bounded by the run-ahead window. Nothing waits between epochs. Threads are enough, since
-kernels and copies let others work, and stores are asked without waiting.
+DistDGLv2, section 5.5: sampled sub-batches are small and may be many; those with features are large
+and bounded by the run-ahead window. There is no barrier between epochs. Threads suffice, since
+kernels and copies release the GIL and store requests do not block.
 """
 
 from __future__ import annotations
@@ -31,22 +31,16 @@ from headrace.rpc.errors import StoreLostError
 
 T = TypeVar("T")
 
-_LOOK_S = 0.2
+_POLL_INTERVAL_S = 0.2
 
 Filled = tuple[int, SubBatch, list[Placed]]
 Figures = Callable[[], dict[str, float]]
 
 
 class Pipeline:
-    """Makes parts and hands them over until jobs end, something fails or nobody takes them.
+    """Builds and sends sub-batches until tasks end, a stage fails or the trainer disconnects.
 
-    Args:
-        maker: Makes parts.
-        sender: Takes them.
-        config: How far each stage may run ahead.
-        sampling_threads: How many parts are sampled at the same time.
-        clock: Seconds.
-        figures: More to say with each part; called when it is sent.
+    `figures` returns additional metrics of a sub-batch and is called when it is sent.
     """
 
     def __init__(
@@ -71,17 +65,13 @@ class Pipeline:
         self._filled: Queue[Future[Filled] | None] = Queue(config.fetching_threads)
 
     def run(self, jobs: Iterable[SampleTask]) -> None:
-        """Work until the end.
-
-        Raises:
-            Exception: What went wrong first, after the trainer was told.
-        """
+        """Run until the end; raise the first failure after the trainer was notified."""
         samplers = ThreadPoolExecutor(self._sampling_threads, "sample")
         fetchers = ThreadPoolExecutor(self._config.fetching_threads, "fetch")
         threads = [
             threading.Thread(target=self._schedule, args=(jobs, samplers), name="schedule"),
             threading.Thread(target=self._fetch, args=(fetchers,), name="start fetches"),
-            threading.Thread(target=self._hand_over, name="hand over"),
+            threading.Thread(target=self._send, name="send"),
         ]
         for thread in threads:
             thread.start()
@@ -93,7 +83,7 @@ class Pipeline:
             raise self._failure
 
     def stop(self) -> None:
-        """End soon; whoever waits for a credit is told by the sender."""
+        """Stop soon; the sender releases threads that wait for a credit."""
         self._ended.set()
 
     def _schedule(self, jobs: Iterable[SampleTask], samplers: ThreadPoolExecutor) -> None:
@@ -103,9 +93,9 @@ class Pipeline:
             self._put(self._sampled, None)
 
     def _fetch(self, fetchers: ThreadPoolExecutor) -> None:
-        """Give credits in order: else a later part could take the one an earlier needs."""
+        """Reserve slots in order, so that no later sub-batch takes an earlier one's credit."""
         with self._guarded():
-            for sampled in self._take(self._sampled):
+            for sampled in self._drain(self._sampled):
                 draft = self._maker.start(sampled)
                 placed, num_bytes = place(draft.shapes)
                 begin = self._clock()
@@ -136,16 +126,16 @@ class Pipeline:
         )
         return slot, with_figures, placed
 
-    def _hand_over(self) -> None:
+    def _send(self) -> None:
         with self._guarded():
-            for slot, part, placed in self._take(self._filled):
+            for slot, part, placed in self._drain(self._filled):
                 assert isinstance(part.figures, dict)
                 part.figures.update(self._figures())
                 self._sender.send(slot, part, placed)
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """The first failure of any stage ends all."""
+        """Stop all stages at the first failure."""
         try:
             yield
         except _EndedError:
@@ -161,23 +151,23 @@ class Pipeline:
                 return
             self._failure = error
             self._ended.set()
-        # At once, while other stages may still wait for a store; who waits for a credit is freed.
-        self._sender.fail(*_said(error), isinstance(error, StoreLostError))
+        # Immediately: other stages may block on a store. Closing releases waits for a credit.
+        self._sender.fail(*_describe(error), isinstance(error, StoreLostError))
         self._sender.close()
 
     def _put(self, queue: Queue[T], item: T) -> None:
         while not self._ended.is_set():
             try:
-                queue.put(item, timeout=_LOOK_S)
+                queue.put(item, timeout=_POLL_INTERVAL_S)
                 return
             except Full:
                 continue
         raise _EndedError
 
-    def _take(self, queue: Queue[Future[T] | None]) -> Iterator[T]:
+    def _drain(self, queue: Queue[Future[T] | None]) -> Iterator[T]:
         while not self._ended.is_set():
             try:
-                future = queue.get(timeout=_LOOK_S)
+                future = queue.get(timeout=_POLL_INTERVAL_S)
             except Empty:
                 continue
             if future is None:
@@ -186,11 +176,11 @@ class Pipeline:
         raise _EndedError
 
 
-def _said(error: Exception) -> tuple[str, str]:
+def _describe(error: Exception) -> tuple[str, str]:
     if isinstance(error, HeadraceError):
         return error.problem, error.remedy
     return f"it failed with {type(error).__name__}: {error}", "see its log"
 
 
 class _EndedError(Exception):
-    """Another stage has failed, or the trainer has enough."""
+    """Another stage has failed, or the trainer has disconnected."""

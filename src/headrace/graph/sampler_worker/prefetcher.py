@@ -1,4 +1,4 @@
-"""The trainer's side: batches as PyG knows them, ready before they are asked for."""
+"""Trainer side of the samplers: prefetches, merges and converts batches to PyG."""
 
 from __future__ import annotations
 
@@ -28,19 +28,17 @@ from headrace.graph.sampling.neighbor_sampler import FanOuts
 from headrace.graph.sources.arrays import EDGE, NODE
 from headrace.rpc.limits import TELL_AFTER_S
 
-_LOOK_S = 0.2
-_END_S = 5.0
+_POLL_INTERVAL_S = 0.2
+_JOIN_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True)
 class PrefetchReport:
-    """What the trainer waited for.
+    """Metrics since the measurement started.
 
     Attributes:
-        num_batches: Since measuring began.
-        elapsed_s: Since measuring began.
         waited_s: Time in which the trainer had no batch.
-        figures: Sums over all parts: seconds per stage, bytes, hits of the cache.
+        figures: Sums over all sub-batches: seconds per stage, bytes, cache hits.
     """
 
     num_batches: int
@@ -50,35 +48,25 @@ class PrefetchReport:
 
     @property
     def idle_share(self) -> float:
-        """Share of the time in which the trainer had no batch."""
+        """Fraction of the time in which the trainer had no batch."""
         return self.waited_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
     @property
     def cache_hit_rate(self) -> float:
-        """Share of rows of other machines that a cache had."""
+        """Fraction of remote rows found in a cache."""
         hits = self.figures.get("cache_hits", 0.0)
         return hits / max(hits + self.figures.get("cache_misses", 0.0), 1.0)
 
 
 class Prefetcher:
-    """Batches of all epochs, merged from the parts of a trainer's samplers.
+    """Batches of all epochs, merged from the sub-batches of a trainer's samplers.
 
-    A loop over it is one epoch; samplers go on with the next meanwhile. A loop that is left early
-    is continued by the next one.
+    An iteration over it is one epoch; samplers prefetch the next epoch meanwhile. After an early
+    `break`, the next iteration continues in the same epoch.
 
-    Args:
-        receivers: Of all samplers, in order.
-        batches_per_epoch: As the samplers were told.
-        clock: Seconds.
-        num_epochs: After which there are no more; none for no end.
-        processes: Samplers that end with this.
-        first_batch: With which the first epoch begins.
-        lanes: Parts that each sampler makes of every batch; none for one each.
-        tell: Called with what the trainer waits for, and true once it takes long, false when that
-            is over.
-
-    Attributes:
-        processes: Samplers that this started.
+    `lanes` is the number of sub-batches of each sampler per batch, by default one. `tell` is called
+    with the name of the sampler that blocks the trainer, and True when the wait becomes long, False
+    when it ends. `close` stops the `processes`.
     """
 
     def __init__(
@@ -102,11 +90,11 @@ class Prefetcher:
         self._left = None if num_epochs is None else num_epochs * batches_per_epoch - first_batch
         self._closed = threading.Event()
         self._failure: Exception | None = None
-        # One is merged and ready while the trainer works on another; more would wait in vain.
+        # One merged batch is enough while the trainer works on another.
         self._ready: Queue[tuple[SubBatch, Any] | Exception] = Queue(1)
         self.start_measuring()
-        # Not first in the thread: the script may import other parts of PyG at the same time, and
-        # Python would show one of them half of what the other is about to load.
+        # Import before the thread starts: a concurrent import of PyG in the script could see a
+        # partially initialised module.
         with suppress(ImportError):
             importlib.import_module("torch_geometric.data")
         self._thread = threading.Thread(target=self._merge, name="merge batches", daemon=True)
@@ -130,48 +118,48 @@ class Prefetcher:
         """Batches of one epoch: PyG's `Data` or `HeteroData`.
 
         Raises:
-            FeedError: A sampler, or a store it needs, failed or is gone.
+            FeedError: A sampler, or a store it needs, failed or is lost.
         """
         while self._left is None or self._left > 0:
             number, batch = self._next()
             yield batch
-            # The name would keep the batch's memory while the next one is waited for.
+            # Release the batch's memory while waiting for the next one.
             del batch
             if number == self._batches_per_epoch - 1:
                 return
 
     def start_measuring(self) -> None:
-        """Forget what was measured so far."""
+        """Reset the measurement."""
         self._num_batches, self._waited_s = 0, 0.0
         self._figures: dict[str, float] = {}
         self._began_s = self._clock()
 
     def report(self) -> PrefetchReport:
-        """What was measured."""
+        """Return the measurement."""
         elapsed_s = self._clock() - self._began_s
         return PrefetchReport(self._num_batches, elapsed_s, self._waited_s, dict(self._figures))
 
     def close(self) -> None:
-        """End all samplers; batches that were taken stay as they are."""
+        """Stop all samplers; batches already returned stay valid."""
         self._closed.set()
         for receiver in self._receivers:
             receiver.close()
-        # Not for ever: another sampler may just be asked for.
-        self._thread.join(_END_S)
+        # With a timeout: the thread may be starting a replacement sampler.
+        self._thread.join(_JOIN_TIMEOUT_S)
         for process in self.processes:
             process.close()
-        # Nobody will take the batch that was ready: give its memory back.
+        # Free the memory of the unused batch.
         with suppress(Empty):
             self._ready.get_nowait()
-        self._ready.put(FeedError("the feed was closed", "start another one"))
+        self._ready.put(FeedError("the prefetcher was closed", "start another one"))
 
     def _next(self) -> tuple[int, Any]:
         if self._failure is not None:
             raise self._failure
         if self._closed.is_set():
-            raise FeedError("batches are wanted of a feed that was closed", "start another one")
+            raise FeedError("a batch was requested from a closed prefetcher", "start another one")
         begin = self._clock()
-        item = self._take()
+        item = self._pop()
         self._waited_s += self._clock() - begin
         if isinstance(item, Exception):
             self._failure = item
@@ -184,7 +172,7 @@ class Prefetcher:
             self._left -= 1
         return part.batch, batch
 
-    def _take(self) -> tuple[SubBatch, Any] | Exception:
+    def _pop(self) -> tuple[SubBatch, Any] | Exception:
         with suppress(Empty):
             return self._ready.get(timeout=TELL_AFTER_S)
         name = self._waits_for
@@ -205,10 +193,10 @@ class Prefetcher:
         try:
             while left is None or left > 0:
                 left = None if left is None else left - 1
-                whole = merge(list(self._receive()), blocks)
-                batch = to_pyg(whole)
-                described = SubBatch(whole.epoch, whole.batch, {}, {}, {}, whole.figures)
-                del whole
+                merged = merge(list(self._receive()), blocks)
+                batch = to_pyg(merged)
+                described = SubBatch(merged.epoch, merged.batch, {}, {}, {}, merged.figures)
+                del merged
                 if not self._put((described, batch)):
                     return
                 del batch
@@ -218,7 +206,7 @@ class Prefetcher:
     def _put(self, item: tuple[SubBatch, Any] | Exception) -> bool:
         while not self._closed.is_set():
             try:
-                self._ready.put(item, timeout=_LOOK_S)
+                self._ready.put(item, timeout=_POLL_INTERVAL_S)
                 return True
             except Full:
                 continue
@@ -231,23 +219,17 @@ def start_prefetcher(
     clock: Clock,
     log: IO[bytes] | None = None,
 ) -> Prefetcher:
-    """Start samplers on this machine, and feed from them.
-
-    Args:
-        configs: Of all samplers, in order.
-        seeds: Original ids of each sampler's seeds.
-        clock: Seconds.
-        log: Where samplers write their messages.
+    """Start samplers on this machine with their seeds (original ids), and a prefetcher.
 
     Raises:
-        SpecError: The samplers do not make the same batches.
+        SpecError: The samplers are configured for different batches.
     """
     first = configs[0]
     for config in configs:
         if _batches(config) != _batches(first):
             raise SpecError(
-                f"{config.name} makes other batches than {first.name}",
-                "give all samplers the same number of batches and epochs, and the same first ones",
+                f"{config.name} and {first.name} are configured for different batches",
+                "use the same number of batches and epochs, and the same first ones",
             )
     processes: list[SamplerProcess] = []
     try:
@@ -284,19 +266,10 @@ def configs_for(
     drop_last: bool = False,
     **settings: Any,
 ) -> list[SamplerConfig]:
-    """What the samplers of one trainer are told.
+    """Configs of the samplers of one trainer, which have `counts` seeds each.
 
-    Args:
-        graph: All parts.
-        node_type: What seeds are.
-        counts: How many seeds each sampler has.
-        num_neighbors: Per hop; by edge type, or the same for all.
-        batch_size: Seeds of all samplers in a batch.
-        drop_last: Whether to leave out batches that lack seeds.
-        settings: More of `SamplerConfig`; `batches_per_epoch` where several trainers must agree.
-
-    Raises:
-        SpecError: There would be no batch at all.
+    `num_neighbors` is by edge type, or the same for all. `settings` are more of `SamplerConfig`;
+    `batches_per_epoch` where several trainers must agree.
     """
     fanouts = num_neighbors
     if not isinstance(fanouts, Mapping):
@@ -316,11 +289,7 @@ def configs_for(
 
 
 def to_pyg(part: SubBatch) -> Any:
-    """See a batch as PyG's `Data`, or `HeteroData` if there are several types; nothing is copied.
-
-    Raises:
-        MissingExtraError: PyG is not installed.
-    """
+    """Convert a batch to PyG's `Data`, or `HeteroData` if heterogeneous, without a copy."""
     try:
         from torch_geometric.data import Data, HeteroData
     except ImportError:
@@ -328,7 +297,7 @@ def to_pyg(part: SubBatch) -> Any:
     nodes, edges = part.num_sampled_nodes, part.num_sampled_edges
     is_homogeneous = tuple(nodes) == (NODE,) and tuple(edges) == (EDGE,)
     data = Data() if is_homogeneous else HeteroData()
-    # Features come first, as in PyG; they also say how many nodes there are.
+    # Features come first, as in PyG, which infers the number of nodes from them.
     for key, array in part.arrays.items():
         _store(data, is_homogeneous, key)[key.name] = as_tensor(array, key.dtype)
     for name, counts in nodes.items():

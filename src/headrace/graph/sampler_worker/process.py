@@ -1,4 +1,4 @@
-"""Sampler processes, as a trainer on the same machine starts them."""
+"""Sampler processes started by a trainer on the same machine."""
 
 from __future__ import annotations
 
@@ -13,28 +13,20 @@ from typing import IO
 import numpy as np
 
 from headrace.graph.sampler_worker.channels.shared_memory import memory_file
-from headrace.graph.sampler_worker.channels.shm import QUIET_S, ShmReceiver, socket_pair
+from headrace.graph.sampler_worker.channels.shm import HEARTBEAT_TIMEOUT_S, ShmReceiver, socket_pair
 from headrace.graph.sampler_worker.config import SamplerConfig
 
-_PATIENCE_S = 5.0
+_EXIT_TIMEOUT_S = 5.0
 
-# A sampler loads its packages before it says anything: 2 s, but 15 with 17 processes on one core.
-_STARTING_S = 60.0
+# A sampler imports its packages before its first message: 2 s, 15 s with 17 processes on one core.
+_START_TIMEOUT_S = 60.0
 
 
 class SamplerProcess:
-    """A sampler that lives as long as this process wants, and never longer than it.
+    """A sampler process, which never outlives this process.
 
-    What it is told lies in memory only, so that nothing is left on disk either.
-
-    Args:
-        config: What to sample; its `seeds` are replaced.
-        seeds: Original ids.
-        log: Where its messages go; none for where this process's errors go.
-        quiet_s: When a sampler that says nothing is dead, once it has begun.
-
-    Attributes:
-        receiver: Takes its parts.
+    Its config and seeds are passed in memory files, so that nothing is left on disk. `quiet_s` is
+    its heartbeat timeout once it has started; without `log` it writes to this process's stderr.
     """
 
     def __init__(
@@ -42,7 +34,7 @@ class SamplerProcess:
         config: SamplerConfig,
         seeds: np.ndarray,
         log: IO[bytes] | None = None,
-        quiet_s: float = QUIET_S,
+        quiet_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
         self.name = config.name
         ours, theirs = socket_pair()
@@ -64,32 +56,32 @@ class SamplerProcess:
             theirs.close()
             os.close(seeds_fd)
             os.close(config_fd)
-        starting_s = max(quiet_s, _STARTING_S)
-        self.receiver = ShmReceiver(ours, self.name, quiet_s, self._why_gone, starting_s)
+        starting_s = max(quiet_s, _START_TIMEOUT_S)
+        self.receiver = ShmReceiver(ours, self.name, quiet_s, self._exit_reason, starting_s)
 
     @property
     def pid(self) -> int:
-        """Number of the process."""
+        """Process id."""
         return self._process.pid
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process is running."""
         return self._process.poll() is None
 
     def close(self) -> None:
-        """End it."""
+        """Stop the process."""
         self.receiver.close()
         try:
-            self._process.wait(_PATIENCE_S)
+            self._process.wait(_EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
 
-    def _why_gone(self) -> str:
+    def _exit_reason(self) -> str:
         with suppress(subprocess.TimeoutExpired):
-            # Its connection is closed before its memory is, which may be much.
-            self._process.wait(_PATIENCE_S)
+            # The connection closes before the memory is freed, which takes time.
+            self._process.wait(_EXIT_TIMEOUT_S)
         code = self._process.returncode
         if code is None:
             return "it closed the connection"

@@ -1,7 +1,7 @@
-"""Which seeds form which batch: functions of the seed alone, the same in every process.
+"""Assignment of seeds to batches: a function of the random seed, equal in every process.
 
-Every sampler of a trainer takes its share of every batch from its own seeds (DistDGLv2, section
-5.6.1). The order of an epoch depends on the original ids of the seeds, not on how the graph is cut.
+Every sampler of a trainer adds seeds to every batch (DistDGLv2, section 5.6.1). The order of an
+epoch depends on the original ids of the seeds, not on the partitioning.
 """
 
 from __future__ import annotations
@@ -20,13 +20,7 @@ _ORDER = ("", "order of seeds", "")
 
 @dataclass(frozen=True)
 class SampleTask:
-    """One sampler's part of one batch.
-
-    Attributes:
-        epoch: From 0.
-        batch: Within the epoch, from 0.
-        seeds: Original ids; none if the sampler has no more in this epoch.
-    """
+    """One sampler's sub-batch of one batch; `seeds` are original ids and may be empty."""
 
     epoch: int
     batch: int
@@ -34,30 +28,17 @@ class SampleTask:
 
 
 def share_of(batch_size: int, num_samplers: int, sampler: int) -> int:
-    """Seeds that one sampler adds to every batch; shares differ by at most one.
-
-    Raises:
-        SpecError: A batch has fewer seeds than there are samplers.
-    """
+    """Seeds per iteration of one sampler; samplers differ by at most one."""
     if not 1 <= num_samplers <= batch_size:
         raise SpecError(
-            f"a batch of {batch_size} seeds is to be made by {num_samplers} samplers",
-            "use at least one sampler, and at least one seed for each",
+            f"a batch of {batch_size} seeds is split among {num_samplers} samplers",
+            "use at least one sampler, and at least one seed per sampler",
         )
     return batch_size * (sampler + 1) // num_samplers - batch_size * sampler // num_samplers
 
 
 def batches_per_epoch(counts: Sequence[int], batch_size: int, drop_last: bool = False) -> int:
-    """Batches until every seed was taken, or as long as all are whole.
-
-    Args:
-        counts: Seeds of each sampler.
-        batch_size: Seeds of all samplers in a batch.
-        drop_last: Whether to leave out batches that lack seeds.
-
-    Raises:
-        SpecError: There would be no batch at all.
-    """
+    """Batches of an epoch, given the seeds of each sampler; `drop_last` drops incomplete ones."""
     shares = [share_of(batch_size, len(counts), s) for s in range(len(counts))]
     pairs = list(zip(counts, shares, strict=True))
     if drop_last:
@@ -67,7 +48,7 @@ def batches_per_epoch(counts: Sequence[int], batch_size: int, drop_last: bool = 
     if num_batches == 0:
         raise SpecError(
             f"{sum(counts)} seeds make no batch of {batch_size}",
-            "use smaller batches, or keep the last one",
+            "use smaller batches or drop_last=False",
         )
     return num_batches
 
@@ -75,12 +56,11 @@ def batches_per_epoch(counts: Sequence[int], batch_size: int, drop_last: bool = 
 def epoch_order(num_seeds: int, seed: int, epoch: int) -> np.ndarray:
     """Positions of the seeds in the order of an epoch, `int64`.
 
-    Each position gets a number from its key and all are sorted by it, so that no version of any
-    library changes the order.
+    Positions are sorted by a hash, so that the order does not depend on library versions.
     """
     key = np.uint64(hop_key(seed, epoch, 0, 0, _ORDER))
     numbers = _spread(np.arange(num_seeds, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + key)
-    # All of them differ, so that no sort could give another order; this kind is the fastest.
+    # The numbers are distinct, so any sort gives the same order; this kind is the fastest.
     return np.argsort(numbers)
 
 
@@ -96,18 +76,11 @@ def schedule(
     num_epochs: int | None = None,
     ends: Sequence[int] = (),
 ) -> Iterator[SampleTask]:
-    """All jobs of one sampler, one epoch right after the other.
+    """All sample tasks of one seed shard, epoch after epoch, for seeds (original ids) in any order.
 
-    Args:
-        seeds: Original ids of the sampler's seeds, in any order.
-        share: How many it adds to a batch; see `share_of`.
-        num_batches: Per epoch, the same for all samplers; see `batches_per_epoch`.
-        seed: Of all orders.
-        shuffle: Whether to change the order in every epoch; else it is by original id.
-        first_epoch: Where to begin ...
-        first_batch: ... and with which batch of it: what comes is as if all before had been made.
-        num_epochs: How many, with the first; none to go on for ever.
-        ends: How many it adds to the last batches of an epoch, if that is not its share.
+    `share` is the number of seeds per iteration, `ends` that of the last batches of an epoch if
+    different. Without `shuffle` seeds are sorted by original id. Batches before `first_batch` of
+    `first_epoch` are skipped. Without `num_epochs` there is no end.
     """
     sizes = [share] * (num_batches - len(ends)) + list(ends)
     cuts = np.cumsum([0, *sizes])
@@ -120,14 +93,14 @@ def schedule(
             yield SampleTask(epoch, batch, order[cuts[batch] : cuts[batch + 1]])
 
 
-def side_by_side(lanes: Iterable[Iterator[SampleTask]]) -> Iterator[SampleTask]:
-    """Jobs of all lanes of a sampler: for each batch one of every lane, in their order."""
-    for jobs in zip(*lanes, strict=True):
-        yield from jobs
+def interleave(lanes: Iterable[Iterator[SampleTask]]) -> Iterator[SampleTask]:
+    """Interleave the tasks of all seed shards of a sampler: one of each per batch."""
+    for tasks in zip(*lanes, strict=True):
+        yield from tasks
 
 
 def _spread(x: np.ndarray) -> np.ndarray:
-    """Spread 64 bits (SplitMix64); what the kernels do, without the time to compile."""
+    """Hash 64 bits (SplitMix64), as the kernels do but without compilation."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     spread: np.ndarray = x ^ (x >> np.uint64(31))

@@ -1,8 +1,8 @@
-"""Which seeds every sampler of a job takes, and how many in each iteration.
+"""Assignment of seeds to samplers, and seeds per iteration.
 
-The plan says how many seeds per iteration a sampler takes from each part, on average and in
-fractions. Here that becomes whole numbers, and seeds of a split are dealt accordingly, each exactly
-once. All of it is a function of the plan and of the ids, so every process comes to the same answer.
+The plan has the mean number of seeds per iteration that a sampler takes from each graph partition,
+as fractions. This module rounds them and assigns each seed of a split exactly once. The result
+depends only on the plan and the ids, so every process computes the same.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ import numpy as np
 from headrace.core.errors import SpecError
 from headrace.graph.sampler_worker.schedule import epoch_order
 
-# Enough for margins to be met to a seed in a million; what is left is dealt one by one.
+# Meets the margins to one seed in a million; the remainder is assigned one by one.
 _NUM_FITS = 50
 
 
 @dataclass(frozen=True)
 class GlobalBatches:
-    """One epoch of a split, as all trainers take it: all of them have the same number of batches.
+    """One epoch of a split for all trainers, which all have the same number of batches.
 
-    Whoever steps alone would wait for others' gradients for ever, or leave them behind. So the end
-    of an epoch is cut evenly: all batches but two are whole, and the last two of each sampler share
-    what is left. Only that a trainer has fewer seeds than iterations makes both larger.
+    Otherwise a trainer would block on gradients of the others. All batches but the last two of each
+    sampler are complete, and these two split the remainder evenly. Both are larger only if a
+    trainer has fewer seeds than iterations.
 
-    What a sampler of the plan takes is a lane. A run that goes on with other machines keeps the
-    lanes of the plan that it began with, and so its batches, whoever has which.
+    The seeds of one sampler of the plan are a seed shard. A run resumed on other machines keeps the
+    seed shards of its first plan, and so its batches.
 
     Attributes:
-        shares: Seeds per iteration of every lane, those of a trainer side by side.
-        counts: Seeds per epoch of every lane.
-        samplers_per_trainer: How many are side by side, where the run began.
-        drop_last: Whether all batches are whole, and what is left is left out.
-        lanes: How many each trainer has now, in order; none if it is as where the run began.
+        shares: Seeds per iteration of every seed shard, grouped by trainer.
+        counts: Seeds per epoch of every seed shard.
+        samplers_per_trainer: Samplers of each trainer in the first plan.
+        drop_last: Whether incomplete batches are dropped.
+        lanes: Seed shards of each trainer now, in order; empty if as in the first plan.
     """
 
     shares: tuple[int, ...]
@@ -47,30 +47,30 @@ class GlobalBatches:
     def __post_init__(self) -> None:
         if self.lanes and (sum(self.lanes) != len(self.shares) or min(self.lanes) < 1):
             raise SpecError(
-                f"{len(self.shares)} lanes are divided among trainers as {list(self.lanes)}",
-                "give every lane to one trainer, and every trainer at least one",
+                f"{len(self.shares)} seed shards are divided among trainers as {list(self.lanes)}",
+                "assign every seed shard to one trainer, and at least one to every trainer",
             )
         if len(self.shares) != len(self.counts) or len(self.shares) % self.samplers_per_trainer:
             raise SpecError(
-                f"there are {len(self.shares)} shares, {len(self.counts)} numbers of seeds and "
+                f"there are {len(self.shares)} shares, {len(self.counts)} seed counts and "
                 f"{self.samplers_per_trainer} samplers per trainer",
-                "give one share and one number for each sampler of each trainer",
+                "pass one share and one count for each sampler of each trainer",
             )
 
     @property
     def num_trainers(self) -> int:
-        """How many trainers take batches."""
+        """Number of trainers."""
         return len(self._num_lanes)
 
     @property
     def num_iterations(self) -> int:
-        """Batches of every trainer; 0 if one of them has no seeds."""
+        """Batches of every trainer; 0 if a trainer has no seeds."""
         if self.drop_last:
             return min(n // share for n, share in zip(self.counts, self.shares, strict=True))
         needed = -(-sum(self.counts) // sum(self.shares))
-        # Of trainers where the run began: there are as many iterations however it goes on.
-        side_by_side = np.reshape(self.counts, (-1, self.samplers_per_trainer))
-        return min(needed, *side_by_side.sum(1).tolist()) if needed else 0
+        # Trainers of the first plan: a resumed run keeps the number of iterations.
+        by_trainer = np.reshape(self.counts, (-1, self.samplers_per_trainer))
+        return min(needed, *by_trainer.sum(1).tolist()) if needed else 0
 
     @property
     def _num_lanes(self) -> tuple[int, ...]:
@@ -78,16 +78,16 @@ class GlobalBatches:
         return self.lanes or (num,) * (len(self.shares) // num)
 
     def lanes_of(self, trainer: int) -> slice:
-        """Where a trainer's lanes are among all."""
+        """Slice of a trainer's seed shards."""
         first = sum(self._num_lanes[:trainer])
         return slice(first, first + self._num_lanes[trainer])
 
     def batch_size(self, trainer: int) -> int:
-        """Seeds of a trainer in a whole batch."""
+        """Seeds of a trainer in a complete batch."""
         return sum(self.shares[self.lanes_of(trainer)])
 
     def ends(self, lane: int) -> tuple[int, ...]:
-        """Seeds of a lane in its last batches; none if all are whole."""
+        """Seeds of a seed shard in its last batches; empty if all are complete."""
         if self.drop_last or not self.num_iterations:
             return ()
         num_ends = min(self.num_iterations, 2)
@@ -95,7 +95,7 @@ class GlobalBatches:
         left = max(self.counts[lane] - num_whole * self.shares[lane], 0)
         if num_ends == 1:
             return (left,)
-        # Odd ones go to one end or the other, so that no trainer has only empty lanes at one.
+        # The odd seed alternates between the two, so that no trainer has an empty batch.
         first = (left + (lane + 1) % 2) // 2
         return first, left - first
 
@@ -112,11 +112,11 @@ class GlobalBatches:
         return per_trainer
 
     def num_seeds_of(self, iteration: int) -> tuple[int, ...]:
-        """Seeds of every trainer in an iteration of an epoch."""
+        """Seeds of every trainer in an iteration."""
         return tuple(int(num) for num in self.num_seeds()[iteration])
 
     def merged(self) -> GlobalBatches:
-        """The same if every trainer made its batches itself."""
+        """The same with one seed shard per trainer."""
         own = [self.lanes_of(trainer) for trainer in range(self.num_trainers)]
         shares = tuple(sum(self.shares[lanes]) for lanes in own)
         counts = tuple(sum(self.counts[lanes]) for lanes in own)
@@ -124,29 +124,21 @@ class GlobalBatches:
 
 
 def divide_lanes(shares: Sequence[int], num_samplers: int) -> tuple[int, ...]:
-    """How many lanes, side by side, each of some other number of samplers takes.
+    """Number of consecutive seed shards of each sampler, for a changed number of samplers.
 
-    Args:
-        shares: Seeds per iteration of every lane.
-        num_samplers: How many there are now.
-
-    Returns:
-        Numbers from 1 on, such that all samplers have about as many seeds.
-
-    Raises:
-        SpecError: There are more samplers than lanes.
+    Every sampler has at least one, and samplers have about equally many seeds.
     """
     if num_samplers > len(shares):
         raise SpecError(
-            f"a run that began with {len(shares)} samplers is to go on with {num_samplers}",
-            "plan with at most as many trainers and samplers as it began with",
+            f"a run started with {len(shares)} samplers cannot resume with {num_samplers}",
+            "plan with at most as many trainers and samplers as at the start",
         )
     if num_samplers == len(shares):
         return (1,) * num_samplers
     before = np.cumsum([0, *shares])
     ends = [0]
     for sampler in range(1, num_samplers):
-        # Where the sum is nearest, but for a lane each before and after.
+        # The nearest sum that leaves one seed shard for each sampler before and after.
         wanted = before[-1] * sampler / num_samplers
         nearest = int(np.argmin(np.abs(before - wanted)))
         ends.append(min(max(nearest, ends[-1] + 1), len(shares) - num_samplers + sampler))
@@ -154,20 +146,14 @@ def divide_lanes(shares: Sequence[int], num_samplers: int) -> tuple[int, ...]:
 
 
 def whole_seed_counts(mix: np.ndarray, samplers_per_trainer: int = 1) -> tuple[int, ...]:
-    """Seeds per iteration of every sampler, in whole numbers.
+    """Integer seeds per iteration of every sampler, at least 1, with the rounded sum of the mix.
 
-    Trainers are rounded before their samplers, so that trainers that take the same in the plan take
-    the same here, if their sum allows it.
+    Trainers are rounded before their samplers, so that trainers with equal seeds in the plan have
+    equal seeds here if the sum allows it.
 
     Args:
         mix: Seeds per iteration, shape (num_samplers, num_parts).
-        samplers_per_trainer: How many rows belong to one trainer.
-
-    Returns:
-        Numbers from 1 on, whose sum is that of the mix, rounded.
-
-    Raises:
-        SpecError: A batch has fewer seeds than there are samplers.
+        samplers_per_trainer: Rows of one trainer.
     """
     rows = np.asarray(mix, np.float64).sum(1)
     total = round(float(rows.sum()))
@@ -188,26 +174,23 @@ def assign_seeds(
     shares: Sequence[int],
     seed: int = 0,
 ) -> list[np.ndarray]:
-    """Give every seed of a split to one sampler.
+    """Assign every seed of a split to one sampler; returns original ids per sampler, ascending.
 
-    A sampler's number of seeds is in proportion to its share, as exactly as whole iterations allow;
-    within that, seeds come from parts as the plan mixes them.
+    A sampler's number of seeds is proportional to its share, as exactly as whole iterations allow;
+    its seeds come from graph partitions in the proportions of the plan.
 
     Args:
-        parts: Original ids of the split's seeds in each part.
+        parts: Original ids of the split's seeds in each graph partition.
         mix: Seeds per iteration, shape (num_samplers, num_parts).
-        shares: Of `whole_seed_counts`.
-        seed: Of the choice among the seeds of a part.
-
-    Returns:
-        Original ids per sampler, ascending.
+        shares: Result of `whole_seed_counts`.
+        seed: Random seed of the choice within a partition.
     """
     sizes = np.array([len(ids) for ids in parts], np.int64)
     rows = _counts(int(sizes.sum()), np.asarray(shares, np.int64))
     amounts = _amounts(np.asarray(mix, np.float64), rows, sizes)
     assignment: list[list[np.ndarray]] = [[np.empty(0, np.int64)] for _ in rows]
     for part, ids in enumerate(parts):
-        # Whatever order ids have in a part, every sampler gets a fair choice of them.
+        # Shuffled, so that every sampler gets a random sample of the partition's seeds.
         mixed = np.sort(np.asarray(ids, np.int64))[epoch_order(len(ids), seed, part)]
         ends = np.cumsum(amounts[:, part])
         for sampler in np.flatnonzero(amounts[:, part]):
@@ -217,25 +200,25 @@ def assign_seeds(
 
 
 def _counts(total: int, shares: np.ndarray) -> np.ndarray:
-    """Seeds per sampler: whole iterations, and what is left by shares, never more than one each."""
+    """Seeds per sampler: whole iterations plus a remainder split by shares."""
     num_whole, left = divmod(total, int(shares.sum()))
     counts: np.ndarray = num_whole * shares + _round(shares * (left / shares.sum()), left, 0)
     return counts
 
 
 def _amounts(mix: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Whole numbers with exactly these sums, in proportions as near to the mix as these allow."""
+    """Integers with exactly these row and column sums, in proportions close to the mix."""
     fitted = mix * (columns / np.maximum(mix.sum(0), 1e-300))
     for _ in range(_NUM_FITS):
         fitted *= (rows / np.maximum(fitted.sum(1), 1e-300))[:, None]
         fitted *= columns / np.maximum(fitted.sum(0), 1e-300)
-    # Rows may still be too large, as columns are met exactly; nothing may be too large below.
+    # Columns are exact, rows may still be too large; neither may be too large below.
     fitted *= np.minimum(rows / np.maximum(fitted.sum(1), 1e-300), 1.0)[:, None]
-    # Whole numbers that fractions miss by a rounding error stay; no sum grows by a whole one.
+    # The tolerance keeps integers that a rounding error reduced.
     amounts: np.ndarray = np.floor(fitted + 1e-9).astype(np.int64)
     missing = rows - amounts.sum(1)
     for part in range(len(columns)):
-        # Samplers that want most of this part first; the last part fills whatever is left.
+        # Samplers with the largest proportion of this partition first.
         order = np.argsort(-mix[:, part], kind="stable")
         before = np.cumsum(missing[order]) - missing[order]
         room = columns[part] - amounts[:, part].sum()
@@ -246,12 +229,12 @@ def _amounts(mix: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarr
 
 
 def _round(values: np.ndarray, total: int, least: int) -> np.ndarray:
-    """Largest remainders: whole numbers of at least `least`, with a given sum."""
+    """Largest remainder method: integers of at least `least` with a given sum."""
     whole: np.ndarray = np.maximum(np.floor(values + 1e-9).astype(np.int64), least)
     left = total - int(whole.sum())
     remainders = values - whole
     while left:
-        # Where the least was too much, others give: those that lose least by it.
+        # If `least` made the sum too large, reduce those with the smallest remainders.
         step = 1 if left > 0 else -1
         can = np.ones(len(whole), bool) if left > 0 else whole > least
         order = np.argsort(np.where(can, -step * remainders, np.inf), kind="stable")

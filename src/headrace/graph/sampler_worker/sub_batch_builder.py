@@ -1,4 +1,4 @@
-"""The stages of a part: sample, ask for values, fill memory that will be handed over."""
+"""Stages of a sub-batch: sample, request features, fill the memory to send."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True)
 class SampledSubBatch:
-    """A job whose nodes and edges are known."""
+    """A task with its sampled nodes and edges."""
 
     job: SampleTask
     out: HeteroSampled
@@ -38,7 +38,7 @@ class SampledSubBatch:
 
 @dataclass(frozen=True)
 class _Column:
-    """A column that is handed over, and in which type."""
+    """A column of the sub-batches and its dtype there."""
 
     wanted: Wanted
     info: ColumnInfo
@@ -51,12 +51,7 @@ class _Column:
 
 
 class SubBatchDraft:
-    """A part whose values are on their way.
-
-    Attributes:
-        shapes: Of all arrays that the part will have.
-        notes: Of what it takes; none if nobody wants to know.
-    """
+    """A sub-batch whose features are being fetched; `notes` is its trace record, if any."""
 
     def __init__(self, sampled: SampledSubBatch) -> None:
         self.shapes: dict[Key, tuple[int, ...]] = {}
@@ -67,28 +62,24 @@ class SubBatchDraft:
         self._gathers: dict[Key, tuple[FeatureGather, ColumnInfo]] = {}
 
     def add(self, key: Key, array: np.ndarray) -> None:
-        """An array that is there."""
+        """Add an available array."""
         self.shapes[key] = array.shape
         self._ready[key] = array
 
     def add_ends(self, key: Key, row: np.ndarray, col: np.ndarray) -> None:
-        """An edge index."""
+        """Add an edge index."""
         self.shapes[key] = (2, len(row))
         self._ends[key] = row, col
 
     def add_gather(
         self, key: Key, gathering: FeatureGather, info: ColumnInfo, num_rows: int
     ) -> None:
-        """Rows that were asked for."""
+        """Add requested rows."""
         self.shapes[key] = (num_rows, *info.shape)
         self._gathers[key] = gathering, info
 
     def fill(self, arrays: Mapping[Key, np.ndarray]) -> SubBatch:
-        """Wait for all values and write them.
-
-        Raises:
-            StoreError: A store did not answer.
-        """
+        """Wait for all features and write them; raise `StoreError` if a store fails."""
         with _working(self.notes):
             for key, array in self._ready.items():
                 arrays[key][...] = array
@@ -101,13 +92,7 @@ class SubBatchDraft:
 
 
 class SubBatchBuilder:
-    """Makes one sampler's parts; several threads may each work on another.
-
-    Args:
-        access: The graph.
-        config: What to make.
-        clock: Seconds.
-        recorder: Who wants to know what each part takes; none if nobody does.
+    """Builds one sampler's sub-batches; several threads may each work on another.
 
     Raises:
         SpecError: The graph lacks a type or a column.
@@ -131,14 +116,14 @@ class SubBatchBuilder:
         self._own = threading.local()
         if config.node_type not in access.node_types:
             raise SpecError(
-                f"seeds are of type {config.node_type!r}, which the graph has not",
+                f"the graph has no node type {config.node_type!r}, the type of the seeds",
                 f"it has {', '.join(access.node_types)}",
             )
         wanted = _all_columns(access, config) if config.columns is None else config.columns
         self._columns = [self._column(each) for each in wanted]
 
     def sample(self, job: SampleTask) -> SampledSubBatch:
-        """Choose nodes and edges around a job's seeds."""
+        """Sample nodes and edges around a task's seeds."""
         begin = self._clock()
         notes = None if self._recorder is None else self._recorder.begin(job.epoch, job.batch)
         with _working(notes):
@@ -149,12 +134,12 @@ class SubBatchBuilder:
         return SampledSubBatch(job, out, self._clock() - begin, notes)
 
     def start(self, sampled: SampledSubBatch) -> SubBatchDraft:
-        """Ask for all values; those of this machine are read when they are written."""
+        """Request remote features; local ones are read in `SubBatchDraft.fill`."""
         with _working(sampled.notes):
             return self._start(sampled)
 
     def end(self, draft: SubBatchDraft, num_bytes: int) -> None:
-        """Say that a part is done, and how large it is."""
+        """Record the end and the size of a sub-batch."""
         if self._recorder is not None and draft.notes is not None:
             self._recorder.end(draft.notes, num_bytes)
 
@@ -185,7 +170,7 @@ class SubBatchBuilder:
             draft.add(Key(edge_type, "e_id", "edge", "int64"), ids)
         if config.edge_columns:
             for info in access.columns[edge_type].values():
-                key = Key(edge_type, info.name, "edge", self._handed_over(info))
+                key = Key(edge_type, info.name, "edge", self._output_dtype(info))
                 gathering = access.gather(edge_type, info.name, edges, may_repeat=True)
                 draft.add_gather(key, gathering, info, len(edges))
 
@@ -200,10 +185,10 @@ class SubBatchBuilder:
 
     def _column(self, wanted: Wanted) -> _Column:
         info = self._access.column(wanted.node_type, wanted.name)
-        return _Column(wanted, info, self._handed_over(info))
+        return _Column(wanted, info, self._output_dtype(info))
 
-    def _handed_over(self, info: ColumnInfo) -> str:
-        """In which type a column is handed over."""
+    def _output_dtype(self, info: ColumnInfo) -> str:
+        """Dtype of a column in sub-batches."""
         is_cast = info.dtype in _HALVES and not self._config.keep_dtype
         return "float32" if is_cast else info.dtype
 
@@ -213,7 +198,7 @@ def _working(notes: SubBatchNotes | None) -> AbstractContextManager[None]:
 
 
 def _all_columns(access: GraphView, config: SamplerConfig) -> list[Wanted]:
-    """Features of all nodes, and what the model is taught of the seeds."""
+    """Features of all nodes, and scalar columns (labels) of the seeds."""
     found = []
     for name in access.node_types:
         for column in access.columns[name].values():
@@ -231,7 +216,7 @@ def _gather(gathering: FeatureGather, info: ColumnInfo, key: Key, out: np.ndarra
     rows = np.empty(out.shape, np.uint16 if info.dtype == "bfloat16" else info.dtype)
     gathering.into(rows)
     if info.dtype == "bfloat16":
-        # Its bits are the upper half of a float32.
+        # bfloat16 is the upper half of a float32.
         np.left_shift(rows, 16, out=out.view(np.uint32), dtype=np.uint32)
     else:
         out[...] = rows

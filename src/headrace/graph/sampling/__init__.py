@@ -1,1 +1,1 @@
-"""Neighbours of many nodes, hop by hop."""
+"""Neighbour sampling and feature gathering."""

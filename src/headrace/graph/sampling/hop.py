@@ -1,4 +1,4 @@
-"""One hop of neighbour sampling: asked for many nodes at once, answered by those who own them."""
+"""One hop of neighbour sampling, batched over nodes and split by graph partition."""
 
 from __future__ import annotations
 
@@ -16,24 +16,21 @@ from headrace.graph.schema import EdgeType
 
 _NONE = np.empty(0, np.int64)
 
-# Up to so many parts it is faster to let each look at all nodes than to sort nodes by owner
-# (measured with 3 hops of 15, 10 and 5: equal at 4 parts, 1.2 times as long at 16).
-_FEW_PARTS = 4
+# Up to this many partitions, scanning all nodes in each is faster than sorting nodes by partition
+# (measured with 3 hops of 15, 10 and 5: equal at 4 partitions, 1.2 times as long at 16).
+_MAX_SCANNED_PARTS = 4
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How neighbours are chosen.
+    """How neighbours are sampled.
 
     Attributes:
-        replace: Whether a neighbour may be drawn again.
-        disjoint: Whether every seed has its own nodes, as PyG wants it when there are times.
-        last: Whether the latest neighbours are taken instead of drawing among all that are not
+        replace: Whether to sample with replacement.
+        disjoint: Whether every seed has its own subgraph; required with times, as in PyG.
+        last: Whether to take the latest neighbours instead of sampling uniformly among those not
             later than the seed; PyG's `temporal_strategy="last"`.
-        edge_ids: Whether to say which edges were taken.
-
-    Raises:
-        SpecError: The latest neighbours are to be drawn again, but nothing is drawn.
+        edge_ids: Whether to return edge ids.
     """
 
     replace: bool = False
@@ -44,26 +41,25 @@ class Rule:
     def __post_init__(self) -> None:
         if self.replace and self.last:
             raise SpecError(
-                "the latest neighbours were asked for with replacement, but they are not drawn",
+                "the latest neighbours cannot be sampled with replacement",
                 "use replace=False, or temporal_strategy='uniform'",
             )
 
 
 @dataclass(frozen=True)
 class HopRequest:
-    """Nodes whose neighbours are wanted.
+    """Request for neighbours of nodes.
 
     Attributes:
-        edge_type: Along which edges; the nodes are of its destination type.
-        nodes: New ids, `int64`; a node may appear twice.
-        fanout: How many neighbours of each; -1 for all.
-        key: Of all draws; see `hop_key`.
-        rule: How neighbours are chosen.
-        trees: With disjoint sampling the number of the seed each node was met from; else none.
-        bounds: The latest time of a neighbour, per node; none if time does not matter.
-        weight: Edge column by which an owner draws, where edges have it. Only owners that serve
-            several askers need to be told; `EdgePart` has the column itself.
-        time: Edge column that says to an owner when an edge came to be, likewise.
+        edge_type: Edge type; the nodes are of its destination type.
+        nodes: New ids, `int64`; may repeat.
+        fanout: Neighbours of each node; -1 for all.
+        key: Random key; see `hop_key`.
+        rule: How neighbours are sampled.
+        trees: With disjoint sampling, the seed number of each node; else None.
+        bounds: Latest time of a neighbour, per node; None without times.
+        weight: Weight column of the edges, for stores; `EdgePart` has the values themselves.
+        time: Time column of the edges, likewise.
     """
 
     edge_type: EdgeType
@@ -77,7 +73,7 @@ class HopRequest:
     time: str | None = None
 
     def at(self, positions: np.ndarray) -> HopRequest:
-        """The same for some of the nodes."""
+        """The request for some of the nodes."""
         return replace(
             self,
             nodes=self.nodes[positions],
@@ -88,13 +84,13 @@ class HopRequest:
 
 @dataclass(frozen=True)
 class Hop:
-    """Neighbours of the nodes asked for, in their order.
+    """Neighbours of the requested nodes, in their order.
 
     Attributes:
-        counts: How many there are of each node, `int64`.
-        neighbours: New ids, one node's after the other's.
-        edges: Ids of the edges, likewise; empty unless asked for. An id counts the edges of all
-            parts in the order in which they are stored.
+        counts: Number of neighbours of each node, `int64`.
+        neighbours: New ids, concatenated.
+        edges: Edge ids, likewise; empty unless requested. Ids number the edges of all partitions
+            in storage order.
     """
 
     counts: np.ndarray
@@ -103,30 +99,26 @@ class Hop:
 
 
 class HopSource(Protocol):
-    """Whoever knows all neighbours: the parts themselves, or a way to ask their owners."""
+    """Source of neighbours: local graph partitions or stores."""
 
     def hop(self, request: HopRequest) -> Hop:
-        """Choose neighbours."""
+        """Sample neighbours."""
         ...
 
 
 @dataclass(frozen=True)
 class EdgePart:
-    """What one part has of one edge type; arrays may be mapped files.
+    """Edges of one type in one graph partition; arrays may be memory-mapped.
 
     Attributes:
-        first_node: New id of the first owned destination.
+        first_node: New id of the first destination in the partition.
         first_edge: Id of the first edge.
-        indptr: Owned destinations + 1.
-        indices: New ids of the sources, per destination in the order of original ids.
-        originals: Original ids of the owned destinations.
-        weights: Per edge; none if all neighbours are equally likely. What weighs nothing is never
-            chosen.
-        times: Per edge, integers: of the edge or of its source; none if time does not matter.
-        num_sources: How many nodes the sources may be; none if that is not looked at.
-
-    Raises:
-        SpecError: Weights or times are something else than a number per edge.
+        indptr: CSC offsets of the destinations.
+        indices: New ids of the sources, per destination ordered by original id.
+        originals: Original ids of the destinations.
+        weights: Weight per edge, None for uniform sampling; edges of weight 0 are never sampled.
+        times: Integer time per edge, of the edge or its source; None without times.
+        num_sources: Bound of the source ids; None to skip the check.
     """
 
     first_node: int
@@ -154,7 +146,7 @@ class EdgePart:
                 f"{name} of {len(self.indices)} edges are {values.dtype} of shape {values.shape}",
                 f"name a column with one {'number' if 'f' in kinds else 'integer'} per edge",
             )
-        # Types that compiled code cannot compare or compute with.
+        # Dtypes that the kernels do not support.
         plain = {"float16": np.float32, "uint64": np.int64}.get(values.dtype.name)
         if plain is not None:
             object.__setattr__(self, name, values.astype(plain))
@@ -166,7 +158,7 @@ class EdgePart:
 
 
 def hop_key(seed: int, epoch: int, batch: int, hop: int, edge_type: EdgeType) -> int:
-    """Number from which all draws of a hop follow, together with the node's original id."""
+    """Random key of a hop, combined with original node ids in the kernels."""
     key = 0
     for part in (seed, epoch, batch, hop, zlib.crc32("/".join(edge_type).encode())):
         key = int(_mix((key * 0x9E3779B97F4A7C15 + part + 1) % 2**64))
@@ -174,40 +166,34 @@ def hop_key(seed: int, epoch: int, batch: int, hop: int, edge_type: EdgeType) ->
 
 
 def _mix(x: int) -> int:
-    """Spread 64 bits; what the kernels do, without the time to compile."""
+    """Hash 64 bits, as the kernels do but without compilation."""
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
     return x ^ (x >> 31)
 
 
 class LocalSource:
-    """All parts, mapped by this process.
-
-    Args:
-        parts: Per edge type what each part has of it, in order of parts.
-    """
+    """A `HopSource` of memory-mapped graph partitions, in order of partitions."""
 
     def __init__(self, parts: Mapping[EdgeType, Sequence[EdgePart]]) -> None:
         self._parts = {edge_type: tuple(owners) for edge_type, owners in parts.items()}
 
     def hop(self, request: HopRequest) -> Hop:
-        """Choose neighbours."""
+        """Sample neighbours."""
         parts = self._parts[request.edge_type]
-        if len(parts) <= _FEW_PARTS:
+        if len(parts) <= _MAX_SCANNED_PARTS:
             return hop_over(parts, request)
         offsets = np.array([0, *(part.first_node + len(part.originals) for part in parts)])
         split = split_by_owner(request.nodes, offsets)
-        answers = [(at, hop_over([parts[p]], request.at(at))) for p, at in split]
-        return stitch(len(request.nodes), answers)
+        hops = [(at, hop_over([parts[p]], request.at(at))) for p, at in split]
+        return stitch(len(request.nodes), hops)
 
 
 def hop_over(parts: Sequence[EdgePart], request: HopRequest) -> Hop:
-    """Choose neighbours of nodes that these parts own.
-
-    A node of another part has no neighbours.
+    """Sample neighbours of nodes in these graph partitions; other nodes get none.
 
     Raises:
-        SpecError: The request needs times that the parts do not have, or the other way round.
+        SpecError: Only one of the request and the partitions has times.
     """
     _check(parts, request)
     num_nodes = len(request.nodes)
@@ -260,12 +246,12 @@ def hop_over(parts: Sequence[EdgePart], request: HopRequest) -> Hop:
 
 
 def _check_sources(edge_type: EdgeType, neighbours: np.ndarray, num_sources: int | None) -> None:
-    """Let no damaged file lead others out of their arrays."""
+    """Check ids from files before they are used as array indices."""
     if num_sources is None or not len(neighbours):
         return
     if not 0 <= neighbours.min() <= neighbours.max() < num_sources:
         raise DamagedGraphError(
-            f"the graph is damaged: edges of type {edge_type} come from nodes that are not below "
+            f"the graph is damaged: edges of type {edge_type} have source ids that are not below "
             f"{num_sources}",
             REMEDY,
         )
@@ -280,33 +266,28 @@ def _check(parts: Sequence[EdgePart], request: HopRequest) -> None:
         if values is not None and len(values) != len(request.nodes):
             raise SpecError(
                 f"a hop has {len(request.nodes)} nodes and {len(values)} {name}",
-                "give one of them per node",
+                "pass one per node",
             )
     has_times = any(part.times is not None for part in parts)
     if has_times and request.bounds is None:
         raise SpecError(
             f"edges of {request.edge_type} have times, but the seeds have none",
-            "give a time per seed, or open the graph without times",
+            "pass a time per seed, or open the graph without times",
         )
     if request.rule.last and not has_times:
         raise SpecError(
-            f"the latest neighbours along {request.edge_type} are wanted, but there are no times",
-            "name the column of times, or draw uniformly",
+            f"the latest neighbours of {request.edge_type} were requested, but there are no times",
+            "name the time column, or sample uniformly",
         )
 
 
 def split_by_owner(nodes: np.ndarray, offsets: np.ndarray) -> list[tuple[int, np.ndarray]]:
-    """Group nodes by the part that owns them.
+    """Group new ids by graph partition: partitions, and the positions of their nodes, ascending.
 
-    Args:
-        nodes: New ids.
-        offsets: Where the new ids of each part begin; one more than parts.
-
-    Returns:
-        Parts that own any, and the positions of their nodes, ascending.
+    `offsets` are the first new id of each partition, and the end.
     """
     owners = np.searchsorted(offsets, nodes, side="right") - 1
-    # 16 bits are sorted by counting, which is several times as fast.
+    # numpy uses radix sort for 16 bits, which is several times as fast.
     order = np.argsort(owners.astype(np.uint16) if len(offsets) < 2**16 else owners, kind="stable")
     ends = np.cumsum(np.bincount(owners, minlength=len(offsets) - 1))
     return [
@@ -316,23 +297,18 @@ def split_by_owner(nodes: np.ndarray, offsets: np.ndarray) -> list[tuple[int, np
     ]
 
 
-def stitch(num_nodes: int, answers: Sequence[tuple[np.ndarray, Hop]]) -> Hop:
-    """Put together what several owners answered.
-
-    Args:
-        num_nodes: How many nodes were asked for in all.
-        answers: Positions of the nodes that an owner was asked for, and its answer.
-    """
+def stitch(num_nodes: int, hops: Sequence[tuple[np.ndarray, Hop]]) -> Hop:
+    """Merge hops of several partitions, each with the positions of its nodes in the request."""
     counts = np.zeros(num_nodes, np.int64)
-    for positions, hop in answers:
+    for positions, hop in hops:
         counts[positions] = hop.counts
     slots = np.empty(num_nodes + 1, np.int64)
     id_table.add_up(counts, slots)
-    has_edges = any(len(hop.edges) for _, hop in answers)
-    dtype = np.result_type(np.int32, *(hop.neighbours.dtype for _, hop in answers))
+    has_edges = any(len(hop.edges) for _, hop in hops)
+    dtype = np.result_type(np.int32, *(hop.neighbours.dtype for _, hop in hops))
     neighbours = np.empty(slots[-1], dtype)
     edges = np.empty(slots[-1] if has_edges else 0, np.int64)
-    for positions, hop in answers:
+    for positions, hop in hops:
         id_table.place_runs(positions, hop.counts, hop.neighbours, slots, neighbours)
         if has_edges:
             id_table.place_runs(positions, hop.counts, hop.edges, slots, edges)
@@ -340,22 +316,14 @@ def stitch(num_nodes: int, answers: Sequence[tuple[np.ndarray, Hop]]) -> Hop:
 
 
 class StitchedSource:
-    """Owners asked one by one.
-
-    It gives the same as `LocalSource`; stores on other machines are asked in the same way, at the
-    same time.
-
-    Args:
-        owners: Who knows the neighbours of each part's nodes.
-        offsets: Per node type, where the new ids of each part begin; one more than parts.
-    """
+    """A `HopSource` over one source per partition; gives the same as `LocalSource`."""
 
     def __init__(self, owners: Sequence[HopSource], offsets: Mapping[str, np.ndarray]) -> None:
         self._owners = tuple(owners)
         self._offsets = dict(offsets)
 
     def hop(self, request: HopRequest) -> Hop:
-        """Choose neighbours."""
+        """Sample neighbours."""
         split = split_by_owner(request.nodes, self._offsets[request.edge_type[2]])
-        answers = [(at, self._owners[part].hop(request.at(at))) for part, at in split]
-        return stitch(len(request.nodes), answers)
+        hops = [(at, self._owners[part].hop(request.at(at))) for part, at in split]
+        return stitch(len(request.nodes), hops)

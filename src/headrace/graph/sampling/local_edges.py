@@ -1,4 +1,4 @@
-"""Sampling in one process that maps all parts of a graph."""
+"""Sampling in one process that maps all graph partitions."""
 
 from __future__ import annotations
 
@@ -18,17 +18,7 @@ from headrace.graph.schema import EdgeType
 class LocalSampler(Sampler):
     """A sampler over a graph on this machine.
 
-    Give every thread its own; mapped files are shared.
-
-    Args:
-        graph: All parts.
-        rule: How neighbours are chosen.
-        weight: Edge column by which neighbours are drawn, where edges have it.
-        time: Edge or node column that says since when an edge or its source is there.
-        dense_limit: As for `Sampler`.
-
-    Raises:
-        SpecError: There is no such column, or it holds something else than a number per row.
+    Use one per thread; memory-mapped files are shared. See `open_edge_parts` for the columns.
     """
 
     def __init__(
@@ -52,16 +42,16 @@ class LocalSampler(Sampler):
 def open_edge_parts(
     graph: PartitionedGraph, *, weight: str | None = None, time: str | None = None
 ) -> dict[EdgeType, list[EdgePart]]:
-    """Map what all parts have of every edge type.
+    """Memory-map the edges of all graph partitions.
 
     Args:
-        graph: All parts.
-        weight: Edge column by which neighbours are drawn, where edges have it.
-        time: Edge or node column that says since when an edge or its source is there. Times of
-            nodes are copied to their out-edges: 8 bytes per edge.
+        graph: The partitioned graph.
+        weight: Weight column of edges; edge types without it are sampled uniformly.
+        time: Time column of edges or nodes. Times of nodes are copied to their out-edges: 8 bytes
+            per edge.
 
     Raises:
-        SpecError: There is no such column, or it holds something else than a number per row.
+        SpecError: A column does not exist, or is not one number per row.
     """
     node_times: Mapping[str, np.ndarray] = {}
     if not edges_have(graph, weight, time) and time is not None:
@@ -96,30 +86,29 @@ def open_edge_parts(
 
 
 def edges_have(graph: PartitionedGraph, weight: str | None, time: str | None) -> bool:
-    """Whether times are those of edges; if not, they are times of nodes.
+    """Whether times are those of edges, not of nodes.
 
     Raises:
-        SpecError: No edge has such a weight, or neither edges nor nodes such a time; or it is made
-            of numbers that cannot be compared.
+        SpecError: A column does not exist, or its dtype is not supported.
     """
     manifest = graph.manifest
     of_edges = {column.name: column for edge in manifest.edges for column in edge.columns}
     of_nodes = {column.name: column for node in manifest.nodes for column in node.columns}
-    for owner, column, known in (
-        ("an edge", weight, of_edges),
-        ("an edge or node", time, of_nodes | of_edges),
+    for kind, column, known in (
+        ("edge", weight, of_edges),
+        ("edge or node", time, of_nodes | of_edges),
     ):
         if column is not None and column not in known:
             raise SpecError(
-                f"the graph has no column {column!r}", f"name {owner} column that it has"
+                f"the graph has no column {column!r}", f"name an existing {kind} column"
             )
         if column is not None and known[column].dtype == "bfloat16":
-            raise SpecError(f"{column!r} is bfloat16", "store weights and times as plain numbers")
+            raise SpecError(f"{column!r} is bfloat16", "store weights and times in another dtype")
     return time in of_edges
 
 
 def node_column(graph: PartitionedGraph, name: str) -> Mapping[str, np.ndarray]:
-    """A column of all nodes by new id, for every node type that has it; copied."""
+    """Copy of a column of all nodes by new id, for every node type that has it."""
     return {
         node.name: np.concatenate(
             [graph.part(number).column(node.name, name) for number in range(graph.num_parts)]

@@ -1,8 +1,8 @@
-"""Neighbour sampling over several hops, in PyG's order.
+"""Multi-hop neighbour sampling in PyG's order.
 
-Rows of a batch are the seeds, then nodes in the order in which they are met. Every node is expanded
-once, in the hop after the one that met it. With several types, edge types take turns in each hop.
-The loop is the same wherever neighbours come from: `LocalSource` maps all parts, others ask stores.
+Rows of a batch are the seeds, then nodes in order of appearance. Every node is expanded once, in
+the hop after the one that sampled it. In heterogeneous graphs each hop iterates over the edge
+types.
 """
 
 from __future__ import annotations
@@ -19,18 +19,12 @@ from headrace.graph.sampling.id_table import DENSE_LIMIT, HashTable, RowTable, t
 from headrace.graph.schema import EdgeType
 
 FanOuts = Sequence[int] | Mapping[EdgeType, Sequence[int]]
-"""Neighbours per hop; -1 for all. By edge type, or the same for all of them."""
+"""Neighbours per hop, -1 for all; by edge type, or the same for all."""
 
 
 @dataclass(frozen=True)
 class BatchKey:
-    """What a batch's draws follow from, besides the graph.
-
-    Attributes:
-        seed: Of the whole training.
-        epoch: From 0.
-        batch: Within the epoch, from 0.
-    """
+    """Random key of a batch; epochs and batches within an epoch are numbered from 0."""
 
     seed: int = 0
     epoch: int = 0
@@ -39,16 +33,14 @@ class BatchKey:
 
 @dataclass(frozen=True)
 class Sampled:
-    """A batch of a graph with one type, as in PyG's `SamplerOutput`.
+    """A batch of a homogeneous graph, as in PyG's `SamplerOutput`.
 
     Attributes:
         node: New ids; seeds first.
-        row: Row in `node` of each edge's source, which is the neighbour.
+        row: Row in `node` of each edge's source (the neighbour).
         col: Row in `node` of each edge's destination.
-        edge: Edge ids, or none if not asked for.
-        tree: With disjoint sampling the number of each node's seed (PyG's `batch`), else none.
-        num_sampled_nodes: Seeds, then new nodes per hop.
-        num_sampled_edges: Per hop.
+        edge: Edge ids; None if not requested.
+        tree: With disjoint sampling, the seed number of each node (PyG's `batch`); else None.
     """
 
     node: np.ndarray
@@ -62,16 +54,10 @@ class Sampled:
 
 @dataclass(frozen=True)
 class HeteroSampled:
-    """A batch of a graph with several types, as in PyG's `HeteroSamplerOutput`.
+    """A batch of a heterogeneous graph, as in PyG's `HeteroSamplerOutput`.
 
-    Attributes:
-        node: As in `Sampled`, by node type.
-        row: By edge type.
-        col: By edge type.
-        edge: By edge type, or none if not asked for.
-        tree: By node type, or none; numbers run through the seeds of all types.
-        num_sampled_nodes: By node type.
-        num_sampled_edges: By edge type.
+    Attributes are those of `Sampled`, by node type or edge type. Tree numbers are unique across
+    the seeds of all types.
     """
 
     node: dict[str, np.ndarray]
@@ -84,20 +70,15 @@ class HeteroSampled:
 
 
 class Sampler:
-    """Samples batches, one after the other.
-
-    It keeps tables from batch to batch: give every thread its own.
+    """Samples batches; reuses tables between batches, so use one sampler per thread.
 
     Args:
-        source: Who knows the neighbours.
-        num_nodes: Per node type, in a fixed order.
-        edge_types: In the order in which they take turns.
-        rule: How neighbours are chosen.
-        dense_limit: With more nodes of a type than this, a table holds only a batch's nodes: 4
-            bytes per node of the graph are saved, for about half the speed of relabelling.
-
-    Attributes:
-        rule: How neighbours are chosen.
+        source: Source of neighbours.
+        num_nodes: Nodes per node type, in a fixed order.
+        edge_types: Edge types, in the order in which a hop expands them.
+        rule: How neighbours are sampled.
+        dense_limit: Node types with more nodes use a hash table of the batch: saves 4 bytes per
+            node of the graph, at about half the speed of relabelling.
     """
 
     def __init__(
@@ -116,8 +97,8 @@ class Sampler:
             name: HashTable() if self.rule.disjoint else table_for(count, dense_limit)
             for name, count in self._num_nodes.items()
         }
-        # How large the last batch was: the next one will be about as large.
-        self._rooms: dict[object, int] = {}
+        # Sizes of the last batch, to preallocate the next one.
+        self._sizes: dict[object, int] = {}
 
     def sample(
         self,
@@ -126,16 +107,9 @@ class Sampler:
         key: BatchKey,
         seed_times: np.ndarray | None = None,
     ) -> Sampled:
-        """Sample a batch of a graph with one node type and one edge type.
+        """Sample a batch of a homogeneous graph; see `sample_hetero`.
 
-        Args:
-            seeds: New ids; one that is repeated has several rows.
-            num_neighbors: Per hop; -1 for all.
-            key: Of all draws.
-            seed_times: Per seed, `int64`: no neighbour is later; needs disjoint sampling.
-
-        Raises:
-            SpecError: A seed, a time or a fan-out makes no sense.
+        Repeated seeds have several rows.
         """
         (name,) = self._num_nodes
         (edge_type,) = self._edge_types
@@ -158,17 +132,16 @@ class Sampler:
         key: BatchKey,
         seed_times: Mapping[str, np.ndarray] | None = None,
     ) -> HeteroSampled:
-        """Sample a batch of a graph with any number of types.
+        """Sample a batch of a homogeneous or heterogeneous graph.
 
         Args:
             seeds: New ids by node type.
-            num_neighbors: Per hop; by edge type, or the same for all.
-            key: Of all draws.
-            seed_times: By node type a time per seed: no neighbour is later; needs disjoint
-                sampling.
+            num_neighbors: Neighbours per hop; by edge type, or the same for all.
+            key: Random key.
+            seed_times: Latest neighbour time per seed, by node type; requires disjoint sampling.
 
         Raises:
-            SpecError: A seed, a time or a fan-out makes no sense.
+            SpecError: A seed, a time or a fan-out is invalid.
         """
         fanouts = _per_edge_type(num_neighbors, self._edge_types)
         num_hops = max((len(hops) for hops in fanouts.values()), default=0)
@@ -177,12 +150,12 @@ class Sampler:
         for name, count in self._num_nodes.items():
             ids = np.asarray(seeds.get(name, ()), np.int64)
             _check_seeds(ids, name, count)
-            rows[name] = _NodeRows(self._tables[name], self._rooms.get(name, 0), ids)
+            rows[name] = _NodeRows(self._tables[name], self._sizes.get(name, 0), ids)
             if self.rule.disjoint:
-                rows[name].plant(first_tree, count)
+                rows[name].assign_trees(first_tree, count)
             rows[name].start()
             first_tree += len(ids)
-        edges = {e: _EdgeRows(self._rooms.get(e, 0)) for e in self._edge_types}
+        edges = {e: _EdgeRows(self._sizes.get(e, 0)) for e in self._edge_types}
         for hop in range(num_hops):
             for edge_type in self._edge_types:
                 source, _, destination = edge_type
@@ -194,17 +167,17 @@ class Sampler:
             for part in rows.values():
                 part.next_hop()
         for name, part in rows.items():
-            self._rooms[name] = part.num_nodes + 1
-        for edge_type, taken in edges.items():
-            self._rooms[edge_type] = taken.num_edges
+            self._sizes[name] = part.num_nodes + 1
+        for edge_type, added in edges.items():
+            self._sizes[edge_type] = added.num_edges
         return HeteroSampled(
             {name: part.ids() for name, part in rows.items()},
-            {e: taken.row.values() for e, taken in edges.items()},
-            {e: taken.col.values() for e, taken in edges.items()},
-            {e: taken.edge.values() for e, taken in edges.items()} if self.rule.edge_ids else None,
+            {e: added.row.values() for e, added in edges.items()},
+            {e: added.col.values() for e, added in edges.items()},
+            {e: added.edge.values() for e, added in edges.items()} if self.rule.edge_ids else None,
             {name: part.trees() for name, part in rows.items()} if self.rule.disjoint else None,
             {name: part.num_sampled for name, part in rows.items()},
-            {e: taken.num_sampled for e, taken in edges.items()},
+            {e: added.num_sampled for e, added in edges.items()},
         )
 
     def _expand(
@@ -214,22 +187,22 @@ class Sampler:
         key: int,
         sources: _NodeRows,
         destinations: _NodeRows,
-        taken: _EdgeRows,
+        added: _EdgeRows,
         bounds: np.ndarray | None,
     ) -> None:
-        """Add the neighbours along one edge type of the nodes that the last hop met."""
+        """Add the neighbours of the last hop's nodes along one edge type."""
         nodes, trees = destinations.frontier()
         if fanout == 0 or len(nodes) == 0:
-            taken.num_sampled.append(0)
+            added.num_sampled.append(0)
             return
         until = None if bounds is None or trees is None else bounds[trees]
         hop = self._source.hop(HopRequest(edge_type, nodes, fanout, key, self.rule, trees, until))
-        row, col = taken.add(len(hop.neighbours), hop.edges)
+        row, col = added.add(len(hop.neighbours), hop.edges)
         repeat_rows(destinations.begin, hop.counts, col)
         if trees is None:
-            sources.enter(hop.neighbours, row)
+            sources.lookup(hop.neighbours, row)
         else:
-            sources.enter(hop.neighbours + np.repeat(trees, hop.counts) * sources.num_ids, row)
+            sources.lookup(hop.neighbours + np.repeat(trees, hop.counts) * sources.num_ids, row)
 
     def _bounds(
         self, seeds: Mapping[str, np.ndarray], seed_times: Mapping[str, np.ndarray] | None
@@ -238,8 +211,8 @@ class Sampler:
             return None
         if not self.rule.disjoint:
             raise SpecError(
-                "seeds have times, but share their neighbours",
-                "sample with Rule(disjoint=True), so that each has its own",
+                "seeds have times, but sampling is not disjoint",
+                "use Rule(disjoint=True)",
             )
         bounds = []
         for name in self._num_nodes:
@@ -248,35 +221,34 @@ class Sampler:
                 raise SpecError(
                     f"there are {len(seeds.get(name, ()))} seeds of type {name!r}, "
                     f"but {len(times)} times",
-                    "give one time per seed",
+                    "pass one time per seed",
                 )
             bounds.append(times)
         return np.concatenate(bounds)
 
 
 class _Growing:
-    """An array that is filled from the front."""
+    """An append-only array."""
 
-    def __init__(self, room: int) -> None:
-        # A little more than last time; memory that is not touched costs nothing.
-        self._array = np.empty(room + room // 8 + 16, np.int64)
+    def __init__(self, capacity: int) -> None:
+        # Slightly more than the last batch; untouched memory costs nothing.
+        self._array = np.empty(capacity + capacity // 8 + 16, np.int64)
         self._length = 0
 
     def add(self, length: int) -> np.ndarray:
-        """The next `length` values, to be filled."""
+        """Append `length` values, to be filled by the caller."""
         begin, self._length = self._length, self._length + length
-        self._array = _with_room(self._array, begin, self._length)
+        self._array = _with_capacity(self._array, begin, self._length)
         return self._array[begin : self._length]
 
     def values(self) -> np.ndarray:
-        """All values so far."""
         return self._array[: self._length]
 
 
-def _with_room(array: np.ndarray, length: int, room: int) -> np.ndarray:
-    if room <= len(array):
+def _with_capacity(array: np.ndarray, length: int, capacity: int) -> np.ndarray:
+    if capacity <= len(array):
         return array
-    larger = np.empty(room + room // 8, array.dtype)
+    larger = np.empty(capacity + capacity // 8, array.dtype)
     larger[:length] = array[:length]
     return larger
 
@@ -284,8 +256,8 @@ def _with_room(array: np.ndarray, length: int, room: int) -> np.ndarray:
 class _EdgeRows:
     """Edges of one type in a batch."""
 
-    def __init__(self, room: int) -> None:
-        self.row, self.col, self.edge = _Growing(room), _Growing(room), _Growing(room)
+    def __init__(self, capacity: int) -> None:
+        self.row, self.col, self.edge = _Growing(capacity), _Growing(capacity), _Growing(capacity)
         self.num_sampled: list[int] = []
 
     @property
@@ -301,39 +273,38 @@ class _EdgeRows:
 class _NodeRows:
     """Nodes of one type in a batch.
 
-    With disjoint sampling a node is known as its tree's number times the nodes of its type, plus
-    its id.
+    With disjoint sampling a node's key is its tree number times the nodes of its type, plus its id.
     """
 
-    def __init__(self, table: RowTable, room: int, seeds: np.ndarray) -> None:
+    def __init__(self, table: RowTable, capacity: int, seeds: np.ndarray) -> None:
         self._table = table
-        self._nodes = np.empty(max(len(seeds) + 1, room + room // 8), np.int64)
+        self._nodes = np.empty(max(len(seeds) + 1, capacity + capacity // 8), np.int64)
         self._nodes[: len(seeds)] = seeds
         self.num_nodes = len(seeds)
         self.num_ids = 0
         self.num_sampled = [len(seeds)]
         self.begin, self._end = 0, len(seeds)
 
-    def plant(self, first_tree: int, num_ids: int) -> None:
-        """Give every seed a tree of its own."""
+    def assign_trees(self, first_tree: int, num_ids: int) -> None:
+        """Assign every seed its own tree."""
         trees = np.arange(first_tree, first_tree + self.num_nodes)
         self._nodes[: self.num_nodes] += trees * num_ids
         self.num_ids = num_ids
 
     def start(self) -> None:
-        """Enter the seeds."""
+        """Add the seeds."""
         self._table.begin(self._nodes[: self.num_nodes])
 
     def frontier(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """New ids of what the last hop met, and their trees."""
+        """New ids of the nodes that the last hop added, and their trees."""
         nodes = self._nodes[self.begin : self._end]
         if self.num_ids == 0:
             return nodes, None
         return nodes % self.num_ids, nodes // self.num_ids
 
-    def enter(self, nodes: np.ndarray, row: np.ndarray) -> None:
-        """Say which rows nodes have, adding those that are not known."""
-        self._nodes = _with_room(self._nodes, self.num_nodes, self.num_nodes + len(nodes) + 1)
+    def lookup(self, nodes: np.ndarray, row: np.ndarray) -> None:
+        """Look up rows of nodes, adding new ones."""
+        self._nodes = _with_capacity(self._nodes, self.num_nodes, self.num_nodes + len(nodes) + 1)
         self.num_nodes = self._table.rows(nodes, self._nodes, self.num_nodes, row)
 
     def next_hop(self) -> None:
@@ -363,7 +334,7 @@ def _per_edge_type(
         if any(fanout < -1 for fanout in hops):
             raise SpecError(
                 f"the fan-outs {list(hops)} of {edge_type} have one below -1",
-                "give how many neighbours to draw, or -1 for all",
+                "use the number of neighbours, or -1 for all",
             )
     return {edge_type: named.get(edge_type, ()) for edge_type in edge_types}
 

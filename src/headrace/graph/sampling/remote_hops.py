@@ -1,4 +1,4 @@
-"""Hops over parts some of which others have: all owners are asked at the same time."""
+"""Hops over local and remote graph partitions; all stores are queried concurrently."""
 
 from __future__ import annotations
 
@@ -14,44 +14,35 @@ from headrace.tracing.meter import current_meter
 
 
 class DistributedHopSource:
-    """A `HopSource` that asks stores for their nodes, and looks at its own meanwhile.
+    """A `HopSource` that queries stores and samples local partitions meanwhile.
 
-    Args:
-        parts: Per edge type what each part has of it; none where a store has it.
-        offsets: Per node type, where the new ids of each part begin; one more than parts.
-        owners: Stores of parts that are not here.
-        weight: Edge column by which stores draw, as the parts that are here do.
-        time: Edge column that says when an edge came to be, likewise.
+    Remote partitions are None in `parts`. Stores use the edge columns `weight` and `time`.
     """
 
     def __init__(
         self,
         parts: Mapping[EdgeType, Sequence[EdgePart | None]],
         offsets: Mapping[str, np.ndarray],
-        owners: StorePool,
+        stores: StorePool,
         weight: str | None = None,
         time: str | None = None,
     ) -> None:
         self._parts = {edge_type: tuple(each) for edge_type, each in parts.items()}
         self._offsets = dict(offsets)
-        self._owners = owners
+        self._stores = stores
         self._weight, self._time = weight, time
 
     def hop(self, request: HopRequest) -> Hop:
-        """Choose neighbours.
-
-        Raises:
-            StoreError: A store did not answer.
-        """
+        """Sample neighbours; raise `StoreError` if a store fails."""
         parts = self._parts[request.edge_type]
         request = replace(request, weight=self._weight, time=self._time)
         split = split_by_owner(request.nodes, self._offsets[request.edge_type[2]])
-        asked = [
-            (at, self._owners.owner(part).sample_soon(request.at(at)))
+        pending = [
+            (at, self._stores.handle(part).sample_soon(request.at(at)))
             for part, at in split
-            if part in self._owners
+            if part in self._stores
         ]
-        answers, meter = [], current_meter()
+        hops, meter = [], current_meter()
         for part, at in split:
             own = parts[part]
             if own is not None:
@@ -59,6 +50,6 @@ class DistributedHopSource:
                 if meter is not None:
                     arrays = (hop.counts, hop.neighbours, hop.edges)
                     meter.add_local(part, sum(array.nbytes for array in arrays))
-                answers.append((at, hop))
-        answers += [(at, future.result()) for at, future in asked]
-        return stitch(len(request.nodes), answers)
+                hops.append((at, hop))
+        hops += [(at, future.result()) for at, future in pending]
+        return stitch(len(request.nodes), hops)

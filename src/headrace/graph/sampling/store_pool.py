@@ -1,4 +1,4 @@
-"""Who has which part: this machine, whose files are mapped, or a store that is asked."""
+"""Store handles of remote graph partitions."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from headrace.graph.sampling.hop import Hop, HopRequest
 from headrace.graph.schema import EdgeType
 from headrace.rpc.errors import StoreError
 
-Of = str | EdgeType
-"""What has rows: a node type or an edge type."""
+TypeName = str | EdgeType
+"""A node type or an edge type."""
 
 IDS = "ids"
-"""The column of original ids, which every node type has and edges may have."""
+"""Column of original ids; optional for edges."""
 
 
 class StoreHandle(Protocol):
-    """A store that can be asked without waiting; `StoreClient` is one."""
+    """A store with non-blocking requests, such as `StoreClient`."""
 
     def sample_soon(self, request: HopRequest) -> Future[Hop]:
-        """Choose neighbours of nodes that the store owns."""
+        """Sample neighbours of nodes in the store's graph partition."""
         ...
 
     def gather_soon(
-        self, of: Of, column: str, ids: np.ndarray, dims: np.ndarray | None = None
+        self, of: TypeName, column: str, ids: np.ndarray, dims: np.ndarray | None = None
     ) -> Future[np.ndarray]:
-        """Rows of values, in the type in which they are stored."""
+        """Read rows of a column in their stored dtype."""
         ...
 
     def close(self) -> None:
-        """Give up the connection."""
+        """Close the connection."""
         ...
 
 
@@ -43,19 +43,16 @@ Connect = Callable[[], StoreHandle]
 
 
 class StorePool:
-    """Stores of the parts that are not on this machine, connected when they are first asked.
+    """Stores of remote graph partitions, connected at first use.
 
-    A process that was forked connects anew: connections do not survive that.
-
-    Args:
-        connect: How to reach the store of each such part.
+    A forked process reconnects, because connections do not survive a fork.
     """
 
     def __init__(self, connect: Mapping[int, Connect] | None = None) -> None:
         self._connect = dict(connect or {})
         self._process = os.getpid()
         self._open: dict[int, StoreHandle] = {}
-        self._serves: dict[tuple[int, Of, str], bool] = {}
+        self._serves: dict[tuple[int, TypeName, str], bool] = {}
 
     def __contains__(self, part: int) -> bool:
         return part in self._connect
@@ -65,44 +62,40 @@ class StorePool:
 
     @property
     def parts(self) -> tuple[int, ...]:
-        """Parts that others have."""
+        """Remote graph partitions."""
         return tuple(sorted(self._connect))
 
     @property
     def is_connected(self) -> bool:
-        """Whether this process has asked anybody yet."""
+        """Whether this process has an open connection."""
         return bool(self._open) and self._process == os.getpid()
 
-    def owner(self, part: int) -> StoreHandle:
-        """The store of a part.
-
-        Raises:
-            StoreError: It cannot be reached.
-        """
+    def handle(self, part: int) -> StoreHandle:
+        """Handle of a partition's store; raise `StoreError` if it is unreachable."""
         if self._process != os.getpid():
             self._process, self._open = os.getpid(), {}
         if part not in self._open:
             self._open[part] = self._connect[part]()
         return self._open[part]
 
-    def serve(self, of: Of, column: str) -> bool:
-        """Whether all stores give a column that not every version does."""
+    def serve(self, of: TypeName, column: str) -> bool:
+        """Whether all stores have a column, which older versions may lack."""
         return all(self._has(part, of, column) for part in self._connect)
 
     def close(self) -> None:
-        """Close what this process opened."""
+        """Close the connections of this process."""
         if self.is_connected:
-            for owner in self._open.values():
-                owner.close()
+            for handle in self._open.values():
+                handle.close()
         self._open = {}
 
-    def _has(self, part: int, of: Of, column: str) -> bool:
+    def _has(self, part: int, of: TypeName, column: str) -> bool:
         key = (part, of, column)
         if key not in self._serves:
             try:
-                self.owner(part).gather_soon(of, column, np.empty(0, np.int64)).result()
+                self.handle(part).gather_soon(of, column, np.empty(0, np.int64)).result()
                 self._serves[key] = True
             except StoreError:
-                # If the store is gone instead, the next question says so.
+                # If the store is unreachable, the next request fails.
                 self._serves[key] = False
         return self._serves[key]

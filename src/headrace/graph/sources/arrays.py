@@ -1,4 +1,4 @@
-"""Graphs that are numpy arrays already."""
+"""Graph sources from numpy arrays."""
 
 from __future__ import annotations
 
@@ -27,20 +27,17 @@ def from_arrays(
     num_nodes: int | None = None,
     name: str = "graph",
 ) -> GraphSource:
-    """A graph with one type of nodes and one of edges.
+    """Create a homogeneous graph.
 
     Args:
         edge_index: Sources and destinations, shape `(2, edges)`.
-        x: Features, a row per node.
+        x: Features, one row per node.
         y: Labels, one per node.
-        masks: Which nodes are `train`, `val` and `test`.
-        node_columns: What else there is per node.
-        edge_columns: What there is per edge.
-        num_nodes: May be left out if there is a value per node.
-        name: What to call it.
-
-    Raises:
-        SpecError: Something is wrong with it; see `check`.
+        masks: Boolean masks of `train`, `val` and `test`.
+        node_columns: Further values per node.
+        edge_columns: Values per edge.
+        num_nodes: Optional if there is a value per node.
+        name: Name of the graph.
     """
     if edge_index.ndim != 2 or edge_index.shape[0] != 2:
         raise SpecError(f"edge_index has shape {edge_index.shape}", "give shape (2, edges)")
@@ -48,7 +45,7 @@ def from_arrays(
     columns = {key: value for key, value in given.items() if value is not None}
     if num_nodes is None:
         if not columns:
-            raise SpecError(f"{name} says nowhere how many nodes it has", "give num_nodes")
+            raise SpecError(f"{name} does not define its number of nodes", "give num_nodes")
         num_nodes = len(next(iter(columns.values())))
     nodes = node_table(NODE, num_nodes, columns, masks)
     edges = edge_table(EDGE, edge_index[0], edge_index[1], edge_columns)
@@ -63,11 +60,7 @@ def node_table(
     columns: Mapping[str, np.ndarray] | None = None,
     masks: Mapping[str, np.ndarray] | None = None,
 ) -> NodeTable:
-    """Nodes of one type from arrays.
-
-    Raises:
-        SpecError: An array or mask has another length than there are nodes.
-    """
+    """Nodes of one type from arrays."""
     for key, values in (columns or {}).items():
         _check_length(f"{key} of {name} nodes", values, num_nodes)
     splits = {
@@ -84,11 +77,7 @@ def edge_table(
     columns: Mapping[str, np.ndarray] | None = None,
     keep_ids: bool = True,
 ) -> EdgeTable:
-    """Edges of one type from arrays.
-
-    Raises:
-        SpecError: An array has another length than there are edges.
-    """
+    """Edges of one type from arrays."""
     what = f"{written(edge_type)} edges"
     _check_length(f"destination of {what}", dst, len(src))
     for key, values in (columns or {}).items():
@@ -97,14 +86,14 @@ def edge_table(
 
 
 def columns_of(arrays: Mapping[str, np.ndarray] | None) -> tuple[Column, ...]:
-    """A column per array."""
+    """One column per array."""
     return tuple(Column.of(key, values) for key, values in (arrays or {}).items())
 
 
 def chunks_of(
     src: np.ndarray, dst: np.ndarray
 ) -> Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]:
-    """Both arrays piece by piece, as views."""
+    """Both arrays in chunks, as views."""
 
     def chunks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for start in range(0, len(src), CHUNK_EDGES):
@@ -114,15 +103,11 @@ def chunks_of(
 
 
 def split_of_mask(what: str, mask: np.ndarray, num_nodes: int) -> np.ndarray:
-    """Ascending ids of the nodes that a mask names.
-
-    Raises:
-        SpecError: It is no mask of that many nodes.
-    """
+    """Ascending ids of the nodes selected by a mask."""
     if mask.dtype != np.bool_ or mask.ndim != 1:
         raise SpecError(
             f"{what} is {mask.dtype} of shape {mask.shape}",
-            "give one bool per node; of several splits choose one column",
+            "give one bool per node; if there are several splits, choose one column",
         )
     _check_length(what, mask, num_nodes)
     return np.flatnonzero(mask)
@@ -131,13 +116,7 @@ def split_of_mask(what: str, mask: np.ndarray, num_nodes: int) -> np.ndarray:
 def random_splits(
     ids: np.ndarray, shares: tuple[float, float, float], seed: int
 ) -> dict[str, np.ndarray]:
-    """Deal ids out to `train`, `val` and `test`.
-
-    Args:
-        ids: Who takes part.
-        shares: Of the three splits; sum to one.
-        seed: Equal seeds give equal splits.
-    """
+    """Assign ids randomly to `train`, `val` and `test`; `shares` sum to one."""
     assignment = np.random.default_rng(seed).permutation(ids)
     ends = np.round(np.cumsum(shares) * len(ids)).astype(np.int64)
     starts = np.concatenate([[0], ends[:-1]])
@@ -148,13 +127,13 @@ def random_splits(
 
 
 def split_note(shares: tuple[float, float, float], seed: int) -> str:
-    """What to say of splits that were drawn at random."""
+    """Manifest note about randomly drawn splits."""
     parts = ", ".join(f"{share:.0%} {split}" for split, share in zip(SPLITS, shares, strict=True))
     return f"the source has no masks, so {parts} were drawn at random (seed {seed})"
 
 
 def reversed_table(table: EdgeTable) -> EdgeTable:
-    """The same edges the other way round, as relation `rev_...`; columns come along."""
+    """The reversed edges as relation `rev_...`, with the same columns."""
     src_type, relation, dst_type = table.edge_type
 
     def chunks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -171,5 +150,5 @@ def both_ways(tables: tuple[EdgeTable, ...]) -> tuple[EdgeTable, ...]:
 
 def _check_length(what: str, values: np.ndarray, length: int) -> None:
     if values.ndim == 0 or len(values) != length:
-        found = "is a single number" if values.ndim == 0 else f"has {len(values):,} rows"
-        raise SpecError(f"{what} {found}, not {length:,}", "give one row for each")
+        found = "is a scalar" if values.ndim == 0 else f"has {len(values):,} rows"
+        raise SpecError(f"{what} {found}, not {length:,}", "give one row per node or edge")

@@ -1,4 +1,4 @@
-"""Tables in Parquet and Arrow files, read in batches of rows."""
+"""Parquet and Arrow tables, read in batches of rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BATCH_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class _Fragment:
-    """A Parquet row group or an Arrow record batch: where reading can begin."""
+    """A Parquet row group or an Arrow record batch: the unit of random access."""
 
     path: Path
     index: int
@@ -31,20 +31,12 @@ class _Fragment:
 
 
 class TableFiles:
-    """Files of one table, one after another.
-
-    Args:
-        paths: Parquet or Arrow (Feather) files, told apart by their first bytes.
-        name: What to call the table in messages.
+    """One table in one or more Parquet or Arrow (Feather) files.
 
     Attributes:
-        name: As given.
-        num_rows: Of all files.
+        name: Name of the table in messages.
+        num_rows: Number of rows in all files.
         schema: Columns that all files have.
-
-    Raises:
-        SpecError: A file is missing or no table, or a column has several types.
-        MissingExtraError: pyarrow is not installed.
     """
 
     def __init__(self, paths: Sequence[Path], name: str) -> None:
@@ -57,14 +49,7 @@ class TableFiles:
         self._first_rows = [fragment.first_row for fragment in self._fragments]
 
     def batches(self, columns: Sequence[str], first_row: int = 0) -> Iterator[tuple[int, Any]]:
-        """Batches of rows, from the fragment on in which `first_row` lies.
-
-        Returns:
-            Pairs of the first row and a record batch with the columns in the order asked for.
-
-        Raises:
-            SpecError: A column does not exist, or a file cannot be read to its end.
-        """
+        """Iterate over first row and record batch, from the fragment that contains `first_row`."""
         for column in columns:
             self.check_column(column)
         arrow = _arrow()
@@ -81,15 +66,12 @@ class TableFiles:
                 raise _unreadable(path, error) from None
 
     def column(self, name: str, fields: Sequence[str], narrow: bool = False) -> Column:
-        """Some fields as a column: one field as it is, several side by side.
+        """Combine fields into a column.
 
         Args:
-            name: What to call the column.
-            fields: Fields of the table; one may be a list of numbers per row.
-            narrow: Give `float64` as `float32`.
-
-        Raises:
-            SpecError: A field does not exist or holds no numbers.
+            name: Name of the column.
+            fields: Fields of the table, concatenated; one may be a list of numbers per row.
+            narrow: Convert `float64` to `float32`.
         """
         dtypes, widths = zip(*(self._width(field) for field in fields), strict=True)
         dtype = np.result_type(*dtypes)
@@ -118,11 +100,7 @@ class TableFiles:
         return Column(name, dtype, shape, stream.read)
 
     def numbers(self, field: str, values: Any, first_row: int, width: int | None) -> np.ndarray:
-        """Values of a field as an array, `(rows, width)` for lists.
-
-        Raises:
-            SpecError: One is missing, or a list has another length.
-        """
+        """Values of a field as an array, `(rows, width)` for lists."""
         arrow = _arrow()
         self.check_no_nulls(field, values, first_row)
         if width is not None:
@@ -132,7 +110,7 @@ class TableFiles:
                 raise SpecError(
                     f"{field} of {self.name} has {lengths[row]} numbers in row "
                     f"{first_row + row:,}, others have {width}",
-                    "give lists of one length",
+                    "give lists of equal length",
                 )
             values = values.flatten()
             self.check_no_nulls(field, values, first_row)
@@ -142,11 +120,7 @@ class TableFiles:
         return numbers if width is None else numbers.reshape(-1, width)
 
     def check_column(self, field: str) -> None:
-        """Test that a field exists.
-
-        Raises:
-            SpecError: It does not.
-        """
+        """Raise SpecError if a field does not exist."""
         if field not in self.schema.names:
             near = difflib.get_close_matches(field, self.schema.names, 1)
             hint = f"did you mean {near[0]}? It has" if near else "it has"
@@ -155,16 +129,12 @@ class TableFiles:
             )
 
     def check_no_nulls(self, field: str, values: Any, first_row: int) -> None:
-        """Test that no value is missing.
-
-        Raises:
-            SpecError: One is.
-        """
+        """Raise SpecError if a value is null."""
         if values.null_count:
             row = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
             raise SpecError(
                 f"{field} of {self.name} has no value (null) in row {first_row + row:,}",
-                "fill it in, or leave the row out; unlabelled nodes have label -1",
+                "set the value or remove the row; unlabelled nodes have label -1",
             )
 
     def _begin(self, row: int) -> int:
@@ -173,7 +143,7 @@ class TableFiles:
         return self._first_rows[max(bisect.bisect_right(self._first_rows, row) - 1, 0)]
 
     def _width(self, field: str) -> tuple[np.dtype, int | None]:
-        """Type of a field's numbers, and how many there are per row if it is a list."""
+        """Dtype of a field, and its width if it is a list."""
         arrow = _arrow()
         self.check_column(field)
         kind, width = self.schema.field(field).type, None
@@ -199,7 +169,6 @@ class TableFiles:
         return 0
 
     def _shared(self, schema: Any, path: Path) -> Any:
-        """Columns that all files have."""
         names = [name for name in self.schema.names if name in schema.names]
         for name in names:
             ours, theirs = self.schema.field(name).type, schema.field(name).type
@@ -248,7 +217,7 @@ def _arrow_layout(path: Path) -> tuple[Any, list[int]]:
     import pyarrow as arrow
 
     with arrow.memory_map(str(path)) as memory:
-        # One column is enough to count rows, and spares unpacking the others.
+        # Reads only one column to count rows.
         options = arrow.ipc.IpcReadOptions(included_fields=[0])
         file = arrow.ipc.open_file(memory, options=options)
         rows = [file.get_batch(i).num_rows for i in range(file.num_record_batches)]
@@ -256,7 +225,6 @@ def _arrow_layout(path: Path) -> tuple[Any, list[int]]:
 
 
 def _read_fragments(path: Path, fragments: list[_Fragment], columns: list[str]) -> Iterator[Any]:
-    """Batches of some fragments of one file."""
     import pyarrow as arrow
     import pyarrow.parquet
 
@@ -297,4 +265,4 @@ def _unreadable(path: Path, error: Exception) -> SpecError:
     if isinstance(error, FileNotFoundError):
         return SpecError(f"{path} does not exist", "check the path")
     reason = str(error).splitlines()[0]
-    return SpecError(f"{path} cannot be read ({reason})", "write the file again; it may be cut off")
+    return SpecError(f"{path} cannot be read ({reason})", "write the file again if it is truncated")

@@ -1,4 +1,4 @@
-"""Rows of files that can only be read forwards, as columns."""
+"""Columns of files that support only sequential reads."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ import numpy as np
 
 
 class RowStream:
-    """Gives any range of rows of something that is read in order.
+    """Random access to rows of a sequential stream.
 
-    Ranges that follow each other cost one pass; a step back starts over at the nearest place where
-    reading can begin.
+    Ascending ranges take one pass; a lower row restarts at the nearest seekable row.
 
     Args:
-        dtype: Of the rows.
-        shape: Of one row.
-        begin: The last row not after the given one where reading can begin.
-        rows_from: Pieces of rows in order, from such a row to the end.
+        dtype: Dtype of the rows.
+        shape: Shape of one row.
+        begin: Returns the last seekable row at or before the given one.
+        rows_from: Iterates over blocks of rows, from a seekable row to the end.
     """
 
     def __init__(
@@ -33,11 +32,11 @@ class RowStream:
         self._rows_from = rows_from
         self._pieces: Iterator[np.ndarray] = iter(())
         self._piece = np.empty((0, *shape), dtype)
-        # Before the first row, so that the first read begins somewhere.
+        # Before the first row, so that the first read starts the stream.
         self._first_row = -1
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Rows `start` to `stop`; fewer if there are no more."""
+        """Rows `start` to `stop`; fewer at the end of the stream."""
         self._go_to(start)
         offset = start - self._first_row
         if stop - start <= len(self._piece) - offset:

@@ -1,4 +1,4 @@
-"""IMDB and LastFM as Parquet tables, as the `graphdatascience` package ships them."""
+"""IMDB and LastFM as Parquet tables of the `graphdatascience` package."""
 
 from __future__ import annotations
 
@@ -22,28 +22,14 @@ def is_gds(folder: Path) -> bool:
 
 
 def from_gds(folder: Path, name: str, seed: int) -> GraphSource:
-    """One of the two graphs.
-
-    Args:
-        folder: With the tables of both.
-        name: `imdb` or `lastfm`.
-        seed: Of splits.
-
-    Raises:
-        SpecError: There is no such graph, or a table is missing or wrong.
-    """
+    """Read the graph `imdb` or `lastfm`; the seed determines the splits."""
     if name not in GRAPHS:
         raise SpecError(f"{folder} has no graph {name}", f"choose one of {', '.join(GRAPHS)}")
     return GRAPHS[name](folder, seed)
 
 
 def imdb(folder: Path, seed: int) -> GraphSource:
-    """Movies, actors and directors with keywords; the label of a movie is its genre, or -1.
-
-    Args:
-        folder: With the tables.
-        seed: Of the split of the movies that have a genre.
-    """
+    """Movies, actors and directors with keywords; the label of a movie is its genre, or -1."""
     labelled = _table(folder, "imdb_movies_with_genre")
     movies = _table(folder, "imdb_movies_with_genre", "imdb_movies_without_genre")
     genres = labelled.column("y", ["genre"]).read(0, labelled.num_rows)
@@ -70,12 +56,7 @@ def imdb(folder: Path, seed: int) -> GraphSource:
 
 
 def lastfm(folder: Path, seed: int) -> GraphSource:
-    """Users, the artists they listened to and tagged, and their friends; no features, no labels.
-
-    Args:
-        folder: With the tables.
-        seed: Not needed: there is nothing to split.
-    """
+    """Users, the artists they listened to and tagged, and friends; no features or labels."""
     del seed
     tables = {"user": _table(folder, "user_nodes"), "artist": _table(folder, "artist_nodes")}
     keys = {kind: Keys(table, "nodeId") for kind, table in tables.items()}

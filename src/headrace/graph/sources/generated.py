@@ -1,9 +1,9 @@
-"""A seeded generator: power-law communities, features that need the graph, at any size.
+"""Seeded generator of graphs with power-law communities, of any size.
 
-A degree-corrected block model. Communities have about 1,000 nodes; nodes have degrees that follow a
-power law; one edge in eight leaves its community. Topology, features, labels and splits are
-functions of the seed, computed when they are read, so a graph of any size takes no memory. The
-graph is undirected: both directions of every edge are there, none twice, and there are no loops.
+A degree-corrected block model. Communities have about 1,000 nodes, degrees follow a power law, and
+one edge in eight leaves its community. Topology, features, labels and splits are functions of the
+seed, computed on each read, so a graph takes no memory. The graph is undirected: it has both
+directions of every edge, no parallel edges and no loops.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ PREFIX = "generated:"
 _EXAMPLE = "for example generated:nodes=1e6,edges=25e6,features=128,seed=0"
 
 _COMMUNITY = 1000
-_CROSSING = 8  # one edge in so many leaves its community; METIS then cuts 10-12 % at 16 parts
-_SPREAD = 6.0  # makes a signal of 0.30 a hard task for features alone, at 16 classes
+_CROSSING = 8  # one edge in 8 leaves its community; METIS then cuts 10-12 % at 16 partitions
+_SPREAD = 6.0  # scales the signal: with 0.30 and 16 classes, features alone are not enough
 _CHUNK = 1 << 22
-# A community in eight has five times its share of training nodes, so that parts made of whole
-# communities have unequal numbers of them.
+# One community in eight has five times its share of training nodes, so that partitions of whole
+# communities have unequal numbers of training nodes.
 _HOT_FACTOR, _COLD_FACTOR = 5.0, 3.0 / 7.0
 _MOST_SPLIT = 0.85
 
@@ -45,33 +45,30 @@ def generated(
     test: float = 0.10,
     feature_dtype: str = "float32",
 ) -> GraphSource:
-    """Generate a community graph with a task for which its edges matter.
+    """Generate a community graph with a classification task that depends on its edges.
 
     Args:
-        num_nodes: How many nodes.
-        num_edges: Directed edges, both directions counted; even.
+        num_nodes: Number of nodes.
+        num_edges: Number of directed edges, counting both directions; even.
         num_features: Width of `x`; 0 for none.
-        num_classes: How many classes communities are dealt to.
-        seed: Of everything.
-        feature_signal: How far features tell classes apart. At 0.30 with 20,000 nodes, 500,000
-            edges and 16 classes an MLP gets 33 % of the test nodes and GraphSAGE 94 %; at 0.20 it
-            is 20 % and 89 %, at 0.40 48 % and 95 %.
-        label_noise: Share of labels that are drawn at random.
-        train: Share of training nodes, skewed between communities.
-        val: Share of validation nodes.
-        test: Share of test nodes.
+        num_classes: Number of classes.
+        seed: Random seed.
+        feature_signal: Distance between the features of classes. At 0.30 with 20,000 nodes, 500,000
+            edges and 16 classes an MLP reaches 33 % test accuracy and GraphSAGE 94 %; at 0.20 20 %
+            and 89 %, at 0.40 48 % and 95 %.
+        label_noise: Fraction of labels that are drawn at random.
+        train: Fraction of training nodes, skewed between communities.
+        val: Fraction of validation nodes.
+        test: Fraction of test nodes.
         feature_dtype: `float32` or `float16`.
-
-    Raises:
-        SpecError: There can be no such graph.
     """
     num_communities = 2 * (num_nodes // (2 * _COMMUNITY)) + 1
     _check(num_nodes, num_edges, num_features, num_classes, seed, num_communities)
     for what, value in (("noise", label_noise), ("train", train), ("val", val), ("test", test)):
         if not 0 <= value <= 1:
-            raise SpecError(f"a generated graph was asked for {what}={value}", "a share is 0 to 1")
+            raise SpecError(f"generated graph: {what}={value} is invalid", "use a share of 0 to 1")
     if feature_dtype not in ("float32", "float16"):
-        raise SpecError(f"features were asked for as {feature_dtype}", "float32 or float16")
+        raise SpecError(f"generated graph: dtype={feature_dtype}", "use float32 or float16")
 
     def chunks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         num_pairs = num_edges // 2
@@ -122,13 +119,10 @@ def generated(
 
 
 def parse(text: str) -> GraphSource:
-    """Understand `generated:nodes=1e6,edges=25e6,features=128,seed=0`.
+    """Parse `generated:nodes=1e6,edges=25e6,features=128,seed=0`.
 
-    Keys are `nodes` and `edges`, and if wanted `features`, `classes`, `seed`, `signal`, `noise`,
-    `train`, `val`, `test` and `dtype`, as the arguments of `generated`.
-
-    Raises:
-        SpecError: It cannot be understood, or there can be no such graph.
+    The keys `nodes` and `edges` are required; `features`, `classes`, `seed`, `signal`, `noise`,
+    `train`, `val`, `test` and `dtype` are optional, see `generated`.
     """
     names = {
         "nodes": "num_nodes",
@@ -148,14 +142,14 @@ def parse(text: str) -> GraphSource:
         key, equals, value = (part.strip() for part in item.partition("="))
         if key not in names or not equals:
             raise SpecError(
-                f"a generated graph has no {item.strip()!r}; it has {', '.join(names)}", _EXAMPLE
+                f"generated graph: {item.strip()!r} is not one of {', '.join(names)}", _EXAMPLE
             )
         if names[key] in values:
-            raise SpecError(f"a generated graph was given {key} twice", _EXAMPLE)
+            raise SpecError(f"generated graph: {key} is given twice", _EXAMPLE)
         values[names[key]] = value if key == "dtype" else _number(key, value)
     for key in ("nodes", "edges"):
         if names[key] not in values:
-            raise SpecError(f"a generated graph was asked for without {key}", _EXAMPLE)
+            raise SpecError(f"generated graph: {key} is missing", _EXAMPLE)
     return generated(**values)
 
 
@@ -166,8 +160,8 @@ def _number(key: str, value: str) -> int | float:
         raise SpecError(f"{key}={value} is not a number", _EXAMPLE) from None
     if key in ("signal", "noise", "train", "val", "test"):
         return number
-    if not number.is_integer():  # neither are infinity and nan
-        raise SpecError(f"{key}={value} is not a whole number", _EXAMPLE)
+    if not number.is_integer():  # false for infinity and nan
+        raise SpecError(f"{key}={value} is not an integer", _EXAMPLE)
     return int(number)
 
 
@@ -184,27 +178,27 @@ def _check(
     for what, (value, limit) in least.items():
         if not limit <= value < 2**53:
             raise SpecError(
-                f"a generated graph was asked for {what}={value}",
-                f"at least {limit}, below 2**53; {_EXAMPLE}",
+                f"generated graph: {what}={value} is out of range",
+                f"use at least {limit} and less than 2**53; {_EXAMPLE}",
             )
     if num_edges % 2:
         raise SpecError(
-            f"{num_edges} edges were asked for, but a generated graph has both directions of each",
-            f"an even number, such as {num_edges + 1}",
+            f"{num_edges} edges requested, but a generated graph has both directions of each edge",
+            f"use an even number, such as {num_edges + 1}",
         )
     size = num_nodes // num_communities
-    # Up to a quarter of all pairs of a community, drawing new ones again and again ends quickly.
+    # Up to a quarter of all pairs of a community, rejection of duplicate pairs is fast.
     most = num_communities * (size * (size - 1) // 8)
     if num_edges // 2 > most:
         raise SpecError(
-            f"{num_edges} edges were asked for, but {num_nodes} nodes in communities of {size} "
-            f"have room for {2 * most}",
-            "ask for more nodes or fewer edges",
+            f"{num_edges} edges requested, but {num_nodes} nodes in communities of {size} "
+            f"allow at most {2 * most}",
+            "request more nodes or fewer edges",
         )
 
 
 def _centroids(seed: int, num_classes: int, width: int, signal: float) -> np.ndarray:
-    """A direction per class, all of one length; the noise around it has one in every column."""
+    """One direction per class, all of equal length; noise has variance one in every column."""
     directions = np.random.default_rng(seed).standard_normal((num_classes, width))
     lengths = np.linalg.norm(directions, axis=1, keepdims=True)
     centroids: np.ndarray = (directions / lengths * signal * _SPREAD).astype(np.float32)
@@ -212,6 +206,6 @@ def _centroids(seed: int, num_classes: int, width: int, signal: float) -> np.nda
 
 
 def _normal_values() -> np.ndarray:
-    """4,096 equally likely values that are distributed as a standard normal."""
+    """4,096 equally likely values with a standard normal distribution."""
     normal = NormalDist()
     return np.array([normal.inv_cdf((i + 0.5) / 4096) for i in range(4096)], np.float32)

@@ -1,4 +1,4 @@
-"""From the keys that tables use for nodes to row numbers."""
+"""Mapping of node keys in tables to row numbers."""
 
 from __future__ import annotations
 
@@ -14,19 +14,12 @@ _NUM_HASH_SEEDS = 8
 
 
 class Keys:
-    """The keys of one type of nodes.
+    """The keys of one node type.
 
-    Integers that count 0, 1, 2 ... need no memory. Other keys need 12 to 16 bytes each: the sorted
-    integers, or sorted 64-bit hashes of texts, and the row of each. Two texts of a table never
-    share a hash (it is built with another seed then); an unknown text is taken for a known one
-    with a chance of the number of keys in 2^64.
-
-    Args:
-        table: The nodes.
-        field: Which column has the keys; none if edges name row numbers.
-
-    Raises:
-        SpecError: A key is missing, appears twice, or is neither an integer nor a text.
+    Keys 0, 1, 2 ... need no memory. Other keys need 12 to 16 bytes each: the sorted integers or
+    64-bit hashes of strings, and the row of each. Two strings of a table never share a hash (on a
+    collision another seed is used); an unknown string is mistaken for a known one with probability
+    `num_keys / 2^64`. Without a key column (`field`), keys are row numbers.
     """
 
     def __init__(self, table: TableFiles, field: str | None) -> None:
@@ -49,21 +42,11 @@ class Keys:
         raise SpecError(f"the keys of {table.name} collide in every hash", "use integer keys")
 
     def rows(self, values: Any, table: TableFiles, field: str, first_row: int) -> np.ndarray:
-        """Row numbers of the nodes that edges name.
-
-        Args:
-            values: Keys, as they come from `table`.
-            table: The edges.
-            field: Where the keys come from.
-            first_row: Of `values` in `table`.
-
-        Raises:
-            SpecError: A key is missing, or there is no such node.
-        """
+        """Row numbers of the nodes with the keys `values`; `first_row` is their row in `table`."""
         if _is_text(values.type) != self._is_text:
             raise SpecError(
                 f"{field} of {table.name} has type {values.type}, but the keys of "
-                f"{self._table.name} are {'texts' if self._is_text else 'integers'}",
+                f"{self._table.name} are {'strings' if self._is_text else 'integers'}",
                 "give both the same type",
             )
         wanted = _comparable(table, field, values, first_row, self._seed)
@@ -78,8 +61,8 @@ class Keys:
         if not is_known.all():
             row = int(np.argmin(is_known))
             raise SpecError(
-                f"row {first_row + row:,} of {table.name} names node {values[row].as_py()!r} in "
-                f"{field}, which {self._table.name} has not",
+                f"row {first_row + row:,} of {table.name} has node {values[row].as_py()!r} in "
+                f"{field}, which {self._table.name} lacks",
                 "remove the dangling edge or add the node",
             )
         return rows
@@ -92,7 +75,7 @@ class Keys:
         return True
 
     def _build(self) -> bool:
-        """Sort all keys; false if two different texts have one hash."""
+        """Sort all keys; returns false if two different strings have equal hashes."""
         num_rows = self._table.num_rows
         keys = np.empty(num_rows, np.uint64 if self._is_text else np.int64)
         for row, batch in self._table.batches([str(self._field)]):
@@ -109,7 +92,7 @@ class Keys:
                 raise SpecError(
                     f"{self._field} of {self._table.name} has {first!r} in rows {order[i]:,} and "
                     f"{order[i + 1]:,}",
-                    "give every node a key of its own",
+                    "give every node a unique key",
                 )
         if same.size:
             return False
@@ -135,7 +118,7 @@ def _is_text(kind: Any) -> bool:
 def _comparable(
     table: TableFiles, field: str, values: Any, first_row: int, seed: int
 ) -> np.ndarray:
-    """Integers as they are, texts as hashes."""
+    """Integers unchanged, strings as hashes."""
     import pyarrow as arrow
 
     table.check_no_nulls(field, values, first_row)
@@ -146,12 +129,12 @@ def _comparable(
             integers: np.ndarray = values.cast(arrow.int64()).to_numpy()
         except arrow.ArrowInvalid:
             raise SpecError(
-                f"{field} of {table.name} has keys above 2^63", "use smaller keys, or texts"
+                f"{field} of {table.name} has keys above 2^63", "use smaller keys, or strings"
             ) from None
         return integers
     if not _is_text(values.type):
         raise SpecError(
-            f"{field} of {table.name} has keys of type {values.type}", "use integers or texts"
+            f"{field} of {table.name} has keys of type {values.type}", "use integers or strings"
         )
     texts = values.cast(arrow.large_string())
     _, offsets_buffer, data_buffer = texts.buffers()

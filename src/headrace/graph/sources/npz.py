@@ -1,4 +1,4 @@
-"""Arrays in npz files, without loading them: mapped if stored plainly, streamed if compressed."""
+"""Arrays in npz files: memory-mapped if uncompressed, streamed if compressed."""
 
 from __future__ import annotations
 
@@ -18,44 +18,27 @@ from headrace.graph.sources.chunks import RowStream
 
 _PIECE_BYTES = 16 << 20
 _LOCAL_HEADER_BYTES = 30
-"""Of a zip member, before its name and extra field (APPNOTE 4.3.7)."""
+"""Size of a zip member's header before its name and extra field (APPNOTE 4.3.7)."""
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """All arrays of a small file.
-
-    Raises:
-        SpecError: It is missing, truncated or holds Python objects.
-    """
-    # numpy leaves a file open that it cannot understand, so it is opened here.
+    """Load all arrays of a small file."""
+    # Opened here because numpy does not close an invalid file.
     with _opened(path), path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         return {name: arrays[name] for name in arrays.files}
 
 
 def names_of(path: Path) -> list[str]:
-    """Names of the arrays.
-
-    Raises:
-        SpecError: It is missing or no npz file.
-    """
+    """Names of the arrays."""
     with _opened(path), zipfile.ZipFile(path) as archive:
         return [name.removesuffix(".npy") for name in archive.namelist()]
 
 
 def open_column(path: Path, member: str, name: str) -> Column:
-    """An array of a large file as a column.
-
-    Args:
-        path: The file.
-        member: The array's name in it.
-        name: The column's name.
-
-    Raises:
-        SpecError: It is missing, truncated, or not stored row by row.
-    """
+    """Open an array of a large file as a column."""
     with _opened(path), _member(path, member) as (_, shape, dtype, _header_bytes):
         if not shape:
-            raise SpecError(f"{member} in {path} is a single number", "give one row each")
+            raise SpecError(f"{member} in {path} is a scalar", "give one row per node or edge")
     mapped = _mapped(path, member)
     if mapped is not None:
         return Column.of(name, mapped)
@@ -69,14 +52,7 @@ def open_column(path: Path, member: str, name: str) -> Column:
 
 
 def stream_rows(path: Path, member: str, row: int) -> tuple[int, Iterator[np.ndarray]]:
-    """One long row of a two-dimensional array, in pieces: the sources of an `edge_index`.
-
-    Returns:
-        Its length and its pieces.
-
-    Raises:
-        SpecError: The array is missing, truncated or has no such row.
-    """
+    """Length and blocks of one row of a two-dimensional array, such as an `edge_index`."""
     with _opened(path), _member(path, member) as (_, shape, _dtype, _header_bytes):
         if len(shape) != 2 or shape[0] <= row:
             raise SpecError(f"{member} in {path} has shape {shape}", "give shape (2, edges)")
@@ -99,7 +75,7 @@ def _opened(path: Path) -> Iterator[None]:
     except (zipfile.BadZipFile, EOFError, OSError, ValueError, KeyError, zlib.error) as error:
         raise SpecError(
             f"{path} cannot be read as npz ({error})",
-            "get the file again; it may be truncated, or hold pickled objects",
+            "download the file again; it may be truncated or contain pickled objects",
         ) from None
 
 
@@ -108,7 +84,7 @@ def _member(path: Path, member: str) -> Iterator[tuple[IO[bytes], tuple[int, ...
     with zipfile.ZipFile(path) as archive:
         if f"{member}.npy" not in archive.namelist():
             held = ", ".join(name.removesuffix(".npy") for name in archive.namelist())
-            raise SpecError(f"{path} holds no array {member}", f"it has {held}")
+            raise SpecError(f"{path} has no array {member}", f"it has {held}")
         with archive.open(f"{member}.npy") as file:
             version = np.lib.format.read_magic(file)
             read = {
@@ -116,18 +92,18 @@ def _member(path: Path, member: str) -> Iterator[tuple[IO[bytes], tuple[int, ...
                 (2, 0): np.lib.format.read_array_header_2_0,
             }.get(version)
             if read is None:
-                raise SpecError(f"{member} in {path} has npy version {version}", "save it anew")
+                raise SpecError(f"{member} in {path} has npy version {version}", "save it again")
             shape, is_fortran, dtype = read(file)
             if (is_fortran and len(shape) > 1) or dtype.hasobject:
                 raise SpecError(
-                    f"{member} in {path} is not stored row by row as plain numbers",
+                    f"{member} in {path} is not a row-major array of plain numbers",
                     "save np.ascontiguousarray of it",
                 )
             yield file, shape, dtype, file.tell()
 
 
 def _mapped(path: Path, member: str) -> np.ndarray | None:
-    """The array in the file itself, if it is not compressed."""
+    """The memory-mapped array; `None` if it is compressed."""
     with _opened(path):
         with zipfile.ZipFile(path) as archive:
             info = archive.getinfo(f"{member}.npy")
@@ -137,10 +113,10 @@ def _mapped(path: Path, member: str) -> np.ndarray | None:
             if 0 in shape:
                 return np.empty(shape, dtype)
             if info.file_size - header_bytes < int(np.prod(shape)) * dtype.itemsize:
-                raise SpecError(f"{member} in {path} is truncated", "get the file again")
+                raise SpecError(f"{member} in {path} is truncated", "download the file again")
         with path.open("rb") as file:
             file.seek(info.header_offset)
-            # The local header may have another extra field than the directory at the end.
+            # The extra field of the local header may differ from the central directory's.
             name_bytes, extra_bytes = struct.unpack("<HH", file.read(_LOCAL_HEADER_BYTES)[26:])
         offset = info.header_offset + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes + header_bytes
         return np.memmap(path, dtype, "r", offset, shape)

@@ -1,7 +1,7 @@
-"""Node-property datasets of the Open Graph Benchmark, as they are after unpacking.
+"""Node-property datasets of the Open Graph Benchmark, read from the unpacked download.
 
-Three layouts are understood, without the `ogb` package: comma-separated files (ogbn-arxiv,
-ogbn-products, ogbn-proteins), npz files (ogbn-papers100M) and several node types (ogbn-mag).
+Supports three layouts without the `ogb` package: CSV files (ogbn-arxiv, ogbn-products,
+ogbn-proteins), npz files (ogbn-papers100M) and heterogeneous CSV files (ogbn-mag).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _INT64 = np.dtype(np.int64)
 
 
 def is_ogb(directory: Path) -> bool:
-    """Whether a directory looks like a dataset of OGB."""
+    """Whether a directory contains an OGB dataset."""
     raw = directory / "raw"
     names = ("edge.csv.gz", "data.npz", "num-node-dict.csv.gz")
     return any((raw / name).exists() for name in names)
@@ -35,25 +35,21 @@ def is_ogb(directory: Path) -> bool:
 def from_ogb(
     directory: str | Path, *, split: str | None = None, add_reverse: bool = False
 ) -> GraphSource:
-    """A dataset of OGB, read from its raw files.
+    """Read an OGB dataset from its raw files.
 
     Args:
-        directory: Has the folders `raw` and `split`.
-        split: Which folder of `split`; needed if there are several.
-        add_reverse: Also every edge the other way round: for ogbn-products and ogbn-proteins, whose
-            edges are stored once (`add_inverse_edge` in OGB's own list). In a graph of several
-            types they get relations `rev_...`.
-
-    Raises:
-        SpecError: Files are missing or wrong.
-        MissingExtraError: pyarrow is not installed.
+        directory: Contains the folders `raw` and `split`.
+        split: Folder within `split`; required if there are several.
+        add_reverse: Add the reverse of every edge. Needed for ogbn-products and ogbn-proteins,
+            which store each edge once (`add_inverse_edge` in OGB). In a heterogeneous graph the
+            reverse edges get relations `rev_...`.
     """
     root = Path(directory)
     raw = root / "raw"
     if not is_ogb(root):
         raise SpecError(
             f"{root} has no raw/edge.csv.gz, raw/data.npz or raw/num-node-dict.csv.gz",
-            "give the directory that OGB's download unpacks to",
+            "give the directory of the unpacked OGB download",
         )
     if (raw / "num-node-dict.csv.gz").exists():
         source = _typed(root, split, add_reverse)
@@ -90,7 +86,7 @@ def _typed(root: Path, split: str | None, add_reverse: bool) -> GraphSource:
     for folder in sorted((raw / "relations").glob("*")):
         edge_type = tuple(folder.name.split("___"))
         if len(edge_type) != 3:
-            raise SpecError(f"{folder} names no edge type", "call it source___relation___target")
+            raise SpecError(f"{folder} is not an edge type", "name it source___relation___target")
         tables.append(_edge_table(edge_type, folder))
     if not tables:
         raise SpecError(f"{raw / 'relations'} has no edges", "check that the download is complete")
@@ -146,7 +142,7 @@ def _labels(path: Path) -> tuple[Column, ...]:
 
 
 def _label_column(values: np.ndarray) -> tuple[Column, ...]:
-    """Labels as integers where they are; -1 for nodes without one, which OGB writes as NaN."""
+    """Labels as integers if possible; -1 for missing labels, which OGB stores as NaN."""
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.dtype.kind == "f":
@@ -167,7 +163,7 @@ def _splits(root: Path, split: str | None, node_type: str | None = None) -> dict
         return {}
     elif len(folders) > 1:
         there = ", ".join(folder.name for folder in folders)
-        raise SpecError(f"{root} has several splits", f"say which: {there}")
+        raise SpecError(f"{root} has several splits", f"choose one: {there}")
     else:
         chosen = folders[0]
     folder = chosen if node_type is None else chosen / node_type
@@ -184,14 +180,14 @@ def _only_number(path: Path) -> int:
 
 def _only_entry(path: Path, member: str) -> int:
     if member not in names_of(path):
-        raise SpecError(f"{path} holds no array {member}", "check that the download is complete")
+        raise SpecError(f"{path} has no array {member}", "check that the download is complete")
     column = open_column(path, member, member)
     return _single(path, column.read(0, 2))
 
 
 def _single(path: Path, counts: np.ndarray) -> int:
     if len(counts) != 1:
-        raise SpecError(f"{path} counts {len(counts)} graphs", "give a dataset of one graph")
+        raise SpecError(f"{path} has {len(counts)} graphs", "give a dataset with one graph")
     return int(counts[0])
 
 
@@ -204,13 +200,13 @@ def _numbers_by_type(path: Path) -> dict[str, int]:
         return {name: int(count) for name, count in zip(names, counts, strict=True)}
     except (OSError, EOFError, ValueError) as error:
         raise SpecError(
-            f"{path} does not list one number per node type ({error})",
-            "check that the download is complete and of one graph",
+            f"{path} does not have one number per node type ({error})",
+            "check that the download is complete and has one graph",
         ) from None
 
 
 def _interleaved(table: EdgeTable) -> EdgeTable:
-    """Every edge followed by its reverse, as OGB itself adds inverse edges."""
+    """Every edge followed by its reverse, in the order of OGB's inverse edges."""
 
     def chunks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for src, dst in table.chunks():
@@ -234,22 +230,14 @@ _PEEKED_CHARACTERS = 1 << 16
 
 
 def read_csv(path: Path) -> np.ndarray:
-    """All rows of a small file, shape `(rows, fields)`: `int64`, or `float32` if one has a point.
-
-    Raises:
-        SpecError: It is missing, truncated or holds text.
-    """
+    """Read a small file, shape `(rows, fields)`: `int64`, or `float32` if a value has a point."""
     dtype, num_fields = _peek(path)
     blocks = list(csv_blocks(path, dtype, num_fields))
     return np.concatenate(blocks) if blocks else np.empty((0, num_fields), dtype)
 
 
 def csv_column(path: Path, name: str) -> Column:
-    """A file with a row per node or edge as a column, a number per row if it has one field.
-
-    Raises:
-        SpecError: It is missing, truncated or holds text.
-    """
+    """Open a file with a row per node or edge as a column; scalar rows if it has one field."""
     dtype, num_fields = _peek(path)
     shape = (num_fields,) if num_fields > 1 else ()
 
@@ -262,11 +250,7 @@ def csv_column(path: Path, name: str) -> Column:
 
 
 def csv_blocks(path: Path, dtype: np.dtype, num_fields: int) -> Iterator[np.ndarray]:
-    """Rows in blocks of shape `(rows, num_fields)`.
-
-    Raises:
-        SpecError: The file is missing, truncated or has something else in it.
-    """
+    """Read rows in blocks of shape `(rows, num_fields)`."""
     arrow, csv = _arrow()
     names = [str(i) for i in range(num_fields)]
     kind = arrow.from_numpy_dtype(dtype)
@@ -280,7 +264,7 @@ def csv_blocks(path: Path, dtype: np.dtype, num_fields: int) -> Iterator[np.ndar
         for batch in reader:
             block = np.empty((batch.num_rows, num_fields), dtype)
             for i, field in enumerate(batch.columns):
-                # A missing number is NaN among floats; among integers it has no name.
+                # A missing float is NaN; a missing integer cannot be represented.
                 if field.null_count and dtype.kind != "f":
                     raise SpecError(f"{path} has an empty field", "write a number in every field")
                 block[:, i] = field.to_numpy(zero_copy_only=False)
@@ -290,7 +274,7 @@ def csv_blocks(path: Path, dtype: np.dtype, num_fields: int) -> Iterator[np.ndar
 
 
 def _peek(path: Path) -> tuple[np.dtype, int]:
-    """Type and number of fields, from the first rows."""
+    """Dtype and number of fields, from the first rows."""
     try:
         with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
             text = file.read(_PEEKED_CHARACTERS)
@@ -318,5 +302,5 @@ def _unreadable(path: Path, error: Exception) -> SpecError:
     if isinstance(error, FileNotFoundError):
         return SpecError(f"{path} does not exist", "check that the download is complete")
     return SpecError(
-        f"{path} cannot be read as numbers ({error})", "get the file again; it may be truncated"
+        f"{path} cannot be read as numbers ({error})", "download it again if it is truncated"
     )

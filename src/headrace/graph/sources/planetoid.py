@@ -1,4 +1,4 @@
-"""Datasets in npz files: Planetoid, the GNN benchmark, and typed edges with hashed texts."""
+"""Datasets in npz files: Planetoid, the GNN benchmark, and typed edges with hashed strings."""
 
 from __future__ import annotations
 
@@ -26,19 +26,11 @@ PROJECTED_WIDTH = 128
 HASHED_WIDTH = 65_536
 BENCHMARK_SHARES = (0.6, 0.2, 0.2)
 TYPED_SHARES = (0.5, 0.1, 0.4)
-"""As in the published baselines of these graphs."""
+"""Splits of the published baselines of these graphs."""
 
 
 def from_npz(path: Path, seed: int) -> GraphSource:
-    """A dataset in an npz file of any layout known here.
-
-    Args:
-        path: The file.
-        seed: Of splits and projections, where the file has none.
-
-    Raises:
-        SpecError: The file cannot be read, or its arrays are none of those layouts.
-    """
+    """Read a dataset from an npz file; the seed determines splits and projections it lacks."""
     arrays = read_npz(path)
     if "adj_indptr" in arrays:
         return _benchmark(path, arrays, seed)
@@ -47,7 +39,7 @@ def from_npz(path: Path, seed: int) -> GraphSource:
     if "edge_index" in arrays:
         return _planetoid(path, arrays)
     raise SpecError(
-        f"{path} holds {', '.join(arrays)}, which is no graph headrace knows",
+        f"{path} has the arrays {', '.join(arrays)}, which is not a supported layout",
         "give edge_index, y and x_* (Planetoid), adj_*, attr_* and labels (GNN benchmark), or "
         "src, dst, etype, rel and tf_* (typed)",
     )
@@ -65,7 +57,7 @@ def _planetoid(path: Path, arrays: Mapping[str, np.ndarray]) -> GraphSource:
 
 
 def _benchmark(path: Path, arrays: Mapping[str, np.ndarray], seed: int) -> GraphSource:
-    """As PyG reads them: binary features, no loops, every edge in both directions and once."""
+    """As PyG reads it: binary features, no loops, every edge once in both directions."""
     _need(path, arrays, "adj_indices", "labels", *(f"attr_{key}" for key in _SPARSE_KEYS))
     y = arrays["labels"].astype(np.int64)
     x = _sparse(path, arrays, "attr", len(y))
@@ -76,10 +68,10 @@ def _benchmark(path: Path, arrays: Mapping[str, np.ndarray], seed: int) -> Graph
         or int(indptr[-1]) != len(dst)
         or bool((np.diff(indptr) < 0).any())
     ):
-        raise SpecError(f"adj_indptr in {path} does not fit its edges or labels", "save it anew")
+        raise SpecError(f"adj_indptr in {path} does not fit its edges or labels", "save it again")
     src = np.repeat(np.arange(len(y)), np.diff(indptr))
     if dst.size and (int(dst.min()) < 0 or int(dst.max()) >= len(y)):
-        raise SpecError(f"adj_indices in {path} name nodes beyond {len(y):,}", "save it anew")
+        raise SpecError(f"adj_indices in {path} has ids outside {len(y):,} nodes", "save it again")
     src, dst = undirected(src, dst, len(y))
     splits = random_splits(np.arange(len(y)), BENCHMARK_SHARES, seed)
     nodes = NodeTable(NODE, len(y), (x.column("x"), Column.of("y", y)), splits)
@@ -93,7 +85,7 @@ def _typed(path: Path, arrays: Mapping[str, np.ndarray], seed: int) -> GraphSour
     texts = SparseRows(arrays["tf_ptr"], arrays["tf_idx"], arrays["tf_val"], HASHED_WIDTH)
     texts.check(str(path))
     if len(texts.indptr) != len(y) + 1:
-        raise SpecError(f"tf_ptr in {path} does not fit its {len(y):,} labels", "save it anew")
+        raise SpecError(f"tf_ptr in {path} does not fit its {len(y):,} labels", "save it again")
     tables = []
     for index, relation in enumerate(arrays["rel"]):
         rows = np.flatnonzero(arrays["etype"] == index)
@@ -125,7 +117,7 @@ def _sparse(path: Path, arrays: Mapping[str, np.ndarray], prefix: str, num_rows:
     if len(indptr) != num_rows + 1:
         raise SpecError(
             f"{prefix} in {path} has {len(indptr) - 1:,} rows for {num_rows:,} labels",
-            "give a row per node",
+            "give one row per node",
         )
     return rows
 
@@ -133,19 +125,12 @@ def _sparse(path: Path, arrays: Mapping[str, np.ndarray], prefix: str, num_rows:
 def _need(path: Path, arrays: Mapping[str, np.ndarray], *names: str) -> None:
     missing = [name for name in names if name not in arrays]
     if missing:
-        raise SpecError(f"{path} lacks {', '.join(missing)}", "get the file again")
+        raise SpecError(f"{path} lacks {', '.join(missing)}", "download the file again")
 
 
 @dataclass(frozen=True)
 class SparseRows:
-    """A matrix by rows (CSR).
-
-    Attributes:
-        indptr: Where each row begins; one more.
-        indices: Columns of the entries.
-        values: The entries.
-        num_columns: How wide the matrix is.
-    """
+    """A sparse matrix (CSR)."""
 
     indptr: np.ndarray
     indices: np.ndarray
@@ -153,11 +138,7 @@ class SparseRows:
     num_columns: int
 
     def check(self, what: str) -> None:
-        """Test that the arrays fit each other.
-
-        Raises:
-            SpecError: They do not.
-        """
+        """Raise SpecError if the arrays are inconsistent."""
         lengths = np.diff(self.indptr)
         if (
             len(self.indptr) == 0
@@ -165,16 +146,16 @@ class SparseRows:
             or int(self.indptr[-1]) != len(self.indices)
             or len(self.indices) != len(self.values)
         ):
-            raise SpecError(f"the sparse rows of {what} do not fit their entries", "save it anew")
+            raise SpecError(f"the sparse rows of {what} do not fit their entries", "save it again")
         if self.indices.size and not (
             int(self.indices.min()) >= 0 and int(self.indices.max()) < self.num_columns
         ):
             raise SpecError(
-                f"{what} has entries outside of its {self.num_columns} columns", "save it anew"
+                f"{what} has entries outside its {self.num_columns} columns", "save it again"
             )
 
     def dense(self, start: int, stop: int) -> np.ndarray:
-        """Rows `start` to `stop` as `float32`; entries of one place add up."""
+        """Rows `start` to `stop` as `float32`; duplicate entries are summed."""
         rows = np.zeros((stop - start, self.num_columns), np.float32)
         where = slice(self.indptr[start], self.indptr[stop])
         lengths = np.diff(self.indptr[start : stop + 1])
@@ -188,16 +169,10 @@ class SparseRows:
 
 
 def projected(rows: SparseRows, name: str, width: int, seed: int) -> Column:
-    """Rows multiplied by a sparse random matrix, which keeps distances (Achlioptas 2003).
+    """Project rows with a sparse random matrix, which preserves distances (Achlioptas 2003).
 
-    A third of the matrix is plus or minus the root of 3, the rest is zero: rows of length one get
+    A third of the matrix entries are plus or minus sqrt(3), the others zero: rows of length one get
     entries of variance one.
-
-    Args:
-        rows: What to project.
-        name: Of the column.
-        width: Of the result.
-        seed: Of the matrix.
     """
     rng = np.random.default_rng(seed)
     dice = rng.integers(0, 6, (rows.num_columns, width), np.int8)

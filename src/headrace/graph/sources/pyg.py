@@ -1,4 +1,4 @@
-"""Graphs that are PyG `Data` or `HeteroData` objects."""
+"""Graph sources from PyG `Data` and `HeteroData`."""
 
 from __future__ import annotations
 
@@ -14,22 +14,15 @@ from headrace.graph.sources.arrays import EDGE, NODE, chunks_of, split_of_mask
 from headrace.graph.sources.validate import check_names, written
 
 _NO_COLUMN = {"edge_index", "adj", "adj_t", "edge_label", "edge_label_index", "num_nodes"}
-"""Topology in other forms, and the links of an earlier `RandomLinkSplit`."""
+"""Topology in other forms, and the links of `RandomLinkSplit`."""
 
 
 def from_pyg(data: Any, name: str = "graph") -> GraphSource:
-    """A graph that shares its memory with a PyG object.
+    """Create a source that shares memory with a PyG `Data` or `HeteroData`.
 
-    Every tensor with a row per node or edge comes along; `train_mask`, `val_mask` and `test_mask`
-    become splits. `bfloat16` is given as `float32`, which numpy knows.
-
-    Args:
-        data: `Data` or `HeteroData`; every edge type has an `edge_index`.
-        name: What to call it.
-
-    Raises:
-        SpecError: It is something else, or lacks what is needed.
-        MissingExtraError: PyG is not installed.
+    Includes every tensor with a row per node or edge; `train_mask`, `val_mask` and `test_mask`
+    become splits. Every edge type needs an `edge_index`. `bfloat16`, which numpy lacks, is read as
+    `float32`.
     """
     try:
         from torch_geometric.data import Data, HeteroData
@@ -44,7 +37,7 @@ def from_pyg(data: Any, name: str = "graph") -> GraphSource:
         nodes = (_nodes(NODE, data),)
         edges = (_edges(EDGE, data),)
     else:
-        raise SpecError(f"a {type(data).__name__} is no graph", "give a PyG Data or HeteroData")
+        raise SpecError(f"{type(data).__name__} is not a graph", "give a PyG Data or HeteroData")
     source = GraphSource(name, nodes, edges)
     check_names(source)
     return source
@@ -62,11 +55,11 @@ def _nodes(name: str, store: Any) -> NodeTable:
         elif store.is_node_attr(key):
             columns.append(_column(f"{key} of {name} nodes", key, tensor, num_nodes))
         elif key in ("x", "y") and not store.is_edge_attr(key):
-            # PyG knows a node's value by its length, so a wrong length makes it vanish.
+            # PyG detects node attributes by length, so one of a wrong length would be dropped.
             raise SpecError(
                 f"{key} of {name} nodes has shape {tuple(tensor.shape)}, but there are "
                 f"{num_nodes:,} of them",
-                f"give {key} one row per node, or leave it out",
+                f"give {key} one row per node, or remove it",
             )
     return NodeTable(name, num_nodes, tuple(columns), splits)
 
@@ -77,7 +70,7 @@ def _edges(edge_type: EdgeType, store: Any) -> EdgeTable:
     if index is None:
         raise SpecError(
             f"{what} have no edge_index",
-            "give edge_index; leave out T.ToSparseTensor(), which makes adj_t of it",
+            "give edge_index; do not use T.ToSparseTensor(), which replaces it by adj_t",
         )
     index = _numpy(index)
     if index.ndim != 2 or index.shape[0] != 2 or index.dtype.kind not in "iu":
@@ -95,7 +88,7 @@ def _edges(edge_type: EdgeType, store: Any) -> EdgeTable:
 
 def _num_nodes(name: str, store: Any) -> int:
     with warnings.catch_warnings():
-        # PyG guesses from the largest id and warns, which loses isolated nodes at the end.
+        # PyG warns and infers the number from the largest id, which omits isolated nodes.
         warnings.simplefilter("error")
         try:
             num_nodes = store.num_nodes
@@ -103,7 +96,7 @@ def _num_nodes(name: str, store: Any) -> int:
             num_nodes = None
     if num_nodes is None:
         raise SpecError(
-            f"the data says nowhere how many {name} nodes there are", "set num_nodes or x"
+            f"the data does not define the number of {name} nodes", "set num_nodes or x"
         )
     return int(num_nodes)
 
@@ -123,7 +116,8 @@ def _column(what: str, key: str, tensor: Any, num_rows: int) -> Column:
         tensor = tensor.to_dense()
     if tensor.dim() == 0 or tensor.shape[0] != num_rows:
         raise SpecError(
-            f"{what} has shape {tuple(tensor.shape)}, not {num_rows:,} rows", "give one row each"
+            f"{what} has shape {tuple(tensor.shape)}, not {num_rows:,} rows",
+            "give one row per node or edge",
         )
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.detach().cpu()
@@ -137,10 +131,10 @@ def _column(what: str, key: str, tensor: Any, num_rows: int) -> Column:
 
 
 def _numpy(tensor: Any) -> np.ndarray:
-    """The tensor's memory, if it is on this side of the bus."""
+    """The tensor as an array, without a copy if it is in host memory."""
     import torch
 
-    # PyG's EdgeIndex is a tensor that overrides much; underneath is a plain one.
+    # PyG's EdgeIndex is a tensor subclass; convert it to a plain tensor.
     plain = tensor.as_tensor() if hasattr(tensor, "as_tensor") else tensor
     array: np.ndarray = torch.Tensor.numpy(plain.detach().cpu())
     return array

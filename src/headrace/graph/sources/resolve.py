@@ -1,4 +1,4 @@
-"""From what people type to a graph: files, folders and generated graphs."""
+"""Opens the graph source that a command-line argument describes."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _ARCHIVES = (".tar.gz", ".tgz", ".tar")
 
 
 def open_source(text: str, seed: int) -> GraphSource:
-    """Open what `headrace partition` is asked to cut.
+    """Open the source of `headrace partition`.
 
     Args:
         text: A path or the description of a generated graph.
-        seed: Of generated graphs, and of splits and features that a file lacks.
+        seed: Random seed of generated graphs, and of splits and features that a file lacks.
 
     Raises:
-        SpecError: There is no such thing, or it cannot be understood.
-        MissingExtraError: It needs something that is not installed.
+        SpecError: The source does not exist or has an unknown format.
+        MissingExtraError: A required package is not installed.
     """
     if text.startswith(_GENERATED):
         from headrace.graph.sources import generated
@@ -55,14 +55,14 @@ def _open_folder(folder: Path, seed: int) -> GraphSource:
         return from_tables(folder / "graph.yaml")
     if is_gds(folder):
         names = " or ".join(str(folder / name) for name in GRAPHS)
-        raise SpecError(f"{folder} holds {len(GRAPHS)} graphs", f"say which: {names}")
+        raise SpecError(f"{folder} has {len(GRAPHS)} graphs", f"choose one: {names}")
     files = [path for path in sorted(folder.iterdir()) if _is_graph_file(path)]
     if len(files) == 1:
         return _open_file(files[0], seed)
     if files:
         names = ", ".join(str(path) for path in files)
-        raise SpecError(f"{folder} holds {len(files)} graphs", f"say which: {names}")
-    raise SpecError(f"{folder} holds no graph that headrace knows", f"give {UNDERSTOOD}")
+        raise SpecError(f"{folder} has {len(files)} graphs", f"choose one: {names}")
+    raise SpecError(f"{folder} has no graph in a supported format", f"give {UNDERSTOOD}")
 
 
 def _is_graph_file(path: Path) -> bool:
@@ -78,11 +78,11 @@ def _open_file(path: Path, seed: int) -> GraphSource:
         return from_pyg(_load(path), path.stem)
     if path.name.endswith(_ARCHIVES):
         return from_triples(path)
-    raise SpecError(f"{path} is no kind of file that headrace reads", f"give {UNDERSTOOD}")
+    raise SpecError(f"{path} is not a supported file type", f"give {UNDERSTOOD}")
 
 
 def _load(path: Path) -> Any:
-    """A saved PyG object; what would run code when loaded is refused."""
+    """Load a saved PyG object without executing code from the file."""
     try:
         import torch
         from torch_geometric.data import Data, HeteroData, storage
@@ -95,24 +95,24 @@ def _load(path: Path) -> Any:
     known = [Data, HeteroData, DataEdgeAttr, DataTensorAttr, *stores]
     try:
         with torch.serialization.safe_globals(known):
-            # Mapped, so that a graph which fills memory is not read twice.
+            # Memory-mapped, so that a large graph is not held twice.
             loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise SpecError(
-            f"{path} cannot be loaded without running code from it ({reason})",
-            "save plain Data or HeteroData, or load it and call headrace.partition yourself",
+            f"{path} cannot be loaded without executing code from it ({reason})",
+            "save a plain Data or HeteroData, or load it and call headrace.partition",
         ) from None
     if isinstance(loaded, tuple) and len(loaded) == 3 and isinstance(loaded[0], dict):
-        # How PyG's InMemoryDataset keeps what it processed.
+        # The format of PyG's InMemoryDataset.
         fields, slices, kind = loaded
         if slices is not None:
-            raise SpecError(f"{path} holds several graphs", "save the one you mean")
+            raise SpecError(f"{path} has several graphs", "save one of them")
         if kind not in (Data, HeteroData):
-            raise SpecError(f"{path} holds a {kind}", "save a Data or HeteroData")
+            raise SpecError(f"{path} contains a {kind}", "save a Data or HeteroData")
         return kind.from_dict(fields)
     if not isinstance(loaded, Data | HeteroData):
-        raise SpecError(f"{path} holds a {_described(loaded)}, which is no graph", _remedy(loaded))
+        raise SpecError(f"{path} contains a {_described(loaded)}, not a graph", _remedy(loaded))
     return loaded
 
 
@@ -125,4 +125,4 @@ def _described(loaded: object) -> str:
 def _remedy(loaded: object) -> str:
     if isinstance(loaded, dict) and "edge_index" in loaded:
         return "save `torch_geometric.data.Data(**it)` instead"
-    return "give a file in which a PyG Data or HeteroData was saved, with `torch.save(data, FILE)`"
+    return "give a file with a PyG Data or HeteroData, written with `torch.save(data, FILE)`"

@@ -9,7 +9,7 @@
       - {type: [user, bought, item], path: sales/*.parquet, src: user_id, dst: sku,
          columns: {time: sold_at}, reverse: bought_by}
 
-Tables are read in batches of rows and never held; a table may be larger than memory.
+Tables are read in batches of rows and may be larger than memory.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ Renamed = Annotated[Mapping[str, str], BeforeValidator(_as_mapping)]
 
 
 class NodeTableSpec(Value):
-    """Where the nodes of one type are.
+    """Location of the nodes of one type.
 
     Attributes:
-        path: File or files, with wildcards, beside the YAML file.
-        id: Column with keys, integers or texts; without it edges name row numbers from 0.
-        features: Columns that become `x`, side by side; or one column with lists.
+        path: File or files, with wildcards, relative to the YAML file.
+        id: Column with keys, integers or strings; without it edges refer to row numbers from 0.
+        features: Columns that become `x`, concatenated; or one column with lists.
         label: Column that becomes `y`.
         split: Column with `train`, `val`, `test` or nothing.
         columns: Further columns to keep, as a list or as `new name: column`.
@@ -65,17 +65,17 @@ class NodeTableSpec(Value):
 
 
 class EdgeTableSpec(Value):
-    """Where the edges of one type are.
+    """Location of the edges of one type.
 
     Attributes:
         type: Source node type, relation, destination node type.
-        path: File or files, with wildcards, beside the YAML file.
+        path: File or files, with wildcards, relative to the YAML file.
         src: Column with keys of the sources.
         dst: Column with keys of the destinations.
         weight: Column that becomes `edge_weight`.
         features: Columns that become `edge_attr`.
         columns: Further columns to keep, as a list or as `new name: column`.
-        reverse: A relation to add with the same edges the other way round.
+        reverse: Relation to add with the reversed edges.
     """
 
     type: tuple[str, str, str]
@@ -92,8 +92,8 @@ class GraphSpec(Value):
     """A graph in tables.
 
     Attributes:
-        version: Of the file format.
-        name: What to call the graph; the folder's name if left out.
+        version: Version of the file format.
+        name: Name of the graph; defaults to the folder's name.
         nodes: By node type.
         edges: By edge type.
     """
@@ -105,15 +105,7 @@ class GraphSpec(Value):
 
 
 def from_tables(path: str | Path) -> GraphSource:
-    """A graph in tables.
-
-    Args:
-        path: The YAML file.
-
-    Raises:
-        SpecError: The file or a table is wrong; the message names it.
-        MissingExtraError: pyarrow is not installed.
-    """
+    """Open a graph in tables, described by a YAML file."""
     path = Path(path)
     spec = read_spec(path)
     nodes, keys = [], {}
@@ -126,8 +118,8 @@ def from_tables(path: str | Path) -> GraphSource:
         for end in (one.type[0], one.type[2]):
             if end not in keys:
                 raise SpecError(
-                    f"{path}: edges {written(one.type)} join nodes of type {end}, which it lists "
-                    "not",
+                    f"{path}: edges {written(one.type)} refer to the node type {end}, which is "
+                    "not listed",
                     f"add {end} under nodes, or use one of {', '.join(keys)}",
                 )
         table = TableFiles(_paths(path, one.path), f"table {written(one.type)}")
@@ -141,11 +133,7 @@ def from_tables(path: str | Path) -> GraphSource:
 
 
 def read_spec(path: Path) -> GraphSpec:
-    """Read the YAML file.
-
-    Raises:
-        SpecError: It is missing or cannot be understood.
-    """
+    """Read the YAML file."""
     try:
         data: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -240,7 +228,7 @@ def _splits(table: TableFiles, field: str) -> dict[str, np.ndarray]:
             if word not in _SPLIT_WORDS:
                 raise SpecError(
                     f"{field} of {table.name} is {word!r} in row {at[0]:,}",
-                    "write train, val, test or nothing",
+                    "use train, val, test or an empty value",
                 )
             found[_SPLIT_WORDS[word]].append(at)
     return {split: np.sort(np.concatenate(ids)) for split, ids in found.items() if ids}

@@ -1,4 +1,4 @@
-"""Knowledge graphs: archives of tab-separated triples, as FB15k-237 and WN18RR are published."""
+"""Knowledge graphs: archives of tab-separated triples, such as FB15k-237 and WN18RR."""
 
 from __future__ import annotations
 
@@ -18,20 +18,15 @@ _FILES = {"train": "train.txt", "val": "valid.txt", "test": "test.txt"}
 
 
 def from_triples(path: Path) -> GraphSource:
-    """A knowledge graph: training triples are edges, the others are held-out links.
+    """Read a tar archive with train.txt, valid.txt and test.txt: head, relation, tail.
 
-    Entities are numbered in alphabetical order; every relation is an edge type.
-
-    Args:
-        path: A tar archive with train.txt, valid.txt and test.txt: head, relation, tail.
-
-    Raises:
-        SpecError: It cannot be read, or a line has no three fields.
+    Training triples are edges, the others are held-out links. Entities are numbered in alphabetical
+    order; every relation is an edge type.
     """
     tables = _read(path)
     triples = [triple for table in tables.values() for triple in table]
     if not triples:
-        raise SpecError(f"{path} holds no triples", "write head, relation and tail on every line")
+        raise SpecError(f"{path} has no triples", "write head, relation and tail on every line")
     entities = _numbered({head for head, _, _ in triples} | {tail for _, _, tail in triples})
     relations = _numbered({relation for _, relation, _ in triples})
     edges, links = [], []
@@ -73,7 +68,7 @@ def _read(path: Path) -> dict[str, list[list[str]]]:
     except (tarfile.TarError, EOFError, OSError, zlib.error, UnicodeDecodeError) as error:
         raise SpecError(
             f"{path} cannot be read as an archive ({error})",
-            "get the file again; it may be truncated",
+            "download the file again; it may be truncated",
         ) from None
     return {split: _fields(path, _FILES[split], text) for split, text in texts.items()}
 
@@ -84,6 +79,6 @@ def _fields(path: Path, name: str, text: str) -> list[list[str]]:
         if len(row) != 3:
             raise SpecError(
                 f"line {number:,} of {name} in {path} has {len(row)} fields",
-                "write head, relation and tail with tabs between",
+                "write head, relation and tail, separated by tabs",
             )
     return rows

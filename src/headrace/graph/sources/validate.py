@@ -1,4 +1,4 @@
-"""What a graph must be like, tested row by row while it is read."""
+"""Validation of graph sources while they are read."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from headrace.graph.schema import (
 )
 
 CHUNK_BYTES = 64 << 20
-"""What `check` reads of a column at a time; small beside any graph that needs chunks."""
+"""Chunk size of `check`."""
 
 
 def check(source: GraphSource) -> None:
-    """Read all of a graph once and test it.
+    """Read a whole graph once and validate it.
 
     Raises:
-        SpecError: There is no node, a name appears twice, an edge, link or split names a node that
-            does not exist, a number is not finite, or a table is shorter than it says.
+        SpecError: There are no nodes, a name is duplicate, an edge, link or split refers to a node
+            that does not exist, a number is not finite, or a table is shorter than declared.
     """
     good = checked(source)
     for nodes in good.nodes:
@@ -41,13 +41,13 @@ def check(source: GraphSource) -> None:
 
 
 def checked(source: GraphSource) -> GraphSource:
-    """Test what is small now, and what is large whenever it is read.
+    """Validate small data now and large data on each read.
 
     Returns:
-        The same graph, whose columns and edges raise `SpecError` where they are wrong.
+        The same graph, whose columns and edges raise `SpecError` on invalid data.
 
     Raises:
-        SpecError: Names, splits or held-out links are wrong.
+        SpecError: Names, splits or held-out links are invalid.
     """
     check_names(source)
     num_nodes = {table.name: table.num_nodes for table in source.nodes}
@@ -63,11 +63,7 @@ def checked(source: GraphSource) -> GraphSource:
 
 
 def check_names(source: GraphSource) -> None:
-    """Test that there are nodes, that names are unique and that edges join known node types.
-
-    Raises:
-        SpecError: They do not.
-    """
+    """Raise SpecError if there are no nodes, duplicate names, or edges with unknown node types."""
     if source.num_nodes == 0:
         raise SpecError(f"{source.name} has no nodes", "give at least one node")
     names = [table.name for table in source.nodes]
@@ -78,7 +74,7 @@ def check_names(source: GraphSource) -> None:
         for end in (edge_type[0], edge_type[2]):
             if end not in names:
                 raise SpecError(
-                    f"{written(edge_type)} joins nodes of type {end}, which {source.name} has not",
+                    f"{written(edge_type)} refers to node type {end}, which {source.name} lacks",
                     f"add a table of {end} nodes, or use one of {', '.join(names)}",
                 )
     for nodes in source.nodes:
@@ -89,29 +85,23 @@ def check_names(source: GraphSource) -> None:
 
 
 def check_splits(table: NodeTable) -> None:
-    """Test that splits are known, ascending and name existing nodes.
-
-    Raises:
-        SpecError: One does not.
-    """
+    """Raise SpecError if a split is unknown, not ascending or refers to missing nodes."""
     for split, ids in table.splits.items():
         what = f"{split} split of {table.name}"
         if split not in SPLITS:
-            raise SpecError(f"{table.name} has a split {split}", f"use {', '.join(SPLITS)}")
+            raise SpecError(
+                f"{table.name} has an unknown split {split}", f"use {', '.join(SPLITS)}"
+            )
         check_integers(ids, f"the {what}")
         check_range(ids, table.num_nodes, what, table.name)
         if ids.size > 1 and bool((np.diff(ids) <= 0).any()):
-            raise SpecError(f"the {what} is not ascending, or names a node twice", "sort its ids")
+            raise SpecError(f"the {what} is not ascending or has duplicates", "sort its unique ids")
 
 
 def check_links(link: LinkTable, num_nodes: dict[str, int]) -> None:
-    """Test that both ends of held-out links exist.
-
-    Raises:
-        SpecError: They do not.
-    """
+    """Raise SpecError if an end of a held-out link does not exist."""
     if link.split not in SPLITS:
-        raise SpecError(f"links have a split {link.split}", f"use {', '.join(SPLITS)}")
+        raise SpecError(f"links have an unknown split {link.split}", f"use {', '.join(SPLITS)}")
     if link.src.shape != link.dst.shape:
         raise SpecError(
             f"{link.split} links of {written(link.edge_type)} have {link.src.size:,} sources and "
@@ -124,11 +114,7 @@ def check_links(link: LinkTable, num_nodes: dict[str, int]) -> None:
 def check_ends(
     edge_type: EdgeType, src: np.ndarray, dst: np.ndarray, num_nodes: dict[str, int], first_row: int
 ) -> None:
-    """Test that both ends of edges `first_row` and following exist.
-
-    Raises:
-        SpecError: An end is dangling, or ids are no integers.
-    """
+    """Raise SpecError if an end of an edge does not exist; `first_row` numbers the first edge."""
     for end, ids, node_type in (("source", src, edge_type[0]), ("destination", dst, edge_type[2])):
         what = f"{end} of {written(edge_type)}"
         check_integers(ids, f"the {what}")
@@ -136,50 +122,31 @@ def check_ends(
 
 
 def check_integers(ids: np.ndarray, what: str) -> None:
-    """Test that ids are integers, one per row.
-
-    Raises:
-        SpecError: They are not.
-    """
+    """Raise SpecError unless ids are integers, one per row."""
     if ids.dtype.kind not in "iu" or ids.ndim != 1:
         shape = f" of shape {ids.shape}" if ids.ndim != 1 else ""
         raise SpecError(f"{what} has ids of type {ids.dtype}{shape}", "give one integer per row")
 
 
 def check_range(ids: np.ndarray, limit: int, what: str, node_type: str, first_row: int = 0) -> None:
-    """Test that all ids are within 0 and `limit`.
-
-    Raises:
-        SpecError: One is not.
-    """
+    """Raise SpecError unless all ids are in `[0, limit)`."""
     if ids.size == 0 or (int(ids.min()) >= 0 and int(ids.max()) < limit):
         return
     row = int(np.argmax((ids < 0) | (ids >= limit)))
     raise SpecError(
         f"row {first_row + row:,} of the {what} is node {int(ids[row]):,}, but there are "
         f"{limit:,} {node_type} nodes",
-        "remove what is dangling, or add the missing nodes; ids start at 0",
+        "remove the dangling ids or add the missing nodes; ids start at 0",
     )
 
 
 def check_rows(what: str, column: Column, rows: np.ndarray, start: int, stop: int) -> None:
-    """Test rows `start` to `stop` of a column, as they were read.
-
-    Args:
-        what: Whose column it is.
-        column: What was promised.
-        rows: What came.
-        start: The first row.
-        stop: One after the last row.
-
-    Raises:
-        SpecError: Rows are missing, of another type or shape, or not finite.
-    """
+    """Validate rows `start` to `stop` of a column, as they were read."""
     expected = (stop - start, *column.shape)
     if rows.shape != expected or rows.dtype != column.dtype:
         raise SpecError(
-            f"column {column.name} of {what} gave {rows.dtype} {rows.shape} for rows {start:,} to "
-            f"{stop:,} instead of {column.dtype} {expected}",
+            f"column {column.name} of {what} returned {rows.dtype} {rows.shape} for rows {start:,} "
+            f"to {stop:,} instead of {column.dtype} {expected}",
             "check that its file is complete and has a row per node or edge",
         )
     if column.dtype.kind not in "biuf":
@@ -195,19 +162,19 @@ def check_rows(what: str, column: Column, rows: np.ndarray, start: int, stop: in
         raise SpecError(
             f"column {column.name} of {what} is {rows[place]} in row {start + int(place[0]):,}"
             f"{where}",
-            "replace what is not finite, for instance by 0 or the mean",
+            "replace values that are not finite, for instance by 0 or the mean",
         )
 
 
 def written(edge_type: EdgeType) -> str:
-    """An edge type as it appears in messages."""
+    """Format an edge type for messages."""
     return "-".join(edge_type)
 
 
 def _check_unique(names: list[str], what: str, where: str) -> None:
     for i, name in enumerate(names):
         if name in names[:i]:
-            raise SpecError(f"{where} has two of {what} {name}", "give each a name of its own")
+            raise SpecError(f"{where} has the {what} {name} twice", "use unique names")
 
 
 def _checked_column(what: str, column: Column) -> Column:
@@ -241,7 +208,7 @@ def _checked_edges(table: EdgeTable, num_nodes: dict[str, int]) -> EdgeTable:
             yield src, dst
         if row != table.num_edges:
             raise SpecError(
-                f"there are {row:,} {what}, but {table.num_edges:,} were announced",
+                f"there are {row:,} {what}, but {table.num_edges:,} are declared",
                 "check that the file is complete",
             )
 

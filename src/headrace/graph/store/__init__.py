@@ -1,1 +1,1 @@
-"""The graph store service: one process per machine serves its part to samplers elsewhere."""
+"""Graph store service: one process per machine serves its graph partition to samplers."""

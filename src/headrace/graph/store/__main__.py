@@ -1,4 +1,4 @@
-"""Run a store as a process: `python -m headrace.graph.store --config FILE`."""
+"""Run a graph store: `python -m headrace.graph.store --config FILE`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import sys
-import time  # noqa: TID251 - where the process begins, its clock comes in
+import time  # noqa: TID251 - the process entry point supplies the clock
 
 from headrace.graph.format.checksums import Verification, files_of
 from headrace.graph.format.manifest import load_manifest
@@ -16,13 +16,13 @@ from headrace.rpc.service_process import load_credentials, run_service, wait_for
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve as a file says; the exit code."""
+    """Run the service from a config file and return the exit code."""
     keep_freed_memory()
     return run_service("headrace.graph.store", StoreConfig, _serve, arguments)
 
 
 def _serve(config: StoreConfig) -> None:
-    """Serve parts of a graph, each on a port of its own, which the ready file names."""
+    """Serve graph partitions, each on its own port; the ready file lists the ports."""
     from headrace.core.errors import MissingExtraError
 
     try:
@@ -50,7 +50,7 @@ def _serve(config: StoreConfig) -> None:
     }
     ports = {part: server.port for part, server in servers.items()}
     for part, port in ports.items():
-        logging.info("serving part %d on %s:%d", part, config.host, port)
+        logging.info("serving graph partition %d on %s:%d", part, config.host, port)
     verification = verification_of(config) if config.verify else None
     if verification is not None:
         verification.start()
@@ -63,7 +63,7 @@ def _serve(config: StoreConfig) -> None:
 
 
 def verification_of(config: StoreConfig) -> Verification:
-    """Compares the files of this machine; a damaged one ends the process."""
+    """Verify this machine's files in the background; a damaged file ends the process."""
 
     def end(problem: str) -> None:
         if problem:

@@ -1,4 +1,4 @@
-"""The client of one store, as a sampler uses it."""
+"""Client of one graph store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from headrace.graph.sampling.hop import Hop, HopRequest
 from headrace.graph.store.embedding_service import GradientPush
 from headrace.graph.store.embedding_table import EmbeddingSpec
-from headrace.graph.store.shard import Owner
+from headrace.graph.store.shard import TypeName
 from headrace.rpc.channel import Address, Channel
 from headrace.rpc.credentials import Credentials
 from headrace.rpc.framing import Message
@@ -22,23 +22,21 @@ T = TypeVar("T")
 
 TIMEOUT_S = 10.0
 
-_EMBED_S = 120.0
-"""First values of very many rows take a while."""
+_EMBED_TIMEOUT_S = 120.0
+"""Initialising many rows takes longer than `TIMEOUT_S`."""
 
 
 @dataclass(frozen=True)
 class StoreStatus:
-    """How a store is.
+    """State of a store.
 
     Attributes:
-        part: Which part it serves.
-        num_edges: Edges of all types in the part.
         feature_bytes: Size of all columns.
-        resident_bytes: What of them is in memory now; none if the system does not tell.
-        warmed_bytes: What the store has read of its files since it started ...
-        to_warm_bytes: ... and what it will read.
-        memory_bytes: Memory of the process that no file backs.
-        counts: Requests so far per operation; also `refused` and `failed`.
+        resident_bytes: Column bytes in memory now; None if the system does not report it.
+        warmed_bytes: File bytes read by the warmer since the store started.
+        to_warm_bytes: File bytes the warmer reads in total.
+        memory_bytes: Anonymous memory of the process.
+        counts: Requests per operation, and `refused` and `failed`.
     """
 
     part: int
@@ -52,14 +50,10 @@ class StoreStatus:
 
 
 class StoreClient:
-    """Asks one store; several requests may be on their way.
+    """Sends requests to one store; several may be in flight. A `HopSource`.
 
-    Every call fails with `StoreError`, which names the store and its machine, if the store
-    refuses, does not answer in time or is gone. It is a `HopSource`.
-
-    Args:
-        channel: How to reach the store.
-        timeout_s: Of every request.
+    Every call raises `StoreError`, which names the store and its machine, if the store refuses
+    the request, times out or is unreachable.
     """
 
     def __init__(self, channel: Channel, timeout_s: float = TIMEOUT_S) -> None:
@@ -74,16 +68,12 @@ class StoreClient:
         timeout_s: float = TIMEOUT_S,
         retry_budget: RetryBudget | None = None,
     ) -> StoreClient:
-        """Open a stream to a store.
+        """Open a connection to a store.
 
-        Args:
-            address: Where the store is.
-            credentials: Of this run.
-            timeout_s: Of every request.
-            retry_budget: With a store that is started again; none to fail when it is gone.
+        Requests are retried within `retry_budget` while the store restarts; without one they fail.
 
         Raises:
-            StoreError: The store cannot be reached, or does not let this client in.
+            StoreError: The store is unreachable or rejects the client.
             MissingExtraError: pyarrow is not installed.
         """
         return cls(reach_store(address, credentials, timeout_s, retry_budget), timeout_s)
@@ -95,13 +85,13 @@ class StoreClient:
         self.close()
 
     def sample(self, request: HopRequest) -> Hop:
-        """Choose neighbours of nodes that the store owns."""
+        """Sample neighbours of nodes in the store's graph partition."""
         return self.sample_soon(request).result()
 
     hop = sample
 
     def sample_soon(self, request: HopRequest) -> Future[Hop]:
-        """Like `sample`, without waiting."""
+        """Non-blocking `sample`."""
         rule = request.rule
         fields = {
             "op": "sample",
@@ -124,25 +114,22 @@ class StoreClient:
         return _then(self._channel.ask(fields, arrays, self._timeout_s), lambda m: Hop(*m.arrays))
 
     def gather(
-        self, of: Owner, column: str, ids: np.ndarray, dims: np.ndarray | None = None
+        self, of: TypeName, column: str, ids: np.ndarray, dims: np.ndarray | None = None
     ) -> np.ndarray:
-        """Rows of values, in the type in which they are stored.
+        """Read rows of a column in their stored dtype; `bfloat16` as its bits (`uint16`).
 
         Args:
             of: Node type or edge type.
             column: Name of the column.
-            ids: New ids of nodes, or ids of edges as hops give them; in any order, repeated or not.
-            dims: Which numbers of each row; all if none.
-
-        Returns:
-            An array of its own; `bfloat16` as its bits (`uint16`).
+            ids: New node ids, or edge ids as hops return them; any order, duplicates allowed.
+            dims: Dimensions of each row to read; None for all.
         """
         return self.gather_soon(of, column, ids, dims).result()
 
     def gather_soon(
-        self, of: Owner, column: str, ids: np.ndarray, dims: np.ndarray | None = None
+        self, of: TypeName, column: str, ids: np.ndarray, dims: np.ndarray | None = None
     ) -> Future[np.ndarray]:
-        """Like `gather`, without waiting."""
+        """Non-blocking `gather`."""
         fields = {"op": "gather", "of": _plain(of), "column": column, "has_dims": dims is not None}
         arrays: list[np.ndarray] = [np.asarray(ids, np.int64)]
         if dims is not None:
@@ -150,15 +137,14 @@ class StoreClient:
         return _then(self._channel.ask(fields, arrays, self._timeout_s), lambda m: m.arrays[0])
 
     def embed(self, of: str, column: str, spec: EmbeddingSpec) -> Future[None]:
-        """Have learnable rows made; nothing happens if they are there."""
+        """Create an embedding; a no-op if it exists."""
         fields = {"op": "embed", "of": of, "column": column, "spec": spec.model_dump(mode="json")}
-        return _then(self._channel.ask(fields, (), _EMBED_S), lambda _: None)
+        return _then(self._channel.ask(fields, (), _EMBED_TIMEOUT_S), lambda _: None)
 
     def push(self, of: str, column: str, gradient_push: GradientPush) -> Future[tuple[bool, int]]:
-        """Bring a piece of the gradients of a round, by new ids of nodes.
+        """Push a piece of the gradients of a sync round, by new node ids.
 
-        Returns:
-            Whether the round is made, and how many steps were.
+        Returns whether the sync round is complete, and the number of steps so far.
         """
         fields = {
             "op": "push",
@@ -171,49 +157,49 @@ class StoreClient:
             "has_any": gradient_push.has_any,
             "lr": gradient_push.lr,
         }
-        asked = self._channel.ask(
+        reply = self._channel.ask(
             fields, [gradient_push.rows, gradient_push.gradients], self._timeout_s
         )
-        return _then(asked, lambda m: (m.fields["is_made"], m.fields["num_steps"]))
+        return _then(reply, lambda m: (m.fields["is_made"], m.fields["num_steps"]))
 
     def put(
         self, of: str, column: str, ids: np.ndarray, arrays: Sequence[np.ndarray], num_steps: int
     ) -> Future[None]:
-        """Set learnable rows and the state of their optimizer, after some number of steps."""
+        """Set embedding rows and their optimizer state as of step `num_steps`."""
         fields = {"op": "put", "of": of, "column": column, "num_steps": num_steps}
         return _then(self._channel.ask(fields, [ids, *arrays], self._timeout_s), lambda _: None)
 
     def status(self) -> StoreStatus:
-        """How the store is."""
+        """Query the state of the store."""
         return self.status_soon().result()
 
     def status_soon(self) -> Future[StoreStatus]:
-        """Like `status`, without waiting."""
-        asked = self._channel.ask({"op": "status"}, (), self._timeout_s)
-        return _then(asked, lambda m: StoreStatus(**m.fields))
+        """Non-blocking `status`."""
+        reply = self._channel.ask({"op": "status"}, (), self._timeout_s)
+        return _then(reply, lambda m: StoreStatus(**m.fields))
 
     def close(self) -> None:
-        """Close the stream; requests that wait fail."""
+        """Close the connection; pending requests fail."""
         self._channel.close()
 
 
-def _plain(of: Owner) -> str | list[str]:
+def _plain(of: TypeName) -> str | list[str]:
     return of if isinstance(of, str) else list(of)
 
 
-def _then(asked: Future[Message], change: Callable[[Message], T]) -> Future[T]:
-    """A future of what is made from another's result."""
+def _then(reply: Future[Message], change: Callable[[Message], T]) -> Future[T]:
+    """Return a future with `change` applied to the reply."""
     made: Future[T] = Future()
 
-    def pass_on(done: Future[Message]) -> None:
+    def forward(done: Future[Message]) -> None:
         error = done.exception()
         if error is not None:
             made.set_exception(error)
             return
         try:
             made.set_result(change(done.result()))
-        except Exception as mistake:
-            made.set_exception(mistake)
+        except Exception as failure:
+            made.set_exception(failure)
 
-    asked.add_done_callback(pass_on)
+    reply.add_done_callback(forward)
     return made

@@ -1,4 +1,4 @@
-"""What a store's process is told: a file, written by whoever starts it."""
+"""Config file of a store process."""
 
 from __future__ import annotations
 
@@ -19,24 +19,20 @@ _Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 class StoreConfig(Value):
-    """A store.
+    """Config of a store process.
 
     Attributes:
-        graph: Directory of the partitioned graph.
-        part: Which part to serve; none to serve what `parts` says.
+        part: Graph partition to serve; None to serve `parts`.
         credentials: File written by `Credentials.save`.
-        ready: File to write, with ports and process number, when the store serves.
-        host: Address to listen on.
-        port: 0 for any that is free.
-        parts: Several parts, or none at all: the port of each, 0 for any that is free.
-        tls: Whether everything is encrypted; without it the token travels readable to all.
-        sockets: Whether to offer a bare socket, on any free port, beside Flight: faster, and only
+        ready: File written with ports and process id once the store serves.
+        parts: Port of each graph partition, 0 for any free port; may be empty.
+        tls: Whether connections are encrypted; without TLS the token is sent in plain text.
+        sockets: Whether to offer a plain socket on any free port beside Flight: faster, and only
             without TLS.
-        warm: Whether to read the part's columns into memory at start, in the background.
-        verify: Whether to compare the machine's files with their checksums, in the background; a
-            store ends if one is damaged, and otherwise writes `verified`.
-        embedding_folder: Where files of learnable rows go; none to have no such rows.
-        limits: What clients may ask for.
+        warm: Whether to read the columns into memory at start, in the background.
+        verify: Whether to verify the checksums of this machine's files in the background. The
+            process ends if a file is damaged, and otherwise writes `verified`.
+        embedding_folder: Directory of embedding files; None to disable embeddings.
     """
 
     graph: Path
@@ -55,26 +51,22 @@ class StoreConfig(Value):
 
     @property
     def ports(self) -> Mapping[int, int]:
-        """Port of every part that is to be served."""
+        """Port of every graph partition to serve."""
         return self.parts if self.part is None else {self.part: self.port}
 
     @property
     def verified(self) -> Path:
-        """File that is there once all files were found intact."""
+        """File that exists once all files have passed verification."""
         return self.ready.with_name(f"{self.ready.name}-verified")
 
 
 def shard_of(config: StoreConfig, number: int) -> Shard:
-    """Open a part.
-
-    Raises:
-        SpecError: The part is not there.
-    """
+    """Open a graph partition; raise `SpecError` if it does not exist."""
     return open_shard(open_graph(config.graph), number)
 
 
 def embeddings_of(config: StoreConfig, shard: Shard) -> Embeddings | None:
-    """Learnable rows of a part, with those that an earlier process has made."""
+    """Open the embeddings of a graph partition, with those of earlier processes."""
     if config.embedding_folder is None:
         return None
     return Embeddings(shard, config.embedding_folder / f"part-{shard.part}")

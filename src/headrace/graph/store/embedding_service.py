@@ -1,7 +1,6 @@
-"""The embeddings of a store: trainers have them made, and bring gradients round after round.
+"""Embeddings of a store: creation, and gradient pushes in sync rounds.
 
-Everything that is asked may be asked again, as happens when a connection breaks or the store is
-started again: what has been done is not done twice.
+Requests are idempotent, because clients repeat them after a lost connection or a store restart.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from headrace.graph.store.embedding_table import (
 from headrace.graph.store.shard import Shard, ShardRows
 
 WAIT_S = 4.0
-"""How long a trainer that brings gradients is kept waiting for the others before it is answered."""
+"""How long a gradient push waits for the other trainers before the reply."""
 
 MAX_PIECES = 1 << 12
 _MAX_EMBEDDINGS = 64
@@ -38,17 +37,12 @@ _FILE = "embedding.json"
 
 @dataclass(frozen=True)
 class GradientPush:
-    """A piece of what a trainer brings to a round.
+    """A piece of a trainer's gradients in a sync round; rounds start at 1, pieces at 0.
 
     Attributes:
-        rank: Who brings it.
-        round: Number of the round, from 1.
-        piece: Number of the piece, from 0 ...
-        num_pieces: ... and how many there are.
         has_any: Whether this trainer has gradients for any store.
-        lr: Step size; that of rank 0 counts.
-        rows: Row numbers, ascending; none is in two pieces.
-        gradients: Of each row.
+        lr: Learning rate; that of rank 0 is applied.
+        rows: Row numbers, ascending; each row is in one piece only.
     """
 
     rank: int
@@ -62,11 +56,7 @@ class GradientPush:
 
 
 class EmbeddingService:
-    """One embedding, to which all trainers bring gradients; threads of all of them share it.
-
-    Args:
-        embedding: The rows.
-    """
+    """Optimizer shard of one embedding, shared by the request threads of all trainers."""
 
     def __init__(self, embedding: Embedding) -> None:
         self.embedding = embedding
@@ -75,18 +65,13 @@ class EmbeddingService:
         self._is_closed = False
 
     def push(self, gradient_push: GradientPush, timeout_s: float = WAIT_S) -> bool:
-        """Bring gradients; whoever is last makes the round.
+        """Push gradients and return whether the sync round is complete; the last push applies it.
 
-        Args:
-            gradient_push: A piece. With the last one a trainer waits for the others.
-            timeout_s: For how long; if the round is not made then, all pieces are to be brought
-                again.
-
-        Returns:
-            Whether the round is made.
+        The last piece of a trainer waits up to `timeout_s` for the other trainers. On timeout all
+        its pieces must be pushed again.
 
         Raises:
-            SpecError: It is not the turn of this round, or the piece cannot be right.
+            SpecError: The round is not the next one, or the piece is invalid.
         """
         embedding, number = self.embedding, gradient_push.round
         with self._changed:
@@ -96,7 +81,7 @@ class EmbeddingService:
             self._gradient_pushes.setdefault(gradient_push.rank, {})[gradient_push.piece] = (
                 gradient_push
             )
-            if all(self._is_here(rank) for rank in range(embedding.spec.num_trainers)):
+            if all(self._is_complete(rank) for rank in range(embedding.spec.num_trainers)):
                 self._make()
                 self._changed.notify_all()
             elif gradient_push.piece + 1 == gradient_push.num_pieces:
@@ -111,7 +96,7 @@ class EmbeddingService:
             self.embedding.put(rows, arrays, num_steps)
 
     def close(self) -> None:
-        """Let nobody wait any more."""
+        """Release all waiting pushes."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -122,30 +107,30 @@ class EmbeddingService:
             raise SpecError(
                 f"rank {gradient_push.rank} pushed gradients of step {gradient_push.round}, "
                 f"{done} are done",
-                "see that all trainers call step() as often",
+                "call step() equally often on all trainers",
             )
         if gradient_push.rank >= spec.num_trainers:
             raise SpecError(
                 f"rank {gradient_push.rank} pushed gradients, "
                 f"there are {spec.num_trainers} trainers",
-                "make the embedding on all trainers",
+                "create the embedding on all trainers",
             )
         rows = gradient_push.rows
         if len(rows) > 1 and not (np.diff(rows) > 0).all():
-            raise SpecError("rows of gradients are not ascending", "sum those of a row first")
+            raise SpecError("rows of gradients are not ascending", "sum duplicate rows first")
         others = {**self._gradient_pushes.get(gradient_push.rank, {})}
         others.pop(gradient_push.piece, None)
         if sum(len(each.rows) for each in others.values()) + len(rows) > len(self.embedding.values):
             raise SpecError(
-                f"rank {gradient_push.rank} brings more rows than there are", "bring none twice"
+                f"rank {gradient_push.rank} pushed more rows than there are", "push each row once"
             )
 
-    def _is_here(self, rank: int) -> bool:
+    def _is_complete(self, rank: int) -> bool:
         pieces = list(self._gradient_pushes.get(rank, {}).values())
         return bool(pieces) and len(pieces) == pieces[0].num_pieces
 
     def _make(self) -> None:
-        """Sum in the order of ranks, whoever came first."""
+        """Apply the round; gradients are summed in rank order to be deterministic."""
         first = self._gradient_pushes[0][0]
         pieces = [
             self._gradient_pushes[rank][number]
@@ -160,8 +145,8 @@ class EmbeddingService:
         self.embedding.step(rows, sums, first.lr, any(each.has_any for each in pieces))
 
 
-class _Kept(CheckedFile):
-    """What an embedding is, beside its files; written last."""
+class _Metadata(CheckedFile):
+    """Metadata of an embedding; written after its files."""
 
     version: Annotated[int, Field(ge=1, le=1)] = 1
     node_type: str
@@ -170,30 +155,27 @@ class _Kept(CheckedFile):
 
 
 class Embeddings:
-    """All embeddings of one part.
+    """All embeddings of one graph partition.
 
-    Args:
-        shard: The part.
-        folder: For their files; what an earlier process made there is found again. None to keep
-            them in memory.
+    A restarted process reopens their files in `folder`; without a folder they are in memory.
     """
 
     def __init__(self, shard: Shard, folder: Path | None = None) -> None:
         self._shard, self._folder = shard, folder
         self._lock = threading.Lock()
-        self._learning: dict[tuple[str, str], EmbeddingService] = {}
+        self._optimizer_shards: dict[tuple[str, str], EmbeddingService] = {}
         self._rows: dict[tuple[str, str], ShardRows] = {}
-        for path, kept in self._kept():
-            nodes = shard.rows[kept.node_type, "ids"]
-            made = open_embedding(path, len(nodes.values), kept.spec)
-            self._add(kept.node_type, kept.column, nodes.first, made)
+        for path, metadata in self._stored():
+            nodes = shard.rows[metadata.node_type, "ids"]
+            made = open_embedding(path, len(nodes.values), metadata.spec)
+            self._add(metadata.node_type, metadata.column, nodes.first, made)
 
     def make(self, node_type: str, column: str, spec: EmbeddingSpec) -> None:
-        """Make an embedding, if no other trainer has had it made.
+        """Create an embedding, unless another trainer has created it.
 
         Raises:
-            SpecError: There are no such nodes, the name is taken or cannot be one, or another
-                trainer has said otherwise.
+            SpecError: The node type does not exist, the name is invalid or in use, or the spec
+                differs from another trainer's.
         """
         nodes = self._shard.rows.get((node_type, "ids"))
         if nodes is None:
@@ -208,73 +190,69 @@ class Embeddings:
                 "choose another name for the embedding",
             )
         with self._lock:
-            if (there := self._learning.get((node_type, column))) is not None:
-                _check_same(column, spec, there.embedding.spec)
+            if (existing := self._optimizer_shards.get((node_type, column))) is not None:
+                _check_same(column, spec, existing.embedding.spec)
                 return
-            if len(self._learning) == _MAX_EMBEDDINGS:
-                raise SpecError(f"there are {_MAX_EMBEDDINGS} embeddings", "make fewer")
-            path = self._folder and self._folder / str(len(self._learning))
+            if len(self._optimizer_shards) == _MAX_EMBEDDINGS:
+                raise SpecError(f"there are {_MAX_EMBEDDINGS} embeddings", "create fewer")
+            path = self._folder and self._folder / str(len(self._optimizer_shards))
             if path is not None:
                 path.mkdir(parents=True, exist_ok=True)
             made = make_embedding(path, nodes.values, spec)
             if path is not None:
-                kept = _Kept(node_type=node_type, column=column, spec=spec)
+                metadata = _Metadata(node_type=node_type, column=column, spec=spec)
                 partial = path / f".{_FILE}"
-                partial.write_text(kept.to_text(), encoding="utf-8")
+                partial.write_text(metadata.to_text(), encoding="utf-8")
                 partial.replace(path / _FILE)
             self._add(node_type, column, nodes.first, made)
 
     def rows(self, node_type: str, column: str) -> ShardRows | None:
-        """Rows of an embedding, or of its optimizer's state (`NAME.state0`), to be read."""
+        """Rows of an embedding or of its optimizer state (`NAME.state0`), for reading."""
         return self._rows.get((node_type, column))
 
-    def learning(self, node_type: str, column: str) -> EmbeddingService:
-        """An embedding, to be changed.
-
-        Raises:
-            SpecError: There is none of this name.
-        """
-        there = self._learning.get((node_type, column))
-        if there is None:
+    def optimizer_shard(self, node_type: str, column: str) -> EmbeddingService:
+        """Optimizer shard of an embedding; raise `SpecError` if it does not exist."""
+        existing = self._optimizer_shards.get((node_type, column))
+        if existing is None:
             raise SpecError(
-                f"{node_type[:40]!r} has no learnt rows {column[:40]!r}", "have them made first"
+                f"{node_type[:40]!r} has no embedding {column[:40]!r}", "create it first"
             )
-        return there
+        return existing
 
     def close(self) -> None:
-        """Let nobody wait any more."""
-        for each in self._learning.values():
+        """Release all waiting pushes."""
+        for each in self._optimizer_shards.values():
             each.close()
 
     def _add(self, node_type: str, column: str, first: int, embedding: Embedding) -> None:
-        self._learning[node_type, column] = EmbeddingService(embedding)
+        self._optimizer_shards[node_type, column] = EmbeddingService(embedding)
         self._rows[node_type, column] = ShardRows(first, embedding.values, "float32")
         for number, state in enumerate(embedding.states):
             self._rows[node_type, f"{column}.state{number}"] = ShardRows(first, state, "float32")
 
-    def _kept(self) -> Iterator[tuple[Path, _Kept]]:
-        """Those that were made as a whole, in the order in which they were."""
+    def _stored(self) -> Iterator[tuple[Path, _Metadata]]:
+        """Completely written embeddings, in creation order."""
         for number in range(_MAX_EMBEDDINGS):
             path = None if self._folder is None else self._folder / str(number)
             if path is None or not (path / _FILE).exists():
                 return
             text = (path / _FILE).read_bytes()
             try:
-                yield path, _Kept.model_validate_json(text)
+                yield path, _Metadata.model_validate_json(text)
             except ValueError:
                 raise SpecError(
                     f"{path / _FILE} is damaged", "run again, which resumes from a checkpoint"
                 ) from None
 
 
-def _check_same(column: str, said: EmbeddingSpec, there: EmbeddingSpec) -> None:
+def _check_same(column: str, spec: EmbeddingSpec, existing: EmbeddingSpec) -> None:
     differing = [
-        f"{name} {getattr(said, name)} and {getattr(there, name)}"
-        for name in type(said).model_fields
-        if getattr(said, name) != getattr(there, name)
+        f"{name} {getattr(spec, name)} and {getattr(existing, name)}"
+        for name in type(spec).model_fields
+        if getattr(spec, name) != getattr(existing, name)
     ]
     if differing:
         raise SpecError(
-            f"the embedding {column!r} was asked for with {', '.join(differing)}",
-            "say the same on all trainers, and make it once",
+            f"the embedding {column!r} was requested with {', '.join(differing)}",
+            "pass the same spec on all trainers, and create it once",
         )

@@ -1,7 +1,7 @@
-"""Learnable rows that live in a store: gradients come in, a sparse optimizer applies them.
+"""Embedding rows of a store, with a sparse optimizer.
 
-Only rows that got a gradient change, and only their state is read. The rows lie in files, which are
-found again by a store that is started again.
+Only rows with a gradient are read and changed. The rows are in files, which a restarted store
+reopens.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from headrace.core.values import Value
 from headrace.graph.store.write_ahead_log import Change, WriteAheadLog
 
 COLUMN = r"[A-Za-z_][A-Za-z0-9_\-]{0,99}"
-"""What an embedding may be called: its files and its optimizer's state have names made of that."""
+"""Valid embedding names; file names and state columns are derived from them."""
 
 _CHUNK_ROWS = 1 << 16
 _Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class EmbeddingSpec(Value):
-    """What all trainers must say alike of an embedding.
+    """Parameters of an embedding; all trainers must pass the same.
 
     Attributes:
-        dim: Numbers per row.
-        seed: Of the first values.
-        bound: First values are uniform between minus and plus this; none for `1 / sqrt(dim)`.
+        dim: Dimensions of a row.
+        seed: Seed of the initial values.
+        bound: Initial values are uniform in [-bound, bound]; None for `1 / sqrt(dim)`.
         optimizer: `sgd`, `adagrad` (Duchi et al., 2011) or `adam` (Kingma and Ba, 2015, as in
             torch's `SparseAdam`: moments of rows without a gradient do not decay).
-        betas: Decay of Adam's moments.
-        eps: Keeps divisors from zero.
-        num_trainers: How many bring gradients.
+        betas: Decay rates of Adam's moments.
+        eps: Added to denominators.
+        num_trainers: Number of trainers that push gradients.
     """
 
     dim: Annotated[int, Field(ge=1, le=65536)]
@@ -47,7 +47,7 @@ class EmbeddingSpec(Value):
 
     @property
     def num_states(self) -> int:
-        """Numbers kept per weight."""
+        """Optimizer states per weight."""
         return {"sgd": 0, "adagrad": 1, "adam": 2}[self.optimizer]
 
     def step(
@@ -58,15 +58,7 @@ class EmbeddingSpec(Value):
         count: int,
         lr: float,
     ) -> None:
-        """Change weights and states in place.
-
-        Args:
-            weights: Rows that got a gradient.
-            states: Of the same rows.
-            gradients: Of the same rows.
-            count: How many steps were made, with this one.
-            lr: Step size.
-        """
+        """Update weights and states in place; `count` is the number of steps with this one."""
         if self.optimizer == "sgd":
             weights -= lr * gradients
             return
@@ -83,16 +75,11 @@ class EmbeddingSpec(Value):
 
 
 class Embedding:
-    """Rows of one column and the optimizer's state of them.
-
-    Args:
-        spec: How they are learnt.
-        arrays: The rows and each state, `float32`; changed in place.
-        journal: Where changes are noted first; none if nobody could go on after an end.
+    """Rows of one embedding and their optimizer states.
 
     Attributes:
-        num_rounds: How often trainers have brought gradients.
-        num_steps: How often there were any.
+        num_rounds: Completed sync rounds.
+        num_steps: Sync rounds with at least one gradient.
     """
 
     def __init__(
@@ -110,13 +97,9 @@ class Embedding:
             self._make(last)
 
     def step(self, rows: np.ndarray, sums: np.ndarray, lr: float, counts: bool = True) -> None:
-        """Make a round: apply gradients of all trainers.
+        """Complete a sync round: apply the summed gradients of all trainers to unique rows.
 
-        Args:
-            rows: Row numbers, in range, none twice.
-            sums: Of the gradients of each.
-            lr: Step size.
-            counts: Whether any trainer has gradients, be it for rows of another store.
+        `counts` is whether any trainer has gradients, possibly for another store's rows.
         """
         changed = [array[rows] for array in self._arrays]
         if counts:
@@ -124,23 +107,23 @@ class Embedding:
         self._change(Change(self.num_rounds + 1, self.num_steps + counts, rows, changed))
 
     def put(self, rows: np.ndarray, arrays: Sequence[np.ndarray], num_steps: int) -> None:
-        """Set rows and their states, as they were after some number of steps."""
+        """Set rows and their states as of step `num_steps`."""
         self._change(Change(self.num_rounds, num_steps, rows, arrays))
 
     def _change(self, change: Change) -> None:
         if self._journal is not None:
-            self._journal.note(change)
+            self._journal.append(change)
         self._make(change)
 
     def _make(self, change: Change) -> None:
-        """Can be done twice: a change says what is there after it."""
+        """Apply a change; idempotent, because a change holds the resulting rows."""
         for array, changed in zip(self._arrays, change.arrays, strict=True):
             array[change.rows] = changed
         self.num_rounds, self.num_steps = change.num_rounds, change.num_steps
 
 
 def sum_duplicates(rows: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows without repetition, ascending, and the sum of each one's values, in their order."""
+    """Unique rows, ascending, and the sum of each row's values in input order."""
     order = np.argsort(rows, kind="stable")
     ordered = rows[order]
     firsts = np.flatnonzero(np.diff(ordered, prepend=-1))
@@ -150,15 +133,9 @@ def sum_duplicates(rows: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np
 
 
 def make_embedding(folder: Path | None, originals: np.ndarray, spec: EmbeddingSpec) -> Embedding:
-    """Make an embedding with first values.
+    """Create an embedding with initial values; without a folder it is in memory.
 
-    A row follows from the seed and the node's original id alone, so that it does not depend on
-    the partitioning.
-
-    Args:
-        folder: For its files; what is there is overwritten. None for memory.
-        originals: Original id of every row's node.
-        spec: What it is like.
+    A row depends only on the seed and the original node id, not on the partitioning.
     """
     shape = (len(originals), spec.dim)
     arrays = _arrays(folder, shape, spec, "w+")
@@ -177,7 +154,7 @@ def make_embedding(folder: Path | None, originals: np.ndarray, spec: EmbeddingSp
 
 
 def open_embedding(folder: Path, num_rows: int, spec: EmbeddingSpec) -> Embedding:
-    """The embedding that was made in a folder, as it is after the last change that was noted."""
+    """Open an embedding in a directory, at its last logged change."""
     return Embedding(spec, _arrays(folder, (num_rows, spec.dim), spec, "r+"), WriteAheadLog(folder))
 
 
@@ -185,7 +162,7 @@ def _arrays(
     folder: Path | None, shape: tuple[int, int], spec: EmbeddingSpec, mode: Literal["r+", "w+"]
 ) -> list[np.ndarray]:
     names = ["values", *(f"state{i}" for i in range(spec.num_states))]
-    # Empty parts cannot be mapped.
+    # Empty partitions cannot be memory-mapped.
     if folder is None or shape[0] == 0:
         return [np.zeros(shape, np.float32) for _ in names]
     return [
@@ -195,7 +172,7 @@ def _arrays(
 
 
 def _mix(x: np.ndarray) -> np.ndarray:
-    """Spread 64 bits: one round of splitmix64 (Steele et al., 2014)."""
+    """Hash 64 bits: one round of splitmix64 (Steele et al., 2014)."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

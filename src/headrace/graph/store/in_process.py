@@ -1,4 +1,4 @@
-"""A store within the process that asks it: for parts that nobody serves."""
+"""In-process store, for graph partitions that no store process serves."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ from headrace.rpc.framing import Fields, Message
 
 
 class InProcessChannel:
-    """A `Channel` without a connection.
-
-    Args:
-        operations: Who answers.
-    """
+    """A `Channel` to a service in this process."""
 
     def __init__(self, operations: StoreService) -> None:
         self._operations = operations
@@ -25,14 +21,14 @@ class InProcessChannel:
     def ask(
         self, fields: Fields, arrays: Sequence[np.ndarray], timeout_s: float
     ) -> Future[Message]:
-        """Answer at once; see `Channel`."""
-        asked: Future[Message] = Future()
+        """Handle the request immediately; see `Channel`."""
+        reply: Future[Message] = Future()
         try:
-            asked.set_result(self._operations.answer(Message(0, fields, tuple(arrays))))
+            reply.set_result(self._operations.answer(Message(0, fields, tuple(arrays))))
         except HeadraceError as error:
-            asked.set_exception(error)
-        return asked
+            reply.set_exception(error)
+        return reply
 
     def close(self) -> None:
-        """Let nobody wait any more."""
+        """Release all waiting requests."""
         self._operations.close()

@@ -1,7 +1,7 @@
-"""Keep mapped files in memory: read them once in order, and say how much is there.
+"""Warm the page cache with mapped files and measure how much of them is resident.
 
-Rows read at random from a cold file come 80 times slower than from memory (23 K instead of 1.7 M
-rows of 256 bytes per second), rows read in order do not.
+Random row reads from a cold file are 80 times slower than from memory (23 K against 1.7 M rows of
+256 bytes per second); sequential reads are not.
 """
 
 from __future__ import annotations
@@ -19,11 +19,7 @@ _MINCORE_BYTES = 1 << 30
 
 
 class PageCacheWarmer:
-    """Reads files in order, in a thread of its own.
-
-    Args:
-        files: What to read; larger files first is not needed, they are read one by one.
-    """
+    """Reads files sequentially in a background thread."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self._files = tuple(files)
@@ -33,11 +29,11 @@ class PageCacheWarmer:
         self._thread = threading.Thread(target=self._run, name="warmer", daemon=True)
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start reading."""
         self._thread.start()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the end; whether it was reached."""
+        """Wait until all files are read; return False on timeout."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -56,7 +52,7 @@ class PageCacheWarmer:
 
 
 def resident_bytes(array: np.ndarray) -> int | None:
-    """Bytes of a mapped array that are in memory now; none if the system does not tell."""
+    """Bytes of a mapped array in memory now; None if the system does not report it."""
     if array.nbytes == 0:
         return 0
     page = mmap.PAGESIZE
@@ -79,7 +75,7 @@ def resident_bytes(array: np.ndarray) -> int | None:
 
 
 def anonymous_bytes() -> int:
-    """Memory of this process that no file backs (`RssAnon`); 0 if the system does not tell."""
+    """Anonymous memory of this process (`RssAnon`); 0 if not reported."""
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     except OSError:

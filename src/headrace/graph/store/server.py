@@ -1,4 +1,4 @@
-"""The server of a graph store."""
+"""Server of a graph store."""
 
 from __future__ import annotations
 
@@ -14,19 +14,7 @@ from headrace.rpc.server import RpcServer
 
 
 class StoreServer(RpcServer):
-    """Serves one part of a graph until it is closed.
-
-    Args:
-        shard: The part.
-        credentials: Who may ask; see `RpcServer`.
-        host: Address to listen on.
-        port: 0 for any that is free; see `port`.
-        limits: What clients may ask for.
-        warm: Whether to read the part's files into memory, in the background.
-        clock: Seconds, for answers that say how long they took.
-        sockets: Whether to offer a bare socket beside Flight.
-        embeddings: Learnable rows of the part; none to have no such rows.
-    """
+    """Serves one graph partition until closed; see `StoreConfig` for the options."""
 
     def __init__(
         self,
@@ -49,6 +37,6 @@ class StoreServer(RpcServer):
         self._warmer.start()
 
     def close(self) -> None:
-        """Stop serving; streams that are open end with an error."""
+        """Stop serving; open streams end with an error."""
         self._warmer.close()
         super().close()

@@ -1,4 +1,4 @@
-"""What a store does when asked: every request is checked here before anything is made from it."""
+"""Request handlers of a store. Every request is validated before memory is allocated for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace.graph.store.embedding_service import (
 )
 from headrace.graph.store.embedding_table import EmbeddingSpec
 from headrace.graph.store.page_cache import PageCacheWarmer, anonymous_bytes, resident_bytes
-from headrace.graph.store.shard import Owner, Shard, ShardRows
+from headrace.graph.store.shard import Shard, ShardRows, TypeName
 from headrace.rpc.framing import Fields, Message
 from headrace.rpc.limits import RpcLimits
 
@@ -30,14 +30,9 @@ _MAX_FANOUT = 1 << 20
 
 
 class StoreService:
-    """Answers requests about one part.
+    """Handles requests to one graph partition.
 
-    Args:
-        shard: The part.
-        limits: What one request may ask for.
-        warmer: Whose progress `status` reports.
-        clock: Seconds; with one, answers to `sample` and `gather` say how long they took.
-        embeddings: Learnable rows; none to refuse them.
+    If `clock` is set, replies to `sample` and `gather` include the service time.
     """
 
     def __init__(
@@ -53,12 +48,12 @@ class StoreService:
         self._limits = limits
         self._warmer = warmer
         self._clock = clock
-        # Columns of some types are converted, which is worth keeping.
+        # Cached because columns of some dtypes are converted.
         self._edges_by = lru_cache(maxsize=16)(shard.edges_by)
         self.offers: Fields = {}
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._operations: Mapping[str, Callable[[_Sampling], tuple[Fields, tuple[np.ndarray, ...]]]]
+        self._operations: Mapping[str, Callable[[_Parser], tuple[Fields, tuple[np.ndarray, ...]]]]
         self._operations = {
             "sample": self._sample,
             "gather": self._gather,
@@ -70,9 +65,9 @@ class StoreService:
         }
 
     def prepare(self) -> None:
-        """Compile the kernels now: that takes longer than a client waits for an answer.
+        """Compile the kernels, which takes longer than a client's timeout.
 
-        For columns, too, that are likely weights or times; others wait for their first use.
+        Includes likely weight and time columns; others are compiled at first use.
         """
         compiled: set[tuple[str, ...]] = set()
         for edge_type in self._shard.edges:
@@ -88,52 +83,48 @@ class StoreService:
                 hop_over([part], HopRequest(edge_type, nodes, 1, 0, bounds=bounds))
 
     def answer(self, request: Message) -> Message:
-        """Do what is asked.
-
-        Raises:
-            SpecError: The request asks for something that is not there, or for too much.
-        """
-        asked = _Sampling(request)
-        name = asked.text("op")
+        """Handle a request; raise `SpecError` if it is invalid or exceeds the limits."""
+        parser = _Parser(request)
+        name = parser.text("op")
         if name not in self._operations:
             raise SpecError(
-                f"a store does not know {name[:40]!r}", f"ask for {', '.join(self._operations)}"
+                f"unknown operation {name[:40]!r}", f"use one of {', '.join(self._operations)}"
             )
         self.count(name)
         clock = self._clock if name in ("sample", "gather") else None
         began_s = clock() if clock else 0.0
-        fields, arrays = self._operations[name](asked)
+        fields, arrays = self._operations[name](parser)
         if clock:
             fields = {**fields, "service_s": round(clock() - began_s, 6)}
         return Message(request.number, fields, arrays)
 
     def count(self, what: str) -> None:
-        """Count what happened; `status` tells."""
+        """Increment a counter that `status` reports."""
         with self._lock:
             self._counts[what] += 1
 
     def close(self) -> None:
-        """Let nobody wait any more."""
+        """Release all waiting requests."""
         if self._embeddings is not None:
             self._embeddings.close()
 
-    def _sample(self, asked: _Sampling) -> tuple[Fields, tuple[np.ndarray, ...]]:
-        edge_type = asked.edge_type("edge_type")
-        weight, time = asked.name("weight"), asked.name("time")
+    def _sample(self, parser: _Parser) -> tuple[Fields, tuple[np.ndarray, ...]]:
+        edge_type = parser.edge_type("edge_type")
+        weight, time = parser.name("weight"), parser.name("time")
         for name in (weight, time):
             self._shard.check_edge_column(name)
         part = self._edges_by(edge_type, weight, time)
-        fanout = asked.whole("fanout", -1, _MAX_FANOUT)
-        key = asked.whole("key", 0, 2**64 - 1)
+        fanout = parser.whole("fanout", -1, _MAX_FANOUT)
+        key = parser.whole("key", 0, 2**64 - 1)
         flags = {
-            name: asked.flag(name)
+            name: parser.flag(name)
             for name in ("replace", "disjoint", "last", "edge_ids", "has_trees", "has_bounds")
         }
         has_trees, has_bounds = flags.pop("has_trees"), flags.pop("has_bounds")
-        asked.end(1 + has_trees + has_bounds)
-        nodes = asked.ids(0, part.first_node, len(part.indptr) - 1, self._limits.max_rows)
-        trees = asked.integers(1, len(nodes)) if has_trees else None
-        bounds = asked.integers(1 + has_trees, len(nodes)) if has_bounds else None
+        parser.end(1 + has_trees + has_bounds)
+        nodes = parser.ids(0, part.first_node, len(part.indptr) - 1, self._limits.max_rows)
+        trees = parser.integers(1, len(nodes)) if has_trees else None
+        bounds = parser.integers(1 + has_trees, len(nodes)) if has_bounds else None
         request = HopRequest(edge_type, nodes, fanout, key, Rule(**flags), trees, bounds)
         item_bytes = part.indices.itemsize + 8 * request.rule.edge_ids
         most = len(nodes) * fanout
@@ -143,25 +134,25 @@ class StoreService:
         hop = hop_over([part], request)
         return {}, (hop.counts, hop.neighbours, hop.edges)
 
-    def _gather(self, asked: _Sampling) -> tuple[Fields, tuple[np.ndarray, ...]]:
-        rows = self._rows(asked)
-        has_dims = asked.flag("has_dims")
-        asked.end(1 + has_dims)
-        ids = asked.ids(0, rows.first, len(rows.values), self._limits.max_rows)
+    def _gather(self, parser: _Parser) -> tuple[Fields, tuple[np.ndarray, ...]]:
+        rows = self._rows(parser)
+        has_dims = parser.flag("has_dims")
+        parser.end(1 + has_dims)
+        ids = parser.ids(0, rows.first, len(rows.values), self._limits.max_rows)
         dims = None
         if has_dims:
             if rows.values.ndim != 2:
-                raise SpecError("these rows have no dimensions", "ask for whole rows")
-            dims = asked.ids(1, 0, rows.values.shape[1], rows.values.shape[1])
+                raise SpecError("the column is not two-dimensional", "request it without dims")
+            dims = parser.ids(1, 0, rows.values.shape[1], rows.values.shape[1])
         row_bytes = rows.values.itemsize * math.prod(rows.values.shape[1:])
         if dims is not None:
             row_bytes = rows.values.itemsize * len(dims)
         self._check_reply("rows", row_bytes * len(ids))
         return {"dtype": rows.dtype}, (take_rows(rows.values, ids - rows.first, dims),)
 
-    def _embed(self, asked: _Sampling) -> tuple[Fields, tuple[np.ndarray, ...]]:
-        node_type, column, spec = asked.text("of"), asked.text("column"), asked.mapping("spec")
-        asked.end(0)
+    def _embed(self, parser: _Parser) -> tuple[Fields, tuple[np.ndarray, ...]]:
+        node_type, column, spec = parser.text("of"), parser.text("column"), parser.mapping("spec")
+        parser.end(0)
         try:
             wanted = EmbeddingSpec.model_validate(spec)
         except ValidationError as error:
@@ -170,50 +161,53 @@ class StoreService:
             raise SpecError(
                 f"an embedding's {where[:40]}: {first['msg']}", "see EmbeddingSpec"
             ) from None
-        self._learnt().make(node_type, column, wanted)
+        self._require_embeddings().make(node_type, column, wanted)
         return {}, ()
 
-    def _push(self, asked: _Sampling) -> tuple[Fields, tuple[np.ndarray, ...]]:
-        learning, first = self._learning(asked)
-        rank, number = asked.whole("rank", 0, 1 << 16), asked.whole("round", 1, 2**63)
-        num_pieces = asked.whole("num_pieces", 1, MAX_PIECES)
-        piece = asked.whole("piece", 0, num_pieces - 1)
-        has_any, lr = asked.flag("has_any"), asked.fraction("lr", 0, 1e9)
-        asked.end(2)
-        values = learning.embedding.values
-        ids = asked.ids(0, first, len(values), self._limits.max_rows)
-        gradients = asked.floats(1, (len(ids), *values.shape[1:]))
-        is_made = learning.push(
+    def _push(self, parser: _Parser) -> tuple[Fields, tuple[np.ndarray, ...]]:
+        service, first = self._optimizer_shard(parser)
+        rank, number = parser.whole("rank", 0, 1 << 16), parser.whole("round", 1, 2**63)
+        num_pieces = parser.whole("num_pieces", 1, MAX_PIECES)
+        piece = parser.whole("piece", 0, num_pieces - 1)
+        has_any, lr = parser.flag("has_any"), parser.fraction("lr", 0, 1e9)
+        parser.end(2)
+        values = service.embedding.values
+        ids = parser.ids(0, first, len(values), self._limits.max_rows)
+        gradients = parser.floats(1, (len(ids), *values.shape[1:]))
+        is_made = service.push(
             GradientPush(rank, number, piece, num_pieces, has_any, lr, ids - first, gradients)
         )
-        return {"is_made": is_made, "num_steps": learning.embedding.num_steps}, ()
+        return {"is_made": is_made, "num_steps": service.embedding.num_steps}, ()
 
-    def _put(self, asked: _Sampling) -> tuple[Fields, tuple[np.ndarray, ...]]:
-        learning, first = self._learning(asked)
-        num_steps = asked.whole("num_steps", 0, 2**63)
-        asked.end(2 + learning.embedding.spec.num_states)
-        values = learning.embedding.values
-        ids = asked.ids(0, first, len(values), self._limits.max_rows)
+    def _put(self, parser: _Parser) -> tuple[Fields, tuple[np.ndarray, ...]]:
+        service, first = self._optimizer_shard(parser)
+        num_steps = parser.whole("num_steps", 0, 2**63)
+        parser.end(2 + service.embedding.spec.num_states)
+        values = service.embedding.values
+        ids = parser.ids(0, first, len(values), self._limits.max_rows)
         shape = (len(ids), *values.shape[1:])
-        arrays = [asked.floats(i, shape) for i in range(1, len(asked.arrays))]
-        learning.put(ids - first, arrays, num_steps)
+        arrays = [parser.floats(i, shape) for i in range(1, len(parser.arrays))]
+        service.put(ids - first, arrays, num_steps)
         return {}, ()
 
-    def _learning(self, asked: _Sampling) -> tuple[EmbeddingService, int]:
-        """Learnable rows, and the id of the first."""
-        node_type, column = asked.text("of"), asked.text("column")
-        learnt = self._learnt()
-        learning, rows = learnt.learning(node_type, column), learnt.rows(node_type, column)
+    def _optimizer_shard(self, parser: _Parser) -> tuple[EmbeddingService, int]:
+        """An embedding's optimizer shard, and the id of its first row."""
+        node_type, column = parser.text("of"), parser.text("column")
+        embeddings = self._require_embeddings()
+        service, rows = (
+            embeddings.optimizer_shard(node_type, column),
+            embeddings.rows(node_type, column),
+        )
         assert rows is not None
-        return learning, rows.first
+        return service, rows.first
 
-    def _learnt(self) -> Embeddings:
+    def _require_embeddings(self) -> Embeddings:
         if self._embeddings is None:
-            raise SpecError("this store has no learnable rows", "set embedding_folder")
+            raise SpecError("embeddings are disabled on this store", "set embedding_folder")
         return self._embeddings
 
-    def _status(self, asked: _Sampling) -> tuple[Fields, tuple[np.ndarray, ...]]:
-        asked.end(0)
+    def _status(self, parser: _Parser) -> tuple[Fields, tuple[np.ndarray, ...]]:
+        parser.end(0)
         features = [rows.values for rows in self._shard.rows.values() if rows.file is not None]
         resident = [resident_bytes(values) for values in features]
         known = [num_bytes for num_bytes in resident if num_bytes is not None]
@@ -230,89 +224,90 @@ class StoreService:
             "counts": counts,
         }, ()
 
-    def _ping(self, asked: _Sampling) -> tuple[Fields, tuple[np.ndarray, ...]]:
-        asked.end(0)
+    def _ping(self, parser: _Parser) -> tuple[Fields, tuple[np.ndarray, ...]]:
+        parser.end(0)
         return self.offers, ()
 
-    def _rows(self, asked: _Sampling) -> ShardRows:
-        owner, column = asked.owner("of"), asked.text("column")
-        rows = self._shard.rows.get((owner, column))
-        if rows is None and self._embeddings is not None and isinstance(owner, str):
-            rows = self._embeddings.rows(owner, column)
+    def _rows(self, parser: _Parser) -> ShardRows:
+        type_name, column = parser.type_name("of"), parser.text("column")
+        rows = self._shard.rows.get((type_name, column))
+        if rows is None and self._embeddings is not None and isinstance(type_name, str):
+            rows = self._embeddings.rows(type_name, column)
         if rows is None:
-            known = [name for of, name in self._shard.rows if of == owner]
+            known = [name for of, name in self._shard.rows if of == type_name]
             raise SpecError(
-                f"{owner!r} has no column {column[:40]!r}", f"it has {', '.join(known) or 'none'}"
+                f"{type_name!r} has no column {column[:40]!r}",
+                f"it has {', '.join(known) or 'none'}",
             )
         return rows
 
     def _check_reply(self, what: str, num_bytes: int) -> None:
         if num_bytes > self._limits.max_reply_bytes:
             raise SpecError(
-                f"{num_bytes} bytes of {what} were asked for, a reply has at most "
+                f"{num_bytes} bytes of {what} were requested, a reply has at most "
                 f"{self._limits.max_reply_bytes}",
-                "ask for fewer nodes at once",
+                "request fewer nodes at once",
             )
 
 
-class _Sampling:
-    """A request's fields, taken one by one; what is left over is an error too."""
+class _Parser:
+    """Pops and validates the fields of a request; fields left over are an error."""
 
     def __init__(self, request: Message) -> None:
         self._fields = dict(request.fields)
         self.arrays = request.arrays
 
-    def _take(self, name: str) -> Any:
+    def _pop(self, name: str) -> Any:
         if name not in self._fields:
             raise SpecError(f"the request lacks {name!r}", "use the same version everywhere")
         return self._fields.pop(name)
 
     def text(self, name: str) -> str:
-        value = self._take(name)
+        value = self._pop(name)
         if not isinstance(value, str) or len(value) > 1000:
-            raise _wrong(name, "a short text")
+            raise _wrong(name, "a string of at most 1000 characters")
         return value
 
     def name(self, name: str) -> str | None:
-        return self._take(name) if self._fields.get(name, "") is None else self.text(name)
+        return self._pop(name) if self._fields.get(name, "") is None else self.text(name)
 
     def flag(self, name: str) -> bool:
-        value = self._take(name)
+        value = self._pop(name)
         if not isinstance(value, bool):
             raise _wrong(name, "true or false")
         return value
 
     def whole(self, name: str, least: int, most: int) -> int:
-        value = self._take(name)
+        value = self._pop(name)
         if type(value) is not int or not least <= value <= most:
-            raise _wrong(name, f"a whole number from {least} to {most}")
+            raise _wrong(name, f"an integer from {least} to {most}")
         return value
 
     def fraction(self, name: str, least: float, most: float) -> float:
-        value = self._take(name)
+        value = self._pop(name)
         if type(value) not in (int, float) or not least <= value <= most:
             raise _wrong(name, f"a number from {least} to {most}")
         return float(value)
 
     def mapping(self, name: str) -> dict[str, Any]:
-        value = self._take(name)
+        value = self._pop(name)
         if not isinstance(value, dict):
-            raise _wrong(name, "names and values")
+            raise _wrong(name, "a mapping")
         return value
 
     def edge_type(self, name: str) -> tuple[str, str, str]:
-        value = self._take(name)
+        value = self._pop(name)
         if isinstance(value, list) and len(value) == 3 and all(type(v) is str for v in value):
             return value[0], value[1], value[2]
         raise _wrong(name, "source type, relation and destination type")
 
-    def owner(self, name: str) -> Owner:
+    def type_name(self, name: str) -> TypeName:
         if isinstance(self._fields.get(name), list):
             return self.edge_type(name)
         return self.text(name)
 
     def end(self, num_arrays: int) -> None:
-        """Check that everything was taken and that there are so many arrays."""
+        """Check that all fields were popped and that the number of arrays is right."""
         if self._fields:
             names = ", ".join(repr(name[:40]) for name in list(self._fields)[:5])
             raise SpecError(f"the request has unknown fields {names}", "leave them out")
@@ -332,9 +327,11 @@ class _Sampling:
     def floats(self, position: int, shape: tuple[int, ...]) -> np.ndarray:
         array = self.arrays[position]
         if array.dtype != np.float32 or array.shape != shape:
-            raise SpecError(f"array {position} is {array.dtype} {array.shape}", f"float32 {shape}")
+            raise SpecError(
+                f"array {position} is {array.dtype} {array.shape}", f"send float32 {shape}"
+            )
         if not np.isfinite(array).all():
-            raise SpecError("a number is not finite", "lower the learning rate, or clip")
+            raise SpecError("a value is not finite", "lower the learning rate or clip gradients")
         return array
 
     def ids(self, position: int, first: int, count: int, max_rows: int) -> np.ndarray:
@@ -343,7 +340,7 @@ class _Sampling:
             raise SpecError(f"ids are {array.dtype} {array.shape}", "send int64, one dimension")
         if len(array) > max_rows:
             problem = f"{len(array)} ids were sent, at most {max_rows} are allowed"
-            raise SpecError(problem, "ask for fewer at once")
+            raise SpecError(problem, "request fewer at once")
         if len(array) and not first <= array.min() <= array.max() < first + count:
             raise SpecError(
                 f"ids {array.min()} to {array.max()} were sent",
@@ -353,10 +350,10 @@ class _Sampling:
 
 
 def take_rows(values: np.ndarray, local: np.ndarray, dims: np.ndarray | None) -> np.ndarray:
-    """Copy rows, or some numbers of each; ids are in range."""
+    """Copy rows, or some dimensions of each; ids must be in range."""
     if dims is None:
         out = np.empty((len(local), *values.shape[1:]), values.dtype)
-        # Whoever asks for nothing may ask it of an empty part.
+        # A request without ids may be for an empty partition.
         return np.take(values, local, axis=0, out=out, mode="clip") if len(local) else out
     if len(dims) and np.array_equal(dims, np.arange(dims[0], dims[0] + len(dims))):
         return np.ascontiguousarray(values[local, dims[0] : dims[0] + len(dims)])
@@ -364,7 +361,7 @@ def take_rows(values: np.ndarray, local: np.ndarray, dims: np.ndarray | None) ->
 
 
 def _most_neighbours(part: EdgePart, request: HopRequest) -> int:
-    """How many neighbours a hop can give at most."""
+    """Upper bound of the neighbours a hop returns."""
     local = request.nodes - part.first_node
     degrees = np.asarray(part.indptr[local + 1] - part.indptr[local])
     if request.fanout < 0:
@@ -375,4 +372,4 @@ def _most_neighbours(part: EdgePart, request: HopRequest) -> int:
 
 
 def _wrong(name: str, wanted: str) -> SpecError:
-    return SpecError(f"the request's {name!r} is something else", f"send {wanted}")
+    return SpecError(f"the request's {name!r} is invalid", f"send {wanted}")

@@ -1,4 +1,4 @@
-"""What one store has: the edges that end in its part, and a row of values per node or edge."""
+"""Data of one store: in-edges of its graph partition, and columns of nodes and edges."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.sampling.hop import EdgePart
 from headrace.graph.schema import EdgeType
 
-Owner = str | EdgeType
-"""What has values: a node type or an edge type."""
+TypeName = str | EdgeType
+"""A node type or an edge type."""
 
 
 @dataclass(frozen=True)
 class ShardRows:
-    """A value per node or edge of the part.
+    """A column of the graph partition.
 
     Attributes:
-        first: Id of the first row: a new id of a node, or the id of an edge as hops give it.
-        values: The rows; may be a mapped file.
-        dtype: As it is stored; `bfloat16` if `values` are its bits.
-        file: Where they lie; none if in memory only.
+        first: Id of the first row: a new node id, or an edge id as hops return it.
+        values: The rows; may be memory-mapped.
+        dtype: Stored dtype; `bfloat16` if `values` are its bits.
+        file: File of the rows; None if they are in memory only.
     """
 
     first: int
@@ -37,42 +37,31 @@ class ShardRows:
 
 @dataclass(frozen=True)
 class Shard:
-    """One part of a graph, as a store serves it.
-
-    Attributes:
-        part: Its number.
-        edges: Per edge type.
-        rows: Per owner and column.
-    """
+    """One graph partition as a store serves it; rows are by node or edge type and column."""
 
     part: int
     edges: Mapping[EdgeType, EdgePart] = field(default_factory=dict)
-    rows: Mapping[tuple[Owner, str], ShardRows] = field(default_factory=dict)
+    rows: Mapping[tuple[TypeName, str], ShardRows] = field(default_factory=dict)
 
     def edges_by(
         self, edge_type: EdgeType, weight: str | None = None, time: str | None = None
     ) -> EdgePart:
-        """Edges with what they are drawn by.
-
-        Args:
-            edge_type: Which edges.
-            weight: Column by which neighbours are drawn, if these edges have it.
-            time: Column that says when an edge came to be, if these edges have it.
+        """Edges of a type with their weights and times; columns they do not have are ignored.
 
         Raises:
-            SpecError: There are no such edges, or a column has something else than a number each.
+            SpecError: The edge type does not exist, or a column is not one number per edge.
         """
         part = self.edges.get(edge_type)
         if part is None:
             known = ", ".join(map(str, self.edges))
-            raise SpecError(f"there are no edges of type {edge_type}", f"there are {known}")
+            raise SpecError(f"there are no edges of type {edge_type}", f"use one of {known}")
         weights, times = (self._numbers(edge_type, name) for name in (weight, time))
         if weights is None and times is None:
             return part
         return replace(part, weights=weights, times=times)
 
     def likely_columns(self, edge_type: EdgeType) -> list[tuple[str | None, str | None]]:
-        """By which weights and times somebody may draw: fractions weigh, integers are times."""
+        """Candidate (weight, time) columns: floats are weights, integers are times."""
         weights: list[str | None] = [None]
         times: list[str | None] = [None]
         for (of, name), rows in self.rows.items():
@@ -84,11 +73,7 @@ class Shard:
         return [(weight, time) for weight in weights for time in times]
 
     def check_edge_column(self, name: str | None) -> None:
-        """Refuse a column that edges of no type have.
-
-        Raises:
-            SpecError: There is no such column.
-        """
+        """Raise `SpecError` if no edge type has the column."""
         if name is not None and not any((edge_type, name) in self.rows for edge_type in self.edges):
             raise SpecError(f"no edges have a column {name[:40]!r}", "name a column of the edges")
 
@@ -102,19 +87,11 @@ class Shard:
 
 
 def open_shard(graph: PartitionedGraph, part: int) -> Shard:
-    """Map one part.
-
-    Args:
-        graph: The whole graph.
-        part: Which part.
-
-    Raises:
-        SpecError: There is no such part, or its files are not as they should be.
-    """
+    """Memory-map one graph partition; raise `SpecError` if it is missing or damaged."""
     own = graph.part(part)
     manifest = graph.manifest
     edges: dict[EdgeType, EdgePart] = {}
-    rows: dict[tuple[Owner, str], ShardRows] = {}
+    rows: dict[tuple[TypeName, str], ShardRows] = {}
     for t, node in enumerate(manifest.nodes):
         originals, path = own.original_ids(node.name), node_path(part, t, "ids")
         rows[node.name, "ids"] = ShardRows(

@@ -1,8 +1,8 @@
-"""What makes changes of rows whole, though their process may be killed in the middle of one.
+"""Write-ahead log that makes row changes atomic if the process is killed.
 
-A change is written down before it is made. Who starts again makes the last one that was written
-down as a whole, be it for the second time. Two files take turns, so that one of them is whole at
-any time. A machine that falls dead loses them: then a run goes on from a checkpoint.
+A change is logged before it is applied. A restarted process applies the last complete change again.
+Two files alternate, so that one is complete at any time. The log does not survive a machine crash;
+training then resumes from a checkpoint.
 """
 
 from __future__ import annotations
@@ -17,19 +17,12 @@ import numpy as np
 
 _HEADER = struct.Struct("<8sQQQQI")
 _MAGIC = b"HRJOURN2"
-_NOTHING = bytes(_HEADER.size)
+_EMPTY_HEADER = bytes(_HEADER.size)
 
 
 @dataclass(frozen=True)
 class Change:
-    """Rows as they are after a change.
-
-    Attributes:
-        num_rounds: Of the embedding after it.
-        num_steps: The same.
-        rows: Row numbers.
-        arrays: Values and states of those rows, `float32`.
-    """
+    """Rows, their values and states, and counts of the embedding after a change."""
 
     num_rounds: int
     num_steps: int
@@ -38,29 +31,25 @@ class Change:
 
 
 class WriteAheadLog:
-    """The last changes of one embedding.
-
-    Args:
-        folder: Of its two files.
-    """
+    """Last changes of one embedding, in two files of a directory."""
 
     def __init__(self, folder: Path) -> None:
         self._paths = [folder / f"journal{i}" for i in (0, 1)]
         self._count = 0
 
     def clear(self) -> None:
-        """Forget what is there."""
+        """Delete the log."""
         for path in self._paths:
             path.unlink(missing_ok=True)
 
-    def note(self, change: Change) -> None:
-        """Write a change down; it is whole when the header says so."""
+    def append(self, change: Change) -> None:
+        """Write a change; the header, written last, marks it complete."""
         self._count += 1
         path = self._paths[self._count % 2]
         path.touch()
         with path.open("r+b") as file:
-            file.write(_NOTHING)
-            # What was flushed is the system's, which outlives this process.
+            file.write(_EMPTY_HEADER)
+            # Flushed data survives the process: it is in the page cache.
             file.flush()
             header = (self._count, change.num_rounds, change.num_steps, len(change.rows))
             crc = _begin_crc(header)
@@ -73,12 +62,12 @@ class WriteAheadLog:
             file.write(_HEADER.pack(_MAGIC, *header, crc))
 
     def last(self, dim: int, num_arrays: int) -> Change | None:
-        """The last change that is whole; none before the first."""
+        """The last complete change; None before the first."""
         found = [self._read(path, dim, num_arrays) for path in self._paths]
-        whole = [each for each in found if each is not None]
-        if not whole:
+        complete = [each for each in found if each is not None]
+        if not complete:
             return None
-        self._count, change = max(whole, key=lambda each: each[0])
+        self._count, change = max(complete, key=lambda each: each[0])
         return change
 
     def _read(self, path: Path, dim: int, num_arrays: int) -> tuple[int, Change] | None:
@@ -91,7 +80,7 @@ class WriteAheadLog:
         _, *header, crc = _HEADER.unpack_from(data)
         count, num_rounds, num_steps, num_rows = header
         end = _HEADER.size + num_rows * (8 + 4 * num_arrays * dim)
-        # A file may be longer: the change before was.
+        # A file is longer if it held a larger change before.
         if end > len(data) or crc != zlib.crc32(data[_HEADER.size : end], _begin_crc(header)):
             return None
         rows = np.frombuffer(data, np.int64, num_rows, _HEADER.size)

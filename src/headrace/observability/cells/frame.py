@@ -1,4 +1,4 @@
-"""The frame of what a notebook shows: its own style, which changes nothing else of the page."""
+"""Common frame of notebook cells, with scoped styles."""
 
 from __future__ import annotations
 
@@ -8,33 +8,30 @@ from importlib.resources import files
 from headrace.observability.report.markup import Content, Html, el, join
 
 MOST_ROWS = 24
-"""Of a table; a cell that needs scrolling for its first figures is not read."""
+"""Maximum rows of a table in a cell."""
 
 
 def cell(title: str, lead: str, *content: Content) -> Html:
-    """Something with a title, a sentence and whatever follows.
-
-    Colours of text and lines are the notebook's own, so that it fits any theme.
-    """
-    said = el("p", lead) if lead else None
+    """Create a cell with a title and a lead sentence; text colours follow the notebook's theme."""
+    paragraph = el("p", lead) if lead else None
     style = el("style", Html(files(__package__).joinpath("cell.css").read_text(encoding="utf-8")))
-    return el("div", style, el("h4", title), said, *content, class_="headrace")
+    return el("div", style, el("h4", title), paragraph, *content, class_="headrace")
 
 
 def facts(named: Mapping[str, str]) -> Html:
-    """Names and figures, a row each; those without a figure are left out."""
+    """Create a list of names and values; empty values are omitted."""
     return el("dl", *(join(el("dt", key), el("dd", what)) for key, what in named.items() if what))
 
 
 def busiest(loads: Sequence[float]) -> tuple[list[int], str]:
-    """Which rows of a long table to show, and what to say of the others."""
+    """Choose the rows of a long table to show; returns them and a note about hidden rows."""
     shown = sorted(range(len(loads)), key=lambda row: -loads[row])[:MOST_ROWS]
     hidden = len(loads) - len(shown)
     return sorted(shown), f"... and {hidden} less busy machines" if hidden else ""
 
 
 def whole_page(title: str, content: str) -> str:
-    """A cell as a page of its own, which needs no other file and no network."""
+    """Convert a cell to a self-contained page."""
     head = el(
         "head",
         el("meta", charset="utf-8"),

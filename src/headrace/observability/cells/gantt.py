@@ -1,4 +1,4 @@
-"""Some iterations of a trace: as a picture for a notebook, as letters for a shell."""
+"""Gantt charts of some iterations: HTML for notebooks, text for terminals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.observability.report.use import nic_series
 from headrace.observability.rows import layout
 
 MOST_SHOWN = 6
-"""A trace with more iterations is not shown whole unless asked for."""
+"""Traces with more iterations are not shown completely by default."""
 
 _NUM_USUAL = 4
 _SKIPPED = 0.2
@@ -25,20 +25,11 @@ _LABEL = 16
 
 
 def stretch_of(trace: Trace, first: int | None = None, last: int | None = None) -> Stretch:
-    """Choose iterations to show.
-
-    Args:
-        trace: Of a rehearsal or a run.
-        first: The first; if neither is given, all of a short trace, else some that are like most.
-        last: The last; if only the first is given, as many as are usual.
-
-    Raises:
-        SpecError: There are no such iterations.
-    """
+    """Choose iterations; by default all of a short trace, otherwise some typical ones."""
     ends_s = _ends_s(trace)
     num = len(ends_s)
     if not num:
-        raise SpecError("the trace has no iteration", "let it run until a trainer has made a step")
+        raise SpecError("the trace has no iteration", "run until a trainer has completed a step")
     if first is None and last is None:
         first, last = _usual(trace, num)
     elif first is None and last is not None:
@@ -49,14 +40,14 @@ def stretch_of(trace: Trace, first: int | None = None, last: int | None = None) 
     assert last is not None
     if not 0 <= first <= last < num:
         raise SpecError(
-            f"there are no iterations {first} to {last}", f"choose some of 0 to {num - 1}"
+            f"the trace has no iterations {first} to {last}", f"choose from 0 to {num - 1}"
         )
     begin_s = float(ends_s[first - 1]) if first else 0.0
     return Stretch(trace, first, last, begin_s, float(ends_s[last]))
 
 
 def gantt_cell(stretch: Stretch) -> Html:
-    """Iterations as a picture that is as wide as its notebook."""
+    """Create a Gantt chart with the width of the notebook."""
     done_s = stretch.end_s - stretch.begin_s
     title = _title(stretch)
     colours = [
@@ -64,8 +55,8 @@ def gantt_cell(stretch: Stretch) -> Html:
         for n in _seen(stretch)[:NUM_COLOURS]
     ]
     lead = (
-        "A colour and a number stand for an iteration; grey is what a network card carries, of all "
-        "that it can; the dashed line is where the last of the iterations ended."
+        "Colours and numbers denote iterations; grey areas show NIC utilisation; the dashed line "
+        "marks the end of the last iteration."
     )
     panel = gantt_panel(stretch, 1.04 * done_s, "", f"{title}. {lead}")
     return cell(
@@ -77,12 +68,7 @@ def gantt_cell(stretch: Stretch) -> Html:
 
 
 def text_gantt(stretch: Stretch, width: int = 100) -> str:
-    """Iterations as lines of letters: a digit is an iteration's last one, a block is network use.
-
-    Args:
-        stretch: What to show.
-        width: Letters of a line.
-    """
+    """Render `width` characters per line: iterations as last digits, NIC use as blocks."""
     num = max(20, width - _LABEL)
     done_s = stretch.end_s - stretch.begin_s
     drawn = layout(cut(stretch.trace, stretch.begin_s, stretch.end_s))
@@ -104,7 +90,7 @@ def text_gantt(stretch: Stretch, width: int = 100) -> str:
                 lines.append(_line(row.label, "".join(letters)))
         lines.append(_line("out", _levels(series.out_of[:, machine])))
     if drawn.num_hidden:
-        lines.append(f"... and {drawn.num_hidden} machines with less busy network cards")
+        lines.append(f"... and {drawn.num_hidden} machines with less busy NICs")
     lines.append(_line("", "0" + format_seconds(float(f"{done_s:.3g}")).rjust(num - 1)))
     return "\n".join(line.rstrip() for line in lines)
 
@@ -118,7 +104,7 @@ def _title(stretch: Stretch) -> str:
 
 
 def _seen(stretch: Stretch) -> list[int]:
-    """Iterations of which anything is shown: stores and samplers are ahead of trainers."""
+    """Iterations with visible executions: stores and samplers run ahead of trainers."""
     shown = cut(stretch.trace, stretch.begin_s, stretch.end_s).executions.iteration
     found: list[int] = np.unique(shown[shown >= stretch.first]).tolist()
     return found
@@ -134,7 +120,7 @@ def _levels(shares: np.ndarray) -> str:
 
 
 def _ends_s(trace: Trace) -> np.ndarray:
-    """When each iteration ended; as seen by all trainers, else by any task."""
+    """End of each iteration over all trainers, or over all tasks if no trainer was recorded."""
     ends_s = timelines_of(trace).ends_s
     whole = np.flatnonzero(np.isnan(ends_s))
     ends_s = ends_s[: whole[0]] if len(whole) else ends_s

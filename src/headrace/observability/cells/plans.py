@@ -1,4 +1,4 @@
-"""A plan, and what bounds it, for a notebook."""
+"""Notebook cells of plans and explanations."""
 
 from __future__ import annotations
 
@@ -15,27 +15,21 @@ from headrace.observability.report.words import percent, seconds
 
 
 def plan_cell(plan: Plan, bottleneck: str, loads_s: tuple[np.ndarray, np.ndarray]) -> Html:
-    """A plan: how long an iteration takes, why, and who runs where.
-
-    Args:
-        plan: The plan.
-        bottleneck: What bounds it, in words.
-        loads_s: Time per iteration that every network card receives and sends.
-    """
+    """Create the cell of a plan; `loads_s` are the NICs' receive and send times per iteration."""
     lead = f"The bottleneck is {bottleneck}."
     return cell(f"Plan: {_pace(plan)}", lead, _machines(plan, *loads_s), _facts(plan))
 
 
 def explanation_cell(explanation: Explanation) -> Html:
-    """What bounds a plan, and what would help."""
+    """Create the cell of an explanation: bottleneck and changes that help."""
     rows: list[tuple[Content, ...]] = []
     for each in explanation.remedies:
         rows.append((each.change, _saving(each), seconds(each.time_s)))
-    basis = "rehearsed" if explanation.is_rehearsed else "by the objective"
+    basis = "simulated" if explanation.is_rehearsed else "by the objective"
     lead = f"The bottleneck is {explanation.bottleneck}."
-    found = table(("what would help, by planning again", "saves", "per iteration"), rows, "ttn")
+    found = table(("change (each re-planned)", "saves", "per iteration"), rows, "ttn")
     title = f"{seconds(explanation.time_s)} per iteration, {basis}"
-    return cell(title, lead, found if rows else el("p", "Nothing else was tried."))
+    return cell(title, lead, found if rows else el("p", "No changes were evaluated."))
 
 
 def _saving(remedy: Remedy) -> Html:
@@ -73,7 +67,7 @@ def _machines(plan: Plan, in_s: np.ndarray, out_s: np.ndarray) -> Html:
         tasks = (str(counts[role][host.name] or "") for role in roles)
         meters = meter(float(in_s[m]) / whole_s), meter(float(out_s[m]) / whole_s, "out")
         rows.append((host.name, *tasks, speed, *meters))
-    heads = ("machine", *roles, "network card", "busy in", "busy out")
+    heads = ("machine", *roles, "NIC", "busy in", "busy out")
     kinds = "t" + "n" * len(roles) + "ttt"
     return el("div", table(heads, rows, kinds), el("p", hidden) if hidden else None)
 
@@ -87,10 +81,10 @@ def _facts(plan: Plan) -> Html:
     network = f"{format_bytes(plan.network_bytes)} per iteration between machines"
     if plan.network_bytes < plan.uniform_network_bytes:
         saved = 1 - plan.network_bytes / plan.uniform_network_bytes
-        network += f", {percent(saved)} less than if seeds were dealt alike"
+        network += f", {percent(saved)} less than with uniform seeds"
     return facts(
         {
-            "made by": f"{plan.method}, seeds dealt {plan.seed_mix_name}",
+            "made by": f"{plan.method}, {plan.seed_mix_name} seeds",
             "flow policy": plan.policy,
             "lower bound": bound,
             "network": network,

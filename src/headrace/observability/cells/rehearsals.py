@@ -1,4 +1,4 @@
-"""A rehearsal, or several of them, for a notebook."""
+"""Notebook cells of simulations."""
 
 from __future__ import annotations
 
@@ -13,13 +13,8 @@ from headrace.observability.report.words import percent, seconds
 _ROLES = {"store": "stores", "sampler": "samplers", "trainer": "trainers", "ps": "servers"}
 
 
-def rehearsal_cell(found: Mapping[str, Any], sentence: str) -> Html:
-    """One rehearsal.
-
-    Args:
-        found: Its figures by the names that `headrace simulate --json` gives them.
-        sentence: What holds it back.
-    """
+def simulation_cell(found: Mapping[str, Any], sentence: str) -> Html:
+    """Create the cell of one simulation from the output of `headrace simulate --json`."""
     machines: Sequence[Mapping[str, Any]] = found["machines"]
     roles = [role for role in _ROLES if any(role in each["tasks"] for each in machines)]
     shown, hidden = busiest([max(m["in_utilisation"], m["out_utilisation"]) for m in machines])
@@ -34,7 +29,7 @@ def rehearsal_cell(found: Mapping[str, Any], sentence: str) -> Html:
     ]
     heads = ("machine", *(_ROLES[role] for role in roles), "busy in", "busy out")
     return cell(
-        f"{seconds(found['iteration_time_s'])} per iteration, rehearsed",
+        f"{seconds(found['iteration_time_s'])} per iteration, simulated",
         sentence,
         table(heads, rows, "t" + "n" * len(roles) + "tt"),
         el("p", hidden) if hidden else None,
@@ -51,11 +46,7 @@ def rehearsal_cell(found: Mapping[str, Any], sentence: str) -> Html:
 
 
 def comparison_cell(found: Mapping[str, Any]) -> Html:
-    """The same job under several flow policies.
-
-    Args:
-        found: Its figures by the names that `headrace simulate --compare --json` gives them.
-    """
+    """Create the cell of a comparison from the output of `headrace simulate --compare --json`."""
     most = max(each["relative_makespan"] for each in found["policies"])
     rows: list[tuple[Content, ...]] = []
     for each in found["policies"]:

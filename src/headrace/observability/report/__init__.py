@@ -1,4 +1,4 @@
-"""A run as one page of HTML: prediction beside reality, and nothing fetched from anywhere."""
+"""Report of a run as a self-contained HTML page."""
 
 from headrace.observability.report.assumptions import assumptions_of
 from headrace.observability.report.gantt import Stretch

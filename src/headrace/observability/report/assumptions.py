@@ -1,4 +1,4 @@
-"""The figures of a plan's profile beside those of another one."""
+"""Comparison of a plan's profile with a measured profile."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from headrace.core.profile import Profile
 from headrace.core.report import Assumption
 
 _WORDS = {
-    Role.STORE: "store, all it is asked in an iteration",
-    Role.SAMPLER: "sampler, its part of a batch",
+    Role.STORE: "store, all requests of an iteration",
+    Role.SAMPLER: "sampler, its sub-batch",
     Role.TRAINER: "trainer, a step",
     Role.SERVER: "parameter server, an update",
 }
 
 
 def assumptions_of(plan: Plan, measured: Profile) -> list[Assumption]:
-    """What the plan's profile says, beside what was measured, at the job's number of seeds."""
+    """Compare the plan's profile with the measured one, at the job's number of seeds."""
     job, assumed = plan.job, plan.profile
     kinds = tuple(dict.fromkeys(machine.kind for machine in plan.cluster.hosts))
     found = []

@@ -1,4 +1,4 @@
-"""Small charts as SVG that stretches with the page, while its text does not."""
+"""Small SVG charts that scale with the page; their text does not scale."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WIDTH, _HEIGHT = 1000.0, 100.0
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers between two others."""
+    """Round numbers between `low` and `high`."""
     if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
         return [low]
     raw = (high - low) / max(1, most)
@@ -26,14 +26,7 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def line_chart(at: Sequence[float], values: Sequence[float], label: str, axis: str) -> Html:
-    """A line, its axes beside it.
-
-    Args:
-        at: Where each value lies; ascending or not.
-        values: The values.
-        label: What it shows, in words.
-        axis: What lies below it.
-    """
+    """Create a line chart; `at` may be in any order, `label` is the accessible description."""
     low, high = min(values), max(values)
     if high - low < 1e-12 * max(1.0, abs(high)):
         low, high = low - 0.5, high + 0.5
@@ -58,7 +51,7 @@ def line_chart(at: Sequence[float], values: Sequence[float], label: str, axis: s
         for y in marks
     ]
     line = el("polyline", points=" ".join(f"{_n(x)},{_n(y)}" for x, y in points), class_="line")
-    # A dot in a stretched picture would be an egg: a line without length has round ends.
+    # Scaling would distort circles, so dots are zero-length lines with round caps.
     dots = ""
     if len(points) <= 40:
         dots = "".join(f"M{_n(x)} {_n(y)}h0" for x, y in points)
@@ -83,15 +76,7 @@ def line_chart(at: Sequence[float], values: Sequence[float], label: str, axis: s
 def mirror_chart(
     edges_s: np.ndarray, above: np.ndarray, below: np.ndarray, marks_s: Sequence[float], label: str
 ) -> Html:
-    """Shares of a capacity over time: one direction upwards, the other downwards.
-
-    Args:
-        edges_s: Ends of intervals.
-        above: Share in each interval; drawn upwards.
-        below: Share in each interval; drawn downwards.
-        marks_s: Moments to mark.
-        label: What it shows, in words.
-    """
+    """Create a chart of utilisation over time: `above` upwards, `below` downwards."""
     begin_s, span_s = float(edges_s[0]), float(edges_s[-1] - edges_s[0])
     x = _WIDTH * (edges_s - begin_s) / span_s
     middle = _HEIGHT / 2
@@ -128,13 +113,7 @@ def mirror_chart(
 
 
 def stacked_bar(parts: Sequence[tuple[str, str, float]], whole: float, label: str) -> Html:
-    """Parts side by side, as shares of a whole that several bars have in common.
-
-    Args:
-        parts: Class, words and size of each.
-        whole: Size of the full width.
-        label: What it shows, in words.
-    """
+    """Create a stacked bar from the class, description and size of each segment."""
     pieces = [
         el("i", class_=kind, style=f"width:{_n(100 * size / whole)}%", title=words)
         for kind, words, size in parts
@@ -144,7 +123,7 @@ def stacked_bar(parts: Sequence[tuple[str, str, float]], whole: float, label: st
 
 
 def meter(share: float | None, kind: str = "") -> Html:
-    """A share as a small bar beside its figure; nothing for nothing."""
+    """Create a small bar with its percentage; `-` for None."""
     if share is None:
         return el("span", "-", class_="faint")
     width = _n(100 * min(share, 1.0))
@@ -164,7 +143,7 @@ def _picture(content: Html, label: str) -> Html:
 
 
 def area_path(x: np.ndarray, y: np.ndarray, base: float) -> str:
-    """Steps from `x[i]` to `x[i + 1]` at height `y[i]`, down to a base line."""
+    """SVG path of steps from `x[i]` to `x[i + 1]` at height `y[i]`, closed at a base line."""
     path = [f"M{_n(float(x[0]))} {_n(base)}"]
     last = None
     for (_, right), height in zip(pairwise(x.tolist()), y.tolist(), strict=True):

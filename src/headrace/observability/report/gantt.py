@@ -1,4 +1,4 @@
-"""A stretch of a trace as a Gantt chart that stretches with the page, while its text does not."""
+"""Gantt chart (SVG) of some iterations; it scales with the page, its text does not."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from headrace.observability.report.use import nic_series
 from headrace.observability.rows import Layout, Row, coarsen, layout
 
 NUM_COLOURS = 6
-"""Of iterations; they repeat."""
+"""Number of iteration colours, repeated."""
 
 MOST_BARS = 1500
-"""Of one chart: with more, those that no screen could tell apart are left out."""
+"""Maximum bars of a chart; more are reduced to screen resolution."""
 
 _UNIT_PX = 15.0
 _STRIP_PX = 18.0
@@ -28,20 +28,12 @@ _NAMES_PX = 114
 _NUM_INTERVALS = 240
 _FOOT_PX = 22.0
 _NARROWEST = 0.0015
-"""Of the width; a bar that takes less is drawn as wide, so that it is seen."""
+"""Minimum width of a bar, as a fraction of the chart's width."""
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Some neighbouring iterations of a trace.
-
-    Attributes:
-        trace: That they are from.
-        first: The first of them.
-        last: The last of them.
-        begin_s: When the iteration before ended.
-        end_s: When the last one ended.
-    """
+    """Iterations `first` to `last`; `begin_s` is the end of the iteration before the first."""
 
     trace: Trace
     first: int
@@ -51,12 +43,12 @@ class Stretch:
 
     @property
     def num(self) -> int:
-        """How many iterations."""
+        """Number of iterations."""
         return self.last - self.first + 1
 
 
 def cut(trace: Trace, begin_s: float, end_s: float) -> Trace:
-    """What happened between two moments, the first of which becomes 0."""
+    """Cut a trace to an interval, with times relative to its start."""
     rows, flows = trace.executions, trace.flows
     run = np.flatnonzero((rows.end_s > begin_s) & (rows.start_s < end_s))
     flow_end = flow_ends(trace)
@@ -87,7 +79,7 @@ def cut(trace: Trace, begin_s: float, end_s: float) -> Trace:
 
 @dataclass(frozen=True)
 class _Band:
-    """A machine: what comes in, its tasks, what goes out, from top to bottom in pixels."""
+    """A machine: ingress, its tasks, egress, from top to bottom in pixels."""
 
     machine: int
     top: float
@@ -96,16 +88,9 @@ class _Band:
 
 
 def gantt_panel(stretch: Stretch, span_s: float, title: str, label: str) -> Html:
-    """One chart: names at its left stay in sight when the rest is moved sideways.
-
-    Args:
-        stretch: What to show.
-        span_s: Time that the whole width stands for.
-        title: Above it; may be empty.
-        label: What it shows, in words.
-    """
+    """Create a chart of `span_s` seconds whose row names stay visible when it is scrolled."""
     done_s = stretch.end_s - stretch.begin_s
-    # What comes after the iterations is another story, and may be much of it.
+    # Omit most of what follows the iterations.
     shown_s = min(done_s + 0.02 * span_s, span_s)
     trace = cut(stretch.trace, stretch.begin_s, stretch.begin_s + shown_s)
     bands, num_hidden = _bands(trace, span_s)
@@ -136,13 +121,13 @@ def gantt_panel(stretch: Stretch, span_s: float, title: str, label: str) -> Html
     )
     hidden = None
     if num_hidden:
-        hidden = el("small", f" ({num_hidden} machines with less busy network cards are not shown)")
+        hidden = el("small", f" ({num_hidden} machines with less busy NICs are hidden)")
     heading = el("h3", title, hidden) if title or hidden else None
     return join(heading, el("div", names, chart, class_="panel"))
 
 
 def _bands(trace: Trace, span_s: float) -> tuple[list[_Band], int]:
-    """Rows of tasks by machine, in pixels, and how many machines are left out."""
+    """Rows of tasks by machine, in pixels, and the number of hidden machines."""
     drawn = _few_enough(layout(trace), span_s)
     bands, y = [], _HEAD_PX
     for machine, top, bottom in drawn.bands:
@@ -194,7 +179,7 @@ def _names(trace: Trace, band: _Band, number: int) -> Html:
 
 
 def _strip(shares: np.ndarray, top: float, share: float) -> Html:
-    """What a network card carried, of all that it can."""
+    """Draw the utilisation of a NIC."""
     path = area_path(np.linspace(0, 1000, len(shares) + 1), 100 - 100 * np.minimum(shares, 1), 100)
     return el(
         "svg",

@@ -1,4 +1,4 @@
-"""HTML that cannot be broken by what is put into it: plain text is escaped, always."""
+"""HTML construction with automatic escaping."""
 
 from __future__ import annotations
 
@@ -9,52 +9,46 @@ _CLOSED = frozenset({"rect", "line", "path", "polyline", "circle"})
 
 
 class Html(str):
-    """Text that is HTML already."""
+    """Text that is already HTML and is not escaped."""
 
     __slots__ = ()
 
 
 Content = str | float | None
-"""What stands in an element: text, HTML, a number, or nothing."""
+"""Content of an element: text, HTML, a number, or None."""
 
 
 def el(name: str, /, *content: Content, **attributes: str | float | None) -> Html:
-    """An element; whatever is not `Html` is escaped.
+    """Create an element.
 
     Args:
-        name: Of the element.
-        *content: What is in it; `None` is left out.
-        **attributes: By name, `_` for `-` and one at the end left out (`class_`); `None` is left
-            out.
+        name: Name of the element.
+        *content: Content, escaped unless it is `Html`; None is omitted.
+        **attributes: Attributes; `_` becomes `-`, a trailing `_` is removed (`class_`), None is
+            omitted.
     """
-    said = "".join(
+    written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(str(value), quote=True)}"'
         for key, value in attributes.items()
         if value is not None
     )
     if name in _VOID:
-        return Html(f"<{name}{said}{'/' if name in _CLOSED else ''}>")
-    return Html(f"<{name}{said}>{join(*content)}</{name}>")
+        return Html(f"<{name}{written}{'/' if name in _CLOSED else ''}>")
+    return Html(f"<{name}{written}>{join(*content)}</{name}>")
 
 
 def join(*content: Content) -> Html:
-    """Several things after each other; whatever is not `Html` is escaped."""
+    """Concatenate contents, escaping what is not `Html`."""
     return Html("".join(text(each) for each in content if each is not None))
 
 
 def text(content: Content) -> Html:
-    """One thing; escaped unless it is `Html`."""
+    """Escape content unless it is `Html`."""
     return content if isinstance(content, Html) else Html(escape(str(content), quote=True))
 
 
 def table(heads: tuple[str, ...], rows: list[tuple[Content, ...]], numbers: str = "") -> Html:
-    """A table that scrolls inside its own box where it is too wide.
-
-    Args:
-        heads: Of the columns.
-        rows: Cells; the first of a row is its head.
-        numbers: A letter per column: `n` for numbers, anything else for text.
-    """
+    """Create a scrollable table; `numbers` has a letter per column, `n` for numbers."""
     kinds = [("n" if letter == "n" else None) for letter in numbers.ljust(len(heads), "t")]
     head = [
         el("th", each, class_=kind, scope="col") for each, kind in zip(heads, kinds, strict=True)
@@ -74,7 +68,7 @@ def table(heads: tuple[str, ...], rows: list[tuple[Content, ...]], numbers: str 
 
 
 def coded(words: str) -> Html:
-    """Text in which what stands between backticks is code."""
+    """Convert text between backticks to `code` elements."""
     parts = words.split("`")
     if len(parts) % 2 == 0:
         return text(words)

@@ -1,4 +1,4 @@
-"""A report as one page that needs nothing else: no network, no other file."""
+"""Assembly of the self-contained report page."""
 
 from __future__ import annotations
 
@@ -36,13 +36,7 @@ def draw_page(
     measured: Trace | None = None,
     stretches: Sequence[tuple[str, Stretch]] = (),
 ) -> str:
-    """Write a report as HTML.
-
-    Args:
-        report: What was found.
-        measured: What was seen of the whole run.
-        stretches: Name and iterations of each chart of the pair that is held side by side.
-    """
+    """Render a report as HTML, with a Gantt chart per stretch."""
     parts = [
         _head(report),
         _missing(report),
@@ -114,13 +108,13 @@ def _tiles(report: Report) -> Html | None:
     if splits:
         total_s = sum(split.total_s for split in splits) or 1.0
         share = sum(split.compute_s for split in splits) / total_s
-        tiles.append((percent(share), "of the trainers' time is computing"))
+        tiles.append((percent(share), "of the trainers' time is compute"))
     nic = busiest_nic(report)
     if nic is not None:
-        tiles.append((percent(nic[1]), f"of its bandwidth used by {nic[0]}, the most of all"))
+        tiles.append((percent(nic[1]), f"of its bandwidth used by {nic[0]}, the busiest NIC"))
     if report.plan is not None:
         gap = percent(0.0 if report.plan.proven else report.plan.gap)
-        tiles.append((gap, "gap of the plan to the proven bound"))
+        tiles.append((gap, "gap between plan and lower bound"))
     if not tiles:
         return None
     return el(
@@ -145,7 +139,7 @@ def _phases(report: Report) -> Html | None:
         el("span", el("i", class_=kinds.get(name, "other")), f"{name} {seconds(took_s)}")
         for name, took_s in sums.items()
     ]
-    label = "The run's time: " + ", ".join(words for _, words, _ in parts)
+    label = "Phases of the run: " + ", ".join(words for _, words, _ in parts)
     return el(
         "div",
         stacked_bar(parts, whole, label),
@@ -158,11 +152,11 @@ def _missing(report: Report) -> Html | None:
     if not report.missing:
         return None
     listed = el("ul", *(el("li", coded(each)) for each in report.missing))
-    return el("aside", el("h2", "What this report cannot say"), listed)
+    return el("aside", el("h2", "Missing in this report"), listed)
 
 
 def gantt_section(stretches: Sequence[tuple[str, Stretch]]) -> Html | None:
-    """The same iterations, rehearsed and seen, on one time scale."""
+    """Section with the same iterations, predicted and measured, on one time scale."""
     if not stretches:
         return None
     span_s = 1.04 * max(stretch.end_s - stretch.begin_s for _, stretch in stretches)
@@ -173,8 +167,8 @@ def gantt_section(stretches: Sequence[tuple[str, Stretch]]) -> Html | None:
         done_s = stretch.end_s - stretch.begin_s
         title = f"{name}: {stretch.num} iterations in {seconds(done_s)}"
         label = (
-            f"{title}. A band for each machine, with a row for each task between what its network "
-            f"card takes in and sends out, bars for iterations {stretch.first} to {stretch.last}."
+            f"{title}. A band per machine: NIC ingress, a row per task, NIC egress; "
+            f"bars for iterations {stretch.first} to {stretch.last}."
         )
         panels.append(gantt_panel(stretch, span_s, title, label))
     first = stretches[0][1]
@@ -193,11 +187,10 @@ def gantt_section(stretches: Sequence[tuple[str, Stretch]]) -> Html | None:
     )
     same = "The same iterations on the same time scale. " if len(stretches) > 1 else ""
     lead = (
-        f"{same}A colour and a number stand for an iteration; "
-        "grey is what a network card carries, of all that it can; the dashed line is where the "
-        "last of the iterations ended."
+        f"{same}Colours and numbers denote iterations; grey areas show NIC utilisation; the "
+        "dashed line marks the end of the last iteration."
     )
-    title = "Predicted beside measured" if len(stretches) > 1 else "Some iterations"
+    title = "Predicted and measured" if len(stretches) > 1 else "Some iterations"
     return sections.section(
         title,
         lead,
@@ -209,14 +202,14 @@ def gantt_section(stretches: Sequence[tuple[str, Stretch]]) -> Html | None:
 
 
 def nic_section(report: Report, measured: Trace | None) -> Html | None:
-    """What every network card carried over the run."""
+    """Section with the utilisation of every NIC over the run."""
     if measured is None or not len(measured.flows.src) or measured.makespan_s <= 0:
         return None
     series = nic_series(measured, 0.0, measured.makespan_s, _NUM_INTERVALS)
     most = float(max(series.into.max(), series.out_of.max()))
     if most < _WORTH_DRAWING:
-        lead = f"No network card ever carried more than {percent(most)} of what it can."
-        return sections.section("Network cards", lead, anchor="network")
+        lead = f"No NIC exceeded {percent(most)} utilisation."
+        return sections.section("NICs", lead, anchor="network")
     marks_s = [mark.at_s for mark in measured.marks]
     used = {machine.name: machine for machine in report.machines}
     busy = series.into.mean(axis=0) + series.out_of.mean(axis=0)
@@ -230,14 +223,14 @@ def nic_section(report: Report, measured: Trace | None) -> Html | None:
         for way, speed in (("in", into), ("out", out_of)):
             share = None if known is None else getattr(known, f"measured_{way}")
             planned = None if known is None else getattr(known, f"predicted_{way}")
-            said = "" if share is None else f" {percent(share)}"
+            text = "" if share is None else f" {percent(share)}"
             if planned is not None:
-                said += f" (predicted {percent(planned)})"
+                text += f" (predicted {percent(planned)})"
             lines.append(
-                el("small", el("i", class_=way), f" {way}{said} of {format_bytes_per_s(speed)}")
+                el("small", el("i", class_=way), f" {way}{text} of {format_bytes_per_s(speed)}")
             )
         label = (
-            f"Network card of {name} over {seconds(measured.makespan_s)}: at most "
+            f"NIC of {name} over {seconds(measured.makespan_s)}: at most "
             f"{percent(series.into[:, machine].max())} in and "
             f"{percent(series.out_of[:, machine].max())} out"
         )
@@ -249,12 +242,12 @@ def nic_section(report: Report, measured: Trace | None) -> Html | None:
         )
     hidden = len(measured.machine_names) - len(shown)
     lead = (
-        f"Over the {seconds(measured.makespan_s)} from the first record to the last, as tasks "
-        "recorded their flows; upwards in, downwards out, the fine lines are the full bandwidth. "
+        f"Recorded flows over the {seconds(measured.makespan_s)} of the trace: ingress upwards, "
+        "egress downwards; fine lines mark the full bandwidth. "
         "Figures are for the steady iterations."
     )
     if hidden:
         lead += f" {hidden} machines with less traffic are not shown."
     if marks_s:
         lead += " Dashed lines: decisions."
-    return sections.section("Network cards", lead, *rows, anchor="network")
+    return sections.section("NICs", lead, *rows, anchor="network")

@@ -1,4 +1,4 @@
-"""A rehearsal and a run, put side by side: trainers, network cards, tasks and iterations."""
+"""Pairing of predicted and measured figures: trainers, NICs, tasks and iterations."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from headrace.observability.report.use import nic_use, task_use
 
 @dataclass(frozen=True)
 class Seen:
-    """A trace and the iterations of it that count."""
+    """A trace and its steady iterations."""
 
     trace: Trace
     steady: Steady
 
 
 def trainers_of(predicted: Seen | None, measured: Seen | None) -> tuple[TrainerTime, ...]:
-    """Where the time of every trainer went."""
+    """Time components of every trainer."""
     found: dict[str, dict[str, Any]] = {}
     for kind, seen in _both(predicted, measured):
         lines = seen.steady.timelines
@@ -34,7 +34,7 @@ def trainers_of(predicted: Seen | None, measured: Seen | None) -> tuple[TrainerT
 
 
 def machines_of(predicted: Seen | None, measured: Seen | None) -> tuple[MachineUse, ...]:
-    """How busy every network card was."""
+    """Utilisation of every NIC."""
     found: dict[str, dict[str, Any]] = {}
     for kind, seen in _both(predicted, measured):
         into, out_of = nic_use(seen.trace, seen.steady)
@@ -46,7 +46,7 @@ def machines_of(predicted: Seen | None, measured: Seen | None) -> tuple[MachineU
 
 
 def tasks_of(predicted: Seen | None, measured: Seen | None) -> tuple[TaskUse, ...]:
-    """How busy every task was."""
+    """Utilisation of every task."""
     found: dict[str, dict[str, Any]] = {}
     for kind, seen in _both(predicted, measured):
         trace = seen.trace
@@ -62,22 +62,16 @@ def tasks_of(predicted: Seen | None, measured: Seen | None) -> tuple[TaskUse, ..
 def stretches_of(
     predicted: Seen | None, measured: Seen | None, num: int
 ) -> tuple[tuple[str, Stretch], ...]:
-    """Some neighbouring iterations, the same of both where both have them.
-
-    Args:
-        predicted: The rehearsal.
-        measured: The run.
-        num: How many iterations; fewer if there are not so many.
-    """
-    last_rehearsed = None
+    """Choose up to `num` consecutive iterations, the same of both traces where possible."""
+    last_simulated = None
     if predicted is not None:
-        last_rehearsed = predicted.steady.timelines.num_iterations - 1
+        last_simulated = predicted.steady.timelines.num_iterations - 1
     shown = []
-    wanted = None if measured is None else measured.steady.stretch(num, last_rehearsed)
-    if predicted is not None and last_rehearsed is not None:
+    wanted = None if measured is None else measured.steady.stretch(num, last_simulated)
+    if predicted is not None and last_simulated is not None:
         first, last = wanted or predicted.steady.stretch(num) or (0, -1)
-        if last > last_rehearsed:
-            first, last = last_rehearsed - (last - first), last_rehearsed
+        if last > last_simulated:
+            first, last = last_simulated - (last - first), last_simulated
         shown.append(("Predicted", _stretch(predicted, first, last)))
     if measured is not None and wanted is not None:
         shown.append(("Measured", _stretch(measured, *wanted)))

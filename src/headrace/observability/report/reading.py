@@ -1,4 +1,4 @@
-"""What lines of a run's folder say: its phases, decisions, curves and versions."""
+"""Parsing of a run directory's files: phases, decisions, metrics, versions and command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.core.report import Curve, Moment, Phase
 from headrace.observability.passwords import without_passwords
 
 AXES = ("step", "iteration", "epoch")
-"""Figures that say where others lie, the finest first."""
+"""Metrics that can serve as the x axis, finest first."""
 
 _TRAINING, _STOPPING = "running", ("stopping", "ended")
 _MOST_POINTS = 1000
@@ -22,7 +22,7 @@ _SECRET = re.compile(r"pass(word|wd)?|secret|token|credential|api[_-]?key", re.I
 
 
 def read_lines(data: bytes) -> list[dict[str, Any]]:
-    """Objects of a file with one on every line; what a killed process left of one is no object."""
+    """Parse JSON lines, skipping incomplete lines of killed processes."""
     found = []
     for line in data.splitlines():
         try:
@@ -35,7 +35,7 @@ def read_lines(data: bytes) -> list[dict[str, Any]]:
 
 
 def phases_of(events: Iterable[Mapping[str, Any]], began_s: float, end_s: float) -> list[Phase]:
-    """What a run's time was spent on: starting, training, stopping, of all attempts in order."""
+    """Phases of all attempts in order: starting, training, stopping."""
     changes: list[tuple[float, str]] = [(0.0, "starting")]
     for event in events:
         if event.get("kind") != "phase" or not isinstance(event.get("at_s"), int | float):
@@ -56,7 +56,7 @@ def phases_of(events: Iterable[Mapping[str, Any]], began_s: float, end_s: float)
 
 
 def decisions_of(events: Iterable[Mapping[str, Any]], began_s: float) -> list[Moment]:
-    """What was decided about faults, and when."""
+    """Logged decisions about faults."""
     return [
         Moment(at_s=max(0.0, event["at_s"] - began_s), text=str(event["line"]))
         for event in events
@@ -67,7 +67,7 @@ def decisions_of(events: Iterable[Mapping[str, Any]], began_s: float) -> list[Mo
 
 
 def versions_of(events: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """What the run noted of the software that drove it; the last attempt's."""
+    """Software versions of the last attempt."""
     found: dict[str, str] = {}
     for event in events:
         versions = event.get("versions")
@@ -77,10 +77,7 @@ def versions_of(events: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def curves_of(reports: Sequence[Mapping[str, Any]]) -> list[Curve]:
-    """Every number that a script reported, over the finest axis that was reported with it.
-
-    Losses come first, then accuracies, then the rest as they were named.
-    """
+    """Curves of reported metrics over the finest reported axis; losses first, then accuracies."""
     series: dict[str, list[tuple[Mapping[str, Any], int, float]]] = {}
     for number, report in enumerate(reports, start=1):
         figures = report.get("figures")
@@ -99,11 +96,7 @@ def curves_of(reports: Sequence[Mapping[str, Any]]) -> list[Curve]:
 
 
 def command_of(asked: Mapping[str, Any]) -> str:
-    """How to run it again, from what a run was asked for; secrets are left to be filled in.
-
-    Args:
-        asked: What `run.json` holds.
-    """
+    """Reconstruct the command from the content of `run.json`, with secrets masked."""
     words = ["headrace", "run", "--plan", "plan.json", "--graph", str(asked.get("graph"))]
     for option in ("address", "working_dir", "pip", "cache", "checkpoint_every"):
         if asked.get(option) is not None:
@@ -127,7 +120,7 @@ def command_of(asked: Mapping[str, Any]) -> str:
 
 
 def _shown(key: str, value: Any) -> Any:
-    """A setting, with secrets left out wherever they are in it."""
+    """Mask secrets in a setting, recursively."""
     if _SECRET.search(key):
         return _HIDDEN
     if isinstance(value, Mapping):
@@ -138,7 +131,7 @@ def _shown(key: str, value: Any) -> Any:
 
 
 def _masked(arguments: Sequence[str]) -> list[str]:
-    """Arguments of a script; what follows an option that names a secret is left out."""
+    """Mask values of script options that name a secret."""
     masked: list[str] = []
     hides = False
     for word in arguments:

@@ -1,4 +1,4 @@
-"""The parts of a report's page, from plain values."""
+"""Sections of the report page."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _MOST_CURVES = 8
 _MOST_DECISIONS = 50
 _MOST_ROWS = 200
 _LEGEND = (
-    ("compute", "computes"),
-    ("peers", "waits for other trainers"),
-    ("exchange", "exchanges gradients"),
-    ("wait", "waits for samplers"),
-    ("other", "something else"),
+    ("compute", "compute"),
+    ("peers", "wait for other trainers"),
+    ("exchange", "gradient exchange"),
+    ("wait", "wait for samplers"),
+    ("other", "other"),
 )
 
 
 def section(title: str, lead: str, *content: Content, anchor: str = "") -> Html:
-    """A headed part of the page."""
+    """Create a section with a heading."""
     return el(
         "section",
         el("h2", title),
@@ -39,7 +39,7 @@ def section(title: str, lead: str, *content: Content, anchor: str = "") -> Html:
 
 
 def time_section(report: Report) -> Html | None:
-    """Where the time of every trainer went, and how busy tasks were."""
+    """Time components of trainers, and task utilisation."""
     known = [t for t in report.trainers if t.measured is not None or t.predicted is not None]
     if not known:
         return None
@@ -79,8 +79,8 @@ def _split_table(report: Report) -> Html:
             if split is not None:
                 parts = [seconds(size) for _, _, size in split_parts(split)]
                 rows.append((trainer.name, kind, *parts, seconds(split.total_s)))
-    waits = ("waits for trainers", "exchanges", "waits for samplers")
-    heads = ("trainer", "", "computes", *waits, "something else", "in all")
+    waits = ("wait for trainers", "exchange", "wait for samplers")
+    heads = ("trainer", "", "compute", *waits, "other", "total")
     return table(heads, rows, "ttnnnnnn")
 
 
@@ -92,24 +92,24 @@ def _task_table(report: Report) -> Html | None:
         for task in report.tasks[:_MOST_ROWS]
     ]
     shown = table(("task", "machine", "busy, predicted", "busy, measured"), rows, "ttnn")
-    return _more("How busy every task was", shown)
+    return _more("Task utilisation", shown)
 
 
 def advice_section(report: Report) -> Html | None:
-    """What would help most."""
+    """Changes that would help most."""
     advice = report.advice
     if advice is None:
         return None
     best = advice.best()
-    rests = "what was measured in this run" if advice.profile == "run" else "the plan's profile"
+    rests = "the profile measured in this run" if advice.profile == "run" else "the plan's profile"
     lead = (
-        f"Each change was rehearsed by itself with {rests}, against "
-        f"{seconds(advice.time_s)} per iteration of the plan as it is."
+        f"Each change was simulated separately with {rests}; the unchanged plan takes "
+        f"{seconds(advice.time_s)} per iteration."
     )
     if not best:
-        told = el("p", f"None of the {len(advice.tried)} changes that were tried saves 1 %.")
+        content = el("p", f"None of the {len(advice.tried)} simulated changes saves 1 %.")
     else:
-        told = el(
+        content = el(
             "ol",
             *(
                 el(
@@ -131,19 +131,19 @@ def advice_section(report: Report) -> Html | None:
         )
     if 0 < len(best) < 3:
         left = len(advice.tried) - len(best)
-        told = join(told, el("p", f"None of the {left} other changes that were tried saves 1 %."))
+        content = join(content, el("p", f"None of the {left} other changes saves 1 %."))
     rows: list[tuple[Content, ...]] = [
         (change.change, seconds(change.time_s), percent(change.saving, signed=True))
         for change in advice.tried
     ]
-    heads = ("change", "per iteration", "saves of the time per seed")
-    title = "What would help most"
-    everything = _more("Everything that was tried", table(heads, rows, "tnn"))
-    return section(title, lead, told, everything, anchor="advice")
+    heads = ("change", "per iteration", "saving per seed")
+    title = "Changes that would help most"
+    everything = _more("All simulated changes", table(heads, rows, "tnn"))
+    return section(title, lead, content, everything, anchor="advice")
 
 
 def curve_section(report: Report) -> Html | None:
-    """What the script reported."""
+    """Metrics that the script reported."""
     if not report.curves:
         return None
     shown = report.curves[:_MOST_CURVES]
@@ -154,10 +154,10 @@ def curve_section(report: Report) -> Html | None:
         for at, value in list(zip(curve.at, curve.values, strict=True))[-_MOST_ROWS:]
     ]
     return section(
-        "Learning",
-        "What the script reported.",
+        "Metrics",
+        "Reported by the script.",
         el("div", *figures, class_="curves"),
-        _more("As a table", table(("figure", "at", "value"), rows, "tnn")),
+        _more("As a table", table(("metric", "at", "value"), rows, "tnn")),
         anchor="learning",
     )
 
@@ -179,7 +179,7 @@ def _curve_chart(curve: Curve) -> Html:
 
 
 def decision_section(report: Report) -> Html | None:
-    """What went wrong and what was done about it."""
+    """Faults and the decisions taken."""
     if not report.decisions and not report.earlier:
         return None
     rows: list[tuple[Content, ...]] = [
@@ -189,7 +189,7 @@ def decision_section(report: Report) -> Html | None:
     times = "once" if report.restarts == 1 else f"{report.restarts} times"
     return section(
         "Faults and decisions",
-        f"{attempts}; tasks started again {times}.",
+        f"{attempts}; tasks restarted {times}.",
         table(("after", "decision"), rows, "nt") if rows else None,
         _earlier(report),
         anchor="decisions",
@@ -197,7 +197,7 @@ def decision_section(report: Report) -> Html | None:
 
 
 def _earlier(report: Report) -> Html | None:
-    """Attempts under other plans, and the one that everything else is about."""
+    """Table of attempts under other plans, and the current one."""
     if not report.earlier:
         return None
     rows: list[tuple[Content, ...]] = [
@@ -224,7 +224,7 @@ def _earlier(report: Report) -> Html | None:
 
 
 def assumption_section(report: Report) -> Html | None:
-    """The plan's profile beside this run."""
+    """The plan's profile compared with this run."""
     if not report.assumptions:
         return None
     rows: list[tuple[Content, ...]] = []
@@ -237,13 +237,13 @@ def assumption_section(report: Report) -> Html | None:
     note = f"The plan's profile is {report.pace.profile}: {report.pace.profile_note}."
     if not report.pace.profile_note:
         note = f"The plan's profile is {report.pace.profile}."
-    heads = ("figure", "the plan assumed", "this run", "difference")
+    heads = ("figure", "plan", "this run", "difference")
     shown = table(heads, rows, "tnnn")
-    return section("What the plan assumed", note, shown, anchor="assumed")
+    return section("Assumptions of the plan", note, shown, anchor="assumed")
 
 
 def plan_section(report: Report) -> Html | None:
-    """The plan: who runs where, and how good it is."""
+    """The plan: placement and quality."""
     plan = report.plan
     if plan is None:
         return None
@@ -255,18 +255,18 @@ def plan_section(report: Report) -> Html | None:
         has = ", ".join(_resource(key, amount) for key, amount in machine.resources.items())
         rows.append((machine.name, machine.kind, has, speed, ", ".join(machine.tasks)))
     near = (
-        "No placement has a smaller one."
+        "No placement has a smaller objective."
         if plan.proven
         else (
-            f"The smallest that any placement could have is {seconds(plan.bound_s)}: the gap is "
+            f"The lower bound over all placements is {seconds(plan.bound_s)}: the gap is "
             f"{percent(plan.gap)}."
         )
     )
     saved = ""
     if plan.uniform_network_bytes > plan.network_bytes:
-        saved = f" ({format_bytes(plan.uniform_network_bytes)} if seeds were dealt alike)"
+        saved = f" ({format_bytes(plan.uniform_network_bytes)} with uniform seeds)"
     facts = (
-        ("made by", f"{plan.method}, seeds dealt {plan.seed_mix}, network shared by {plan.policy}"),
+        ("made by", f"{plan.method}, {plan.seed_mix} seeds, flow policy {plan.policy}"),
         (
             "job",
             f"{plan.trainers} trainers with {plan.samplers_per_trainer} samplers each, "
@@ -282,23 +282,23 @@ def plan_section(report: Report) -> Html | None:
     return section(
         "The plan",
         "",
-        table(("machine", "class", "resources", "network card", "tasks"), rows),
+        table(("machine", "class", "resources", "NIC", "tasks"), rows),
         el("dl", *listed),
         anchor="plan",
     )
 
 
 def repeat_section(report: Report) -> Html:
-    """How to do it again."""
+    """Command and versions to repeat the run."""
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     facts = (
-        ("ran with", versions or "The run did not note its versions."),
+        ("ran with", versions or "not recorded"),
         ("report by", f"headrace {report.made_by}"),
     )
     listed = [join(el("dt", key), el("dd", value)) for key, value in facts]
     command = el("pre", el("code", report.command), tabindex="0") if report.command else None
-    lead = "In the folder of the run, on a machine of the cluster:" if report.command else ""
-    return section("Do it again", lead, command, el("dl", *listed), anchor="again")
+    lead = "In the run directory, on a machine of the cluster:" if report.command else ""
+    return section("Repeat the run", lead, command, el("dl", *listed), anchor="again")
 
 
 def _resource(name: str, amount: float) -> str:

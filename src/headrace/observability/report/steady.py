@@ -1,4 +1,4 @@
-"""Which iterations of a run show its pace, and which ones show how a script pauses."""
+"""Selection of steady iterations and detection of pauses."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from headrace.core.trace import Trace
 from headrace.observability.report.timelines import Timelines, timelines_of
 
 FEWEST_STEADY = 8
-"""With fewer steady iterations than this, all that follow the first ones are counted."""
+"""With fewer steady iterations, all iterations after the skipped ones are counted."""
 
 
 @dataclass(frozen=True)
 class Steady:
-    """The iterations that count.
+    """The steady iterations of a trace.
 
     Attributes:
-        timelines: Of all trainers.
-        counted: Whether each iteration counts.
-        took_s: From the end of the iteration before to its own; `nan` for the first.
-        pauses: Iterations before which a trainer did something else, or tasks were started again.
-        num_skipped: First iterations that were left out.
+        timelines: Times of all trainers.
+        counted: Whether each iteration is steady.
+        took_s: From the end of the previous iteration to its own end; `nan` for the first.
+        pauses: Iterations after a pause of a trainer or with restarted tasks.
+        num_skipped: Number of first iterations that are excluded.
     """
 
     timelines: Timelines
@@ -33,33 +33,33 @@ class Steady:
 
     @property
     def num(self) -> int:
-        """How many count."""
+        """Number of steady iterations."""
         return int(self.counted.sum())
 
     @property
     def time_s(self) -> float | None:
-        """Mean time of an iteration that counts."""
+        """Mean time of a steady iteration."""
         return float(self.took_s[self.counted].mean()) if self.num else None
 
     @property
     def pauses_s(self) -> float:
-        """What pauses took beyond an iteration's usual time."""
+        """Duration of pauses beyond the mean time per iteration."""
         usual_s = self.time_s or 0.0
         return float(np.maximum(self.took_s[self.pauses] - usual_s, 0.0).sum())
 
     @property
     def span_s(self) -> float:
-        """Time of all iterations that count."""
+        """Total time of the steady iterations."""
         return float(self.took_s[self.counted].sum())
 
     def stretch(self, num: int, before: int | None = None) -> tuple[int, int] | None:
-        """First and last of some neighbouring iterations that are most like the mean.
+        """First and last of consecutive steady iterations whose time is closest to the mean.
 
-        Not of the last tenth, if there are others: cards fall silent when no batch is left to make.
+        The last tenth is avoided, because NICs become idle when no batch is left to sample.
 
         Args:
-            num: How many; fewer if there is no such stretch.
-            before: Only iterations before this one, if there are such.
+            num: Number of iterations; fewer if there is no such sequence.
+            before: Only iterations before this one, if possible.
         """
         if not self.num or self.time_s is None:
             return None
@@ -78,16 +78,11 @@ class Steady:
 
 
 def steady_iterations(trace: Trace, skip: int, window: int = 0) -> Steady:
-    """Find the iterations that show a run's pace.
+    """Find the steady iterations of a trace.
 
-    A pause is an iteration before which a trainer did something else for longer than an iteration
-    takes, such as validation, or within which the run was mended. It does not count, nor do those
-    right after it, whose batches were made meanwhile.
-
-    Args:
-        trace: Of a run or of a rehearsal.
-        skip: First iterations to leave out.
-        window: How many batches may be made ahead.
+    A pause is an iteration before which a trainer was idle for longer than an iteration, such as
+    for validation, or in which tasks were restarted. Pauses are excluded, and the `window`
+    iterations after them, whose batches were sampled meanwhile.
     """
     lines = timelines_of(trace)
     ends_s = lines.ends_s

@@ -1,4 +1,4 @@
-"""When trainers stepped, exchanged gradients and had their batches, from any trace."""
+"""Step, gradient exchange and batch arrival times of trainers, from a trace."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _NUMBER = re.compile(r"\D*(\d+)")
 
 @dataclass(frozen=True)
 class Timelines:
-    """Times of every trainer (rows) and iteration (columns); `nan` where nothing was seen.
+    """Times by trainer (row) and iteration (column); `nan` where nothing was recorded.
 
     Attributes:
-        names: Of the trainers.
-        machines: Index of each trainer's machine.
-        start_s: When a step began.
-        end_s: When it ended.
-        agreed_s: When gradients were exchanged; the end of the step where none were.
-        ready_s: When the last part of the batch was there.
+        names: Names of the trainers.
+        machines: Machine index of each trainer.
+        start_s: Start of the step.
+        end_s: End of the step.
+        agreed_s: End of the gradient exchange; the end of the step without one.
+        ready_s: Arrival of the last sub-batch.
     """
 
     names: tuple[str, ...]
@@ -36,31 +36,26 @@ class Timelines:
 
     @property
     def num_iterations(self) -> int:
-        """How many some trainer has begun."""
+        """Number of iterations that any trainer has started."""
         return int(self.start_s.shape[1])
 
     @property
     def ends_s(self) -> np.ndarray:
-        """When the last trainer ended each iteration; `nan` unless all of them did."""
+        """End of each iteration over all trainers; `nan` unless all finished it."""
         if not len(self.names):
             return np.empty(0)
         ends: np.ndarray = self.end_s.max(axis=0)
         return ends
 
     def gaps_s(self) -> tuple[np.ndarray, np.ndarray]:
-        """Before every step: how long it waited for its batch, and how long for anything else."""
+        """Time before every step spent waiting for its batch, and on anything else."""
         before = np.full_like(self.start_s, np.nan)
         before[:, 1:] = self.agreed_s[:, :-1]
         ready = np.fmin(np.fmax(np.nan_to_num(self.ready_s, nan=-np.inf), before), self.start_s)
         return ready - before, self.start_s - ready
 
     def split(self, trainer: int, counted: np.ndarray) -> Split | None:
-        """Where the time of a trainer went, on average over some iterations.
-
-        Args:
-            trainer: Its row.
-            counted: Whether each iteration counts.
-        """
+        """Mean time components of a trainer (row) over the counted iterations."""
         waits, others = self.gaps_s()
         end_s, agreed_s = self.end_s[trainer], self.agreed_s[trainer]
         all_s = np.clip(self.ends_s, end_s, agreed_s)
@@ -83,7 +78,7 @@ class Timelines:
 
 
 def timelines_of(trace: Trace) -> Timelines:
-    """Find every trainer's steps in a trace of a rehearsal or a run."""
+    """Find every trainer's steps in a trace of a simulation or run."""
     roles = np.array(trace.task_roles)
     trainers = np.flatnonzero(roles == Role.TRAINER)
     rows, flows = trace.executions, trace.flows
@@ -113,11 +108,11 @@ def timelines_of(trace: Trace) -> Timelines:
     _latest(agreed_s, owner[flows.dst[synced]], flows.iteration[synced], flows.end_s[synced])
     fed = np.flatnonzero(known & (src == Role.SAMPLER) & (dst == Role.TRAINER))
     _latest(ready_s, owner[flows.dst[fed]], flows.iteration[fed], flows.end_s[fed])
-    # What a run's step does after the exchange counts to its bar, which then reaches into it.
+    # In a run, a step's execution includes work after the exchange, so the two overlap.
     overlap_s = np.maximum(np.nan_to_num(end_s - _exchange_starts(trace, owner, shape)), 0.0)
     agreed_s += overlap_s
     agreed_s[:, :-1] = np.fmin(agreed_s[:, :-1], start_s[:, 1:])
-    # Nobody is seen to agree on an iteration that a trainer did not end.
+    # An iteration that a trainer did not finish has no exchange.
     agreed_s[np.isnan(end_s)] = np.nan
     return Timelines(
         names=tuple(trace.task_names[task] for task in trainers),
@@ -130,7 +125,7 @@ def timelines_of(trace: Trace) -> Timelines:
 
 
 def _exchange_starts(trace: Trace, owner: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """When the exchange of gradients began: the ring's barrier, or the first flow to a server."""
+    """Start of the gradient exchange: the ring's barrier, or the first flow to a server."""
     roles, names = np.array(trace.task_roles), np.array(trace.task_names)
     rows, flows = trace.executions, trace.flows
     found = np.full(shape, np.nan)
@@ -148,7 +143,7 @@ def _latest(into: np.ndarray, row: np.ndarray, column: np.ndarray, value: np.nda
 
 
 def _owners(trace: Trace) -> np.ndarray:
-    """Per task the row of the trainer that it is, feeds or steps the ring of; -1 for others."""
+    """Row of the trainer that each task is, feeds, or runs a ring step of; -1 for others."""
     numbers = [int(found[1]) if (found := _NUMBER.match(name)) else -1 for name in trace.task_names]
     row = {
         number: index

@@ -1,4 +1,4 @@
-"""How busy network cards and tasks were in the iterations that count."""
+"""NIC and task utilisation in steady iterations."""
 
 from __future__ import annotations
 
@@ -14,13 +14,7 @@ from headrace.observability.report.steady import Steady
 
 @dataclass(frozen=True)
 class NicSeries:
-    """Share of its bandwidth that every network card used over time.
-
-    Attributes:
-        edges_s: Ends of the intervals, one more than there are.
-        into: Incoming, by interval and machine.
-        out_of: Outgoing.
-    """
+    """NIC utilisation by interval and machine; `edges_s` are the interval boundaries."""
 
     edges_s: np.ndarray
     into: np.ndarray
@@ -28,14 +22,7 @@ class NicSeries:
 
 
 def nic_series(trace: Trace, begin_s: float, end_s: float, num: int) -> NicSeries:
-    """Spread the bytes of every flow evenly over its time, and sum them by interval.
-
-    Args:
-        trace: Of a run or a rehearsal.
-        begin_s: First moment.
-        end_s: Last moment.
-        num: Intervals.
-    """
+    """Spread the bytes of each flow evenly over its duration and sum them in `num` intervals."""
     edges = np.linspace(begin_s, max(end_s, begin_s + 1e-9), num + 1)
     length_s = edges[1] - edges[0]
     received = np.diff(_carried(trace, trace.flows.dst, edges), axis=0)
@@ -48,7 +35,7 @@ def nic_series(trace: Trace, begin_s: float, end_s: float, num: int) -> NicSerie
 
 
 def nic_use(trace: Trace, steady: Steady) -> tuple[np.ndarray, np.ndarray]:
-    """Share of its bandwidth that every network card used while iterations that count ran."""
+    """Ingress and egress utilisation per machine in steady iterations."""
     ends_s, counted = steady.timelines.ends_s, np.flatnonzero(steady.counted)
     moments = np.concatenate([ends_s[counted - 1], ends_s[counted]])
     span_s = steady.span_s or np.inf
@@ -63,10 +50,7 @@ def nic_use(trace: Trace, steady: Steady) -> tuple[np.ndarray, np.ndarray]:
 
 
 def task_use(trace: Trace, steady: Steady) -> dict[str, float]:
-    """Share of the time in which every task was busy in the iterations that count.
-
-    Steps of a ring belong to trainers, whose time is told elsewhere, and are left out.
-    """
+    """Fraction of the time in which each task was busy in steady iterations, without ring steps."""
     rows, num = trace.executions, len(trace.task_names)
     counted = np.zeros(max(int(rows.iteration.max(initial=-1)) + 1, len(steady.counted)), bool)
     counted[: len(steady.counted)] = steady.counted
@@ -82,15 +66,9 @@ def task_use(trace: Trace, steady: Steady) -> dict[str, float]:
 
 
 def _carried(trace: Trace, ends: np.ndarray, at_s: np.ndarray) -> np.ndarray:
-    """Bytes that every machine had carried at some moments, by moment and machine.
-
-    Args:
-        trace: Of a run or a rehearsal.
-        ends: The flows' ends that count: those who send, or those who receive.
-        at_s: The moments.
-    """
+    """Cumulative bytes by time and machine of `ends`: `flows.src` or `flows.dst`."""
     flows = trace.flows
-    # A flow that took no time still needs some to be counted.
+    # Flows without duration get a minimal one, to be counted.
     end_s = np.maximum(flow_ends(trace), flows.start_s + 1e-9)
     rate = flows.num_bytes / (end_s - flows.start_s)
     machine = trace.task_machines[ends]
@@ -99,7 +77,7 @@ def _carried(trace: Trace, ends: np.ndarray, at_s: np.ndarray) -> np.ndarray:
         mine = machine == m
         moments = np.concatenate([flows.start_s[mine], end_s[mine]])
         order = np.argsort(moments, kind="stable")
-        # Between moments at which flows begin or end, bytes grow linearly.
+        # Cumulative bytes are piecewise linear between starts and ends of flows.
         rates = np.cumsum(np.concatenate([rate[mine], -rate[mine]])[order])
         moments = moments[order]
         sums = np.concatenate([[0.0], np.cumsum(rates[:-1] * np.diff(moments))])

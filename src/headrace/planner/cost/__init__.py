@@ -1,1 +1,1 @@
-"""What a placement costs."""
+"""Cost models of placements."""

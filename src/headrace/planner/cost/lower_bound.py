@@ -1,10 +1,9 @@
-"""A lower bound of the largest NIC load over all placements, by forgetting which task is which.
+"""Lower bound of the largest NIC load over all placements, by relaxing task identities.
 
-For a load T, a machine that hosts w trainers and p servers can host between some smallest and some
-largest number of samplers without any port above T: fewer samplers mean that its store sends more.
-Whether the machines together can host all tasks is then a small dynamic programme over (trainers,
-servers) that adds up these ranges; a batch counts as local whenever the numbers allow it. What that
-cannot do, no placement can, so bisection gives a bound.
+For a load T, a machine with w trainers and p servers can host a range of sampler counts without a
+port above T; with fewer samplers its store sends more. A dynamic programme over (trainers, servers)
+sums these ranges to check whether all tasks fit. A batch counts as local whenever the counts allow
+it. If the check fails, no placement has load T, so bisection over T gives a bound.
 """
 
 from __future__ import annotations
@@ -19,23 +18,16 @@ from headrace.planner.cost.nic_loads import LoadModel, build_load_model, load_in
 from headrace.policies.compiled import hot
 
 _MOST_STATES = 20_000_000
-"""With more state transitions a check takes over 0.1 s, and servers are left out."""
+"""With more state transitions a check takes over 0.1 s; servers are then ignored."""
 
 
 def lower_bound(cluster: Cluster, job: Job, profile: Profile, *, local_seeds: bool) -> float:
-    """Seconds per iteration that no placement and no schedule can beat, for mean volumes.
-
-    Args:
-        cluster: The machines.
-        job: The job; it must fit.
-        profile: Times and volumes.
-        local_seeds: Whether samplers take the seeds of their own machine first.
-    """
+    """Lower bound of the time per iteration over all placements, for mean volumes."""
     return load_bound(build_load_model(cluster, job, profile, local_seeds=local_seeds))
 
 
 def state_space(model: LoadModel) -> tuple[int, int, int]:
-    """Servers counted, most trainers and most servers of one machine; no servers if too many."""
+    """Counted servers, most trainers and most servers per machine; 0 servers if too many states."""
     most_trainers = min(model.num_trainers, _most(model, 1))
     most_servers = min(model.num_servers, _most(model, 2))
     states = model.num_machines * model.num_trainers * (most_trainers + 1)
@@ -45,15 +37,10 @@ def state_space(model: LoadModel) -> tuple[int, int, int]:
 
 
 def load_bound(model: LoadModel, above: float = 0.0) -> float:
-    """The bound for tabulated loads.
-
-    Args:
-        model: The tables.
-        above: A bound that is known already.
-    """
+    """Lower bound of the largest load, at least `above`, for tabulated loads."""
     num_servers, most_trainers, most_servers = state_space(model)
     if num_servers < model.num_servers and 2 * most_trainers > model.num_trainers:
-        # Beside more than half of all trainers a server saves traffic: count none at all.
+        # A server next to more than half of all trainers saves traffic: ignore sync traffic.
         nothing = np.zeros(model.num_machines)
         model = model._replace(sync_in=nothing, sync_out=nothing)
     low = above
@@ -80,7 +67,7 @@ def _most(model: LoadModel, role: int) -> int:
 
 @hot
 def sampler_range(model, m, w, p, limit):
-    """Fewest and most samplers beside w trainers and p servers without a port above the limit."""
+    """Fewest and most samplers next to w trainers and p servers with all ports within the limit."""
     first, last = -1, -1
     for s in range(model.graph_in.shape[1]):
         fits = True
@@ -103,7 +90,7 @@ def sampler_range(model, m, w, p, limit):
 
 @njit(cache=True)
 def _fits(model, most_load, num_servers, most_trainers, most_servers):
-    """Whether numbers of tasks per machine exist that keep every port within `most_load`."""
+    """Whether task counts per machine exist that keep every port within `most_load`."""
     num_samplers = model.num_trainers * model.per_trainer
     num_trainers = model.num_trainers
     nothing = num_samplers + 1
@@ -144,17 +131,10 @@ def time_bound_s(
     local_seeds: bool,
     load_bound_s: float | None = None,
 ) -> float:
-    """Seconds per iteration below which no placement's objective is.
+    """Lower bound of the objective over all placements.
 
-    The network's part is the count relaxation of `bound`. The others forget the network: a task is
-    at best on the machine class that is fastest for its role, and every machine has a store.
-
-    Args:
-        cluster: The machines.
-        job: The job; it must fit.
-        profile: Its times and volumes.
-        local_seeds: Whether samplers take the seeds of their own machine first.
-        load_bound_s: What `bound.load_bound` gave, if that is known.
+    The network bound is `load_bound`; pass its value as `load_bound_s` if known. The compute bound
+    assumes the fastest machine class for each role. The job must fit the cluster.
     """
     compute_s = compute_bound_s(cluster, job, profile)
     is_measured = local_seeds and bool(profile.store_traffic.matrix)
@@ -167,7 +147,7 @@ def time_bound_s(
 
 
 def compute_bound_s(cluster: Cluster, job: Job, profile: Profile) -> float:
-    """The part of the bound that computing alone gives."""
+    """Lower bound of the time per iteration from task times alone."""
     kinds = {machine.kind for machine in cluster.hosts}
 
     def fastest_s(role: Role) -> float:
@@ -187,10 +167,10 @@ def compute_bound_s(cluster: Cluster, job: Job, profile: Profile) -> float:
 
 
 def _at_best(model: LoadModel, cluster: Cluster, job: Job, profile: Profile) -> LoadModel:
-    """Tables for a measured matrix: seeds of other parts come from where they load least.
+    """Tables for a measured matrix in which remote seeds come from the cheapest partition.
 
-    Which parts they come from depends on all machines, which the tables cannot say; any answer
-    between the best and the worst part is possible, so a bound must assume the best.
+    The partition of a remote seed depends on all machines and is not part of the tables, so a bound
+    assumes the best case.
     """
     num = cluster.num_machines
     if num == 1:
@@ -202,7 +182,7 @@ def _at_best(model: LoadModel, cluster: Cluster, job: Job, profile: Profile) -> 
     own = np.minimum(supply, demand)
     foreign = demand - own
     beside = matrix.diagonal()[:, None]
-    # Bytes that arrive at machine m per seed of part j: all but those of the store on m.
+    # Bytes that machine m receives per seed of partition j, without those of its own store.
     arriving = matrix.sum(axis=1)[:, None] - matrix
     others = ~np.eye(num, dtype=bool)
     least = np.where(others, arriving, np.inf).min(axis=0)[:, None]

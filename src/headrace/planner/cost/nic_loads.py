@@ -1,8 +1,7 @@
-"""Seconds per iteration that every NIC is busy, as sums over what a machine hosts.
+"""Seconds per iteration that each NIC is busy, as sums over the tasks of a machine.
 
-Graph data and synchronisation depend only on how many samplers, trainers and servers a machine
-hosts; batches also on which samplers sit beside their trainer. So a moved task changes a few
-counters and the loads of the machines they belong to, in constant time.
+Graph and sync traffic depend only on task counts per machine. Batch traffic also depends on which
+samplers share a machine with their trainer. Moving a task therefore updates loads in constant time.
 """
 
 from __future__ import annotations
@@ -27,17 +26,16 @@ class LoadModel(NamedTuple):
         num_trainers: W.
         per_trainer: Samplers per trainer.
         num_servers: P.
-        graph_in: Incoming graph data by machine and number of samplers on it, shape (M,
-            num_samplers + 1).
-        graph_out: Outgoing likewise.
-        batch_in: Of one batch part that comes from another machine.
-        batch_out: Of one batch part that goes to another machine.
-        sync_in: Of one shard of gradients or parameters.
-        sync_out: Likewise, outgoing.
-        ring_in: Of a whole ring all-reduce, if the ring enters the machine.
-        ring_out: Likewise, outgoing.
-        capacity: Resources without the store's, shape (M, R).
-        demand: Resources of one sampler, trainer, server: shape (3, R).
+        graph_in: Incoming graph data by machine and sampler count, shape (M, num_samplers + 1).
+        graph_out: Outgoing graph data, same shape.
+        batch_in: One sub-batch from another machine.
+        batch_out: One sub-batch to another machine.
+        sync_in: One incoming shard of gradients or parameters.
+        sync_out: One outgoing shard.
+        ring_in: A complete ring all-reduce, if the ring enters the machine.
+        ring_out: The same, outgoing.
+        capacity: Resources without the store's demand, shape (M, R).
+        demand: Resources of one sampler, trainer, server, shape (3, R).
     """
 
     num_machines: int
@@ -59,14 +57,10 @@ class LoadModel(NamedTuple):
 def build_load_model(
     cluster: Cluster, job: Job, profile: Profile, *, local_seeds: bool
 ) -> LoadModel:
-    """Tabulate loads.
+    """Tabulate the loads of a job.
 
-    Args:
-        cluster: The machines.
-        job: The job.
-        profile: Volumes.
-        local_seeds: Whether samplers take the seeds of their own machine first. With a measured
-            traffic matrix the origin of the other seeds is then taken to be uniform.
+    With `local_seeds`, samplers use seeds of their own machine first. With a measured traffic
+    matrix, the remaining seeds are assumed to be uniform over the other partitions.
     """
     num = cluster.num_machines
     nic_in, nic_out = cluster.nic_in_bytes_per_s(), cluster.nic_out_bytes_per_s()
@@ -77,7 +71,7 @@ def build_load_model(
     supply = wanted * job.num_samplers / num
     own = np.minimum(supply, demand) if local_seeds else np.zeros_like(demand)
     foreign = demand - own
-    # Bytes per seed of another part: from all stores, and from the store beside the sampler.
+    # Bytes per remote seed: from all stores, and from the store on the sampler's machine.
     total, beside = matrix.sum(), matrix.diagonal()
     if local_seeds and num > 1:
         others_all = (total - matrix.sum(axis=1)) / (num - 1)
@@ -112,7 +106,7 @@ def build_load_model(
 
 
 def _most_samplers(cluster: Cluster, job: Job) -> int:
-    """The largest number of samplers that any machine can host."""
+    """Largest number of samplers that any machine can host."""
     names = resource_names(cluster, job)
     demand = demand_vector(job, Role.SAMPLER, names)
     free = cluster.capacities(names) - demand_vector(job, Role.STORE, names)
@@ -125,16 +119,7 @@ def _most_samplers(cluster: Cluster, job: Job) -> int:
 
 @hot
 def load_in(model, m, samplers, trainers, servers, remote):
-    """Incoming load of machine m.
-
-    Args:
-        model: The tables.
-        m: Machine.
-        samplers: Samplers on it.
-        trainers: Trainers on it.
-        servers: Parameter servers on it.
-        remote: Samplers elsewhere that feed trainers on it.
-    """
+    """Incoming load of machine m; `remote` counts remote samplers of its trainers."""
     shards = servers * (model.num_trainers - trainers) + trainers * (model.num_servers - servers)
     ring = model.ring_in[m] if 0 < trainers < model.num_trainers else 0.0
     return (
@@ -144,7 +129,7 @@ def load_in(model, m, samplers, trainers, servers, remote):
 
 @hot
 def load_out(model, m, samplers, trainers, servers, remote):
-    """Outgoing load of machine m; `remote` counts its samplers whose trainer is elsewhere."""
+    """Outgoing load of machine m; `remote` counts its samplers with a remote trainer."""
     shards = servers * (model.num_trainers - trainers) + trainers * (model.num_servers - servers)
     ring = model.ring_out[m] if 0 < trainers < model.num_trainers else 0.0
     return (

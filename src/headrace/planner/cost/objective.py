@@ -1,4 +1,4 @@
-"""The objective that predicts: the time of an iteration in steady state, and what limits it."""
+"""Objective of a placement: steady-state time per iteration and its limits."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from headrace.costs import edge_volumes, nic_loads, task_machines, task_times
 
 @dataclass(frozen=True)
 class Objective:
-    """Limits of the time per iteration, in seconds, for mean times and volumes.
+    """Limits of the time per iteration in seconds, for mean times and volumes.
 
     Attributes:
-        nic_s: The largest NIC load: bytes through a NIC over its bandwidth.
-        busiest_nic: Which one, e.g. `m2 in`.
-        cycle_s: From one update of the parameters to the next: trainer, gradients, servers,
-            parameters; or the ring.
-        task_s: The longest task.
-        latency_s: What one batch takes between two neighbouring stages, start to end; counts per
-            window.
+        nic_s: Largest NIC load: bytes through a NIC divided by its bandwidth.
+        busiest_nic: The NIC with this load, e.g. `m2 in`.
+        cycle_s: Time between parameter updates: trainer, gradients, servers and parameters, or
+            trainer and ring.
+        task_s: Longest task.
+        latency_s: Time of a batch through two adjacent stages; divided by the window.
         window: Run-ahead window K; 0 is unlimited.
     """
 
@@ -39,13 +38,13 @@ class Objective:
 
     @property
     def time_s(self) -> float:
-        """T: the largest of the limits."""
+        """T: the largest limit."""
         waiting_s = self.latency_s / self.window if self.window else 0.0
         return max(self.nic_s, self.cycle_s, self.task_s, waiting_s)
 
     @property
     def limit(self) -> str:
-        """Which limit T is: `nic`, `cycle`, `task` or `latency`."""
+        """Name of the largest limit: `nic`, `cycle`, `task` or `latency`."""
         if self.time_s == self.nic_s:
             return "nic"
         if self.time_s == self.cycle_s:
@@ -61,15 +60,10 @@ def evaluate(
     seeds: np.ndarray | None = None,
     window: int | None = None,
 ) -> Objective:
-    """Compute all limits of a placement.
+    """Compute the objective of a placement.
 
-    Args:
-        cluster: The machines.
-        job: The job.
-        profile: Times and volumes.
-        placement: Where the tasks run.
-        seeds: Seeds per iteration, shape (num_samplers, num_parts); uniform if not given.
-        window: Instead of the job's; 0 is unlimited.
+    `seeds` has shape (num_samplers, num_parts) and is uniform by default. `window` overrides the
+    job's.
     """
     if seeds is None:
         seeds = uniform_seeds(job, cluster.num_machines)
@@ -98,7 +92,7 @@ def evaluate(
 
 
 class _Transfers:
-    """Times to move what edges of one kind carry in one iteration, with all NICs to themselves."""
+    """Transfer times of one edge kind per iteration, without competing traffic."""
 
     def __init__(
         self, graph: TaskGraph, volumes: np.ndarray, machines: np.ndarray, cluster: Cluster
@@ -109,7 +103,7 @@ class _Transfers:
         self._nic_in, self._nic_out = cluster.nic_in_bytes_per_s(), cluster.nic_out_bytes_per_s()
 
     def drain_s(self, kind: EdgeKind) -> float:
-        """Until the busiest NIC has moved all flows of a kind."""
+        """Time until the busiest NIC has transferred all flows of a kind."""
         chosen = self._kind == kind
         num = len(self._nic_in)
         volumes = self._volumes[chosen]
@@ -118,7 +112,7 @@ class _Transfers:
         return float(max((received / self._nic_in).max(), (sent / self._nic_out).max()))
 
     def longest_s(self, kind: EdgeKind) -> float:
-        """The slowest single flow of a kind at full rate."""
+        """Time of the slowest single flow of a kind at full rate."""
         chosen = (self._kind == kind) & (self._volumes > 0)
         if not chosen.any():
             return 0.0
@@ -127,7 +121,7 @@ class _Transfers:
 
 
 def _sync_s(job: Job, graph: TaskGraph, times: np.ndarray, transfer: _Transfers) -> float:
-    """From the last gradient computed to new parameters everywhere."""
+    """Time from the last computed gradient to updated parameters on all trainers."""
     if job.sync is Sync.PS:
         server_s = float(times[graph.first_server : graph.first_ring].max())
         gradients_s, parameters_s = (

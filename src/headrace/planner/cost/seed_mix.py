@@ -1,4 +1,4 @@
-"""Which seeds every sampler takes: those of its own machine's part first."""
+"""Local-first seed mix: samplers use seeds of their own machine first."""
 
 from __future__ import annotations
 
@@ -9,17 +9,12 @@ from headrace.core.placement import Placement
 
 
 def local_first_seeds(job: Job, num_parts: int, placement: Placement) -> np.ndarray:
-    """Give samplers the seeds that lie on their machine, as far as both reach.
+    """Assign seeds to samplers on the same machine first.
 
-    Parts hold equally many training seeds, and every seed is taken once per epoch, so a part is
-    used up at the same pace whatever the placement. Samplers that want more than their part has
-    take from the parts that are left over, from all of them in proportion (the owner-compute rule
-    of DistDGLv2 inside the planner).
-
-    Args:
-        job: The job.
-        num_parts: Graph parts, one per machine.
-        placement: Where the samplers run.
+    Partitions hold equal numbers of training seeds, and each seed is used once per epoch, so all
+    partitions are consumed at the same rate. Samplers that need more seeds than their partition has
+    take them from the other partitions in proportion to what is left (owner-compute rule of
+    DistDGLv2).
 
     Returns:
         Seeds per iteration, shape (num_samplers, num_parts).

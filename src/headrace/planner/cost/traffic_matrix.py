@@ -1,4 +1,4 @@
-"""Bytes between machines per iteration, summed machine by machine instead of edge by edge."""
+"""Bytes between machines per iteration, summed per machine instead of per edge."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.costs import ring_chunk_bytes
 
 @dataclass(frozen=True)
 class Traffic:
-    """Mean bytes per iteration between every two machines, shape (sender, receiver)."""
+    """Mean bytes per iteration between machines, shape (sender, receiver)."""
 
     pairs: np.ndarray
 
@@ -25,7 +25,7 @@ class Traffic:
         return float(self.pairs.sum() - self.pairs.trace())
 
     def loads_s(self, cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
-        """Seconds per iteration that every NIC receives and sends at full rate."""
+        """Seconds per iteration that each NIC receives and sends at full rate."""
         own = self.pairs.diagonal()
         received, sent = self.pairs.sum(axis=0) - own, self.pairs.sum(axis=1) - own
         return received / cluster.nic_in_bytes_per_s(), sent / cluster.nic_out_bytes_per_s()
@@ -34,15 +34,7 @@ class Traffic:
 def traffic_of(
     cluster: Cluster, job: Job, profile: Profile, placement: Placement, seeds: np.ndarray
 ) -> Traffic:
-    """Add up what a placed job sends.
-
-    Args:
-        cluster: The machines.
-        job: The job.
-        profile: Bytes per seed.
-        placement: Where its tasks run.
-        seeds: Seeds per iteration, shape (num_samplers, num_parts).
-    """
+    """Traffic of a placed job; `seeds` has shape (num_samplers, num_parts)."""
     num = cluster.num_machines
     samplers = np.array(placement.samplers, dtype=np.int64)
     trainers = np.array(placement.trainers, dtype=np.int64)

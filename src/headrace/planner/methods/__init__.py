@@ -1,4 +1,4 @@
-"""Where tasks run: one file and one class per placement method, found by name."""
+"""Placement methods, registered by name."""
 
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
@@ -15,14 +15,14 @@ from headrace.planner.methods.ifs import Ifs
 PLACEMENT_METHODS: dict[str, PlacementMethod] = {
     method.name: method for method in (Anneal(), Colocate(), Etp(), Exact(), Ifs())
 }
-"""Every placement method by name."""
+"""All placement methods by name."""
 
 
 def place(method: str, cluster: Cluster, job: Job, profile: Profile, seed: int = 0) -> Placement:
-    """Place a job by the method of that name.
+    """Place a job with the named method.
 
     Raises:
-        SpecError: There is no such method.
+        SpecError: The method does not exist.
         InfeasibleError: The job does not fit the cluster.
     """
     if method not in PLACEMENT_METHODS:

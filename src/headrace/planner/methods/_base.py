@@ -1,4 +1,4 @@
-"""The contract of every placement method."""
+"""Interface of placement methods."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from headrace.core.profile import Profile
 
 
 class PlacementMethod(ABC):
-    """Decides on which machine every sampler, trainer and parameter server runs.
+    """Assigns each sampler, trainer and parameter server to a machine.
 
-    A method is a pure function of its arguments: it reads no clock and draws random numbers only
-    from a generator made of `seed`, so that equal arguments give equal placements. Stores are not
-    its business, every machine has one. `tests/contract/test_placements.py` runs on every method.
+    A method is a pure function: it reads no clock and draws random numbers only from `seed`, so
+    equal arguments give equal placements. Stores are not placed, every machine has one.
+    `tests/contract/test_placements.py` runs on every method.
 
     Attributes:
-        name: What people write after `--placement`.
+        name: Value of `--placement`.
     """
 
     name: ClassVar[str]
 
     @abstractmethod
     def place(self, cluster: Cluster, job: Job, profile: Profile, seed: int) -> Placement:
-        """Find a placement that respects every machine's resources (eqs 1-5).
+        """Find a placement within every machine's resources (eqs 1-5).
 
         Args:
             cluster: The machines.
-            job: The tasks and what they occupy.
-            profile: Times and volumes, for methods that look at them.
-            seed: Seed of all draws.
+            job: The tasks and their resource demands.
+            profile: Task times and volumes; some methods ignore it.
+            seed: Seed of all random draws.
 
         Returns:
             A placement that passes `Placement.check`.
 
         Raises:
-            InfeasibleError: The job does not fit; the message names the short resource, by how
-                much it is short, and what to change.
+            InfeasibleError: The job does not fit; the message names the missing resource, the
+                shortage and a remedy.
         """

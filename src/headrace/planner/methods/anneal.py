@@ -20,29 +20,29 @@ from headrace.planner.methods.ifs import Ifs
 from headrace.planner.methods.relaxed_start import relaxed_placement
 
 TEMPERATURES = (10.0, 3.0, 1.0, 0.3, 0.1)
-"""First temperatures times the number of machines.
+"""Initial temperatures times the number of machines.
 
-Measured on ten draws each of the paper's settings: hot ones are best at 2 to 16 machines, the
-coldest at 64 tight and at 1,024 machines, none everywhere.
+Measured on ten draws of each of the paper's settings: high ones are best at 2 to 16 machines, the
+lowest at 64 machines with tight resources and at 1,024 machines; none is best everywhere.
 """
 
 COOLING = 0.01
-"""Last temperature relative to the first."""
+"""Final temperature relative to the initial one."""
 
 DEFAULT_STEPS = 30_000
-"""Steps per search: at the paper's sizes 10,000 reach the best load known."""
+"""Steps per search; at the paper's sizes 10,000 reach the best known load."""
 
 STEPS_PER_TASK = 50
-"""Larger jobs get at least so many steps per task: 1,024 machines come within 0.1 % with 150."""
+"""Minimum steps per task for large jobs; 1,024 machines need 150 for a gap of 0.1 %."""
 
 _FEW_SAMPLERS = 100
-"""Up to here searches also start where they need not, so that rehearsals have more to choose from:
-placements of equal load differ by up to 1 % in makespan."""
+"""Up to this number, searches use all starts to give simulations more candidates: placements of
+equal load differ by up to 1 % in makespan."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A placement found and its largest NIC load in seconds per iteration."""
+    """A placement and its largest NIC load in seconds per iteration."""
 
     placement: Placement
     load_s: float
@@ -58,19 +58,13 @@ def shortlist(
     local_seeds: bool = False,
     most: int = 4,
 ) -> tuple[list[Candidate], float]:
-    """Search from `colocate`, `ifs` and the relaxation of the bound, at several temperatures.
+    """Search from `colocate`, `ifs` and the relaxed lower bound, at several temperatures.
 
-    Args:
-        cluster: The machines.
-        job: The job.
-        profile: Volumes.
-        seed: Seed of all draws.
-        steps: Steps per search; by the size of the job if not given.
-        local_seeds: Whether samplers take the seeds of their own machine first.
-        most: How many placements to return.
+    By default `steps` per search depends on the job size. With `local_seeds`, samplers use seeds of
+    their own machine first.
 
     Returns:
-        Distinct placements, smallest load first, and a lower bound of the load of any placement.
+        At most `most` distinct placements, smallest load first, and a lower bound of the load.
 
     Raises:
         InfeasibleError: The job does not fit.
@@ -120,11 +114,11 @@ def _load(model: LoadModel, placement: Placement) -> float:
 
 
 class Anneal(PlacementMethod):
-    """The placement with the smallest largest NIC load that annealing finds."""
+    """Minimises the largest NIC load by simulated annealing."""
 
     name: ClassVar[str] = "anneal"
 
     def place(self, cluster: Cluster, job: Job, profile: Profile, seed: int) -> Placement:
-        """Anneal and take the first of the shortlist; see `PlacementMethod.place`."""
+        """Return the best placement of `shortlist`; see `PlacementMethod.place`."""
         candidates, _ = shortlist(cluster, job, profile, seed=seed)
         return candidates[0].placement

@@ -1,7 +1,7 @@
 """Simulated annealing on port loads: moves, swaps and short ejection chains in constant time.
 
-Energy is the 16-norm of all port loads relative to a scale: close to the largest load, but with a
-slope towards relieving the second-busiest port too. Tasks are numbered samplers, trainers, servers.
+The energy is the 16-norm of all port loads relative to a scale. It is close to the largest load but
+also rewards relieving the second-busiest port. Tasks are numbered samplers, trainers, servers.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ class Search(NamedTuple):
     free: Any
     """Free resources, shape (M, R)."""
     members: Any
-    """Tasks per machine, in no order, shape (M, most tasks)."""
+    """Tasks per machine, unordered, shape (M, most tasks)."""
     position: Any
-    """Where a task stands among its machine's members."""
+    """Index of each task in its machine's members."""
     size: Any
     energy: Any
-    """Sixteenth powers of relative loads per machine, in plus out."""
+    """Sum of the 16th powers of the relative in and out loads per machine."""
     touched: Any
     is_touched: Any
     sizes: Any
-    """Touched machines."""
+    """Number of touched machines."""
     best: Any
-    """Best machines per task so far."""
+    """Best machine per task so far."""
     random: Any
-    """State of the random generator (one word)."""
+    """State of the random generator."""
 
 
 def start_search(model: LoadModel, machines: np.ndarray, seed: int) -> Search:
-    """Lay out the state of a placement, given as machine per task."""
+    """Build the search state of a placement, given as machine per task."""
     num, num_tasks = model.num_machines, len(machines)
     per_role = (
         model.num_trainers * model.per_trainer,
@@ -58,7 +58,6 @@ def start_search(model: LoadModel, machines: np.ndarray, seed: int) -> Search:
     home = np.repeat(machines[per_role[0] : per_role[0] + per_role[1]], model.per_trainer)
     apart = machines[: per_role[0]] != home
     size = np.bincount(machines, minlength=num)
-    # Room for as many tasks as fit a machine, or all of them where tasks need nothing.
     members = np.zeros((num, num_tasks), dtype=np.int32)
     position = np.zeros(num_tasks, dtype=np.int32)
     order = np.argsort(machines, kind="stable")
@@ -121,7 +120,7 @@ def _touch(search, m):
 
 @hot
 def machine_energy(model, search, m, scale):
-    """Sixteenth powers of a machine's two relative loads."""
+    """Sum of the 16th powers of a machine's relative in and out loads."""
     samplers, trainers, servers = search.counts[m, 0], search.counts[m, 1], search.counts[m, 2]
     x = load_in(model, m, samplers, trainers, servers, search.arriving[m]) * scale
     y = load_out(model, m, samplers, trainers, servers, search.leaving[m]) * scale
@@ -133,7 +132,7 @@ def machine_energy(model, search, m, scale):
 
 @hot
 def _fits(model, search, role, m, gone):
-    """Whether a task fits machine m once a task of role `gone` (or none, -1) has left it."""
+    """Whether a task fits machine m after a task of role `gone` (-1 for none) has left it."""
     for r in range(model.demand.shape[1]):
         room = search.free[m, r]
         if gone >= 0:
@@ -150,7 +149,7 @@ def _fits(model, search, role, m, gone):
 
 @hot
 def _shift_batches(model, search, sampler, machine, home, by):
-    """Count a sampler on `machine` whose trainer is on `home` in or out."""
+    """Add or remove a sampler on `machine` with its trainer on `home`."""
     if machine != home:
         search.leaving[machine] += by
         search.arriving[home] += by
@@ -160,7 +159,7 @@ def _shift_batches(model, search, sampler, machine, home, by):
 
 @hot
 def _relocate(model, search, task, target):
-    """Move a task and bring all counters up to date."""
+    """Move a task and update all counters."""
     role = _role(model, task)
     source = search.machine[task]
     num_samplers = model.num_trainers * model.per_trainer
@@ -193,7 +192,7 @@ def _relocate(model, search, task, target):
 
 @hot
 def _pick(model, search):
-    """A task and where to: anywhere, or beside the task it exchanges batches with."""
+    """Random task and target machine: any, or that of a task it exchanges batches with."""
     num_samplers = model.num_trainers * model.per_trainer
     task = _below(search.random, len(search.machine))
     target = np.int64(-1)
@@ -212,18 +211,12 @@ def _pick(model, search):
 
 @hot_loop
 def anneal(model, search, steps, scale, hot_temperature, cold_temperature):
-    """Anneal with geometric cooling; the best placement is left in `search.best`.
+    """Anneal a feasible placement with geometric cooling; the best one is in `search.best`.
 
-    Args:
-        model: Loads and capacities.
-        search: A placement that fits.
-        steps: How many moves to try.
-        scale: One over the load that counts as 1.
-        hot_temperature: First temperature, in units of the norm.
-        cold_temperature: Last temperature.
+    `scale` is the inverse of the reference load; temperatures are in units of the norm.
 
     Returns:
-        The smallest 16-norm found, relative to the scale.
+        Smallest 16-norm found, relative to the scale.
     """
     num = model.num_machines
     total = 0.0
@@ -237,7 +230,7 @@ def anneal(model, search, steps, scale, hot_temperature, cold_temperature):
     for step in range(steps):
         temperature *= cooling
         if step % 4096 == 4095:
-            # Large terms that came and went leave rounding errors behind.
+            # Recompute the sum to remove accumulated rounding errors.
             total = 0.0
             for m in range(num):
                 total += search.energy[m]
@@ -252,7 +245,7 @@ def anneal(model, search, steps, scale, hot_temperature, cold_temperature):
         if not _fits(model, search, role, target, -1):
             if search.size[target] == 0:
                 continue
-            # No room: send somebody else on, back to where the task came from or anywhere.
+            # No room: move another task to the source machine or to a random one.
             other = np.int64(search.members[target, _below(search.random, search.size[target])])
             other_role = _role(model, other)
             if not _fits(model, search, role, target, other_role):

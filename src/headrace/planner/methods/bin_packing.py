@@ -1,4 +1,4 @@
-"""From how many tasks a machine holds to which ones."""
+"""Packing of task counts onto machines, and conversion from counts to individual tasks."""
 
 from __future__ import annotations
 
@@ -16,18 +16,14 @@ from headrace.core.placement import demand_vector, resource_names
 def give_identities(
     counts: Counts, order: np.ndarray, samplers_per_trainer: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Say which trainers and samplers the counts stand for, keeping a trainer's samplers together.
+    """Assign trainers and samplers to the counts, keeping each trainer's samplers together.
 
-    A machine's places for samplers go to its own trainers first, one trainer after the other, so
-    that as many as possible have all of theirs. What a trainer lacks goes to few machines.
-
-    Args:
-        counts: Tasks per machine.
-        order: Machines in the order in which trainers are numbered.
-        samplers_per_trainer: Samplers of each trainer.
+    Sampler slots of a machine go to its own trainers first, one trainer after the other. The
+    remaining samplers of a trainer go to as few machines as possible. Trainers are numbered in the
+    machine order `order`.
 
     Returns:
-        The machine of every trainer, and of every sampler, shape (trainers, samplers per trainer).
+        Machine per trainer, and per sampler with shape (trainers, samplers per trainer).
     """
     trainers = np.repeat(order, counts.trainers[order])
     samplers = np.full((len(trainers), samplers_per_trainer), -1, dtype=np.int64)
@@ -39,7 +35,7 @@ def give_identities(
     for w in np.flatnonzero((samplers < 0).any(axis=1)).tolist():
         missing = np.flatnonzero(samplers[w] < 0)
         while len(missing):
-            # The tightest machine that takes all of them, or else the roomiest one.
+            # Best fit: the smallest sufficient machine, else the largest one.
             enough = np.flatnonzero(places >= len(missing))
             if len(enough):
                 machine = int(enough[np.argmin(places[enough])])
@@ -53,14 +49,14 @@ def give_identities(
 
 
 _ROUNDING = 5e-10
-"""Share of a capacity by which rounding may exceed it; half of what `Placement.check` allows."""
+"""Relative capacity tolerance for rounding; half of that of `Placement.check`."""
 
 _NEVER = np.int32(-(2**30))
-"""Stands for "these trainers and servers do not fit"; no number of samplers makes it positive."""
+"""Marks infeasible (trainers, servers); stays negative for any number of samplers."""
 
 
 class Totals(NamedTuple):
-    """How many tasks of each role are to be packed."""
+    """Number of tasks to pack per role."""
 
     samplers: int
     trainers: int
@@ -68,7 +64,7 @@ class Totals(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What one machine can hold at once, and nothing can be added to it."""
+    """A maximal set of tasks for one machine."""
 
     trainers: int
     servers: int
@@ -77,14 +73,14 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Room:
-    """What the machines have left beside their stores, and what a task of each role takes.
+    """Free resources next to the stores, and the demand of one task per role.
 
     Attributes:
-        names: The resources.
-        free: Amounts left, shape (num_machines, resource); negative where a store does not fit.
-        sampler: Amounts one sampler takes.
-        trainer: Amounts one trainer takes.
-        server: Amounts one parameter server takes.
+        names: Resource names.
+        free: Free amounts, shape (num_machines, resource); negative where a store does not fit.
+        sampler: Demand of one sampler.
+        trainer: Demand of one trainer.
+        server: Demand of one parameter server.
     """
 
     names: tuple[str, ...]
@@ -95,7 +91,7 @@ class Room:
 
     @classmethod
     def of(cls, cluster: Cluster, job: Job) -> Room:
-        """Room of a cluster that so far holds only the stores."""
+        """Free resources of a cluster that hosts only the stores."""
         names = resource_names(cluster, job)
         capacities = cluster.capacities(names)
         return cls(
@@ -107,13 +103,13 @@ class Room:
         )
 
     def without(self, taken: np.ndarray) -> Room:
-        """The room that is left once `taken` (same shape as `free`) is gone."""
+        """Free resources after subtracting `taken`, which has the shape of `free`."""
         return replace(self, free=self.free - taken)
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Tasks per machine, one array entry each."""
+    """Tasks per machine."""
 
     samplers: np.ndarray
     trainers: np.ndarray
@@ -121,19 +117,14 @@ class Counts:
 
 
 def totals_of(job: Job) -> Totals:
-    """All tasks of a job that have no fixed place."""
+    """All tasks of a job that need a placement."""
     return Totals(job.num_samplers, job.trainers, job.num_servers)
 
 
 def num_fitting(free: np.ndarray, demand: np.ndarray) -> np.ndarray:
-    """How many tasks of one demand fit, as a fraction; infinite if it demands nothing.
+    """Number of tasks that fit, as a fraction; infinite for an empty demand.
 
-    Args:
-        free: Amounts, last axis resources.
-        demand: Amounts per task.
-
-    Returns:
-        One figure per entry of the other axes; negative where a resource is overdrawn.
+    The last axis of `free` is resources. Results are negative where a resource is exceeded.
     """
     wanted = demand > 0
     if not wanted.any():
@@ -146,11 +137,11 @@ def num_fitting(free: np.ndarray, demand: np.ndarray) -> np.ndarray:
 def pack(room: Room, totals: Totals, order: np.ndarray, samplers_per_trainer: int) -> Counts | None:
     """Pack all tasks on the fewest first machines of `order` (Alg. 2, with zero counts).
 
-    Among the counts that fit, Alg. 2 leaves the choice open. We take, from the last machine used to
-    the first, those that leave most samplers beside a trainer, then most trainers.
+    Alg. 2 does not define which feasible counts to use. From the last used machine to the first,
+    this takes those with the most samplers next to a trainer, then the most trainers.
 
     Returns:
-        Tasks per machine, or nothing if they do not fit on all machines together.
+        Tasks per machine, or None if they do not fit.
     """
     tables = [_empty_table(totals)]
     steps: list[list[Step]] = []
@@ -165,10 +156,10 @@ def pack(room: Room, totals: Totals, order: np.ndarray, samplers_per_trainer: in
 
 
 def most_samplers(room: Room, totals: Totals) -> np.ndarray:
-    """The most samplers (up to all) that fit beside each number of trainers and servers.
+    """Most samplers, up to all, that fit next to each number of trainers and servers.
 
     Returns:
-        Shape (trainers + 1, servers + 1); negative where already those do not fit.
+        Shape (trainers + 1, servers + 1); negative where trainers and servers alone do not fit.
     """
     table = _empty_table(totals)
     for machine_steps in _steps_of_machines(room, totals, np.arange(len(room.free))):
@@ -192,7 +183,7 @@ def _fits(table: np.ndarray, totals: Totals) -> bool:
 
 
 def _steps_of_machines(room: Room, totals: Totals, order: np.ndarray) -> Iterator[list[Step]]:
-    # Clusters come in groups of equal machines: what one of them can hold is worked out once.
+    # Equal machines share one result.
     known: dict[bytes, list[Step]] = {}
     for machine in order:
         free = room.free[machine]
@@ -203,7 +194,7 @@ def _steps_of_machines(room: Room, totals: Totals, order: np.ndarray) -> Iterato
 
 
 def _steps_of(room: Room, free: np.ndarray, totals: Totals) -> list[Step]:
-    """Everything one machine can hold that cannot hold one task more."""
+    """All maximal task sets of one machine."""
     if (free < 0).any():
         return [Step(0, 0, 0)]
     trainers = np.arange(1 + _whole(num_fitting(free, room.trainer), totals.trainers))
@@ -211,7 +202,7 @@ def _steps_of(room: Room, free: np.ndarray, totals: Totals) -> list[Step]:
     left = free - trainers[:, None, None] * room.trainer - servers[None, :, None] * room.server
     samplers = np.floor(np.clip(num_fitting(left, room.sampler), -1, totals.samplers)).astype(int)
     grown = np.pad(samplers, ((0, 1), (0, 1)), constant_values=-1)
-    # With as many samplers there may be room for one more trainer or server: keep only that one.
+    # Drop sets that allow another trainer or server with the same number of samplers.
     final = (samplers >= 0) & (grown[1:, :-1] < samplers) & (grown[:-1, 1:] < samplers)
     return [
         Step(int(w), int(p), int(samplers[w, p])) for w, p in zip(*np.nonzero(final), strict=True)
@@ -223,9 +214,9 @@ def _whole(fits: np.ndarray | float, most: int) -> int:
 
 
 def _add_machine(table: np.ndarray, steps: list[Step], all_samplers: int) -> np.ndarray:
-    """From the first i machines to the first i + 1."""
+    """Extend the table from the first i machines to the first i + 1."""
     most_w, most_p = max(step.trainers for step in steps), max(step.servers for step in steps)
-    # A step may bring more trainers than are still asked for: row 0 stands for "fewer than none".
+    # A step may hold more trainers than needed: padding rows repeat row 0.
     rows, columns = table.shape
     padded = np.empty((most_w + rows, most_p + columns), dtype=np.int32)
     padded[most_w:, most_p:] = table
@@ -262,7 +253,7 @@ def _walk_back(
             if best is None or rank > best[0]:
                 best = (rank, (s, w, p))
         if best is None:
-            raise AssertionError("a table of counts promised a step that does not exist")
+            raise AssertionError("the packing table is inconsistent; this is a bug")
         s, w, p = best[1]
         counts[:, order[i]] = s, w, p
         samplers, trainers, servers = samplers - s, trainers - w, servers - p

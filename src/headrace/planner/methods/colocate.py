@@ -1,4 +1,4 @@
-"""Every trainer beside its samplers, as far as resources allow (DistDGL's scheme)."""
+"""`colocate`: trainers on the machines of their samplers where possible (DistDGL's scheme)."""
 
 from __future__ import annotations
 
@@ -24,19 +24,18 @@ from headrace.planner.methods.infeasibility import check_stores_fit, explain
 
 
 class Colocate(PlacementMethod):
-    """Keeps trainers and their samplers on one machine where that is possible (DGTP, section VI).
+    """Keeps each trainer and its samplers on one machine where possible (DGTP, section VI).
 
-    Trainers with all their samplers go, one by one, to the machine that could still take most of
-    them. When no machine can, a trainer goes where most of its samplers fit beside it, its other
-    samplers and the parameter servers to the machine with most room. Should this end with a task
-    that fits nowhere, the last whole groups are taken back, as few as possible, and the rest is
-    packed exactly: a placement is found whenever there is one.
+    Complete groups of a trainer and its samplers go to the machine with room for the most groups.
+    Other trainers go where most of their samplers fit; remaining samplers and parameter servers go
+    to the machine with the most room. If a task does not fit, as few groups as possible are removed
+    and all other tasks are packed exactly, so a placement is found whenever one exists.
     """
 
     name: ClassVar[str] = "colocate"
 
     def place(self, cluster: Cluster, job: Job, profile: Profile, seed: int) -> Placement:
-        """See `PlacementMethod.place`; `seed` matters only where groups had to be taken back."""
+        """See `PlacementMethod.place`; `seed` is used only if groups are removed."""
         check_stores_fit(cluster, job)
         room = Room.of(cluster, job)
         draft = _Draft(room.free.copy())
@@ -55,7 +54,7 @@ class Colocate(PlacementMethod):
 
 @dataclass
 class _Draft:
-    """A placement in the making; one row of `samplers` per trainer, short rows still miss some."""
+    """Partial placement; one row of `samplers` per trainer, possibly incomplete."""
 
     free: np.ndarray
     trainers: list[int] = field(default_factory=list)
@@ -64,11 +63,7 @@ class _Draft:
 
 
 def _place_groups(draft: _Draft, room: Room, job: Job) -> list[int]:
-    """Place whole trainers with all their samplers while a machine can take one.
-
-    Returns:
-        The machine of every group placed.
-    """
+    """Place complete groups while one fits; return the machine of each group."""
     group = room.trainer + job.samplers_per_trainer * room.sampler
     fits = num_fitting(draft.free, group)
     taken = np.zeros(len(fits), dtype=np.int64)
@@ -85,10 +80,10 @@ def _place_groups(draft: _Draft, room: Room, job: Job) -> list[int]:
 
 
 def _place_partial_groups(draft: _Draft, room: Room, job: Job) -> bool:
-    """Place the other trainers, each with as many of its samplers as fit beside it."""
+    """Place the other trainers, each with as many of its samplers as fit."""
 
     def beside(free: np.ndarray) -> np.ndarray:
-        """Samplers that fit beside one more trainer; negative where the trainer does not fit."""
+        """Samplers that fit next to another trainer; negative if the trainer does not fit."""
         fits = num_fitting(free - room.trainer, room.sampler)
         whole: np.ndarray = np.clip(np.floor(fits), -1, job.samplers_per_trainer)
         return whole
@@ -111,7 +106,7 @@ def _place_partial_groups(draft: _Draft, room: Room, job: Job) -> bool:
 
 
 def _place_rest(draft: _Draft, room: Room, job: Job) -> bool:
-    """Place samplers that are still missing, then the servers, each where most of its kind fit."""
+    """Place remaining samplers, then servers, where most tasks of the role fit."""
     waiting = [row for row in draft.samplers for _ in range(job.samplers_per_trainer - len(row))]
     for demand, rows in (
         (room.sampler, waiting),
@@ -131,16 +126,16 @@ def _place_rest(draft: _Draft, room: Room, job: Job) -> bool:
 
 
 def _roomiest(fits: np.ndarray, taken: np.ndarray) -> int:
-    """The machine with most room; among equals the one given least so far, then the first."""
+    """Machine with the most room; ties go to the least used one, then the first."""
     candidates = np.flatnonzero(fits == fits.max())
     return int(candidates[np.argmin(taken[candidates])])
 
 
 def _take_back(groups: list[int], room: Room, job: Job, seed: int) -> _Draft | None:
-    """Keep as many of the first groups as leave room for all other tasks, packed exactly.
+    """Keep as many of the first groups as allow packing all other tasks exactly.
 
-    Fewer groups never make the rest harder to pack, so the number is found by bisection; with none
-    left this is `ifs`.
+    Fewer groups never make packing harder, so the number is found by bisection. With no groups this
+    is `ifs`.
     """
     order = np.random.default_rng(seed).permutation(len(room.free))
     per_trainer = job.samplers_per_trainer

@@ -1,4 +1,4 @@
-"""The critical path of a placement: the cost of the paper's search (DGTP, eqs 26-27)."""
+"""Critical path of a placement: the cost of the paper's search (DGTP, eqs 26-27)."""
 
 from __future__ import annotations
 
@@ -19,28 +19,20 @@ from headrace.planner.methods.critical_path_kernel import (
 from headrace.simulator import build_instance
 
 PATH_ITERATIONS = 20
-"""Iterations the paper looks ahead (section VI-A)."""
+"""Iterations of the paper's DAG (section VI-A)."""
 
 ROUNDING = 1e-9
-"""Share of a capacity by which rounding may exceed it, as in `Placement.check`."""
+"""Relative capacity tolerance for rounding, as in `Placement.check`."""
 
 
 class CriticalPath:
     """Critical path and cost of any placement of one job.
 
-    Volumes are drawn once, as a rehearsal with the same seed draws them, so that placements are
-    compared under equal traffic; task times are means. Degrees are one-iteration degrees: of the
-    receiver for in, of the sender for out; of a ring's 2(W-1) chunks per trainer only the W that
-    can be in transit together count. With constant task times the path is an upper bound of the
-    makespan under `oes` (Theorem 3).
-
-    Args:
-        cluster: The machines.
-        job: The job.
-        profile: Its times and volumes.
-        seeds: Seeds per iteration, shape (num_samplers, num_parts); uniform if not given.
-        num_iterations: Iterations of the DAG.
-        seed: Seed of all draws.
+    Volumes are drawn once, as in a simulation with the same seed, so placements are compared under
+    equal traffic; task times are means. Degrees are per iteration: in-degree of the receiver,
+    out-degree of the sender. Of a ring's 2(W-1) chunks per trainer only the W that can be in
+    transit together count. With constant task times the path is an upper bound of the makespan
+    under `oes` (Theorem 3).
     """
 
     def __init__(
@@ -60,14 +52,14 @@ class CriticalPath:
         self.scratch = _scratch_of(self.model)
 
     def length_s(self, placement: Placement) -> float:
-        """Longest weighted path through all iterations."""
+        """Longest weighted path over all iterations."""
         machines = np.array(placement.samplers + placement.trainers + placement.servers, np.int32)
         return float(path_length_s(self.model, machines, self.scratch))
 
     def cost_s(self, placement: Placement) -> float:
-        """Critical path, raised by the sum of all shares by which capacities are exceeded (eq. 27).
+        """Critical path times one plus the sum of relative capacity violations (eq. 27).
 
-        A machine that has nothing of a resource somebody there wants makes it infinite.
+        Infinite if a task demands a resource that its machine does not have.
         """
         names = resource_names(self._cluster, self._job)
         capacities = self._cluster.capacities(names)
@@ -87,7 +79,7 @@ def _model_of(
     seed: int,
 ) -> PathModel:
     num_machines, num_samplers, num_trainers = cluster.num_machines, job.num_samplers, job.trainers
-    # Tasks and edges are numbered alike wherever they run, so any placement shows the volumes.
+    # Task and edge numbers do not depend on placement, so any placement gives the volumes.
     instance, graph = build_instance(
         cluster,
         job.model_copy(update={"demands": {}}),

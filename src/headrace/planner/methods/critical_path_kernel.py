@@ -1,9 +1,9 @@
-"""The critical path of the execution DAG (DGTP, eqs 26-27), compiled.
+"""Critical path of the execution DAG (DGTP, eqs 26-27), compiled.
 
-Stores wait for nobody, and neither samplers nor their flows wait for a trainer. So the path is
-followed in two passes: all iterations up to the trainers' inboxes, samplers side by side in vector
-registers, then the trainers with their servers or their ring. A pair on one machine gets weight 0,
-which delivers at once, because a producer never finishes before its previous iteration.
+Stores have no predecessors, and samplers and their flows do not depend on trainers. The path is
+therefore computed in two passes: all iterations up to the trainers' inboxes, vectorised over
+samplers, then the trainers with their servers or ring. A pair on one machine has weight 0, which
+delivers at once because a producer never finishes before its previous iteration.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ _OPTIONS: dict[str, Any] = {
     "no_cpython_wrapper": True,
     "fastmath": {"nnan", "nsz"},
 }
-"""Those of `hot`, and that times are no NaN and never -0: only told so LLVM keeps maxima in
-vectors. Sums and products stay as written."""
+"""Options of `hot` plus no NaN and no -0, which LLVM needs to vectorise maxima."""
 
 
 class PathModel(NamedTuple):
-    """What does not depend on placement; S samplers, W trainers, M machines, N iterations."""
+    """Placement-independent data; S samplers, W trainers, M machines, N iterations."""
 
     nic_out: Any
     nic_in: Any
@@ -36,32 +35,32 @@ class PathModel(NamedTuple):
     sampler_scale: Any
     trainer_scale: Any
     store_end_s: Any
-    """When stores finish, shape (N, M)."""
+    """End times of stores, shape (N, M)."""
     graph_bytes: Any
     """Drawn store to sampler volumes, shape (N, M, S)."""
     batch_bytes: Any
     """Drawn sampler to trainer volumes, shape (N, S)."""
     graph_total: Any
-    """Of all iterations, shape (S, M)."""
+    """Sum over all iterations, shape (S, M)."""
     batch_total: Any
     has_graph: Any
-    """1 where a store sends a sampler anything at all, shape (S, M)."""
+    """1 where a store sends to a sampler, shape (S, M)."""
     sends_graph: Any
-    """Samplers that each store sends to."""
+    """Number of samplers each store sends to."""
     gets_graph: Any
-    """Stores that send to each sampler."""
+    """Number of stores that send to each sampler."""
     has_batch: Any
     sync_bytes: float
-    """Of one gradient, parameter or ring flow."""
+    """Bytes of one gradient, parameter or ring flow."""
     num_servers: int
     num_steps: int
-    """Steps of the ring; 0 if there is none."""
+    """Ring steps; 0 without a ring."""
     ring_width: int
-    """Chunks of one trainer that count as in transit together; 0 if there is no ring."""
+    """Chunks of one trainer in transit together; 0 without a ring."""
 
 
 class PathScratch(NamedTuple):
-    """Memory to work in."""
+    """Preallocated work arrays."""
 
     deg_out: Any
     deg_in: Any
@@ -91,7 +90,7 @@ class PathScratch(NamedTuple):
 
 @hot_loop
 def draw_path_volumes(seed, edge_bytes, edge_table, tables, table_start, volumes):
-    """Volumes of the first edges as a rehearsal with this seed draws them, shape (edges, N)."""
+    """Volumes of the first edges, drawn as in a simulation with this seed, shape (edges, N)."""
     for edge in range(volumes.shape[0]):
         first = table_start[edge_table[edge]]
         length = table_start[edge_table[edge] + 1] - first
@@ -104,7 +103,7 @@ def draw_path_volumes(seed, edge_bytes, edge_table, tables, table_start, volumes
 
 @hot
 def _order_ring(model, trainers, order):
-    """Trainers by machine, then number, as `Placement.ring_order`."""
+    """Trainers sorted by machine, then number, as `Placement.ring_order`."""
     num = 0
     for m in range(len(model.nic_out)):
         for w in range(len(trainers)):
@@ -115,7 +114,7 @@ def _order_ring(model, trainers, order):
 
 @hot
 def _count_degrees(model, machines, scratch):
-    """Flows of one iteration per port (eqs 21, 22); of a ring those in transit together."""
+    """Flows per port and iteration (eqs 21, 22); ring chunks only if in transit together."""
     deg_out, deg_in = scratch.deg_out, scratch.deg_in
     num_samplers, num_trainers = len(model.sampler_scale), len(model.trainer_scale)
     per_trainer = num_samplers // num_trainers
@@ -160,7 +159,7 @@ def _weight(scratch, a, b):
 
 @njit(**_OPTIONS)
 def _fill_inboxes(model, machines, scratch):
-    """When the batches of every iteration are there, per trainer."""
+    """Arrival time of each iteration's batches per trainer."""
     num_iterations, num_machines, num_samplers = model.graph_bytes.shape
     num_trainers = len(model.trainer_scale)
     per_trainer = num_samplers // num_trainers
@@ -246,7 +245,7 @@ def _train_with_servers(model, machines, scratch):
 
 @hot
 def _train_in_ring(model, machines, scratch):
-    """As with servers; arrays of the ring are by place in the ring, not by trainer."""
+    """Training with a ring; ring arrays are indexed by ring position."""
     num_samplers, num_trainers = len(model.sampler_scale), len(model.trainer_scale)
     trainers, order = machines[num_samplers:], scratch.order
     end, params = scratch.trainer_end, scratch.params
@@ -286,13 +285,7 @@ def _train_in_ring(model, machines, scratch):
 
 @hot_loop
 def path_length_s(model, machines, scratch):
-    """Length of the critical path.
-
-    Args:
-        model: The job.
-        machines: Machine of every sampler, then of every trainer, then of every server.
-        scratch: Memory to work in.
-    """
+    """Length of the critical path; `machines` lists samplers, trainers, servers."""
     num_samplers, num_trainers = len(model.sampler_scale), len(model.trainer_scale)
     if model.num_servers == 0:
         trainers = machines[num_samplers : num_samplers + num_trainers]
@@ -319,10 +312,9 @@ def _carry(scratch, a, b, num_bytes):
 
 @hot
 def least_makespan_s(model, machines, scratch):
-    """No rehearsal ends before every NIC has carried what all iterations need.
+    """Lower bound of the makespan: each NIC must transfer the bytes of all iterations.
 
-    What the last iteration sends for one that does not follow is not needed: parameters, and the
-    last chunk of a ring.
+    Data of the last iteration for a following one is excluded: parameters, and the last ring chunk.
     """
     num_samplers, num_trainers = len(model.sampler_scale), len(model.trainer_scale)
     per_trainer = num_samplers // num_trainers

@@ -1,4 +1,4 @@
-"""Exploratory task placement: the paper's search (DGTP, Alg. 3), kept as its baseline."""
+"""`etp`: exploratory task placement, the paper's search (DGTP, Alg. 3), kept as a baseline."""
 
 from __future__ import annotations
 
@@ -19,28 +19,27 @@ from headrace.planner.methods.ifs import Ifs
 from headrace.simulator import Rehearser
 
 BETAS = (0.1, 1.0, 10.0, 100.0, 1000.0)
-"""The paper's beta, 0.1, has no unit; with costs relative to the first one we try five decades."""
+"""Costs are relative to the first one. The paper's beta, 0.1, has no unit: try five decades."""
 
 STEPS = 10_000
-"""The paper's time budget (section VI-A)."""
+"""The paper's search budget (section VI-A)."""
 
 GAMMA = 0.1
-"""Placements this far above the smallest cost are rehearsed (section V-B)."""
+"""Placements within this relative distance of the smallest cost are simulated (section V-B)."""
 
 RELAXATION = 1.0
-"""The paper's violation factor: capacities count double on the way (eq. 28)."""
+"""The paper's violation factor: capacities are doubled during the search (eq. 28)."""
 
 
 @dataclass(frozen=True)
 class EtpResult:
-    """What one search found.
+    """Result of one search.
 
     Attributes:
-        placement: The feasible placement with the smallest rehearsed makespan.
+        placement: Feasible placement with the smallest simulated makespan.
         makespan_s: That makespan, under `oes` with an unlimited window.
-        num_simulated: Placements rehearsed.
-        num_hopeless: Placements due for a rehearsal that needed none: their NICs could not carry
-            the bytes of all iterations within the smallest makespan so far.
+        num_simulated: Simulated placements.
+        num_hopeless: Placements not simulated because a NIC bound exceeds the best makespan.
         min_cost: Smallest critical path of a feasible placement, in seconds.
     """
 
@@ -52,11 +51,7 @@ class EtpResult:
 
 
 class Etp(PlacementMethod):
-    """Alg. 3, the best of all `BETAS` at the same number of steps each.
-
-    Args:
-        steps: Transitions per search; `STEPS` if not given.
-    """
+    """Best placement of Alg. 3 over all betas of `BETAS`, with `steps` transitions each."""
 
     name: ClassVar[str] = "etp"
 
@@ -81,7 +76,7 @@ def etp_betas(
     num_iterations: int = PATH_ITERATIONS,
     rehearse_all: bool = False,
 ) -> dict[float, EtpResult]:
-    """One search for every beta; see `etp_search`."""
+    """Run one search per beta; see `etp_search`."""
     first = Ifs().place(cluster, job, profile, seed)
     path = CriticalPath(cluster, job, profile, num_iterations=num_iterations, seed=seed)
     rehearser = Rehearser(cluster, job, profile, num_iterations=num_iterations, window=0, seed=seed)
@@ -111,23 +106,14 @@ def etp_search(
     num_iterations: int = PATH_ITERATIONS,
     rehearse_all: bool = False,
 ) -> EtpResult:
-    """Search placements by a Markov chain on the critical path (Alg. 3, with our corrections).
+    """Search placements with a Markov chain on the critical path (Alg. 3, with our corrections).
 
-    The chain starts at `ifs`, moves one random task at a time to a random machine that has room
-    under relaxed capacities, and accepts by exp(-beta (cost' - cost) / first cost). Whenever it
-    comes to a feasible placement within `GAMMA` of the smallest feasible cost, that is rehearsed
-    under `oes`, with an unlimited window and the uniform seed mix as in the paper. Volumes are the
-    same for every placement.
-
-    Args:
-        cluster: The machines.
-        job: The job.
-        profile: Its times and volumes.
-        beta: How much a higher cost is avoided.
-        steps: Transitions to try.
-        seed: Seed of the first placement, the chain and all volumes.
-        num_iterations: Iterations of the critical path and of rehearsals.
-        rehearse_all: Also rehearse placements that cannot be the best; the result is the same.
+    The chain starts at `ifs`, moves one random task at a time to a random machine with room under
+    relaxed capacities, and accepts with probability exp(-beta (cost' - cost) / first cost).
+    Feasible placements within `GAMMA` of the smallest feasible cost are simulated under `oes` with
+    an unlimited window and the uniform seed mix, as in the paper. All placements use the same
+    volumes. `rehearse_all` also simulates placements that cannot be the best; the result is the
+    same.
 
     Raises:
         InfeasibleError: The job does not fit.
@@ -155,7 +141,7 @@ def _search(
     rehearse_all: bool,
 ) -> EtpResult:
     best, best_s = chain.machines.copy(), np.inf
-    # The first placement is the first that is due.
+    # The initial placement is always simulated.
     while walk(chain, path.model, path.scratch, steps, float(beta), GAMMA, RELAXATION):
         makespan_s = rehearser.makespan_on_s(chain.machines, "oes")
         if makespan_s < best_s:
@@ -185,7 +171,7 @@ def _chain_at(
     num_machines = cluster.num_machines
     by_role = (placement.samplers, placement.trainers, placement.servers)
     values = np.full(4, cost)
-    # Without any time or traffic all placements cost nothing, and all are accepted.
+    # If all costs are 0, every placement is accepted.
     values[FIRST_COST] = cost or 1.0
     values[BEST_S] = np.inf
     return Chain(

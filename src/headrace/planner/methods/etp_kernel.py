@@ -1,4 +1,4 @@
-"""The Markov chain of ETP (DGTP, Alg. 3), compiled: it stops only where a rehearsal is due."""
+"""Markov chain of ETP (DGTP, Alg. 3), compiled; it returns for each simulation."""
 
 from __future__ import annotations
 
@@ -12,44 +12,43 @@ from headrace.policies.compiled import hot, hot_loop
 
 
 class Chain(NamedTuple):
-    """Where the chain is; M machines, R resources."""
+    """State of the chain; M machines, R resources."""
 
     machines: Any
-    """Machine of every sampler, then of every trainer, then of every server."""
+    """Machine of each sampler, then trainer, then server."""
     role: Any
     """0, 1, 2 for a sampler, trainer, server."""
     counts: Any
     """Tasks per role and machine, shape (3, M)."""
     demands: Any
-    """Per role, shape (3, R)."""
+    """Resource demand per role, shape (3, R)."""
     store: Any
-    """What a store takes, R."""
+    """Resource demand of a store, shape (R,)."""
     capacities: Any
     """Shape (M, R)."""
     violation: Any
-    """Shares by which each machine's capacities are exceeded, summed over resources."""
+    """Relative capacity violations per machine, summed over resources."""
     avail: Any
-    """Scratch: machines a task may go to."""
+    """Scratch: machines available to a task."""
     draws: Any
-    """State of the generator."""
+    """State of the random generator."""
     step: Any
-    """Transitions tried so far."""
+    """Transitions so far."""
     seen: Any
-    """Placements that were due for a rehearsal, one row each."""
+    """Simulation candidates, one row each."""
     seen_at: Any
-    """Hash table of their rows; -1 where nothing is. Its size is a power of two."""
+    """Hash table of their rows, -1 if empty; its size is a power of two."""
     num_seen: Any
     num_hopeless: Any
-    """How many of them could not have a smaller makespan than the best before them."""
+    """Candidates whose makespan bound exceeds the best makespan."""
     values: Any
-    """Cost of the present placement, of the first one, the smallest of a feasible one; and the
-    smallest makespan, set by the caller."""
+    """Current cost, first cost, smallest feasible cost, smallest makespan (set by the caller)."""
 
 
 COST, FIRST_COST, MIN_COST, BEST_S = 0, 1, 2, 3
 
 _PATIENCE = 1000
-"""Empty sets of machines in a row, for random tasks, before every task is looked at."""
+"""Consecutive tasks without an available machine before all tasks are checked."""
 
 
 @hot
@@ -64,13 +63,13 @@ def _next(draws):
 
 @hot
 def _below(draws, num):
-    """A number in [0, num)."""
+    """Random integer in [0, num)."""
     return np.int64((_next(draws) >> np.uint64(32)) * np.uint64(num) >> np.uint64(32))
 
 
 @hot
 def _uniform(draws):
-    """A number in [0, 1)."""
+    """Random float in [0, 1)."""
     return np.float64(_next(draws) >> np.uint64(11)) * 2.0**-53
 
 
@@ -107,7 +106,7 @@ def _find_available(chain, task, relaxation):
 
 @hot
 def _measure(chain, machine):
-    """Bring a machine's violation up to date (eq. 27)."""
+    """Update the capacity violation of a machine (eq. 27)."""
     total = 0.0
     for r in range(chain.capacities.shape[1]):
         used, capacity = _used(chain, machine, r), chain.capacities[machine, r]
@@ -128,11 +127,7 @@ def _move(chain, task, machine):
 
 @hot
 def _note(chain):
-    """Remember the present placement.
-
-    Returns:
-        Whether it is new.
-    """
+    """Record the current placement; return whether it is new."""
     mixed = np.uint64(0xCBF29CE484222325)
     for machine in chain.machines:
         mixed = (mixed ^ np.uint64(machine)) * np.uint64(0x100000001B3)
@@ -165,22 +160,14 @@ def _can_move(chain, relaxation):
 
 @hot_loop
 def walk(chain, model, scratch, num_steps, beta, gamma, relaxation):
-    """Go on until a feasible placement is worth a rehearsal and has had none.
+    """Run the chain until a new feasible placement must be simulated.
 
-    One that could not have a smaller makespan than the best so far, whatever the rehearsal says,
-    needs none.
-
-    Args:
-        chain: Where the chain is; changed.
-        model: What the critical path is made of.
-        scratch: Memory to work in.
-        num_steps: Transitions to try in all.
-        beta: How much a higher cost is avoided, relative to the first cost.
-        gamma: How far above the smallest cost a rehearsal is worth it.
-        relaxation: Share by which capacities may be exceeded on the way.
+    Placements more than `gamma` above the smallest cost, or whose makespan bound exceeds the best
+    makespan, are skipped. `relaxation` is the relative capacity violation allowed during the
+    search.
 
     Returns:
-        Whether a rehearsal is due; otherwise the chain has come to its end.
+        True if a simulation is due, False at the end of the chain.
     """
     values = chain.values
     if chain.num_seen[0] == 0:
@@ -209,7 +196,7 @@ def walk(chain, model, scratch, num_steps, beta, gamma, relaxation):
             if penalty == 0.0 and cost <= (1.0 + gamma) * values[MIN_COST]:
                 values[MIN_COST] = min(values[MIN_COST], cost)
                 if _note(chain):
-                    # A little below, so that rounding cannot rule out a placement.
+                    # Tolerance, so that rounding does not exclude a placement.
                     least_s = least_makespan_s(model, chain.machines, scratch) * (1.0 - ROUNDING)
                     if least_s < values[BEST_S]:
                         return True

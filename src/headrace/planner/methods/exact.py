@@ -1,10 +1,9 @@
-"""The placement with the smallest largest NIC load, proven so by CP-SAT, for small clusters.
+"""`exact`: placement with the smallest largest NIC load, proven by CP-SAT, for small clusters.
 
-How busy a network card is depends only on how many samplers, trainers and servers its machine
-hosts, provided that a machine's samplers feed its own trainers as far as the numbers allow. They
-always can: either samplers or places at trainers are left over on a machine, never both, so what is
-left over pairs up across machines. Numbers per machine are therefore an exact model of this
-objective, and far smaller than one of tasks; which task is which is decided afterwards.
+NIC load depends only on task counts per machine if samplers feed trainers of their own machine as
+far as the counts allow. This is always possible: a machine has either surplus samplers or free
+sampler slots, never both, and surpluses pair up across machines. A model of counts is therefore
+exact and much smaller than a model of tasks; individual tasks are assigned afterwards.
 """
 
 from __future__ import annotations
@@ -31,28 +30,28 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 TIME_LIMIT_S = 60.0
-"""How long CP-SAT may take unless told otherwise; the paper's settings take well under a second."""
+"""Default time limit of CP-SAT; the paper's settings take well under a second."""
 
 _UNITS = 1e11
-"""Loads are counted in this fraction of a known placement's load.
+"""Load units per load of a known placement.
 
-Rounding then hides at most (tasks per machine) / 1e11 of the objective, below `_PROVEN`, and sums
-stay far from 64 bits.
+The rounding error is at most (tasks per machine) / 1e11 of the objective, below `_PROVEN`, and sums
+fit into 64 bits.
 """
 
 _PROVEN = 1e-9
-"""Relative distance of objective and bound below which a placement is called optimal."""
+"""Relative distance of objective and bound below which a placement is optimal."""
 
 
 @dataclass(frozen=True)
 class Certified:
-    """A placement and how good it is.
+    """A placement and its optimality bound.
 
     Attributes:
-        placement: Where every task runs.
-        objective_s: Its largest NIC load in seconds per iteration.
-        bound_s: No placement has a smaller one.
-        proven: Whether the two are equal, to a billionth.
+        placement: Machine of each task.
+        objective_s: Largest NIC load in seconds per iteration.
+        bound_s: Lower bound over all placements.
+        proven: Whether objective and bound are equal to within 1e-9.
     """
 
     placement: Placement
@@ -67,7 +66,7 @@ class Exact(PlacementMethod):
     name: ClassVar[str] = "exact"
 
     def place(self, cluster: Cluster, job: Job, profile: Profile, seed: int) -> Placement:
-        """See `PlacementMethod.place`; the search is deterministic unless it runs out of time."""
+        """See `PlacementMethod.place`; deterministic unless the time limit is reached."""
         return solve(cluster, job, profile, seed=seed).placement
 
 
@@ -80,18 +79,11 @@ def solve(
     seed: int = 0,
     time_limit_s: float = TIME_LIMIT_S,
 ) -> Certified:
-    """Find a placement whose largest NIC load is smallest, and prove it.
+    """Find a placement with the smallest largest NIC load and prove it.
 
-    One worker and a fixed seed make the search deterministic, unless the time limit ends it.
-
-    Args:
-        cluster: The machines.
-        job: The job.
-        profile: Its volumes.
-        local_seeds: Whether samplers take the seeds of their own machine first; with a measured
-            traffic matrix loads then depend on more than numbers, and this is refused.
-        seed: Of CP-SAT.
-        time_limit_s: When to stop with the best placement and bound so far.
+    The search uses one worker and a fixed seed; it is deterministic unless the time limit is
+    reached. After `time_limit_s` the best placement and bound so far are returned. `local_seeds` is
+    not supported with a measured traffic matrix, where loads depend on more than counts.
 
     Raises:
         MissingExtraError: OR-tools is not installed.
@@ -101,7 +93,7 @@ def solve(
     start = Ifs().place(cluster, job, profile, seed)
     if local_seeds and profile.store_traffic.matrix:
         raise SpecError(
-            "the method exact cannot weigh local seeds with a measured traffic matrix",
+            "the method exact does not support local seeds with a measured traffic matrix",
             "use the method anneal, or a uniform seed mix",
         )
     cp = _import_cp_model()
@@ -115,15 +107,15 @@ def solve(
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = seed % 2**31
     solver.parameters.max_time_in_seconds = time_limit_s
-    # Presolve of OR-tools 9.15 cuts off solutions of such models: it calls some infeasible
-    # (google/or-tools#5274) and certifies wrong optima (#5293). Without it ours are even faster.
+    # Presolve of OR-tools 9.15 reports feasible models as infeasible (google/or-tools#5274) and
+    # certifies wrong optima (#5293). These models are faster without it.
     solver.parameters.cp_model_presolve = False
     status = solver.solve(model.cp_model)
     bound_s = max(0.0, solver.best_objective_bound) * start_s / _UNITS
     if status == cp.UNKNOWN:
         return Certified(start, start_s, min(bound_s, start_s), False)
     if status not in (cp.OPTIMAL, cp.FEASIBLE):
-        raise AssertionError("CP-SAT finds no placement, but there is one; this is a bug")
+        raise AssertionError("CP-SAT found no placement although one exists; this is a bug")
     placement = _placement(model.counts(solver), job)
     objective_s = _largest_load_s(cluster, job, profile, placement, local_seeds)
     bound_s = min(bound_s, objective_s)
@@ -153,9 +145,9 @@ def _largest_load_s(
 
 
 class _Model:
-    """Numbers of tasks per machine, and the largest load they cause.
+    """CP-SAT model of task counts per machine and the resulting largest load.
 
-    Coefficients are rounded down, so that a bound of the rounded loads is one of the true loads.
+    Coefficients are rounded down, so a bound of the rounded loads is a bound of the true loads.
     """
 
     def __init__(self, cp: Any, loads: LoadModel, room: Room, unit_s: float) -> None:
@@ -179,7 +171,7 @@ class _Model:
         model.minimize(self._largest)
 
     def start_from(self, placement: Placement) -> None:
-        """Tell CP-SAT where to look first."""
+        """Add a placement as a solution hint."""
         for variables, machines in (
             (self.samplers, placement.samplers),
             (self.trainers, placement.trainers),
@@ -190,7 +182,7 @@ class _Model:
                 self.cp_model.add_hint(variable, int(number))
 
     def counts(self, solver: cp_model.CpSolver) -> Counts:
-        """The numbers that were found."""
+        """Task counts of the solution."""
         return Counts(
             *(
                 np.array([solver.value(variable) for variable in variables], dtype=np.int64)
@@ -199,7 +191,7 @@ class _Model:
         )
 
     def _fit(self, room: Room, m: int) -> None:
-        """Keep to a machine's resources, fractions of a core included."""
+        """Constrain a machine's resources, including fractions."""
         loads, model, free = self._loads, self.cp_model, room.free[m]
         num_samplers = loads.graph_in.shape[1] - 1
         trainers, servers = np.arange(loads.num_trainers + 1), np.arange(loads.num_servers + 1)
@@ -238,7 +230,7 @@ class _Model:
             )
 
     def _graph_load(self, samplers: Any, table: np.ndarray, m: int) -> Any:
-        """Load by number of samplers: linear for a uniform seed mix, else looked up."""
+        """Load by number of samplers: linear for a uniform seed mix, else a table lookup."""
         steps = np.diff(table)
         if len(steps) and np.ptp(steps) <= 1e-12 * np.abs(table).max():
             first, step = self._units(table[0]), self._units(float(steps.mean()))
@@ -249,7 +241,7 @@ class _Model:
         return load
 
     def _ring_passes(self, m: int) -> Any:
-        """Whether the ring enters and leaves a machine: it hosts some trainers, but not all."""
+        """Whether the ring enters and leaves a machine: it hosts some but not all trainers."""
         model, trainers = self.cp_model, self.trainers[m]
         some, all_here = model.new_bool_var(f"some{m}"), model.new_bool_var(f"all{m}")
         num = self._loads.num_trainers
@@ -260,7 +252,7 @@ class _Model:
         return some - all_here
 
     def _order_equal_machines(self, room: Room) -> None:
-        """Of machines that can be exchanged, the first hosts most."""
+        """Symmetry breaking: of identical machines, the first hosts the most tasks."""
         loads = self._loads
         by_kind: dict[bytes, int] = {}
         for m in range(loads.num_machines):

@@ -1,4 +1,4 @@
-"""The first feasible placement (DGTP, Alg. 2)."""
+"""`ifs`: the first feasible placement (DGTP, Alg. 2)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from headrace.planner.methods.infeasibility import check_stores_fit, explain
 
 
 class Ifs(PlacementMethod):
-    """Fills machines in random order until all tasks have a place.
+    """Fills machines in random order until all tasks are placed.
 
-    A dynamic programme over counts (see `packing`), so it finds a placement whenever there is one.
-    It looks at resources only, never at the network: a start for searches, not an end.
+    Uses a dynamic programme over counts (see `bin_packing`), so it finds a placement whenever one
+    exists. It ignores the network and is meant as a start for searches.
     """
 
     name: ClassVar[str] = "ifs"

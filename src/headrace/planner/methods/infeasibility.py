@@ -1,4 +1,4 @@
-"""Why a job does not fit, in figures, and what would make it fit."""
+"""Error messages for jobs that do not fit: the missing resource, the shortage and a remedy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.core.units import format_bytes
 from headrace.planner.methods.bin_packing import Room, most_samplers, num_fitting, totals_of
 
 _LEAST_SIZE = 1e6
-"""Nobody has a million cores: an amount that large was written as a size."""
+"""Amounts from here on are formatted as bytes."""
 
 _ROLE_NAMES = {
     Role.SAMPLER: "sampler",
@@ -22,10 +22,10 @@ _ROLE_NAMES = {
 
 
 def check_stores_fit(cluster: Cluster, job: Job) -> None:
-    """Make sure that every machine has room for its graph store.
+    """Check that every machine has room for its graph store.
 
     Raises:
-        InfeasibleError: One has not.
+        InfeasibleError: A machine does not.
     """
     room = Room.of(cluster, job)
     short = room.free < 0
@@ -37,17 +37,14 @@ def check_stores_fit(cluster: Cluster, job: Job) -> None:
         raise InfeasibleError(
             f"the store on {machine.name} needs {_amount(needs, name)}, the machine has "
             f"{_amount(has, name)}, {_amount(needs - has, name)} short",
-            f"lower demands.store.{name} or take {machine.name} out of the cluster",
+            f"lower demands.store.{name} or remove {machine.name} from the cluster",
         )
 
 
 def explain(cluster: Cluster, job: Job) -> InfeasibleError:
-    """Say which resource is short, by how much, and what would help.
-
-    Call it for a job that fits no placement; the cases are tried from the plainest to the subtlest.
-    """
+    """Build the error for a job without a feasible placement; simple causes are checked first."""
     room = Room.of(cluster, job)
-    # Figures for people leave out the tolerance for rounding that packing works with.
+    # Messages use amounts without the rounding tolerance of packing.
     free = cluster.capacities(room.names) - demand_vector(job, Role.STORE, room.names)
     return (
         _task_too_large(room, job, free.max(axis=0))
@@ -63,7 +60,6 @@ def _task_too_large(room: Room, job: Job, largest: np.ndarray) -> InfeasibleErro
             continue
         alone = np.flatnonzero(demand > room.free.max(axis=0))
         if len(alone) == 0:
-            # Each amount exists somewhere, but no machine has all of them together.
             wants = ", ".join(
                 _amount(amount, name)
                 for amount, name in zip(demand, room.names, strict=True)
@@ -107,28 +103,28 @@ def _pieces_too_small(room: Room, job: Job, has: np.ndarray) -> InfeasibleError:
     else:
         role, of, fitting = Role.SERVER, totals.servers, _last(table[0] >= 0)
     needs, demand = _needs(room, job), demand_vector(job, role, room.names)
-    # The culprit is a resource that the task left over wants; among those, the fullest.
+    # Report the resource with the highest utilisation that the task demands.
     r = int(np.argmax(np.where(demand > 0, needs / np.maximum(has, 1e-9), -1.0)))
     name = room.names[r]
     return InfeasibleError(
         f"{fitting} of {of} {_ROLE_NAMES[role]}s fit beside the other tasks, {of - fitting} too "
         f"many; the job needs {_amount(needs[r], name)} of the cluster's {_amount(has[r], name)}, "
-        f"but what is left on single machines is too small for another {_amount(demand[r], name)}",
+        f"but no machine has another {_amount(demand[r], name)} left",
         _fewer_trainers(room, job),
     )
 
 
 def _fewer_trainers(room: Room, job: Job) -> str:
-    """The remedy: the largest number of trainers that does fit, found exactly."""
+    """Remedy with the largest number of trainers that fits."""
     table = most_samplers(room, totals_of(job))[:, -1]
     most = _last(table >= np.arange(len(table)) * job.samplers_per_trainer)
     if most == 0:
-        return "add machines, or lower what the job's demands ask for: not even one trainer fits"
+        return "add machines, or lower the demands of the job: not even one trainer fits"
     return f"lower trainers from {job.trainers} to {most}, or add a machine"
 
 
 def _last(holds: np.ndarray) -> int:
-    """The largest index at which something holds; 0 if it never does."""
+    """Largest index that is true; 0 if there is none."""
     return int(np.flatnonzero(holds).max(initial=0))
 
 
@@ -153,5 +149,5 @@ def _amount(amount: float, name: str) -> str:
 
 
 def _written(amount: float) -> str:
-    """As a job file has it, and never more than it is."""
+    """Format an amount for a job file, rounded down."""
     return f"{amount // 1e6:.0f}MB" if amount >= _LEAST_SIZE else f"{amount:.6g}"

@@ -1,8 +1,8 @@
-"""A start for searches: the numbers of tasks that reach the lower bound, made into a placement.
+"""Start placement from the task counts of the lower bound.
 
-The bound's dynamic programme knows how many tasks every machine holds at that load. Which ones they
-are is then free, so a placement with these numbers has this load. Where there are too many states
-to count servers, those are put on machines beforehand.
+The dynamic programme of the bound yields task counts per machine at that load, and any assignment
+of tasks with these counts has this load. If there are too many states to count servers, servers are
+placed first.
 """
 
 from __future__ import annotations
@@ -17,15 +17,11 @@ from headrace.planner.cost.nic_loads import LoadModel
 from headrace.planner.methods.bin_packing import Counts, give_identities
 
 _ABOVE = (1e-9, 1e-3, 1e-2, 0.1)
-"""Relative distances above the bound to try; the first leaves room for rounding only."""
+"""Relative distances above the bound to try; the first covers rounding only."""
 
 
 def relaxed_placement(model: LoadModel, job: Job, bound_s: float) -> Placement | None:
-    """A placement whose largest load is about the bound.
-
-    Returns:
-        None if the numbers that the bound stands for belong to no single placement.
-    """
+    """Placement with a largest load close to the bound; None if there is none."""
     num_servers, most_trainers, most_servers = state_space(model)
     hosted = np.zeros(model.num_machines, np.int64)
     if num_servers < model.num_servers:
@@ -66,7 +62,7 @@ def _counts(
     surplus = int(most.sum()) - job.num_samplers
     if trainers.sum() != job.trainers or not 0 <= surplus <= room.sum():
         return None
-    # Everyone gives up the same share of what it could take; what is left, the roomiest ones.
+    # Reduce samplers in proportion to the range; the remainder on machines with the most slack.
     samplers = most - room * surplus // max(1, int(room.sum()))
     left = int(samplers.sum()) - job.num_samplers
     samplers[np.argsort(fewest - samplers, kind="stable")[:left]] -= 1
@@ -74,7 +70,7 @@ def _counts(
 
 
 def _host_servers(model: LoadModel) -> np.ndarray:
-    """Servers per machine where the programme counts none: on the fastest cards with room."""
+    """Servers per machine if the programme ignores them: fastest NICs with room first."""
     hosted = np.zeros(model.num_machines, np.int64)
     load_s = np.maximum(model.sync_in, model.sync_out)
     for _ in range(model.num_servers):
@@ -85,9 +81,9 @@ def _host_servers(model: LoadModel) -> np.ndarray:
 
 @njit(cache=True)
 def _count(model, limit, num_servers, most_trainers, most_servers):
-    """Trainers, servers, fewest and most samplers per machine, with as many samplers as possible.
+    """Trainers, servers, fewest and most samplers per machine, maximising samplers.
 
-    Trainers are all zero if no numbers keep every port within the limit.
+    Trainers are all zero if no counts keep every port within the limit.
     """
     num, num_trainers = model.num_machines, model.num_trainers
     most = np.full((num_trainers + 1, num_servers + 1), -1, np.int64)

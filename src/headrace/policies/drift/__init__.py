@@ -1,1 +1,1 @@
-"""Whether a run is still what its plan was made for, decided without doing anything."""
+"""Detection of drift between a run and its plan, without side effects."""

@@ -1,10 +1,10 @@
-"""When to look closer at a run, and when another plan is worth going on with: nothing done here.
+"""Drift detection and replanning decisions, without side effects.
 
-Every window of iterations is compared with what the plan was made for. What differs by more than a
-threshold in some windows in a row is looked into: the network is measured, and the job is planned
-anew for what was seen. The run goes on with that plan only if it saves enough of every iteration
-and, over the iterations that are left, more than stopping and starting takes. If not, what was
-seen is what is expected from then on, and the next look has to wait longer.
+Every window of iterations is compared with the expected times. If a time differs by more than a
+threshold in several consecutive windows, the network is measured and the job is replanned. The run
+switches to the new plan only if it saves enough of each iteration and, over the remaining
+iterations, more than the cost of a resume. Otherwise the measured times become the expected ones,
+and the interval before the next examination doubles.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ _ITERATION = "an iteration"
 
 @dataclass(frozen=True)
 class Rules:
-    """When something is done.
+    """Thresholds and intervals.
 
     Attributes:
-        threshold: Relative difference from which on a figure has drifted ...
-        num_windows: ... if it has in so many windows in a row.
-        warm_up: First iterations after a start that do not count.
-        matters: A task's time counts only if it differs by this share of an iteration.
+        threshold: Relative difference above which a time has drifted.
+        num_windows: Consecutive drifted windows that trigger an examination.
+        warm_up: Ignored iterations after a start.
+        matters: A task time counts only if it differs by this share of an iteration.
         margin: Share of an iteration that another plan must save.
-        payback: How many times the cost of a resume it must save in all.
-        rest_s: How long nothing is looked into after a start; twice as long after each vain look,
-            up to `most_rest_s`.
-        most_rest_s: See `rest_s`.
+        payback: Minimum ratio of total saving to resume cost.
+        rest_s: Time without examinations after a start; doubles after each one without a new plan.
+        most_rest_s: Upper limit of `rest_s`.
     """
 
     threshold: float = 0.3
@@ -45,24 +44,24 @@ class Rules:
 
     @property
     def settled(self) -> float:
-        """Below this, a figure that has drifted is as expected again."""
+        """Relative difference below which a drifted time counts as expected again."""
         return self.threshold / 2
 
 
-_USUAL = Rules()
+_DEFAULT_RULES = Rules()
 
 
 @dataclass(frozen=True)
 class Drift:
-    """What is known of a run since its last start.
+    """Drift state of a run since its last start.
 
     Attributes:
-        expected: What its plan was made for, or what was seen when it was last looked into.
-        first: Its first iteration since the start.
-        quiet_until_s: Nothing is looked into before.
-        rest_s: How long the next rest will be.
-        num_drifted: Windows in a row in which each figure has drifted, by its name.
-        rules: When something is done.
+        expected: Times of the plan, or of the last examination.
+        first: First iteration since the start.
+        quiet_until_s: No examination before this time.
+        rest_s: Length of the next interval without examinations.
+        num_drifted: Consecutive drifted windows by name.
+        rules: Thresholds and intervals.
     """
 
     expected: Figures
@@ -70,17 +69,12 @@ class Drift:
     quiet_until_s: float
     rest_s: float
     num_drifted: dict[str, int] = field(default_factory=dict)
-    rules: Rules = _USUAL
+    rules: Rules = _DEFAULT_RULES
 
 
 @dataclass(frozen=True)
 class Examine:
-    """Find out what has changed, and what a plan for it would be.
-
-    Attributes:
-        why: What has drifted, as people read it.
-        window: Where that was seen.
-    """
+    """Decision: measure the cluster and replan; `why` describes the drift in `window`."""
 
     why: str
     window: Window
@@ -88,14 +82,14 @@ class Examine:
 
 @dataclass(frozen=True)
 class Findings:
-    """What came of an examination, all by rehearsals with what was measured.
+    """Result of an examination, simulated with measured values.
 
     Attributes:
-        why: What had drifted.
-        current_s: Time per iteration of the plan that runs.
-        replanned_s: Time per iteration of the plan that was found.
-        num_moves: Tasks that it has elsewhere.
-        nics: Network cards that are not what they were.
+        why: Description of the drift.
+        current_s: Time per iteration of the current plan.
+        replanned_s: Time per iteration of the new plan.
+        num_moves: Tasks with another machine in the new plan.
+        nics: NICs with changed bandwidth.
     """
 
     why: str
@@ -111,38 +105,31 @@ class Findings:
 
     @property
     def what(self) -> str:
-        """What has changed, as people read it."""
+        """Description of all changes."""
         return "; ".join([self.why, *map(str, self.nics)])
 
 
 @dataclass(frozen=True)
 class Replan:
-    """Go on with the new plan."""
+    """Decision: resume with the new plan."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Keep:
-    """Go on with the plan that runs."""
+    """Decision: keep the current plan."""
 
     why: str
 
 
-def begin(expected: Figures, first: int, now_s: float, rules: Rules = _USUAL) -> Drift:
-    """All tasks run from now on.
-
-    Args:
-        expected: What the plan was made for.
-        first: The first iteration.
-        now_s: The time.
-        rules: When something is done.
-    """
+def begin(expected: Figures, first: int, now_s: float, rules: Rules = _DEFAULT_RULES) -> Drift:
+    """State after all tasks have started at iteration `first`."""
     return Drift(expected, first, now_s + rules.rest_s, 2 * rules.rest_s, {}, rules)
 
 
 def look(state: Drift, window: Window, now_s: float) -> tuple[Drift, Examine | None]:
-    """What is known after another window, and whether to look closer."""
+    """Update the state with another window; decide whether to examine the drift."""
     rules = state.rules
     if window.first < state.first + rules.warm_up:
         return state, None
@@ -156,7 +143,7 @@ def look(state: Drift, window: Window, now_s: float) -> tuple[Drift, Examine | N
                 f"{name} takes {format_seconds(measured_s)}, not {format_seconds(expected_s)}"
             )
         elif off > rules.settled and before:
-            # Not as expected again, so what was counted stays.
+            # Still above the lower threshold: keep the count.
             num_drifted[name] = before
     state = replace(state, num_drifted=num_drifted)
     long = [name for name in lines if num_drifted[name] >= rules.num_windows]
@@ -173,15 +160,10 @@ def weigh(
     resume_s: float,
     now_s: float,
 ) -> tuple[Drift, Replan | Keep]:
-    """Whether to go on with the plan that an examination has found.
+    """Decide whether to resume with the plan of an examination.
 
-    Args:
-        state: What is known.
-        found: What came of it; none if nothing did.
-        window: What was looked into.
-        num_left: Iterations that are left.
-        resume_s: What it costs to stop and to go on.
-        now_s: The time.
+    `found` is None if the examination failed, `num_left` the remaining iterations, `resume_s` the
+    cost of a resume.
     """
     rules = state.rules
     state = replace(
@@ -192,27 +174,27 @@ def weigh(
         rest_s=min(2 * state.rest_s, rules.most_rest_s),
     )
     if found is None:
-        return state, Keep("what has changed cannot be told")
+        return state, Keep("the cause of the drift could not be determined")
     if not found.num_moves or found.saving < rules.margin:
         saving = max(found.saving, 0.0) if found.num_moves else 0.0
-        best = f"the best saves {saving:.0%} of an iteration" if saving else "none is better"
-        return state, Keep(f"{found.what}: no other plan is worth it, {best}")
+        best = f"the best one saves {saving:.0%} of an iteration" if saving else "none is faster"
+        return state, Keep(f"{found.what}: no other plan saves enough, {best}")
     saved_s = found.saving * window.figures.iteration_time_s * num_left
     if saved_s < rules.payback * resume_s:
         return state, Keep(
-            f"{found.what}: another plan saves {format_seconds(saved_s)} until the end, and going "
-            f"on with it takes {format_seconds(resume_s)}"
+            f"{found.what}: another plan saves {format_seconds(saved_s)} until the end, but "
+            f"resuming with it takes {format_seconds(resume_s)}"
         )
     noun = "task moves" if found.num_moves == 1 else "tasks move"
     return state, Replan(
-        f"{found.what}: {found.num_moves} {noun}, which saves {found.saving:.0%} of an iteration"
+        f"{found.what}: {found.num_moves} {noun}, saving {found.saving:.0%} of an iteration"
     )
 
 
 def _compared(
     expected: Figures, measured: Figures, matters: float
 ) -> list[tuple[str, float, float]]:
-    """Names of figures that matter, with what was measured and what was expected."""
+    """Names of relevant times with their measured and expected values."""
     whole_s = measured.iteration_time_s
     found = [(_ITERATION, whole_s, expected.iteration_time_s)]
     for kind, time_s in measured.task_times_s.items():
@@ -225,7 +207,7 @@ def _compared(
 
 
 def _difference(one: float, other: float) -> float:
-    """How much larger the larger one is, as a share of the smaller."""
+    """Relative difference of two values, based on the smaller one."""
     low, high = sorted((one, other))
     if low <= 0:
         return math.inf if high > 0 else 0.0

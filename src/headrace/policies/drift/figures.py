@@ -1,4 +1,4 @@
-"""What is known of a run's times and network, from its plan or from looking at it."""
+"""Task times and network bandwidths of a run, from its plan or measured."""
 
 from __future__ import annotations
 
@@ -10,17 +10,12 @@ from headrace.core.job import Role
 from headrace.core.units import format_bytes_per_s
 
 TaskKind = tuple[Role, str]
-"""What a task does, and the class of its machine."""
+"""Role of a task and class of its machine."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Times of a run.
-
-    Attributes:
-        iteration_time_s: From the end of an iteration to the end of the next, in steady state.
-        task_times_s: Mean time of each kind of task.
-    """
+    """Steady-state time per iteration, and mean time per kind of task."""
 
     iteration_time_s: float
     task_times_s: Mapping[TaskKind, float] = field(default_factory=dict)
@@ -28,13 +23,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Window:
-    """Some iterations of a run, one after the other.
-
-    Attributes:
-        first: The first iteration ...
-        last: ... and the last one.
-        figures: What was measured of them.
-    """
+    """Consecutive iterations of a run, from `first` to `last`, and their measured times."""
 
     first: int
     last: int
@@ -43,7 +32,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Peak:
-    """The most that went through a machine's network card while it was put to the test."""
+    """Highest measured throughput of a machine's NIC under load."""
 
     in_bytes_per_s: float
     out_bytes_per_s: float
@@ -51,13 +40,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class NicChange:
-    """A direction of a network card that is not what the cluster file says.
-
-    Attributes:
-        nic: E.g. `m2 in`.
-        before: Bytes per second that were known.
-        now: Bytes per second that were measured.
-    """
+    """A NIC direction, e.g. `m2 in`, whose bandwidth differs from the cluster file."""
 
     nic: str
     before: float
@@ -71,19 +54,11 @@ class NicChange:
 def with_peaks(
     cluster: Cluster, peaks: Mapping[str, Peak], threshold: float
 ) -> tuple[Cluster, tuple[NicChange, ...]]:
-    """A cluster with the bandwidth that its network cards were seen to have.
+    """Cluster with measured NIC bandwidths, and the changes.
 
-    A card that carried more than is known of it is faster. One that carried less is slower only if
-    some other card could have taken or sent more: a fast card among slow ones never shows what it
-    can do.
-
-    Args:
-        cluster: What is known.
-        peaks: What was measured, by machine; those that are missing stay as they are.
-        threshold: Up to which relative difference a card stays as it is.
-
-    Returns:
-        The cluster, and what has changed.
+    A NIC with a higher throughput than known is faster. One with a lower throughput is slower only
+    if some other NIC could have sent or received more: a fast NIC among slow ones never reaches its
+    limit. Relative differences up to `threshold` are ignored.
     """
     changes: list[NicChange] = []
     hosts = cluster.hosts

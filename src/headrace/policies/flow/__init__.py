@@ -1,7 +1,7 @@
-"""Flow policies: how the network is shared among open flows.
+"""Flow policies: rate allocation among open flows.
 
-Adding one is a file with a compiled rule and a `FlowPolicy`, and a line here; the contract suite
-then runs on it.
+To add a policy, write a module with a compiled rule and a `FlowPolicy` and list it here; the
+contract tests then run on it.
 """
 
 from headrace.policies.flow._base import FLOW_DTYPE, Flow, FlowPolicy
@@ -18,6 +18,6 @@ FLOW_POLICIES: dict[str, FlowPolicy] = {
     policy.name: policy
     for policy in (OES, MAXMIN, PRIORITY, PACED, MRTF, MRTF_EXCLUSIVE, OMCOFLOW, FIFO)
 }
-"""Every policy by name."""
+"""All flow policies by name."""
 
 __all__ = ["FAIR", "FLOW_DTYPE", "FLOW_POLICIES", "Flow", "FlowPolicy"]

@@ -1,7 +1,7 @@
-"""The contract of a flow policy: given the open flows and the NICs, how fast may each flow send?
+"""Interface of flow policies: rates of the open flows given the NIC bandwidths.
 
 A policy is a numba function over a structured array of flows (`FLOW_DTYPE`), so that the simulator
-calls it without leaving compiled code; `FlowPolicy.rates` wraps the same function for live flows.
+calls it from compiled code. `FlowPolicy.rates` calls the same function for live flows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FLOW_DTYPE = np.dtype(
     ],
     align=True,
 )
-"""An open flow as the kernels see it; the fields are those of `Flow`."""
+"""Open flow in the kernels; the fields are those of `Flow`."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Flow:
         dst: Receiving machine.
         task: Consuming task.
         edge: Task pair; unique among open flows, breaks ties.
-        kind: `EdgeKind` of what it carries.
+        kind: `EdgeKind` of the data.
         iteration: Iteration of the producer.
-        volume: Bytes in all.
+        volume: Total bytes.
         remaining: Bytes not yet sent; positive.
-        opened: When it opened, in seconds.
+        opened: Opening time in seconds.
     """
 
     src: int
@@ -56,20 +56,20 @@ class Flow:
 
 
 Kernel = Callable[[np.ndarray, np.ndarray, np.ndarray, float, np.ndarray], None]
-"""(flows, nic_out, nic_in, pace_s, rates): fills `rates`, bytes per second per flow."""
+"""(flows, nic_out, nic_in, pace_s, rates): writes bytes per second per flow to `rates`."""
 
 
 @dataclass(frozen=True)
 class FlowPolicy:
-    """A named rule that shares the network among open flows.
+    """A named rate allocation rule.
 
-    Every policy keeps each NIC within its capacity, gives some flow a positive rate whenever one is
-    open, and does not depend on the order in which flows are listed.
+    Every policy keeps each NIC within its capacity, gives at least one open flow a positive rate,
+    and does not depend on the order of flows.
 
     Attributes:
-        name: As users write it.
-        code: Number by which the kernels know it.
-        rule: One line for people.
+        name: Name in plans and options.
+        code: Number in the kernels.
+        rule: One-line description.
         kernel: The compiled rule.
     """
 
@@ -85,13 +85,13 @@ class FlowPolicy:
         nic_in_bytes_per_s: np.ndarray,
         pace_s: float = np.inf,
     ) -> np.ndarray:
-        """Rates for live flows.
+        """Rates of live flows.
 
         Args:
             flows: All open flows between machines.
             nic_out_bytes_per_s: Outgoing bandwidth per machine.
             nic_in_bytes_per_s: Incoming bandwidth per machine.
-            pace_s: Period of the `paced` policy: the plan's largest NIC load per iteration.
+            pace_s: Period of `paced`: the plan's largest NIC load per iteration.
 
         Returns:
             Bytes per second, in the order of `flows`.
@@ -103,7 +103,7 @@ class FlowPolicy:
             ],
             dtype=FLOW_DTYPE,
         )
-        # Summation order must not depend on the caller's list, so flows are always seen by edge.
+        # Sort by edge: the summation order must not depend on the order of the caller's list.
         order = np.argsort(table["edge"], kind="stable")
         sorted_rates = np.zeros(len(table))
         nic_out = np.ascontiguousarray(nic_out_bytes_per_s, dtype=np.float64)

@@ -1,6 +1,6 @@
-"""Fair shares: flows that carry an iteration together end together, if all are open at once.
+"""Fair shares: concurrent flows of one iteration finish together.
 
-Not a policy that plans name: traffic control limits flows of data to them.
+Used by traffic control to limit data flows; plans cannot select it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headrace.policies.flow.filling import fill_flows, port_capacities
 
 @rule
 def fair_rates(flows, nic_out, nic_in, pace_s, rates):
-    """Progressive filling, in proportion to what flows carry."""
+    """Progressive filling weighted by flow volumes."""
     rates[:] = 0.0
     weight = np.empty(len(flows))
     for i in range(len(flows)):

@@ -1,4 +1,4 @@
-"""`fifo`: every sender serves its oldest flow only, as a plain transmit queue does."""
+"""`fifo`: every sender serves only its oldest flow, like a plain transmit queue."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from headrace.policies.flow.filling import fill_flows, port_capacities
 
 @rule
 def fifo_rates(flows, nic_out, nic_in, pace_s, rates):
-    """The heads of all transmit queues share the receivers by max-min."""
+    """Max-min among the head flows of all transmit queues."""
     rates[:] = 0.0
     head = np.full(len(nic_out), -1)
     for i in range(len(flows)):
-        # Flows come sorted by edge, so the first of equals is kept.
+        # Flows are sorted by edge, so ties go to the first edge.
         j = head[flows[i].src]
         if j < 0 or flows[i].opened < flows[j].opened:
             head[flows[i].src] = i
@@ -26,4 +26,4 @@ def fifo_rates(flows, nic_out, nic_in, pace_s, rates):
     fill_flows(flows, chosen, np.ones(len(flows)), port_capacities(nic_out, nic_in), rates)
 
 
-FIFO = FlowPolicy("fifo", 7, "each sender one flow at a time, oldest first", fifo_rates)
+FIFO = FlowPolicy("fifo", 7, "one flow at a time per sender, oldest first", fifo_rates)

@@ -1,4 +1,4 @@
-"""Progressive filling: raise all rates together, freeze those at a full port, go on with the rest.
+"""Progressive filling: raise all rates together and freeze flows at full ports.
 
 Ports 0..M-1 are the senders' NICs, M..2M-1 the receivers'.
 """
@@ -12,14 +12,9 @@ from headrace.policies.compiled import part_of_rule
 
 @part_of_rule
 def fill_flows(flows, chosen, weight, left, rates):
-    """Weighted max-min among the chosen flows, on top of the rates they have.
+    """Weighted max-min among the chosen flows, added to their current rates.
 
-    Args:
-        flows: Array of `FLOW_DTYPE`.
-        chosen: Which flows take part.
-        weight: Weight per flow; positive.
-        left: Capacity left per port; reduced by what is given.
-        rates: Rate per flow; raised by what is given.
+    Updates `rates` and `left`, the remaining capacity per port. Weights must be positive.
     """
     num_ports = len(left)
     num_machines = num_ports // 2
@@ -49,7 +44,7 @@ def fill_flows(flows, chosen, weight, left, rates):
                 full = p
         if full < 0:
             break
-        # Weights may differ so much that subtracting leaves only noise: sum what is chosen anew.
+        # With very different weights subtraction loses all precision: recompute the sum.
         exact = 0.0
         for k in range(first[full], first[full + 1]):
             if open_[members[k]]:
@@ -67,7 +62,7 @@ def fill_flows(flows, chosen, weight, left, rates):
                 a, b = flows[i].src, num_machines + flows[i].dst
                 other = b if a == full else a
                 left[other] = max(0.0, left[other] - given)
-                # Rounded up, so that a port is looked at too early rather than too late.
+                # Rounded up, so that a port is checked too early rather than too late.
                 load[other] += 4e-16 * load[other] - weight[i]
                 count[other] -= 1
         left[full] = 0.0
@@ -76,7 +71,7 @@ def fill_flows(flows, chosen, weight, left, rates):
 
 @part_of_rule
 def port_capacities(nic_out, nic_in):
-    """Capacities of all ports in one array."""
+    """Capacities of all ports, senders first."""
     num_machines = len(nic_out)
     capacities = np.empty(2 * num_machines)
     for m in range(num_machines):

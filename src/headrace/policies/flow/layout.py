@@ -1,13 +1,12 @@
-"""Where things are in the arrays of a network.
+"""Row indices of the network arrays.
 
-Quantities of one shape share an array, a row each: a compiled function that is handed sixty arrays
-takes several times as long to compile as one that is handed twenty.
+Quantities of one shape share an array, one row each: a function with sixty array arguments takes
+several times as long to compile as one with twenty.
 """
 
 from __future__ import annotations
 
-# Per port, floats. Times are seconds, rates and capacities bytes per second, clocks and marks
-# bytes.
+# Per port, floats. Times in seconds, rates and capacities in bytes/s, clocks and marks in bytes.
 (
     CAPACITY,
     DEGREE,
@@ -43,5 +42,5 @@ NUM_PAIR_ROWS = 6
 ITEM_MARK, ITEM_CLASS = range(2)
 NUM_ITEM_ROWS = 2
 
-# Single numbers: dirty pairs, touched ports, whether rates must be found from scratch.
+# Scalars: number of dirty pairs, number of touched ports, whether a full refill is needed.
 NUM_DIRTY, NUM_TOUCHED, BROKEN = range(3)

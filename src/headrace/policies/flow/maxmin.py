@@ -1,4 +1,4 @@
-"""`maxmin`: max-min fairness over all NICs, what fair queueing converges to."""
+"""`maxmin`: max-min fairness over all NICs, the limit of fair queueing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mrtf`, `mrtf-exclusive`: minimum remaining time first, two readings of the paper's baseline."""
+"""`mrtf`, `mrtf-exclusive`: minimum remaining time first, two variants of the paper's baseline."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def _by_remaining_time(flows, nic_out, nic_in):
     remaining_s = np.empty(len(flows))
     for i in range(len(flows)):
         remaining_s[i] = flows[i].remaining / min(nic_out[flows[i].src], nic_in[flows[i].dst])
-    # Flows come sorted by edge, so a stable sort breaks ties by edge.
+    # Flows are sorted by edge, so a stable sort breaks ties by edge.
     return np.argsort(remaining_s, kind="mergesort")
 
 
 @rule
 def mrtf_rates(flows, nic_out, nic_in, pace_s, rates):
-    """In order of remaining time, each flow takes all that is left at its two NICs."""
+    """In order of remaining time, each flow gets all remaining bandwidth of its two NICs."""
     left = port_capacities(nic_out, nic_in)
     for i in _by_remaining_time(flows, nic_out, nic_in):
         a, b = flows[i].src, len(nic_out) + flows[i].dst
@@ -31,7 +31,7 @@ def mrtf_rates(flows, nic_out, nic_in, pace_s, rates):
 
 @rule
 def mrtf_exclusive_rates(flows, nic_out, nic_in, pace_s, rates):
-    """In order of remaining time, a flow occupies both its NICs or waits."""
+    """In order of remaining time, each flow gets both its NICs exclusively or nothing."""
     busy = np.zeros(2 * len(nic_out), np.bool_)
     for i in _by_remaining_time(flows, nic_out, nic_in):
         a, b = flows[i].src, len(nic_out) + flows[i].dst

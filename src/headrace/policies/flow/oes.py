@@ -1,7 +1,4 @@
-"""`oes`: every NIC splits its bandwidth evenly, a flow gets the smaller of its two shares.
-
-DGTP, Alg. 1.
-"""
+"""`oes`: every NIC is shared evenly, a flow gets its smaller share (DGTP, Alg. 1)."""
 
 from __future__ import annotations
 
@@ -24,4 +21,4 @@ def oes_rates(flows, nic_out, nic_in, pace_s, rates):
         rates[i] = min(nic_out[a] / out_degree[a], nic_in[b] / in_degree[b])
 
 
-OES = FlowPolicy("oes", 0, "even share of the scarcer NIC (DGTP Alg. 1)", oes_rates)
+OES = FlowPolicy("oes", 0, "even share of the bottleneck NIC (DGTP Alg. 1)", oes_rates)

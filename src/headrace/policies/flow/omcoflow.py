@@ -1,4 +1,4 @@
-"""`omcoflow`: flows into one task form a coflow; the shorter a flow, the faster.
+"""`omcoflow`: flows to one task form a coflow; shorter flows get higher rates.
 
 DGTP, section VI-B: rates are inversely proportional to predicted finish times.
 """
@@ -14,7 +14,7 @@ from headrace.policies.flow.filling import fill_flows, port_capacities
 
 @rule
 def omcoflow_rates(flows, nic_out, nic_in, pace_s, rates):
-    """Weighted max-min; a flow's weight is 1 / its finish time if its coflow were alone."""
+    """Weighted max-min; the weight is 1 / finish time of the flow with its coflow alone."""
     num_flows, num_machines = len(flows), len(nic_out)
     rates[:] = 0.0
     key = np.empty(num_flows, np.int64)
@@ -44,5 +44,5 @@ def omcoflow_rates(flows, nic_out, nic_in, pace_s, rates):
 
 
 OMCOFLOW = FlowPolicy(
-    "omcoflow", 6, "flows into one task together, the shorter the faster", omcoflow_rates
+    "omcoflow", 6, "one coflow per receiving task, shorter flows faster", omcoflow_rates
 )

@@ -1,4 +1,4 @@
-"""`paced`: every flow at volume / T, T the largest NIC load per iteration; leftovers by max-min."""
+"""`paced`: volume / T per flow, T the largest NIC load per iteration; the rest by max-min."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.policies.flow.filling import fill_flows, port_capacities
 
 @rule
 def paced_rates(flows, nic_out, nic_in, pace_s, rates):
-    """Base rates, scaled down where an iteration's volumes exceed their mean, then filling."""
+    """Base rates, scaled down where volumes exceed their mean, then progressive filling."""
     num_machines = len(nic_out)
     asked = np.zeros(2 * num_machines)
     for i in range(len(flows)):
@@ -34,4 +34,6 @@ def paced_rates(flows, nic_out, nic_in, pace_s, rates):
     fill_flows(flows, everyone, np.ones(len(flows)), left, rates)
 
 
-PACED = FlowPolicy("paced", 3, "volume / largest NIC load, leftovers by max-min", paced_rates)
+PACED = FlowPolicy(
+    "paced", 3, "volume / largest NIC load, remaining bandwidth by max-min", paced_rates
+)

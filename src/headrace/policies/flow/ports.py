@@ -1,20 +1,17 @@
-"""`maxmin` and `priority` at the grain of machine pairs, for the fast kernel.
+"""`maxmin` and `priority` per machine pair, for the fast kernel.
 
-All flows of one machine pair (for `priority`: of the pair's first class) have one rate under these
-rules, and that rate is the level of one port, the pair's bottleneck. So a decision is a level per
-port and a bottleneck per pair. Port a is machine a's outgoing NIC, port M + b machine b's incoming
-one. `STARVED` pairs get nothing. A flow without a limit of its own fills one of its ports, so of
-all classes of a pair only the first ever gets anything: `counts` and `classes` describe that class
-alone. `maxmin` is the case of a single class.
+All flows of a pair (for `priority`: of its first class) have the same rate, the level of the pair's
+bottleneck port. A solution is a level per port and a bottleneck per pair. Port a is the outgoing
+NIC of machine a, port M + b the incoming NIC of machine b. `STARVED` pairs have rate 0. A flow
+without its own limit fills one of its ports, so only the first class of a pair has a positive rate:
+`counts` and `classes` describe that class. `maxmin` has a single class.
 
-`counts[a, b]` is the number of flows from a to b that take part; `counts_t` is its transpose, kept
-beside it so that a port's pairs are contiguous on both sides. `marks[p, x]` is finite if port p is
-the bottleneck of its pair with machine x so far. A pass only lists the pairs whose bottleneck is
-another one now: in most passes there are few.
+`counts[a, b]` is the number of participating flows from a to b; `counts_t` is its transpose, so
+that a port's pairs are contiguous on both sides. `marks[p, x]` is finite if port p is the current
+bottleneck of its pair with machine x. A pass lists only the pairs whose bottleneck changed.
 
-Rates and times are never negative, and the bits of such floats sort like integers. Minima are taken
-over integer views of the same memory (`..._bits`) because LLVM vectorises those and not the minimum
-of floats.
+Bits of non-negative floats sort like integers. Minima are taken over integer views (`..._bits`)
+because LLVM vectorises those and not the minimum of floats.
 """
 
 from __future__ import annotations
@@ -47,7 +44,7 @@ PORT_MASK = 0xFFFFFFFF
 
 @hot
 def smallest_bits(bits):
-    """The smallest of non-negative floats, as bits."""
+    """Bits of the smallest of non-negative floats."""
     best = np.int64(INFINITY_BITS)
     for i in range(len(bits)):
         best = min(best, bits[i])
@@ -56,7 +53,7 @@ def smallest_bits(bits):
 
 @hot
 def find_bits(bits, value):
-    """Index of the first value with these bits; there must be one."""
+    """Index of the first value with these bits, which must exist."""
     at = 0
     while bits[at] != value:
         at += 1
@@ -65,7 +62,7 @@ def find_bits(bits, value):
 
 @hot
 def divide(left, degree, share):
-    """Even shares of what is left; infinite where nobody asks."""
+    """Even shares of the remaining capacity; infinite for ports without flows."""
     for p in range(len(share)):
         quotient = left[p] / degree[p]
         share[p] = quotient if degree[p] > 0.5 else np.inf
@@ -73,21 +70,10 @@ def divide(left, degree, share):
 
 @hot
 def _freeze(net, full, row, classes, current, marks, rest, free, num_moves):
-    """A port is full: take its pairs' rates off the ports at their other ends.
+    """Freeze the pairs of port `full` and subtract their rates at their other ports.
 
-    Args:
-        net: The network; `moves` gets the pairs that had another bottleneck.
-        full: The port.
-        row: Its flows per partner; partners without free flows are frozen already.
-        classes: Their classes.
-        current: The class that takes part.
-        marks: Finite where the port has been the bottleneck so far.
-        rest: Capacity left per partner.
-        free: Flows not yet frozen per partner.
-        num_moves: How many moves there are so far.
-
-    Returns:
-        How many there are now.
+    `row`, `classes`, `marks`, `rest` (capacity) and `free` (unfrozen flows) are per partner. Pairs
+    with a changed bottleneck are added to `net.moves`. Returns the updated number of moves.
     """
     num = len(row)
     hits = 0
@@ -118,7 +104,7 @@ def _freeze(net, full, row, classes, current, marks, rest, free, num_moves):
 
 @hot
 def _begin(net):
-    """Empty all ports."""
+    """Reset all ports."""
     for p in range(net.ports.shape[1]):
         net.ports[LEVEL, p] = 0.0
         net.ports[REST, p] = net.ports[CAPACITY, p]
@@ -144,7 +130,7 @@ def _next_class(net, done):
 
 @hot
 def _add_demand(row, classes, current, full_class, free):
-    """A port's flows of one class, added up at the ports of the other side that are not full."""
+    """Add a port's flows of one class to the ports of the other side that are not full."""
     for x in range(len(row)):
         takes_part = classes[x] == current and full_class[x] == np.inf
         free[x] += row[x] if takes_part else 0.0
@@ -152,7 +138,7 @@ def _add_demand(row, classes, current, full_class, free):
 
 @hot
 def _demand(net, current):
-    """Flows of one class per port, between ports that are not full."""
+    """Count flows of one class per port, between ports that are not full."""
     num = net.planes.shape[1]
     for p in range(2 * num):
         net.ports[FREE, p] = 0.0
@@ -177,7 +163,7 @@ def _demand(net, current):
 
 @hot
 def _starve(net, num_moves):
-    """List the pairs with a bottleneck that have a port which an earlier class filled."""
+    """List pairs that have a bottleneck and a port filled by an earlier class."""
     num = net.planes.shape[1]
     for p in range(2 * num):
         marks = net.marks[p]
@@ -200,15 +186,12 @@ def _starve(net, num_moves):
 
 @hot
 def fill_ports(net):
-    """Class after class, max-min by progressive filling on what earlier classes left.
+    """Progressive filling per class on the capacity left by earlier classes.
 
-    Ports of one side do not share pairs, and a port that fills up below the others' shares only
-    raises them. So all ports of one side whose share is within the smallest share of the other side
-    fill up in one go.
-
-    Args:
-        net: The network; sets levels and what belongs to them, fills `moves` with rows (pair, new
-            bottleneck).
+    Ports of one side share no pairs, and filling a port below the others' shares only raises them.
+    All ports of one side whose share is within the smallest share of the other side are therefore
+    filled together. Sets levels and related rows, and writes rows (pair, new bottleneck) to
+    `moves`.
 
     Returns:
         Number of moves.

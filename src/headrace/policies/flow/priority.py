@@ -1,7 +1,6 @@
-"""`priority`: strict classes by when the data is needed, max-min inside a class.
+"""`priority`: strict priority by when data is needed, max-min within a class.
 
-Parameters and gradients go first, then graph data of earlier iterations, and of one iteration what
-is closer to the trainer.
+Parameters and gradients come first, then batches and graph data by iteration, batches first.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _NONE = 1 << 62
 
 @hot
 def priority_class(kind, iteration):
-    """Smaller is served first."""
+    """Priority class of a flow; smaller is served first."""
     if kind == _GRAPH:
         return np.int64(_AFTER_SYNC) + 2 * np.int64(iteration) + 1
     if kind == _BATCH:
@@ -31,7 +30,7 @@ def priority_class(kind, iteration):
 
 @rule
 def priority_rates(flows, nic_out, nic_in, pace_s, rates):
-    """Fill class after class with what earlier classes left."""
+    """Progressive filling per class on the capacity left by earlier classes."""
     rates[:] = 0.0
     left = port_capacities(nic_out, nic_in)
     classes = np.empty(len(flows), np.int64)
@@ -42,7 +41,7 @@ def priority_rates(flows, nic_out, nic_in, pace_s, rates):
     chosen = np.empty(len(flows), np.bool_)
     last = np.int64(-1)
     while True:
-        # np.unique would do, but takes longer to compile than everything else here together.
+        # np.unique takes longer to compile than the rest of this module.
         current = np.int64(_NONE)
         for i in range(len(flows)):
             if last < classes[i] < current:
@@ -56,5 +55,5 @@ def priority_rates(flows, nic_out, nic_in, pace_s, rates):
 
 
 PRIORITY = FlowPolicy(
-    "priority", 2, "what is needed first goes first, max-min among equals", priority_rates
+    "priority", 2, "strict priority by when data is needed, max-min within a class", priority_rates
 )

@@ -1,1 +1,1 @@
-"""How a run goes, from the first task to the last, decided without doing anything."""
+"""Lifecycle of a run: events in, commands out."""

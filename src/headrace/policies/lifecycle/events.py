@@ -1,4 +1,4 @@
-"""What happens to a run (events), and what is to be done about it (commands)."""
+"""Events and commands of the lifecycle of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.core.job import Role
 
 
 class Phase(StrEnum):
-    """How far a run is."""
+    """Phase of a run."""
 
     PLACING = "placing"
     SHIPPING = "shipping"
@@ -23,7 +23,7 @@ class Phase(StrEnum):
 
 
 class Stage(IntEnum):
-    """How far a task is; it never goes back."""
+    """Stage of a task; it never decreases."""
 
     WAITING = 0
     STARTING = 1
@@ -35,13 +35,7 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True)
 class Task:
-    """A task of the plan.
-
-    Attributes:
-        name: `store0`, `sampler1.0`, `trainer2`, `ps0`.
-        role: What it does.
-        machine: Where it runs.
-    """
+    """A task of the plan, named like `store0`, `sampler1.0`, `trainer2` or `ps0`."""
 
     name: str
     role: Role
@@ -53,17 +47,17 @@ class Task:
 
 @dataclass(frozen=True)
 class Deadlines:
-    """How long things may take, in seconds.
+    """Time limits in seconds.
 
     Attributes:
-        place_s: Until all tasks have their place and their shells.
-        ship_s: Until a graph that is being shipped makes a step.
+        place_s: Until all tasks are placed and their task actors respond.
+        ship_s: Between progress reports of graph shipping.
         start_s: Until all tasks of a role are ready.
-        silence_s: Until a task that does not answer counts as lost; a network may be cut for 10 s.
-        save_s: For trainers to save what they have once they are told to stop.
-        urgent_save_s: The same where somebody has failed, for whom others may wait in vain.
-        stop_s: For all others to end.
-        slow_s: After which it is said who waits for what, and again each time it has passed.
+        silence_s: Without a response, until a task counts as lost; the network may be cut for 10 s.
+        save_s: For trainers to save after a stop.
+        urgent_save_s: For trainers to save after a fault, when they may block on a failed task.
+        stop_s: For all other tasks to end.
+        slow_s: Interval of log lines about waiting tasks.
     """
 
     place_s: float = 150.0
@@ -81,22 +75,17 @@ class Deadlines:
 
 @dataclass(frozen=True)
 class Placed:
-    """Every task has its place, and its shell answers from there."""
+    """All tasks are placed, and their task actors respond."""
 
 
 @dataclass(frozen=True)
 class Shipped:
-    """Every machine has what it needs of the graph."""
+    """All machines have their graph files."""
 
 
 @dataclass(frozen=True)
 class Waits:
-    """A task waits for something; new words count as a step ahead.
-
-    Attributes:
-        task: Name of the task.
-        for_what: E.g. `2 CPU` or `part 1, 40 of 80 MB`.
-    """
+    """A task waits for something, e.g. `2 CPU`; a changed text counts as progress."""
 
     task: str
     for_what: str
@@ -104,34 +93,34 @@ class Waits:
 
 @dataclass(frozen=True)
 class Ready:
-    """A task does what it is there for."""
+    """A task is ready."""
 
     task: str
 
 
 @dataclass(frozen=True)
 class Verified:
-    """All files of the graph that a store's machine has are intact."""
+    """All graph files on a store's machine are intact."""
 
     task: str
 
 
 @dataclass(frozen=True)
 class Heard:
-    """Tasks have answered."""
+    """Tasks have responded."""
 
     tasks: frozenset[str]
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The process of a task has ended.
+    """A task process exited.
 
     Attributes:
         task: Name of the task.
-        code: Of its exit.
-        how: In words: `ended with code 1`.
-        said: Its last words, if any.
+        code: Exit code.
+        how: Description: `ended with code 1`.
+        said: Last output, if any.
     """
 
     task: str
@@ -142,12 +131,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Lost:
-    """A task is gone together with its shell, or all tasks of a machine are.
-
-    Attributes:
-        name: Of a task or of a machine.
-        why: What is known, in words that follow the name: `its process was killed`.
-    """
+    """Task or machine `name` is lost; `why` is formatted to follow the name."""
 
     name: str
     why: str
@@ -155,7 +139,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Failed:
-    """Something else went wrong, which the run cannot do without."""
+    """Another fault that ends the run."""
 
     problem: str
     remedy: str
@@ -163,12 +147,12 @@ class Failed:
 
 @dataclass(frozen=True)
 class Interrupted:
-    """Somebody wants the run to end; told again, at once."""
+    """The user stops the run; a second interrupt ends it at once."""
 
 
 @dataclass(frozen=True)
 class Regroup:
-    """All tasks are to end, so that they can be started in another way."""
+    """All tasks must end in order to be started in another way."""
 
     why: str
 
@@ -198,12 +182,12 @@ Event = (
 
 @dataclass(frozen=True)
 class Place:
-    """Find a place for every task."""
+    """Place all tasks."""
 
 
 @dataclass(frozen=True)
 class Ship:
-    """See that every machine has what it needs of the graph."""
+    """Copy the graph files to the machines that need them."""
 
 
 @dataclass(frozen=True)
@@ -215,12 +199,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Stop:
-    """End a task.
-
-    Attributes:
-        task: Name of the task.
-        is_urgent: Whether somebody has failed, or the user does not want to wait.
-    """
+    """End a task; `is_urgent` after a fault or a second interrupt."""
 
     task: str
     is_urgent: bool = True
@@ -228,21 +207,21 @@ class Stop:
 
 @dataclass(frozen=True)
 class Say:
-    """Tell the user."""
+    """Log a line for the user."""
 
     line: str
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended.
+    """Outcome of a run.
 
     Attributes:
-        is_success: Whether all trainers did what they should.
-        is_interrupted: Whether somebody ended it.
+        is_success: Whether all trainers finished successfully.
+        is_interrupted: Whether the user stopped it.
         problem: What went wrong; empty otherwise.
-        remedy: What to try.
-        fault: What it began with, if that may be mended.
+        remedy: What to do.
+        fault: The first fault, if it may be recoverable.
     """
 
     is_success: bool = False
@@ -254,7 +233,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Finish:
-    """Clear away whatever is left; this is the end."""
+    """Clean up; the run has ended."""
 
     outcome: Outcome
 

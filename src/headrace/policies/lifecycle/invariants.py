@@ -1,4 +1,4 @@
-"""What must hold of every state of a run."""
+"""Invariants of the state of a run."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from headrace.policies.lifecycle.state import LIVE, STARTS, Lifecycle
 
 
 def validate(state: Lifecycle) -> None:
-    """Check what must hold of every state; tests call this.
+    """Check the invariants; called by tests.
 
     Raises:
-        AssertionError: Something does not.
+        AssertionError: An invariant does not hold.
     """
     assert set(state.stages) == {task.name for task in state.tasks}
     assert (state.deadline_s is None) == (state.phase is Phase.ENDED)

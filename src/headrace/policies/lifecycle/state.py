@@ -1,4 +1,4 @@
-"""A run, as of one moment."""
+"""State of a run."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ LIVE = (Stage.STARTING, Stage.READY)
 
 @dataclass(frozen=True)
 class Lifecycle:
-    """A run, as of one moment.
+    """State of a run.
 
     Attributes:
         tasks: All tasks of the plan.
-        deadlines: How long things may take.
-        phase: How far the run is.
-        since_s: When the phase began, or made its last step ahead.
-        stages: How far each task is.
+        deadlines: Time limits.
+        phase: Current phase.
+        since_s: Start of the phase, or time of its last progress.
+        stages: Stage of each task.
         waits: What tasks wait for, by name.
-        heard_s: When each task was heard last.
-        outcome: How the run will have ended; none while all is well.
-        blame: How deep the known cause of a failure lies.
-        told_s: When the user was told last how it goes.
-        is_urgent: Whether a run that stops has little time to save.
-        unverified: Stores whose files have not been found intact yet.
+        heard_s: Time of the last response of each task.
+        outcome: Outcome of a run that stops or has ended; else None.
+        blame: Rank of the known cause of a failure.
+        told_s: Time of the last log line.
+        is_urgent: Whether trainers of a stopping run have little time to save.
+        unverified: Stores whose graph files are not verified yet.
     """
 
     tasks: tuple[Task, ...]
@@ -50,12 +50,12 @@ class Lifecycle:
     unverified: frozenset[str] = frozenset()
 
     def of_role(self, role: Role) -> tuple[Task, ...]:
-        """Tasks that do the same."""
+        """Tasks of a role."""
         return tuple(task for task in self.tasks if task.role is role)
 
     @property
     def deadline_s(self) -> float | None:
-        """When a `Tick` will change the phase at the latest; none once the run has ended."""
+        """Latest time at which a `Tick` changes the phase; None once the run has ended."""
         limits = self.deadlines
         if self.phase is Phase.ENDED:
             return None
@@ -71,15 +71,15 @@ class Lifecycle:
 
     @property
     def is_training(self) -> bool:
-        """Whether all tasks run, and some trainer has not ended."""
+        """Whether all tasks run and some trainer has not ended."""
         trainers = {self.stages[task.name] for task in self.of_role(Role.TRAINER)}
         return self.phase is Phase.RUNNING and bool(trainers & set(LIVE))
 
     def watched(self) -> tuple[Task, ...]:
-        """Tasks that should answer."""
+        """Tasks that must respond."""
         return tuple(task for task in self.tasks if self.stages[task.name] in LIVE)
 
     def _trainers_save(self) -> bool:
-        """Whether those who serve trainers are still there while these have been told to stop."""
+        """Whether other tasks still serve the trainers, which have been stopped."""
         stages = {self.stages[task.name] for task in self.tasks if task.role is not Role.TRAINER}
         return bool(stages & set(LIVE))

@@ -1,10 +1,9 @@
-"""How a run goes, from the first task to the last: events in, commands out, nothing done here.
+"""State machine of a run: events in, commands out, without side effects.
 
-A run is placed, gets its graph, starts stores, then samplers, then parameter servers, then
-trainers, runs, stops and has ended. Every phase but the last has a deadline, and when it passes,
-the run stops and says which task on which machine waited for what. Whoever carries this out calls
-`begin` once and `step` with every event, does what the commands say, and calls `step` with a `Tick`
-now and then.
+Phases: place tasks, ship the graph, start stores, samplers, parameter servers and trainers, run,
+stop, end. Every phase except the last has a deadline; when it passes, the run stops and reports
+which task on which machine waited for what. The caller calls `begin` once and `step` with every
+event and regularly with a `Tick`, and executes the returned commands.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _NEXT = {
 }
 _SEE_LOG = "see `headrace logs --task {task}`, and run again"
 
-# What fails first makes others fail: the deeper of two causes is the one to tell.
+# A fault causes others: the cause with the higher rank is reported.
 _BLAME = {Role.STORE: 3, Role.SAMPLER: 2, Role.SERVER: 2, Role.TRAINER: 1}
 _MACHINE_BLAME = 4
 
@@ -59,7 +58,7 @@ _MACHINE_BLAME = 4
 def begin(
     tasks: tuple[Task, ...], now_s: float, deadlines: Deadlines | None = None
 ) -> tuple[Lifecycle, list[Command]]:
-    """A run that is about to start."""
+    """Initial state and commands of a run."""
     stages = dict.fromkeys((task.name for task in tasks), Stage.WAITING)
     limits = deadlines or Deadlines()
     stores = frozenset(task.name for task in tasks if task.role is Role.STORE)
@@ -68,13 +67,7 @@ def begin(
 
 
 def step(state: Lifecycle, event: Event, now_s: float) -> tuple[Lifecycle, list[Command]]:
-    """What a run is after an event, and what is to be done.
-
-    Args:
-        state: What it was.
-        event: What happened.
-        now_s: When, by a clock that never goes back.
-    """
+    """Update the state with an event at a monotonic time; return the commands to execute."""
     if state.phase is Phase.ENDED:
         return state, []
     match event:
@@ -112,7 +105,7 @@ def step(state: Lifecycle, event: Event, now_s: float) -> tuple[Lifecycle, list[
 
 
 def _enter(state: Lifecycle, now_s: float) -> tuple[Lifecycle, list[Command]]:
-    """Begin the next phase; one that has nothing to start is left at once."""
+    """Enter the next phase; skip phases without tasks to start."""
     state = replace(state, phase=_NEXT[state.phase], since_s=now_s, waits={}, told_s=now_s)
     if state.phase is Phase.SHIPPING:
         return state, [Ship()]
@@ -148,7 +141,7 @@ def _ended(state: Lifecycle, event: Ended, now_s: float) -> tuple[Lifecycle, lis
         return state, []
     was = state.stages[task.name]
     if task.role is Role.SAMPLER and event.code == 0 and was is not Stage.STOPPING:
-        # It has fed a loader to the end; its shell waits for the next one.
+        # The sampler served a loader to the end; its task actor waits for the next one.
         return state, []
     state = _with_stage(state, task.name, Stage.ENDED)
     if was is Stage.STOPPING:
@@ -157,9 +150,9 @@ def _ended(state: Lifecycle, event: Ended, now_s: float) -> tuple[Lifecycle, lis
         if state.phase is Phase.TRAINERS:
             return _advance(state, now_s)
         return _finished(state, now_s)
-    said = f"; it said: {event.said}" if event.said else ""
+    output = f"; it said: {event.said}" if event.said else ""
     remedy = _SEE_LOG.format(task=task.name)
-    outcome = Outcome(problem=f"{task} {event.how}{said}", remedy=remedy, fault=event)
+    outcome = Outcome(problem=f"{task} {event.how}{output}", remedy=remedy, fault=event)
     return _stop(state, outcome, _BLAME[task.role], now_s)
 
 
@@ -173,7 +166,7 @@ def _lost(state: Lifecycle, name: str, why: str, now_s: float) -> tuple[Lifecycl
     else:
         names = ", ".join(each.name for each in gone)
         problem = f"{name} is lost with {names}: {why}"
-        remedy = "see whether the machine works, and run again"
+        remedy = "check the machine, then run again"
         outcome = Outcome(problem=problem, remedy=remedy, fault=fault)
         blame = _MACHINE_BLAME
     gone = [each for each in gone if state.stages[each.name] < Stage.ENDED]
@@ -181,7 +174,7 @@ def _lost(state: Lifecycle, name: str, why: str, now_s: float) -> tuple[Lifecycl
     for each in gone:
         state = _with_stage(state, each.name, Stage.LOST)
     if not gone or was_stopping:
-        state, commands = _hurry(state, now_s)
+        state, commands = _shorten_save(state, now_s)
         state, more = _after_stop(state, now_s)
         return state, commands + more
     return _stop(state, outcome, blame, now_s)
@@ -197,14 +190,14 @@ def _finished(state: Lifecycle, now_s: float) -> tuple[Lifecycle, list[Command]]
 def _stop(
     state: Lifecycle, outcome: Outcome, blame: int, now_s: float
 ) -> tuple[Lifecycle, list[Command]]:
-    """Stop trainers, then the rest; an outcome that is known stays, unless this explains it."""
+    """Stop trainers, then all other tasks; a deeper cause replaces a known outcome."""
     if state.phase is Phase.STOPPING:
         known = state.outcome
         if known is not None and known.problem and blame > state.blame and outcome.problem:
             state = replace(state, outcome=outcome, blame=blame)
         commands: list[Command] = []
         if outcome.problem or (known is not None and known.is_interrupted):
-            state, commands = _hurry(state, now_s)
+            state, commands = _shorten_save(state, now_s)
         state, more = _after_stop(state, now_s)
         return state, commands + more
     is_urgent = bool(outcome.problem) and not isinstance(outcome.fault, Regroup)
@@ -223,13 +216,13 @@ def _stop(
             state = _with_stage(state, task.name, Stage.STOPPING)
             commands.append(Stop(task.name, is_urgent))
     if commands and outcome.is_interrupted and state.phase is Phase.STOPPING:
-        commands.append(Say("stopping: trainers save after their step; Ctrl-C again ends them now"))
+        commands.append(Say("stopping: trainers save after this step; Ctrl-C again ends them now"))
     state, more = _after_stop(state, now_s)
     return state, commands + more
 
 
-def _hurry(state: Lifecycle, now_s: float) -> tuple[Lifecycle, list[Command]]:
-    """Give trainers that save little time: they may wait for somebody in vain."""
+def _shorten_save(state: Lifecycle, now_s: float) -> tuple[Lifecycle, list[Command]]:
+    """Shorten the time for trainers to save, because they may block on a lost task."""
     if state.phase is not Phase.STOPPING or state.is_urgent:
         return state, []
     trainers = [task.name for task in state.of_role(Role.TRAINER)]
@@ -241,7 +234,7 @@ def _hurry(state: Lifecycle, now_s: float) -> tuple[Lifecycle, list[Command]]:
 def _after_stop(
     state: Lifecycle, now_s: float, is_late: bool = False
 ) -> tuple[Lifecycle, list[Command]]:
-    """Stop those who served trainers once these have ended; finish once all have."""
+    """Stop the other tasks once trainers have ended; finish once all have."""
     if state.phase is not Phase.STOPPING:
         return state, []
     trainers = [state.stages[task.name] for task in state.of_role(Role.TRAINER)]
@@ -276,8 +269,8 @@ def _late(state: Lifecycle, now_s: float) -> tuple[Lifecycle, list[Command]]:
         return _after_stop(state, now_s, is_late=True)
     if state.phase is not Phase.RUNNING:
         remedy = {
-            Phase.PLACING: "free the resources, or plan for fewer",
-            Phase.SHIPPING: "see whether the network works, or put the graph on every machine",
+            Phase.PLACING: "free resources on the cluster, or plan for fewer",
+            Phase.SHIPPING: "check the network, or copy the graph to every machine",
         }.get(state.phase, "see the logs of the task with `headrace logs`")
         outcome = Outcome(problem=_describe_wait(state, now_s), remedy=remedy)
         return _stop(state, outcome, 0, now_s)
@@ -297,7 +290,7 @@ def _late(state: Lifecycle, now_s: float) -> tuple[Lifecycle, list[Command]]:
 
 
 def _describe_wait(state: Lifecycle, now_s: float) -> str:
-    """Which task on which machine waits for what, and for how long already."""
+    """Which task on which machine waits for what, and for how long."""
     role = STARTS.get(state.phase)
     waiting = [
         task
@@ -305,8 +298,8 @@ def _describe_wait(state: Lifecycle, now_s: float) -> str:
         if (state.stages[task.name] is Stage.STARTING if role else task.name in state.waits)
     ]
     usual = {
-        Phase.PLACING: "its place",
-        Phase.SHIPPING: "its part of the graph",
+        Phase.PLACING: "its placement",
+        Phase.SHIPPING: "its graph partition",
     }.get(state.phase, "its process")
     first = waiting[0] if waiting else state.tasks[0]
     others = f" (and {len(waiting) - 1} more)" if len(waiting) > 1 else ""
@@ -315,12 +308,12 @@ def _describe_wait(state: Lifecycle, now_s: float) -> str:
 
 
 def _describe_silence(state: Lifecycle, now_s: float) -> str:
-    """Who has not answered for long, while all run; empty if everybody has."""
+    """Machines that have not responded for long, or stores not verified; else empty."""
     if state.phase is not Phase.RUNNING:
         return ""
     if not state.is_training:
         where = [task.machine for task in state.tasks if task.name in state.unverified]
-        return f"waiting until the files of the graph are verified on {', '.join(where[:3])}"
+        return f"waiting for verification of the graph files on {', '.join(where[:3])}"
     quiet = {
         task.machine: now_s - state.heard_s.get(task.name, state.since_s)
         for task in state.watched()

@@ -1,1 +1,1 @@
-"""What to do about a fault of a run, decided without doing anything."""
+"""Recovery from faults: events in, decisions out."""

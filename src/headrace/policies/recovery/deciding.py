@@ -1,9 +1,8 @@
-"""What to do about faults: events in, decisions out, nothing done here.
+"""Fault recovery: events in, decisions out, without side effects.
 
-A store or a sampler is started again, and all others wait for it. Whoever else is lost, the run
-goes on from its newest checkpoint, on the machines that are left. What does not help is not done
-for ever: without a new checkpoint every means is used a few times only, and a script that fails by
-itself is not run again and again.
+A store or sampler is restarted while all other tasks wait. After any other loss the run resumes
+from its newest checkpoint on the remaining machines. Without a new checkpoint the number of
+restarts and resumes is limited, and a script that fails repeatedly is not run again.
 """
 
 from __future__ import annotations
@@ -29,36 +28,35 @@ from headrace.policies.recovery.events import (
     TaskLost,
 )
 
-_USUAL = Limits()
-_MENDED = (Role.STORE, Role.SAMPLER)
+_DEFAULT_LIMITS = Limits()
+_RESTARTABLE_ROLES = (Role.STORE, Role.SAMPLER)
 
-# Exit codes of our own errors (the errors.py of each floor): what the user gave is wrong ...
-_WRONG = 2
-# ... or a store, a sampler or the run around a task broke, and the task says so.
-_BROKE = (5, 6, 7)
+# Exit codes of headrace errors: invalid input; failure of a store, a sampler or the run.
+_INVALID_INPUT_CODE = 2
+_DEPENDENCY_CODES = (5, 6, 7)
 _INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """What has befallen a run so far.
+    """Recovery state of a run.
 
     Attributes:
-        machines: Those that it uses.
-        limits: How often it may be mended.
+        machines: Machines in use.
+        limits: Limits of restarts and resumes.
         elastic: Whether machines that join are used.
-        attempt: The how manieth start of all tasks this is.
-        restarts: Of each task since the last checkpoint.
-        resumes: Since the last checkpoint.
-        num_restarts: Of all tasks, ever.
-        own_failures: How often a task has failed by itself since the last checkpoint.
-        has_stepped: Whether an iteration was ever done.
+        attempt: Number of starts of all tasks.
+        restarts: Restarts per task since the last checkpoint.
+        resumes: Resumes since the last checkpoint.
+        num_restarts: Total restarts of all tasks.
+        own_failures: Failures of tasks by their own error since the last checkpoint.
+        has_stepped: Whether an iteration has completed.
         saved: Iteration of the newest checkpoint.
-        joined: Machines that are there and wait for the next checkpoint.
+        joined: New machines, used from the next checkpoint on.
     """
 
     machines: frozenset[str]
-    limits: Limits = _USUAL
+    limits: Limits = _DEFAULT_LIMITS
     elastic: bool = False
     attempt: int = 1
     restarts: Mapping[str, int] = field(default_factory=dict)
@@ -71,7 +69,7 @@ class Recovery:
 
 
 def decide(state: Recovery, event: Event) -> tuple[Recovery, Decision | None]:
-    """What is known after an event, and what is to be done; nothing if all may go on as it does."""
+    """Update the state with an event and decide what to do; None if nothing is to be done."""
     match event:
         case Stepped():
             return (state if state.has_stepped else replace(state, has_stepped=True)), None
@@ -89,9 +87,9 @@ def decide(state: Recovery, event: Event) -> tuple[Recovery, Decision | None]:
         case TaskLost(task, why):
             return _resume(state, f"{task} is lost: {why}")
         case TaskEnded(task, code, why, can_restart):
-            if task.role in _MENDED and can_restart:
+            if task.role in _RESTARTABLE_ROLES and can_restart:
                 return _restart(state, event)
-            if code <= 0 or code in (*_BROKE, _INTERRUPTED):
+            if code <= 0 or code in (*_DEPENDENCY_CODES, _INTERRUPTED):
                 return _resume(state, f"{task} {why}")
             return _failed(state, event)
 
@@ -111,14 +109,14 @@ def _saved(state: Recovery, iteration: int) -> tuple[Recovery, Decision | None]:
 
 def _drifted(state: Recovery, why: str) -> tuple[Recovery, Decision | None]:
     if state.saved is None:
-        # All would be done again.
+        # Without a checkpoint all work would be repeated.
         return state, None
     state, decision = _resume(state, why, counts=False)
     return state, replace(decision, replans=True) if isinstance(decision, Resume) else decision
 
 
 def _settled(state: Recovery, machines: frozenset[str]) -> tuple[Recovery, Decision | None]:
-    """Do without machines that went while others were mourned."""
+    """Remove machines that were lost while the run was stopping."""
     left = state.machines & machines
     if not left:
         return state, GiveUp("all machines are lost", "no machine is left")
@@ -137,14 +135,14 @@ def _restart(state: Recovery, event: TaskEnded) -> tuple[Recovery, Decision]:
 
 
 def _failed(state: Recovery, event: TaskEnded) -> tuple[Recovery, Decision]:
-    """A task failed by itself: its own mistake, or what it makes of a fault elsewhere."""
+    """Handle a task that failed by its own error or as a consequence of another fault."""
     what = f"{event.task} {event.why}"
     if not state.limits.resumes:
         return state, GiveUp(what)
-    if event.code == _WRONG or not state.has_stepped:
+    if event.code == _INVALID_INPUT_CODE or not state.has_stepped:
         return state, GiveUp(what, "it would fail again")
     if state.own_failures:
-        return state, GiveUp(what, "it failed by itself again without a checkpoint in between")
+        return state, GiveUp(what, "it failed again without a new checkpoint")
     return _resume(replace(state, own_failures=1), what)
 
 

@@ -1,4 +1,4 @@
-"""What befalls a run (events), and what is to be done about it (decisions)."""
+"""Events and decisions of fault recovery."""
 
 from __future__ import annotations
 
@@ -9,19 +9,14 @@ from headrace.policies.lifecycle.events import Task
 
 @dataclass(frozen=True)
 class Limits:
-    """How often a run may be mended without getting any further; a new checkpoint counts anew.
-
-    Attributes:
-        restarts: Of one task.
-        resumes: Of the whole run from its newest checkpoint.
-    """
+    """Limits of restarts per task and resumes of the run since the last checkpoint."""
 
     restarts: int = 3
     resumes: int = 5
 
     @classmethod
     def of(cls, max_restarts: int) -> Limits:
-        """What `--max-restarts` stands for: with 0 the first fault ends the run."""
+        """Limits for `--max-restarts`; with 0 the first fault ends the run."""
         return cls(max_restarts, max_restarts + 2 if max_restarts else 0)
 
 
@@ -30,13 +25,13 @@ class Limits:
 
 @dataclass(frozen=True)
 class TaskEnded:
-    """The process of a task has ended and should not have; its shell is there.
+    """A task process exited unexpectedly; its task actor is alive.
 
     Attributes:
         task: The task.
-        code: Of its exit; negative if a signal ended it.
-        why: In words that follow the task's name: `was ended by SIGKILL`.
-        can_restart: Whether all others can wait where they are until it is back.
+        code: Exit code; negative if ended by a signal.
+        why: Reason, formatted to follow the task's name: `was ended by SIGKILL`.
+        can_restart: Whether all other tasks can wait for a restart.
     """
 
     task: Task
@@ -47,7 +42,7 @@ class TaskEnded:
 
 @dataclass(frozen=True)
 class TaskLost:
-    """A task is gone together with its shell; its machine is there."""
+    """A task and its task actor are lost; the machine is alive."""
 
     task: Task
     why: str
@@ -55,7 +50,7 @@ class TaskLost:
 
 @dataclass(frozen=True)
 class MachineLost:
-    """All tasks of a machine are gone, or cannot be reached."""
+    """All tasks of a machine are lost or unreachable."""
 
     machine: str
     why: str
@@ -63,45 +58,33 @@ class MachineLost:
 
 @dataclass(frozen=True)
 class MachinesJoined:
-    """Machines are there that the run does not use."""
+    """Machines are available that the run does not use."""
 
     machines: frozenset[str]
 
 
 @dataclass(frozen=True)
 class Settled:
-    """Nothing of the run is running, and these are the machines that are there.
-
-    Attributes:
-        machines: Among them others than the run's.
-    """
+    """All tasks of the run have ended; `machines` are available, used by the run or not."""
 
     machines: frozenset[str]
 
 
 @dataclass(frozen=True)
 class Stepped:
-    """All trainers have done an iteration."""
+    """All trainers completed an iteration."""
 
 
 @dataclass(frozen=True)
 class Saved:
-    """There is a new checkpoint, whole and out of danger.
-
-    Attributes:
-        iteration: After how many iterations it was made.
-    """
+    """A new checkpoint, made after `iteration` iterations, is complete and durable."""
 
     iteration: int
 
 
 @dataclass(frozen=True)
 class Drifted:
-    """The run is no longer what its plan was made for, and there is a better plan.
-
-    Attributes:
-        why: What has changed, and what the other plan saves.
-    """
+    """The run no longer matches its plan, and a better plan exists; `why` describes both."""
 
     why: str
 
@@ -113,13 +96,13 @@ Event = TaskEnded | TaskLost | MachineLost | MachinesJoined | Settled | Stepped 
 
 @dataclass(frozen=True)
 class Restart:
-    """Start a task again where it is, while all others wait.
+    """Restart a task on its machine while all others wait.
 
     Attributes:
         task: The task.
-        why: What happened, with the names of task and machine.
-        number: The how manieth restart since the last checkpoint this is ...
-        most: ... and how many there may be.
+        why: Cause, with the names of task and machine.
+        number: Number of this restart since the last checkpoint.
+        most: Limit of restarts.
     """
 
     task: Task
@@ -129,22 +112,22 @@ class Restart:
 
     @property
     def line(self) -> str:
-        """The decision, as people read it."""
-        return f"{self.why}: starting it again ({self.number} of {self.most})"
+        """Log line of the decision."""
+        return f"{self.why}: restarting it ({self.number} of {self.most})"
 
 
 @dataclass(frozen=True)
 class Resume:
-    """End all tasks and go on from the newest checkpoint.
+    """End all tasks and resume from the newest checkpoint.
 
     Attributes:
-        why: What happened.
-        attempt: The how manieth start of all tasks this will be.
-        saved: Iteration of the newest checkpoint; none to begin anew.
-        without: Machines that are gone.
-        joined: Machines that are to be used from now on.
-        machines: Those that are used.
-        replans: Whether there is a better plan for the same machines; trainers save first.
+        why: Cause.
+        attempt: Number of this start of all tasks.
+        saved: Iteration of the newest checkpoint; None to start from the beginning.
+        without: Lost machines.
+        joined: Machines used from now on.
+        machines: Machines in use.
+        replans: Whether a better plan exists for the same machines; trainers save first.
     """
 
     why: str
@@ -157,30 +140,25 @@ class Resume:
 
     @property
     def line(self) -> str:
-        """The decision, as people read it."""
-        how = "beginning anew" if self.saved is None else f"going on from iteration {self.saved}"
+        """Log line of the decision."""
+        how = "starting over" if self.saved is None else f"resuming from iteration {self.saved}"
         if self.replans:
-            how = "going on with another plan"
+            how = "resuming with another plan"
         where = f" on {', '.join(sorted(self.machines))}" if self.without or self.joined else ""
         return f"{self.why}: {how}{where} (attempt {self.attempt})"
 
 
 @dataclass(frozen=True)
 class GiveUp:
-    """End the run.
-
-    Attributes:
-        why: What happened.
-        because: Why nothing is done about it; empty if the user wants it so.
-    """
+    """End the run; `because` is why it is not recovered, empty if recovery is disabled."""
 
     why: str
     because: str = ""
 
     @property
     def line(self) -> str:
-        """The decision, as people read it."""
-        return f"{self.why}: giving up{', as ' if self.because else ''}{self.because}"
+        """Log line of the decision."""
+        return f"{self.why}: giving up{', because ' if self.because else ''}{self.because}"
 
 
 Decision = Restart | Resume | GiveUp

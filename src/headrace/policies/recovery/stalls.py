@@ -1,4 +1,4 @@
-"""When nothing moves any more: when to say so, when to look for a cut, and whom to accuse."""
+"""Stalled runs: when to log, when to probe the network, which machine to exclude."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-SAY_AFTER_S = 10.0
-"""How long nothing may move before somebody is told."""
+LOG_AFTER_S = 10.0
+"""Time without progress before the first log line."""
 
-SAY_EVERY_S = 12.0
-"""How often it is said again: nobody who watches is left without a word for 15 s."""
+LOG_INTERVAL_S = 12.0
+"""Interval between log lines: a line at least every 15 s."""
 
 PROBE_AFTER_S = 45.0
-"""When machines try whether they reach each other: a cut of 10 s is over by then, and whoever was
-cut off for 30 s has been given up by those who asked it."""
+"""Time without progress before machines probe each other: a network cut of 10 s is over by then,
+and clients have given up on a peer that was unreachable for 30 s."""
 
 
 @dataclass(frozen=True)
 class Stall:
-    """Since when nothing moves.
+    """State of a run without progress.
 
     Attributes:
-        moved_s: When something moved last.
-        told_s: When it was said last that nothing does; none if it was not.
-        has_probed: Whether machines have been asked whom they reach.
+        moved_s: Time of the last progress.
+        told_s: Time of the last log line; None if there was none.
+        has_probed: Whether machines have probed each other.
     """
 
     moved_s: float
@@ -33,45 +33,35 @@ class Stall:
 
 
 def look(stall: Stall, now_s: float) -> tuple[Stall, bool, bool]:
-    """Whether it is time to say that nothing moves, and whether to look for a cut."""
+    """Update the state; decide whether to log the stall and whether to probe the network."""
     still_s = now_s - stall.moved_s
-    next_s = stall.moved_s + SAY_AFTER_S if stall.told_s is None else stall.told_s + SAY_EVERY_S
-    says, probes = now_s >= next_s, still_s >= PROBE_AFTER_S and not stall.has_probed
-    if says:
+    next_s = stall.moved_s + LOG_AFTER_S if stall.told_s is None else stall.told_s + LOG_INTERVAL_S
+    logs, probes = now_s >= next_s, still_s >= PROBE_AFTER_S and not stall.has_probed
+    if logs:
         stall = replace(stall, told_s=now_s)
     if probes:
         stall = replace(stall, has_probed=True)
-    return stall, says, probes
+    return stall, logs, probes
 
 
 def describe(still_s: float, waits: Mapping[str, str], has_begun: bool = True) -> str:
-    """Who waits for whom, in a line.
-
-    Args:
-        still_s: For how long nothing has moved.
-        waits: What tasks say that they wait for, by task.
-        has_begun: Whether an iteration was ever done.
-    """
-    told = [f"{name} waits for {what}" for name, what in waits.items()]
-    more = f" and {len(told) - 3} more wait" if len(told) > 3 else ""
-    reason = "; ".join(told[:3]) + more
+    """One line on which task blocks which, after `still_s` without progress."""
+    lines = [f"{name} waits for {what}" for name, what in waits.items()]
+    more = f" and {len(lines) - 3} more wait" if len(lines) > 3 else ""
+    reason = "; ".join(lines[:3]) + more
     begin = "no iteration" if has_begun else "no first iteration"
-    return f"{begin} for {still_s:.0f} s: {reason or 'nobody says why'}"
+    return f"{begin} for {still_s:.0f} s: {reason or 'no task reports a reason'}"
 
 
 def accuse(cuts: Collection[tuple[str, str]], home: str) -> str | None:
-    """The machine to do without, so that as many as possible of the others reach each other.
+    """Machine to exclude so that most of the others can reach each other; None without cuts.
 
-    Args:
-        cuts: Pairs of machines of which the first does not reach the second.
-        home: The machine of the driver, which cannot do without itself.
-
-    Returns:
-        None if everybody reaches everybody.
+    In each pair of `cuts` the first machine cannot reach the second. The driver's machine `home` is
+    never excluded.
     """
     counts: Counter[str] = Counter()
     for pair in cuts:
         counts.update(pair)
     counts.pop(home, None)
-    # Of two that do not reach each other only, either will do.
+    # If only two machines cannot reach each other, either may be excluded.
     return max(sorted(counts), key=lambda name: counts[name]) if counts else None

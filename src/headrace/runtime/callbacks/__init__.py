@@ -1,1 +1,1 @@
-"""Whoever follows a run: files, metrics, trackers, drift."""
+"""Listeners of a run: status files, metrics, trackers, drift monitor."""

@@ -1,4 +1,4 @@
-"""Whoever is told what happens in an attempt to run a plan."""
+"""Interfaces of the observers, listeners and watchers of a run."""
 
 from __future__ import annotations
 
@@ -17,95 +17,95 @@ from headrace.training.checkpoint_files import Checkpoint
 
 
 class Observer:
-    """Is told what happens; does nothing with it."""
+    """Receives the controller's events; the default ignores them."""
 
     def say(self, line: str) -> None:
-        """Something happened that the user should know."""
+        """Show a line to the user."""
 
     def placed(self, hellos: Mapping[str, Mapping[str, Any]]) -> None:
-        """Every shell has said where it is."""
+        """All task actors have registered."""
 
     def changed(self, state: Lifecycle, event: Event) -> None:
-        """The lifecycle took an event."""
+        """The lifecycle state changed."""
 
-    def looked(self, task: str, state: Mapping[str, Any]) -> None:
-        """A task's shell said how its process is."""
+    def polled(self, task: str, state: Mapping[str, Any]) -> None:
+        """A task's actor reported its state."""
 
     def synchronised(self, offsets: Mapping[str, ClockOffset]) -> None:
-        """Clocks of machines were compared with the driver's."""
+        """Clock offsets of the machines were measured."""
 
     def printed(self, task: str, data: bytes) -> None:
-        """A task's process printed something."""
+        """A task's process printed output."""
 
     def traced(self, task: str, data: bytes) -> None:
-        """A task's process measured something."""
+        """A task's process wrote trace records."""
 
     def collected(self, checkpoint: Checkpoint) -> None:
-        """A checkpoint has arrived, whole."""
+        """A complete checkpoint was fetched."""
 
     def decided(self, state: Recovery, decision: Decision) -> None:
-        """Something is done about a fault."""
+        """The recovery policy made a decision."""
 
     def kept(self, name: str, pieces: Iterator[bytes]) -> None:
-        """The script has left a file."""
+        """An output file of the script is available."""
 
 
 class RunListener:
-    """Is told what happens; does nothing with it. Whoever does must not take long."""
+    """Receives events of a run; the default ignores them. Methods must not block."""
 
     def began(self, plan: Plan, slots: Sequence[TaskPlacement]) -> None:
-        """Tasks got their machines: at the start, and whenever a run goes on elsewhere."""
+        """An attempt starts with these placements."""
 
-    def said(self, line: str) -> None:
-        """The user was told something."""
+    def logged(self, line: str) -> None:
+        """A line was shown to the user."""
 
-    def looked(self, task: str, state: Mapping[str, Any]) -> None:
-        """A task's shell said how its process is."""
+    def polled(self, task: str, state: Mapping[str, Any]) -> None:
+        """A task's actor reported its state."""
 
     def printed(self, task: str, data: bytes) -> None:
-        """A task's process printed something."""
+        """A task's process printed output."""
 
     def traced(self, task: str, data: bytes) -> None:
-        """A task's process measured something."""
+        """A task's process wrote trace records."""
 
     def reported(self, figures: Mapping[str, Any]) -> None:
         """The script reported figures."""
 
-    def noted(self, status: Status) -> None:
-        """The run is like this now; about every second."""
+    def updated(self, status: Status) -> None:
+        """The status was updated; about once a second."""
 
     def finished(self, status: Status) -> None:
-        """The run is over."""
+        """The run has ended."""
 
 
 class Listeners(RunListener):
-    """Tells several."""
+    """Forwards events to several listeners."""
 
     def __init__(self, listeners: Sequence[RunListener]) -> None:
         self._listeners = tuple(listeners)
 
     def began(self, plan: Plan, slots: Sequence[TaskPlacement]) -> None:
-        """Tasks got their machines."""
+        """Forward to all listeners."""
         for each in self._listeners:
             each.began(plan, slots)
 
-    def said(self, line: str) -> None:
-        """The user was told something."""
+    def logged(self, line: str) -> None:
+        """A line was shown to the user."""
         for each in self._listeners:
-            each.said(line)
+            each.logged(line)
 
-    def looked(self, task: str, state: Mapping[str, Any]) -> None:
-        """A task's shell said how its process is."""
+    def polled(self, task: str, state: Mapping[str, Any]) -> None:
+        """A task's actor reported its state."""
         for each in self._listeners:
-            each.looked(task, state)
+            each.polled(task, state)
 
     def printed(self, task: str, data: bytes) -> None:
-        """A task's process printed something."""
+        """A task's process printed output."""
         for each in self._listeners:
             each.printed(task, data)
 
     def traced(self, task: str, data: bytes) -> None:
-        """A task's process measured something."""
+        """A task's process wrote trace records."""
         for each in self._listeners:
             each.traced(task, data)
 
@@ -114,35 +114,34 @@ class Listeners(RunListener):
         for each in self._listeners:
             each.reported(figures)
 
-    def noted(self, status: Status) -> None:
-        """The run is like this now."""
+    def updated(self, status: Status) -> None:
+        """Forward to all listeners."""
         for each in self._listeners:
-            each.noted(status)
+            each.updated(status)
 
     def finished(self, status: Status) -> None:
-        """The run is over."""
+        """The run has ended."""
         for each in self._listeners:
             each.finished(status)
 
 
 class RunWatcher(Protocol):
-    """Whoever shows a run.
+    """Displays a run.
 
     Attributes:
-        output: File descriptor for what the script prints; none for a pipe, whose lines `show`
-            gets.
+        output: File descriptor for the script's output; None to pass its lines to `show`.
     """
 
     output: int | None
 
     def say(self, line: str) -> None:
-        """Something began."""
+        """Show a line of the run itself."""
         ...
 
     def show(self, line: str) -> None:
-        """The script printed a line."""
+        """Show a line printed by the script."""
         ...
 
     def tell(self, message: Mapping[str, Any]) -> None:
-        """The trainer has sent figures; see `Progress.after`."""
+        """Handle a message of the trainer; see `Progress.after`."""
         ...

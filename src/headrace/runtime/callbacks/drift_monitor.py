@@ -1,4 +1,4 @@
-"""Watches whether a run is still what its plan was made for, and plans anew if it is not."""
+"""Detects drift of a run from its plan, and replans."""
 
 from __future__ import annotations
 
@@ -24,30 +24,27 @@ from headrace.policies.drift.figures import Peak, with_peaks
 from headrace.policies.recovery.events import Drifted
 from headrace.profiling.by_machine import filled_in, told_apart
 from headrace.runtime.callbacks.base import RunListener
-from headrace.runtime.callbacks.drift_windows import Taken, Windows, expected_of
+from headrace.runtime.callbacks.drift_windows import Span, Windows, expected_of
 from headrace.runtime.run_dir.status import Status
 
 STOP_S = 5.0
-"""What it takes to stop all tasks and to bring a checkpoint home."""
+"""Estimated time to stop all tasks and fetch a checkpoint."""
 
 _END_S = 10.0
 
 Measure = Callable[[], Mapping[str, Peak]]
-"""Finds out what network cards carry at most, by machine; takes seconds."""
+"""Measures the peak rate of each machine's NIC; takes seconds."""
 
 
 class DriftMonitor(RunListener):
-    """Compares one attempt of a run with its plan; looks closer in a thread of its own.
+    """Compares one attempt of a run with its plan; measures and replans in a thread.
 
     Args:
-        plan: What is run.
-        measure: Measures the network.
-        offsets: Says what to add to each machine's times.
-        adopt: Takes a plan to go on with.
-        say: Tells the user something.
-        note: Keeps an event with its fields.
-        iterations: After so many the run ends, as far as is known.
-        rules: When something is done.
+        offsets: Returns the clock offset of each machine.
+        adopt: Receives the plan to resume with.
+        log_event: Writes an event with its fields.
+        iterations: Number of iterations of the run, if limited.
+        rules: Thresholds of the drift policy.
     """
 
     def __init__(
@@ -57,13 +54,13 @@ class DriftMonitor(RunListener):
         offsets: Callable[[], Mapping[str, float]],
         adopt: Callable[[Plan], None],
         say: Callable[[str], None],
-        note: Callable[..., None],
+        log_event: Callable[..., None],
         iterations: int | None = None,
         rules: Rules | None = None,
         windows: Windows | None = None,
     ) -> None:
         self._plan, self._measure, self._offsets = plan, measure, offsets
-        self._adopt, self._say, self._note = adopt, say, note
+        self._adopt, self._say, self._log_event = adopt, say, log_event
         self._iterations, self._rules = iterations, rules or Rules()
         self._windows = windows or Windows(plan)
         self._state: Drift | None = None
@@ -72,8 +69,8 @@ class DriftMonitor(RunListener):
         self._first_step_s: float | None = None
         self._num_epochs = self._num_batches = 0
 
-    def looked(self, task: str, state: Mapping[str, Any]) -> None:
-        """A task's shell said how its process is."""
+    def polled(self, task: str, state: Mapping[str, Any]) -> None:
+        """Update the progress from a task's state."""
         for message in state.get("messages", ()):
             if message.get("kind") == "epochs":
                 self._num_epochs = message["num"] or 0
@@ -83,38 +80,33 @@ class DriftMonitor(RunListener):
                     self._first_step_s = time.monotonic()
 
     def traced(self, task: str, data: bytes) -> None:
-        """A task's process measured something."""
+        """Add trace records of a task."""
         self._windows.add(task, data)
 
     def finished(self, status: Status) -> None:
-        """The run is over: whoever still measures needs the cluster for a moment."""
+        """Wait for a pending measurement, which uses the cluster."""
         if self._examination is not None:
             self._examination.wait(_END_S)
 
-    def look(self, now_s: float, can_resume: bool) -> Drifted | None:
-        """Do what it is time for; whether the run is to go on with another plan.
-
-        Args:
-            now_s: The time.
-            can_resume: Whether there is a checkpoint, or it would begin anew.
-        """
+    def poll(self, now_s: float, can_resume: bool) -> Drifted | None:
+        """Run due checks; return an event if the run should resume with a new plan."""
         if self._examination is not None:
             return self._weigh(self._examination, now_s) if self._examination.is_done else None
-        taken = self._windows.take()
-        if taken is None:
+        span = self._windows.pop()
+        if span is None:
             return None
         try:
-            window, _ = taken.measure(self._plan, self._offsets())
+            window, _ = span.measure(self._plan, self._offsets())
         except HeadraceError as error:
-            self._note("drift", what="window", problem=error.problem)
+            self._log_event("drift", what="window", problem=error.problem)
             return None
         if self._state is None:
             expected = expected_of(self._plan)
-            self._state = begin(expected, taken.first, now_s, self._rules)
+            self._state = begin(expected, span.first, now_s, self._rules)
         self._state, asked = look(self._state, window, now_s)
         if asked is not None and can_resume:
-            self._say(f"{asked.why}: measuring the network and planning anew")
-            self._examination = Replanner(self._plan, taken, asked, self._offsets(), self._rules)
+            self._say(f"{asked.why}: measuring the network and replanning")
+            self._examination = Replanner(self._plan, span, asked, self._offsets(), self._rules)
             self._examination.begin(self._measure)
         return None
 
@@ -128,7 +120,7 @@ class DriftMonitor(RunListener):
         is_taken = isinstance(decision, Replan)
         found = done.findings
         if found is not None:
-            self._note(
+            self._log_event(
                 "drift",
                 what="replan" if is_taken else "keep",
                 why=decision.why,
@@ -148,38 +140,31 @@ class DriftMonitor(RunListener):
         return Drifted(decision.why)
 
     def _num_left(self, num_done: int) -> int:
-        """Iterations until the end; as many as there were if nobody knows."""
+        """Remaining iterations; as many as are done if unknown."""
         known = [self._num_epochs * self._num_batches, self._iterations or 0]
         totals = [total for total in known if total]
         return max(0, min(totals) - num_done) if totals else num_done
 
     def _resume_s(self) -> float:
-        """What a stop and a start take, as long as the last start took."""
+        """Estimated time of a stop and a start, from the last start."""
         first_s = self._begin_s if self._first_step_s is None else self._first_step_s
         return first_s - self._begin_s + STOP_S
 
 
 class Replanner:
-    """Finds out what has changed, and plans for it.
-
-    Args:
-        plan: What is run.
-        taken: Records of the window in which it was seen.
-        asked: What was seen.
-        offsets_s: What to add to each machine's times.
-        rules: When a network card has changed.
+    """Measures what has changed, and replans.
 
     Attributes:
-        asked: What was seen.
-        findings: What came of it; none if nothing did.
-        plan: The plan that was found.
-        problem: Why nothing came of it.
+        asked: The detected drift.
+        findings: The result; None if replanning failed.
+        plan: The new plan.
+        problem: Why replanning failed.
     """
 
     def __init__(
-        self, plan: Plan, taken: Taken, asked: Examine, offsets_s: Mapping[str, float], rules: Rules
+        self, plan: Plan, span: Span, asked: Examine, offsets_s: Mapping[str, float], rules: Rules
     ) -> None:
-        self._plan, self._taken, self._offsets_s, self._rules = plan, taken, offsets_s, rules
+        self._plan, self._span, self._offsets_s, self._rules = plan, span, offsets_s, rules
         self.asked = asked
         self.findings: Findings | None = None
         self.plan: Plan | None = None
@@ -188,18 +173,18 @@ class Replanner:
 
     @property
     def is_done(self) -> bool:
-        """Whether all that can be known is."""
+        """Whether the thread has finished."""
         return self._thread is not None and not self._thread.is_alive()
 
     def begin(self, measure: Measure) -> None:
-        """Find it out, while the run goes on."""
+        """Measure and replan in a thread."""
         self._thread = threading.Thread(
             target=self._run, args=(measure,), name="examine drift", daemon=True
         )
         self._thread.start()
 
     def wait(self, timeout_s: float) -> None:
-        """Until all that can be known is, or that long."""
+        """Wait for the thread, up to `timeout_s`."""
         if self._thread is not None:
             self._thread.join(timeout_s)
 
@@ -209,21 +194,17 @@ class Replanner:
         except HeadraceError as error:
             self.problem = error.problem
         except Exception as error:
-            # A run does not fail because of what it could have done better.
+            # A failed optimization must not fail the run.
             self.problem = f"{type(error).__name__}: {error}"
 
     def conclude(self, peaks: Mapping[str, Peak]) -> None:
-        """Plan for what was measured.
-
-        Raises:
-            HeadraceError: Nothing can be planned for it.
-        """
+        """Replan for the measured peak rates; raises HeadraceError if there is no plan."""
         plan = self._plan
         cluster, nics = with_peaks(plan.cluster, peaks, self._rules.threshold)
-        # One machine alone may have changed.
+        # Machines of one kind may differ now.
         cluster = told_apart(cluster)
-        # What samplers waited for a slower network is not their own time.
-        _, measured = self._taken.measure(
+        # Do not attribute waiting for a slower network to the samplers.
+        _, measured = self._span.measure(
             plan.model_copy(update={"cluster": cluster}), self._offsets_s
         )
         found = replan_measured(plan, cluster, filled_in(measured, plan))

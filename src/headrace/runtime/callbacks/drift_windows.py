@@ -1,4 +1,4 @@
-"""What tasks record while they run, cut into windows of whole iterations."""
+"""Splits trace records into windows of complete iterations."""
 
 from __future__ import annotations
 
@@ -19,44 +19,30 @@ from headrace.profiling import profile_trace
 from headrace.profiling.trace_assembly import merge_read, read_records
 
 MIN_ITERATIONS = 10
-"""Of a window: a mean over fewer says little."""
+"""Minimum iterations per window."""
 
 MIN_S = 8.0
-"""Of a window: what passes sooner is no drift."""
+"""Minimum duration of a window; shorter changes are not drift."""
 
-_MOST_RECORDS = 400_000
-"""That wait for a window; a script whose trainers do not step together never fills one."""
+_MAX_RECORDS = 400_000
+"""Buffer limit; trainers that do not step together never complete a window."""
 
 _PAUSE = 4.0
-"""Iterations that take so many times the usual one are pauses: an evaluation, a checkpoint."""
+"""Iterations longer than this multiple of the median are pauses (evaluation, checkpoint)."""
 
 _COMPARED = (Role.STORE, Role.SAMPLER, Role.TRAINER, Role.SERVER)
 
 
 @dataclass(frozen=True)
-class Taken:
-    """All records of some iterations.
-
-    Attributes:
-        first: The first iteration ...
-        last: ... and the last one.
-        records: Machine, and what one of its tasks recorded.
-    """
+class Span:
+    """Records of the iterations `first` to `last`: pairs of a machine and a task's records."""
 
     first: int
     last: int
     records: tuple[tuple[str, list[list[Any]]], ...]
 
     def measure(self, plan: Plan, offsets_s: Mapping[str, float]) -> tuple[Window, Profile]:
-        """What they say.
-
-        Args:
-            plan: What is run; its network cards count as what was waited for.
-            offsets_s: What to add to each machine's times.
-
-        Raises:
-            SpecError: They do not show what the plan says.
-        """
+        """Measured figures of the window; raises SpecError if the records do not match the plan."""
         trace = merge_read(self.records, offsets_s, plan)
         profile = profile_trace(trace, plan, self.first)
         times_s = {
@@ -70,13 +56,7 @@ class Taken:
 
 
 class Windows:
-    """Keeps records until all tasks have done enough iterations.
-
-    Args:
-        plan: What is run.
-        min_iterations: Of a window.
-        min_s: Of a window.
-    """
+    """Buffers records until all tasks have completed a window."""
 
     def __init__(
         self, plan: Plan, min_iterations: int = MIN_ITERATIONS, min_s: float = MIN_S
@@ -97,7 +77,7 @@ class Windows:
         self._next = -1
 
     def add(self, task: str, data: bytes) -> None:
-        """Keep what a task has recorded; the last line may not be whole yet."""
+        """Add records of a task; the last line may be incomplete."""
         whole, newline, half = (self._halves.get(task, b"") + data).rpartition(b"\n")
         self._halves[task] = half
         records = read_records(whole + newline)
@@ -105,11 +85,11 @@ class Windows:
         for record in records:
             if record[0] == "exec" and record[1] == task:
                 self._last[task] = iteration_of(record)
-        if sum(map(len, self._records.values())) > _MOST_RECORDS:
+        if sum(map(len, self._records.values())) > _MAX_RECORDS:
             self._records = {}
 
-    def take(self) -> Taken | None:
-        """The next window, once there is one; it is kept no longer."""
+    def pop(self) -> Span | None:
+        """Pop the next complete window, if any."""
         if any(task not in self._last for task in self._counted):
             return None
         own = self._records.get(self._trainers[0], [])
@@ -135,16 +115,16 @@ class Windows:
             for task, kept in self._records.items()
         }
         self._next = last + 1
-        return Taken(first, last, records)
+        return Span(first, last, records)
 
 
 def iteration_of(record: list[Any]) -> int:
-    """Which iteration a record is about."""
+    """Iteration of a record."""
     return int(record[2] if record[0] in ("exec", "ring") else record[3])
 
 
 def iteration_time_s(trace: Trace) -> float:
-    """The mean time from the end of an iteration to that of the next, without pauses."""
+    """Mean time between the ends of iterations, without pauses."""
     rows = trace.executions
     is_trainer = np.array(trace.task_roles)[rows.task] == Role.TRAINER
     iterations, number = np.unique(rows.iteration[is_trainer], return_inverse=True)
@@ -158,7 +138,7 @@ def iteration_time_s(trace: Trace) -> float:
 
 
 def expected_of(plan: Plan) -> Figures:
-    """What a plan was made for."""
+    """Figures that a plan expects."""
     profile, job = plan.profile, plan.job
     kinds = {host.kind for host in plan.cluster.hosts}
     roles = [role for role in _COMPARED if role is not Role.SERVER or job.num_servers]

@@ -1,4 +1,4 @@
-"""All that a run's tasks print, and what the user was told, as JSON lines in one file."""
+"""Writes all output of tasks and driver to one JSON lines file."""
 
 from __future__ import annotations
 
@@ -15,18 +15,16 @@ from headrace.runtime.cluster.placement_group import TaskPlacement
 from headrace.runtime.run_dir.status import Status
 
 LOG = "log.jsonl"
-"""In the folder of a run: a JSON object per line."""
+"""File name in the run folder."""
 
 DRIVER = "driver"
-"""Whom lines belong to that no task printed."""
+"""Task name of the driver's lines."""
 
 
 class LogFile(RunListener):
-    """Writes `{"at_s", "task", "machine", "level", "text"}` for every line.
+    """Appends `{"at_s", "task", "machine", "level", "text"}` for every line.
 
-    Args:
-        path: The file; added to.
-        clock: Seconds since 1970. A line gets the time at which it came here, about a second late.
+    `at_s` is the time of arrival at the driver, about a second after the line was printed.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
@@ -36,26 +34,26 @@ class LogFile(RunListener):
         self._levels: dict[str, Levels] = {}
 
     def began(self, plan: Plan, slots: Sequence[TaskPlacement]) -> None:
-        """Learn where tasks are."""
+        """Record the machines of tasks."""
         self._machines |= {slot.task.name: slot.task.machine for slot in slots}
 
-    def said(self, line: str) -> None:
-        """Write what the user was told."""
+    def logged(self, line: str) -> None:
+        """Write a line shown to the user."""
         self._write(DRIVER, [line.encode()])
 
     def printed(self, task: str, data: bytes) -> None:
-        """Write whole lines; the rest waits."""
+        """Write complete lines; buffer the rest."""
         *lines, self._halves[task] = (self._halves.get(task, b"") + data).split(b"\n")
         self._write(task, lines)
 
     def finished(self, status: Status) -> None:
-        """Write what is left, and how the run ended."""
+        """Write the remaining output and the outcome."""
         for task, half in self._halves.items():
             if half:
                 self._write(task, [half])
         self._halves.clear()
         error = status.error
-        text = f"the run is over: {status.state}"
+        text = f"the run ended: {status.state}"
         if error is not None:
             text += f"; error: {error.problem}; try: {error.remedy}"
         self._write(DRIVER, [text.encode()])
@@ -76,6 +74,6 @@ class LogFile(RunListener):
             }
             written.append(json.dumps(entry, ensure_ascii=False))
         if written:
-            # One write of whole lines: a reader never sees half of one.
+            # A single write of complete lines: readers never get a partial line.
             with self._path.open("ab", buffering=0) as file:
                 file.write(("\n".join(written) + "\n").encode())

@@ -1,7 +1,4 @@
-"""Metrics of a run for Prometheus, through the endpoint that every Ray node has.
-
-The driver alone sends them: it knows all, and tasks have other things to do.
-"""
+"""Metrics of a run for Prometheus, sent by the driver through Ray's metrics endpoint."""
 
 from __future__ import annotations
 
@@ -20,20 +17,15 @@ from headrace.runtime.cluster.placement_group import TaskPlacement
 from headrace.runtime.run_dir.status import Status, TaskState
 
 Sink = Callable[[Metric, Labels, float], None]
-"""Takes a value."""
+"""Receives a value of a metric."""
 
-_EVERY_S = 2.0
-# Measured: a value takes 10 us to send; so sending takes a hundredth of the time at most.
+_SEND_INTERVAL_S = 2.0
+# Sending a value takes 10 us (measured); this bounds sending to 1 % of the time.
 _S_PER_TASK = 0.005
 
 
 class RunMetrics(RunListener):
-    """Adds up what happens in a run, and sends it now and then.
-
-    Args:
-        sink: Where to.
-        clock: Seconds.
-    """
+    """Aggregates metrics of a run and sends them periodically to `sink`."""
 
     def __init__(self, sink: Sink, clock: Callable[[], float] = time.monotonic) -> None:
         self._sink, self._clock = sink, clock
@@ -53,45 +45,45 @@ class RunMetrics(RunListener):
         self._next_s = 0.0
 
     def began(self, plan: Plan, slots: Sequence[TaskPlacement]) -> None:
-        """Learn where tasks are."""
+        """Record the placements of an attempt."""
         self._slots = {slot.task.name: slot for slot in slots}
         self._first = f"trainer{plan.placed.ring_order[0]}"
         self._work.place(plan, slots)
         self._progress.clear()
         self._samples.clear()
 
-    def looked(self, task: str, state: Mapping[str, Any]) -> None:
-        """Take what a trainer said, and what a network card counted."""
+    def polled(self, task: str, state: Mapping[str, Any]) -> None:
+        """Update from messages of a trainer and NIC counters."""
         for message in state.get("messages", ()):
-            self._take(task, message)
+            self._update(task, message)
         slot = self._slots.get(task)
         if state.get("nic") is not None and slot is not None:
             for direction, count in zip(("in", "out"), state["nic"], strict=True):
                 card = slot.task.machine, direction
                 before = self._nics.get(card, count)
-                # A machine that was away counts from nothing again.
+                # Counters restart at 0 after a reboot.
                 grown = count - before if count >= before else count
                 self._nic_bytes[card] = self._nic_bytes.get(card, 0) + grown
                 self._nics[card] = count
 
     def traced(self, task: str, data: bytes) -> None:
-        """Take what a task recorded."""
+        """Add trace records of a task."""
         self._work.add(task, data)
 
-    def noted(self, status: Status) -> None:
-        """Send, if the last time is long ago."""
+    def updated(self, status: Status) -> None:
+        """Send the metrics if due."""
         now_s = self._clock()
         if now_s >= self._next_s:
-            self._next_s = now_s + max(_EVERY_S, _S_PER_TASK * len(self._slots))
+            self._next_s = now_s + max(_SEND_INTERVAL_S, _S_PER_TASK * len(self._slots))
             self._send(status)
 
     def finished(self, status: Status) -> None:
-        """Send for the last time."""
+        """Send the final metrics."""
         self._send(status)
 
     def values(self, status: Status) -> Values:
-        """All that is known."""
-        # After a resume, iterations are done again.
+        """Current values of all metrics."""
+        # Iterations repeated after a resume are not counted twice.
         done = status.iterations - self._first_iteration
         self._num_iterations = max(self._num_iterations, done)
         found: dict[tuple[Metric, Labels], float] = {
@@ -131,26 +123,26 @@ class RunMetrics(RunListener):
         return found
 
     def _num_resumes(self, attempt: int) -> int:
-        """Those of this process, which may be one itself."""
+        """Resumes by this process, including its own start if that is one."""
         if self._first_attempt is None:
             self._first_attempt = attempt
         return attempt - self._first_attempt + (self._first_attempt > 1)
 
-    def _take(self, task: str, message: Mapping[str, Any]) -> None:
+    def _update(self, task: str, message: Mapping[str, Any]) -> None:
         kind = message.get("kind")
         if kind == "checkpoint":
             self._num_checkpoints += "problem" not in message
             self._checkpoints_s += message["stall_s"]
         elif kind == "resumed" and self._before is None:
-            # Another process counted those before.
+            # Earlier iterations were counted by another process.
             self._first_iteration = message["iteration"]
         if kind != "batches" or not message["trains"]:
             return
         self._progress[task] = self._progress.get(task, Progress()).after(message)
         batch, num_samples = message["batch"], message["num_samples"]
-        before, told = self._samples.get(task, (0, 0))
-        # An epoch counts from its beginning.
-        self._num_samples += num_samples - (told if batch > before else 0)
+        before, counted = self._samples.get(task, (0, 0))
+        # `num_samples` restarts at 0 in each epoch.
+        self._num_samples += num_samples - (counted if batch > before else 0)
         self._samples[task] = batch, num_samples
 
     def _labels(self, task: str) -> Labels:
@@ -168,14 +160,9 @@ class RunMetrics(RunListener):
 
 
 class RaySink:
-    """Gives values to Ray, which exports them from this machine.
+    """Sets Ray gauges, which Ray exports from this machine.
 
-    Totals too are gauges for Ray: of its counters it sends what they grew by, once or several times
-    or, if a node is slow, not at all, and adds up what arrives.
-
-    Args:
-        run_id: Of the run.
-        job: What its job is called.
+    Totals are gauges too: Ray's counters send increments, which may be lost or counted twice.
     """
 
     def __init__(self, run_id: str, job: str) -> None:

@@ -1,4 +1,4 @@
-"""What a run waits for until its trainer has had a batch: imports and compiling take their time."""
+"""Progress of a run, and hints while its first batch is pending."""
 
 from __future__ import annotations
 
@@ -8,59 +8,55 @@ from typing import Any
 
 from headrace.runtime.protocol.trainer_messages import ASKED
 
-TELL_EVERY_S = 10.0
-"""How long a run says nothing; whoever watches shall not wait 15 s for a word."""
+HINT_INTERVAL_S = 10.0
+"""Interval of the hints before the first batch."""
 
 
 class StartupWatch:
-    """Says now and then what a run waits for, until the first batch has come.
-
-    Args:
-        now_s: When the script was started, by any clock.
-    """
+    """Generates hints about the cause of the delay, until the first batch is ready."""
 
     def __init__(self, now_s: float) -> None:
-        self._began_s = self._told_s = now_s
+        self._began_s = self._hinted_s = now_s
         self._asked = self._is_over = False
 
-    def see(self, message: Mapping[str, Any]) -> None:
-        """Take note of what the trainer sends."""
+    def update(self, message: Mapping[str, Any]) -> None:
+        """Update with a message of the trainer."""
         self._asked = self._asked or message.get("kind") == ASKED["kind"]
         self._is_over = self._is_over or message.get("kind") in ("batches", "report")
 
-    def look(self, now_s: float) -> str:
-        """A line if it is time for one."""
-        if self._is_over or now_s - self._told_s < TELL_EVERY_S:
+    def poll(self, now_s: float) -> str:
+        """A hint if one is due, else an empty string."""
+        if self._is_over or now_s - self._hinted_s < HINT_INTERVAL_S:
             return ""
-        self._told_s = now_s
+        self._hinted_s = now_s
         what = (
-            "the first batch; the first run of all compiles the samplers"
+            "the first batch; the very first run compiles the sampling kernels"
             if self._asked
-            else "the script to ask a headrace loader for a batch"
+            else "the script to request a batch from a headrace loader"
         )
-        return f"no batch after {now_s - self._began_s:.0f} s: waits for {what}"
+        return f"no batch after {now_s - self._began_s:.0f} s: waiting for {what}"
 
 
 BUSY_SHARE = 0.1
-"""Up to which share of waiting a trainer counts as busy; the target of `idle_share`."""
+"""Maximum `idle_share` of a trainer that counts as busy."""
 
 _STAGES = {"sample_s": "sampling", "fetch_s": "features", "here_s": "sampling in the trainer"}
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What is known of a run.
+    """Progress of a run.
 
     Attributes:
-        figures: What the script reported last.
-        reports: All that it reported.
-        batch: Batches of this epoch that the trainer took ...
-        num_batches: ... and how many there are.
-        samples_per_s: Seeds per second, of the newest epoch.
-        idle_share: Share of that time in which the trainer waited for a batch.
-        waits_for: The stage that takes longest, if the trainer waits; else `nothing`.
-        cache_hit_rate: Share of rows of other machines that samplers had; none without a cache.
-        has_asked: Whether the script asked one of headrace's loaders for batches.
+        figures: Latest figures reported by the script.
+        reports: All reported figures.
+        batch: Batches consumed in this epoch.
+        num_batches: Batches per epoch.
+        samples_per_s: Seeds per second in the latest epoch.
+        idle_share: Share of time in which the trainer waits for batches.
+        waits_for: The slowest stage if the trainer waits; else `nothing`.
+        cache_hit_rate: Hit rate of the samplers' cache of remote rows; None without a cache.
+        has_asked: Whether the script has requested a batch from a headrace loader.
     """
 
     figures: Mapping[str, Any] = field(default_factory=dict)
@@ -74,13 +70,13 @@ class Progress:
     has_asked: bool = False
 
     def after(self, message: Mapping[str, Any]) -> Progress:
-        """What is known with one more message."""
+        """The progress updated with a message."""
         if message.get("kind") == ASKED["kind"]:
             return replace(self, has_asked=True)
         if message.get("kind") == "report":
             figures = message["figures"]
             return replace(self, figures=figures, reports=(*self.reports, figures))
-        # A loader that does not shuffle is there to evaluate: it says nothing of the training.
+        # Loaders that do not shuffle evaluate; they are not training progress.
         if message.get("kind") == "batches" and message["trains"]:
             elapsed_s = max(message["elapsed_s"], 1e-9)
             idle_share = min(message["waited_s"] / elapsed_s, 1.0)
@@ -97,7 +93,7 @@ class Progress:
 
     @property
     def speed(self) -> str:
-        """Speed and what the trainer waits for, as people read it; empty if not known."""
+        """Speed and waiting share for display; empty if unknown."""
         if not self.num_batches:
             return ""
         waits = f", {self.waits_for}" if self.waits_for != "nothing" else ""

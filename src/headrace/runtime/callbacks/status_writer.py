@@ -1,4 +1,4 @@
-"""What is kept of a run while it runs: its folder on the driver's machine."""
+"""Writes status, events and logs of a run to its folder."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from headrace.runtime.run_dir.status import (
 from headrace.runtime.run_dir.versions import versions
 from headrace.training.checkpoint_files import Checkpoint
 
-_WRITE_S = 1.0
+_WRITE_INTERVAL_S = 1.0
 _TAIL_BYTES = 4096
 _PROBLEM_CHARS = 200
 _STAGES = {
@@ -56,15 +56,8 @@ _STAGES = {
 
 
 @dataclass
-class Story:
-    """What is told of all attempts of a run together.
-
-    Attributes:
-        since_s: When the first one began, in seconds since 1970.
-        begin_s: The same by a clock that never goes back.
-        num_restarts: How often a task was started again.
-        last_decision: What was done about the last fault.
-    """
+class RunHistory:
+    """State of all attempts of a run; it began at `since_s` (epoch) or `begin_s` (monotonic)."""
 
     since_s: float = field(default_factory=time.time)
     begin_s: float = field(default_factory=time.monotonic)
@@ -73,17 +66,7 @@ class Story:
 
 
 class StatusWriter(Observer):
-    """Writes a run's folder, and tells whoever shows the run; one for each attempt.
-
-    Args:
-        folder: Of the run.
-        plan: What is run.
-        slots: Where every task goes.
-        watcher: Whoever shows it.
-        attempt: From 1; how often the run was begun or gone on with.
-        listener: Whoever else wants to know.
-        story: Of the attempts before.
-    """
+    """Writes the run folder and notifies watcher and listener; one per attempt."""
 
     def __init__(
         self,
@@ -93,15 +76,15 @@ class StatusWriter(Observer):
         watcher: RunWatcher,
         attempt: int = 1,
         listener: RunListener | None = None,
-        story: Story | None = None,
+        history: RunHistory | None = None,
     ) -> None:
         self._attempt = attempt
         self._listener = listener or RunListener()
         self._listener.began(plan, slots)
         folder.append_event("attempt", number=attempt, versions=versions())
         self._folder, self._plan, self._slots, self._watcher = folder, plan, slots, watcher
-        self._story = story or Story()
-        self._begin_s = self._story.begin_s
+        self._history = history or RunHistory()
+        self._begin_s = self._history.begin_s
         self._progress = {
             slot.task.name: Progress() for slot in slots if slot.task.role is Role.TRAINER
         }
@@ -119,7 +102,7 @@ class StatusWriter(Observer):
         self._phases: dict[str, float] = {}
 
     def summary(self) -> dict[str, Any]:
-        """Figures of the run: its folder, how long it took, when each phase began."""
+        """Figures of the run: its folder, its duration, the start of each phase."""
         return {
             "run_id": self._folder.run_id,
             "folder": str(self._folder.path),
@@ -128,41 +111,41 @@ class StatusWriter(Observer):
         }
 
     def say(self, line: str) -> None:
-        """Something happened that the user should know."""
+        """Show and log a line."""
         self._folder.append_event("say", line=line)
-        self._listener.said(line)
+        self._listener.logged(line)
         self._watcher.say(line)
-        self._note_status()
+        self._update_status()
 
     def placed(self, hellos: Mapping[str, Mapping[str, Any]]) -> None:
-        """Every shell has said where it is."""
-        told = ("address", "interface", "pid", "gpus")
-        tasks = {task: {key: hello[key] for key in told} for task, hello in hellos.items()}
+        """Write the registration data of all task actors."""
+        keys = ("address", "interface", "pid", "gpus")
+        tasks = {task: {key: hello[key] for key in keys} for task, hello in hellos.items()}
         self._folder.append_event("places", tasks=tasks)
 
     def changed(self, state: Lifecycle, event: Event) -> None:
-        """The lifecycle took an event."""
+        """Write a change of the lifecycle state."""
         before, self._state = self._state, state
         if before is None or before.phase is not state.phase:
             self._phases[state.phase] = time.monotonic() - self._begin_s
             self._folder.append_event("phase", phase=state.phase.value)
-            self._listener.said(_line_of(state))
+            self._listener.logged(_line_of(state))
             self._watcher.say(_line_of(state))
             self._next_write_s = 0.0
-            self._note_status()
+            self._update_status()
         if not isinstance(event, Heard | Tick | Waits):
             if before is not None and before.stages == state.stages and isinstance(event, Ended):
                 return
             self._folder.append_event(type(event).__name__.lower(), **asdict(event))
 
-    def looked(self, task: str, state: Mapping[str, Any]) -> None:
-        """A task's shell said how its process is."""
+    def polled(self, task: str, state: Mapping[str, Any]) -> None:
+        """Update from a task's state."""
         self._seen[task] = state
-        self._listener.looked(task, state)
+        self._listener.polled(task, state)
         for message in state.get("messages", ()):
             self._progress[task] = self._progress[task].after(message)
             if message.get("steps"):
-                # Sooner than by the trace, which is fetched in large pieces.
+                # More recent than the trace, which is fetched in large chunks.
                 self._iterations[task] = max(self._iterations.get(task, 0), message["steps"] - 1)
             if task == self._first:
                 if message.get("kind") == "report":
@@ -170,22 +153,22 @@ class StatusWriter(Observer):
                     self._listener.reported(message["figures"])
                 elif message.get("kind") == "batch_size":
                     self._folder.append_event("batch_size", asked=message["asked"])
-                self._note_checkpoint(message)
+                self._record_checkpoint(message)
                 self._watcher.tell(message)
         if state.get("nic") is not None:
-            self._note_nic(task, *state["nic"])
-        self._note_status()
+            self._record_nic(task, *state["nic"])
+        self._update_status()
 
-    def _note_status(self) -> None:
-        """Tell others how the run is, if it is time to."""
+    def _update_status(self) -> None:
+        """Write the status and notify the listener, if due."""
         if self._state is not None and time.monotonic() >= self._next_write_s:
-            self._next_write_s = time.monotonic() + _WRITE_S
+            self._next_write_s = time.monotonic() + _WRITE_INTERVAL_S
             status = self.status()
             self._folder.write_status(status)
-            self._listener.noted(status)
+            self._listener.updated(status)
 
     def printed(self, task: str, data: bytes) -> None:
-        """A task's process printed something."""
+        """Write output of a task to its log."""
         with self._folder.log(task).open("ab") as file:
             file.write(data)
         self._listener.printed(task, data)
@@ -196,24 +179,24 @@ class StatusWriter(Observer):
             self._show(task, line)
 
     def synchronised(self, offsets: Mapping[str, ClockOffset]) -> None:
-        """Clocks of machines were compared with the driver's."""
+        """Write the clock offsets."""
         write_offsets(self._folder.path, offsets)
 
     def traced(self, task: str, data: bytes) -> None:
-        """A task's process measured something."""
+        """Write trace records of a task."""
         with (self._folder.path / f"trace-{task}.jsonl").open("ab") as file:
             file.write(data)
         self._listener.traced(task, data)
-        self._note_work(task, data)
+        self._record_work(task, data)
 
     def collected(self, checkpoint: Checkpoint) -> None:
-        """A checkpoint has arrived, whole."""
+        """Write the event of a fetched checkpoint."""
         what = checkpoint.sidecar.model_dump(include={"iteration", "epoch", "batch", "size"})
         self._folder.append_event("collected", **what)
 
     def decided(self, state: Recovery, decision: Decision) -> None:
-        """Something is done about a fault."""
-        self._story.num_restarts, self._story.last_decision = state.num_restarts, decision.line
+        """Write and show a decision of the recovery policy."""
+        self._history.num_restarts, self._history.last_decision = state.num_restarts, decision.line
         what = type(decision).__name__.lower()
         clock_s = round(time.monotonic(), 6)
         self._folder.append_event("decision", what=what, line=decision.line, clock_s=clock_s)
@@ -221,17 +204,17 @@ class StatusWriter(Observer):
         self.say(decision.line)
 
     def kept(self, name: str, pieces: Iterator[bytes]) -> None:
-        """The script has left a file."""
+        """Fetch an output file of the script."""
         try:
             push(self._folder.path, name, pieces)
         except SpecError as error:
-            self.say(f"{name} stays behind: {error.problem}")
+            self.say(f"{name} was not fetched: {error.problem}")
         except Exception as error:
-            # A run does not fail because of what it could not bring home.
-            self.say(f"{name} stays behind: {type(error).__name__}")
+            # A missing output file does not fail the run.
+            self.say(f"{name} was not fetched: {type(error).__name__}")
 
     def finish(self, outcome: Outcome) -> None:
-        """Write the last status."""
+        """Write the final status."""
         for task, half in self._halves.items():
             if half:
                 self._show(task, half)
@@ -243,7 +226,7 @@ class StatusWriter(Observer):
         self._folder.summary.write_text(json.dumps(self.summary()) + "\n", encoding="utf-8")
 
     def status(self) -> Status:
-        """The run as of now."""
+        """Current status of the run."""
         slowest = max(self._progress.values(), key=lambda each: each.idle_share)
         shown = self._progress[self._first]
         known = [each for each in self._progress.values() if each.num_batches]
@@ -254,12 +237,12 @@ class StatusWriter(Observer):
         return Status(
             run_id=self._folder.run_id,
             state=self._run_state(),
-            since_s=self._story.since_s,
+            since_s=self._history.since_s,
             updated_s=time.time(),
             job=self._plan.job.name,
             attempt=self._attempt,
-            restarts=self._story.num_restarts,
-            last_decision=self._story.last_decision,
+            restarts=self._history.num_restarts,
+            last_decision=self._history.last_decision,
             iterations=min(self._iterations.get(task, -1) for task in self._progress) + 1,
             epoch=epoch if isinstance(epoch, int) and epoch >= 0 else 0,
             figures=shown.figures,
@@ -296,7 +279,7 @@ class StatusWriter(Observer):
         name, state, seen = slot.task.name, self._state, self._seen.get(slot.task.name, {})
         stage = _STAGES[state.stages[name]] if state is not None else TaskState.WAITING
         if self._outcome is not None and stage is not TaskState.LOST:
-            # Whoever took too long was ended with its shell.
+            # Tasks that did not stop in time were killed with their actor.
             stage = TaskState.ENDED
         if stage is TaskState.READY and seen.get("pid") is not None:
             stage = TaskState.RUNNING
@@ -316,8 +299,8 @@ class StatusWriter(Observer):
             rss_bytes=seen.get("rss_bytes"),
         )
 
-    def _note_checkpoint(self, message: Mapping[str, Any]) -> None:
-        """What the first trainer says of the checkpoints that it makes and goes on from."""
+    def _record_checkpoint(self, message: Mapping[str, Any]) -> None:
+        """Write checkpoint and resume messages of the first trainer."""
         kind, what = message.get("kind"), dict(message)
         if kind not in ("checkpoint", "resumed"):
             return
@@ -326,17 +309,17 @@ class StatusWriter(Observer):
             self.say(f"the checkpoint of iteration {what['iteration']} {what['problem']}")
         elif kind == "resumed":
             where = f"epoch {what['epoch']}, batch {what['batch']}"
-            self.say(f"goes on at iteration {what['iteration']} ({where})")
+            self.say(f"resumed at iteration {what['iteration']} ({where})")
             if what["is_over"]:
-                self.say("all epochs that the script asks for were done before: nothing is left")
+                self.say("all epochs of the script were completed before: nothing is left to do")
             elif what["deals_anew"]:
-                self.say("seeds are dealt otherwise than before, so batches have others")
+                self.say("the seed assignment has changed, so batches differ from before")
 
-    def _note_work(self, task: str, data: bytes) -> None:
-        """How far a task is and how busy, by the newest of what it recorded."""
+    def _record_work(self, task: str, data: bytes) -> None:
+        """Update iteration and busy share of a task from its latest records."""
         records = []
         for line in data[-_TAIL_BYTES:].split(b"\n"):
-            # The first line may be the end of one.
+            # The first line may be incomplete.
             with suppress(ValueError, TypeError, IndexError):
                 record = json.loads(line)
                 if record[0] == "exec" and record[1] == task:
@@ -347,10 +330,10 @@ class StatusWriter(Observer):
             busy_s = sum(end_s - start_s for _, start_s, end_s in records)
             self._busy[task] = min(1.0, busy_s / max(last[2] - first[1], 1e-9))
 
-    def _note_nic(self, task: str, in_bytes: int, out_bytes: int) -> None:
+    def _record_nic(self, task: str, in_bytes: int, out_bytes: int) -> None:
         now_s = time.monotonic()
         before = self._nics.get(task)
-        if before is not None and now_s - before[0] < _WRITE_S / 2:
+        if before is not None and now_s - before[0] < _WRITE_INTERVAL_S / 2:
             return
         if before is not None:
             passed_s = now_s - before[0]
@@ -366,12 +349,12 @@ class StatusWriter(Observer):
 
 
 def _line_of(state: Lifecycle) -> str:
-    """What a phase does, as the user reads it."""
+    """Description of a phase for the user."""
     num = {role: len(state.of_role(role)) for role in Role}
     problem = "" if state.outcome is None else state.outcome.problem
     lines = {
         Phase.PLACING: f"placing {len(state.tasks)} tasks",
-        Phase.SHIPPING: "all tasks have their place; looking for the graph on every machine",
+        Phase.SHIPPING: "all tasks are placed; locating the graph on every machine",
         Phase.STORES: f"starting {num[Role.STORE]} stores",
         Phase.SAMPLERS: f"preparing {num[Role.SAMPLER]} samplers",
         Phase.SERVERS: f"starting {num[Role.SERVER]} parameter servers",

@@ -1,4 +1,4 @@
-"""What tasks have done so far, added up from their records while they arrive."""
+"""Totals of the work of tasks, from their trace records."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from headrace.runtime.cluster.placement_group import TaskPlacement
 
 
 class WorkTotals:
-    """Totals of a run; what is done again after a resume counts again.
+    """Totals of a run; work repeated after a resume counts again.
 
     Attributes:
-        steps: Iterations that each task has recorded.
-        busy_s: Seconds in which each task worked.
-        link_bytes: Bytes from machine to machine.
-        last_end_s: When each task's newest step ended, by its machine's clock.
+        steps: Iterations recorded by each task.
+        busy_s: Busy seconds of each task.
+        link_bytes: Bytes sent between machines.
+        last_end_s: End of each task's latest step, on its machine's clock.
     """
 
     def __init__(self) -> None:
@@ -33,16 +33,16 @@ class WorkTotals:
         self._halves: dict[str, bytes] = {}
 
     def place(self, plan: Plan, slots: Sequence[TaskPlacement]) -> None:
-        """Learn where tasks are, and who follows whom in the ring."""
+        """Record the machines of tasks and the ring order."""
         self._machines = {slot.task.name: slot.task.machine for slot in slots}
-        # With parameter servers trainers record how long they waited, but nothing goes round.
+        # With parameter servers, "ring" records contain waiting times but no traffic.
         order = plan.placed.ring_order if plan.job.sync is Sync.RING else ()
         ring = [f"trainer{w}" for w in order]
         self._followers = dict(zip(ring, (*ring[1:], *ring[:1]), strict=True))
         self._halves.clear()
 
     def add(self, task: str, data: bytes) -> None:
-        """Count what a task recorded; the end of the data may be half a line."""
+        """Add records of a task; the last line may be incomplete."""
         whole, newline, half = (self._halves.pop(task, b"") + data).rpartition(b"\n")
         self._halves[task] = half
         if newline:
@@ -54,7 +54,7 @@ class WorkTotals:
         if what == "exec":
             start_s, end_s = record[3:5]
             self.steps[task] += 1
-            # A sampler makes several parts at once; its sixth entry is what each took of its time.
+            # A sampler makes sub-batches concurrently; the sixth field is the busy time of each.
             self.busy_s[task] += record[5] if len(record) > 5 else end_s - start_s
             self.last_end_s[task] = end_s
         elif what == "flow":
@@ -71,7 +71,7 @@ class WorkTotals:
 
 
 def _records(data: bytes) -> list[list[Any]]:
-    """All records at once, which takes a third of the time; line by line if one is no JSON."""
+    """Parse all records at once (3x faster); line by line if one is invalid JSON."""
     try:
         records: list[list[Any]] = json.loads(b"[" + data.replace(b"\n", b",") + b"]")
     except ValueError:

@@ -1,1 +1,1 @@
-"""The Ray cluster: nodes, placement groups, clocks, bandwidth."""
+"""The Ray cluster: nodes, placement groups, clock offsets, bandwidth."""

@@ -1,7 +1,6 @@
-"""What a machine says of itself, and how fast bytes go from one machine to another.
+"""Hardware facts of a machine, and bandwidth measurement between machines.
 
-This module travels to the nodes by value, so that they need Ray but not headrace: it imports the
-standard library alone.
+Pickled to the nodes by value, so that they do not need headrace: standard library only.
 """
 
 from __future__ import annotations
@@ -19,23 +18,19 @@ from pathlib import Path
 from typing import Any
 
 TOKEN_BYTES = 32
-"""What whoever sends must show first."""
+"""Length of the token that a sender must send first."""
 
 _BUFFER_BYTES = 1 << 20
 _MAX_CONNECTIONS = 64
-_PATIENCE_S = 30.0
+_TIMEOUT_S = 30.0
 _SIOCGIFADDR = 0x8915
 _MBPS_BYTES_PER_S = 1e6 / 8
-_COUNT_EVERY_S = 0.05
+_COUNT_INTERVAL_S = 0.05
 _PEAK_S = 0.4
 
 
 class Probe:
-    """Stands on a machine and does what this module can do, as an actor.
-
-    Args:
-        address: Of the machine.
-    """
+    """Actor that runs the functions of this module on a machine."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -47,12 +42,12 @@ class Probe:
         return facts(self._address)
 
     def listen(self, token: bytes, num_streams: int, duration_s: float) -> int:
-        """Begin to receive; returns the port."""
+        """Start a receiver; return its port."""
         self._receiver = Receiver(self._address, token, num_streams, duration_s)
         return self._receiver.port
 
     def bytes_per_s(self) -> float:
-        """How fast bytes came; see `Receiver.bytes_per_s`."""
+        """See `Receiver.bytes_per_s`."""
         return self._receiver.bytes_per_s() if self._receiver is not None else 0.0
 
     def send(
@@ -62,7 +57,7 @@ class Probe:
         return send(address, port, token, num_streams, duration_s)
 
     def count(self) -> None:
-        """Begin to count what goes through the network card, whoever sends it."""
+        """Start counting all bytes of the NIC."""
         self._counter = NicCounter(self._address)
 
     def peaks(self) -> tuple[float, float]:
@@ -71,11 +66,7 @@ class Probe:
 
 
 class NicCounter:
-    """Counts bytes of a network card until somebody asks.
-
-    Args:
-        address: Of the card.
-    """
+    """Samples the byte counters of the NIC with an address, in a thread."""
 
     def __init__(self, address: str) -> None:
         names = [name for _, name in socket.if_nameindex()]
@@ -86,7 +77,7 @@ class NicCounter:
         self._thread.start()
 
     def peaks(self) -> tuple[float, float]:
-        """The most that came in and went out, in bytes per second; counts no longer."""
+        """Stop, and return the peak receive and send rates in bytes per second."""
         self._ended.set()
         self._thread.join()
         return peaks_of(self._seen)
@@ -96,12 +87,12 @@ class NicCounter:
             counted = nic_bytes(self._name)
             if counted is not None:
                 self._seen.append((time.monotonic(), *counted))
-            if self._ended.wait(_COUNT_EVERY_S):
+            if self._ended.wait(_COUNT_INTERVAL_S):
                 return
 
 
 def peaks_of(seen: list[tuple[float, int, int]]) -> tuple[float, float]:
-    """Largest rates in and out over a time that no buffer can make up, from counters."""
+    """Peak receive and send rates over windows longer than any buffering."""
     most_in = most_out = 0.0
     first = 0
     for at_s, in_bytes, out_bytes in seen:
@@ -115,8 +106,8 @@ def peaks_of(seen: list[tuple[float, int, int]]) -> tuple[float, float]:
 
 
 def nic_bytes(name: str) -> tuple[int, int] | None:
-    """Bytes that came in and went out since a network card is there; none if it is not."""
-    # Not /sys: in a network namespace it may show the interfaces of another one.
+    """Received and sent bytes of a NIC; None if it does not exist."""
+    # Not /sys: it may show the interfaces of another network namespace.
     with suppress(OSError):
         for line in Path("/proc/net/dev").read_text().splitlines():
             found, colon, counters = line.partition(":")
@@ -127,11 +118,7 @@ def nic_bytes(name: str) -> tuple[int, int] | None:
 
 
 def facts(address: str) -> dict[str, Any]:
-    """CPU model, cores, GPU model and link speed (bytes per second, 0 if unknown) of this machine.
-
-    Args:
-        address: Of the network card that is meant.
-    """
+    """CPU model, cores, GPU model, and link speed (0 if unknown) of the NIC at `address`."""
     return {
         "cpu_model": _cpu_model(Path("/proc/cpuinfo")),
         "num_cores": os.cpu_count() or 1,
@@ -141,15 +128,9 @@ def facts(address: str) -> dict[str, Any]:
 
 
 class Receiver:
-    """Takes bytes for a while and tells how fast they came.
+    """Measures the rate of `num_streams` connections; closes those without the token.
 
-    Only a connection that begins with the token counts; all others are closed.
-
-    Args:
-        address: To listen on.
-        token: What a sender must show first.
-        num_streams: Connections that make up one measurement.
-        duration_s: For how long; the first quarter does not count, for TCP needs a moment.
+    The first quarter of the duration is discarded because of TCP slow start.
     """
 
     def __init__(self, address: str, token: bytes, num_streams: int, duration_s: float) -> None:
@@ -166,9 +147,9 @@ class Receiver:
         self._acceptor.start()
 
     def bytes_per_s(self) -> float:
-        """Wait for the measurement and tell its result; 0 if nobody came. Then all is closed."""
+        """Wait for the measurement, close, and return the rate; 0 if no sender connected."""
         try:
-            if not self._all_began.wait(_PATIENCE_S):
+            if not self._all_began.wait(_TIMEOUT_S):
                 return 0.0
             begin_s = max(self._begins) + self._duration_s / 4
             end_s = max(self._begins) + self._duration_s
@@ -179,9 +160,9 @@ class Receiver:
             self.close()
 
     def close(self) -> None:
-        """Take no more."""
+        """Close the listener and all connections."""
         with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes who waits for a connection
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the blocked accept()
         self._listener.close()
         self._token = b""
 
@@ -191,11 +172,11 @@ class Receiver:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._take, args=(connection,), daemon=True).start()
+            threading.Thread(target=self._receive, args=(connection,), daemon=True).start()
 
-    def _take(self, connection: socket.socket) -> None:
+    def _receive(self, connection: socket.socket) -> None:
         with connection, suppress(OSError):
-            connection.settimeout(_PATIENCE_S)
+            connection.settimeout(_TIMEOUT_S)
             token, shown = self._token, b""
             while len(shown) < TOKEN_BYTES:
                 piece = connection.recv(TOKEN_BYTES - len(shown))
@@ -218,10 +199,7 @@ class Receiver:
 
 
 def rate_of(came: list[tuple[float, int]]) -> float:
-    """Bytes per second of what came, as times and sizes.
-
-    What came first was on its way before, so it only says when the rest began to come.
-    """
+    """Bytes per second, from times and sizes; the first entry only marks the start."""
     came = sorted(came)
     if len(came) < 2 or came[-1][0] <= came[0][0]:
         return 0.0
@@ -229,24 +207,20 @@ def rate_of(came: list[tuple[float, int]]) -> float:
 
 
 def send(address: str, port: int, token: bytes, num_streams: int, duration_s: float) -> str:
-    """Send zeros over some connections until the receiver has had enough.
-
-    Returns:
-        Why it was not possible; empty if it was.
-    """
+    """Send zeros until the receiver closes; return an error message, empty on success."""
     streams: list[socket.socket] = []
     try:
         for _ in range(num_streams):
-            streams.append(socket.create_connection((address, port), timeout=_PATIENCE_S))
+            streams.append(socket.create_connection((address, port), timeout=_TIMEOUT_S))
             streams[-1].sendall(token)
     except OSError as error:
         for stream in streams:
             stream.close()
         return f"{type(error).__name__}: {error}"
-    # Twice the time: the receiver closes when it has had enough, and begins a little later.
+    # Twice the duration: the receiver starts a little later and closes when it is done.
     end_s = time.monotonic() + 2 * duration_s + 1
     threads = [
-        threading.Thread(target=_pour, args=(stream, end_s), daemon=True) for stream in streams
+        threading.Thread(target=_flood, args=(stream, end_s), daemon=True) for stream in streams
     ]
     for thread in threads:
         thread.start()
@@ -255,10 +229,10 @@ def send(address: str, port: int, token: bytes, num_streams: int, duration_s: fl
     return ""
 
 
-def _pour(stream: socket.socket, end_s: float) -> None:
+def _flood(stream: socket.socket, end_s: float) -> None:
     zeros = bytes(_BUFFER_BYTES)
     with stream, suppress(OSError):
-        stream.settimeout(_PATIENCE_S)
+        stream.settimeout(_TIMEOUT_S)
         while time.monotonic() < end_s:
             stream.send(zeros)
 
@@ -267,7 +241,7 @@ def _cpu_model(path: Path) -> str:
     with suppress(OSError):
         for line in path.read_text(errors="replace").splitlines():
             key, _, value = line.partition(":")
-            # x86 says `model name`, others `Processor` or `CPU part`.
+            # x86 has `model name`, others have `Processor` or `CPU part`.
             if key.strip().lower() in ("model name", "processor", "cpu part", "cpu"):
                 value = value.strip()
                 if value and not value.isdigit():

@@ -1,4 +1,4 @@
-"""How far the clocks of two machines are apart."""
+"""Clock offsets between machines."""
 
 from __future__ import annotations
 
@@ -11,13 +11,7 @@ Clock = Callable[[], float]
 
 
 def clock_offset(ping: Clock, clock: Clock = time.monotonic, num_pings: int = 16) -> ClockOffset:
-    """Ask another machine for its time; of several answers the fastest says most.
-
-    Args:
-        ping: Asks once, and waits for the other machine's time.
-        clock: Seconds here.
-        num_pings: How often to ask.
-    """
+    """Estimate a clock offset; `ping` returns the remote time. The shortest round trip counts."""
     found = []
     for _ in range(num_pings):
         before_s = clock()

@@ -1,4 +1,4 @@
-"""From what was found on a Ray cluster to a cluster file; knows no Ray."""
+"""Converts discovered nodes to a cluster file; independent of Ray."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.core.cluster import Cluster, Machine
 from headrace.core.errors import SpecError
 
 _NAMES = {"CPU": "cpu", "GPU": "gpu", "memory": "memory"}
-# What Ray adds by itself: addresses of nodes, its own memory, kinds of GPUs, placement groups.
+# Resources added by Ray: node addresses, object store, GPU types, placement groups.
 _OF_RAY = re.compile(r"node:|object_store_memory$|accelerator_type:|bundle_group_|.*_group_\w+$")
 _GIB, _MIB = 2.0**30, 2.0**20
 
@@ -22,15 +22,10 @@ class DiscoveredNode:
     """A node of a Ray cluster.
 
     Attributes:
-        node_id: Ray's.
-        hostname: What the machine calls itself.
-        address: Of the node.
-        host_label: Its label `host`; empty if it has none.
-        resources: As Ray names them.
-        cpu_model: As the machine names it.
-        num_cores: Of the machine, whatever Ray may use.
-        gpu_model: Empty without a GPU.
-        link_bytes_per_s: What its network card says it can do; 0 if it says nothing.
+        host_label: Its label `host`, if any.
+        resources: Ray resources by name.
+        num_cores: Cores of the machine, which may differ from Ray's CPUs.
+        link_bytes_per_s: Link speed of its NIC; 0 if unknown.
     """
 
     node_id: str
@@ -45,7 +40,7 @@ class DiscoveredNode:
 
     @property
     def kind(self) -> str:
-        """Machine class: machines with the same CPUs and GPUs are of one class."""
+        """Machine class, derived from CPU and GPU model."""
         words = [_slug(self.cpu_model), f"{self.num_cores}c"]
         if self.gpu_model and self.resources.get("GPU", 0) > 0:
             words.append(_slug(self.gpu_model))
@@ -53,23 +48,21 @@ class DiscoveredNode:
 
     @property
     def can_work(self) -> bool:
-        """Whether tasks may run there; the head of a managed cluster often has no CPUs."""
+        """Whether tasks can run there; the head of a managed cluster often has no CPUs."""
         return self.resources.get("CPU", 0) > 0 or self.resources.get("GPU", 0) > 0
 
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """What a machine's network card can do, in bytes per second."""
+    """Bandwidth of a machine's NIC, in bytes per second."""
 
     in_bytes_per_s: float
     out_bytes_per_s: float
 
 
 def names_of(nodes: Sequence[DiscoveredNode]) -> list[str]:
-    """A name per machine: label `host`, else the host's name; with its address where two share it.
-
-    `headrace run` finds the machines again by the same rule.
-    """
+    """Unique machine names: label `host`, else the host name; with the address if ambiguous."""
+    # `find_nodes` matches machines by the same rule.
     wanted = [node.host_label or node.hostname or node.address for node in nodes]
     shared = {name for name, count in Counter(wanted).items() if count > 1}
     return [
@@ -79,19 +72,14 @@ def names_of(nodes: Sequence[DiscoveredNode]) -> list[str]:
 
 
 def in_order(nodes: Sequence[DiscoveredNode]) -> list[DiscoveredNode]:
-    """Nodes by name, numbers inside names by value: m2 before m10."""
+    """Nodes in natural order of their names: m2 before m10."""
     named = zip(names_of(nodes), nodes, strict=True)
     return [node for _, node in sorted(named, key=lambda each: _natural(each[0]))]
 
 
 def tournament(num_players: int, max_rounds: int | None = None) -> Iterator[list[tuple[int, int]]]:
-    """Rounds of pairs; everybody meets everybody once, and nobody is in two pairs of a round.
-
-    Args:
-        num_players: How many there are.
-        max_rounds: Leave out the rest.
-    """
-    # The circle method: one stays, the others move on by a place each round.
+    """Round-robin schedule: rounds of disjoint pairs that cover every pair once."""
+    # The circle method: one player is fixed, the others rotate.
     circle: list[int | None] = list(range(num_players))
     if num_players % 2:
         circle.append(None)
@@ -104,11 +92,7 @@ def tournament(num_players: int, max_rounds: int | None = None) -> Iterator[list
 
 
 def cluster_of(nodes: Sequence[DiscoveredNode], bandwidths: Sequence[Bandwidth]) -> Cluster:
-    """The cluster that was found.
-
-    Raises:
-        SpecError: It has no machine.
-    """
+    """The cluster of discovered nodes; raises SpecError if there are none."""
     if not nodes:
         raise SpecError("no node of the Ray cluster has a CPU", "start Ray nodes with --num-cpus")
     return Cluster(
@@ -127,7 +111,7 @@ def cluster_of(nodes: Sequence[DiscoveredNode], bandwidths: Sequence[Bandwidth])
 
 
 def cluster_text(cluster: Cluster, comments: Sequence[str]) -> str:
-    """A cluster as people write it: YAML with units."""
+    """A cluster file as YAML with units."""
     import yaml
 
     machines = [
@@ -154,12 +138,12 @@ def _resources(resources: Mapping[str, float]) -> dict[str, float]:
     ordered = [*(name for name in _NAMES if name in kept), *sorted(kept.keys() - _NAMES.keys())]
     amounts = {_NAMES.get(name, name): float(kept[name]) for name in ordered}
     if "memory" in amounts:
-        amounts["memory"] = amounts["memory"] // _MIB * _MIB  # never more than there is
+        amounts["memory"] = amounts["memory"] // _MIB * _MIB  # round down
     return amounts
 
 
 def _rounded(bytes_per_s: float) -> float:
-    """Three digits of bits per second: a measurement is not more exact than that."""
+    """Round to three digits of bits per second, the precision of a measurement."""
     return float(f"{bytes_per_s * 8:.3g}") / 8
 
 

@@ -1,4 +1,4 @@
-"""Reach a live Ray cluster, or say within seconds that there is none."""
+"""Connects to a live Ray cluster, and fails within seconds if there is none."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from typing import Any
 from headrace.core.errors import MissingExtraError, SpecError
 from headrace.runtime.cluster.ray_token import REMEDY, check_token
 
-_CONNECT_S = 5.0
+_CONNECT_TIMEOUT_S = 5.0
 _ADDRESS = re.compile(r"cluster at ([\w.-]+):(\d{1,5})")
 _VERSIONS = re.compile(r"Version mismatch:.* Ray: (\S+) Python: (\S+).* Ray: (\S+) Python: (\S+)")
 _RAY_LINE = re.compile(r"\[\d{4}-\d\d-\d\d [\d:,]+ [IWE] \d+ \d+\] ")
 _REMEDY = (
     "run this on a machine of the cluster (in a testbed: `headrace testbed exec MACHINE -- ...`), "
-    "or name its head: --address HOST:6379"
+    "or give the address of its head: --address HOST:6379"
 )
 
 
 @contextmanager
 def connected(address: str | None, **options: Any) -> Iterator[Any]:
-    """The module `ray`, connected to a cluster; let go of it at the end.
+    """Connect to a cluster and yield the module `ray`; disconnect at the end.
 
     Args:
-        address: Of the head; else as `RAY_ADDRESS` says, else the cluster of this machine.
-        **options: More for `ray.init`.
+        address: Address of the head; else `RAY_ADDRESS`, else the cluster of this machine.
+        **options: Further arguments of `ray.init`.
 
     Raises:
         MissingExtraError: Ray is not installed.
-        SpecError: There is no cluster, it does not let this process in, or it has other versions.
+        SpecError: There is no cluster, it rejects the token, or it has other versions.
     """
     try:
         import ray
@@ -50,7 +50,7 @@ def connected(address: str | None, **options: Any) -> Iterator[Any]:
         if versions := _VERSIONS.search(" ".join(str(error).split())):
             ray_there, python_there, ray_here, python_here = versions.groups()
             raise SpecError(
-                f"the cluster has Ray {ray_there} and Python {python_there}, here are Ray "
+                f"the cluster has Ray {ray_there} and Python {python_there}, this machine has Ray "
                 f"{ray_here} and Python {python_here}",
                 f"use Python {python_there} here, with `pip install ray=={ray_there}`",
             ) from None
@@ -58,10 +58,10 @@ def connected(address: str | None, **options: Any) -> Iterator[Any]:
         reason = str(error).strip().splitlines()[0]
         if isinstance(error, ray.exceptions.AuthenticationError):
             raise SpecError(f"Ray has no token for its cluster ({reason})", REMEDY) from None
-        # Of a cluster that Ray found by itself only the error tells the address.
+        # With address "auto" only the error contains the cluster's address.
         if found := _ADDRESS.search(reason):
             check_token(found[1], int(found[2]))
-        # Ray's advice, its own options, would stand beside ours.
+        # Omit Ray's advice, which names Ray's options instead of ours.
         said = "" if "any running Ray instance" in reason else f" ({reason})"
         raise SpecError(f"there is no Ray cluster {where}{said}", _REMEDY) from None
     try:
@@ -72,10 +72,7 @@ def connected(address: str | None, **options: Any) -> Iterator[Any]:
 
 @contextmanager
 def _without_ray_lines() -> Iterator[None]:
-    """Keep what Ray's libraries log, once a second while they try, from the user's terminal.
-
-    They write to the file descriptor, where Python's own stream does not matter.
-    """
+    """Filter log lines of Ray's C++ libraries, which write directly to file descriptor 2."""
     sys.stderr.flush()
     before = os.dup(2)
     with tempfile.TemporaryFile() as said:
@@ -92,16 +89,12 @@ def _without_ray_lines() -> Iterator[None]:
 
 
 def check_reachable(address: str) -> None:
-    """Find out at once what Ray would find out after minutes.
-
-    Raises:
-        SpecError: Nobody listens at an address of the form HOST:PORT, or not to this process.
-    """
+    """Raise SpecError if HOST:PORT is unreachable; Ray itself would time out after minutes."""
     host, colon, port = address.rpartition(":")
     if not colon or "/" in address or not port.isdigit():
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S).close()
     except OSError as error:
         reason = error.strerror or error
         raise SpecError(f"there is no Ray cluster at {address} ({reason})", _REMEDY) from None

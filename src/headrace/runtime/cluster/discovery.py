@@ -1,8 +1,8 @@
-"""Find out what a live Ray cluster is made of, and how fast its network is.
+"""Discovers the machines of a live Ray cluster and measures its network.
 
-Bandwidth is measured with real sockets between tiny actors, one per node: in every round each
-machine is in one pair at most, first one direction, then the other. What counts for a machine is
-the best rate that it reached with any peer, for a slow peer says nothing of it.
+Bandwidth is measured over TCP between actors, one per node. In each round a machine is in at most
+one pair, first in one direction, then in the other. The result of a machine is its best rate with
+any peer, because a slow peer limits the pair.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from headrace.runtime.cluster.connection import connected
 from headrace.runtime.cluster.nodes import Node
 
 NUM_STREAMS = 4
-"""Connections per measurement: one alone does not fill a fast network card."""
+"""TCP streams per measurement: one does not saturate a fast NIC."""
 
 DURATION_S = 0.6
-"""Of one measurement; the first quarter does not count."""
+"""Duration of a measurement; the first quarter is discarded."""
 
 MAX_ROUNDS = 15
-"""Peers that a machine is measured with: with all of them in clusters of up to 16 machines."""
+"""Maximum peers per machine: all of them in clusters of up to 16 machines."""
 
 _START_S = 240.0
 _CALL_S = 90.0
@@ -45,12 +45,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Discovery:
-    """What was found.
-
-    Attributes:
-        cluster: The machines.
-        notes: How bandwidth was found, and what is worth knowing.
-    """
+    """A discovered cluster, with notes on how its bandwidth was determined."""
 
     cluster: Cluster
     notes: tuple[str, ...]
@@ -59,24 +54,24 @@ class Discovery:
 def discover(
     address: str | None, say: Say, measure: bool = True, bandwidth_bytes_per_s: float | None = None
 ) -> Discovery:
-    """Look at a live Ray cluster.
+    """Discover the machines of a live Ray cluster.
 
     Args:
-        address: Of its head; the cluster that this machine belongs to if not given.
-        say: Told what begins.
-        measure: Whether to measure bandwidth; else it is what network cards say.
-        bandwidth_bytes_per_s: Of every machine, instead of what is measured or said.
+        address: Address of the head; the cluster of this machine by default.
+        say: Receives progress lines.
+        measure: Whether to measure bandwidth; else the NICs' link speeds are used.
+        bandwidth_bytes_per_s: Bandwidth of every machine, instead of measuring.
 
     Raises:
         MissingExtraError: Ray is not installed.
-        RunError: A machine does not answer.
-        SpecError: There is no cluster, or no bandwidth is known of some machine.
+        RunError: A machine does not respond.
+        SpecError: There is no cluster, or the bandwidth of a machine is unknown.
     """
     with connected(address) as ray:
         all_nodes = [_found(node) for node in ray.nodes() if node["Alive"]]
         nodes = in_order([node for node in all_nodes if node.can_work])
         notes = [
-            f"{node.hostname} ({node.address}) is left out: Ray has no CPU or GPU there"
+            f"{node.hostname} ({node.address}) is excluded: its Ray node has no CPU or GPU"
             for node in all_nodes
             if not node.can_work
         ]
@@ -86,31 +81,23 @@ def discover(
             nodes = probes.facts()
             if bandwidth_bytes_per_s is not None:
                 bandwidths = [Bandwidth(bandwidth_bytes_per_s, bandwidth_bytes_per_s)] * len(nodes)
-                notes.append("bandwidth: as asked for, not measured")
+                notes.append("bandwidth: as given, not measured")
             elif measure and len(nodes) > 1:
                 bandwidths, more = probes.measure(say)
                 notes += more
             else:
-                bandwidths = [_of_link(node, name) for name, node in _named(nodes)]
-                notes.append("bandwidth: what network cards say, not measured")
+                bandwidths = [_link_bandwidth(node, name) for name, node in _named(nodes)]
+                notes.append("bandwidth: link speed of the NICs, not measured")
         finally:
             probes.end()
     return Discovery(cluster_of(nodes, bandwidths), tuple(notes))
 
 
 def measure_peaks(ray: Any, nodes: Sequence[Node], max_rounds: int = 3) -> dict[str, Peak]:
-    """What network cards carry at most while they are in use, by machine.
+    """Measure the peak rates of the NICs of a running cluster, by machine.
 
-    Pairs of machines send as much as they can, beside whatever else they send, and every machine
-    counts all that goes through its card: a card that is full shows what it can do.
-
-    Args:
-        ray: Connected to the cluster.
-        nodes: Of the machines.
-        max_rounds: Peers that a machine is measured with.
-
-    Raises:
-        RunError: A machine does not answer.
+    Pairs of machines send at full speed beside the other traffic, and every machine counts all
+    bytes of its NIC. Raises RunError if a machine does not respond.
     """
     probes = _Probes(
         ray, [DiscoveredNode(node.node_id, node.machine, node.address) for node in nodes]
@@ -123,14 +110,14 @@ def measure_peaks(ray: Any, nodes: Sequence[Node], max_rounds: int = 3) -> dict[
 
 
 class _Probes:
-    """An actor on every node."""
+    """Probe actors, one per node."""
 
     def __init__(self, ray: Any, nodes: Sequence[DiscoveredNode]) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         self._ray, self._nodes = ray, list(nodes)
         self._names = names_of(nodes)
-        # By value, so that nodes need no headrace.
+        # By value, so that nodes do not need headrace.
         ray.cloudpickle.register_pickle_by_value(bandwidth_probe)
         actor = ray.remote(num_cpus=0, max_concurrency=4, max_restarts=0)(bandwidth_probe.Probe)
         self._actors = [
@@ -141,24 +128,24 @@ class _Probes:
         ]
 
     def end(self) -> None:
-        """Leave nothing behind."""
+        """Kill the actors."""
         for actor in self._actors:
             self._ray.kill(actor)
         self._ray.cloudpickle.unregister_pickle_by_value(bandwidth_probe)
 
     def facts(self) -> list[DiscoveredNode]:
-        """Ask every machine what it is."""
-        asked = [actor.facts.remote() for actor in self._actors]
-        for name, node, answer in zip(self._names, self._nodes, asked, strict=True):
-            self._get(answer, f"machine {name} ({node.address}) did not say what it is", _START_S)
+        """Query the hardware of every machine."""
+        refs = [actor.facts.remote() for actor in self._actors]
+        for name, node, answer in zip(self._names, self._nodes, refs, strict=True):
+            self._get(answer, f"machine {name} ({node.address}) did not respond", _START_S)
         self._nodes = [
             replace(node, **self._ray.get(answer))
-            for node, answer in zip(self._nodes, asked, strict=True)
+            for node, answer in zip(self._nodes, refs, strict=True)
         ]
         return self._nodes
 
     def measure(self, say: Say) -> tuple[list[Bandwidth], list[str]]:
-        """Measure between pairs, and note what did not work."""
+        """Measure all pairs; return bandwidths and notes on failures."""
         best_in, best_out = ([0.0] * len(self._nodes) for _ in range(2))
         notes: list[str] = []
         rounds = list(tournament(len(self._nodes), MAX_ROUNDS))
@@ -186,26 +173,26 @@ class _Probes:
             if into and out:
                 bandwidths.append(Bandwidth(into, out))
             else:
-                bandwidths.append(_of_link(node, name))
-                notes.append(f"bandwidth of {name}: what its network card says")
+                bandwidths.append(_link_bandwidth(node, name))
+                notes.append(f"bandwidth of {name}: link speed of its NIC")
         return bandwidths, notes
 
     def peaks(self, max_rounds: int) -> list[Peak]:
-        """Fill network cards, and count."""
+        """Saturate the NICs and return their peak rates."""
         begun = [actor.count.remote() for actor in self._actors]
         for name, answer in zip(self._names, begun, strict=True):
-            self._get(answer, f"machine {name} did not begin to count", _START_S)
+            self._get(answer, f"machine {name} did not start counting", _START_S)
         for pairs in tournament(len(self._nodes), max_rounds):
             self._flows(pairs)
             self._flows([(b, a) for a, b in pairs])
         counted = [actor.peaks.remote() for actor in self._actors]
         return [
-            Peak(*self._get(answer, f"machine {name} did not say what it counted", _CALL_S))
+            Peak(*self._get(answer, f"machine {name} did not report its counters", _CALL_S))
             for name, answer in zip(self._names, counted, strict=True)
         ]
 
     def _flows(self, flows: Sequence[tuple[int, int]]) -> list[tuple[float, str]]:
-        """Rates of flows between different machines, measured at the same time."""
+        """Rates of concurrent flows between distinct machines."""
         setting = (NUM_STREAMS, DURATION_S)
         tokens = [secrets.token_bytes(bandwidth_probe.TOKEN_BYTES) for _ in flows]
         listening = [
@@ -223,7 +210,7 @@ class _Probes:
         ]
         found = []
         for (src, dst), rate, problem in zip(flows, rates, sent, strict=True):
-            what = f"measuring from {self._names[src]} to {self._names[dst]} did not end"
+            what = f"measuring from {self._names[src]} to {self._names[dst]} did not complete"
             found.append((self._get(rate, what, _CALL_S), self._get(problem, what, _CALL_S)))
         return found
 
@@ -255,10 +242,10 @@ def _named(nodes: Sequence[DiscoveredNode]) -> list[tuple[str, DiscoveredNode]]:
     return list(zip(names_of(nodes), nodes, strict=True))
 
 
-def _of_link(node: DiscoveredNode, name: str) -> Bandwidth:
+def _link_bandwidth(node: DiscoveredNode, name: str) -> Bandwidth:
     if not node.link_bytes_per_s:
         raise SpecError(
-            f"the network card of {name} ({node.address}) does not say how fast it is",
-            "say it for all machines: --bandwidth 10Gbps",
+            f"the NIC of {name} ({node.address}) does not report its link speed",
+            "give the bandwidth of all machines: --bandwidth 10Gbps",
         )
     return Bandwidth(node.link_bytes_per_s, node.link_bytes_per_s)

@@ -1,4 +1,4 @@
-"""Which Ray node each machine of the cluster file is."""
+"""Matches machines of the cluster file with Ray nodes."""
 
 from __future__ import annotations
 
@@ -12,22 +12,15 @@ from headrace.core.job import Job, Role
 from headrace.core.placement import Placement
 
 HOST_LABEL = "host"
-"""Ray label that names a machine; else its host name does, else its address."""
+"""Ray label with the machine's name; else its host name or address is matched."""
 
 ADDRESS_LABEL = "address"
-"""Label in the cluster file that names a machine's address."""
+"""Label in the cluster file with the machine's address."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """A machine as Ray knows it.
-
-    Attributes:
-        machine: Name in the cluster file.
-        node_id: Ray's name.
-        address: Of its network card.
-        resources: Amounts by Ray's names.
-    """
+    """The Ray node of a machine of the cluster file, with its Ray resources."""
 
     machine: str
     node_id: str
@@ -36,26 +29,18 @@ class Node:
 
 
 def find_nodes(cluster: Cluster, known: Sequence[Mapping[str, Any]]) -> tuple[Node, ...]:
-    """Find the node of every machine.
-
-    Args:
-        cluster: The machines.
-        known: What `ray.nodes()` says.
-
-    Raises:
-        SpecError: A machine is not there, or two machines are one node.
-    """
+    """Find the node of every machine in `ray.nodes()`; raises SpecError if one has none."""
     alive = _alive(known)
     found = [_match(machine, alive) for machine in cluster.hosts]
     missing = [
         machine.name for machine, node in zip(cluster.hosts, found, strict=True) if node is None
     ]
     if missing:
-        there = ", ".join(sorted(_called(node) for node in alive)) or "nobody"
+        there = ", ".join(sorted(_called(node) for node in alive)) or "none"
         raise SpecError(
-            f"the plan needs {_some(missing)}, which the Ray cluster does not have; there is "
+            f"the plan needs {_some(missing)}, which the Ray cluster does not have; its nodes: "
             f"{there}",
-            f"start Ray there with --labels={HOST_LABEL}=NAME, or write machines with "
+            f"start Ray there with --labels={HOST_LABEL}=NAME, or write a new cluster file with "
             "`headrace cluster discover` and plan again",
         )
     nodes = nodes_there(cluster, known)
@@ -65,14 +50,14 @@ def find_nodes(cluster: Cluster, known: Sequence[Mapping[str, Any]]) -> tuple[No
             raise SpecError(
                 f"{owners[node.node_id]} and {node.machine} are the same Ray node at "
                 f"{node.address}",
-                f"give every machine a Ray node of its own, labelled {HOST_LABEL}=NAME",
+                f"start a separate Ray node for every machine, labelled {HOST_LABEL}=NAME",
             )
         owners[node.node_id] = node.machine
     return nodes
 
 
 def nodes_there(cluster: Cluster, known: Sequence[Mapping[str, Any]]) -> tuple[Node, ...]:
-    """The nodes of those machines that are there, in the order of the cluster."""
+    """Nodes of the available machines, in the order of the cluster."""
     alive = _alive(known)
     found = [(machine, _match(machine, alive)) for machine in cluster.hosts]
     return tuple(
@@ -88,17 +73,13 @@ def nodes_there(cluster: Cluster, known: Sequence[Mapping[str, Any]]) -> tuple[N
 
 
 def ray_resources(demand: Mapping[str, float]) -> dict[str, float]:
-    """A demand by Ray's names."""
+    """Convert a demand to Ray resources."""
     names = {"cpu": "CPU", "gpu": "GPU"}
     return {names.get(name, name): amount for name, amount in demand.items() if amount > 0}
 
 
 def check_resources(nodes: Sequence[Node], placement: Placement, job: Job) -> None:
-    """See that every node has what its tasks need in all, whoever uses it at the moment.
-
-    Raises:
-        SpecError: One has too little.
-    """
+    """Raise SpecError if the total resources of a node do not suffice for its tasks."""
     roles = (
         (Role.STORE, range(len(nodes))),
         (Role.SAMPLER, placement.samplers),
@@ -117,7 +98,7 @@ def check_resources(nodes: Sequence[Node], placement: Placement, job: Job) -> No
                 raise SpecError(
                     f"the plan needs {amount:g} {name} on {node.machine}, its Ray node at "
                     f"{node.address} has {there:g}",
-                    "start Ray there with more, or plan for the machines that there are",
+                    "start Ray there with more resources, or plan for the existing machines",
                 )
 
 

@@ -1,4 +1,4 @@
-"""A plan becomes one Ray placement group: a bundle per task, pinned to its machine."""
+"""The Ray placement group of a plan: one bundle per task, pinned to its node."""
 
 from __future__ import annotations
 
@@ -12,20 +12,13 @@ from headrace.core.plan import Plan
 from headrace.policies.lifecycle.events import Task
 from headrace.runtime.cluster.nodes import Node, ray_resources
 
-# A bundle may not be empty; every node has one unit of a resource of its own.
+# A bundle must not be empty; every node has one unit of its `node:` resource.
 _TOUCH = 0.001
 
 
 @dataclass(frozen=True)
 class TaskPlacement:
-    """Where a task goes.
-
-    Attributes:
-        task: The task.
-        index: Its number among those of its role.
-        node: Its machine.
-        bundle: What it occupies, by Ray's names.
-    """
+    """Node and resource bundle of a task; `index` counts the tasks of its role."""
 
     task: Task
     index: int
@@ -34,12 +27,7 @@ class TaskPlacement:
 
 
 def slots_of(plan: Plan, nodes: Sequence[Node]) -> tuple[TaskPlacement, ...]:
-    """Where every task of a plan goes: stores, samplers, trainers, parameter servers.
-
-    Args:
-        plan: The plan.
-        nodes: Machines, in the order of its cluster.
-    """
+    """Placements of all tasks of a plan, with `nodes` in the order of its cluster."""
     job, placed = plan.job, plan.placed
     per_trainer = job.samplers_per_trainer
     named = [(Role.STORE, m, f"store{m}", m) for m in range(len(nodes))]
@@ -57,12 +45,7 @@ def slots_of(plan: Plan, nodes: Sequence[Node]) -> tuple[TaskPlacement, ...]:
 
 
 class TaskPlacementGroup:
-    """The placement group of a run; it goes away with the process that made it.
-
-    Args:
-        slots: Where every task goes.
-        name: For people who look at the Ray cluster.
-    """
+    """The placement group of a run; Ray removes it when the driver exits."""
 
     def __init__(self, slots: Sequence[TaskPlacement], name: str) -> None:
         from ray.util.placement_group import placement_group
@@ -77,18 +60,18 @@ class TaskPlacementGroup:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every bundle has its place."""
+        """Whether all bundles are reserved."""
         from ray.util.placement_group import placement_group_table
 
         table: dict[str, Any] = placement_group_table(self._group)
         return table.get("state") == "CREATED"
 
     def lacks(self) -> dict[str, str]:
-        """What tasks of nodes with too little wait for, as far as Ray tells; by task."""
+        """Missing resources of pending tasks, by task name."""
         from ray._private.state import available_resources_per_node
 
         free: dict[str, dict[str, float]] = {}
-        # Ray has no public way to ask; without an answer the message is less exact.
+        # Ray has no public API for this; without it the message is less precise.
         with suppress(Exception):
             free = available_resources_per_node()
         lacks = {}
@@ -99,11 +82,11 @@ class TaskPlacementGroup:
                 needed[key] = needed.get(key, 0.0) + amount
                 there = free.get(slot.node.node_id, {}).get(name, 0.0 if free else amount)
                 if needed[key] > there + 1e-6:
-                    lacks[slot.task.name] = f"{amount:g} {name}, of which {there:g} are free"
+                    lacks[slot.task.name] = f"{amount:g} {name} ({there:g} available)"
         return lacks
 
     def start(self, number: int, actor: type, *arguments: Any) -> Any:
-        """Start the shell of a task in its bundle; a handle to it, before it is there."""
+        """Start a task actor in its bundle; return its handle without waiting."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -117,11 +100,11 @@ class TaskPlacementGroup:
         }
         if "memory" in bundle:
             options["memory"] = bundle.pop("memory")
-        # Nobody else needs a shell's results, and a dead one must not be waited for.
+        # No retries or restarts: calls to a dead actor must fail immediately.
         return ray.remote(actor).options(**options, resources=bundle).remote(*arguments)
 
     def remove(self) -> None:
-        """Give everything back."""
+        """Release all resources."""
         from ray.util.placement_group import remove_placement_group
 
         with suppress(Exception):

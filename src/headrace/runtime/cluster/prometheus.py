@@ -1,4 +1,4 @@
-"""What Prometheus needs to know of a Ray cluster."""
+"""Prometheus configuration for a Ray cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from headrace.core.errors import SpecError
 from headrace.runtime.cluster.connection import connected
 
-# Ray's processes tell their node every 10 s.
+# Ray's processes report to their node every 10 s.
 _EVERY = "10s"
 
 
@@ -16,7 +16,7 @@ def prometheus_config(address: str | None) -> str:
     """A configuration that scrapes every node of a Ray cluster, as YAML.
 
     Args:
-        address: Of the head; else as `RAY_ADDRESS` says, else the cluster of this machine.
+        address: Address of the head; else `RAY_ADDRESS`, else the cluster of this machine.
 
     Raises:
         SpecError: There is no cluster, or no node of it exports metrics.
@@ -29,7 +29,7 @@ def prometheus_config(address: str | None) -> str:
     if not targets:
         raise SpecError(
             "no node of this Ray cluster exports metrics",
-            "pip install 'headrace[metrics]' on every machine, and start Ray again",
+            "pip install 'headrace[metrics]' on every machine, and restart Ray",
         )
     scraped = {"job_name": "ray", "static_configs": [{"targets": targets}]}
     config = {"global": {"scrape_interval": _EVERY}, "scrape_configs": [scraped]}
@@ -37,13 +37,7 @@ def prometheus_config(address: str | None) -> str:
 
 
 def endpoints(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Where each living Ray node exports metrics, by its id; nothing for a node that does not.
-
-    Nodes export if Ray was installed as `ray[default]`.
-
-    Args:
-        nodes: As `ray.nodes()` gives them.
-    """
+    """Metrics endpoints in `ray.nodes()`, by node id; only `ray[default]` exports metrics."""
     return {
         node["NodeID"]: f"{node['NodeManagerAddress']}:{node['MetricsExportPort']}"
         for node in nodes
@@ -52,7 +46,7 @@ def endpoints(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def endpoint_here() -> str | None:
-    """Where this machine's Ray node exports metrics; Ray must be connected."""
+    """Metrics endpoint of this machine's Ray node; Ray must be connected."""
     import ray
 
     return endpoints(ray.nodes()).get(ray.get_runtime_context().get_node_id())

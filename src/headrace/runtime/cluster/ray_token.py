@@ -1,7 +1,7 @@
-"""Whether a Ray cluster lets this process in, found out at once.
+"""Checks the authentication token of a Ray cluster before connecting.
 
-Ray tries for 20 s, fills the terminal meanwhile, and then says that there is no cluster. So its
-first call is made here, by hand.
+With a wrong token `ray.init` retries for 20 s and then reports that there is no cluster. So one
+gRPC call is made directly.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 
 from headrace.core.errors import SpecError
 
-_PATIENCE_S = 15.0
+_TIMEOUT_S = 15.0
 _MAX_BYTES = 1 << 16
 _UNAUTHENTICATED = b"16"
 REMEDY = (
     "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to the file with its token "
     "(`headrace testbed exec` does so)"
 )
-"""For whoever has no token, or a wrong one."""
+"""Remedy for a missing or wrong token."""
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _SETTINGS = 0, 1, 4
@@ -32,17 +32,10 @@ _STATUS = re.compile(rb"grpc-status.(\d+)", re.DOTALL)
 
 
 def check_token(host: str, port: int, environment: Mapping[str, str] = os.environ) -> None:
-    """Refuse to go on without the token that a cluster asks for.
-
-    Says nothing of a cluster that cannot be asked like this, because it uses TLS for example.
-
-    Args:
-        host: Of Ray's head.
-        port: Of Ray's head.
-        environment: In which Ray looks for the token.
+    """Check that Ray's token is accepted; passes if this cannot be determined, e.g. with TLS.
 
     Raises:
-        SpecError: There is no token, or another one is wanted.
+        SpecError: The token is missing or rejected.
     """
     if not _is_refused(host, port, None):
         return
@@ -50,16 +43,16 @@ def check_token(host: str, port: int, environment: Mapping[str, str] = os.enviro
     mode = environment.get("RAY_AUTH_MODE", "").lower()
     if mode != "token":
         is_now = f"RAY_AUTH_MODE is {mode!r}" if mode else "RAY_AUTH_MODE is not set"
-        raise SpecError(f"{cluster} asks for a token, and {is_now}", REMEDY)
+        raise SpecError(f"{cluster} requires a token, and {is_now}", REMEDY)
     token, where = _find(environment)
     if not token:
-        raise SpecError(f"{cluster} asks for a token, and there is none in {where}", REMEDY)
+        raise SpecError(f"{cluster} requires a token, and there is none in {where}", REMEDY)
     if _is_refused(host, port, token):
-        raise SpecError(f"{cluster} does not take the token in {where}", REMEDY)
+        raise SpecError(f"{cluster} rejects the token in {where}", REMEDY)
 
 
 def _find(environment: Mapping[str, str]) -> tuple[bytes, str]:
-    """The token that Ray would take, and where it is."""
+    """The token that Ray would use, and its source."""
     if given := environment.get("RAY_AUTH_TOKEN", "").strip():
         return given.encode(), "RAY_AUTH_TOKEN"
     named = environment.get("RAY_AUTH_TOKEN_PATH")
@@ -71,7 +64,7 @@ def _find(environment: Mapping[str, str]) -> tuple[bytes, str]:
 
 
 def _is_refused(host: str, port: int, token: bytes | None) -> bool:
-    """Whether Ray's head says so; false if it says nothing that is understood."""
+    """Whether Ray's head rejects a call; False if the response is not understood."""
     headers = {
         b":method": b"POST",
         b":scheme": b"http",
@@ -84,14 +77,14 @@ def _is_refused(host: str, port: int, token: bytes | None) -> bool:
         headers[b"authorization"] = b"Bearer " + token
     block = b"".join(b"\0" + _text(name) + _text(value) for name, value in headers.items())
     empty_message = bytes(5)
-    words = _frame(_HEADERS, _END_HEADERS, 1, block) + _frame(_DATA, _END_STREAM, 1, empty_message)
-    said = b""
-    with suppress(OSError), socket.create_connection((host, port), _PATIENCE_S) as link:
-        link.sendall(_PREFACE + _frame(_SETTINGS, 0, 0, b"") + words)
-        while len(said) < _MAX_BYTES and (more := link.recv(_MAX_BYTES)):
-            said += more
-            # The first answer of a connection is written out: there is nothing to refer to yet.
-            if found := _STATUS.search(said):
+    body = _frame(_HEADERS, _END_HEADERS, 1, block) + _frame(_DATA, _END_STREAM, 1, empty_message)
+    response = b""
+    with suppress(OSError), socket.create_connection((host, port), _TIMEOUT_S) as link:
+        link.sendall(_PREFACE + _frame(_SETTINGS, 0, 0, b"") + body)
+        while len(response) < _MAX_BYTES and (more := link.recv(_MAX_BYTES)):
+            response += more
+            # The first response of a connection has literal headers: the HPACK table is empty.
+            if found := _STATUS.search(response):
                 return found[1] == _UNAUTHENTICATED
     return False
 
@@ -101,7 +94,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _text(data: bytes) -> bytes:
-    """As headers are written: the length first, seven bits and then more of them."""
+    """Encode an HPACK string literal: a 7-bit prefix length, then the data."""
     if len(data) < 127:
         return bytes([len(data)]) + data
     rest, head = len(data) - 127, b"\x7f"

@@ -1,1 +1,1 @@
-"""The driver: starts a plan's tasks, watches them, handles failures."""
+"""The driver: starts a plan's tasks, monitors them and handles failures."""

@@ -1,7 +1,4 @@
-"""Brings checkpoints from the trainer that writes them into the run's folder, while it runs.
-
-A machine may be lost with all that is on it, so what is needed to go on must not stay there alone.
-"""
+"""Fetches checkpoints from the trainer into the run folder, so that they survive its machine."""
 
 from __future__ import annotations
 
@@ -15,57 +12,46 @@ from typing import IO, Any
 from headrace.runtime.controller.worker_group import PendingActorCalls
 from headrace.training.checkpoint_files import Checkpoint, Sidecar, install, sidecar_of
 
-ASK_AGAIN = 3
-"""How often a piece is asked for; a trainer's machine may be busy for a while."""
+MAX_ATTEMPTS = 3
+"""Attempts per chunk; the trainer's machine may be temporarily overloaded."""
 
-_LOOK_S, _PIECE_S = 0.1, 10.0
-"""Until the next piece arrives."""
+_POLL_INTERVAL_S, _CHUNK_TIMEOUT_S = 0.1, 10.0
+"""Poll interval and chunk timeout."""
 
-Ask = Callable[[str, int], Any]
-"""Asks for a piece of a file by name and offset; what a remote call returns."""
+Read = Callable[[str, int], Any]
+"""Requests a chunk of a file by name and offset; returns an object ref."""
 
 
 class CheckpointFetcher:
-    """Fetches the newest checkpoint, one at a time; a newer one waits until that is done.
-
-    Args:
-        folder: Where checkpoints go.
-        calls: Carry the pieces.
-        ask: Asks the trainer's shell for them.
-        tell: Told of every checkpoint that is there, with all of its bytes.
-    """
+    """Fetches the newest checkpoint; calls `then` with each complete one."""
 
     def __init__(
-        self, folder: Path, calls: PendingActorCalls, ask: Ask, tell: Callable[[Checkpoint], None]
+        self, folder: Path, calls: PendingActorCalls, read: Read, then: Callable[[Checkpoint], None]
     ) -> None:
-        self._folder, self._calls, self._ask, self._tell = folder, calls, ask, tell
+        self._folder, self._calls, self._read, self._then = folder, calls, read, then
         self._newest = -1
         self._waiting: Sidecar | None = None
         self._fetching: _Fetching | None = None
 
     @property
     def is_busy(self) -> bool:
-        """Whether one is on its way."""
+        """Whether a checkpoint is being fetched."""
         return self._fetching is not None
 
     def wait(self) -> bool:
-        """Wait as long as pieces arrive; whether none is on its way any more."""
+        """Wait while chunks arrive; return whether the fetch completed."""
         num_bytes, end_s = 0, 0.0
         while self._fetching is not None:
             now_s = time.monotonic()
             if self._fetching.num_bytes != num_bytes or not end_s:
-                num_bytes, end_s = self._fetching.num_bytes, now_s + _PIECE_S
+                num_bytes, end_s = self._fetching.num_bytes, now_s + _CHUNK_TIMEOUT_S
             if now_s >= end_s:
                 return False
-            self._calls.collect(_LOOK_S)
+            self._calls.collect(_POLL_INTERVAL_S)
         return True
 
-    def see(self, sidecars: Mapping[str, str]) -> None:
-        """Take note of what the trainer has.
-
-        Args:
-            sidecars: Texts of the small files beside checkpoints, by name.
-        """
+    def update(self, sidecars: Mapping[str, str]) -> None:
+        """Update the trainer's checkpoints, given the texts of their sidecar files by name."""
         for text in sidecars.values():
             sidecar = sidecar_of(text.encode())
             if sidecar is not None and sidecar.iteration > self._newest:
@@ -77,13 +63,13 @@ class CheckpointFetcher:
             sidecar, self._waiting = self._waiting, None
             self._folder.mkdir(parents=True, exist_ok=True)
             self._fetching = _Fetching(self._folder / ".arriving.partial", sidecar)
-            self._next(self._fetching, ASK_AGAIN)
+            self._next(self._fetching, MAX_ATTEMPTS)
 
     def _next(self, fetching: _Fetching, num_tries: int) -> None:
         def then(piece: bytes) -> None:
             if piece:
                 fetching.add(piece)
-                self._next(fetching, ASK_AGAIN)
+                self._next(fetching, MAX_ATTEMPTS)
             else:
                 self._end(fetching)
 
@@ -97,17 +83,17 @@ class CheckpointFetcher:
             self._end(fetching)
         else:
             name = f"checkpoints/{fetching.sidecar.name}.pt"
-            self._calls.ask(self._ask(name, fetching.num_bytes), then, failed)
+            self._calls.add(self._read(name, fetching.num_bytes), then, failed)
 
     def _end(self, fetching: _Fetching) -> None:
         self._fetching = None
         if fetching.close():
-            self._tell(install(self._folder, fetching.sidecar, fetching.path))
+            self._then(install(self._folder, fetching.sidecar, fetching.path))
         self._begin()
 
 
 class _Fetching:
-    """A checkpoint on its way."""
+    """A checkpoint that is being fetched."""
 
     def __init__(self, path: Path, sidecar: Sidecar) -> None:
         self.path, self.sidecar, self.num_bytes = path, sidecar, 0
@@ -124,7 +110,7 @@ class _Fetching:
         self.num_bytes += len(piece)
 
     def close(self) -> bool:
-        """Whether it is whole; if not, nothing of it stays."""
+        """Close the file; return whether it is complete, else delete it."""
         found = (self.num_bytes, self._digest.hexdigest())
         is_whole = found == (self.sidecar.size, self.sidecar.sha256)
         with self._file as file:

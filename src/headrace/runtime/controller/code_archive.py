@@ -1,4 +1,4 @@
-"""The user's folder, packed for the machines whose trainers run it."""
+"""Packs the user's code for the trainers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from headrace.core.errors import SpecError
 from headrace.core.units import format_bytes
 
 MAX_FILE_BYTES = 10 << 20
-"""Code is small; a larger file is data, which is left out."""
+"""Size limit per file; larger files are treated as data and excluded."""
 
 MAX_BYTES = 100 << 20
-"""Of all files together."""
+"""Size limit of all files together."""
 
 EXCLUDES = (
     ".*", "__pycache__", "*.pyc", "node_modules", "venv", "*.egg-info", "*.ckpt", "*.npz",
 )  # fmt: skip
-"""Names that are left out: hidden ones, caches and environments."""
+"""Excluded names: hidden files, caches and environments."""
 
 
 _SHOWN = 5
@@ -30,32 +30,22 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Script:
-    """What trainers run.
-
-    Attributes:
-        command: The script as its path in the code, and its arguments.
-        code: The user's folder, packed; none if it is where shells run.
-    """
+    """Command of the training script; `code` is a zip archive of its folder, None if not sent."""
 
     command: Sequence[str]
     code: bytes | None
 
 
 def pack(folder: Path, script: Path, say: Callable[[str], None]) -> bytes:
-    """A zip file of a folder.
-
-    Args:
-        folder: What to pack.
-        script: A file in it, which is packed whatever it is called.
-        say: Told which files are too large to be packed.
+    """Pack a folder as a zip archive; `script` is always included, other large files are not.
 
     Raises:
-        SpecError: The script is elsewhere, or there is too much.
+        SpecError: The script is outside of the folder, or the folder is too large.
     """
     folder, script = folder.resolve(), script.resolve()
     if not script.is_relative_to(folder):
         raise SpecError(
-            f"{script} is not in {folder}", "give --working-dir a folder that has the script"
+            f"{script} is not in {folder}", "give --working-dir a folder that contains the script"
         )
     packed = io.BytesIO()
     total_bytes, large = 0, []
@@ -68,12 +58,12 @@ def pack(folder: Path, script: Path, say: Callable[[str], None]) -> bytes:
             total_bytes += size
             if total_bytes > MAX_BYTES:
                 raise SpecError(
-                    f"{folder} has more than {MAX_BYTES >> 20} MiB for the machines",
-                    "move data elsewhere, or give --working-dir a folder with code alone",
+                    f"{folder} has more than {MAX_BYTES >> 20} MiB of code to send",
+                    "move data elsewhere, or give --working-dir a folder with code only",
                 )
             archive.write(path, path.relative_to(folder))
     if large:
-        say(f"trainers do not get files of more than {MAX_FILE_BYTES >> 20} MiB: {_listed(large)}")
+        say(f"files over {MAX_FILE_BYTES >> 20} MiB are not sent to trainers: {_listed(large)}")
     return packed.getvalue()
 
 
@@ -85,7 +75,7 @@ def _listed(names: Sequence[str]) -> str:
 def _files(folder: Path) -> Iterator[Path]:
     for above, folders, names in os.walk(folder):
         if "manifest.json" in names and "ids" in folders:
-            # A partitioned graph has its own way to the machines.
+            # A partitioned graph is shipped separately.
             folders.clear()
             continue
         folders[:] = sorted(name for name in folders if not _is_left_out(name))

@@ -1,4 +1,4 @@
-"""Carries out what the lifecycle decides, on a Ray cluster; waits for nobody without a deadline."""
+"""The controller: executes the commands of the lifecycle policy on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -48,34 +48,29 @@ from headrace.runtime.controller.worker_group import PendingActorCalls, WorkerGr
 from headrace.runtime.protocol.parameter_check import ParameterCheck
 from headrace.training.checkpoint_files import Checkpoint, hold, release
 
-_LOOK_S = 0.1
-_CALM_LOOK_S = 0.3
+_LOOP_S = 0.1
+_RUNNING_LOOP_S = 0.3
 _POLL_S = 1.0
-# Measured: a call takes 2 ms of two processes' time. Trainers say how the run goes; all others only
-# that they are well.
+# A call costs 2 ms of CPU time in two processes (measured). Only trainers report progress, so the
+# other tasks are polled less often.
 _OTHERS_EVERY = 4
-# Measured: a call takes 0.3 ms of this process's time; so polling takes a sixth of it at most.
+# A call costs 0.3 ms in this process (measured); this bounds polling to a sixth of its time.
 _POLL_S_PER_TASK = 0.002
 _FAST_POLL_S = 0.2
 _STALL_S = 2.0
-# For those that are there, if somebody is lost and if nobody is.
-_ENDING_S, _CALM_ENDING_S = 3.0, 10.0
+# Shutdown timeout of the remaining tasks, with and without a lost task.
+_LOST_CLOSE_S, _CLOSE_S = 3.0, 10.0
 
 
 class Controller:
-    """Drives one run from its start to its end.
+    """Drives one attempt of a run from start to end.
 
     Args:
-        worker_group: Actors of all tasks.
-        task_configs: What to tell them.
-        files: What every machine needs of the graph.
-        script: What trainers run.
-        observer: Is told what happens.
+        files: Graph files that each machine needs.
         checkpoints: Folder for the run's checkpoints.
-        mender: Decides what to do about faults.
-        there: Names of the machines that are there; asked now and then if those that join are used.
-        drift: Says when the run has drifted from its plan; none if nobody asks.
-        parameters: Compares trainers' parameters; none if each may have a model of its own.
+        machines: Returns the names of the available machines; polled if the run is elastic.
+        drift: Detects drift from the plan; None to disable.
+        parameters: Compares the trainers' parameters; None to disable.
     """
 
     def __init__(
@@ -86,13 +81,13 @@ class Controller:
         script: Script,
         observer: Observer,
         checkpoints: Path,
-        mender: FailureHandler,
-        there: Callable[[], frozenset[str]],
+        handler: FailureHandler,
+        machines: Callable[[], frozenset[str]],
         drift: DriftMonitor | None = None,
         parameters: ParameterCheck | None = None,
     ) -> None:
         self._worker_group, self._task_configs = worker_group, task_configs
-        self._script, self._observer, self._mender = script, observer, mender
+        self._script, self._observer, self._handler = script, observer, handler
         self._calls = PendingActorCalls()
         first = next(w for w, rank in task_configs.ranks.items() if rank == 0)
         self._first, self._checkpoints = f"trainer{first}", checkpoints
@@ -100,26 +95,26 @@ class Controller:
         piece = partial(worker_group.piece, self._first)
         self._collector = CheckpointFetcher(checkpoints, self._calls, piece, self._collected)
         self._shipping = GraphShipping(
-            files, worker_group, task_configs, self._calls, observer.say, self._tell
+            files, worker_group, task_configs, self._calls, observer.say, self._emit
         )
-        take = {"log": observer.printed, "trace": observer.traced}
-        self._reader = LogReader(self._calls, worker_group.actor, take)
+        sinks = {"log": observer.printed, "trace": observer.traced}
+        self._reader = LogReader(self._calls, worker_group.actor, sinks)
         self._events: list[Event] = []
         self._state, commands = begin(worker_group.tasks, time.monotonic())
         self._polled: set[str] = set()
         self._next_poll_s = self._ticked_s = 0.0
         self._num_polls, self._was_late = 0, False
-        self._kept: dict[str, tuple[str, ...]] = {}
-        self._held = FaultDebouncer()
+        self._output_files: dict[str, tuple[str, ...]] = {}
+        self._debouncer = FaultDebouncer()
         self._starts: dict[str, int] = {}
         self._watch = Watch(
             worker_group,
             task_configs,
             self._calls,
             observer,
-            mender,
-            there,
-            self._tell,
+            handler,
+            machines,
+            self._emit,
             drift,
             parameters,
         )
@@ -128,26 +123,22 @@ class Controller:
         self._begin = commands
 
     def run(self, interrupted: Interruption) -> Outcome:
-        """Drive the run until it has ended, and all that it started with it.
-
-        Args:
-            interrupted: Set when somebody wants the run to end.
-        """
-        self._obey(self._begin)
-        num_told = 0
+        """Drive the run until all of its tasks have ended; `interrupted` stops it early."""
+        self._execute(self._begin)
+        num_handled = 0
         while self._outcome is None:
-            if interrupted.num_times > num_told:
-                num_told = interrupted.num_times
-                self._tell(Interrupted())
-            self._worker_group.look()
-            for fault in self._held.release(time.monotonic(), not self._polled):
+            if interrupted.num_times > num_handled:
+                num_handled = interrupted.num_times
+                self._emit(Interrupted())
+            self._worker_group.poll()
+            for fault in self._debouncer.release(time.monotonic(), not self._polled):
                 self._handle_failure(fault)
             self._poll()
             if self._state.is_training:
-                self._watch.look(time.monotonic())
+                self._watch.poll(time.monotonic())
             self._tick()
-            self._settle()
-            wait_s = _CALM_LOOK_S if self._state.phase is Phase.RUNNING else _LOOK_S
+            self._process_events()
+            wait_s = _RUNNING_LOOP_S if self._state.phase is Phase.RUNNING else _LOOP_S
             if len(self._calls):
                 self._calls.collect(wait_s)
             else:
@@ -158,15 +149,15 @@ class Controller:
         now_s = time.monotonic()
         is_late = now_s > self._ticked_s + _STALL_S
         if is_late and not self._was_late and self._worker_group.is_placed:
-            # Nobody was silent: this process did not listen. Not so if it is always late.
-            self._tell(Heard(frozenset(self._worker_group.names)))
+            # This process was stalled, so missed replies do not count; twice in a row they do.
+            self._emit(Heard(frozenset(self._worker_group.names)))
         self._ticked_s, self._was_late = now_s, is_late
-        self._tell(Tick())
+        self._emit(Tick())
 
-    def _tell(self, event: Event) -> None:
+    def _emit(self, event: Event) -> None:
         self._events.append(event)
 
-    def _settle(self) -> None:
+    def _process_events(self) -> None:
         while self._events:
             events, self._events = self._events, []
             for event in events:
@@ -181,13 +172,13 @@ class Controller:
                 if self._state.phase is Phase.RUNNING and before.phase is not Phase.RUNNING:
                     self._observer.synchronised(self._worker_group.clock_offsets())
                     self._watch.begin(time.monotonic())
-                self._obey(commands)
+                self._execute(commands)
 
-    def _obey(self, commands: Sequence[Command]) -> None:
+    def _execute(self, commands: Sequence[Command]) -> None:
         for command in commands:
             match command:
                 case Place():
-                    self._worker_group.place(self._calls, self._tell)
+                    self._worker_group.place(self._calls, self._emit)
                 case Ship():
                     self._shipping.begin()
                 case Start(task):
@@ -206,17 +197,17 @@ class Controller:
         machine = self._worker_group.machine(name)
         keys = self._task_configs.keys(machine)
         if slot.task.role is Role.STORE:
-            self._ask(name, actor.start.remote(self._task_configs.store(machine), keys))
+            self._track_call(name, actor.start.remote(self._task_configs.store(machine), keys))
         elif slot.task.role is Role.SAMPLER:
             settings, seeds = self._task_configs.sampler(slot.index)
-            self._ask(name, actor.prepare.remote(settings, keys, seeds), is_ready=True)
+            self._track_call(name, actor.prepare.remote(settings, keys, seeds), is_ready=True)
         elif slot.task.role is Role.SERVER:
-            self._ask(name, actor.start.remote(self._task_configs.server(slot.index), keys))
+            self._track_call(name, actor.start.remote(self._task_configs.server(slot.index), keys))
         else:
             self._waiting_trainers.append(name)
             if len(self._waiting_trainers) == 1:
-                asked = self._worker_group.actor(self._first).free_port.remote()
-                self._calls.ask(asked, self._start_trainers, self._failed(self._first))
+                ref = self._worker_group.actor(self._first).free_port.remote()
+                self._calls.add(ref, self._start_trainers, self._failed(self._first))
 
     def _start_trainers(self, port: int) -> None:
         if self._state.phase is not Phase.TRAINERS:
@@ -237,20 +228,20 @@ class Controller:
                 samplers,
                 resume,
             )
-            self._ask(name, started, is_ready=True)
+            self._track_call(name, started, is_ready=True)
 
-    def _ask(self, name: str, ref: Any, is_ready: bool = False) -> None:
-        then = (lambda _: self._tell(Ready(name))) if is_ready else (lambda _: None)
-        self._calls.ask(ref, then, self._failed(name))
+    def _track_call(self, name: str, ref: Any, is_ready: bool = False) -> None:
+        then = (lambda _: self._emit(Ready(name))) if is_ready else (lambda _: None)
+        self._calls.add(ref, then, self._failed(name))
 
     def _failed(self, name: str) -> Any:
-        return lambda error: self._tell(self._worker_group.explain(name, error))
+        return lambda error: self._emit(self._worker_group.explain(name, error))
 
     def _stop(self, name: str, is_urgent: bool) -> None:
-        self._ask(name, self._worker_group.actor(name).stop.remote(is_urgent))
+        self._track_call(name, self._worker_group.actor(name).stop.remote(is_urgent))
         self._next_poll_s = 0.0
 
-    # --- looking ----------------------------------------------------------------------------------
+    # --- polling ----------------------------------------------------------------------------------
 
     def _poll(self) -> None:
         now_s = time.monotonic()
@@ -258,147 +249,149 @@ class Controller:
             return
         is_calm = self._state.phase in (Phase.RUNNING, Phase.SHIPPING)
         calm_s = max(_POLL_S, _POLL_S_PER_TASK * len(self._worker_group.names))
-        # Whoever asked for a look at once wants to see all.
-        sees_all = not is_calm or self._next_poll_s == 0.0 or self._num_polls % _OTHERS_EVERY == 0
+        # An immediate poll covers all tasks.
+        polls_all = not is_calm or self._next_poll_s == 0.0 or self._num_polls % _OTHERS_EVERY == 0
         self._next_poll_s = now_s + (calm_s if is_calm else _FAST_POLL_S)
         self._num_polls += 1
         for name in self._worker_group.names:
-            if not sees_all and self._worker_group.slot(name).task.role is not Role.TRAINER:
+            if not polls_all and self._worker_group.slot(name).task.role is not Role.TRAINER:
                 continue
             if name not in self._polled and not self._worker_group.is_lost(name):
                 self._polled.add(name)
                 ref = self._worker_group.actor(name).state.remote()
-                self._calls.ask(ref, self._looked(name), self._unseen(name))
+                self._calls.add(ref, self._on_state(name), self._on_state_error(name))
 
-    def _looked(self, name: str) -> Any:
+    def _on_state(self, name: str) -> Any:
         def then(state: dict[str, Any]) -> None:
             self._polled.discard(name)
-            self._tell(Heard(frozenset({name})))
-            self._observer.looked(name, state)
-            self._kept[name] = tuple(state.get("output", ()))
+            self._emit(Heard(frozenset({name})))
+            self._observer.polled(name, state)
+            self._output_files[name] = tuple(state.get("output", ()))
             if name == self._first:
-                self._collector.see(state.get("checkpoints", {}))
-            if self._note_ports(name, state):
-                self._tell(Ready(name))
-            self._watch.see(name, state, time.monotonic())
-            self._note_restarts(name, state)
+                self._collector.update(state.get("checkpoints", {}))
+            if self._record_ports(name, state):
+                self._emit(Ready(name))
+            self._watch.update(name, state, time.monotonic())
+            self._record_restarts(name, state)
             if state["code"] is not None:
-                self._note_end(name, state)
+                self._record_exit(name, state)
             elif state["pid"] is None and self._state.stages[name] is Stage.STOPPING:
-                # Nothing runs here, so whoever waits for its end waits no longer.
-                self._tell(Ended(name, 0, "ended"))
-            self._reader.see(name, state, self._state.phase is Phase.RUNNING)
+                # No process is running, so the stop is complete.
+                self._emit(Ended(name, 0, "ended"))
+            self._reader.update(name, state, self._state.phase is Phase.RUNNING)
 
         return then
 
-    def _note_end(self, name: str, state: Mapping[str, Any]) -> None:
-        # Whoever is killed has no last words: its last line is about something else.
+    def _record_exit(self, name: str, state: Mapping[str, Any]) -> None:
+        # The last line of a killed process is unrelated to its end.
         said = "" if state["code"] in (-signal.SIGKILL, -signal.SIGTERM) else state["said"]
         ended = Ended(name, state["code"], state["how"], said)
         is_stopping = self._state.phase in (Phase.STOPPING, Phase.ENDED)
         role = self._worker_group.slot(name).task.role
         if is_stopping or (not ended.code and role is not Role.STORE):
-            self._tell(ended)
-        elif role is Role.SAMPLER and self._mends:
-            # Its trainer starts another one when it needs it, or fails.
+            self._emit(ended)
+        elif role is Role.SAMPLER and self._can_recover:
+            # Its trainer restarts it on demand, or fails.
             return
         elif state.get("starts", 1) > self._starts.get(name, 0):
             if role is Role.STORE:
-                # Until it is started again, it has ended only once.
+                # Report each exit once.
                 self._starts[name] = state["starts"]
-            self._hold(ended, state["ended_ago_s"])
+            self._debounce(ended, state["ended_ago_s"])
 
-    def _note_restarts(self, name: str, state: Mapping[str, Any]) -> None:
-        """Count samplers that their trainers have started again."""
+    def _record_restarts(self, name: str, state: Mapping[str, Any]) -> None:
+        """Count samplers that were restarted by their trainers."""
         num = state.get("restarts", 0)
-        if num <= self._starts.get(name, 0) or not self._mends:
+        if num <= self._starts.get(name, 0) or not self._can_recover:
             return
         self._starts[name] = num
         task, why = self._worker_group.slot(name).task, state.get("why") or "was lost"
-        decision = self._mender.take(TaskEnded(task, -1, why, can_restart=True))
+        decision = self._handler.handle(TaskEnded(task, -1, why, can_restart=True))
         if not isinstance(decision, Restart):
-            self._tell(Ended(name, -1, why))
+            self._emit(Ended(name, -1, why))
 
-    def _note_ports(self, name: str, state: Mapping[str, Any]) -> bool:
-        """Know where a task listens; whether it does."""
+    def _record_ports(self, name: str, state: Mapping[str, Any]) -> bool:
+        """Record the ports of a task; return whether it listens."""
         if state.get("port") is not None:
-            self._task_configs.note_server_port(self._worker_group.slot(name).index, state["port"])
+            self._task_configs.set_server_port(self._worker_group.slot(name).index, state["port"])
             return True
         if state.get("ports") is not None:
             ports = {int(part): port for part, port in state["ports"].items()}
-            self._task_configs.note_ports(self._worker_group.machine(name), ports)
+            self._task_configs.set_ports(self._worker_group.machine(name), ports)
             return True
         return False
 
-    def _hold(self, fault: Ended | Lost, ago_s: float = 0.0) -> None:
+    def _debounce(self, fault: Ended | Lost, ago_s: float = 0.0) -> None:
         now_s = time.monotonic()
-        if self._held.hold(fault, now_s - ago_s, now_s):
+        if self._debouncer.hold(fault, now_s - ago_s, now_s):
             self._next_poll_s = 0.0
 
-    def _unseen(self, name: str) -> Any:
+    def _on_state_error(self, name: str) -> Any:
         def failed(error: Exception) -> None:
             self._polled.discard(name)
-            if not self._worker_group.is_passing(error):
+            if not self._worker_group.is_transient(error):
                 event = self._worker_group.explain(name, error)
                 if isinstance(event, Lost) and name == event.name:
-                    # Others of its machine may be gone too, and then the machine is.
-                    self._hold(event)
+                    # If all tasks of the machine are lost, the machine is.
+                    self._debounce(event)
                 else:
-                    self._tell(event)
+                    self._emit(event)
 
         return failed
 
     # --- faults -----------------------------------------------------------------------------------
 
     @property
-    def _mends(self) -> bool:
-        return self._state.phase is Phase.RUNNING and self._mender.state.limits.restarts > 0
+    def _can_recover(self) -> bool:
+        return self._state.phase is Phase.RUNNING and self._handler.state.limits.restarts > 0
 
     def _handle_failure(self, fault: Ended | Lost) -> None:
-        """Do at once what can be done while all others wait; the lifecycle hears of all else."""
-        if isinstance(fault, Ended) and self._mends:
+        """Restart a store in place if possible; pass all other faults to the lifecycle."""
+        if isinstance(fault, Ended) and self._can_recover:
             slot = self._worker_group.slot(fault.task)
             if slot.task.role is Role.STORE:
                 event = TaskEnded(slot.task, fault.code, fault.how, can_restart=True)
-                if isinstance(self._mender.take(event), Restart):
-                    self._ask(fault.task, self._worker_group.actor(fault.task).restart.remote())
+                if isinstance(self._handler.handle(event), Restart):
+                    self._track_call(
+                        fault.task, self._worker_group.actor(fault.task).restart.remote()
+                    )
                     return
         if isinstance(fault, Lost):
             fault = self._worker_group.judge(fault)
-        self._tell(fault)
+        self._emit(fault)
 
     def _collected(self, checkpoint: Checkpoint) -> None:
         self._observer.collected(checkpoint)
         if self._state.phase is not Phase.RUNNING:
-            # Nobody joins a run that is about to end.
-            self._mender.take(MachinesJoined(frozenset()))
-        decision = self._mender.take(Saved(checkpoint.sidecar.iteration))
+            # Do not add machines to a run that is ending.
+            self._handler.handle(MachinesJoined(frozenset()))
+        decision = self._handler.handle(Saved(checkpoint.sidecar.iteration))
         if isinstance(decision, Resume):
-            self._tell(Regroup(decision.why))
+            self._emit(Regroup(decision.why))
 
     # --- the end ----------------------------------------------------------------------------------
 
     def _finish(self, outcome: Outcome) -> None:
         lost = [name for name in self._worker_group.names if self._worker_group.is_lost(name)]
-        ending_s = _ENDING_S if lost or isinstance(outcome.fault, Lost) else _CALM_ENDING_S
+        ending_s = _LOST_CLOSE_S if lost or isinstance(outcome.fault, Lost) else _CLOSE_S
         end_s = time.monotonic() + ending_s
         while (self._reader.is_busy or self._polled) and time.monotonic() < end_s:
-            self._calls.collect(_LOOK_S)
+            self._calls.collect(_LOOP_S)
         self._fetch()
         if isinstance(outcome.fault, Ended | Lost):
-            # Whoever was with a machine that is gone has often failed before its shells are missed.
+            # Peers of a lost machine often fail before the loss of its actors is detected.
             outcome = replace(outcome, fault=self._worker_group.judge(outcome.fault))
         self._worker_group.close(ending_s)
         self._outcome = outcome
 
     def _fetch(self) -> None:
-        """Fetch what the first trainer has left, if it is there."""
+        """Fetch the output files of the first trainer, if it is reachable."""
         if self._worker_group.is_lost(self._first):
             return
         if self._collector.is_busy:
-            self._observer.say("waiting for the newest checkpoint to arrive")
+            self._observer.say("waiting for the newest checkpoint to be fetched")
         if not self._collector.wait():
-            self._observer.say(f"{self._first} does not answer: its last files stay behind")
+            self._observer.say(f"{self._first} does not respond: its last files were not fetched")
             return
-        for name in self._kept.get(self._first, ()):
+        for name in self._output_files.get(self._first, ()):
             self._observer.kept(name, self._worker_group.pieces(self._first, name))

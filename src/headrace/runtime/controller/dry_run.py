@@ -1,4 +1,4 @@
-"""What a run of a plan would start, and where, without starting it."""
+"""Dry run: which tasks a plan would start, and where."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from headrace.runtime.controller.graph_shipping import WantedFiles, wanted_files
 from headrace.runtime.controller.run import ClusterRun, check, connected
 from headrace.runtime.workers.graph_cache import GraphCache
 
-_LOOK_S = 60.0
+_LOCATE_TIMEOUT_S = 60.0
 
 
 def describe(wanted: ClusterRun) -> dict[str, Any]:
-    """Which task goes where, and which files are used where they lie or would be shipped.
+    """Describe where each task would run, and which graph files would be shipped.
 
     Returns:
         `tasks`, `machines` and `notes`, as plain values.
 
     Raises:
-        SpecError: Something the user gave cannot be used, or a machine is not there.
+        SpecError: An input is invalid, or a machine is not available.
         MissingExtraError: Ray is not installed.
     """
     graph = check(wanted)
@@ -34,13 +34,15 @@ def describe(wanted: ClusterRun) -> dict[str, Any]:
         check_resources(nodes, plan.placed, plan.job)
         slots = slots_of(plan, nodes)
         files = wanted_files(plan, graph)
-        found = _look(wanted, [node.node_id for node in nodes], files)
+        found = _locate(wanted, [node.node_id for node in nodes], files)
     machines = []
     for node, want, there in zip(nodes, files, found, strict=True):
         missing_bytes = sum(want.sizes[name] for name in there["missing"])
         where = there["folder"]
         use = (
-            f"uses {where}" if not missing_bytes else f"gets {missing_bytes / 1e6:.1f} MB, {where}"
+            f"uses {where}"
+            if not missing_bytes
+            else f"{missing_bytes / 1e6:.1f} MB to ship to {where}"
         )
         machines.append(
             {
@@ -52,14 +54,14 @@ def describe(wanted: ClusterRun) -> dict[str, Any]:
             }
         )
     first = plan.placed.ring_order[0]
-    meeting = nodes[plan.placed.trainers[first]]
+    rendezvous = nodes[plan.placed.trainers[first]]
     notes = [
-        f"stores, then samplers, {'then parameter servers, ' * bool(plan.job.num_servers)}"
-        f"then {plan.job.trainers} times: {wanted.script} "
+        f"start order: stores, samplers, {'parameter servers, ' * bool(plan.job.num_servers)}"
+        f"then {plan.job.trainers} trainers: {wanted.script} "
         f"{' '.join(wanted.arguments)}".rstrip(),
-        f"trainers meet at {meeting.address}; all ports are free ones, chosen at the start",
+        f"trainers rendezvous at {rendezvous.address}; free ports are chosen at the start",
         f"connections between machines are {'encrypted' if wanted.tls else 'not encrypted'}",
-        f"{len(code) / 1e6:.1f} MB of code go to the trainers",
+        f"{len(code) / 1e6:.1f} MB of code are sent to the trainers",
         *left_out,
     ]
     tasks = [
@@ -71,7 +73,7 @@ def describe(wanted: ClusterRun) -> dict[str, Any]:
             "needs": {
                 name: amount
                 for name, amount in slot.bundle.items()
-                if not name.startswith("node:")  # only there because no bundle may be empty
+                if not name.startswith("node:")  # placeholder: a bundle must not be empty
             },
         }
         for slot in slots
@@ -79,15 +81,15 @@ def describe(wanted: ClusterRun) -> dict[str, Any]:
     return {"tasks": tasks, "machines": machines, "notes": notes}
 
 
-def _look(
+def _locate(
     wanted: ClusterRun, node_ids: list[str], files: list[WantedFiles]
 ) -> list[dict[str, Any]]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    look = ray.remote(_look_here)
+    locate = ray.remote(_locate_here)
     refs = [
-        look.options(
+        locate.options(
             num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)
         ).remote(
             None if wanted.cache is None else wanted.cache.replace("{machine}", machine.name),
@@ -98,16 +100,16 @@ def _look(
         for node_id, want, machine in zip(node_ids, files, wanted.plan.cluster.hosts, strict=True)
     ]
     try:
-        found: list[dict[str, Any]] = ray.get(refs, timeout=_LOOK_S)
+        found: list[dict[str, Any]] = ray.get(refs, timeout=_LOCATE_TIMEOUT_S)
     except ray.exceptions.RayError as error:
         raise SpecError(
-            f"not every machine can look for the graph: {str(error).splitlines()[-1]}",
-            "see whether the machines work, and headrace is installed on each",
+            f"the graph cannot be located on every machine: {str(error).splitlines()[-1]}",
+            "check that all machines are up and that headrace is installed on each",
         ) from None
     return found
 
 
-def _look_here(
+def _locate_here(
     cache: str | None, given: str, fingerprint: str, files: dict[str, int]
 ) -> dict[str, Any]:
     return GraphCache(cache).look(given, fingerprint, files)

@@ -1,4 +1,4 @@
-"""The graph on every machine: used where it lies, or shipped there once."""
+"""Ships the graph to machines that do not have it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from headrace.runtime.controller.worker_group import PendingActorCalls, WorkerGr
 from headrace.runtime.workers.graph_cache import fingerprint_of
 
 PIECE_BYTES = 4 << 20
-_AT_ONCE = 2
+_MAX_PENDING = 2
 _MB = 1e6
 
 
 @dataclass(frozen=True)
 class WantedFiles:
-    """What a machine needs of a graph.
+    """Graph files that a machine needs.
 
     Attributes:
         folder: The graph on the driver's machine.
-        fingerprint: Of its manifest.
-        sizes: In bytes, by name.
-        checksums: The same files' CRC-32.
+        fingerprint: Fingerprint of its manifest.
+        sizes: File sizes in bytes, by name.
+        checksums: CRC-32 of the files, by name.
     """
 
     folder: Path
@@ -42,7 +42,7 @@ class WantedFiles:
     def of(
         cls, folder: Path, parts: Iterable[int], manifest: Manifest | None = None
     ) -> WantedFiles:
-        """What a machine with some parts needs: the manifest, ids, links and these parts."""
+        """Files for some graph partitions: the manifest, ids, links and the partitions."""
         manifest = load_manifest(folder) if manifest is None else manifest
         text = (folder / MANIFEST).read_bytes()
         sizes, checksums = {MANIFEST: len(text)}, {MANIFEST: zlib.crc32(text)}
@@ -56,7 +56,7 @@ class WantedFiles:
 
 
 def wanted_files(plan: Plan, graph: PartitionedGraph) -> list[WantedFiles]:
-    """What every machine of a plan needs."""
+    """Graph files that each machine of a plan needs."""
     return [
         WantedFiles.of(
             graph.folder.resolve(),
@@ -68,15 +68,13 @@ def wanted_files(plan: Plan, graph: PartitionedGraph) -> list[WantedFiles]:
 
 
 class Shipment:
-    """Brings one machine what it needs.
+    """Ships missing files to one machine, through the actor of its store.
 
     Args:
-        wanted: What that is.
-        actor: Of the machine's store.
-        calls: To make calls with.
-        on_step: Told how far it is.
-        on_end: Given the graph's folder on the machine, and how many bytes were shipped.
-        on_failure: Told what went wrong.
+        wanted: Files that the machine needs.
+        on_step: Called with the progress.
+        on_end: Called with the graph folder on the machine and the number of shipped bytes.
+        on_failure: Called with the error.
     """
 
     def __init__(
@@ -92,9 +90,9 @@ class Shipment:
         self._on_step, self._on_end, self._on_failure = on_step, on_end, on_failure
         self._pieces: list[tuple[str, int]] = []
         self._names: list[str] = []
-        self._sent_bytes = self._total_bytes = self._under_way = 0
-        asked = actor.find_graph.remote(str(wanted.folder), wanted.fingerprint, wanted.sizes)
-        calls.ask(asked, self._found, on_failure)
+        self._sent_bytes = self._total_bytes = self._num_pending = 0
+        ref = actor.find_graph.remote(str(wanted.folder), wanted.fingerprint, wanted.sizes)
+        calls.add(ref, self._found, on_failure)
 
     def _found(self, found: dict[str, Any]) -> None:
         if "error" in found:
@@ -106,7 +104,7 @@ class Shipment:
             return
         sizes = self._wanted.sizes
         self._total_bytes = sum(sizes[name] for name in self._names)
-        # Last first, because pieces are taken from the end.
+        # Reversed, because chunks are popped from the end.
         self._pieces = [
             (name, offset)
             for name in self._names
@@ -115,7 +113,7 @@ class Shipment:
         self._send()
 
     def _send(self) -> None:
-        while self._pieces and self._under_way < _AT_ONCE:
+        while self._pieces and self._num_pending < _MAX_PENDING:
             name, offset = self._pieces.pop()
             try:
                 with (self._wanted.folder / name).open("rb") as file:
@@ -124,19 +122,19 @@ class Shipment:
             except OSError as error:
                 self._on_failure(f"{self._wanted.folder / name} cannot be read: {error.strerror}")
                 return
-            self._under_way += 1
-            taken = self._actor.take.remote(name, offset, piece)
-            self._calls.ask(taken, partial(self._sent, len(piece)), self._on_failure)
+            self._num_pending += 1
+            ref = self._actor.take.remote(name, offset, piece)
+            self._calls.add(ref, partial(self._sent, len(piece)), self._on_failure)
 
     def _sent(self, num_bytes: int, _: object) -> None:
-        self._under_way -= 1
+        self._num_pending -= 1
         self._sent_bytes += num_bytes
         done, whole = self._sent_bytes / _MB, self._total_bytes / _MB
         self._on_step(f"its part of the graph ({done:.0f} of {whole:.0f} MB)")
         self._send()
-        if not self._pieces and not self._under_way:
+        if not self._pieces and not self._num_pending:
             checksums = {name: self._wanted.checksums[name] for name in self._names}
-            self._calls.ask(self._actor.seal.remote(checksums), self._sealed, self._on_failure)
+            self._calls.add(self._actor.seal.remote(checksums), self._sealed, self._on_failure)
 
     def _sealed(self, sealed: dict[str, Any]) -> None:
         if "error" in sealed:
@@ -146,16 +144,7 @@ class Shipment:
 
 
 class GraphShipping:
-    """Brings every machine what it needs.
-
-    Args:
-        files: What that is.
-        worker_group: Actors of all tasks.
-        task_configs: Told where the graph is on every machine.
-        calls: To make calls with.
-        say: Told what the user should know.
-        tell: Told how it goes.
-    """
+    """Ships missing files to all machines, and records their graph folders."""
 
     def __init__(
         self,
@@ -164,14 +153,14 @@ class GraphShipping:
         task_configs: TaskConfigs,
         calls: PendingActorCalls,
         say: Callable[[str], None],
-        tell: Callable[[Event], None],
+        emit: Callable[[Event], None],
     ) -> None:
         self._files, self._worker_group, self._task_configs = files, worker_group, task_configs
-        self._calls, self._say, self._tell = calls, say, tell
+        self._calls, self._say, self._emit = calls, say, emit
         self._num_shipped = 0
 
     def begin(self) -> None:
-        """Ask every machine what it has, and send the rest."""
+        """Find the missing files of each machine and send them."""
         for machine, wanted in enumerate(self._files):
             name = f"store{machine}"
             Shipment(
@@ -183,23 +172,23 @@ class GraphShipping:
                 partial(self._fail, name),
             )
 
-    def _wait(self, name: str, words: str) -> None:
-        self._tell(Waits(name, words))
+    def _wait(self, name: str, progress: str) -> None:
+        self._emit(Waits(name, progress))
 
     def _end(self, machine: int, folder: str, shipped_bytes: int) -> None:
-        self._task_configs.note_folder(machine, folder)
+        self._task_configs.set_folder(machine, folder)
         if shipped_bytes:
             where = self._worker_group.slot(f"store{machine}").task.machine
-            self._say(f"{where} got {shipped_bytes / _MB:.1f} MB of the graph in {folder}")
+            self._say(f"{where} received {shipped_bytes / _MB:.1f} MB of the graph in {folder}")
         self._num_shipped += 1
         if self._num_shipped == len(self._files):
-            self._tell(Shipped())
+            self._emit(Shipped())
 
     def _fail(self, name: str, error: str | Exception) -> None:
         if isinstance(error, Exception):
-            self._tell(self._worker_group.explain(name, error))
+            self._emit(self._worker_group.explain(name, error))
         else:
             problem = (
-                f"the graph does not get to {self._worker_group.slot(name).task.machine}: {error}"
+                f"cannot ship the graph to {self._worker_group.slot(name).task.machine}: {error}"
             )
-            self._tell(Failed(problem, "put the graph there, or make room"))
+            self._emit(Failed(problem, "copy the graph there, or free disk space"))

@@ -1,4 +1,4 @@
-"""Watches a run while nothing is wrong with any task: whether it moves, and who has joined."""
+"""Monitors a healthy run: stalls, network partitions, joined machines, drift."""
 
 from __future__ import annotations
 
@@ -21,22 +21,17 @@ from headrace.runtime.protocol.finite_check import FiniteCheck
 from headrace.runtime.protocol.parameter_check import ParameterCheck
 from headrace.runtime.protocol.trainer_messages import ASKED
 
-_JOINING_S = 5.0
+_JOIN_POLL_INTERVAL_S = 5.0
 
 
 class Watch:
-    """Says what a run waits for, lets machines look for a cut network, and asks for new machines.
+    """Detects stalls, probes the network, and polls for joined machines and drift.
 
     Args:
-        worker_group: Actors of all tasks.
-        task_configs: Know where stores listen.
-        calls: To ask shells with.
-        observer: Is told what is seen.
-        mender: Is told of steps, and of machines that have joined.
-        there: Names of the machines that are there.
-        tell: Told who cannot be reached, and when to go on otherwise.
-        drift: Says when the run has drifted from its plan; none if nobody asks.
-        parameters: Compares trainers' parameters; none if each may have a model of its own.
+        alive: Returns the names of the available machines.
+        emit: Emits lifecycle events.
+        drift: Detects drift from the plan; None to disable.
+        parameters: Compares the trainers' parameters; None to disable.
     """
 
     def __init__(
@@ -45,29 +40,29 @@ class Watch:
         task_configs: TaskConfigs,
         calls: PendingActorCalls,
         observer: Observer,
-        mender: FailureHandler,
-        there: Callable[[], frozenset[str]],
-        tell: Callable[[Event], None],
+        handler: FailureHandler,
+        alive: Callable[[], frozenset[str]],
+        emit: Callable[[Event], None],
         drift: DriftMonitor | None = None,
         parameters: ParameterCheck | None = None,
     ) -> None:
         self._drift, self._parameters, self._finite = drift, parameters, FiniteCheck()
         self._worker_group, self._task_configs, self._calls = worker_group, task_configs, calls
-        self._observer, self._mender, self._there, self._tell = observer, mender, there, tell
+        self._observer, self._handler, self._alive, self._emit = observer, handler, alive, emit
         self._stalls = StallDetector(worker_group.tasks, 0.0)
         self._next_join_s = 0.0
 
     def begin(self, now_s: float) -> None:
-        """All tasks run from now on."""
+        """Start monitoring: all tasks are running."""
         self._stalls = StallDetector(self._worker_group.tasks, now_s)
 
-    def see(self, name: str, state: Mapping[str, Any], now_s: float) -> None:
-        """Take note of how a task is."""
-        if self._stalls.see(name, state, now_s):
-            self._mender.take(Stepped())
+    def update(self, name: str, state: Mapping[str, Any], now_s: float) -> None:
+        """Update with the state of a task."""
+        if self._stalls.update(name, state, now_s):
+            self._handler.handle(Stepped())
         task = self._worker_group.slot(name).task
         if state.get("is_verified"):
-            self._tell(Verified(name))
+            self._emit(Verified(name))
         if task.role is Role.STORE and state["code"] == DamagedGraphError.exit_code:
             self._fail(Failed(f"{task}: {state['said'].rpartition(' ERROR ')[2]}", REMEDY))
         for message in state.get("messages", ()):
@@ -78,77 +73,72 @@ class Watch:
             elif message.get("kind") == finite_check.KIND:
                 self._fail(self._finite.see(str(task), message, now_s))
 
-    def look(self, now_s: float) -> None:
-        """Do what it is time for."""
+    def poll(self, now_s: float) -> None:
+        """Run all checks that are due."""
         self._fail(self._finite.look(now_s))
-        line, probes = self._stalls.look(now_s)
+        line, probes = self._stalls.poll(now_s)
         if line:
             self._observer.say(line)
         if probes:
             self._probe()
-        if self._mender.state.elastic and now_s >= self._next_join_s:
-            self._next_join_s = now_s + _JOINING_S
-            before = self._mender.state.joined
-            self._mender.take(MachinesJoined(self._there()))
-            for name in sorted(self._mender.state.joined - before):
-                self._observer.say(f"{name} has joined: it is used from the next checkpoint on")
+        if self._handler.state.elastic and now_s >= self._next_join_s:
+            self._next_join_s = now_s + _JOIN_POLL_INTERVAL_S
+            before = self._handler.state.joined
+            self._handler.handle(MachinesJoined(self._alive()))
+            for name in sorted(self._handler.state.joined - before):
+                self._observer.say(f"{name} has joined: it is used after the next checkpoint")
         if self._drift is not None:
-            drifted = self._drift.look(now_s, self._mender.state.saved is not None)
-            if drifted is not None and isinstance(self._mender.take(drifted), Resume):
-                self._tell(Regroup(drifted.why))
+            drifted = self._drift.poll(now_s, self._handler.state.saved is not None)
+            if drifted is not None and isinstance(self._handler.handle(drifted), Resume):
+                self._emit(Regroup(drifted.why))
 
     def _fail(self, failed: Failed | None) -> None:
         if failed is not None:
-            self._tell(failed)
+            self._emit(failed)
 
     def _probe(self) -> None:
-        self._observer.say("machines try whether they reach each other")
+        self._observer.say("probing the connections between all machines")
         stores = self._worker_group.stores
         places = {
             slot.task.machine: (slot.node.address, self._task_configs.some_port(slot.index))
             for slot in stores
         }
-        probe = PartitionProbe(places, self._worker_group.home, self._observer.say, self._tell)
+        probe = PartitionProbe(places, self._worker_group.home, self._observer.say, self._emit)
         actors = {slot.task.machine: self._worker_group.actor(slot.task.name) for slot in stores}
         probe.begin(self._calls, actors)
 
 
-_MOVES = ("batches", "report", "checkpoint", "resumed")
-"""Messages of a trainer that does something."""
+_PROGRESS_KINDS = ("batches", "report", "checkpoint", "resumed")
+"""Message kinds that count as progress of a trainer."""
 
-# Nobody listens there; who is reached refuses.
-_ANY_PORT = 1
+# A closed port: a reachable machine refuses the connection.
+_CLOSED_PORT = 1
 
 
 class StallDetector:
-    """Watches trainers of a run.
-
-    Args:
-        tasks: All tasks.
-        now_s: When it begins.
-    """
+    """Detects trainers that make no progress."""
 
     def __init__(self, tasks: Iterable[Task], now_s: float) -> None:
         self._tasks = {task.name: task for task in tasks}
         self._stall = Stall(now_s)
-        self._has_begun, self._news = False, ""
+        self._has_begun, self._pending_line = False, ""
         self._sizes: dict[str, int] = {}
         self._waits: dict[str, dict[str, bool]] = {}
         self._asked: set[str] = set()
 
-    def see(self, name: str, state: Mapping[str, Any], now_s: float) -> bool:
-        """Take note of how a task is; whether a trainer has done a step of the training."""
+    def update(self, name: str, state: Mapping[str, Any], now_s: float) -> bool:
+        """Update with the state of a task; return whether a trainer has done a training step."""
         if self._tasks[name].role is not Role.TRAINER:
             waits_for = state.get("waits_for", "")
             self._waits[name] = {waits_for: True} if waits_for else {}
             return False
-        # A script that has not begun to train, or does so in its own way, may still print.
+        # A script that does not use headrace loaders (yet) may still print.
         has_stepped, size = False, state["trace_bytes"] or state["log_bytes"]
         moves = size > self._sizes.get(name, 0)
         self._sizes[name] = size
         for message in state.get("messages", ()):
             kind = message.get("kind")
-            moves = moves or kind in _MOVES
+            moves = moves or kind in _PROGRESS_KINDS
             has_stepped = has_stepped or (kind == "batches" and message["trains"])
             if kind == ASKED["kind"]:
                 self._asked.add(name)
@@ -157,15 +147,15 @@ class StallDetector:
         self._has_begun = self._has_begun or has_stepped
         if moves:
             if self._stall.told_s is not None:
-                self._news = f"it moves again after {now_s - self._stall.moved_s:.0f} s"
+                self._pending_line = f"the run resumed after {now_s - self._stall.moved_s:.0f} s"
             self._stall = Stall(now_s)
         return has_stepped
 
-    def look(self, now_s: float) -> tuple[str, bool]:
-        """A line if it is time for one, and whether to look for a cut network."""
-        if self._news:
-            news, self._news = self._news, ""
-            return news, False
+    def poll(self, now_s: float) -> tuple[str, bool]:
+        """A line for the user, if due, and whether to probe the network."""
+        if self._pending_line:
+            line, self._pending_line = self._pending_line, ""
+            return line, False
         moved_s = self._stall.moved_s
         self._stall, says, probes = look(self._stall, now_s)
         waits = {
@@ -179,24 +169,23 @@ class StallDetector:
         return line, probes
 
     def _first_waits(self) -> dict[str, str]:
-        """What trainers wait for before their first batch, as far as they have said."""
+        """What blocks each trainer before its first batch."""
         trainers = [task for task in self._tasks.values() if task.role is Role.TRAINER]
         return {
-            str(task): "its first batch; the first run of all compiles the samplers"
+            str(task): "its first batch; the very first run compiles the sampling kernels"
             if task.name in self._asked
-            else "its script, which imports or prepares and has asked no loader for a batch yet"
+            else "its script, which imports or prepares and has not requested a batch yet"
             for task in trainers
         }
 
 
 class PartitionProbe:
-    """Lets all machines try whether they reach each other.
+    """Probes the connections between all machines.
 
     Args:
-        places: Address of every machine, and a port where somebody listens, if one does.
+        places: Address of every machine and an open port, if any.
         home: The machine of the driver.
-        say: Told what was found.
-        accuse: Told who is lost, if somebody is.
+        accuse: Called with the unreachable machine, if any.
     """
 
     def __init__(
@@ -206,24 +195,19 @@ class PartitionProbe:
         say: Callable[[str], None],
         accuse: Callable[[Lost], None],
     ) -> None:
-        self._places = {name: (host, port or _ANY_PORT) for name, (host, port) in places.items()}
+        self._places = {name: (host, port or _CLOSED_PORT) for name, (host, port) in places.items()}
         self._home, self._say, self._accuse = home, say, accuse
         self._asked: set[str] = set()
         self._cuts: dict[tuple[str, str], str] = {}
 
     def begin(self, calls: PendingActorCalls, actors: Mapping[str, Any]) -> None:
-        """Ask all machines at once.
-
-        Args:
-            calls: Carry the answers.
-            actors: Of each machine's store.
-        """
+        """Probe from all machines in parallel, through the actors of their stores."""
         self._asked = set(actors)
         for name, actor in actors.items():
             others = {other: place for other, place in self._places.items() if other != name}
-            calls.ask(actor.reach.remote(others), self._answered(name), self._failed(name))
+            calls.add(actor.reach.remote(others), self._on_reply(name), self._failed(name))
 
-    def _answered(self, name: str) -> Callable[[dict[str, str]], None]:
+    def _on_reply(self, name: str) -> Callable[[dict[str, str]], None]:
         def then(unreachable: dict[str, str]) -> None:
             self._cuts |= {(name, other): why for other, why in unreachable.items()}
             self._end(name)
@@ -231,7 +215,7 @@ class PartitionProbe:
         return then
 
     def _failed(self, name: str) -> Callable[[Exception], None]:
-        # Whoever polls it finds out what became of it.
+        # The state poll detects a lost actor.
         return lambda error: self._end(name)
 
     def _end(self, name: str) -> None:
@@ -240,7 +224,7 @@ class PartitionProbe:
             return
         accused = accuse(self._cuts, self._home)
         if accused is None:
-            self._say("all machines reach each other, so the network is not the reason")
+            self._say("all machines are connected: the network is not the cause")
             return
-        pairs = [f"{one} does not reach {other}" for one, other in sorted(self._cuts)]
-        self._accuse(Lost(accused, f"the network is cut: {', '.join(pairs[:4])}"))
+        pairs = [f"{one} cannot reach {other}" for one, other in sorted(self._cuts)]
+        self._accuse(Lost(accused, f"the network is partitioned: {', '.join(pairs[:4])}"))

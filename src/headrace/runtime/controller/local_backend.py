@@ -1,4 +1,4 @@
-"""A run on one machine, without a cluster and without a plan: stores, samplers and one trainer."""
+"""Runs a script on one machine, without cluster and plan: stores, samplers and one trainer."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ from headrace.runtime.workers.store_process import StoreProcess
 from headrace.runtime.workers.task_process import how_ended
 
 _HOST = "127.0.0.1"
-_LOOK_S = 0.1
-_PATIENCE_S, _SOON_S = 5.0, 3.0
+_POLL_INTERVAL_S = 0.1
+_SHUTDOWN_TIMEOUT_S, _VERIFY_TIMEOUT_S = 5.0, 3.0
 _CERTIFICATE_LIFETIME = timedelta(days=30)
 
 
 @dataclass(frozen=True)
 class LocalRun:
-    """What to run.
+    """Settings of a local run.
 
     Attributes:
-        script: A Python script that trains.
-        arguments: Of the script.
-        parts: Directory of a partitioned graph, for stores.
-        num_stores: Parts that a store serves, as if on another machine; the rest is mapped. None
-            for all parts.
-        num_samplers: Processes that make batches for each loader that trains; 0 for none.
-        tls: Whether stores encrypt, which nobody needs on one machine.
-        config: What the user set for the script.
-        allow_nan: Whether losses and gradients may be infinite or not a number.
+        script: Python training script.
+        arguments: Arguments of the script.
+        parts: Directory of a partitioned graph.
+        num_stores: Graph partitions served by a store, as if remote; the others are memory-mapped.
+            None for all.
+        num_samplers: Sampler processes per training loader; 0 for none.
+        tls: Whether connections to stores are encrypted; not needed on one machine.
+        config: The user's config of the script.
+        allow_nan: Whether losses and gradients may be infinite or NaN.
     """
 
     script: Path
@@ -68,18 +68,18 @@ class LocalRun:
 
 
 def run_local(wanted: LocalRun, watcher: RunWatcher) -> int:
-    """Run a script with its stores and samplers; all of them end with this call.
+    """Run a script with its stores and samplers; all processes end with this call.
 
-    Must be called by the main thread, which takes care of signals.
+    Must be called from the main thread, which handles signals.
 
     Returns:
-        The exit code of the script, 128 and the signal's number if one ended it.
+        The exit code of the script; 128 plus the signal number if a signal ended it.
 
     Raises:
-        SpecError: The script or the parts cannot be used.
-        MissingExtraError: A store would lack a package.
-        RunError: A store did not start or is gone.
-        KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP, after everything has ended.
+        SpecError: The script or the graph is invalid.
+        MissingExtraError: A package that stores need is not installed.
+        RunError: A store did not start or was lost.
+        KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP, after all processes have ended.
     """
     num_stores = _check(wanted)
     machine = socket.gethostname()
@@ -98,11 +98,7 @@ def run_local(wanted: LocalRun, watcher: RunWatcher) -> int:
 def _run_verified(
     wanted: LocalRun, num_stores: int, machine: str, folder: Path, watcher: RunWatcher
 ) -> int:
-    """Run while the graph is verified; its end is not good before that is complete.
-
-    Raises:
-        DamagedGraphError: A file of the graph is damaged, whatever else went wrong.
-    """
+    """Run while the graph is verified in the background; a damaged graph fails the run."""
     if wanted.parts is None:
         return _run(wanted, num_stores, machine, folder, watcher, lambda: None)
     parts = wanted.parts.resolve()
@@ -111,12 +107,12 @@ def _run_verified(
     try:
         code = _run(wanted, num_stores, machine, folder, watcher, verification.check)
     except RunError:
-        # It may have another reason, which is not kept waiting for long.
-        verification.wait(_SOON_S)
+        # A damaged graph may be the cause; wait briefly for the verification.
+        verification.wait(_VERIFY_TIMEOUT_S)
         verification.check()
         raise
-    if not verification.wait(_SOON_S) and code == 0:
-        watcher.say("waiting until the files of the graph are verified")
+    if not verification.wait(_VERIFY_TIMEOUT_S) and code == 0:
+        watcher.say("waiting for the verification of the graph files")
         verification.wait(None)
     verification.check()
     return code
@@ -130,7 +126,7 @@ def _run(
     watcher: RunWatcher,
     check: Callable[[], None],
 ) -> int:
-    """Start everything, wait for the trainer, end everything; the trainer's exit code."""
+    """Start all processes, wait for the trainer, end all; return the trainer's exit code."""
     with ExitStack() as stack:
         inbox = Inbox(folder / "messages")
         stack.callback(inbox.close)
@@ -152,7 +148,7 @@ def _run(
             stack.callback(stores[-1].close)
         places = tuple(store.wait_until_ready() for store in stores)
         for store, place in zip(stores, places, strict=True):
-            watcher.say(f"{store.name} serves part {place.part} (process {store.pid})")
+            watcher.say(f"{store.name} serves partition {place.part} (process {store.pid})")
         context = RunContext(
             machine=machine,
             messages=folder / "messages",
@@ -173,17 +169,17 @@ def _run(
         reader = _read_lines(trainer.stdout, watcher)
         first_batch = StartupWatch(time.monotonic())
         while not _has_ended(trainer):
-            for message in inbox.receive(_LOOK_S):
-                first_batch.see(message)
+            for message in inbox.receive(_POLL_INTERVAL_S):
+                first_batch.update(message)
                 watcher.tell(message)
-            if line := first_batch.look(time.monotonic()):
+            if line := first_batch.poll(time.monotonic()):
                 watcher.say(line)
             check()
             for store in stores:
                 store.check()
         code = _end(trainer)
         if reader is not None:
-            reader.join(_PATIENCE_S)
+            reader.join(_SHUTDOWN_TIMEOUT_S)
         for message in inbox.receive(0):
             watcher.tell(message)
     return code
@@ -192,28 +188,28 @@ def _run(
 def _keep_logs(folder: Path, watcher: RunWatcher) -> None:
     kept = keep_logs(folder)
     if kept is not None:
-        watcher.say(f"what stores and samplers said is in {kept}")
+        watcher.say(f"logs of stores and samplers are in {kept}")
 
 
 def _check(wanted: LocalRun) -> int:
-    """See that everything is there; how many stores to start."""
+    """Check the settings; return the number of stores to start."""
     if not wanted.script.is_file():
         raise SpecError(f"there is no script {wanted.script}", "give a Python file")
     if wanted.num_samplers < 0:
-        raise SpecError(f"{wanted.num_samplers} samplers were asked for", "ask for 0 or more")
+        raise SpecError(f"the number of samplers is {wanted.num_samplers}", "give 0 or more")
     if wanted.parts is None:
         if wanted.num_stores:
             raise SpecError(
-                f"{wanted.num_stores} stores were asked for, without parts to serve",
-                "give --graph, a directory that `headrace partition` made",
+                f"{wanted.num_stores} stores need a partitioned graph, and none is given",
+                "give --graph with a directory written by `headrace partition`",
             )
         return 0
     num_parts = open_graph(wanted.parts).num_parts
     num_stores = num_parts if wanted.num_stores is None else wanted.num_stores
     if not 0 <= num_stores <= num_parts:
         raise SpecError(
-            f"{num_stores} stores were asked for, the graph has {num_parts} parts",
-            f"ask for 0 to {num_parts}, or partition it again",
+            f"the number of stores is {num_stores}, the graph has {num_parts} partitions",
+            f"give 0 to {num_parts}, or partition the graph again",
         )
     if num_stores and find_spec("pyarrow") is None:
         raise MissingExtraError(
@@ -223,7 +219,7 @@ def _check(wanted: LocalRun) -> int:
 
 
 def _write_credentials(folder: Path, tls: bool) -> Path:
-    """A file for stores and one for the trainer with its samplers."""
+    """Write one file for the stores and one for the trainer and its samplers."""
     token = Secret.random()
     own: dict[str, Credentials] = {name: Credentials(token) for name in ("stores", "trainer")}
     if tls:
@@ -241,7 +237,7 @@ def _start_trainer(
     wanted: LocalRun, context: Path, machine: str, output: int | None
 ) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "headrace.runtime.trainer", str(os.getpid()), machine]
-    # Its own session, so that Ctrl-C reaches it once, and what it started can be ended with it.
+    # A new session: Ctrl-C reaches it once, and its process group can be killed.
     return subprocess.Popen(
         [*command, str(wanted.script), *wanted.arguments],
         stdin=subprocess.DEVNULL,
@@ -260,14 +256,13 @@ def _start_trainer(
 
 
 def _num_threads(num_samplers: int) -> int:
-    # Threads of one computation wait for each other: where samplers take a core from one of them,
-    # all of them stand still (twenty times slower on two busy cores).
+    # Oversubscribed OpenMP threads block each other (measured 20x slower on two busy cores).
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return max(1, cores - num_samplers)
 
 
 def _has_ended(process: subprocess.Popen[str]) -> bool:
-    """Whether it has, without forgetting its number, which its group still has."""
+    """Whether it has ended; does not reap it, so that its group id stays valid."""
     if process.returncode is not None:
         return True
     options = os.WEXITED | os.WNOHANG | os.WNOWAIT
@@ -275,17 +270,17 @@ def _has_ended(process: subprocess.Popen[str]) -> bool:
 
 
 def _end(trainer: subprocess.Popen[str]) -> int:
-    """End the trainer, if it has not ended, and all that it started; its exit code."""
+    """End the trainer and its process group; return its exit code."""
     if trainer.returncode is not None:
         return trainer.returncode
     if not _has_ended(trainer):
-        # As Ctrl-C would: a script may want to save what it has.
+        # Like Ctrl-C, so that the script can save its state.
         os.kill(trainer.pid, signal.SIGINT)
         waiting = threading.Event()
-        for _ in range(int(_PATIENCE_S / _LOOK_S)):
+        for _ in range(int(_SHUTDOWN_TIMEOUT_S / _POLL_INTERVAL_S)):
             if _has_ended(trainer):
                 break
-            waiting.wait(_LOOK_S)
+            waiting.wait(_POLL_INTERVAL_S)
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(trainer.pid, signal.SIGKILL)
     return trainer.wait()
@@ -306,20 +301,14 @@ def _read_lines(pipe: IO[str] | None, watcher: RunWatcher) -> threading.Thread |
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Let every signal end a run as Ctrl-C does; while it ends, more of them are ignored."""
+    """End the run on the first signal; ignore further ones."""
     for each in ENDING:
         signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def run_local_tracked(wanted: LocalRun, track: Sequence[str], watcher: RunWatcher) -> int:
-    """As `run_local`, while trackers hear what the script reports.
-
-    Args:
-        wanted: What to run.
-        track: See `make_tracker`; figures that need a folder lie where runs on a cluster do.
-        watcher: Whoever shows it.
-    """
+    """Call `run_local` and send the script's reports to trackers; see `make_tracker`."""
     if not track:
         return run_local(wanted, watcher)
     check_trackers(track)
@@ -340,7 +329,7 @@ def run_local_tracked(wanted: LocalRun, track: Sequence[str], watcher: RunWatche
 
 
 class _TrackedWatcher:
-    """Whoever shows a run, while trackers hear what the script reports."""
+    """A watcher that also sends the script's reports to trackers."""
 
     def __init__(self, watcher: RunWatcher, tracking: Trackers) -> None:
         self.output = watcher.output

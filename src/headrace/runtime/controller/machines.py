@@ -1,4 +1,4 @@
-"""A run in one or more attempts: after a fault it goes on, on the machines that are left."""
+"""Runs a plan in one or more attempts; after a fault it resumes on the remaining machines."""
 
 from __future__ import annotations
 
@@ -15,48 +15,41 @@ from headrace.runtime.controller.failure_handling import FailureHandler
 from headrace.runtime.controller.signals import Interruption
 
 Attempt = Callable[[Plan], tuple[Outcome, tuple[Task, ...]]]
-"""Runs a plan once, from the newest checkpoint; how it ended, and with which tasks."""
+"""Runs a plan once, from the newest checkpoint; returns the outcome and the tasks."""
 
 PlanFor = Callable[[frozenset[str]], Plan]
-"""The plan for machines of these names."""
+"""Returns the plan for the machines with these names."""
 
 
 def run_attempts(
     plan_for: PlanFor,
-    mender: FailureHandler,
+    handler: FailureHandler,
     machines: AvailableMachines,
     attempt: Attempt,
     interrupted: Interruption,
 ) -> Outcome:
-    """Run a plan until it is done, or nothing more can be done about it.
-
-    Args:
-        plan_for: Plans for the machines that are left.
-        mender: Decides what to do about faults.
-        machines: Know who is there.
-        attempt: Runs a plan once.
-        interrupted: Set when somebody wants the run to end.
+    """Run a plan until it succeeds, is interrupted or cannot be resumed.
 
     Raises:
-        HeadraceError: The first attempt cannot begin.
+        HeadraceError: The first attempt cannot start.
     """
-    outcome, tasks = attempt(plan_for(mender.state.machines))
+    outcome, tasks = attempt(plan_for(handler.state.machines))
     while True:
         if outcome.is_success or outcome.is_interrupted:
             return outcome
         if interrupted.is_set():
             return Outcome(is_interrupted=True)
-        decision = mender.after(outcome, tasks)
+        decision = handler.after(outcome, tasks)
         if not isinstance(decision, Resume):
             return _given_up(outcome, decision)
         machines.forget(decision.without)
-        decision_now = mender.take(Settled(machines.there()))
+        decision_now = handler.handle(Settled(machines.there()))
         if isinstance(decision_now, GiveUp):
             return _given_up(outcome, decision_now)
         try:
-            outcome, tasks = attempt(plan_for(mender.state.machines))
+            outcome, tasks = attempt(plan_for(handler.state.machines))
         except HeadraceError as error:
-            problem = f"{outcome.problem}, and the run cannot go on: {error.problem}"
+            problem = f"{outcome.problem}, and the run cannot be resumed: {error.problem}"
             return Outcome(problem=problem, remedy=error.remedy)
 
 
@@ -66,14 +59,10 @@ def _given_up(outcome: Outcome, decision: GiveUp | None) -> Outcome:
 
 
 class AvailableMachines:
-    """Who of a plan's machines is there.
+    """Tracks which machines of a plan are available.
 
-    A machine that was lost counts as there again only with another Ray node: Ray takes a while to
-    notice that one is gone, and never notices that others do not reach it.
-
-    Args:
-        plan: The plan that the run began with.
-        known: What `ray.nodes()` says, each time it is asked.
+    A lost machine counts as available again only with a new Ray node: Ray detects a dead node late,
+    and does not detect a partitioned network.
     """
 
     def __init__(self, plan: Plan, known: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
@@ -82,22 +71,18 @@ class AvailableMachines:
         self._lost: set[str] = set()
 
     def there(self) -> frozenset[str]:
-        """Names of those that are."""
+        """Names of the available machines."""
         found = nodes_there(self._plan.cluster, self._alive())
         return frozenset(node.machine for node in found)
 
     def nodes(self, plan: Plan) -> tuple[Node, ...]:
-        """Ray nodes of a plan's machines, which are going to be used.
-
-        Raises:
-            SpecError: One is not there.
-        """
+        """Ray nodes of a plan's machines, recorded as used; raises SpecError if one is missing."""
         nodes = find_nodes(plan.cluster, self._alive())
         self._used = {node.machine: node.node_id for node in nodes}
         return nodes
 
     def forget(self, names: Collection[str]) -> None:
-        """Take it that machines are gone, whatever Ray says."""
+        """Treat machines as lost, whatever Ray reports."""
         self._lost |= {self._used[name] for name in names if name in self._used}
 
     def _alive(self) -> list[Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""A run of a plan on a Ray cluster: what `headrace run --plan` does."""
+"""Runs a plan on a Ray cluster (`headrace run --plan`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headrace.runtime.callbacks.base import Listeners, RunListener, RunWatcher
 from headrace.runtime.callbacks.drift_monitor import DriftMonitor
 from headrace.runtime.callbacks.log_file import LOG, LogFile
 from headrace.runtime.callbacks.metrics import RaySink, RunMetrics
-from headrace.runtime.callbacks.status_writer import StatusWriter, Story
+from headrace.runtime.callbacks.status_writer import RunHistory, StatusWriter
 from headrace.runtime.callbacks.trackers import check_trackers, make_tracking, settings_of
 from headrace.runtime.cluster import connection
 from headrace.runtime.cluster.discovery import measure_peaks
@@ -36,7 +36,7 @@ from headrace.runtime.controller.failure_handling import FailureHandler
 from headrace.runtime.controller.graph_shipping import wanted_files
 from headrace.runtime.controller.machines import AvailableMachines, run_attempts
 from headrace.runtime.controller.signals import Interruption, signals_set
-from headrace.runtime.controller.task_configs import PATIENCE_S, TaskConfigs
+from headrace.runtime.controller.task_configs import RETRY_BUDGET_S, TaskConfigs
 from headrace.runtime.controller.worker_group import WorkerGroup
 from headrace.runtime.protocol.parameter_check import ParameterCheck
 from headrace.runtime.run_dir.run_config import RunFile, Traffic
@@ -45,46 +45,41 @@ from headrace.runtime.traffic.coordinator import control_of
 from headrace.training.checkpoint_files import newest_whole
 
 TRACE = "trace.npz"
-"""In the folder of a run: what every task did, and when."""
+"""Trace of all tasks, in the run folder."""
 
 
 @dataclass(frozen=True)
 class ClusterRun:
-    """What to run.
+    """Settings of a run on a cluster.
 
     Attributes:
         plan: The plan.
-        graph: Directory of the partitioned graph, a part per machine of the plan.
-        script: A Python script that trains.
-        arguments: Of the script.
-        address: Of the Ray cluster; none for `RAY_ADDRESS`, else the one that runs here.
-        config: What the user set for the script.
-        name: Of the run; the job's if empty.
-        runs: Where run folders lie; none for the usual place.
+        graph: Directory of the partitioned graph, one partition per machine of the plan.
+        script: Python training script.
+        arguments: Arguments of the script.
+        address: Ray address; None for `RAY_ADDRESS`, else the local cluster.
+        config: The user's config of the script.
+        name: Name of the run; the job's name if empty.
+        runs: Folder of all runs; None for the default.
         tls: Whether connections between machines are encrypted.
-        working_dir: The user's folder; none for the script's.
-        iterations: After so many the run ends, wherever the script is; none for all.
-        pip: File that names packages the script needs.
-        cache: Folder for shipped graphs on every machine, `{machine}` in it stands for its name;
-            none for the usual one.
+        working_dir: Folder with the user's code; None for the script's folder.
+        iterations: Number of iterations to run; None for all.
+        pip: Requirements file of the script.
+        cache: Folder for shipped graphs on every machine, in which `{machine}` is replaced by the
+            machine's name; None for the default.
         checkpoint_every: Steps between checkpoints; 0 for none.
-        resume: Folder of the run to go on with, whose newest whole checkpoint is where it begins;
-            none for a new one.
-        max_restarts: How often a task is started again without a new checkpoint, before the run is
-            given up; 0 to end with the first fault.
-        elastic: Whether machines of the plan that are not there are done without, and used once
-            they are.
-        replan: Whether the run goes on with another plan when its machines are no longer what this
-            one was made for.
-        traffic: `plan` to share the network as the plan's policy says, which needs privileges on
-            every machine; `none` to leave that to the system.
-        track: Who keeps figures: `tensorboard[:DIR]`, `mlflow[:URI]`.
-        independent: Whether each trainer may have a model of its own; else their parameters are
-            compared after the first steps.
-        allow_nan: Whether losses and gradients may be infinite or not a number; else that ends the
-            run.
-        follows_script: Whether the run ends at once if the script asks for another batch size.
-        files: Texts to keep in the run's folder, by name.
+        resume: Folder of the run to resume from its newest complete checkpoint; None for a new run.
+        max_restarts: Restarts allowed without a new checkpoint; 0 to stop at the first fault.
+        elastic: Whether to run without missing machines of the plan and add them when they join.
+        replan: Whether to replan and resume when the measured performance drifts from the plan.
+        traffic: `plan` to enforce the plan's flow policy, which needs privileges on every machine;
+            `none` to leave flows to the operating system.
+        track: Experiment trackers: `tensorboard[:DIR]`, `mlflow[:URI]`.
+        independent: Whether trainers may have different models; else their parameters are compared
+            after the first steps.
+        allow_nan: Whether losses and gradients may be infinite or NaN; else the run fails.
+        follows_script: Whether the run stops if the script sets another batch size.
+        files: Texts to write to the run folder, by name.
     """
 
     plan: Plan
@@ -114,41 +109,41 @@ class ClusterRun:
 
 
 def resumed(folder: RunDirectory, **changes: Any) -> ClusterRun:
-    """What it takes to go on with a run: what it was asked for, and its plan.
+    """Settings to resume a run, from its run folder.
 
     Args:
-        folder: Of the run.
-        **changes: What is to be different; see `ClusterRun`. A `config` is added to the run's.
+        folder: The run folder.
+        **changes: Overrides of `ClusterRun` fields; `config` is merged into the run's config.
 
     Raises:
-        SpecError: The folder has not what is needed.
+        SpecError: A file in the folder is missing or invalid.
     """
-    asked = RunFile.load(folder.path)
+    saved = RunFile.load(folder.path)
     try:
         plan = changes.pop("plan", None) or Plan.model_validate_json(folder.plan.read_bytes())
     except (OSError, ValueError):
         raise SpecError(
-            f"{folder.plan} cannot be read as a plan", "give --plan, the one that was run"
+            f"{folder.plan} cannot be read as a plan", "give --plan with the plan of the run"
         ) from None
-    fields = {name: getattr(asked, name) for name in type(asked).model_fields if name != "version"}
-    config = {**asked.config, **changes.pop("config", {})}
+    fields = {name: getattr(saved, name) for name in type(saved).model_fields if name != "version"}
+    config = {**saved.config, **changes.pop("config", {})}
     whole = {**fields, **changes, "config": config, "resume": folder.path}
     return ClusterRun(plan=plan, **whole)
 
 
 def run_cluster(wanted: ClusterRun, watcher: RunWatcher) -> dict[str, Any]:
-    """Run a plan; everything that is started ends with this call.
+    """Run a plan; all started processes end with this call.
 
-    Must be called by the main thread, which takes care of signals.
+    Must be called from the main thread, which handles signals.
 
     Returns:
-        Figures of the run: its folder, how long it took, when each phase began.
+        Figures of the run: its folder, its duration, the start of each phase.
 
     Raises:
-        SpecError: Something the user gave cannot be used.
+        SpecError: An input is invalid.
         MissingExtraError: Ray is not installed.
-        RunError: A task did not start, failed or is gone; the message names it and its machine.
-        KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP, after everything has ended.
+        RunError: A task did not start, failed or was lost; the message names it and its machine.
+        KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP, after all tasks have ended.
     """
     graph = check(wanted)
     code = pack(wanted.working_dir or wanted.script.parent, wanted.script, watcher.say)
@@ -156,22 +151,22 @@ def run_cluster(wanted: ClusterRun, watcher: RunWatcher) -> dict[str, Any]:
         interrupted = Interruption()
         stack.enter_context(signals_set(interrupted))
         ray = stack.enter_context(connected(wanted))
-        # Again: Ray takes SIGTERM for itself.
+        # Set again: `ray.init` replaces the SIGTERM handler.
         stack.enter_context(signals_set(interrupted))
         machines = AvailableMachines(wanted.plan, ray.nodes)
         there = first_machines(wanted, machines)
         folder = stack.enter_context(_open(wanted))
         folder.plan.write_text(wanted.plan.to_text(indent=1), encoding="utf-8")
-        _asked(wanted).save(folder.path)
+        _run_file(wanted).save(folder.path)
         for name, text in wanted.files.items():
             (folder.path / name).write_text(text, encoding="utf-8")
         run = _Run(wanted, graph, code, folder, watcher, machines, there, interrupted, ray)
-        outcome = run_attempts(run.plan_for, run.mender, machines, run.attempt, interrupted)
+        outcome = run_attempts(run.plan_for, run.handler, machines, run.attempt, interrupted)
         run.finish(outcome)
     if outcome.is_interrupted:
         if newest_whole(folder.checkpoints) is not None:
             place = "" if wanted.runs is None else f" --runs {shlex.quote(str(wanted.runs))}"
-            watcher.say(f"to go on with it: headrace run --resume {folder.run_id}{place}")
+            watcher.say(f"to resume the run: headrace run --resume {folder.run_id}{place}")
         raise KeyboardInterrupt
     if not outcome.is_success:
         raise RunError(outcome.problem, outcome.remedy)
@@ -199,7 +194,7 @@ class _Run:
         command = (str(wanted.script.resolve().relative_to(inside)), *wanted.arguments)
         self._script = Script(command, code)
         self._listener = listeners_of(wanted, folder, watcher.say)
-        self._story = Story()
+        self._history = RunHistory()
         self._recorder: StatusWriter | None = None
         self._traffic: list[dict[str, Any]] = []
         self._plan: Plan | None = None
@@ -213,14 +208,14 @@ class _Run:
             has_stepped=newest is not None,
             saved=None if newest is None else newest.sidecar.iteration,
         )
-        self.mender = FailureHandler(state, self._decided)
+        self.handler = FailureHandler(state, self._decided)
         if wanted.resume is not None and newest is None:
-            watcher.say("there is no whole checkpoint: the run begins anew")
+            watcher.say("there is no complete checkpoint: the run starts from the beginning")
 
     def plan_for(self, machines: frozenset[str]) -> Plan:
-        """The best plan that is known for some machines."""
+        """The best known plan for these machines."""
         if len(machines) < self._wanted.plan.cluster.num_machines:
-            self._watcher.say(f"planning for the {len(machines)} machines that are left")
+            self._watcher.say(f"planning for the {len(machines)} remaining machines")
         return self._better.get(machines) or replan(self._wanted.plan, machines)
 
     def attempt(self, plan: Plan) -> tuple[Outcome, tuple[Task, ...]]:
@@ -228,17 +223,17 @@ class _Run:
         wanted, folder = self._wanted, self._folder
         nodes = self._machines.nodes(plan)
         check_resources(nodes, plan.placed, plan.job)
-        number = self.mender.state.attempt
+        number = self.handler.state.attempt
         if self._plan is not None and plan != self._plan:
             folder.set_aside(number - 1, self._plan.to_text(indent=1))
             if plan.cluster.num_machines == wanted.plan.cluster.num_machines:
-                # Whoever resumes the run goes on with it: it deals the same seeds.
+                # A later resume uses this plan: its seed assignment is the same.
                 folder.plan.write_text(plan.to_text(indent=1), encoding="utf-8")
         slots, self._plan = slots_of(plan, nodes), plan
         drift = self._watch_drift(plan, nodes) if wanted.replan else None
         listener = self._listener if drift is None else Listeners([self._listener, drift])
         self._recorder = recorder = StatusWriter(
-            folder, plan, slots, self._watcher, number, listener, self._story
+            folder, plan, slots, self._watcher, number, listener, self._history
         )
         task_configs = TaskConfigs(
             plan,
@@ -250,7 +245,7 @@ class _Run:
             wanted.checkpoint_every,
             newest_whole(folder.checkpoints),
             wanted.plan,
-            PATIENCE_S if wanted.max_restarts else 0.0,
+            RETRY_BUDGET_S if wanted.max_restarts else 0.0,
             wanted.allow_nan,
             wanted.follows_script,
         )
@@ -263,7 +258,7 @@ class _Run:
             self._script,
             recorder,
             folder.checkpoints,
-            self.mender,
+            self.handler,
             self._machines.there,
             drift,
             None if wanted.independent else ParameterCheck(),
@@ -275,7 +270,7 @@ class _Run:
         return outcome, worker_group.tasks
 
     def finish(self, outcome: Outcome) -> None:
-        """Write the last status, and what was seen."""
+        """Write the final status and the trace."""
         assert self._recorder is not None
         assert self._plan is not None
         self._recorder.finish(outcome)
@@ -287,8 +282,8 @@ class _Run:
         assert self._recorder is not None
         return {
             **self._recorder.summary(),
-            "attempts": self.mender.state.attempt,
-            "restarts": self.mender.state.num_restarts,
+            "attempts": self.handler.state.attempt,
+            "restarts": self.handler.state.num_restarts,
             "traffic": self._traffic,
         }
 
@@ -318,12 +313,7 @@ class _Run:
 
 
 def first_machines(wanted: ClusterRun, machines: AvailableMachines) -> frozenset[str]:
-    """Machines that a run begins with.
-
-    Raises:
-        SpecError: One is missing, and the run is not to do without; or has too little.
-        InfeasibleError: The job does not fit on those that are there.
-    """
+    """Check and return the machines of the first attempt."""
     there = machines.there()
     plan = replan(wanted.plan, there) if wanted.elastic else wanted.plan
     check_resources(machines.nodes(plan), plan.placed, plan.job)
@@ -336,7 +326,7 @@ def _open(wanted: ClusterRun) -> RunDirectory:
     return RunDirectory.create(runs_folder(wanted.runs), wanted.name or wanted.plan.job.name)
 
 
-def _asked(wanted: ClusterRun) -> RunFile:
+def _run_file(wanted: ClusterRun) -> RunFile:
     fields = {name: getattr(wanted, name) for name in RunFile.model_fields if name != "version"}
     for name in ("graph", "script", "working_dir", "pip"):
         fields[name] = None if fields[name] is None else fields[name].resolve()
@@ -344,11 +334,7 @@ def _asked(wanted: ClusterRun) -> RunFile:
 
 
 def check(wanted: ClusterRun) -> PartitionedGraph:
-    """See that everything is there, before anything is started; the graph.
-
-    Raises:
-        SpecError: Something is not.
-    """
+    """Check all inputs and open the graph; raises SpecError if one is missing or invalid."""
     if not wanted.script.is_file():
         raise SpecError(f"there is no script {wanted.script}", "give a Python file")
     if wanted.pip is not None and not wanted.pip.is_file():
@@ -358,7 +344,7 @@ def check(wanted: ClusterRun) -> PartitionedGraph:
     num_parts = len(wanted.plan.part_machines)
     if graph.num_parts != num_parts:
         raise SpecError(
-            f"the plan is for {num_parts} machines, {wanted.graph} has {graph.num_parts} parts",
+            f"the plan needs {num_parts} partitions, {wanted.graph} has {graph.num_parts}",
             f"partition the graph with `--parts {num_parts}`, or plan for "
             f"{graph.num_parts} machines",
         )
@@ -368,7 +354,7 @@ def check(wanted: ClusterRun) -> PartitionedGraph:
 def listeners_of(
     wanted: ClusterRun, folder: RunDirectory, say: Callable[[str], None]
 ) -> RunListener:
-    """Who hears of a run, beside the user: its log, Prometheus and trackers."""
+    """Listeners of a run: log file, Prometheus metrics and trackers."""
     plan = wanted.plan
     listeners: list[RunListener] = [LogFile(folder.path / LOG)]
     endpoint = endpoint_here()
@@ -378,21 +364,21 @@ def listeners_of(
         listeners.append(RunMetrics(RaySink(folder.run_id, plan.job.name)))
     if wanted.track:
         tracking = make_tracking(wanted.track, folder.path, plan.job.name, say)
-        told = {
+        params = {
             "script": wanted.script.name,
             "arguments": " ".join(wanted.arguments),
             "machines": plan.cluster.num_machines,
             "trainers": plan.job.trainers,
             "batch_size": plan.job.batch_size,
         }
-        tracking.start(folder.run_id, told | settings_of(wanted.config))
+        tracking.start(folder.run_id, params | settings_of(wanted.config))
         listeners.append(tracking)
     return Listeners(listeners)
 
 
 @contextmanager
 def connected(wanted: ClusterRun) -> Iterator[Any]:
-    """Ray, connected to the cluster; let go of it at the end."""
+    """Connect to the Ray cluster; disconnect at the end."""
     environment = {} if wanted.pip is None else {"pip": str(wanted.pip.resolve())}
     options = {"runtime_env": environment or None, "namespace": "headrace"}
     with connection.connected(wanted.address, **options) as ray:

@@ -1,4 +1,4 @@
-"""Whether somebody wants a run to end, as told by signals."""
+"""Interruption of a run by signals."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from types import FrameType
 Handler = Callable[[int, FrameType | None], None]
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""What asks a run to end: Ctrl-C, whoever manages processes, a terminal that closes."""
+"""Signals that end a run: Ctrl-C, process managers, a closed terminal."""
 
-_ONE_WISH_S = 0.5
+_DEBOUNCE_S = 0.5
 
 
 class Interruption:
-    """Counts how often the end was asked for, by handlers of signals at any moment.
+    """Counts interruptions; safe to set from signal handlers.
 
-    Not a `threading.Event`: its `set` takes a lock that the interrupted thread may hold, in `wait`
-    or in the handler of a signal before, and then that thread waits for itself.
+    `threading.Event.set` is not: it acquires a lock that the interrupted thread may hold, which
+    deadlocks.
     """
 
     def __init__(self) -> None:
         self.num_times, self._set_s = 0, 0.0
 
     def set(self) -> None:
-        """Ask for the end; one wish may come as several signals at once."""
+        """Count an interruption; signals within 0.5 s count once."""
         now_s = time.monotonic()
-        if not self.num_times or now_s >= self._set_s + _ONE_WISH_S:
+        if not self.num_times or now_s >= self._set_s + _DEBOUNCE_S:
             self.num_times += 1
             self._set_s = now_s
 
     def is_set(self) -> bool:
-        """Whether the end was asked for."""
+        """Whether the run was interrupted."""
         return self.num_times > 0
 
 
 @contextmanager
 def signals_handled(handler: Handler) -> Iterator[None]:
-    """Handle Ctrl-C, SIGTERM and SIGHUP for a while."""
+    """Handle SIGINT, SIGTERM and SIGHUP inside the context."""
     before = {number: signal.getsignal(number) for number in ENDING}
     for number in ENDING:
         signal.signal(number, handler)
@@ -53,7 +53,7 @@ def signals_handled(handler: Handler) -> Iterator[None]:
 
 @contextmanager
 def signals_set(interruption: Interruption) -> Iterator[None]:
-    """Let Ctrl-C, SIGTERM and SIGHUP set a flag."""
+    """Set `interruption` on SIGINT, SIGTERM and SIGHUP inside the context."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         interruption.set()

@@ -1,4 +1,4 @@
-"""What every task of a run is told, made from the plan and from where its machines are."""
+"""Builds the config of every task of a run from the plan and its machines."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from headrace.runtime.run_dir.temp_dirs import run_folder
 from headrace.training.checkpoint_files import Checkpoint
 
 _UNLIMITED_WINDOW = 8
-"""Parts of a sampler that wait for its trainer if the plan sets no bound: memory is one."""
+"""Sub-batches buffered per sampler if the plan sets no window; bounds memory."""
 
-PATIENCE_S = 60.0
-"""How long a store or sampler that is lost is waited for: a store of 10 M nodes is back sooner."""
+RETRY_BUDGET_S = 60.0
+"""Retry budget for a lost store or sampler; a store of 10 M nodes restarts sooner."""
 
 _CERTIFICATE_LIFETIME = timedelta(days=30)
 
 
 @dataclass(frozen=True)
 class SeedAssignment:
-    """Seeds of a job: its lanes, which a run keeps on whatever machines it goes on.
+    """Seed shards of a job, which a resumed run keeps.
 
     Attributes:
-        shares: Seeds per iteration of every sampler of the plan with which the run began.
-        ids: Original ids of each of them, by split.
+        shares: Seeds per iteration of each sampler in the run's first plan.
+        ids: Original node ids per shard, by split.
     """
 
     shares: tuple[int, ...]
@@ -48,7 +48,7 @@ class SeedAssignment:
 
     @classmethod
     def of(cls, plan: Plan, graph: PartitionedGraph) -> SeedAssignment:
-        """Deal a graph's splits to the samplers of a plan."""
+        """Assign a graph's splits to the samplers of a plan."""
         mix = plan.seeds
         shares = whole_seed_counts(mix, plan.job.samplers_per_trainer)
         ids: dict[str, Sequence[np.ndarray]] = {}
@@ -61,12 +61,12 @@ class SeedAssignment:
                     for part in map(graph.part, range(graph.num_parts))
                 ]
                 ids[split] = assign_seeds(parts, mix, shares, plan.seed)
-            # A job trains on nodes of one type.
+            # A job trains on one node type.
             break
         return cls(shares, ids)
 
     def fingerprint(self) -> str:
-        """Sixteen hex digits that differ when a batch has other seeds."""
+        """Hash (16 hex digits) of the assignment."""
         digest = hashlib.sha256(repr(self.shares).encode())
         for split, own in sorted(self.ids.items()):
             for ids in own:
@@ -75,22 +75,18 @@ class SeedAssignment:
 
 
 class TaskConfigs:
-    """Answers what to tell each task.
+    """Builds the configs of all tasks.
 
     Args:
-        plan: The plan.
-        nodes: Machines, in the order of its cluster.
-        graph: The graph, as the driver sees it.
-        tls: Whether connections between machines are encrypted.
-        config: What the user set for the script.
-        iterations: After so many the run ends; none for all.
+        nodes: Nodes in the order of the plan's cluster.
+        config: The user's config of the script.
+        iterations: Number of iterations to run; None for all.
         checkpoint_every: Steps between checkpoints; 0 for none.
-        resume: Checkpoint to go on from; none to begin.
-        began: The plan with which the run began, if it goes on with another: who took which seeds.
-        retry_budget_s: How long to wait for a lost store or sampler to be replaced; 0 to fail at
-            once.
-        allow_nan: Whether losses and gradients may be infinite or not a number.
-        follows_script: Whether the run ends at once if the script asks for another batch size.
+        resume: Checkpoint to resume from.
+        began: The run's first plan, if it differs; defines the seed assignment.
+        retry_budget_s: Retry budget for a lost store or sampler; 0 to fail immediately.
+        allow_nan: Whether losses and gradients may be infinite or NaN.
+        follows_script: Whether the run stops if the script sets another batch size.
     """
 
     def __init__(
@@ -104,7 +100,7 @@ class TaskConfigs:
         checkpoint_every: int = 0,
         resume: Checkpoint | None = None,
         began: Plan | None = None,
-        retry_budget_s: float = PATIENCE_S,
+        retry_budget_s: float = RETRY_BUDGET_S,
         allow_nan: bool = False,
         follows_script: bool = False,
     ) -> None:
@@ -114,7 +110,7 @@ class TaskConfigs:
         self._checkpoint_every, self._resume = checkpoint_every, resume
         self._plan, self._nodes, self._tls, self._config = plan, nodes, tls, config
         self._assignment = SeedAssignment.of(began or plan, graph)
-        self._lanes = divide_lanes(self._assignment.shares, len(plan.placed.samplers))
+        self._shard_counts = divide_lanes(self._assignment.shares, len(plan.placed.samplers))
         self._keys = make_keys(nodes, tls)
         self._ports: dict[int, Mapping[int, int]] = {}
         self._server_ports: dict[int, int] = {}
@@ -125,20 +121,20 @@ class TaskConfigs:
         """Credentials of a machine's tasks."""
         return self._keys[machine]
 
-    def note_folder(self, machine: int, folder: str) -> None:
-        """Where the graph is on a machine."""
+    def set_folder(self, machine: int, folder: str) -> None:
+        """Record the graph folder of a machine."""
         self._folders[machine] = folder
 
-    def note_ports(self, machine: int, ports: Mapping[int, int]) -> None:
-        """Where the store of a machine listens, by part."""
+    def set_ports(self, machine: int, ports: Mapping[int, int]) -> None:
+        """Record the store ports of a machine, by graph partition."""
         self._ports[machine] = ports
 
     def some_port(self, machine: int) -> int | None:
-        """Where the store of a machine listens; none if it has no part."""
+        """A store port of a machine; None if it has no graph partition."""
         return next(iter(self._ports.get(machine, {}).values()), None)
 
-    def note_server_port(self, server: int, port: int) -> None:
-        """Where a parameter server listens."""
+    def set_server_port(self, server: int, port: int) -> None:
+        """Record the port of a parameter server."""
         self._server_ports[server] = port
 
     def store(self, machine: int) -> dict[str, Any]:
@@ -154,16 +150,17 @@ class TaskConfigs:
         }
 
     def sampler(self, sampler: int) -> tuple[dict[str, Any], dict[str, list[bytes]]]:
-        """Fields of a `SamplerConfig`, and seeds of its lanes by split."""
+        """Fields of a `SamplerConfig`, and the seeds of its shards by split."""
         machine = self._plan.placed.samplers[sampler]
         settings = {
             "graph": self._folders[machine],
             "stores": self._stores_for(machine),
             "tls": self._tls,
         }
-        own = self._lanes_of(sampler)
+        own = self._shards_of(sampler)
         return settings, {
-            split: [saved(ids[lane]) for lane in own] for split, ids in self._assignment.ids.items()
+            split: [saved(ids[shard]) for shard in own]
+            for split, ids in self._assignment.ids.items()
         }
 
     def server(self, server: int) -> dict[str, Any]:
@@ -176,17 +173,17 @@ class TaskConfigs:
         }
 
     def trainer(self, trainer: int) -> tuple[dict[str, Any], dict[str, bytes]]:
-        """Fields of a `RunContext`, and files of seeds by name."""
+        """Fields of a `RunContext`, and seed files by name."""
         job, machine = self._plan.job, self._plan.placed.trainers[trainer]
         per_trainer = job.samplers_per_trainer
         own = range(trainer * per_trainer, (trainer + 1) * per_trainer)
         names = [f"sampler{trainer}.{i}" for i in range(per_trainer)]
         files = {}
         for split, ids in self._assignment.ids.items():
-            lanes = {name: self._lanes_of(s) for name, s in zip(names, own, strict=True)}
-            lanes[f"trainer{trainer}"] = [lane for each in lanes.values() for lane in each]
-            for name, taken in lanes.items():
-                together = np.sort(np.concatenate([ids[lane] for lane in taken]))
+            shards = {name: self._shards_of(s) for name, s in zip(names, own, strict=True)}
+            shards[f"trainer{trainer}"] = [shard for each in shards.values() for shard in each]
+            for name, own_shards in shards.items():
+                together = np.sort(np.concatenate([ids[shard] for shard in own_shards]))
                 files[f"{split}-{name}.npy"] = saved(together)
         context = {
             "parts": self._folders[machine],
@@ -208,7 +205,7 @@ class TaskConfigs:
             "samplers": names,
             "samplers_per_trainer": per_trainer,
             "window": job.window or _UNLIMITED_WINDOW,
-            "lane_counts": self._lanes,
+            "lane_counts": self._shard_counts,
             "shares": self._assignment.shares,
             "counts": {
                 split: [len(one) for one in ids] for split, ids in self._assignment.ids.items()
@@ -217,7 +214,7 @@ class TaskConfigs:
         return context, files
 
     def resume(self) -> dict[str, bytes]:
-        """Files of the checkpoint that trainers go on from, by name; none if they begin."""
+        """Files of the checkpoint to resume from, by name; empty for a new run."""
         found = self._resume
         paths = () if found is None else (found.path, found.sidecar_path)
         return {path.name: path.read_bytes() for path in paths}
@@ -225,13 +222,7 @@ class TaskConfigs:
     def environment(
         self, trainer: int, port: int, gpus: Mapping[int, Sequence[str]]
     ) -> dict[str, str]:
-        """What torchrun would set.
-
-        Args:
-            trainer: Which trainer.
-            port: Where trainers meet, on the machine of rank 0.
-            gpus: That Ray gave to each trainer.
-        """
+        """Environment variables as set by torchrun; `port` is the rendezvous port on rank 0."""
         placed = self._plan.placed
         machine = placed.trainers[trainer]
         beside = [w for w in placed.ring_order if placed.trainers[w] == machine]
@@ -250,15 +241,15 @@ class TaskConfigs:
             "NODE_RANK": number,
             "OMP_NUM_THREADS": str(num_threads),
         }
-        # A script takes the device with its LOCAL_RANK, so trainers of a machine see them all.
+        # Scripts select a device by LOCAL_RANK, so each trainer sees all GPUs of its machine.
         seen = list(dict.fromkeys(gpu for w in beside for gpu in gpus.get(w, ())))
         if seen:
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(seen)
         return variables
 
-    def _lanes_of(self, sampler: int) -> list[int]:
-        first = sum(self._lanes[:sampler])
-        return list(range(first, first + self._lanes[sampler]))
+    def _shards_of(self, sampler: int) -> list[int]:
+        first = sum(self._shard_counts[:sampler])
+        return list(range(first, first + self._shard_counts[sampler]))
 
     def _servers(self) -> list[dict[str, Any]]:
         nodes = [self._nodes[machine] for machine in self._plan.placed.servers]
@@ -273,7 +264,7 @@ class TaskConfigs:
         ]
 
     def _stores_for(self, machine: int, own: bool = False) -> list[dict[str, Any]]:
-        """Stores of all parts but the machine's own, which are mapped; or of those alone."""
+        """Stores of remote graph partitions, or with `own` of the machine's own."""
         return [
             {
                 "part": part,
@@ -288,7 +279,7 @@ class TaskConfigs:
 
 
 def make_keys(nodes: Sequence[Node], tls: bool) -> list[bytes]:
-    """Credentials of every machine's tasks, as they are written to a file."""
+    """Contents of the credentials file of each machine."""
     token = Secret.random()
     authority = Authority(datetime.now(UTC), _CERTIFICATE_LIFETIME) if tls else None
     keys = []
@@ -302,7 +293,7 @@ def make_keys(nodes: Sequence[Node], tls: bool) -> list[bytes]:
 
 
 def saved(ids: np.ndarray) -> bytes:
-    """An array as `numpy.save` writes it."""
+    """Serialize ids in `.npy` format."""
     file = io.BytesIO()
     np.save(file, np.asarray(ids, np.int64))
     return file.getvalue()

@@ -1,4 +1,4 @@
-"""The shells of a run: placed together, checked where they really are, ended together."""
+"""The worker group: the task actors of a run."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ _ACTORS = {
     Role.SERVER: ParameterServerActor,
     Role.TRAINER: TrainerActor,
 }
-_LOOK_S = 0.1
-_ASK_S = 3.0
-_PIECE_S = 20.0
+_POLL_INTERVAL_S = 0.1
+_PENDING_INTERVAL_S = 3.0
+_CHUNK_S = 20.0
 _NUM_PINGS = 8
-_PING_S = 2.0
+_PING_TIMEOUT_S = 2.0
 
 
 class WorkerGroup:
-    """All shells of one run.
+    """Starts, checks and ends the task actors of one attempt.
 
     Args:
-        slots: Where every task goes.
-        name: Of the run, for people who look at the Ray cluster.
-        cache: Folder for shipped graphs, `{machine}` in it stands for the machine's name; none for
-            the usual one.
-        traffic: Controls the traffic between machines; none to leave it alone.
+        slots: Placement of every task.
+        name: Name of the placement group, shown by Ray.
+        cache: Folder for shipped graphs, in which `{machine}` is replaced by the machine's name;
+            None for the default.
+        traffic: Traffic control between machines; None to disable.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class WorkerGroup:
         self._hellos: dict[str, dict[str, Any]] = {}
         self._lost: set[str] = set()
         self._calls = PendingActorCalls()
-        self._tell: Callable[[Event], None] = lambda event: None
-        self._next_poll_s = self._next_ask_s = 0.0
+        self._emit: Callable[[Event], None] = lambda event: None
+        self._next_poll_s = self._next_pending_s = 0.0
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -75,12 +75,12 @@ class WorkerGroup:
 
     @property
     def is_placed(self) -> bool:
-        """Whether every shell has said where it is."""
+        """Whether every task actor has registered."""
         return len(self._hellos) == len(self._slots)
 
     @property
     def gpus(self) -> dict[int, list[str]]:
-        """Devices that Ray gave to each trainer."""
+        """GPU ids assigned by Ray, by trainer."""
         return {
             slot.index: self._hellos[name]["gpus"]
             for name, slot in self._slots.items()
@@ -88,28 +88,28 @@ class WorkerGroup:
         }
 
     def slot(self, name: str) -> TaskPlacement:
-        """Where a task is."""
+        """Placement of a task."""
         return self._slots[name]
 
     def actor(self, name: str) -> Any:
-        """Handle of a task's shell."""
+        """Actor handle of a task."""
         return self._actors[name]
 
     @property
     def stores(self) -> tuple[TaskPlacement, ...]:
-        """Where stores are: one on every machine."""
+        """Placements of the stores: one per machine."""
         return tuple(slot for slot in self._slots.values() if slot.task.role is Role.STORE)
 
     @property
     def home(self) -> str:
-        """The machine of the driver; empty if it is none of the run's."""
+        """The machine of the driver; empty if the run does not use it."""
         import ray
 
         own = ray.get_runtime_context().get_node_id()
         return next((slot.task.machine for slot in self.stores if slot.node.node_id == own), "")
 
     def clock_offsets(self) -> dict[str, ClockOffset]:
-        """How far the clocks of all machines are from this one's; of those that answer at once."""
+        """Clock offsets of all machines that respond."""
         import ray
 
         offsets = {}
@@ -122,54 +122,50 @@ class WorkerGroup:
         return offsets
 
     def machine(self, name: str) -> int:
-        """Number of a task's machine."""
+        """Index of a task's machine."""
         return self._machines[name]
 
     @property
     def hellos(self) -> dict[str, dict[str, Any]]:
-        """What every shell found out about itself."""
+        """Registration data of every task actor."""
         return self._hellos
 
     def pieces(self, task: str, name: str) -> Iterator[bytes]:
-        """A file that a trainer's script has left, piece by piece.
-
-        Raises:
-            RayError: The machine does not answer.
-        """
+        """Chunks of an output file of a trainer's script; raises RayError if it is unreachable."""
         import ray
 
         offset = 0
-        while piece := ray.get(self._actors[task].output.remote(name, offset), timeout=_PIECE_S):
+        while piece := ray.get(self._actors[task].output.remote(name, offset), timeout=_CHUNK_S):
             yield piece
             offset += len(piece)
 
     def piece(self, task: str, name: str, offset: int) -> Any:
-        """Ask for a piece of a file that a trainer's script has left; see `PendingActorCalls`."""
+        """Request a chunk of an output file of a trainer's script; returns an object ref."""
         return self._actors[task].output.remote(name, offset)
 
     def is_lost(self, name: str) -> bool:
-        """Whether a task's shell is known to be gone."""
+        """Whether a task's actor is lost."""
         return name in self._lost
 
-    def place(self, calls: PendingActorCalls, tell: Callable[[Event], None]) -> None:
-        """Ask Ray for a place for every task; `look` goes on from there."""
-        self._calls, self._tell = calls, tell
+    def place(self, calls: PendingActorCalls, emit: Callable[[Event], None]) -> None:
+        """Create the placement group; `poll` starts the actors."""
+        self._calls, self._emit = calls, emit
         self._group = TaskPlacementGroup(tuple(self._slots.values()), self._name)
-        self._next_ask_s = time.monotonic() + _ASK_S
+        self._next_pending_s = time.monotonic() + _PENDING_INTERVAL_S
 
-    def look(self) -> None:
-        """Start shells as soon as they have their places."""
+    def poll(self) -> None:
+        """Start the task actors once the placement group is ready."""
         if self._traffic is not None:
             self._traffic.look()
         if self._group is None or self._actors or time.monotonic() < self._next_poll_s:
             return
-        self._next_poll_s = time.monotonic() + _LOOK_S
+        self._next_poll_s = time.monotonic() + _POLL_INTERVAL_S
         if not self._group.is_ready:
-            if time.monotonic() >= self._next_ask_s:
-                self._next_ask_s = time.monotonic() + _ASK_S
-                self._look_for_nodes()
+            if time.monotonic() >= self._next_pending_s:
+                self._next_pending_s = time.monotonic() + _PENDING_INTERVAL_S
+                self._check_nodes()
                 for name, what in self._group.lacks().items():
-                    self._tell(Waits(name, what))
+                    self._emit(Waits(name, what))
             return
         for number, (name, slot) in enumerate(self._slots.items()):
             arguments = [name, slot.task.machine]
@@ -177,44 +173,44 @@ class WorkerGroup:
                 arguments.append(self._cache.replace("{machine}", slot.task.machine))
             actor = self._group.start(number, _ACTORS[slot.task.role], *arguments)
             self._actors[name] = actor
-            self._tell(Waits(name, "its shell"))
-            self._calls.ask(
+            self._emit(Waits(name, "its Ray actor"))
+            self._calls.add(
                 actor.hello.remote(),
                 partial(self._register, name),
-                partial(self._unwell, name),
+                partial(self._on_error, name),
             )
 
-    def _look_for_nodes(self) -> None:
-        """A node that dies now keeps the whole group from its place."""
+    def _check_nodes(self) -> None:
+        """Report dead nodes: they block the whole placement group."""
         alive = _alive()
         for slot in self.stores:
             if slot.node.node_id not in alive and slot.task.name not in self._lost:
                 self._lost.add(slot.task.name)
-                self._tell(Lost(slot.task.machine, "its Ray node is gone"))
+                self._emit(Lost(slot.task.machine, "its Ray node is gone"))
 
-    def _unwell(self, name: str, error: Exception) -> None:
-        self._tell(self.explain(name, error))
+    def _on_error(self, name: str, error: Exception) -> None:
+        self._emit(self.explain(name, error))
 
     def _register(self, name: str, hello: dict[str, Any]) -> None:
         slot = self._slots[name]
         if hello["version"] != own_version():
-            self._tell(
+            self._emit(
                 Failed(
-                    f"{slot.task.machine} has headrace {hello['version']}, this is {own_version()}",
+                    f"{slot.task.machine} has headrace {hello['version']}, not {own_version()}",
                     "install the same version on every machine",
                 )
             )
         elif hello["node_id"] != slot.node.node_id:
-            self._tell(
+            self._emit(
                 Failed(
                     f"{slot.task} was started at {hello['address']} instead of {slot.node.address}",
-                    "report this: Ray did not keep to its placement group",
+                    "report this as a bug: Ray ignored the placement group",
                 )
             )
         self._hellos[name] = hello
         if self.is_placed:
             self._control_traffic()
-            self._tell(Placed())
+            self._emit(Placed())
 
     def _control_traffic(self) -> None:
         """Start an agent on every machine."""
@@ -231,22 +227,22 @@ class WorkerGroup:
             order = self._traffic.order(store.task.machine, interface, folders, address, port)
             self._actors[store.task.name].control_traffic.remote(order)
 
-    def is_passing(self, error: Exception) -> bool:
-        """Whether a call may succeed when it is made again."""
+    def is_transient(self, error: Exception) -> bool:
+        """Whether an error is transient."""
         from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
         return isinstance(error, ActorUnavailableError | GetTimeoutError)
 
     def explain(self, name: str, error: Exception) -> Event:
-        """What an error of a call to a shell means for the run."""
+        """Convert an error of an actor call to a lifecycle event."""
         from ray.exceptions import RayActorError, RayTaskError, RuntimeEnvSetupError
 
         slot = self._slots[name]
         self._lost.add(name)
         if isinstance(error, RuntimeEnvSetupError):
             return Failed(
-                f"what {slot.task} needs cannot be set up: {_first_line(error)}",
-                "see whether the machine reaches the package index, or install it there",
+                f"the runtime environment of {slot.task} cannot be set up: {_first_line(error)}",
+                "check that the machine reaches the package index, or install the packages there",
             )
         if isinstance(error, RayActorError) and not isinstance(error, RayTaskError):
             if slot.node.node_id not in _alive():
@@ -259,19 +255,19 @@ class WorkerGroup:
                     f"headrace cannot be imported on {slot.task.machine}: {_first_line(error)}",
                     f"install headrace[train] {own_version()} there",
                 )
-            return Lost(name, "its shell has died, perhaps because memory was full")
+            return Lost(name, "its Ray actor has died, perhaps because memory was full")
         return Failed(f"{slot.task}: {_first_line(error)}", f"see `headrace logs --task {name}`")
 
     def judge(self, fault: Ended | Lost) -> Ended | Lost:
-        """A fault, or the loss of a machine if one has lost all of its tasks."""
+        """The fault, or the loss of a machine that has lost all of its tasks."""
         for machine in dict.fromkeys(slot.task.machine for slot in self._slots.values()):
             there = {name for name, slot in self._slots.items() if slot.task.machine == machine}
             if there <= self._lost:
-                return Lost(machine, "all of its shells have died")
+                return Lost(machine, "all of its Ray actors have died")
         return fault
 
     def close(self, timeout_s: float) -> None:
-        """End all shells and give everything back."""
+        """End all actors and release all resources."""
         import ray
 
         if self._traffic is not None:
@@ -297,7 +293,7 @@ def _alive() -> set[str]:
 def _clock_of(actor: Any) -> float:
     import ray
 
-    return float(ray.get(actor.clock.remote(), timeout=_PING_S))
+    return float(ray.get(actor.clock.remote(), timeout=_PING_TIMEOUT_S))
 
 
 def _first_line(error: Exception) -> str:
@@ -311,7 +307,7 @@ OnError = Callable[[Exception], None]
 
 
 class PendingActorCalls:
-    """Collects answers as they come."""
+    """Dispatches results of actor calls to callbacks."""
 
     def __init__(self) -> None:
         self._open: dict[Any, tuple[Then, OnError]] = {}
@@ -319,18 +315,12 @@ class PendingActorCalls:
     def __len__(self) -> int:
         return len(self._open)
 
-    def ask(self, ref: Any, then: Then, failed: OnError) -> None:
-        """Have an answer, or the error that came instead, handled by `collect`.
-
-        Args:
-            ref: What a remote call returned.
-            then: Takes the answer.
-            failed: Takes an error of Ray, or one that the shell raised.
-        """
+    def add(self, ref: Any, then: Then, failed: OnError) -> None:
+        """Register callbacks for the result of a call, or its error; `collect` calls them."""
         self._open[ref] = (then, failed)
 
     def collect(self, timeout_s: float) -> None:
-        """Handle all answers that are there; wait for the first one up to some time."""
+        """Handle all available results; wait up to `timeout_s` for the first."""
         import ray
 
         refs = list(self._open)

@@ -1,1 +1,1 @@
-"""What trainers, actors and the driver tell each other."""
+"""Messages between trainers, task actors and the driver."""

@@ -1,8 +1,8 @@
-"""Sees whether gradients and losses are finite: parameters that are not never become so again.
+"""Checks that gradients and losses are finite, before parameters become NaN for good.
 
-A trainer looks at its gradients before each step of an optimizer, so that parameters and
-checkpoints stay as they were. Gradients that trainers share are wrong everywhere at once; hooks on
-the parameters see what each trainer computed itself.
+A trainer checks its gradients before each optimizer step, so parameters and checkpoints stay
+valid. Synchronised gradients are invalid on all trainers at once; hooks on the parameters detect
+which trainer computed them.
 """
 
 from __future__ import annotations
@@ -23,56 +23,48 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
 KIND = "not finite"
-"""Of the message `{"kind": ..., "what": "gradients", "step": 7, "is_own": true}`."""
+"""Kind of the message `{"kind": ..., "what": "gradients", "step": 7, "is_own": true}`."""
 
 REMEDY = (
-    "see whether features and labels are finite, lower the learning rate, or clip gradients; "
-    "--allow-nan lets the run go on"
+    "check that features and labels are finite, lower the learning rate, or clip gradients; "
+    "--allow-nan disables this check"
 )
 LOSSES = ("loss", "train_loss")
-"""Figures that must be finite; other ones may have no value, as of an empty split."""
+"""Metrics that must be finite; others may have no value, e.g. for an empty split."""
 
 _NOT_FINITE = ("nan", "inf", "-inf")
-"""As messages have such figures."""
+"""Encoding of such values in messages."""
 
-_WAIT_S = 30.0
-_OTHERS_S = 2.0
+_STOP_TIMEOUT_S = 30.0
+_OWN_REPORT_TIMEOUT_S = 2.0
 
 _watched: dict[str, GradientCheck] = {}
 
 
 class GradientCheck:
-    """Looks at the gradients of a trainer.
-
-    Args:
-        run: Which is told.
-    """
+    """Checks the gradients of a trainer."""
 
     def __init__(self, run: RunContext) -> None:
         self._run, self._num_steps = run, 0
-        # By identity: tensors are compared value by value.
+        # By id, because `==` compares tensors by value.
         self._hooked: dict[int, weakref.ref[Tensor]] = {}
         self._own: Tensor | None = None
 
     def hook(self, parameters: Iterable[Tensor]) -> None:
-        """Know what this trainer computes itself of some parameters' gradients."""
+        """Record this trainer's own gradients of some parameters, before synchronisation."""
         for parameter in parameters:
             known = self._hooked.get(id(parameter))
             if parameter.requires_grad and (known is None or known() is not parameter):
                 self._hooked[id(parameter)] = weakref.ref(parameter)
-                parameter.register_hook(self._note)
+                parameter.register_hook(self._record)
 
-    def _note(self, gradient: Tensor) -> None:
-        # Zero if all are finite, and not a number otherwise; nothing waits for a GPU here.
+    def _record(self, gradient: Tensor) -> None:
+        # 0 if all values are finite, else NaN; does not synchronise with the GPU.
         trace = (gradient.sum() * 0).abs().float()
         self._own = trace if self._own is None else self._own.to(trace.device) + trace
 
     def check(self, parameters: Iterable[Tensor]) -> None:
-        """Look at gradients before a step is made of them.
-
-        Raises:
-            NotFiniteError: Some are not finite.
-        """
+        """Check gradients before an optimizer step; raises `NotFiniteError`."""
         self._num_steps += 1
         own, self._own = self._own, None
         learnt = [parameter for parameter in parameters if parameter.grad is not None]
@@ -86,22 +78,18 @@ class GradientCheck:
 
 
 def are_finite(tensors: list[Tensor]) -> bool:
-    """Whether all values are."""
+    """Whether all values are finite."""
     from torch.nn.utils import get_total_norm
 
     values = [tensor.coalesce().values() if tensor.is_sparse else tensor for tensor in tensors]
-    # The norm takes one pass without a copy; that of very large values may overflow.
+    # The norm is one pass without a copy; it may overflow for very large values.
     if math.isfinite(float(get_total_norm(values))):
         return True
     return all(bool(value.isfinite().all()) for value in values)
 
 
 def watch_gradients(run: RunContext) -> RemovableHandle | None:
-    """Let this trainer look at its gradients before every step of every optimizer.
-
-    Returns:
-        What ends it; none if it does so already, or shall not.
-    """
+    """Check gradients before every optimizer step; returns a handle to remove a new check."""
     if run.allow_nan or run.task in _watched:
         return None
     from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
@@ -117,17 +105,13 @@ def watch_gradients(run: RunContext) -> RemovableHandle | None:
 
 
 def hook_model(run: RunContext | None, parameters: Iterable[Tensor]) -> None:
-    """Know from the first step on what this trainer computes itself."""
+    """Record this trainer's own gradients from the first step on."""
     if run is not None and run.world_size > 1 and run.task in _watched:
         _watched[run.task].hook(parameters)
 
 
 def check_figures(run: RunContext, figures: Mapping[str, Any]) -> None:
-    """Look at what a script reports.
-
-    Raises:
-        NotFiniteError: A loss is not finite.
-    """
+    """Check the metrics that a script reports; raises `NotFiniteError` for a loss."""
     if run.allow_nan:
         return
     for name in LOSSES:
@@ -136,15 +120,11 @@ def check_figures(run: RunContext, figures: Mapping[str, Any]) -> None:
 
 
 def stop_not_finite(run: RunContext, what: str, step: int | None, is_own: bool) -> NoReturn:
-    """Tell the run, and give it time to stop all trainers with the cause that is known best.
-
-    Raises:
-        NotFiniteError: Always.
-    """
+    """Notify the driver, wait for it to stop all trainers, and raise `NotFiniteError`."""
     send(run.messages, {"kind": KIND, "what": what, "step": step, "is_own": is_own})
     if run.requests is not None:
-        # Whoever ends by itself is started again, to come here again.
-        time.sleep(_WAIT_S)
+        # A trainer that exits is restarted, and would fail here again.
+        time.sleep(_STOP_TIMEOUT_S)
     raise NotFiniteError(_problem(what, step), REMEDY)
 
 
@@ -154,19 +134,13 @@ def _problem(what: str, step: int | None) -> str:
 
 
 class FiniteCheck:
-    """Takes what trainers say, and finds the one that had it first."""
+    """Collects the trainers' messages and finds the trainer that computed the value."""
 
     def __init__(self) -> None:
         self._others: list[tuple[float, str, Mapping[str, Any]]] = []
 
     def see(self, task: str, message: Mapping[str, Any], now_s: float) -> Failed | None:
-        """Take what a trainer said; a failure if it computed that itself.
-
-        Args:
-            task: The trainer, and where it is.
-            message: As trainers send it.
-            now_s: When it came.
-        """
+        """Process a trainer's message; return a failure if it computed the value itself."""
         if message["is_own"]:
             problem = _problem(message["what"], message["step"])
             return Failed(f"{task}: {problem}", REMEDY)
@@ -174,8 +148,8 @@ class FiniteCheck:
         return None
 
     def look(self, now_s: float) -> Failed | None:
-        """A failure if nobody has said within some time that it was the first."""
-        if not self._others or now_s < self._others[0][0] + _OTHERS_S:
+        """Return a failure if no trainer reported the value as its own in time."""
+        if not self._others or now_s < self._others[0][0] + _OWN_REPORT_TIMEOUT_S:
             return None
         tasks = ", ".join(dict.fromkeys(task for _, task, _ in self._others))
         message = self._others[0][2]

@@ -1,8 +1,7 @@
-"""Sees whether trainers train one model: their parameters are compared after the first steps.
+"""Checks that all trainers train one model, by comparing parameters after the first steps.
 
-A script that was written for one process trains as many unrelated models as there are trainers, and
-nothing else would say so. Each trainer sends a checksum of the parameters of each optimizer after
-its first steps, and some of them; the driver compares them.
+A script written for one process trains an unrelated model on each trainer. Each trainer sends a
+checksum and a sample of the parameters of each optimizer; the driver compares them.
 """
 
 from __future__ import annotations
@@ -20,31 +19,28 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
 _NUM_STEPS = 2
-"""Of each optimizer: with the same first parameters, the first may change nothing yet."""
+"""Checked steps per optimizer: with equal initial parameters, the first may change nothing."""
 
 _MOST_OPTIMIZERS = 8
 _NUM_VALUES = 64
 _ROUNDING = 1e-5
-"""Of the largest value: models that differ by less are one, which was rounded differently."""
+"""Relative to the largest value: smaller differences are rounding errors."""
 
 _REMEDY = (
-    "let a function `train_func(ctx)` train, with `model, optimizer = ctx.prepare(model, "
+    "train in a function `train_func(ctx)`, with `model, optimizer = ctx.prepare(model, "
     'optimizer)`; or call `torch.distributed.init_process_group("gloo")` and use `model = '
-    "DistributedDataParallel(model)`; or say --independent if each trainer shall have a model of "
-    "its own"
+    "DistributedDataParallel(model)`; or pass --independent if each trainer has its own "
+    "model"
 )
 
 _watched: set[str] = set()
 
 
-def tell_parameters(run: RunContext) -> RemovableHandle | None:
-    """Let this trainer say what its parameters are after the first steps of every optimizer.
+def send_parameters(run: RunContext) -> RemovableHandle | None:
+    """Send this trainer's parameters after the first steps of every optimizer.
 
-    The message is `{"kind": "parameters", "optimizer": 0, "step": 1, "checksum": ..., "values":
-    [...]}`.
-
-    Returns:
-        What ends it; none if it does so already, or is the only trainer.
+    Message: `{"kind": "parameters", "optimizer": 0, "step": 1, "checksum": ..., "values": [...]}`.
+    Returns a handle to remove the hook; none if it exists already or there is one trainer.
     """
     if run.world_size == 1 or run.task in _watched:
         return None
@@ -71,7 +67,7 @@ def tell_parameters(run: RunContext) -> RemovableHandle | None:
 
 
 def checksum_of(optimizer: Any) -> int:
-    """Of all parameters that an optimizer learns."""
+    """CRC32 of all parameters of an optimizer."""
     import torch
 
     checksum = 0
@@ -83,7 +79,7 @@ def checksum_of(optimizer: Any) -> int:
 
 
 def values_of(optimizer: Any) -> list[float]:
-    """Some of the parameters, the same ones of all trainers."""
+    """A sample of the parameters, the same positions on all trainers."""
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     values: list[float] = []
     for parameter in parameters[:_NUM_VALUES]:
@@ -95,24 +91,19 @@ def values_of(optimizer: Any) -> list[float]:
 
 
 class ParameterCheck:
-    """Compares what trainers say of their parameters."""
+    """Compares the parameters that trainers send."""
 
     def __init__(self) -> None:
-        self._said: dict[tuple[int, int], dict[int, tuple[str, list[float]]]] = {}
+        self._reported: dict[tuple[int, int], dict[int, tuple[str, list[float]]]] = {}
 
     def see(self, task: str, message: Mapping[str, Any]) -> Failed | None:
-        """Take what a trainer said; a failure if another one said something else.
-
-        Args:
-            task: The trainer, and where it is.
-            message: Of the kind `parameters`.
-        """
+        """Process a message of kind `parameters`; return a failure if trainers differ."""
         step = message["step"]
-        said = self._said.setdefault((message["optimizer"], step), {})
-        said.setdefault(message["checksum"], (task, message["values"]))
-        if len(said) == 1:
+        reported = self._reported.setdefault((message["optimizer"], step), {})
+        reported.setdefault(message["checksum"], (task, message["values"]))
+        if len(reported) == 1:
             return None
-        (one, ours), (other, theirs) = list(said.values())[:2]
+        (one, ours), (other, theirs) = list(reported.values())[:2]
         pairs = list(zip(ours, theirs, strict=False))
         difference = max((abs(x - y) for x, y in pairs), default=0.0)
         largest = max((abs(x) for pair in pairs for x in pair), default=0.0)

@@ -1,4 +1,4 @@
-"""What a script must know of the run it belongs to: a file, named by the environment."""
+"""The run of a trainer process, read from a file that an environment variable names."""
 
 from __future__ import annotations
 
@@ -23,49 +23,49 @@ if TYPE_CHECKING:
     from headrace.rpc.reconnect import RetryBudget
 
 CONTEXT_VARIABLE = "HEADRACE_RUN"
-"""Names the file."""
+"""Environment variable with the path of the file."""
 
 
 class RunContext(Value):
-    """A run, as its trainer sees it.
+    """A run, as one of its trainers uses it.
 
     Attributes:
         machine: Name of the machine, for messages.
-        messages: Socket that takes figures for the display.
-        parts: Directory of the graph whose parts are with stores; none if nobody serves one.
-        stores: Where they are.
-        own_stores: Stores of parts of this machine, which are mapped here: only learnable rows are
-            asked for there.
-        servers: Parameter servers, each with a part of the model; none if trainers form a ring.
-        credentials: File to talk to stores and servers with.
-        tls: Whether they are asked over encrypted connections.
-        retry_budget_s: How long to wait for a lost store or sampler to be replaced; 0 to fail at
-            once.
-        num_samplers: Processes that make batches for each loader that trains; 0 for none.
+        messages: Socket for metrics and events.
+        parts: Folder of the graph whose partitions stores serve; none without stores.
+        stores: Addresses of the stores.
+        own_stores: Stores of this machine's graph partitions, which are mapped here; used only for
+            learnable embeddings.
+        servers: Parameter servers, each with a shard of the model; empty for ring all-reduce.
+        credentials: File with the credentials for stores and servers.
+        tls: Whether connections are encrypted.
+        retry_budget_s: How long to wait for the replacement of a lost store or sampler; 0 to fail
+            at once.
+        num_samplers: Sampler processes for each training loader; 0 for none.
         log: File for messages of samplers.
         task: Name of the trainer.
-        rank: Its place among all trainers.
-        world_size: How many there are.
-        requests: Socket of whoever starts samplers for the trainer (see `asking`); none if the
-            trainer starts them itself.
-        config: What the user set for the script.
-        trace: File for what the trainer measures; none to measure nothing.
-        iterations: After so many the trainer ends, wherever its script is; none for all.
-        output: Folder for what the script keeps.
-        checkpoint_every: How many steps lie between two checkpoints; 0 for none.
-        resume: Checkpoint to go on from; none to begin.
+        rank: Its rank.
+        world_size: Number of trainers.
+        requests: Socket of the task actor that starts samplers (see `sampler_requests`); none if
+            the trainer starts them itself.
+        config: Settings of the script.
+        trace: File for the trainer's trace; none to record nothing.
+        iterations: Number of iterations after which the trainer exits; none for no limit.
+        output: Folder for the script's output.
+        checkpoint_every: Steps between two checkpoints; 0 for none.
+        resume: Checkpoint to resume from; none to start at the beginning.
         plan: Fingerprint of the plan.
-        lanes: Fingerprint of how seeds are dealt: what batches are made of.
+        lanes: Fingerprint of the seed assignment, which determines the batches.
         samplers: Names of the trainer's samplers, in order.
-        samplers_per_trainer: How many each trainer of the job has, and had when the run began.
-        window: How many parts of each sampler may wait for the trainer.
-        shares: Seeds per iteration of every lane of the job: of what a sampler took in the plan
-            with which the run began. Those of a trainer are side by side; trainers are in the order
-            of their names, which need not be that of ranks.
-        counts: Seeds per epoch of every lane of the job, by split.
-        lane_counts: How many lanes each sampler of the job has; none for one each.
+        samplers_per_trainer: Samplers of each trainer, in this and in the run's first plan.
+        window: Sub-batches that each sampler may have queued for the trainer.
+        shares: Seeds per iteration of every seed shard of the job; a shard is what one sampler of
+            the run's first plan processes. Shards of a trainer are adjacent; trainers are ordered
+            by name, which may differ from the rank.
+        counts: Seeds per epoch of every seed shard, by split.
+        lane_counts: Seed shards of each sampler of the job; empty for one each.
         allow_nan: Whether losses and gradients may be infinite or not a number.
-        follows_script: Whether the run ends at once if the script asks for another batch size.
+        follows_script: Whether the run ends at once if the script has another batch size.
         seeds: Folder with original ids: `<split>-<task>.npy` for the trainer and its samplers.
     """
 
@@ -104,19 +104,15 @@ class RunContext(Value):
 
     @property
     def trainer(self) -> int:
-        """Number of the trainer: where its samplers are among all of the job."""
+        """Number of the trainer in the order of names."""
         return int(self.task.removeprefix("trainer"))
 
     def batches_of(self, split: str, drop_last: bool = False) -> GlobalBatches:
-        """One epoch of a split, as all trainers take it.
-
-        Raises:
-            SpecError: The plan deals no seeds of this split.
-        """
+        """Global batches of one epoch; raises `SpecError` if no seeds of the split are assigned."""
         if split not in self.counts:
             raise SpecError(
-                f"this run has no share of a split {split!r}",
-                f"it has {', '.join(self.counts) or 'none'}",
+                f"this run assigns no seeds of split {split!r}",
+                f"use one of its splits: {', '.join(self.counts) or 'none'}",
             )
         num, lanes = self.samplers_per_trainer, self.lane_counts
         of_trainers = tuple(sum(lanes[s : s + num]) for s in range(0, len(lanes), num))
@@ -124,18 +120,18 @@ class RunContext(Value):
 
     @property
     def own_lanes(self) -> tuple[int, ...]:
-        """How many lanes each of the trainer's samplers has; none for one each."""
+        """Seed shards of each of the trainer's samplers; empty for one each."""
         num = self.samplers_per_trainer
         return self.lane_counts[self.trainer * num : (self.trainer + 1) * num]
 
     def seeds_of(self, split: str, task: str | None = None) -> np.ndarray:
-        """Original ids that the trainer, or one of its samplers, takes of a split."""
+        """Original ids of a split that are assigned to the trainer or one of its samplers."""
         assert self.seeds is not None
         ids: np.ndarray = np.load(self.seeds / f"{split}-{task or self.task}.npy")
         return ids
 
     def stores_of(self, folder: Path, with_own: bool = False) -> tuple[StoreAddress, ...]:
-        """Stores of the graph in a folder; none if this run serves another graph."""
+        """Stores of the graph in a folder; empty if the run serves another graph."""
         if self.parts is None or folder.resolve() != self.parts.resolve():
             return ()
         return self.stores + (self.own_stores if with_own else ())
@@ -143,7 +139,7 @@ class RunContext(Value):
     def connect(
         self, stores: tuple[StoreAddress, ...], retry_budget: RetryBudget | None = None
     ) -> Mapping[int, Any]:
-        """How to reach stores, by part; with patience if they are started again."""
+        """Functions that connect to stores, by graph partition."""
         from headrace.graph.store.client import TIMEOUT_S, StoreClient
         from headrace.rpc.channel import Address
 
@@ -162,7 +158,7 @@ class RunContext(Value):
         }
 
     def load_credentials(self) -> Credentials:
-        """What the trainer shows stores and samplers of other machines."""
+        """Load the trainer's credentials for stores, servers and remote samplers."""
         from headrace.rpc.credentials import Credentials
 
         assert self.credentials is not None
@@ -171,11 +167,7 @@ class RunContext(Value):
 
 
 def current_run() -> RunContext | None:
-    """The run this process belongs to, if `headrace run` started it.
-
-    Raises:
-        SpecError: The run's file cannot be understood.
-    """
+    """The run of this process, if any; raises `SpecError` if the run's file is invalid."""
     path = os.environ.get(CONTEXT_VARIABLE)
     return _load(path) if path else None
 
@@ -186,6 +178,6 @@ def _load(path: str) -> RunContext:
     try:
         return RunContext.model_validate_json(Path(path).read_bytes())
     except OSError as error:
-        raise SpecError(f"the run's file {path} cannot be read: {error.strerror}", remedy) from None
+        raise SpecError(f"cannot read the run's file {path}: {error.strerror}", remedy) from None
     except ValidationError:
-        raise SpecError(f"{path} is no file of a run", remedy) from None
+        raise SpecError(f"{path} is not a valid run file", remedy) from None

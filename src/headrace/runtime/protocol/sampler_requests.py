@@ -1,6 +1,6 @@
-"""A trainer's process asks its shell for samplers: lines of JSON over a Unix socket.
+"""Requests of a trainer process to its task actor for samplers: JSON lines over a Unix socket.
 
-Both are on one machine and belong to one user, for whom alone the socket's folder is. A request is
+Both processes belong to one user, and only that user can access the socket's folder. A request is
 one line, and so is its answer.
 """
 
@@ -24,21 +24,20 @@ from headrace.graph.sampler_worker.config import SamplerConfig
 Answer = Callable[[dict[str, Any]], Mapping[str, Any]]
 
 START_TIMEOUT_S = 180.0
-"""How long a trainer waits for its samplers; whoever starts them gives up sooner and says why."""
+"""How long a trainer waits for samplers; longer than the actor, which reports the cause."""
 
 _PATHS = frozenset({"graph", "stores", "credentials", "tls", "seeds", "listen", "waits"})
-"""What whoever starts a sampler knows better than the trainer."""
+"""Config fields that are set by the actor that starts the sampler."""
 
 
 class StartSamplers(Value):
-    """Asks for all samplers of the trainer, in order.
+    """Requests all samplers of the trainer, in order.
 
     Attributes:
-        kind: Which request this is.
-        configs: A `SamplerConfig` each, without what differs from machine to machine.
-        seeds: File on the trainer's machine with original ids for each, or none for those that the
-            plan deals to it of the split.
-        split: Which one that is.
+        configs: A `SamplerConfig` per sampler, without machine-specific fields.
+        seeds: Per sampler a local file with original ids, or none for the seeds that the plan
+            assigns.
+        split: Split of the assigned seeds.
         loader: Name of the loader, for messages.
     """
 
@@ -50,14 +49,9 @@ class StartSamplers(Value):
 
 
 class ReplaceSampler(Value):
-    """Asks for another sampler in the place of one that is lost; all else is as it was.
+    """Requests a replacement for a lost sampler, with the same config.
 
-    Attributes:
-        kind: Which request this is.
-        sampler: Number of the sampler among the trainer's.
-        epoch: Where it begins ...
-        batch: ... and with which batch of it.
-        why: What became of the other one.
+    It starts at `batch` of `epoch`; `sampler` is its index among the trainer's samplers.
     """
 
     kind: Literal["replace_sampler"] = "replace_sampler"
@@ -68,15 +62,7 @@ class ReplaceSampler(Value):
 
 
 class SamplerPlace(Value):
-    """Where a sampler is reached.
-
-    Attributes:
-        socket: File, on the trainer's machine; none if the sampler is elsewhere.
-        host: Address otherwise.
-        port: Of that.
-        task: Name of the sampler, for messages.
-        machine: Name of its machine, for messages.
-    """
+    """Address of a sampler: a Unix socket, or host and port on another machine."""
 
     socket: Path | None = None
     host: str | None = None
@@ -86,61 +72,49 @@ class SamplerPlace(Value):
 
 
 def without_paths(config: SamplerConfig) -> dict[str, Any]:
-    """What a trainer says about a sampler that somebody else starts."""
+    """Config of a sampler without machine-specific fields."""
     return config.model_dump(mode="json", exclude=set(_PATHS), warnings=False)
 
 
-def ask_for_samplers(
+def request_samplers(
     path: Path, request: StartSamplers, timeout_s: float = START_TIMEOUT_S
 ) -> tuple[SamplerPlace, ...]:
-    """Have samplers started.
-
-    Raises:
-        RunError: They did not start, or nobody answers.
-    """
-    return _ask_for_places(path, request, len(request.configs), request.loader, timeout_s)
+    """Request the start of samplers; raises `RunError` if they do not start."""
+    return _request_places(path, request, len(request.configs), request.loader, timeout_s)
 
 
-def ask_for_another(
+def request_replacement(
     path: Path, request: ReplaceSampler, loader: str, timeout_s: float = START_TIMEOUT_S
 ) -> SamplerPlace:
-    """Have a sampler replaced.
-
-    Raises:
-        RunError: No other one did start, or nobody answers.
-    """
-    (place,) = _ask_for_places(path, request, 1, loader, timeout_s)
+    """Request the replacement of a sampler; raises `RunError` if it does not start."""
+    (place,) = _request_places(path, request, 1, loader, timeout_s)
     return place
 
 
-def _ask_for_places(
+def _request_places(
     path: Path,
     request: StartSamplers | ReplaceSampler,
     num_samplers: int,
     loader: str,
     timeout_s: float,
 ) -> tuple[SamplerPlace, ...]:
-    answer = ask(path, request.model_dump(mode="json"), timeout_s)
+    answer = request_answer(path, request.model_dump(mode="json"), timeout_s)
     try:
         places = tuple(SamplerPlace.model_validate(place) for place in answer["places"])
     except (KeyError, TypeError, ValidationError):
         raise RunError(
-            f"the answer to {loader} is not understood", "use one version of headrace"
+            f"invalid answer to {loader}", "use the same headrace version everywhere"
         ) from None
     if len(places) != num_samplers:
         raise RunError(
-            f"{loader} asked for {num_samplers} samplers and got {len(places)}",
+            f"{loader} requested {num_samplers} samplers and got {len(places)}",
             "see the logs of the run",
         )
     return places
 
 
-def ask(path: Path, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-    """Send one request and wait for its answer.
-
-    Raises:
-        RunError: The answer is an error, or there is none.
-    """
+def request_answer(path: Path, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+    """Send one request and return its answer; raises `RunError` for an error or no answer."""
     wanted = request.get("kind", "request")
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -151,26 +125,24 @@ def ask(path: Path, request: Mapping[str, Any], timeout_s: float) -> dict[str, A
                 line = lines.readline()
     except TimeoutError:
         raise RunError(
-            f"{wanted} was not answered within {timeout_s:g} s", "see the logs of the run"
+            f"no answer to {wanted} within {timeout_s:g} s", "see the logs of the run"
         ) from None
     except OSError as error:
         line, reason = b"", error.strerror
     else:
-        reason = "it closed the connection"
+        reason = "the connection was closed"
     if not line.endswith(b"\n"):
-        raise RunError(f"nobody answers {wanted}: {reason}", "see the logs of the run")
+        raise RunError(f"no answer to {wanted}: {reason}", "see the logs of the run")
     answer: dict[str, Any] = json.loads(line)
     if "error" in answer:
         raise RunError(answer["error"]["problem"], answer["error"]["remedy"])
     return answer
 
 
-class AskServer:
+class RequestServer:
     """Answers requests, each connection in its own thread.
 
-    Args:
-        path: Of the socket; must not exist yet, in a folder for this user alone.
-        answer: Called with each request; a `HeadraceError` it raises is what the asker gets.
+    The socket's folder must be private to this user. A `HeadraceError` of `answer` is sent back.
     """
 
     def __init__(self, path: Path, answer: Answer) -> None:
@@ -182,8 +154,8 @@ class AskServer:
         threading.Thread(target=self._accept, name="requests", daemon=True).start()
 
     def close(self) -> None:
-        """Take no more requests; those that are being answered are left to end."""
-        # A thread in accept() is not woken by close() alone.
+        """Accept no more requests; pending ones are completed."""
+        # close() alone does not wake a thread in accept().
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -208,7 +180,7 @@ class AskServer:
             except ValueError:
                 raise SpecError("a request is not JSON", "send one object per line") from None
             if not isinstance(request, dict):
-                raise SpecError("a request is no object", "send one object per line")
+                raise SpecError("a request is not a JSON object", "send one object per line")
             return self._answer(request)
         except HeadraceError as error:
             return {"error": {"problem": error.problem, "remedy": error.remedy}}

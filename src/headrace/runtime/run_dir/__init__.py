@@ -1,1 +1,1 @@
-"""Folders of runs and their files."""
+"""Run folders and their files."""

@@ -1,7 +1,7 @@
 """Run folders on the driver's machine: one per run, named by its id, the newest also `latest`.
 
-The driver holds a lock on a file of the folder for as long as it lives. The kernel lets go of it
-whatever way the driver ends, and the lock is seen from every pid namespace.
+The driver holds a file lock in the folder. The kernel releases it however the driver ends, and it
+is visible from every pid namespace.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from headrace.core.errors import SpecError
 from headrace.runtime.run_dir.status import Status
 
 RUNS_VARIABLE = "HEADRACE_RUNS"
-"""Environment variable that names the folder of all runs."""
+"""Environment variable with the folder of all runs."""
 
 LATEST = "latest"
 """Symbolic link to the newest run."""
 
 SILENCE_S = 15.0
-"""After how long without a word a living driver counts as silent; it writes about every second."""
+"""Age of the status after which a live driver counts as silent; it writes about every second."""
 
 _LOCK = "driver.lock"
 
 
 class Driver(StrEnum):
-    """What is known of the process that drives a run."""
+    """State of the process that drives a run."""
 
     ALIVE = "alive"
     SILENT = "silent"
@@ -48,28 +48,24 @@ class Driver(StrEnum):
 
 
 def runs_folder(given: Path | None = None) -> Path:
-    """Where runs lie: as given, else as the environment says, else below the home."""
+    """Folder of all runs: as given, from the environment, or `~/.headrace/runs`."""
     return given or Path(os.environ.get(RUNS_VARIABLE) or Path.home() / ".headrace" / "runs")
 
 
 class RunDirectory:
-    """The files of one run.
+    """The folder of one run.
 
-    Whoever drives a run makes its folder with `create` and closes it at the end; others find it
-    with `find_run` and only read.
-
-    Args:
-        path: The folder.
+    The driver creates it with `create` and closes it at the end; readers open it with `find_run`.
 
     Attributes:
         path: The folder.
-        plan: File of the plan.
-        events: File with a line per event and decision of the controller.
-        reports: File with a line per report of the script.
-        logs: Folder with a file per task.
-        best: File with the best model.
-        checkpoints: Folder with the newest ones that are whole.
-        summary: File with the run's figures, written at its end.
+        plan: The current plan.
+        events: Events and decisions of the controller, as JSON lines.
+        reports: Reports of the script, as JSON lines.
+        logs: Folder with a log per task.
+        best: The best model.
+        checkpoints: Folder with the newest complete checkpoints.
+        summary: Figures of the run, written at its end.
     """
 
     def __init__(self, path: Path) -> None:
@@ -86,22 +82,13 @@ class RunDirectory:
 
     @classmethod
     def create(cls, runs: Path, job_name: str, now_s: float | None = None) -> Self:
-        """Make the folder of a new run, locked by this process.
-
-        Args:
-            runs: Where runs lie; made if it does not exist.
-            job_name: What the job is called.
-            now_s: The time, in seconds since 1970; now if not given.
-
-        Raises:
-            SpecError: The folder cannot be made.
-        """
+        """Create the folder of a new run, locked by this process; raises SpecError on failure."""
         now_s = time.time() if now_s is None else now_s
         name = re.sub(r"[^A-Za-z0-9_-]+", "-", job_name).strip("-")[:40] or "run"
         base = f"{time.strftime('%Y%m%d-%H%M', time.localtime(now_s))}-{name}"
         try:
             runs.mkdir(parents=True, exist_ok=True)
-            # Nobody sees the folder before it has its lock and its first status.
+            # The folder becomes visible with its lock and its first status.
             hidden = Path(tempfile.mkdtemp(prefix=".new-", dir=runs))
             try:
                 (hidden / "logs").mkdir()
@@ -116,17 +103,17 @@ class RunDirectory:
             _point(runs / LATEST, run.run_id)
         except OSError as error:
             raise SpecError(
-                f"no run folder can be made in {runs}: {error.strerror or error}",
-                f"name another folder with --runs or {RUNS_VARIABLE}",
+                f"no run folder can be created in {runs}: {error.strerror or error}",
+                f"give another folder with --runs or {RUNS_VARIABLE}",
             ) from None
         return run
 
     def reopen(self) -> Self:
-        """Drive this run again, with its files as they are.
+        """Lock the folder of an existing run, to resume it.
 
         Raises:
-            SpecError: It is being driven by a process that lives, or cannot be written to, or
-                others can: its files say what is executed.
+            SpecError: Its driver is alive, or the folder is not writable, or other users can write
+                to it: its files define what is executed.
         """
         try:
             lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
@@ -140,13 +127,13 @@ class RunDirectory:
                 raise
         except BlockingIOError:
             raise SpecError(
-                f"{self.run_id} still runs, driven by {self.driver_name()}",
-                "wait for its end, or interrupt it",
+                f"{self.run_id} is still running, driven by {self.driver_name()}",
+                "wait until it ends, or interrupt it",
             ) from None
         except OSError as error:
             raise SpecError(
-                f"{self.path} cannot be gone on with: {error.strerror or error}",
-                "name the folder of a run that you may write to",
+                f"{self.path} cannot be resumed: {error.strerror or error}",
+                "name the folder of a run that you can write to",
             ) from None
         self._lock = lock
         return self
@@ -163,18 +150,13 @@ class RunDirectory:
         self.close()
 
     def close(self) -> None:
-        """This process drives the run no longer."""
+        """Release the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def set_aside(self, attempt: int, plan: str) -> None:
-        """Keep what tasks of a plan recorded apart: those of another have the same names.
-
-        Args:
-            attempt: In which they did.
-            plan: The plan, as it is written.
-        """
+        """Move the traces of an attempt to a subfolder: the next plan reuses task names."""
         aside = self.path / f"attempt-{attempt}"
         aside.mkdir(exist_ok=True)
         for path in [*self.path.glob("trace-*.jsonl"), self.path / "clocks.json"]:
@@ -183,19 +165,15 @@ class RunDirectory:
         (aside / self.plan.name).write_text(plan, encoding="utf-8")
 
     def log(self, task: str) -> Path:
-        """File for what a task prints."""
+        """Log file of a task."""
         return self.logs / f"{task}.log"
 
     def write_status(self, status: Status) -> None:
-        """Replace the status at one stroke."""
+        """Replace the status file atomically."""
         _replace(self._status, status.model_dump_json(indent=1) + "\n")
 
     def read_status(self) -> Status:
-        """The status that was written last.
-
-        Raises:
-            SpecError: There is none, or it is of another version.
-        """
+        """The latest status; raises SpecError if it is missing or has another version."""
         try:
             return Status.model_validate_json(self._status.read_bytes())
         except OSError as error:
@@ -204,22 +182,22 @@ class RunDirectory:
             ) from None
         except ValidationError:
             raise SpecError(
-                f"{self._status} is no status that this headrace reads",
-                "use the headrace that wrote it",
+                f"{self._status} is not a status file of this headrace version",
+                "use the headrace version that wrote it",
             ) from None
 
     def append_event(self, kind: str, now_s: float | None = None, **fields: Any) -> None:
-        """Note something that happened."""
+        """Append an event."""
         at_s = time.time() if now_s is None else now_s
         _append(self.events, {"at_s": round(at_s, 3), "kind": kind, **fields})
 
     def append_report(self, figures: dict[str, Any], now_s: float | None = None) -> None:
-        """Note what the script reported."""
+        """Append a report of the script."""
         at_s = time.time() if now_s is None else now_s
         _append(self.reports, {"at_s": round(at_s, 3), "figures": figures})
 
     def driver(self, status: Status, now_s: float | None = None) -> Driver:
-        """What is known of the process that drives this run."""
+        """State of the process that drives this run."""
         if status.state.is_over:
             return Driver.ENDED
         if not self._is_locked():
@@ -228,7 +206,7 @@ class RunDirectory:
         return Driver.SILENT if now_s - status.updated_s > SILENCE_S else Driver.ALIVE
 
     def driver_name(self) -> str:
-        """Who drives or drove this run, for messages: `pid 4711 on m1`."""
+        """The process that drives or drove this run, for messages: `pid 4711 on m1`."""
         with suppress(OSError):
             return (self.path / _LOCK).read_text().strip() or "its driver"
         return "its driver"
@@ -237,8 +215,8 @@ class RunDirectory:
         status = self.path.stat()
         if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:
             raise SpecError(
-                f"{self.path} is not yours alone: others could have changed what it runs",
-                "resume your own runs, in folders that only you can write to (chmod go-w)",
+                f"{self.path} can be changed by other users, who could change what is executed",
+                "resume only your own runs, in folders that only you can write to (chmod go-w)",
             )
 
     def _is_locked(self) -> bool:
@@ -260,11 +238,11 @@ def _own_name() -> bytes:
 
 
 def list_runs(runs: Path) -> list[str]:
-    """Ids of all runs, the newest last."""
+    """Ids of all runs, newest last."""
     found: list[tuple[float, str]] = []
     for lock in runs.glob(f"*/{_LOCK}"):
         folder = lock.parent
-        # The lock is written once, when the run begins; a run may be removed meanwhile.
+        # The lock file is written when the run starts; a run may be removed concurrently.
         with suppress(OSError):
             if not folder.is_symlink() and not folder.name.startswith("."):
                 found.append((lock.stat().st_mtime, folder.name))
@@ -275,12 +253,11 @@ def find_run(runs: Path, wanted: str | None = None) -> RunDirectory:
     """Find a run.
 
     Args:
-        runs: Where runs lie.
-        wanted: Its id, or the beginning of one that no other has; the newest if not given. The path
-            of a run's folder will do too.
+        runs: Folder of all runs.
+        wanted: Id of the run, a unique prefix of it, or the path of its folder; the newest if None.
 
     Raises:
-        SpecError: There is no such run, or more than one.
+        SpecError: No run or several runs match.
     """
     known = list_runs(runs)
     if wanted and (Path(wanted) / _LOCK).is_file():
@@ -288,7 +265,7 @@ def find_run(runs: Path, wanted: str | None = None) -> RunDirectory:
     if not known:
         raise SpecError(
             f"there is no run in {runs}",
-            "start one with `headrace run` (with --local it keeps no folder), or name the folder "
+            "start one with `headrace run` (--local creates no run folder), or give the folder "
             f"with --runs or {RUNS_VARIABLE}",
         )
     if wanted is None or wanted == LATEST:
@@ -306,7 +283,7 @@ def find_run(runs: Path, wanted: str | None = None) -> RunDirectory:
 
 
 def _claim(runs: Path, hidden: Path, base: str, job_name: str, now_s: float) -> Path:
-    """Give a new folder the first name that is free."""
+    """Rename a new folder to the first free name."""
     number = 1
     while True:
         path = runs / (base if number == 1 else f"{base}-{number}")
@@ -315,7 +292,7 @@ def _claim(runs: Path, hidden: Path, base: str, job_name: str, now_s: float) -> 
         try:
             hidden.rename(path)
         except OSError:
-            # Renaming onto a folder with files fails: somebody has that name already.
+            # The target exists and is not empty: the name is taken.
             if not path.exists():
                 raise
             number += 1
@@ -338,7 +315,7 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _append(path: Path, line: dict[str, Any]) -> None:
-    # One write of a whole line: a reader sees all of it or nothing.
+    # A single write: readers never get a partial line.
     with path.open("ab", buffering=0) as file:
         file.write(json.dumps(line).encode() + b"\n")
 
@@ -348,7 +325,7 @@ def _some(names: list[str]) -> str:
     return f"{shown}, ..." if len(names) > 5 else shown
 
 
-# What the run itself keeps there; a script that calls a file like that must not replace it.
+# Files of the run itself, which output files of the script must not replace.
 _OWN = re.compile(
     r"(plan|run|status|figures|clocks)\.json|(events|reports|log|trace-.*)\.jsonl|trace\.npz"
     r"|driver\.lock|logs|checkpoints|\..*|"
@@ -356,18 +333,9 @@ _OWN = re.compile(
 
 
 def push(folder: Path, name: str, pieces: Iterable[bytes]) -> None:
-    """Write a file, whole or not at all.
-
-    Args:
-        folder: Of the run.
-        name: What the script calls it.
-        pieces: What is in it.
-
-    Raises:
-        SpecError: The name is one of the run's own, or names another folder.
-    """
+    """Write an output file of the script atomically; raises SpecError for a reserved name."""
     if _OWN.fullmatch(name) or Path(name).name != name:
-        raise SpecError(f"a run keeps no file {name!r} of its script", "give it another name")
+        raise SpecError(f"{name!r} is not allowed as an output file name", "give it another name")
     partial = folder / f".{name}.partial"
     try:
         with partial.open("wb") as file:

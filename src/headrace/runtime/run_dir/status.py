@@ -1,4 +1,4 @@
-"""What a run says of itself while it runs: `status.json` in its folder."""
+"""`status.json` in the run folder: the current status of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Num = Annotated[Count, Field(ge=0)]
 
 
 class RunState(StrEnum):
-    """How far a run is."""
+    """State of a run."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -29,12 +29,12 @@ class RunState(StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will happen."""
+        """Whether the run has ended."""
         return self in (RunState.DONE, RunState.FAILED, RunState.INTERRUPTED)
 
 
 class TaskState(StrEnum):
-    """How far a task is."""
+    """State of a task."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -45,13 +45,13 @@ class TaskState(StrEnum):
 
 
 class MachineStatus(Value):
-    """A machine, as its network card was seen last.
+    """Status of a machine and its NIC.
 
     Attributes:
-        name: As in the cluster file.
-        address: Of its Ray node.
-        nic_in_bytes_per_s: What came in of late; nothing if not measured yet.
-        nic_out_bytes_per_s: What went out of late.
+        name: Name in the cluster file.
+        address: Address of its Ray node.
+        nic_in_bytes_per_s: Recent receive rate; None if not measured yet.
+        nic_out_bytes_per_s: Recent send rate.
     """
 
     name: str
@@ -61,18 +61,18 @@ class MachineStatus(Value):
 
 
 class TaskStatus(Value):
-    """A task, as its shell saw it last.
+    """Status of a task, as last reported by its actor.
 
     Attributes:
         name: `store0`, `sampler1.0`, `trainer2`.
-        role: What it does.
-        machine: Where it is.
-        state: How far it is.
-        pid: Of its process, on its machine.
-        waits_for: Whom or what it waits for, e.g. `sampler1.0`; empty if it does not wait.
-        iteration: The one that it works on.
-        busy_share: Share of the time of late in which it computed.
-        rss_bytes: Memory of its process.
+        role: Role of the task.
+        machine: Machine of the task.
+        state: State of the task.
+        pid: Process id on its machine.
+        waits_for: What blocks the task, e.g. `sampler1.0`; empty if nothing does.
+        iteration: Current iteration.
+        busy_share: Recent share of time in which it computed.
+        rss_bytes: Resident memory of its process.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Failure(Value):
     """Why a run failed.
 
     Attributes:
-        problem: What was asked and what was found.
+        problem: What happened.
         remedy: What to try.
     """
 
@@ -99,27 +99,27 @@ class Failure(Value):
 
 
 class Status(Value):
-    """A run as of one moment.
+    """Status of a run.
 
     Attributes:
-        version: Of the file format.
-        run_id: Name of the run's folder.
-        state: How far the run is.
-        since_s: When it began, in seconds since 1970.
-        updated_s: When this was written, in seconds since 1970.
-        job: What the job is called.
-        attempt: From 1; how often it was begun or gone on with.
-        restarts: How often a task was started again, all others waiting.
-        last_decision: What was done about the last fault; empty if there was none.
-        iterations: How many are done.
-        epoch: The one that it is in.
-        figures: What the script reported last.
-        samples_per_s: Seeds per second of all trainers together.
-        idle_share: Share of the time in which trainers wait for batches.
-        waits_for: What they wait for most; empty if for nothing.
-        machines: Those of the cluster, in order.
-        tasks: Those of the plan, in order.
-        error: Why it failed, if it did.
+        version: Version of the file format.
+        run_id: Name of the run folder.
+        state: State of the run.
+        since_s: Start time, in seconds since 1970.
+        updated_s: Time of this status, in seconds since 1970.
+        job: Name of the job.
+        attempt: Number of the attempt, from 1; each resume adds one.
+        restarts: Number of task restarts within attempts.
+        last_decision: Latest decision of the recovery policy; empty if there was no fault.
+        iterations: Completed iterations.
+        epoch: Current epoch.
+        figures: Latest figures reported by the script.
+        samples_per_s: Seeds per second of all trainers.
+        idle_share: Share of time in which trainers wait for batches.
+        waits_for: Main cause of waiting; empty if there is none.
+        machines: Machines of the cluster, in order.
+        tasks: Tasks of the plan, in order.
+        error: Why the run failed, if it did.
     """
 
     version: Literal[1] = 1

@@ -1,7 +1,4 @@
-"""A run's folder: its keys, its socket and its logs, for this user alone, gone at the end.
-
-Of a run that failed the logs stay, without the keys.
-"""
+"""Temporary folders of runs: keys, sockets and logs; the logs of a failed run are kept."""
 
 from __future__ import annotations
 
@@ -16,18 +13,18 @@ from pathlib import Path
 from headrace.prefork.identity import namespace
 
 PREFIX = "headrace-run-"
-"""How names of run folders begin; pid namespace and process of the owner follow."""
+"""Name prefix of temporary folders; pid namespace and pid of the creator follow."""
 
 
 LOGS_PREFIX = "headrace-logs-"
-"""How names of folders begin that have the logs of a run that failed."""
+"""Name prefix of folders with the logs of failed runs."""
 
-_MOST_KEPT = 10
+_MAX_KEPT = 10
 
 
 @contextmanager
 def run_folder() -> Iterator[Path]:
-    """A new folder, removed at the end with those of runs that could not remove theirs."""
+    """Create a temporary folder; remove it at the end. Also removes folders of dead processes."""
     above = Path(tempfile.gettempdir())
     remove_forgotten(above)
     prefix = f"{PREFIX}{namespace()}.{os.getpid()}-"
@@ -39,17 +36,13 @@ def run_folder() -> Iterator[Path]:
 
 
 def keep_logs(folder: Path) -> Path | None:
-    """Move the logs of a run to a folder that stays, and forget the oldest of such folders.
-
-    Returns:
-        Where they are; none if nobody said anything.
-    """
+    """Move non-empty logs, if any, to a permanent folder; removes the oldest such folders."""
     logs = [log for log in sorted(folder.glob("*.log")) if log.stat().st_size]
     if not logs:
         return None
     above = folder.parent
     prefix = f"{LOGS_PREFIX}{os.getuid()}-"
-    for _, old in sorted(_own_folders(above, prefix))[: 1 - _MOST_KEPT]:
+    for _, old in sorted(_own_folders(above, prefix))[: 1 - _MAX_KEPT]:
         shutil.rmtree(old, ignore_errors=True)
     place = Path(tempfile.mkdtemp(prefix=prefix, dir=above))
     for log in logs:
@@ -58,7 +51,7 @@ def keep_logs(folder: Path) -> Path | None:
 
 
 def _own_folders(above: Path, prefix: str) -> Iterator[tuple[float, Path]]:
-    """Folders of this user, with their age; what others call like that must not push them out."""
+    """Folders of this user with their modification times; ignores folders of other users."""
     for path in above.glob(f"{prefix}*"):
         with suppress(FileNotFoundError):
             status = path.lstat()
@@ -67,7 +60,7 @@ def _own_folders(above: Path, prefix: str) -> Iterator[tuple[float, Path]]:
 
 
 def remove_forgotten(above: Path) -> None:
-    """Remove folders of this user's runs whose process was killed."""
+    """Remove this user's temporary folders whose process has exited."""
     here = str(namespace())
     for folder in above.glob(f"{PREFIX}*"):
         owner = folder.name.removeprefix(PREFIX).partition("-")[0]
@@ -75,7 +68,7 @@ def remove_forgotten(above: Path) -> None:
         with suppress(OSError):
             status = folder.lstat()
             is_ours = status.st_uid == os.getuid() and folder.is_dir() and not folder.is_symlink()
-            # Numbers of processes mean nothing outside of their namespace.
+            # A pid is only valid in its namespace.
             is_known = where == here and number.isdigit()
             if is_ours and is_known and not _is_alive(int(number)):
                 shutil.rmtree(folder, ignore_errors=True)

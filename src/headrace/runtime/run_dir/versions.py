@@ -1,4 +1,4 @@
-"""Which headrace this is; machines of a run must have the same one."""
+"""Versions of headrace and its dependencies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PACKAGES = ("ray", "torch", "torch_geometric", "pyarrow", "numpy")
 
 
 def versions() -> dict[str, str]:
-    """Versions of what a run here rests on, for whoever wants to do it again."""
+    """Versions of headrace, Python and the main dependencies, to reproduce a run."""
     found = {"headrace": own_version(), "python": platform.python_version()}
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):

@@ -1,7 +1,6 @@
-"""Traffic control: a plan's flow policy, applied to the live flows of a run.
+"""Traffic control: applies a plan's flow policy to the flows of a run.
 
-An agent on every machine (`agent.py`, a small process) finds the connections of its machine's tasks
-and owns the classes of its network card. One controller in the driver (`control.py`) joins both
-ends of every connection into flows between tasks, asks the plan's policy for rates when flows open
-or close, and tells the agents.
+An agent process on every machine (`agent.py`) finds the connections of its tasks and manages the
+HTB classes of its NIC. The controller in the driver (`coordinator.py`) matches both ends of every
+connection to flows between tasks, computes rates with the plan's policy, and sends them to agents.
 """

@@ -1,4 +1,4 @@
-"""The agent of a machine as a process: `python -m headrace.runtime.traffic FILE`."""
+"""Entry point of the agent process: `python -m headrace.runtime.traffic FILE`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from headrace.runtime.traffic.agent import AgentConfig, serve
 
 
 def main() -> None:
-    """Serve until standard input closes, or the controller hangs up, or SIGTERM."""
+    """Serve until standard input closes, the controller disconnects, or SIGTERM."""
     signal.signal(signal.SIGTERM, _end)
     path = Path(sys.argv[1])
     serve(AgentConfig(**json.loads(path.read_bytes())))
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    # An exception, so that the network card gets back what it had.
+    # Raise, so that the NIC's original configuration is restored.
     sys.exit(0)
 
 

@@ -1,4 +1,4 @@
-"""The agent of one machine: finds connections, sees which flows are open, applies rates."""
+"""Agent of one machine: finds connections, detects open flows and applies rates."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from headrace.runtime.traffic.class_shares import ClassShare
 from headrace.runtime.traffic.connections import End, end_to
 from headrace.runtime.traffic.htb_tree import Tree, netlink_errors, shaped
 from headrace.runtime.traffic.marks import Marks
-from headrace.runtime.traffic.messages import Line, Said, register
+from headrace.runtime.traffic.messages import Line, Message, register
 from headrace.runtime.traffic.socket_owners import SocketOwners
 
-_FIND_S = 0.5
-_CALM_FIND_S = 5.0
-_CALM_AFTER_S = 10.0
-_TELL_S = 2.0
-_GREETING_S = 30.0
-_OTHER = 0.01
-# Of what the card can do. Whoever sends less has not begun: those are acknowledgements. Whoever has
-# begun and sends less has not ended as long as it sends at all: it is starved.
+_FIND_INTERVAL_S = 0.5
+_IDLE_FIND_INTERVAL_S = 5.0
+_IDLE_AFTER_S = 10.0
+_USAGE_INTERVAL_S = 2.0
+_REGISTER_TIMEOUT_S = 30.0
+_NIC_CHANGE = 0.01
+# Fractions of the NIC bandwidth. Below _OPEN, a closed flow sends only acknowledgements. An open
+# flow stays open down to _CLOSED, because it may be starved.
 _OPEN = 0.004
 _CLOSED = 0.001
 
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """What an agent is told.
+    """Config of an agent.
 
     Attributes:
-        machine: Name of its machine.
-        interface: Whose traffic is controlled.
-        nic_out_bytes_per_s: What the plan takes the card for.
-        tasks: For each task of the machine the file that names its process.
-        marks: For tasks whose iterations matter the files in which they tell them.
-        host: Of the controller.
-        port: Of the controller.
-        token: What both show each other.
-        poll_s: How often flows are looked at.
+        machine: Name of the machine.
+        interface: Controlled network interface.
+        nic_out_bytes_per_s: Outgoing NIC bandwidth in the plan.
+        tasks: PID file of each task of the machine.
+        marks: Mark file of each task whose iteration the policy uses.
+        host: Host of the controller.
+        port: Port of the controller.
+        token: Shared secret for authentication.
+        poll_s: Poll interval of flows.
     """
 
     machine: str
@@ -62,36 +62,30 @@ class AgentConfig:
 
 
 @dataclass
-class _Seen:
-    """A flow at the last look."""
-
+class _FlowState:
     sent_bytes: int
     began_bytes: int = 0
     is_open: bool = False
 
 
 class OpenFlows:
-    """Tells which flows are open, from how the counters of their classes move.
-
-    Args:
-        nic_bytes_per_s: Of the card.
-    """
+    """Detects open flows from the byte counters of their classes."""
 
     def __init__(self, nic_bytes_per_s: float) -> None:
         self._nic_bytes_per_s = nic_bytes_per_s
-        self._seen: dict[int, _Seen] = {}
-        self._looked_s: float | None = None
+        self._seen: dict[int, _FlowState] = {}
+        self._polled_s: float | None = None
 
-    def look(self, counters: dict[int, Counters], now_s: float) -> bool:
-        """Take new counters; whether other flows are open than before."""
-        passed_s = 0.0 if self._looked_s is None else now_s - self._looked_s
-        self._looked_s = now_s
+    def update(self, counters: dict[int, Counters], now_s: float) -> bool:
+        """Update the counters; return whether the set of open flows has changed."""
+        passed_s = 0.0 if self._polled_s is None else now_s - self._polled_s
+        self._polled_s = now_s
         possible_bytes = self._nic_bytes_per_s * passed_s
         has_changed = False
         for number, now in counters.items():
             seen = self._seen.get(number)
             if seen is None:
-                seen = self._seen[number] = _Seen(now.sent_bytes)
+                seen = self._seen[number] = _FlowState(now.sent_bytes)
             least = (_CLOSED if seen.is_open else _OPEN) * possible_bytes
             moves = now.waiting_bytes > 0 or now.sent_bytes - seen.sent_bytes > least
             if moves and not seen.is_open:
@@ -101,7 +95,7 @@ class OpenFlows:
         return has_changed
 
     def open(self) -> list[list[int]]:
-        """Numbers of open flows, and what each has sent since it opened."""
+        """Numbers of open flows, and bytes sent since each opened."""
         return [
             [number, seen.sent_bytes - seen.began_bytes]
             for number, seen in self._seen.items()
@@ -110,15 +104,7 @@ class OpenFlows:
 
 
 class Agent:
-    """Speaks with the controller until one of them has enough.
-
-    Args:
-        config: See there.
-        line: To the controller, which knows it.
-        tree: Classes of the network card.
-        find: Connections that have come and gone since the last call.
-        marks: Iterations of the machine's tasks.
-    """
+    """Exchanges messages with the controller; `find` returns opened and closed connections."""
 
     def __init__(
         self,
@@ -132,60 +118,56 @@ class Agent:
         self._poll_s = config.poll_s
         self._nic_bytes_per_s = tree.nic_bytes_per_s
         self._flows = OpenFlows(tree.nic_bytes_per_s)
-        self._next_find_s = self._found_s = self._next_tell_s = 0.0
+        self._next_find_s = self._found_s = self._next_usage_s = 0.0
         self._num_polls = self._num_changes = 0
         self._began_cpu_s = time.process_time()
-        line.say({"nic_out": tree.nic_bytes_per_s})
+        line.send({"nic_out": tree.nic_bytes_per_s})
 
     def run(self, parent: Any = None) -> None:
-        """Work until the controller or the parent is gone.
-
-        Args:
-            parent: A file that closes when whoever started this process is gone.
-        """
+        """Run until the controller disconnects or `parent`, a file, is closed."""
         waits_for = [self._line] if parent is None else [self._line, parent]
         next_s = time.monotonic()
         while True:
             now_s = time.monotonic()
             if now_s >= next_s:
-                self._look(now_s)
+                self._poll(now_s)
                 next_s = max(next_s + self._poll_s, now_s)
             ready, _, _ = select.select(waits_for, [], [], max(0.0, next_s - time.monotonic()))
             if parent in ready and not parent.read(1):
                 return
             if self._line in ready:
-                for said in self._line.hear():
-                    if "bye" in said:
-                        self._line.say({"used": self._used()})
+                for message in self._line.receive():
+                    if "bye" in message:
+                        self._line.send({"used": self._used()})
                         return
-                    self._obey(said)
+                    self._apply(message)
 
-    def _look(self, now_s: float) -> None:
+    def _poll(self, now_s: float) -> None:
         if now_s >= self._next_find_s:
             self._marks.find()
             opened, closed = self._find()
             if opened or closed:
                 self._found_s = now_s
                 gone = [end_to(end) for end in closed]
-                self._line.say({"ends": [end_to(end) for end in opened], "gone": gone})
-            is_calm = now_s - self._found_s > _CALM_AFTER_S
-            self._next_find_s = now_s + (_CALM_FIND_S if is_calm else _FIND_S)
-        said: dict[str, Any] = {}
-        iterations = self._marks.look()
+                self._line.send({"ends": [end_to(end) for end in opened], "gone": gone})
+            is_idle = now_s - self._found_s > _IDLE_AFTER_S
+            self._next_find_s = now_s + (_IDLE_FIND_INTERVAL_S if is_idle else _FIND_INTERVAL_S)
+        message: dict[str, Any] = {}
+        iterations = self._marks.poll()
         if iterations:
-            said["at"] = iterations
+            message["at"] = iterations
         if self._tree.num_filters:
             self._num_polls += 1
-            if self._flows.look(self._tree.counters(), now_s):
-                said["open"] = self._flows.open()
+            if self._flows.update(self._tree.counters(), now_s):
+                message["open"] = self._flows.open()
             trunk = self._tree.trunk_bytes_per_s
-            if abs(trunk - self._nic_bytes_per_s) > _OTHER * self._nic_bytes_per_s:
-                said["nic"] = self._nic_bytes_per_s = trunk
-        if said:
-            self._line.say(said)
-        if now_s >= self._next_tell_s:
-            self._next_tell_s = now_s + _TELL_S
-            self._line.say({"used": self._used()})
+            if abs(trunk - self._nic_bytes_per_s) > _NIC_CHANGE * self._nic_bytes_per_s:
+                message["nic"] = self._nic_bytes_per_s = trunk
+        if message:
+            self._line.send(message)
+        if now_s >= self._next_usage_s:
+            self._next_usage_s = now_s + _USAGE_INTERVAL_S
+            self._line.send({"used": self._used()})
 
     def _used(self) -> dict[str, float]:
         return {
@@ -194,25 +176,25 @@ class Agent:
             "changes": self._num_changes,
         }
 
-    def _obey(self, said: Said) -> None:
-        for own, host, peer in said.get("remove", ()):
+    def _apply(self, message: Message) -> None:
+        for own, host, peer in message.get("remove", ()):
             self._tree.remove((own, host, peer))
-        for number, prio, own, host, peer in said.get("add", ()):
+        for number, prio, own, host, peer in message.get("add", ()):
             self._tree.add(number, prio, (own, host, peer))
-        shares = {number: ClassShare(*rest) for number, *rest in said.get("shares", ())}
+        shares = {number: ClassShare(*rest) for number, *rest in message.get("shares", ())}
         self._num_changes += len(shares)
         self._tree.change(shares)
 
 
 def serve(config: AgentConfig) -> None:
-    """Control a machine's traffic until the controller or the parent process has ended."""
+    """Control a machine's traffic until the controller or the parent process has exited."""
     with ExitStack() as stack:
-        sock = socket.create_connection((config.host, config.port), _GREETING_S)
+        sock = socket.create_connection((config.host, config.port), _REGISTER_TIMEOUT_S)
         line = Line(sock)
         stack.callback(line.close)
         register(line, config.token.encode(), config.machine)
-        # Whoever cannot even take a line in this time is as good as gone.
-        sock.settimeout(_GREETING_S)
+        # A controller that does not accept a line in this time is treated as lost.
+        sock.settimeout(_REGISTER_TIMEOUT_S)
         tree = _shape(stack, config, line)
         if tree is None:
             return
@@ -222,26 +204,26 @@ def serve(config: AgentConfig) -> None:
         marks = Marks({task: Path(name) for task, name in config.marks.items()})
         stack.callback(marks.close)
         with suppress(EOFError, OSError):
-            Agent(config, line, tree, finder.look, marks).run(sys.stdin)
+            Agent(config, line, tree, finder.poll, marks).run(sys.stdin)
 
 
 def _shape(stack: ExitStack, config: AgentConfig, line: Line) -> Tree | None:
-    """Take the card over; none, and said to the controller, if that cannot be done."""
+    """Take control of the NIC; on failure, report it to the controller and return none."""
     own = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
     try:
-        # A name that is free again when this process ends, and known in this network alone.
+        # An abstract socket: released when this process exits, and local to the network namespace.
         own.bind(f"\0headrace-traffic-{config.interface}")
     except OSError:
-        line.say({"problem": f"another run controls {config.interface}"})
+        line.send({"problem": f"{config.interface} is controlled by another run"})
         return None
     try:
         route = stack.enter_context(htb.open_route())
         index = htb.number_of(route, config.interface)
         return stack.enter_context(shaped(route, index, config.nic_out_bytes_per_s))
     except MissingExtraError as error:
-        line.say({"problem": f"{error.problem}; {error.remedy}"})
+        line.send({"problem": f"{error.problem}; {error.remedy}"})
     except LookupError:
-        line.say({"problem": f"there is no interface {config.interface}"})
+        line.send({"problem": f"there is no interface {config.interface}"})
     except netlink_errors() as error:
-        line.say({"problem": f"{config.interface} cannot be controlled: {error}"})
+        line.send({"problem": f"cannot control {config.interface}: {error}"})
     return None

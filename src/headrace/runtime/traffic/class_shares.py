@@ -1,9 +1,8 @@
-"""From a policy's rates to classes of network cards.
+"""Converts a policy's rates to HTB classes of NICs.
 
-Every flow has a class at the card of its sender. Its rate is what the policy gives it, but never
-below a floor, as a flow that is starved takes long to come back. Beyond that classes borrow what
-others leave, in proportion to their rates, so that a card is never idle while the next rates are on
-their way: flows are often shorter than it takes to notice them.
+Every flow has a class at the NIC of its sender. Its rate is the policy's, but at least a floor, as
+a starved flow recovers slowly. Classes borrow unused bandwidth in proportion to their rates, so a
+NIC is not idle until new rates arrive: flows are often shorter than the time to detect them.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 QUANTUM_BYTES = 65_536
-"""What a class borrows at a time, at least: the largest packet, lest all borrow alike."""
+"""Smallest HTB quantum: the largest packet, so that quanta stay proportional to rates."""
 
 DEFAULT_PRIO = 1
-"""Of what is nobody's flow, and of flows if the policy knows no classes."""
+"""Priority of unclassified traffic, and of flows if the policy has no priorities."""
 
 _FLOOR = 0.02
 _MOST_FLOORS = 0.5
@@ -25,25 +24,19 @@ _DEFAULT = 0.02
 _DEFAULT_BYTES_PER_S = 1e6
 _MOST_DEFAULT = 0.1
 _MOST_QUANTA = 10.0
-_WORTH_TELLING = 0.02
+_SEND_THRESHOLD = 0.02
 _SAME = 0.01
 
 
 def default_rate(nic_bytes_per_s: float) -> float:
-    """What Ray, requests and acknowledgements have for sure: heartbeats must not starve."""
+    """Guaranteed rate of Ray, requests and acknowledgements: heartbeats must not starve."""
     least = min(_DEFAULT_BYTES_PER_S, _MOST_DEFAULT * nic_bytes_per_s)
     return max(least, _DEFAULT * nic_bytes_per_s)
 
 
 @dataclass(frozen=True)
 class ClassShare:
-    """What a class of a flow is told.
-
-    Attributes:
-        rate_bytes_per_s: What it has for sure.
-        ceil_bytes_per_s: What it gets at most.
-        quantum_bytes: It borrows in proportion to this.
-    """
+    """HTB parameters of a flow's class: guaranteed rate, largest rate, weight for borrowing."""
 
     rate_bytes_per_s: float
     ceil_bytes_per_s: float
@@ -51,7 +44,7 @@ class ClassShare:
 
 
 def share_to(number: int, share: ClassShare) -> tuple[int, ...]:
-    """A flow's share as it is sent."""
+    """Encode a flow's class parameters for a message."""
     rate, ceil = round(share.rate_bytes_per_s), round(share.ceil_bytes_per_s)
     return number, rate, ceil, share.quantum_bytes
 
@@ -62,13 +55,10 @@ def shares_of(
     given: Mapping[int, float],
     most: Mapping[int, float] | None = None,
 ) -> dict[int, ClassShare]:
-    """Share a card among flows that leave it; their rates are within what it can do.
+    """Divide a NIC's bandwidth among its outgoing flows.
 
-    Args:
-        nic_bytes_per_s: Of the card.
-        paths: All flows, and what the slower of the two cards of each can do.
-        given: Bytes per second that the policy gives those that are open.
-        most: What those that are named here get at most.
+    `paths` has all flows, with the bandwidth of the slower of the two NICs of each; `given` the
+    policy's rates of open flows, within the NIC's bandwidth; `most` upper limits of some flows.
     """
     nic, limits = nic_bytes_per_s, most or {}
     num_idle = len(paths) - len(given)
@@ -102,12 +92,9 @@ def _fit(
 
 @dataclass
 class Port:
-    """The card of a sender, and what its classes were told last.
+    """The NIC of a sender, and the class parameters that were sent last (`told`).
 
-    Attributes:
-        nic_bytes_per_s: Of the card.
-        paths: All flows that have a class, and what the slower of the two cards of each can do.
-        told: Their last shares.
+    `paths` has all flows with a class, with the bandwidth of the slower of the two NICs of each.
     """
 
     nic_bytes_per_s: float
@@ -117,21 +104,16 @@ class Port:
     def change(
         self, given: Mapping[int, float], most: Mapping[int, float] | None = None
     ) -> dict[int, ClassShare]:
-        """What to tell anew; nothing as long as nobody would notice.
-
-        Args:
-            given: What the policy gives open flows, of this card or others.
-            most: What flows get at most, if that is less than their cards can do.
-        """
+        """Return the class parameters to send; none if all changes are negligible."""
         own = {number: given[number] for number in self.paths if number in given}
         shares = shares_of(self.nic_bytes_per_s, self.paths, own, most)
-        worth = _WORTH_TELLING * self.nic_bytes_per_s
+        worth = _SEND_THRESHOLD * self.nic_bytes_per_s
         if all(
             number in self.told and _differ(self.told[number], share) <= worth
             for number, share in shares.items()
         ):
             return {}
-        # All of them, lest rates sum up to more than there is.
+        # Send all of them, so that the rates do not exceed the bandwidth.
         changed = {
             number: share
             for number, share in shares.items()

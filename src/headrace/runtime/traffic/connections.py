@@ -1,4 +1,4 @@
-"""Connections between tasks, known from both ends."""
+"""Matches the two ends of connections between tasks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True)
 class End:
-    """A connection as the task at one of its ends sees it."""
+    """A connection, as seen by the task at one end."""
 
     task: str
     local: Address
@@ -20,13 +20,13 @@ class End:
 
     @property
     def key(self) -> tuple[Address, Address]:
-        """The same for one connection, whoever reports it."""
+        """The same key at both ends of a connection."""
         return (self.local, self.peer) if self.local < self.peer else (self.peer, self.local)
 
 
 @dataclass(frozen=True)
 class Way:
-    """One direction of a connection between tasks of two machines."""
+    """One direction of a connection between tasks on two machines."""
 
     src: str
     dst: str
@@ -35,13 +35,13 @@ class Way:
 
 
 class ConnectionMatcher:
-    """Knows all ends that were reported, and joins those of one connection."""
+    """Stores all reported ends and matches those of the same connection."""
 
     def __init__(self) -> None:
         self._ends: dict[str, dict[tuple[Address, Address], End]] = defaultdict(dict)
 
     def add(self, machine: str, ends: Iterable[End]) -> list[Way]:
-        """Take new ends of a machine; both ways of every connection of which both are known now."""
+        """Add ends of a machine; return both directions of newly matched connections."""
         ways = []
         for end in ends:
             self._ends[machine][end.key] = end
@@ -51,7 +51,7 @@ class ConnectionMatcher:
         return ways
 
     def remove(self, machine: str, keys: Iterable[tuple[Address, Address]]) -> list[Way]:
-        """Forget ends of a machine; the ways that are no more."""
+        """Remove ends of a machine; return the directions that are closed."""
         ways = []
         for key in keys:
             end = self._ends[machine].pop(key, None)
@@ -61,7 +61,7 @@ class ConnectionMatcher:
         return ways
 
     def forget(self, machine: str) -> list[Way]:
-        """Forget a machine."""
+        """Remove all ends of a machine; return the directions that are closed."""
         return self.remove(machine, list(self._ends[machine]))
 
 
@@ -71,17 +71,13 @@ def _ways(one: End, other: End) -> list[Way]:
 
 
 def end_from(fields: list[object]) -> End:
-    """An end as it was sent.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Decode an end from a message; raises `ValueError` if it is invalid."""
     match fields:
         case [str(task), str(host), int(port), str(peer_host), int(peer_port)]:
             return End(task, (host, port), (peer_host, peer_port))
-    raise ValueError(f"{fields} is no end of a connection")
+    raise ValueError(f"{fields} is not an end of a connection")
 
 
 def end_to(end: End) -> list[object]:
-    """An end as it is sent."""
+    """Encode an end for a message."""
     return [end.task, *end.local, *end.peer]

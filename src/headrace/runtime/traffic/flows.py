@@ -1,4 +1,4 @@
-"""Flows between the tasks of a plan: which task sends what to which."""
+"""Flows between the tasks of a plan."""
 
 from __future__ import annotations
 
@@ -20,22 +20,14 @@ _KINDS = {
     ("ps", "trainer"): EdgeKind.PARAMETER,
     ("trainer", "trainer"): EdgeKind.RING,
 }
-_UNKNOWN_BYTES = 1e6  # what trainers sample by themselves, to see how good they are
+_UNKNOWN_BYTES = 1e6  # validation batches that trainers sample themselves
 
 
 @dataclass(frozen=True)
 class LiveFlow:
-    """What one task sends to another over however many connections.
+    """Traffic from one task to another, over all their connections.
 
-    Attributes:
-        number: Unique in the run.
-        src: Sending task.
-        dst: Receiving task.
-        src_machine: Number of the sender's machine.
-        dst_machine: Number of the receiver's machine.
-        task: Number of the receiving task.
-        kind: What it carries.
-        volume_bytes: What it carries in an iteration, on average.
+    Machines and `task`, the receiver, are numbers; `volume_bytes` is the mean per iteration.
     """
 
     number: int
@@ -48,13 +40,7 @@ class LiveFlow:
     volume_bytes: float
 
     def opened(self, sent_bytes: float, opened_s: float, iteration: int = 0) -> Flow:
-        """As policies see it while it sends.
-
-        Args:
-            sent_bytes: Since it opened.
-            opened_s: When.
-            iteration: Of what it sends, if somebody knows.
-        """
+        """Return the policy's view of this flow while it is open."""
         return Flow(
             src=self.src_machine,
             dst=self.dst_machine,
@@ -69,11 +55,7 @@ class LiveFlow:
 
 
 class Flows:
-    """All flows of a plan that may be seen.
-
-    Args:
-        plan: The plan.
-    """
+    """All flows of a plan that may occur."""
 
     def __init__(self, plan: Plan) -> None:
         job, placed = plan.job, plan.placed
@@ -86,7 +68,7 @@ class Flows:
         trainers[graph.first_ring :] = graph.first_trainer + graph.owner[graph.first_ring :]
         volumes = edge_volumes(graph, job, plan.profile, plan.seeds)
         for src, dst, num_bytes in zip(graph.src, graph.dst, volumes, strict=True):
-            # Steps of the ring are processes of trainers.
+            # Ring steps run in trainer processes.
             pair = graph.names[trainers[src]], graph.names[trainers[dst]]
             self._volumes[pair] += float(num_bytes)
         self._known: dict[tuple[str, str], LiveFlow] = {}
@@ -99,7 +81,7 @@ class Flows:
         return len(self._numbered)
 
     def find(self, src: str, dst: str) -> LiveFlow | None:
-        """The flow between two tasks; none if it is too small to care about, or stays at home."""
+        """Return the flow between two tasks; none if it is negligible or within one machine."""
         found = self._known.get((src, dst))
         if found is not None:
             return found
@@ -117,5 +99,5 @@ class Flows:
 
 
 def role_of(task: str) -> str:
-    """Of a task's name: `sampler` of `sampler1.0`."""
+    """Role in a task's name: `sampler` for `sampler1.0`."""
     return task.rstrip("0123456789.")

@@ -1,4 +1,4 @@
-"""The classes of a machine's network card, and the filters that send packets into them."""
+"""HTB classes of a machine's NIC, and the filters that classify packets."""
 
 from __future__ import annotations
 
@@ -19,17 +19,11 @@ _MOST_FILTERS = 4000
 _TARGET_AT, _PORTS_AT = 16, 20
 
 Connected = tuple[int, str, int]
-"""Of a connection: own port, host and port of the peer."""
+"""Own port, and host and port of the peer."""
 
 
 class Tree:
-    """What leaves a card.
-
-    Args:
-        route: See `htb.open_route`.
-        index: Number of the interface; whatever tree it has is replaced.
-        nic_bytes_per_s: Of the card.
-    """
+    """HTB tree of a NIC's outgoing traffic; replaces the interface's existing tree."""
 
     def __init__(self, route: Any, index: int, nic_bytes_per_s: float) -> None:
         self._route, self._index = route, index
@@ -43,16 +37,16 @@ class Tree:
 
     @property
     def num_filters(self) -> int:
-        """How many connections have a class."""
+        """Number of classified connections."""
         return len(self._filters)
 
     def add(self, number: int, prio: int, connected: Connected) -> None:
-        """Send a connection's packets to the class of a flow, which is made if need be."""
+        """Classify a connection's packets as a flow; the class is created if needed."""
         if connected in self._filters:
             return
         handle = FIRST_FREE + number
         if handle > LAST_FREE or len(self._filters) >= _MOST_FILTERS:
-            return  # it stays with all others
+            return  # stays in the default class
         if number not in self._prios:
             nic = self.nic_bytes_per_s
             htb.add(self._route, self._index, HtbClass(handle, TRUNK, nic / 200, nic, prio))
@@ -73,14 +67,14 @@ class Tree:
         )
 
     def remove(self, connected: Connected) -> None:
-        """Send a connection's packets nowhere any more; the class of its flow stays."""
+        """Remove a connection's filter; the class of its flow stays."""
         handle = self._filters.pop(connected, None)
         if handle is not None:
             info = socket.htons(_IP) | 1 << 16
             self._route.tc("del-filter", None, self._index, handle, parent=ROOT, info=info)
 
     def change(self, shares: Mapping[int, ClassShare]) -> None:
-        """Give flows other shares."""
+        """Change the class parameters of flows."""
         self._classes.change(
             HtbClass(
                 FIRST_FREE + number,
@@ -95,7 +89,7 @@ class Tree:
         )
 
     def counters(self) -> dict[int, Counters]:
-        """Of all flows, by number."""
+        """Byte counters by flow."""
         found = self._classes.counters()
         return {
             number: found[FIRST_FREE + number]
@@ -105,16 +99,16 @@ class Tree:
 
     @property
     def trunk_bytes_per_s(self) -> float:
-        """What the card can do now, if somebody has changed it; as of the last `counters`."""
+        """Bandwidth at the last `counters`; another process may have changed it."""
         return self._classes.trunk_bytes_per_s or self.nic_bytes_per_s
 
     def close(self) -> None:
-        """Give back what is not the kernel's."""
+        """Close the netlink socket."""
         self._classes.close()
 
 
 def filter_keys(connected: Connected) -> list[str]:
-    """Which packets are a connection's, in the words of u32; IP headers without options."""
+    """u32 filter keys of a connection, for IP headers without options."""
     own, host, peer = connected
     address = int.from_bytes(socket.inet_aton(host), "big")
     return [
@@ -125,7 +119,7 @@ def filter_keys(connected: Connected) -> list[str]:
 
 @contextmanager
 def shaped(route: Any, index: int, nic_bytes_per_s: float) -> Iterator[Tree]:
-    """A tree of its own for a card; one that had a tree gets it back, others are left bare."""
+    """Replace a NIC's tree; at exit restore a plain tree if it had one, else none."""
     was_shaped = htb.is_shaped(route, index)
     if was_shaped:
         nic_bytes_per_s = trunk_rate(route, index) or nic_bytes_per_s
@@ -135,7 +129,7 @@ def shaped(route: Any, index: int, nic_bytes_per_s: float) -> Iterator[Tree]:
     finally:
         tree.close()
         if was_shaped:
-            # It may have another rate by now.
+            # The rate may have changed meanwhile.
             rate = trunk_rate(route, index) or nic_bytes_per_s
             htb.apply(route, index, htb.plain_tree(rate))
         else:
@@ -143,7 +137,7 @@ def shaped(route: Any, index: int, nic_bytes_per_s: float) -> Iterator[Tree]:
 
 
 def trunk_rate(route: Any, index: int) -> float | None:
-    """The rate of a tree's trunk."""
+    """Rate of a tree's trunk."""
     for each in route.get_classes(index=index):
         if each["handle"] == TRUNK:
             options = each.get_attr("TCA_OPTIONS")
@@ -153,7 +147,7 @@ def trunk_rate(route: Any, index: int) -> float | None:
 
 
 def netlink_errors() -> type[Exception]:
-    """What pyroute2 raises if the kernel refuses."""
+    """Exception of pyroute2 for a refused request."""
     from pyroute2 import NetlinkError
 
     error: type[Exception] = NetlinkError

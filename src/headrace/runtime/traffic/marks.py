@@ -1,4 +1,4 @@
-"""Which iterations tasks are at, from the files in which they say so."""
+"""Reads the current iterations of tasks from their mark files."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-# As in `tracing/task_trace.py`, which would bring numpy along.
+# The format of `MARK` in `tracing/task_trace.py`.
 _MARK = struct.Struct("<q")
 
 
 class Marks:
-    """Reads the marks of a machine's tasks.
-
-    Args:
-        files: Of each task that has one, sooner or later.
-    """
+    """Reads the mark files of a machine's tasks; files may appear later."""
 
     def __init__(self, files: Mapping[str, Path]) -> None:
         self._files = files
@@ -25,14 +21,14 @@ class Marks:
         self._known: dict[str, int] = {}
 
     def find(self) -> None:
-        """Open the files that are there by now."""
+        """Open the files that exist by now."""
         for task, path in self._files.items():
             if task not in self._open:
                 with suppress(OSError):
                     self._open[task] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def look(self) -> dict[str, int]:
-        """Tasks that are at other iterations than at the last look."""
+    def poll(self) -> dict[str, int]:
+        """Return tasks whose iteration has changed since the last poll."""
         changed = {}
         for task, descriptor in self._open.items():
             data = os.pread(descriptor, _MARK.size, 0)

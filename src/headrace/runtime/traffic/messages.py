@@ -1,6 +1,6 @@
-"""What agents and the controller say to each other: lines of JSON, after both have shown a token.
+"""Connection of agents and controller: JSON lines after mutual authentication.
 
-The token itself is never sent: each side proves that it has it for a number that the other drew.
+The shared token is never sent: each side answers a nonce of the other with an HMAC.
 """
 
 from __future__ import annotations
@@ -13,110 +13,92 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-MOST_BYTES = 1 << 22
-"""Of what may wait for the end of its line; a thousand connections have 100 KB."""
+MAX_LINE_BYTES = 1 << 22
+"""Largest incomplete line; 1,000 connections take 100 KB."""
 
-_GREETING_BYTES = 4096
+_HANDSHAKE_BYTES = 4096
 _READ_BYTES = 1 << 16
 
-Said = Mapping[str, Any]
+Message = Mapping[str, Any]
 
 
 class Line:
-    """One side of a connection.
-
-    Args:
-        sock: Connected, and blocking until both sides know each other.
-    """
+    """One side of a connection; its socket blocks until both sides are authenticated."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self._half = b""
+        self._partial = b""
 
     def fileno(self) -> int:
-        """For selectors."""
+        """File descriptor, for selectors."""
         return self._socket.fileno()
 
-    def say(self, said: Said) -> None:
-        """Send one line.
+    def send(self, message: Message) -> None:
+        """Send one message; raises `OSError` if the peer disconnected or does not receive."""
+        self._socket.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
-        Raises:
-            OSError: The other side is gone, or takes nothing.
-        """
-        self._socket.sendall(json.dumps(said, separators=(",", ":")).encode() + b"\n")
+    def receive(self, max_bytes: int = MAX_LINE_BYTES) -> list[dict[str, Any]]:
+        """Receive all complete messages; blocks for the next bytes, not for a complete line.
 
-    def hear(self, most_bytes: int = MOST_BYTES) -> list[dict[str, Any]]:
-        """All lines that have come; wait for the next bytes, but not for a whole line.
-
-        Raises:
-            EOFError: The other side is gone, or does not speak like this.
+        Raises `EOFError` if the peer disconnected or sent invalid data.
         """
         data = self._socket.recv(_READ_BYTES)
-        *lines, self._half = (self._half + data).split(b"\n")
-        if not data or len(self._half) > most_bytes:
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        if not data or len(self._partial) > max_bytes:
             raise EOFError
         try:
-            heard = [json.loads(line) for line in lines]
+            received = [json.loads(line) for line in lines]
         except ValueError:
             raise EOFError from None
-        if not all(isinstance(each, dict) for each in heard):
+        if not all(isinstance(each, dict) for each in received):
             raise EOFError
-        return heard
+        return received
 
-    def hear_one(self) -> dict[str, Any]:
-        """The next line, when nothing else is on its way.
-
-        Raises:
-            EOFError: Something else came.
-        """
+    def receive_one(self) -> dict[str, Any]:
+        """Receive one message; raises `EOFError` if other data follows it."""
         while True:
-            heard = self.hear(_GREETING_BYTES)
-            if len(heard) == 1 and not self._half:
-                return heard[0]
-            if heard:
+            received = self.receive(_HANDSHAKE_BYTES)
+            if len(received) == 1 and not self._partial:
+                return received[0]
+            if received:
                 raise EOFError
 
     def close(self) -> None:
-        """Hang up."""
+        """Disconnect."""
         self._socket.close()
 
 
 def register(line: Line, token: bytes, machine: str) -> None:
-    """An agent's side of the beginning.
+    """Agent's side of the handshake; raises `EOFError` if the peer lacks the token."""
+    nonce = secrets.token_hex(16)
+    challenge = line.receive_one().get("nonce")
+    if not isinstance(challenge, str):
+        raise EOFError
+    line.send({"machine": machine, "nonce": nonce, "proof": _proof(token, "agent", challenge)})
+    if not _is_proof(line.receive_one().get("proof"), token, "controller", nonce):
+        raise EOFError
 
-    Raises:
-        EOFError: The other side does not have the token.
+
+def authenticate(line: Line, token: bytes) -> str:
+    """Controller's side of the handshake; returns the agent's machine.
+
+    Raises `EOFError` if the peer lacks the token.
     """
     nonce = secrets.token_hex(16)
-    asked = line.hear_one().get("nonce")
-    if not isinstance(asked, str):
+    line.send({"nonce": nonce})
+    received = line.receive_one()
+    machine, challenge = received.get("machine"), received.get("nonce")
+    if not _is_proof(received.get("proof"), token, "agent", nonce):
         raise EOFError
-    line.say({"machine": machine, "nonce": nonce, "proof": _proof(token, "agent", asked)})
-    if not _is_proof(line.hear_one().get("proof"), token, "controller", nonce):
+    if not isinstance(machine, str) or not isinstance(challenge, str):
         raise EOFError
-
-
-def welcome(line: Line, token: bytes) -> str:
-    """The controller's side of the beginning; the machine that the agent is on.
-
-    Raises:
-        EOFError: The other side does not have the token.
-    """
-    nonce = secrets.token_hex(16)
-    line.say({"nonce": nonce})
-    heard = line.hear_one()
-    machine, asked = heard.get("machine"), heard.get("nonce")
-    if not _is_proof(heard.get("proof"), token, "agent", nonce):
-        raise EOFError
-    if not isinstance(machine, str) or not isinstance(asked, str):
-        raise EOFError
-    line.say({"proof": _proof(token, "controller", asked)})
+    line.send({"proof": _proof(token, "controller", challenge)})
     return machine
 
 
-def _proof(token: bytes, who: str, nonce: str) -> str:
-    return hmac.new(token, f"{who} {nonce}".encode(), hashlib.sha256).hexdigest()
+def _proof(token: bytes, role: str, nonce: str) -> str:
+    return hmac.new(token, f"{role} {nonce}".encode(), hashlib.sha256).hexdigest()
 
 
-def _is_proof(given: object, token: bytes, who: str, nonce: str) -> bool:
-    return isinstance(given, str) and hmac.compare_digest(given, _proof(token, who, nonce))
+def _is_proof(given: object, token: bytes, role: str, nonce: str) -> bool:
+    return isinstance(given, str) and hmac.compare_digest(given, _proof(token, role, nonce))

@@ -1,4 +1,4 @@
-"""What a policy gives live flows: the same rules that the simulator uses."""
+"""Rates of live flows, computed with the simulator's policies."""
 
 from __future__ import annotations
 
@@ -11,37 +11,30 @@ from headrace.policies.flow import Flow, FlowPolicy
 from headrace.runtime.traffic.class_shares import DEFAULT_PRIO
 
 UNSHAPED = frozenset({"maxmin"})
-"""Policies that the system's own queueing comes close to: nothing is done for them."""
+"""Policies that the kernel's queueing approximates without shaping."""
 
 BY_KIND = frozenset({"priority"})
-"""Policies whose classes are the kernel's: who goes first follows from what a flow carries.
+"""Policies with HTB priorities that depend only on the kind of a flow.
 
-Inside a class the model has max-min shares. TCP alone does not come to them where flows meet at the
-cards of receivers: whoever passes two busy cards gets the least of both. So nobody sends more than
-a fair share of those cards, which is written down rarely, as it hardly changes.
+Within a priority, the model has max-min rates. TCP alone does not reach them where flows compete at
+receivers: a flow through two busy NICs gets the smaller share of both. So each flow is limited to
+its fair share of those NICs, which changes rarely.
 """
 
 BY_ITERATION = frozenset({"omcoflow"})
-"""Policies that ask which iteration a flow is of."""
+"""Policies that use the iteration of a flow."""
 
 DATA_PRIOS = {EdgeKind.GRAPH: 2, EdgeKind.BATCH: 1}
-"""Of flows of data under such policies; all others are first."""
+"""Priorities of data flows under policies by kind; all other flows have priority 0."""
 
 
 def prio_of(policy: str, kind: EdgeKind) -> int:
-    """Who borrows first; never changes, as the kernel does not heed a change while packets wait."""
+    """Priority for borrowing; fixed, as the kernel ignores changes while packets are queued."""
     return DATA_PRIOS.get(kind, 0) if policy in BY_KIND else DEFAULT_PRIO
 
 
 class Rates:
-    """Asks a policy.
-
-    Args:
-        policy: The plan's.
-        nic_out_bytes_per_s: Of every machine.
-        nic_in_bytes_per_s: Of every machine.
-        pace_s: The plan's largest NIC load per iteration.
-    """
+    """Computes rates with a policy; `pace_s` is the plan's largest NIC load per iteration."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Which connections are a task's: sockets of its processes, seen from outside through /proc."""
+"""Finds the connections of tasks: the sockets of their processes in /proc."""
 
 from __future__ import annotations
 
@@ -14,12 +14,7 @@ _SOCKET = "socket:["
 
 
 class SocketOwners:
-    """Looks for connections of tasks; looks closer only where something is new.
-
-    Args:
-        tasks: For each task the file that names its process.
-        connections: All open connections of the machine with others.
-    """
+    """Finds connections of tasks, given by PID files; reads /proc only for new sockets."""
 
     def __init__(
         self, tasks: Mapping[str, Path], connections: Callable[[], list[Connection]]
@@ -29,11 +24,11 @@ class SocketOwners:
         self._owners: dict[int, str | None] = {}
         self._known: dict[int, End] = {}
 
-    def look(self) -> tuple[list[End], list[End]]:
-        """What has come and what has gone since the last look."""
+    def poll(self) -> tuple[list[End], list[End]]:
+        """Return the connections that were opened and closed since the last poll."""
         pids = dict(self._read_pids())
         if pids != self._pids:
-            # Who was nobody's may be somebody's now.
+            # A socket without a task may belong to a new task.
             self._pids = pids
             self._owners = {inode: task for inode, task in self._owners.items() if task}
         seen = {each.inode: each for each in self._connections() if each.inode}
@@ -58,10 +53,9 @@ class SocketOwners:
 
 
 def _sockets_of(pids: Mapping[int, str]) -> Iterator[tuple[int, str]]:
-    """Inodes of all sockets of tasks."""
     for pid, task in pids.items():
         folder = f"/proc/{pid}/fd"
-        # The task may have ended, or a descriptor of it.
+        # The process or the descriptor may be closed by now.
         with suppress(OSError):
             for descriptor in os.listdir(folder):
                 with suppress(OSError):

@@ -1,1 +1,1 @@
-"""A trainer's process: the user's script and what it is given."""
+"""Code that runs in a trainer's process: loaders, checkpoints and the training context."""

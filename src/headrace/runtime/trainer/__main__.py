@@ -1,7 +1,7 @@
-"""Run a script as a run's trainer: `python -m headrace.runtime.trainer PARENT MACHINE SCRIPT ...`.
+"""Entry point of trainer processes: `python -m headrace.runtime.trainer PARENT MACHINE SCRIPT ...`.
 
-The script runs as if python had been given it. If it has a function `train_func` then and did not
-call `headrace.train` itself, that is called too. It ends with its parent, however that ends.
+The script runs as with `python SCRIPT`. If it defines `train_func` and does not call
+`headrace.train`, `train_func` is called afterwards. The process exits when PARENT exits.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _PR_SET_PDEATHSIG = 1
 _LOST_PEER = re.compile(
     r"gloo/transport.*(?P<why>Connection (closed|reset) by peer|Broken pipe|Connection refused)"
 )
-"""What gloo says when the process on the other side ended. Its traceback explains nothing."""
+"""Error text of gloo after a peer process exited; its traceback is of no use."""
 
 INTERRUPTED = 130
-"""What shells say of a process that Ctrl-C ended."""
+"""Exit code of a process that SIGINT stopped, as shells report it."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run the script; its exit code, if it does not end by itself with another."""
+    """Run the script and return its exit code."""
     parent, machine, script, *rest = arguments
     _end_with_parent(int(parent))
-    # Whoever starts this may have blocked what asks it to end, as a worker of Ray does.
+    # Ray workers block these signals, and children inherit the mask.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGALRM))
-    # Torch would warn of every machine whose address has no name, which harms nobody.
+    # Suppress torch's warnings about machines without a host name.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     reuse_memory()
     sys.argv = [script, *rest]
@@ -59,7 +59,7 @@ def _run(script: str) -> ModuleType:
     module = ModuleType("__main__")
     module.__file__ = script
     module.__dict__["__builtins__"] = __builtins__
-    # It stays there: what the script defines is looked up in it later.
+    # Must stay registered: code of the script resolves names in it later.
     sys.modules["__main__"] = module
     with io.open_code(os.path.abspath(script)) as file:
         code = compile(file.read(), script, "exec", dont_inherit=True)
@@ -71,7 +71,7 @@ def _train(module: ModuleType) -> None:
     function = getattr(module, "train_func", None)
     if not callable(function):
         return
-    # Only now: a script may do without torch.
+    # Imported late: a script may not need torch.
     from headrace.runtime.trainer.context import TrainContext, train
 
     if not TrainContext.num_made:
@@ -79,7 +79,7 @@ def _train(module: ModuleType) -> None:
 
 
 def _end_with_parent(parent: int) -> None:
-    # A parent that ended just before is not heard of any more, so it is looked for too.
+    # PDEATHSIG is not sent if the parent exited before prctl(), so check the parent too.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -87,7 +87,7 @@ def _end_with_parent(parent: int) -> None:
 
 
 def _without_us(error: Exception) -> Exception:
-    """The error with a traceback that begins in the user's code."""
+    """Return the error with a traceback that starts in the user's code."""
     trace: TracebackType | None = error.__traceback__
     own = os.path.dirname(__file__)
     while trace is not None and os.path.dirname(trace.tb_frame.f_code.co_filename) == own:

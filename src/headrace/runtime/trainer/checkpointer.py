@@ -1,8 +1,7 @@
-"""A trainer's part in checkpoints: when to make them, what goes in, and how to go on from one.
+"""Checkpoints of a trainer: when to write them, their contents, and how to resume from one.
 
-They are made between two steps, while the script asks for a batch or for an epoch, so that nothing
-is half done. All trainers come there after the same steps. Rank 0 writes, the others give it the
-state of their random numbers.
+Checkpoints are written between two steps, when the script requests the next batch or epoch. All
+trainers get there after the same steps. Rank 0 writes; the others send it their RNG state.
 """
 
 from __future__ import annotations
@@ -29,34 +28,28 @@ from headrace.training.collectives import at_first_trainer
 from headrace.training.ddp import join_group, plain
 
 FOLDER = "checkpoints"
-"""In the folder for what a script keeps."""
+"""Subfolder of the run's output folder."""
 
 _COST_SHARE = 0.01
-"""What checkpoints at the end of epochs may cost; those every so many steps are made anyhow."""
+"""Largest share of time for end-of-epoch checkpoints; periodic ones are always written."""
 
 
 class Loader(Protocol):
-    """A loader that can go on from any batch."""
+    """A loader that can start at any batch."""
 
     def __len__(self) -> int: ...
 
     def position(self, is_looping: bool) -> tuple[int, int]:
-        """Epoch and number of the next batch; of a loop that goes on, or of the next one."""
+        """Epoch and number of the next batch, in the current loop or in the next one."""
         ...
 
     def go_to(self, epoch: int, batch: int) -> None:
-        """Let the next loop be this epoch, from this batch on."""
+        """Start the next loop at this epoch and batch."""
         ...
 
 
 class Checkpoints:
-    """Makes a trainer's checkpoints, and goes on from one.
-
-    Args:
-        run: Says how often, and from which to go on; none to make none.
-        device: Where this trainer computes.
-        keeper: Of the best model.
-    """
+    """Writes a trainer's checkpoints and restores one; without a run it writes none."""
 
     def __init__(self, run: RunContext | None, device: torch.device, keeper: BestKeeper) -> None:
         self._run, self._device, self._keeper = run, device, keeper
@@ -78,69 +71,65 @@ class Checkpoints:
         self._writer: threading.Thread | None = None
         self._sidecar: Sidecar | None = None
         self._state: dict[str, Any] = {}
-        self._is_behind = self._owes_random = False
+        self._is_pending = self._restores_random = False
         if run is not None and run.resume is not None:
             self._sidecar, self._state = load(run.resume)
-            self._is_behind = True
+            self._is_pending = True
 
-    # --- what there is to keep --------------------------------------------------------------------
+    # --- registration ----------------------------------------------------------------------------
 
     def add(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
-        """Know a model that trainers share, and its optimizer; before it is shared."""
+        """Register a model and its optimizer, before the model is synchronised."""
         number, self._num_prepared = self._num_prepared, self._num_prepared + 1
         if number:
             more = {f"model {number}": model, f"optimizer {number}": optimizer}
             self.keep({name: thing for name, thing in more.items() if thing is not None})
             return
         self._model, self._optimizer = model, optimizer
-        if self._is_behind:
-            # Servers and other trainers take what the model has when it is shared.
+        if self._is_pending:
+            # Servers and other trainers are initialised with the model's values at synchronisation.
             self._restore("model", model, self._state["model"])
 
     def keep(self, things: Mapping[str, Any]) -> None:
-        """Know more of what the script needs to go on.
-
-        Raises:
-            SpecError: Something cannot be kept.
-        """
+        """Register further objects to save; raises `SpecError` if one cannot be saved."""
         for name, thing in things.items():
             as_plain(state_of(thing, name), name)
-        self.know(things)
+        self.add_unchecked(things)
 
-    def know(self, things: Mapping[str, Any]) -> None:
-        """Like `keep`, for what can be kept but is too large to try it."""
+    def add_unchecked(self, things: Mapping[str, Any]) -> None:
+        """Register objects without a trial serialization, e.g. because they are large."""
         for name, thing in things.items():
             self._things[name] = thing
-            if self._sidecar is not None and not self._is_behind and name in self._state["kept"]:
+            if self._sidecar is not None and not self._is_pending and name in self._state["kept"]:
                 self._restore(name, thing, self._state["kept"][name])
 
     def watch(self, loader: Loader) -> None:
-        """Know a loader of the script."""
+        """Register a loader of the script."""
         number = len(self._loaders)
         self._loaders.append(loader)
-        if self._sidecar is not None and not self._is_behind:
+        if self._sidecar is not None and not self._is_pending:
             self._place(number, loader)
 
-    # --- where the script comes by ----------------------------------------------------------------
+    # --- hooks in the script's loops --------------------------------------------------------------
 
     def epochs(self, num: int | None) -> Iterator[int]:
-        """Numbers of the epochs that are left; none in a loop that was over before."""
+        """Yield the remaining epoch numbers; none if the loop ended before the checkpoint."""
         self._epoch, state = 0, self._state
         self._num_loops += 1
         if self._run is not None and self._run.rank == 0:
             send(self._run.messages, {"kind": "epochs", "num": num})
-        if self._is_behind and self._num_loops < state["num_loops"]:
+        if self._is_pending and self._num_loops < state["num_loops"]:
             return
         self._saved_s = time.perf_counter()
         self._agreement.begin(self._num_taken)
         if self._every and self._run is not None:
             join_group(self._device, self._run.world_size)
-        with self._stop.heard() if self._every else _nothing():
-            if self._is_behind:
+        with self._stop.intercept_sigint() if self._every else _nothing():
+            if self._is_pending:
                 self._epoch = int(state["epoch"])
                 is_over = num is not None and self._epoch >= num
                 if state["loop"] is None or is_over:
-                    self._catch_up(is_over)
+                    self._restore_all(is_over)
                     self._restore_random()
             try:
                 while num is None or self._epoch < num:
@@ -153,41 +142,41 @@ class Checkpoints:
                 self._epoch = None
 
     def begin_loop(self, loader: Loader) -> None:
-        """A loop over a training loader begins."""
+        """Start a loop over a training loader."""
         self._looped.add(self._loaders.index(loader))
-        if self._epoch is not None and self._is_behind:
-            self._catch_up()
-            self._owes_random = True
+        if self._epoch is not None and self._is_pending:
+            self._restore_all()
+            self._restores_random = True
 
     def before_batch(self) -> None:
-        """A batch is about to be made for the script to step with."""
-        if self._owes_random:
-            # Only now: a loop that begins draws numbers itself.
-            self._owes_random = False
+        """Restore the RNG state, if due, before the next batch is built."""
+        if self._restores_random:
+            # Late, because starting a loop draws random numbers.
+            self._restores_random = False
             self._restore_random()
 
     def took(self) -> None:
-        """The script gets that batch."""
+        """Count a batch that is passed to the script."""
         self._num_taken += 1
 
-    def between(self, loader: Loader) -> None:
-        """A step has ended, and there is another batch in this epoch."""
+    def after_step(self, loader: Loader) -> None:
+        """Save or stop, if due, between two steps of an epoch."""
         if not self._every or self._epoch is None or self._model is None:
             return
-        is_told = self._is_told()
+        stops = self._should_stop()
         is_due = self._num_taken % self._every == 0
-        # Of two loops in an epoch, nobody could tell whether the other one has ended.
-        if (is_due or is_told) and len(self._looped) == 1:
+        # With two loops in an epoch, it is unknown whether the other one has ended.
+        if (is_due or stops) and len(self._looped) == 1:
             self._save(loader)
-        self._end_if(is_told)
+        self._stop_if(stops)
 
     def close(self) -> None:
-        """Wait until what was to be written is, or sent."""
+        """Wait for pending writes or sends."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
         elif self._sent is not None and self._run is not None and self._run.rank:
-            # Rank 0 may be gone; whoever needs it will say so.
+            # Rank 0 may have exited; other collectives report that.
             with suppress(RuntimeError):
                 self._sent()
             self._sent = None
@@ -195,20 +184,20 @@ class Checkpoints:
     def _end_epoch(self, is_last: bool) -> None:
         if not self._every or self._model is None:
             return
-        is_told, num_new = self._is_told(), self._num_taken - self._saved_at
-        if is_last or (num_new and (is_told or self._agreement.wish or num_new >= self._every)):
+        stops, num_new = self._should_stop(), self._num_taken - self._saved_at
+        if is_last or (num_new and (stops or self._agreement.is_cheap or num_new >= self._every)):
             self._save(None)
-        self._end_if(is_told)
+        self._stop_if(stops)
 
-    def _is_told(self) -> bool:
-        """Whether all trainers are to stop now; and what rank 0 wants is known anew."""
+    def _should_stop(self) -> bool:
+        """Whether all trainers stop now; also updates whether rank 0 can save cheaply."""
         passed_s = time.perf_counter() - self._saved_s
         is_cheap = self._cost_s + self._write_cpu_s <= _COST_SHARE * passed_s
         is_first = self._run is not None and self._run.rank == 0
-        return self._agreement.is_told(self._num_taken, is_first and is_cheap)
+        return self._agreement.should_stop(self._num_taken, is_first and is_cheap)
 
-    def _end_if(self, is_told: bool) -> None:
-        if is_told:
+    def _stop_if(self, stops: bool) -> None:
+        if stops:
             self.close()
             raise KeyboardInterrupt
 
@@ -222,7 +211,7 @@ class Checkpoints:
         self._saved_at = self._num_taken
         if self._run.rank == 0:
             position, state = self._position(loop), self._snapshot(loop)
-            # Of all that held up the training since the last one.
+            # Time by which training was delayed since the last checkpoint.
             stall_s, agree_s = time.perf_counter() - begin_s, self._agreement.seconds
             self._agreement.seconds = 0.0
             self._writer = threading.Thread(
@@ -274,37 +263,37 @@ class Checkpoints:
         assert self._run is not None
         assert self._folder is not None
         begin_s, begin_cpu_s = time.perf_counter(), time.thread_time()
-        told: dict[str, Any] = {"kind": "checkpoint", "iteration": position.iteration}
+        event: dict[str, Any] = {"kind": "checkpoint", "iteration": position.iteration}
         try:
             states = randoms() or []
             whole = {**state, "randoms": states, "world_size": len(states)}
             made = save(self._folder, position, whole)
-            told |= {"epoch": position.epoch, "batch": position.batch, "bytes": made.sidecar.size}
+            event |= {"epoch": position.epoch, "batch": position.batch, "bytes": made.sidecar.size}
         except OSError as error:
-            told["problem"] = f"cannot be written: {error.strerror}"
+            event["problem"] = f"cannot be written: {error.strerror}"
         except RuntimeError:
-            told["problem"] = "is not whole: other trainers are gone"
+            event["problem"] = "is incomplete: other trainers exited"
         self._write_cpu_s = time.thread_time() - begin_cpu_s
         times = {
             **costs,
             "write_s": time.perf_counter() - begin_s,
             "write_cpu_s": self._write_cpu_s,
         }
-        send(self._run.messages, told | {name: round(value, 6) for name, value in times.items()})
+        send(self._run.messages, event | {name: round(value, 6) for name, value in times.items()})
 
-    # --- going on ---------------------------------------------------------------------------------
+    # --- resuming ---------------------------------------------------------------------------------
 
-    def _catch_up(self, is_over: bool = False) -> None:
-        """Make everything as it was when the checkpoint was made, but random numbers."""
+    def _restore_all(self, is_over: bool = False) -> None:
+        """Restore the checkpoint's state, except the RNG state."""
         assert self._sidecar is not None
         assert self._run is not None
-        self._is_behind, state = False, self._state
+        self._is_pending, state = False, self._state
         if self._model is not None:
             self._restore("model", plain(self._model), state["model"])
         for name, thing in self._things.items():
             if name in state["kept"]:
                 self._restore(name, thing, state["kept"][name])
-        # After schedulers: whoever makes one changes the optimizer's settings.
+        # After schedulers, whose construction changes the optimizer's settings.
         if self._optimizer is not None and state["optimizer"] is not None:
             self._restore("optimizer", self._optimizer, state["optimizer"])
         self._keeper.load_state_dict(state["best"])
@@ -316,10 +305,10 @@ class Checkpoints:
         if steps is not None:
             steps.start_at(self._num_taken)
         if self._run.rank == 0:
-            told = {"iteration": self._num_taken, "epoch": self._sidecar.epoch}
+            event = {"iteration": self._num_taken, "epoch": self._sidecar.epoch}
             others = self._run.lanes != self._sidecar.lanes
-            told |= {"batch": self._sidecar.batch, "deals_anew": others, "is_over": is_over}
-            send(self._run.messages, {"kind": "resumed", **told})
+            event |= {"batch": self._sidecar.batch, "deals_anew": others, "is_over": is_over}
+            send(self._run.messages, {"kind": "resumed", **event})
 
     def _place(self, number: int, loader: Loader) -> None:
         assert self._run is not None
@@ -327,7 +316,7 @@ class Checkpoints:
         places = self._state["loaders"]
         if number < len(places):
             epoch, batch = places[number]
-            # Where seeds are dealt otherwise, a batch of the same number has others.
+            # With another seed assignment, the batch of this number has other seeds.
             is_same = self._run.lanes == self._sidecar.lanes and batch < len(loader)
             loader.go_to(epoch, batch if is_same else 0)
 
@@ -345,9 +334,9 @@ class Checkpoints:
             set_state(thing, state)
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise SpecError(
-                f"the {name} of iteration {self._sidecar.iteration} does not fit this script's: "
+                f"the {name} of iteration {self._sidecar.iteration} does not match this script's: "
                 f"{str(error).splitlines()[0]}",
-                "resume with the script that made the checkpoint, or begin anew",
+                "resume with the script that wrote the checkpoint, or start a new run",
             ) from None
 
 

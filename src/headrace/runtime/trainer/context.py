@@ -1,7 +1,7 @@
-"""What `train_func` of a script is given: its share of the run, and the other trainers.
+"""The context that is passed to a script's `train_func`: graph, loaders, model and other trainers.
 
-The same function trains alone, on one machine or on many: alone there is one trainer, which has the
-whole graph and all seeds.
+The same function runs in a single process or in a run. A single process is the only trainer and has
+the whole graph and all seeds.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ TrainFunction = Callable[["TrainContext"], object]
 
 
 class TrainContext:
-    """A trainer's place in a run.
+    """One trainer of a run.
 
     Args:
-        run: Which run; none to train alone.
-        graph: A graph's folder, for whoever trains alone.
-        config: What the script's settings are, for whoever trains alone.
-        output: Folder for what is kept, if the run names none.
+        run: The run; none to train in a single process.
+        graph: Folder of the graph, without a run.
+        config: Settings of the script, overridden by those of the run.
+        output: Output folder, if the run has none.
 
     Attributes:
         config: Settings of the script.
-        rank: Number of the trainer, from 0.
-        world_size: How many trainers there are.
-        device: Where to compute.
-        output: Folder for what is kept.
+        rank: Rank of the trainer.
+        world_size: Number of trainers.
+        device: Device to compute on.
+        output: Output folder.
     """
 
     num_made: ClassVar[int] = 0
-    """Contexts of this process: whether a script trains by itself."""
+    """Number of contexts in this process: 0 if the script has not called `train`."""
 
     def __init__(
         self,
@@ -93,39 +93,38 @@ class TrainContext:
         """The graph of the run.
 
         Raises:
-            SpecError: The run has none.
+            SpecError: The run has no graph.
         """
         if self._graph is None:
             if self._folder is None:
                 raise SpecError(
-                    "this training has no graph",
-                    "give one: `headrace run --graph DIR`, or "
+                    "no graph is set",
+                    "pass one: `headrace run --graph DIR`, or "
                     "`headrace.train(train_func, graph=DIR)`",
                 )
             self._graph = open_graph(self._folder)
         return self._graph
 
     def loader(self, split: str, num_neighbors: Any = None, **settings: Any) -> NeighborLoader:
-        """Batches of this trainer's seeds of a split.
+        """Return the loader of this trainer's seeds of a split.
 
-        Seeds of `train` are shuffled, and a plan says how many of them a batch has: `batch_size`
-        only counts where there is no plan, so that one script is right everywhere.
+        Seeds of `train` are shuffled. A plan sets the seeds per batch; `batch_size` is used only
+        without a plan, so the same script runs in both cases.
 
         Args:
             split: `train`, `val` or `test`.
-            num_neighbors: As in PyG; only needed for the first call of each split, which later ones
-                get the loader of.
-            **settings: Of `NeighborLoader`; `node_type` in a graph with types.
+            num_neighbors: As in PyG. A later call with only the split returns the same loader.
+            **settings: Arguments of `NeighborLoader`, and `node_type` in a heterogeneous graph.
 
         Raises:
-            SpecError: There is no such split, or the plan says otherwise.
+            SpecError: There is no such split, or the settings contradict the plan.
         """
         if split in self._loaders and num_neighbors is None and not settings:
             return self._loaders[split]
         if split not in SPLITS:
             raise SpecError(f"there is no split {split!r}", f"use one of {', '.join(SPLITS)}")
         if num_neighbors is None:
-            raise SpecError(f"a loader of {split} has no num_neighbors", "say how many per hop")
+            raise SpecError(f"loader of {split} has no num_neighbors", "pass neighbours per hop")
         settings = {"shuffle": split == "train", **settings}
         node_type = settings.pop("node_type", None)
         nodes: Any = split
@@ -147,51 +146,52 @@ class TrainContext:
         return loader
 
     def epochs(self, num: int | None = None) -> Iterator[int]:
-        """Numbers of epochs from 0: in a run that was resumed, of those that are left.
+        """Yield epoch numbers from 0; in a resumed run, the remaining ones.
 
-        A loop over them is what checkpoints are made of: one is made when it comes to an end, and
-        every so many steps, while a loop over `loader("train")` asks for its next batch.
+        Checkpoints are written inside this loop: at the end of epochs, and every N steps when the
+        loop over `loader("train")` requests its next batch.
 
         Args:
-            num: How many there are in all; none for no end.
+            num: Total number of epochs; none for no limit.
         """
         return self._checkpoints.epochs(num)
 
     def keep(self, **things: Any) -> None:
-        """Have more in checkpoints than the prepared model, its optimizer and random numbers.
+        """Add objects to checkpoints, besides the prepared model, its optimizer and the RNG state.
 
-        What rank 0 has is kept, and given to all trainers when the run is resumed.
+        The objects of rank 0 are saved and restored on all trainers.
 
         Args:
-            **things: By name: whatever has `state_dict` and `load_state_dict`, such as a scheduler;
+            **things: By name: objects with `state_dict` and `load_state_dict`, such as a scheduler;
                 a `torch.Generator`; a dict or a list of tensors and plain values.
 
         Raises:
-            SpecError: Something cannot be kept.
+            SpecError: An object cannot be saved.
         """
         self._checkpoints.keep(things)
 
     def close(self) -> None:
-        """Wait until the last checkpoint is written, and leave the stores."""
+        """Wait until the last checkpoint is written, and disconnect from the stores."""
         self._checkpoints.close()
         self._embeddings.close()
 
     def prepare(
         self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None, **settings: Any
     ) -> Any:
-        """Make a model learn with all trainers.
+        """Make a model train synchronously with all trainers.
 
         Args:
-            model: The same on all of them; parameters of rank 0 are taken.
-            optimizer: Of the model's parameters. It stays the same object; where the plan has
-                parameter servers, they make its steps.
-            **settings: Of torch's `DistributedDataParallel`, e.g. `find_unused_parameters`.
+            model: The same on all trainers; parameters of rank 0 are used.
+            optimizer: Optimizer of the model's parameters. The same object is returned; with
+                parameter servers, the servers run its steps.
+            **settings: Arguments of torch's `DistributedDataParallel`, e.g.
+                `find_unused_parameters`.
 
         Returns:
-            The model to call, and the optimizer if one was given.
+            The model to call, and the optimizer if one was passed.
 
         Raises:
-            SpecError: There are parameter servers, and no optimizer or one that they do not know.
+            SpecError: With parameter servers: there is no optimizer, or it is not supported.
         """
         model = model.to(self.device)
         hook_model(self._run, model.parameters())
@@ -220,64 +220,65 @@ class TrainContext:
         seed: int = 0,
         init: float | None = None,
     ) -> NodeEmbedding:
-        """Learnable rows of nodes, in the stores; all trainers must ask.
+        """Create learnable node embeddings in the stores; a collective call.
 
-        Every step of an optimizer that was prepared is a step of theirs.
+        Every step of a prepared optimizer also updates the embeddings.
 
         Args:
-            name: What they are called; also the node type, if that is not given.
-            dim: Numbers per row.
-            node_type: Which nodes have them; not needed if there is one type.
+            name: Name of the embedding; also the node type, if that is not given.
+            dim: Values per row.
+            node_type: Type of the nodes; optional if the graph has one node type.
             optimizer: `sgd`, `adagrad` or `adam`, as torch's for sparse gradients.
-            lr: Step size.
-            seed: Of first values, which follow from it, the names and a node's id.
-            init: First values are uniform between minus and plus this; none for `1 / sqrt(dim)`.
+            lr: Learning rate.
+            seed: Seed of the initial values, which depend on it, the names and the node id.
+            init: Initial values are uniform in [-init, init]; none for `1 / sqrt(dim)`.
 
         Returns:
             A module: `rows = embedding(batch.n_id)`.
 
         Raises:
-            SpecError: There is no such node type, or a setting is wrong.
+            SpecError: There is no such node type, or a setting is invalid.
         """
         self._join()
         given = {"dim": dim, "optimizer": optimizer, "seed": seed, "bound": init}
         made, kept = self._embeddings.make(self.graph, name, node_type, lr, **given)
-        self._checkpoints.know({f"embedding {name}": kept})
+        self._checkpoints.add_unchecked({f"embedding {name}": kept})
         return made
 
     def clip_grad_norm(self, model: nn.Module, max_norm: float) -> float:
-        """Scale a model's gradients down if their norm is too large; all trainers must ask.
+        """Clip the norm of a model's gradients; a collective call.
 
         Args:
-            model: As `prepare` gave it. With parameter servers, what its optimizer has counts.
-            max_norm: The largest norm of all gradients together that is left as it is.
+            model: The result of `prepare`. With parameter servers, its optimizer's parameters
+                count.
+            max_norm: Largest norm of all gradients together.
 
         Returns:
-            The norm as it was.
+            The norm before clipping.
 
         Raises:
-            SpecError: There are parameter servers, and the model was not prepared.
+            SpecError: With parameter servers: the model was not prepared.
         """
         if self._served is not None:
             return self._served.clip(plain(model), max_norm)
         return float(nn.utils.clip_grad_norm_(plain(model).parameters(), max_norm))
 
     def report(self, **figures: SupportsFloat | str) -> None:
-        """Show figures, those of rank 0; see `headrace.report`."""
+        """Report metrics of rank 0; see `headrace.report`."""
         if self.rank == 0:
             report(**figures)
 
     def sum(self, value: SupportsFloat) -> float:
-        """Sum over all trainers, which must all ask."""
+        """Sum over all trainers; a collective call."""
         self._join()
         return sum_over_trainers([float(value)], self.device)[0]
 
     def mean(self, value: SupportsFloat, weight: SupportsFloat = 1) -> float:
-        """Mean over all trainers, which must all ask; 0 if nobody has any weight.
+        """Weighted mean over all trainers, 0 if the total weight is 0; a collective call.
 
         Args:
-            value: A mean of this trainer; ignored if it has no weight.
-            weight: Over how many.
+            value: Mean of this trainer; ignored if its weight is 0.
+            weight: Number of items behind the value.
         """
         self._join()
         heavy = float(weight)
@@ -291,26 +292,26 @@ class TrainContext:
         loss: SupportsFloat | None = None,
         patience: int = 5,
     ) -> bool:
-        """Keep the best model in `best.pt`, a plain `state_dict`; all trainers must ask.
+        """Keep the best model in `best.pt`, a plain `state_dict`; a collective call.
 
         Args:
-            model: As `prepare` gave it, or as it was before.
-            accuracy: How good it is, the more the better; rank 0 decides.
-            loss: Instead, how bad it is.
-            patience: How many calls may follow without a better model.
+            model: The model, prepared or not.
+            accuracy: Score of the model, higher is better; the value of rank 0 is used.
+            loss: Alternative score, lower is better.
+            patience: Number of calls without improvement after which to stop.
 
         Returns:
-            Whether it is time to stop, the same for all trainers.
+            Whether to stop, the same on all trainers.
 
         Raises:
-            SpecError: Not exactly one figure is given.
+            SpecError: Not exactly one score is given.
         """
         if (accuracy is None) == (loss is None):
-            raise SpecError("a model is kept by one figure", "give either accuracy or loss")
+            raise SpecError("keep_best needs exactly one score", "pass either accuracy or loss")
         self._join()
         score = float(accuracy) if accuracy is not None else -float(loss or 0.0)
         score = from_first_trainer(score, self.device)
-        # On the CPU: a model that learnt on a GPU must load where there is none.
+        # On the CPU, so that it loads on machines without a GPU.
         return self._keeper.show(
             score, lambda: dict(as_plain(plain(model).state_dict(), "model")), patience
         )
@@ -318,20 +319,21 @@ class TrainContext:
     def infer(
         self, model: nn.Module, output: str | os.PathLike[str] | None = None, **settings: Any
     ) -> Inference | None:
-        """Compute the model for all nodes from all neighbours; all trainers must ask.
+        """Run layer-wise inference for all nodes with all neighbours; a collective call.
 
-        The first trainer computes and the others wait: all parts must be on its machine.
+        Rank 0 computes while the others wait; all graph partitions must be on its machine.
 
         Args:
-            model: As `prepare` gave it, or as it was before.
-            output: Folder for the tables; else the one for what is kept.
-            **settings: Of `headrace.infer`.
+            model: The model, prepared or not.
+            output: Folder for the tables; none for the output folder.
+            **settings: Arguments of `headrace.infer`.
 
         Returns:
-            What was made, for the first trainer.
+            The result on rank 0, none on the others.
 
         Raises:
-            SpecError: The model cannot be computed layer by layer, or a part is not there.
+            SpecError: The model does not support layer-wise inference, or a graph partition is
+                missing.
         """
         self._join()
         done = None
@@ -351,16 +353,16 @@ def train(
     config: Mapping[str, Any] | None = None,
     output: str | os.PathLike[str] = ".",
 ) -> object:
-    """Call a training function: in a run with its share of it, else alone.
+    """Call a training function, as a trainer of the current run or in a single process.
 
     Args:
-        train_func: Gets a `TrainContext`.
-        graph: A graph's folder, if a run names none.
-        config: Settings for the function; those of a run come first.
-        output: Folder for what is kept, if a run names none.
+        train_func: Function of a `TrainContext`.
+        graph: Folder of the graph, if the run has none.
+        config: Settings of the script, overridden by those of the run.
+        output: Output folder, if the run has none.
 
     Returns:
-        What the function returns.
+        The result of the function.
     """
     context = TrainContext(current_run(), graph, config, output)
     try:

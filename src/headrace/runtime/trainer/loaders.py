@@ -1,4 +1,4 @@
-"""PyG's loaders for scripts: alone they work in one process, in a run they use what it started."""
+"""PyG loaders for scripts; in a run they use its stores and samplers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from headrace.graph.loader.inputs import links_of, seeds_of
 from headrace.graph.loader.pyg_stores import find_access
 from headrace.graph.sampler_worker.prefetcher import Prefetcher
 from headrace.runtime.protocol.finite_check import watch_gradients
-from headrace.runtime.protocol.parameter_check import tell_parameters
+from headrace.runtime.protocol.parameter_check import send_parameters
 from headrace.runtime.protocol.run_context import RunContext, current_run
-from headrace.runtime.protocol.trainer_messages import ASKED, send, tell_note
+from headrace.runtime.protocol.trainer_messages import ASKED, send, send_note
 from headrace.runtime.trainer.run_graph import open_graph
 from headrace.runtime.trainer.sampler_client import (
     can_prefetch,
@@ -32,51 +32,52 @@ from headrace.runtime.trainer.sampler_client import (
     retry_budget_of,
     start_samplers,
 )
-from headrace.runtime.trainer.seed_shards import SharedBatches, TrainerSeeds, take_seeds
+from headrace.runtime.trainer.seed_shards import SharedBatches, TrainerSeeds, assign_seeds
 from headrace.runtime.trainer.step_trace import steps_of
 from headrace.tracing.task_trace import StepRecorder
 
 if TYPE_CHECKING:
     from headrace.runtime.trainer.checkpointer import Checkpoints
 
-_TELL_EVERY_S = 0.2
+_REPORT_INTERVAL_S = 0.2
 
 
 class NeighborLoader(neighbor_loader.NeighborLoader):
-    """PyG's `NeighborLoader`, word for word; see `headrace.graph.loader.neighbor_loader`.
+    """PyG's `NeighborLoader` with the same arguments; see `headrace.graph.loader.neighbor_loader`.
 
-    Under `headrace run`, parts that stores serve are asked for there, and a loader that shuffles
-    is fed by the run's sampler processes; a loop over it that is left early is continued by the
-    next one.
+    Under `headrace run`, remote graph partitions are read from stores, and the run's samplers build
+    the batches of loaders that shuffle. If a loop over such a loader is left early, the next loop
+    continues it.
     """
 
     __signature__ = inspect.signature(neighbor_loader.NeighborLoader)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        settings = _by_name(neighbor_loader.NeighborLoader, args, kwargs)
+        settings = _bind_settings(neighbor_loader.NeighborLoader, args, kwargs)
         self._prefetcher: Prefetcher | None = None
         self._share: TrainerSeeds | None = None
         self._checkpoints: Checkpoints | None = None
         self._next = (0, 0)
         self._settings = settings
-        self._run, self._graph = _find(settings)
+        self._run, self._graph = _find_graph(settings)
         if self._run is not None and self._graph is not None:
-            # The parts are on this machine, though others serve them: seeds are found here.
+            # Seeds are resolved locally: this machine has the graph's files, even if stores serve
+            # them.
             here: GraphView = find_access(self._graph)
-            self._share = take_seeds(self._run, settings)
+            self._share = assign_seeds(self._run, settings)
             settings["input_nodes"] = seeds_of(here, settings.get("input_nodes"))
             self._samplers = _num_samplers(self._run, settings, self)
             _connect(self._run, self._graph, settings)
             assignment = sum(self._run.counts.get("train", ()))
             if self._share is None and _num_seeds(settings) >= assignment:
-                _note_all(self._run, settings, "seeds", "give it a split's name, as 'train'")
+                _warn_unsharded(self._run, settings, "seeds", "pass a split's name, e.g. 'train'")
         super().__init__(**self._for_torch(settings))
 
     _samplers = 0
 
     @property
     def num_samplers(self) -> int:
-        """Processes that make the batches; 0 if this one does."""
+        """Number of processes that build the batches; 0 if this process does."""
         return self._samplers
 
     def __len__(self) -> int:
@@ -106,23 +107,18 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
         return _watched(run, self._counted(batches), trains, size, prefetcher, first, points)
 
     def keep_in(self, checkpoints: Checkpoints) -> None:
-        """Let checkpoints know where this loader is; those that train are where they are made."""
+        """Register with checkpoints, which save the position of this loader."""
         self._checkpoints = checkpoints
         checkpoints.watch(self)
 
     def position(self, is_looping: bool) -> tuple[int, int]:
-        """Epoch and number of the next batch.
-
-        Args:
-            is_looping: Whether a loop over this goes on; one that was left goes on only if there
-                are samplers.
-        """
+        """Epoch and number of the next batch; without samplers, a left loop does not resume."""
         if self.num_samplers or is_looping:
             return self._next
         return self.epoch, 0
 
     def go_to(self, epoch: int, batch: int) -> None:
-        """Let the next loop be this epoch, from this batch on."""
+        """Start the next loop at this epoch and batch."""
         self._next = (epoch, batch)
         if self._prefetcher is not None:
             self._prefetcher.close()
@@ -132,7 +128,6 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
             self.batch_sampler.epoch = epoch
 
     def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The same batches, while it is known where this is."""
         for batch in batches:
             epoch, number = self._next
             self._next = (epoch + 1, 0) if number + 1 == len(self) else (epoch, number + 1)
@@ -140,7 +135,7 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
             del batch
 
     def _for_torch(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Settings of a loader that cuts its share itself, if no samplers do."""
+        """Settings of a loader without samplers, which selects its own seeds."""
         if self._share is None or self.num_samplers:
             return settings
         share = self._share = replace(self._share, batches=self._share.batches.merged())
@@ -162,7 +157,7 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
             del batch, store, seeds
 
     def _seeds(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Original ids of all seeds, ascending, and where each was among the input nodes."""
+        """Original ids of all seeds, ascending, and their positions in the input nodes."""
         nodes = self.input_data.node
         ids, order = nodes.sort()
         return ids, order
@@ -200,16 +195,16 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
 
 
 class LinkNeighborLoader(neighbor_loader.LinkNeighborLoader):
-    """PyG's `LinkNeighborLoader`, word for word; see `headrace.graph.loader.neighbor_loader`.
+    """PyG's `LinkNeighborLoader`, same arguments; see `headrace.graph.loader.neighbor_loader`.
 
-    Under `headrace run`, parts that stores serve are asked for there.
+    Under `headrace run`, remote graph partitions are read from stores.
     """
 
     __signature__ = inspect.signature(neighbor_loader.LinkNeighborLoader)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        settings = _by_name(neighbor_loader.LinkNeighborLoader, args, kwargs)
-        self._run, graph = _find(settings)
+        settings = _bind_settings(neighbor_loader.LinkNeighborLoader, args, kwargs)
+        self._run, graph = _find_graph(settings)
         if self._run is not None and graph is not None:
             here: GraphView = find_access(graph)
             given = settings.get("edge_label_index")
@@ -217,8 +212,8 @@ class LinkNeighborLoader(neighbor_loader.LinkNeighborLoader):
             settings["edge_label_index"] = links if edge_type is None else (edge_type, links)
             _connect(self._run, graph, settings)
             if not any(map(torch.is_tensor, given if isinstance(given, tuple | list) else [given])):
-                remedy = "give each its own, as links[:, ctx.rank :: ctx.world_size]"
-                _note_all(self._run, settings, "links", remedy)
+                remedy = "pass each trainer its own, e.g. links[:, ctx.rank :: ctx.world_size]"
+                _warn_unsharded(self._run, settings, "links", remedy)
         self._trains = bool(settings.get("shuffle"))
         super().__init__(**settings)
 
@@ -229,21 +224,20 @@ class LinkNeighborLoader(neighbor_loader.LinkNeighborLoader):
         return _watched(self._run, super().__iter__(), self._trains, size)
 
 
-_FED: weakref.WeakSet[NeighborLoader] = weakref.WeakSet()
-"""Who has the samplers that others start for this trainer: there is one process of each."""
+_PREFETCHED: weakref.WeakSet[NeighborLoader] = weakref.WeakSet()
+"""The loader that uses this trainer's planned samplers; only one can."""
 
 
 def _num_samplers(run: RunContext, settings: dict[str, Any], loader: NeighborLoader) -> int:
-    """How many processes make a new loader's batches."""
     num_seeds = _num_seeds(settings)
     if not can_prefetch(settings, num_seeds):
         return 0
     batch_size = int(settings.get("batch_size", 1))
     if run.requests is None:
         return min(run.num_samplers, batch_size, num_seeds)
-    if _FED or not run.samplers or len(run.samplers) > min(batch_size, num_seeds):
+    if _PREFETCHED or not run.samplers or len(run.samplers) > min(batch_size, num_seeds):
         return 0
-    _FED.add(loader)
+    _PREFETCHED.add(loader)
     return len(run.samplers)
 
 
@@ -253,35 +247,35 @@ def _num_seeds(settings: Mapping[str, Any]) -> int:
     return int(ids.sum()) if ids.dtype == torch.bool else len(ids)
 
 
-def _by_name(loader: Any, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _bind_settings(loader: Any, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     settings = dict(inspect.signature(loader).bind(*args, **kwargs).arguments)
     settings.update(settings.pop("kwargs", {}))
     return settings
 
 
-def _find(settings: dict[str, Any]) -> tuple[RunContext | None, PartitionedGraph | None]:
-    """The run, and the graph if it lies in parts; whoever names stores wants no others."""
+def _find_graph(settings: dict[str, Any]) -> tuple[RunContext | None, PartitionedGraph | None]:
+    """Return the run, and the graph if it is partitioned and the caller passed no stores."""
     run, data = current_run(), settings["data"]
     if run is not None:
-        tell_parameters(run)
+        send_parameters(run)
         watch_gradients(run)
     if run is None or settings.get("connect"):
         return run, None
     if isinstance(data, str | os.PathLike):
         data = settings["data"] = open_graph(data)
     if isinstance(data, PartitionedGraph) and run.parts is not None and data.folder != run.parts:
-        # A machine may have its own copy of the graph, which its stores and samplers know.
+        # Use the machine's own copy, which its stores and samplers use.
         served = partitioned_graph.open_graph(run.parts)
         if served.manifest == data.manifest:
             data = settings["data"] = served
     return run, data if isinstance(data, PartitionedGraph) else None
 
 
-def _note_all(run: RunContext, settings: dict[str, Any], what: str, remedy: str) -> None:
-    """Say that trainers do the same work, if a loader that trains is not shared among them."""
+def _warn_unsharded(run: RunContext, settings: dict[str, Any], what: str, remedy: str) -> None:
+    """Warn that all trainers process the same seeds, if a training loader is not sharded."""
     if run.world_size > 1 and run.rank == 0 and settings.get("shuffle"):
-        problem = f"trainers do not share a loader's {what}: each takes all that it was given"
-        tell_note(run, f"{problem}; to share them, {remedy}")
+        problem = f"a loader's {what} are not sharded: each trainer processes all of them"
+        send_note(run, f"{problem}; to shard them, {remedy}")
 
 
 def _connect(run: RunContext, graph: PartitionedGraph, settings: dict[str, Any]) -> None:
@@ -299,10 +293,10 @@ def _watched(
     first: int = 0,
     points: _Points | None = None,
 ) -> Iterator[Any]:
-    """Batches of one epoch from the first on, while the display learns how fast they are taken."""
+    """Yield the batches of one epoch from `first` on, and report progress to the display."""
     num_seeds, batch_size, num_steps = size
     send(run.messages, ASKED)
-    began_s = told_s = time.perf_counter()
+    began_s = reported_s = time.perf_counter()
     waited_s = 0.0
     steps = steps_of(run) if trains else None
     if prefetcher is not None:
@@ -324,10 +318,10 @@ def _watched(
         del batch
         if steps is not None:
             steps.end()
-        # After the step: an epoch of few batches would seem to consist of waiting otherwise.
+        # After the step: otherwise an epoch of few batches would consist of waiting only.
         now_s = time.perf_counter()
-        if now_s - told_s >= _TELL_EVERY_S or number == num_steps:
-            told_s = now_s
+        if now_s - reported_s >= _REPORT_INTERVAL_S or number == num_steps:
+            reported_s = now_s
             message: dict[str, Any] = {
                 "kind": "batches",
                 "trains": trains,
@@ -344,27 +338,26 @@ def _watched(
                 message["steps"] = steps.num_steps
             send(run.messages, message)
         if points is not None and number < num_steps:
-            points.between()
-    # The last step of an iterator may have something to do after its last batch.
+            points.after_step()
+    # Let the iterator run its code after the last batch.
     next(batches, None)
 
 
 class _Points:
-    """Where checkpoints may be made in a loop over a loader."""
+    """Points in a loop over a loader at which checkpoints may be written."""
 
     def __init__(self, loader: NeighborLoader, checkpoints: Checkpoints) -> None:
         self._loader, self._checkpoints = loader, checkpoints
         self.before_batch, self.took = checkpoints.before_batch, checkpoints.took
 
-    def between(self) -> None:
-        self._checkpoints.between(self._loader)
+    def after_step(self) -> None:
+        self._checkpoints.after_step(self._loader)
 
 
 def _end_if_enough(run: RunContext, steps: StepRecorder) -> None:
-    """End the script after as many iterations as the run is for.
+    """Exit the script after the run's number of iterations; all trainers do so at the same one.
 
-    All trainers come here at the same iteration. A script may do anything between its epochs, so
-    to leave it is simpler, and safer, than to hand it epochs without batches.
+    Exiting is safer than yielding epochs without batches, as scripts run other code between epochs.
     """
     if run.iterations is not None and steps.num_steps >= run.iterations:
         steps.close()

@@ -1,4 +1,4 @@
-"""Embeddings of a trainer: learnable rows of nodes, in the stores of the run or in this process."""
+"""Learnable node embeddings of a trainer, stored in the run's stores or in this process."""
 
 from __future__ import annotations
 
@@ -24,16 +24,11 @@ from headrace.training.ddp import STEP, from_first_trainer
 from headrace.training.node_embedding import EmbeddingTable, NodeEmbedding
 
 _EPS = {"adagrad": 1e-10}
-"""Of torch's optimizers, where it is not 1e-8."""
+"""Default epsilon of torch's optimizers, where it is not 1e-8."""
 
 
 class NodeEmbeddings:
-    """All embeddings of a trainer.
-
-    Args:
-        run: Says where stores are; none to keep all rows in this process.
-        device: Where rows go.
-    """
+    """All embeddings of a trainer; without a run, all rows are in this process."""
 
     def __init__(self, run: RunContext | None, device: torch.device) -> None:
         self._run, self._device = run, device
@@ -43,24 +38,13 @@ class NodeEmbeddings:
     def make(
         self, graph: PartitionedGraph, name: str, node_type: str | None, lr: float, **spec: Any
     ) -> tuple[NodeEmbedding, KeptTable]:
-        """Make one, on all trainers; the group of trainers is met already.
+        """Create an embedding and its adapter for checkpoints; the process group exists already.
 
-        Args:
-            graph: Of the run.
-            name: Of the embedding; also of the node type, if that is not given.
-            node_type: Whose rows.
-            lr: Step size.
-            **spec: Of `EmbeddingSpec`.
-
-        Returns:
-            The module, and what checkpoints keep of it.
-
-        Raises:
-            SpecError: There is no such node type, or a setting is wrong.
-            StoreError: A store is gone, or trainers disagree.
+        Raises `SpecError` for a wrong node type or setting, and `StoreError` if a store is
+        unreachable or settings differ between trainers.
         """
         if name in self._tables:
-            raise SpecError(f"there is an embedding {name!r} already", "make it once, and share it")
+            raise SpecError(f"an embedding {name!r} exists already", "create it once and reuse it")
         node_type = _node_type(graph, name, node_type)
         rank, num_trainers = (0, 1) if self._run is None else (self._run.rank, self._run.world_size)
         table = EmbeddingTable(
@@ -68,7 +52,7 @@ class NodeEmbeddings:
             node_type,
             name,
             _spec(name, node_type, num_trainers, spec),
-            self._reach(graph),
+            self._connect_stores(graph),
             rank,
             lr,
         )
@@ -77,19 +61,18 @@ class NodeEmbeddings:
         return module, KeptTable(table, rank, lambda: from_first_trainer(0.0, self._device))
 
     def step(self) -> None:
-        """Let all of them learn what was collected; all trainers must ask."""
-        # First to all stores, then wait: they work side by side.
+        """Apply the collected gradients of all embeddings; a collective call."""
+        # Send to all stores before waiting, so that they work in parallel.
         for wait in [table.begin_step() for table in self._tables.values()]:
             wait()
 
     def close(self) -> None:
-        """Leave the stores."""
+        """Disconnect from the stores."""
         for store in self._stores:
             store.close()
         self._stores.clear()
 
-    def _reach(self, graph: PartitionedGraph) -> list[StoreClient]:
-        """A client for each part."""
+    def _connect_stores(self, graph: PartitionedGraph) -> list[StoreClient]:
         if not self._stores:
             run = self._run
             stores = () if run is None else run.stores_of(graph.folder, with_own=True)
@@ -101,30 +84,24 @@ class NodeEmbeddings:
                     self._stores.append(_in_process(graph, part))
                 else:
                     raise SpecError(
-                        f"no store serves part {part}, and trainers cannot share its rows",
-                        "let stores serve all parts",
+                        f"no store serves part {part}, so its rows cannot be synchronised",
+                        "start stores for all parts",
                     )
         return self._stores
 
 
 class KeptTable:
-    """What checkpoints keep of an embedding; rank 0 puts it back, and the others wait.
-
-    Args:
-        table: The rows.
-        rank: Of this trainer.
-        wait: Waits for rank 0.
-    """
+    """Checkpoint adapter of an embedding: rank 0 restores the rows while the others wait."""
 
     def __init__(self, table: EmbeddingTable, rank: int, wait: Callable[[], object]) -> None:
         self._table, self._rank, self._wait = table, rank, wait
 
     def state_dict(self) -> dict[str, Any]:
-        """All rows, from all stores."""
+        """Return all rows of all stores."""
         return self._table.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put all rows back into the stores; all trainers must ask."""
+        """Write all rows to the stores; a collective call."""
         if self._rank == 0:
             self._table.load_state_dict(state)
         else:
@@ -143,13 +120,13 @@ def _node_type(graph: PartitionedGraph, name: str, given: str | None) -> str:
     types = graph.node_types
     found = given or (name if name in types else types[0] if len(types) == 1 else None)
     if found not in types:
-        what = f"there are no nodes of type {given!r}" if given else f"{name!r} is no node type"
-        raise SpecError(what, f"say node_type=..., one of {', '.join(types)}")
+        what = f"there is no node type {given!r}" if given else f"{name!r} is not a node type"
+        raise SpecError(what, f"pass node_type=..., one of {', '.join(types)}")
     return found
 
 
 def _spec(name: str, node_type: str, num_trainers: int, given: Mapping[str, Any]) -> EmbeddingSpec:
-    # Rows of the same node in two embeddings should differ.
+    # The rows of a node differ between embeddings.
     text = f"{given['seed']}/{node_type}/{name}".encode()
     seed = int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
     settings = {"eps": _EPS.get(given["optimizer"], 1e-8), **given, "seed": seed}
@@ -159,5 +136,5 @@ def _spec(name: str, node_type: str, num_trainers: int, given: Mapping[str, Any]
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise SpecError(
-            f"the embedding {name!r}: {where}: {first['msg']}", "see ctx.embedding"
+            f"the embedding {name!r}: {where}: {first['msg']}", "see the arguments of ctx.embedding"
         ) from None

@@ -1,4 +1,4 @@
-"""Models of a trainer whose parameters are with the run's parameter servers."""
+"""A trainer's models whose parameters are on the run's parameter servers."""
 
 from __future__ import annotations
 
@@ -11,19 +11,15 @@ from torch import nn
 
 from headrace.core.errors import SpecError
 from headrace.runtime.protocol.run_context import RunContext
-from headrace.runtime.protocol.trainer_messages import tell_waiting
-from headrace.runtime.trainer.step_trace import note_exchanges, steps_of
+from headrace.runtime.protocol.trainer_messages import send_waiting
+from headrace.runtime.trainer.step_trace import record_exchanges, steps_of
 from headrace.training.ddp import STEP, TIMEOUT_S, from_first_trainer_all
 from headrace.training.parameter_server.client import PATIENCE_S, Servers
 from headrace.training.parameter_server.remote_optimizer import RemoteOptimizer
 
 
 class ServedModels:
-    """Lets servers make the steps of optimizers, in the order in which they are prepared.
-
-    Args:
-        run: With servers.
-    """
+    """Delegates optimizer steps to parameter servers; models are numbered in `share` order."""
 
     def __init__(self, run: RunContext) -> None:
         self._run = run
@@ -32,20 +28,20 @@ class ServedModels:
         self._shared: dict[nn.Module, RemoteOptimizer] = {}
 
     def share(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
-        """Make a model learn with all trainers; the group of trainers is met already.
+        """Train a model with all trainers; needs the process group.
 
-        Raises:
-            SpecError: There is no optimizer, servers do not know it, or it is the model's second.
-            StoreError: A server is gone, or trainers have different models.
+        Raises `SpecError` if there is no supported optimizer or the model has one already, and
+        `StoreError` if a server is unreachable or the models of trainers differ.
         """
         if optimizer is None:
             raise SpecError(
-                "this run has parameter servers, and `prepare` was given no optimizer",
+                "this run uses parameter servers, but `prepare` was called without an optimizer",
                 "call ctx.prepare(model, optimizer), or plan the job with `sync: ring`",
             )
         if model in self._shared:
             raise SpecError(
-                "this model was prepared already", "prepare it with one optimizer that has it all"
+                "this model was prepared already",
+                "prepare it once, with one optimizer for all parameters",
             )
         steps = self._steps
         self._shared[model] = RemoteOptimizer(
@@ -55,7 +51,7 @@ class ServedModels:
             lambda: STEP.weight,
             None if steps is None else lambda: steps.num_steps,
         )
-        # What nobody learns has to be the same too, as it is in torch's data parallel model.
+        # Like DDP, synchronise what is not trained too.
         fixed = [parameter for parameter in model.parameters() if not parameter.requires_grad]
         buffers = list(model.buffers())
         from_first_trainer_all([*fixed, *buffers])
@@ -63,11 +59,7 @@ class ServedModels:
             optimizer.register_step_post_hook(lambda *_: from_first_trainer_all(buffers))
 
     def clip(self, model: nn.Module, max_norm: float) -> float:
-        """Clip the gradients of a model before its next step; see `RemoteOptimizer.clip`.
-
-        Raises:
-            SpecError: The model was not prepared, or its gradients were changed.
-        """
+        """Clip a model's gradients before its next step; see `RemoteOptimizer.clip`."""
         shared = self._shared.get(model)
         if shared is None:
             raise SpecError("this model was not prepared", "call ctx.prepare(model, optimizer)")
@@ -82,8 +74,8 @@ class ServedModels:
                 run.rank,
                 time.monotonic,
                 TIMEOUT_S,
-                None if steps is None else partial(note_exchanges, steps, run.task),
-                partial(tell_waiting, run),
+                None if steps is None else partial(record_exchanges, steps, run.task),
+                partial(send_waiting, run),
                 run.retry_budget_s or PATIENCE_S,
             )
             weakref.finalize(self, self._servers.close)

@@ -1,4 +1,4 @@
-"""Figures that a training script reports."""
+"""Metrics that a training script reports."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _PLAIN = (bool, int, float, str)
 
 
 def report(**figures: SupportsFloat | str) -> None:
-    """Show figures of a training script: under `headrace run` in its display, else as a line.
+    """Show metrics of a script: in the display of `headrace run`, else as a line on stdout.
 
     Args:
-        **figures: By name; `epoch`, `loss` and `accuracy` have a place of their own. Tensors of
-            one number are fine.
+        **figures: Metrics by name; `epoch`, `loss` and `accuracy` have their own place in the
+            display. One-element tensors are accepted.
 
     Raises:
-        SpecError: A figure is neither a number nor a text.
+        SpecError: A metric is neither a number nor a string.
         NotFiniteError: A loss is not finite, and the run does not allow that.
 
     Example:
@@ -42,13 +42,13 @@ def report(**figures: SupportsFloat | str) -> None:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """What JSON knows: a number of numpy or torch is taken out of its box."""
+    """Convert numpy and torch scalars to values that JSON supports."""
     if not isinstance(value, _PLAIN) and hasattr(value, "item"):
         with suppress(ValueError, RuntimeError, TypeError):
             value = value.item()
     if not isinstance(value, _PLAIN):
         raise SpecError(
-            f"{name} was reported as {type(value).__name__}", "report a number or a text"
+            f"{name} was reported as {type(value).__name__}", "report a number or a string"
         )
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)

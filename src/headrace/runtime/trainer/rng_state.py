@@ -1,4 +1,4 @@
-"""The random numbers of a process, to be continued in another: those of torch, numpy and Python."""
+"""Saves and restores the RNG state of a process: torch, numpy and Python."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 
 _WORDS = 624
 _MORE = struct.Struct("<qqd")
-"""Where a generator is in its words, whether it has a number left, and that number."""
+"""Position in the generator's words, whether a Gaussian is cached, and that value."""
 
 
 def random_state(device: torch.device) -> torch.Tensor:
-    """All of it as bytes; the same number on every trainer."""
+    """Return all RNG state as bytes, equally many on every trainer."""
     pieces = [torch.get_rng_state(), _of_numpy(), _of_python()]
     if device.type == "cuda":
         pieces.append(torch.cuda.get_rng_state(device))
@@ -22,19 +22,14 @@ def random_state(device: torch.device) -> torch.Tensor:
 
 
 def restore_random_state(state: torch.Tensor, device: torch.device) -> None:
-    """Go on as where the state was taken; one of another device's size is taken as far as it goes.
-
-    Args:
-        state: Of `random_state`.
-        device: Where this process computes.
-    """
+    """Restore the result of `random_state`; CUDA state only if the device is a GPU."""
     num_torch, num_other = len(torch.get_rng_state()), _WORDS * 4 + _MORE.size
     own, numpy_state, python_state, rest = torch.split(
         state, [num_torch, num_other, num_other, len(state) - num_torch - 2 * num_other]
     )
     torch.set_rng_state(own.clone())
     words, at, has_left, left = _unpack(numpy_state)
-    np.random.set_state(("MT19937", words, at, has_left, left))  # noqa: NPY002 - a user's may use it
+    np.random.set_state(("MT19937", words, at, has_left, left))  # noqa: NPY002 - scripts may use it
     words, at, has_left, left = _unpack(python_state)
     random.setstate((3, (*words.tolist(), at), left if has_left else None))
     if device.type == "cuda" and len(rest):
@@ -42,7 +37,7 @@ def restore_random_state(state: torch.Tensor, device: torch.device) -> None:
 
 
 def begin_random(seed: int) -> None:
-    """Begin anew, for a trainer that no state was taken of."""
+    """Seed all generators, for a trainer without a saved state."""
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - a user's script may use it
     random.seed(seed)

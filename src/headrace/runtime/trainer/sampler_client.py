@@ -1,4 +1,4 @@
-"""Sampler processes for a loader of the script: which loaders get them, and what they are told."""
+"""Starts sampler processes for a script's loader: which loaders get them, and their configs."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from headrace.runtime.protocol.sampler_requests import (
     ReplaceSampler,
     SamplerPlace,
     StartSamplers,
-    ask_for_another,
-    ask_for_samplers,
+    request_replacement,
+    request_samplers,
     without_paths,
 )
-from headrace.runtime.protocol.trainer_messages import notify_failover, tell_waiting
-from headrace.runtime.trainer.step_trace import measured_parts
+from headrace.runtime.protocol.trainer_messages import notify_failover, send_waiting
+from headrace.runtime.trainer.step_trace import metered_channel
 
 if TYPE_CHECKING:
     from headrace.rpc.reconnect import RetryBudget
 
-_GIVEN = Path("given")
-"""For seeds: whoever starts a sampler knows where they are."""
+_PLACEHOLDER = Path("given")
+"""Placeholder for seed files, whose paths are set by the process that starts the sampler."""
 
-_MAKE_OTHERS = {
+_UNSUPPORTED = {
     "time_attr": None,
     "subgraph_type": "directional",
     "transform_sampler_output": None,
@@ -48,29 +48,22 @@ _MAKE_OTHERS = {
     "sampler": None,
     "batch_sampler": None,
 }
-"""Settings that samplers do not know, and how they are when nobody asks for them."""
+"""Loader settings that samplers do not support, with their default values."""
 
 
 def can_prefetch(settings: Mapping[str, Any], num_seeds: int) -> bool:
-    """Whether sampler processes can make a loader's batches.
-
-    Without `shuffle` a script may count on the order of its seeds, which samplers change.
-
-    Args:
-        settings: Of the loader, by name.
-        num_seeds: How many it has.
-    """
+    """Whether samplers can build a loader's batches; only with `shuffle`, as they reorder seeds."""
     if not settings.get("shuffle") or not num_seeds:
         return False
-    for name, usual in _MAKE_OTHERS.items():
+    for name, usual in _UNSUPPORTED.items():
         value = settings.get(name, usual)
-        if getattr(value, "value", value) != usual:  # an enum of PyG, or its text
+        if getattr(value, "value", value) != usual:  # an enum of PyG, or its string
             return False
     return True
 
 
 def num_batches(num_seeds: int, num_samplers: int, settings: Mapping[str, Any]) -> int:
-    """Batches of an epoch that samplers make; they may need one more than a single process."""
+    """Batches per epoch with samplers; may be one more than in a single process."""
     counts = [len(range(s, num_seeds, num_samplers)) for s in range(num_samplers)]
     return batches_per_epoch(
         counts, settings.get("batch_size", 1), settings.get("drop_last", False)
@@ -79,13 +72,13 @@ def num_batches(num_seeds: int, num_samplers: int, settings: Mapping[str, Any]) 
 
 @dataclass(frozen=True)
 class Portion:
-    """What one sampler of a trainer adds to batches.
+    """One sampler's sub-batches of a trainer's batches.
 
     Attributes:
         share: Seeds per batch.
-        ends: Of the last batches of an epoch, if that is not its share.
-        seeds: Original ids; none for those that the plan deals it.
-        further: What it adds besides, in parts of their own.
+        ends: Seeds in the last batches of an epoch, where they differ from `share`.
+        seeds: Original ids; none for the seeds that the plan assigns.
+        further: Further seed shards of the sampler, with sub-batches of their own.
     """
 
     share: int
@@ -96,7 +89,7 @@ class Portion:
 
 def portions_of(seeds: np.ndarray, batch_size: int, num_samplers: int) -> list[Portion]:
     """Divide a trainer's seeds among its samplers."""
-    # Every n-th, so that each sampler sees a fair choice whatever order the ids have.
+    # Strided, so that each sampler gets a fair sample in any order of ids.
     ids = np.sort(seeds)
     return [
         Portion(share_of(batch_size, num_samplers, s), (), ids[s::num_samplers])
@@ -105,12 +98,12 @@ def portions_of(seeds: np.ndarray, batch_size: int, num_samplers: int) -> list[P
 
 
 def retry_budget_of(run: RunContext) -> RetryBudget | None:
-    """With stores that a run starts again; none if it does not."""
+    """Retry budget for stores that the run restarts; none if it restarts none."""
     from headrace.rpc.reconnect import RetryBudget
 
     if not run.retry_budget_s:
         return None
-    return RetryBudget(run.retry_budget_s, time.monotonic, partial(tell_waiting, run))
+    return RetryBudget(run.retry_budget_s, time.monotonic, partial(send_waiting, run))
 
 
 def start_samplers(
@@ -125,22 +118,10 @@ def start_samplers(
     split: str | None = None,
     first: tuple[int, int] = (0, 0),
 ) -> Prefetcher:
-    """Start a run's samplers for one loader, or have them started.
+    """Start the samplers of one loader, or request them from the task actor.
 
-    Args:
-        run: Says where stores are.
-        access: The graph.
-        folder: Where it lies.
-        node_type: What seeds are.
-        portions: Of each sampler.
-        num_steps: Batches of an epoch.
-        fanouts: Neighbours per hop.
-        settings: Of the loader, by name.
-        split: Of which the plan deals seeds.
-        first: Epoch and batch with which to begin.
-
-    Raises:
-        RunError: Samplers could not be started.
+    `settings` are the loader's, by name. The plan assigns the seeds of `split`. `first` is the
+    epoch and batch to start with. Raises `RunError` if samplers cannot be started.
     """
     stores, cache_bytes = run.stores_of(folder), settings.get("cache_bytes", 0)
     names = run.samplers or tuple(f"sampler {s}" for s in range(len(portions)))
@@ -153,11 +134,11 @@ def start_samplers(
             credentials=run.credentials if stores else None,
             tls=run.tls,
             node_type=node_type,
-            seeds=_GIVEN,
+            seeds=_PLACEHOLDER,
             share=portion.share,
             ends=portion.ends,
             further=tuple(
-                SeedShard(seeds=_GIVEN, share=each.share, ends=each.ends)
+                SeedShard(seeds=_PLACEHOLDER, share=each.share, ends=each.ends)
                 for each in portion.further
             ),
             batches_per_epoch=num_steps,
@@ -184,14 +165,14 @@ def start_samplers(
     ]
     seeds = [portion.seeds for portion in portions]
     if run.requests is not None:
-        receivers = _ask(run, configs, seeds, split)
+        receivers = _request_samplers(run, configs, seeds, split)
         return Prefetcher(
             receivers,
             num_steps,
             time.perf_counter,
             first_batch=first[1],
             lanes=[len(config.lanes) for config in configs],
-            tell=partial(tell_waiting, run),
+            tell=partial(send_waiting, run),
         )
     own = [ids for ids in seeds if ids is not None]
     if run.log is None:
@@ -200,13 +181,13 @@ def start_samplers(
         return start_prefetcher(configs, own, time.perf_counter, log)
 
 
-def _ask(
+def _request_samplers(
     run: RunContext,
     configs: Sequence[SamplerConfig],
     seeds: Sequence[np.ndarray | None],
     split: str | None,
 ) -> list[SubBatchReceiver]:
-    """Have samplers started, and connect to them."""
+    """Request samplers from the task actor, and connect to them."""
     assert run.requests is not None
     with TemporaryDirectory(dir=run.requests.parent) as folder:
         paths: list[Path | None] = []
@@ -221,12 +202,12 @@ def _ask(
             split=split,
             loader=f"{run.task} on {run.machine}",
         )
-        places = ask_for_samplers(run.requests, request)
+        places = request_samplers(run.requests, request)
     receivers: list[SubBatchReceiver] = []
     try:
         for number, (place, config) in enumerate(zip(places, configs, strict=True)):
-            take = _take_from if not run.retry_budget_s else partial(_fail_over, number=number)
-            receivers.append(take(run, place, config))
+            reach = _connect_to if not run.retry_budget_s else partial(_fail_over, number=number)
+            receivers.append(reach(run, place, config))
     except BaseException:
         for receiver in receivers:
             receiver.close()
@@ -237,11 +218,11 @@ def _ask(
 def _fail_over(
     run: RunContext, place: SamplerPlace, config: SamplerConfig, number: int
 ) -> SubBatchReceiver:
-    """Take parts from a sampler that is replaced when it is lost."""
+    """Return a receiver that replaces its sampler when it is lost."""
     loader = f"{run.task} on {run.machine}"
     receiver: SubBatchReceiver
     try:
-        receiver = _take_from(run, place, config)
+        receiver = _connect_to(run, place, config)
     except SamplerLostError as error:
         receiver = LostReceiver(error)
 
@@ -249,11 +230,11 @@ def _fail_over(
         assert run.requests is not None
         request = ReplaceSampler(sampler=number, epoch=epoch, batch=batch, why=why)
         try:
-            other = ask_for_another(run.requests, request, loader)
+            other = request_replacement(run.requests, request, loader)
         except RunError as error:
-            # Its machine may be cut off: that is for others to find out, who end this trainer then.
+            # Its machine may be disconnected: the controller detects that and stops this trainer.
             raise SamplerLostError(error.problem, error.remedy) from None
-        return _take_from(run, other, config)
+        return _connect_to(run, other, config)
 
     return FailoverReceiver(
         f"{place.task or config.task} on {place.machine or run.machine}",
@@ -266,12 +247,8 @@ def _fail_over(
     )
 
 
-def _take_from(run: RunContext, place: SamplerPlace, config: SamplerConfig) -> SubBatchReceiver:
-    """Connect to a sampler.
-
-    Raises:
-        SamplerLostError: It is not there any more.
-    """
+def _connect_to(run: RunContext, place: SamplerPlace, config: SamplerConfig) -> SubBatchReceiver:
+    """Connect to a sampler; raises `SamplerLostError` if it is unreachable."""
     name, machine = place.task or config.task, place.machine or run.machine
     if place.socket is not None:
         return meet_sampler(place.socket, f"{name} on {machine}")
@@ -280,11 +257,11 @@ def _take_from(run: RunContext, place: SamplerPlace, config: SamplerConfig) -> S
     from headrace.rpc.errors import StoreLostError
 
     if place.host is None or place.port is None:
-        raise RunError(f"{name} on {machine} is nowhere", "use one version of headrace")
+        raise RunError(f"{name} on {machine} has no address", "use the same headrace version")
     address = Address(name, machine, place.host, place.port)
     try:
         channel = FlightChannel(address, run.load_credentials())
     except StoreLostError as error:
         raise SamplerLostError(error.problem, error.remedy) from None
-    parts = measured_parts(run, channel, name, config.batches_per_epoch, len(config.lanes))
+    parts = metered_channel(run, channel, name, config.batches_per_epoch, len(config.lanes))
     return RpcReceiver(parts, str(address))

@@ -1,4 +1,4 @@
-"""A trainer's share of a split: which seeds its loader has, and how many all trainers take."""
+"""A trainer's seeds of a split, and the seeds per iteration of all trainers."""
 
 from __future__ import annotations
 
@@ -17,21 +17,18 @@ from headrace.graph.loader.batch_order import SeededShuffle
 from headrace.graph.sampler_worker.seed_assignment import GlobalBatches
 from headrace.graph.schema import SPLITS
 from headrace.runtime.protocol.run_context import RunContext
-from headrace.runtime.protocol.trainer_messages import send, tell_note
+from headrace.runtime.protocol.trainer_messages import send, send_note
 from headrace.runtime.trainer.sampler_client import Portion
 from headrace.training.ddp import STEP
 
 
 @dataclass
 class TrainerSeeds:
-    """One trainer's part of every global batch of a split.
+    """One trainer's seeds in every global batch of a split.
 
     Attributes:
-        split: Which split.
-        trainer: Number of the trainer.
-        batches: Of all trainers.
-        lanes: How many each of the trainer's samplers has; none for one each.
-        iteration: The next one of this epoch.
+        iteration: Next iteration of this epoch.
+        lanes: Seed shards of each of the trainer's samplers; empty for one each.
     """
 
     split: str
@@ -42,7 +39,7 @@ class TrainerSeeds:
 
     @cached_property
     def num_seeds(self) -> np.ndarray:
-        """Of all trainers, by iteration and trainer."""
+        """Seeds by iteration and trainer."""
         return self.batches.num_seeds()
 
     def __len__(self) -> int:
@@ -50,18 +47,18 @@ class TrainerSeeds:
 
     @property
     def portions(self) -> list[Portion]:
-        """What the trainer's samplers are told."""
+        """Sub-batches of each of the trainer's samplers."""
         own = self.batches.lanes_of(self.trainer)
         numbers = iter(range(*own.indices(len(self.batches.shares))))
         lanes = self.lanes or (1,) * (own.stop - own.start)
-        groups = [[self._portion(lane) for lane in islice(numbers, num)] for num in lanes]
+        groups = [[self._portion(shard) for shard in islice(numbers, num)] for num in lanes]
         return [replace(first, further=tuple(further)) for first, *further in groups]
 
-    def _portion(self, lane: int) -> Portion:
-        return Portion(self.batches.shares[lane], self.batches.ends(lane))
+    def _portion(self, shard: int) -> Portion:
+        return Portion(self.batches.shares[shard], self.batches.ends(shard))
 
     def in_step(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The same batches, while gradients are weighed by the seeds that trainers have."""
+        """Yield the batches and set the gradient weight of each: its part of all seeds."""
         try:
             for batch in batches:
                 row = self.num_seeds[self.iteration]
@@ -74,13 +71,7 @@ class TrainerSeeds:
 
 
 class SharedBatches:
-    """Positions of seeds, in batches of the sizes of a share; for loaders without samplers.
-
-    Args:
-        share: With one sampler per trainer, see `GlobalBatches.merged`.
-        num_seeds: Of this trainer.
-        seed: Of the order.
-    """
+    """Batch sampler for loaders without samplers: seed positions in batches of planned sizes."""
 
     def __init__(self, share: TrainerSeeds, num_seeds: int, seed: int) -> None:
         self._share = share
@@ -88,7 +79,7 @@ class SharedBatches:
 
     @property
     def epoch(self) -> int:
-        """The next one; set it to go on with another."""
+        """The next epoch."""
         return self._shuffle.epoch
 
     @epoch.setter
@@ -107,25 +98,21 @@ class SharedBatches:
 
 
 def check_assignment(graph: PartitionedGraph, node_type: str | None) -> None:
-    """See that seeds of a type are those that a run deals: of the first type that has splits.
-
-    Raises:
-        SpecError: They are of another one.
-    """
+    """Raise `SpecError` if seeds of a node type are not assigned; the first type with splits is."""
     assigned = next((node.name for node in graph.manifest.nodes if node.splits), None)
     if node_type is not None and node_type != assigned:
         raise SpecError(
             f"a loader needs seeds of {node_type!r}, but the plan assigns seeds of {assigned!r}",
-            f"train on {assigned!r}, or give the loader ids instead of a split's name",
+            f"train on {assigned!r}, or pass ids to the loader instead of a split's name",
         )
 
 
 def compare_batch_size(run: RunContext, asked: int | None) -> None:
     """Compare a script's batch size with the plan's, the mean over all trainers.
 
-    In a run that follows its script, another size ends the trainer. All trainers run the same
-    script, so all of them end here; the driver gets `{"kind": "batch_size", "asked": 512}` and
-    plans again. In other runs the plan's size is used, and the user is told.
+    If the run follows its script, another size ends all trainers, which run the same script; the
+    driver gets `{"kind": "batch_size", "asked": 512}` and plans again. Otherwise the plan's size is
+    used, and the user is notified.
     """
     planned = sum(run.shares) / run.world_size
     if asked in (None, planned):
@@ -135,21 +122,14 @@ def compare_batch_size(run: RunContext, asked: int | None) -> None:
         raise SystemExit(0)
     if run.rank == 0:
         problem = f"the plan has batches of {planned:g} seeds, the script's {asked} is not used"
-        tell_note(run, f"{problem}; to use it, set batch_size in the job file and plan again")
+        send_note(run, f"{problem}; to use it, set batch_size in the job file and plan again")
 
 
-def take_seeds(run: RunContext, settings: dict[str, Any]) -> TrainerSeeds | None:
-    """Let a loader that shuffles a split by its name have this trainer's share of it.
+def assign_seeds(run: RunContext, settings: dict[str, Any]) -> TrainerSeeds | None:
+    """Assign this trainer's seeds to a loader that shuffles a split given by name.
 
-    Args:
-        run: Says who takes what.
-        settings: Of the loader, by name; seeds and batch size are replaced.
-
-    Returns:
-        None if the loader has seeds of its own.
-
-    Raises:
-        SpecError: The plan gives the trainer other batches, or none.
+    Replaces seeds and batch size in `settings`. Returns none if the loader has its own seeds.
+    Raises `SpecError` if the plan assigns other batches to the trainer, or none.
     """
     nodes = settings.get("input_nodes")
     node_type, split = None, nodes
@@ -169,9 +149,8 @@ def take_seeds(run: RunContext, settings: dict[str, Any]) -> TrainerSeeds | None
         if run.follows_script:
             compare_batch_size(run, given)
         raise SpecError(
-            f"the plan gives {run.task} batches of {batch_size} seeds, its loader asks for {given}",
-            f"leave batch_size out, or say {batch_size}; to change it, change the job and plan "
-            "again",
+            f"the plan assigns {run.task} batches of {batch_size} seeds, its loader has {given}",
+            f"omit batch_size or pass {batch_size}; to change it, change the job and plan again",
         )
     if not len(share):
         raise SpecError(

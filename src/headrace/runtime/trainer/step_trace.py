@@ -1,4 +1,4 @@
-"""What a trainer's process records of its steps, if its run wants to know."""
+"""Records a trainer's steps, if the run is traced."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from headrace.training.parameter_server.types import Exchange
 
 
 def steps_of(run: RunContext) -> StepRecorder | None:
-    """Records the steps of this process; none if the run records nothing."""
+    """Return the step recorder of this process; none if the run is not traced."""
     return None if run.trace is None else _open(run.trace, run.task)
 
 
-def measured_parts(
+def metered_channel(
     run: RunContext, channel: Channel, sampler: str, batches_per_epoch: int, num_lanes: int = 1
 ) -> Channel:
-    """A channel to a sampler on another machine, whose parts are recorded."""
+    """Return a channel to a remote sampler that records its sub-batches."""
     steps = steps_of(run)
     if steps is None:
         return channel
-    note = steps.taking_from(sampler, batches_per_epoch, num_lanes)
+    note = steps.recording_from(sampler, batches_per_epoch, num_lanes)
     return MeteredChannel(channel, steps.clock, lambda: note)
 
 
-def note_exchanges(steps: StepRecorder, task: str, exchanges: Sequence[Exchange]) -> None:
-    """Record what a step has moved between a trainer and all parameter servers."""
+def record_exchanges(steps: StepRecorder, task: str, exchanges: Sequence[Exchange]) -> None:
+    """Record the transfers of one step between a trainer and all parameter servers."""
     for each in exchanges:
         there_s, back_s = each.moving_s
         n, start_s, end_s = each.iteration, each.start_s, each.end_s

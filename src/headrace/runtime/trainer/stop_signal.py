@@ -1,4 +1,4 @@
-"""A trainer that is told to stop goes on until it can save."""
+"""Defers SIGINT until a trainer can save."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from types import FrameType
 
 
 class StopRequest:
-    """Whether SIGINT arrived while somebody listened for it."""
+    """Whether SIGINT arrived inside `intercept_sigint`."""
 
     def __init__(self) -> None:
         self.is_set = False
         self._is_kept = False
 
     @contextmanager
-    def heard(self) -> Iterator[None]:
+    def intercept_sigint(self) -> Iterator[None]:
         """Let SIGINT set the flag instead of raising `KeyboardInterrupt`; a second one raises it.
 
-        Whoever sees the flag calls `keep`. If nobody does, the script is where it cannot save: the
-        shell sends SIGINT again halfway through its grace period.
+        If no code reads the flag and calls `keep`, the script cannot save. The task actor sends
+        SIGINT again halfway through its grace period.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = signal.signal(signal.SIGINT, self._take)
+        before = signal.signal(signal.SIGINT, self._on_sigint)
         try:
             yield
         finally:
             signal.signal(signal.SIGINT, before)
 
     def keep(self) -> None:
-        """Do not interrupt any more: all trainers save now, even if SIGINT arrives only later."""
+        """Ignore further SIGINTs: all trainers save now."""
         self._is_kept = True
 
-    def _take(self, number: int, frame: FrameType | None) -> None:
+    def _on_sigint(self, number: int, frame: FrameType | None) -> None:
         if self.is_set and not self._is_kept:
             raise KeyboardInterrupt
         self.is_set = True

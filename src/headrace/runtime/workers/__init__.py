@@ -1,4 +1,4 @@
-"""Actors around the processes of a run: each starts one, watches it and ends with it.
+"""Task actors: each starts, monitors and stops one task process.
 
-They import little, neither torch nor numpy, so that many of them start fast and stay small.
+They import neither torch nor numpy, so that many of them start fast and stay small.
 """

@@ -1,4 +1,4 @@
-"""What all shells have in common."""
+"""Base class of task actors."""
 
 from __future__ import annotations
 
@@ -17,19 +17,14 @@ from headrace.runtime.run_dir.temp_dirs import PREFIX, remove_forgotten
 from headrace.runtime.workers.task_process import GRACE_S, URGENT_GRACE_S, TaskProcess, how_ended
 
 READ_BYTES = 1 << 20
-"""What is read of a file with one call."""
+"""Bytes per read of a file."""
 
 
 class TaskActor:
-    """Stands for one task on its machine. Every method answers at once.
-
-    Args:
-        task: Name of the task.
-        machine: Name of the machine.
-    """
+    """Manages one task on its machine. Methods return at once."""
 
     preload = "graph"
-    """Which fork server starts its process; see `workers.fork_server.PRELOADS`."""
+    """Fork server that starts the process; see `prefork.server`."""
 
     def __init__(self, task: str, machine: str) -> None:
         self.task, self.machine = task, machine
@@ -45,7 +40,7 @@ class TaskActor:
         self._lease = ForkLease(self.preload)
 
     def hello(self) -> dict[str, Any]:
-        """Where this shell is, found out from inside."""
+        """Node, address and version of this actor."""
         import ray
 
         context = ray.get_runtime_context()
@@ -64,7 +59,7 @@ class TaskActor:
         }
 
     def state(self) -> dict[str, Any]:
-        """How the process is; see `_more` of each shell for what else."""
+        """State of the process; subclasses add fields in `_extra_state`."""
         process = self._process
         code = None if process is None else process.code
         state: dict[str, Any] = {
@@ -77,43 +72,39 @@ class TaskActor:
             state["rss_bytes"] = rss_bytes(process.pid)
         if process is not None and code is not None:
             state["how"] = how_ended(code)
-            state["said"] = process.last_words() if code else ""
+            state["said"] = process.last_error_line() if code else ""
             state["ended_ago_s"] = process.ended_ago_s
-        return {**state, **self._more()}
+        return {**state, **self._extra_state()}
 
     def nic(self) -> tuple[int, int] | None:
-        """Bytes in and out of the machine's card since it exists."""
+        """Bytes received and sent by the machine's NIC."""
         return None if self._interface is None else nic_bytes(self._interface)
 
     def log(self, offset: int) -> bytes:
-        """What the process printed, from some byte on."""
+        """Output of the process from an offset on."""
         return _read(self.log_path, offset)
 
     def trace(self, offset: int) -> bytes:
-        """What the process measured, from some byte on."""
+        """Trace of the process from an offset on."""
         return _read(self.trace_path, offset)
 
     def clock(self) -> float:
-        """The clock of this machine that traces use."""
+        """This machine's clock for traces."""
         return time.monotonic()
 
     def stop(self, is_urgent: bool) -> None:
-        """Ask the process to end; `state` says when it has.
-
-        Args:
-            is_urgent: Whether somebody has failed, and others may wait for it in vain.
-        """
+        """Request the exit, which `state` reports; urgent if a task failed that others block on."""
         if self._process is not None:
             self._process.stop(URGENT_GRACE_S if is_urgent else GRACE_S)
 
     def close(self) -> None:
-        """End whatever is left, and remove the folder."""
+        """Stop the process and remove the folder."""
         if self._process is not None:
             self._process.end()
         self._lease.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _more(self) -> dict[str, Any]:
+    def _extra_state(self) -> dict[str, Any]:
         return {}
 
     def _write_keys(self, credentials: bytes) -> Path:

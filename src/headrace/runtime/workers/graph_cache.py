@@ -1,4 +1,4 @@
-"""Files of a partitioned graph on one machine: used where they lie, or taken once and kept."""
+"""Files of a partitioned graph on one machine: used in place, or copied once and cached."""
 
 from __future__ import annotations
 
@@ -16,30 +16,21 @@ _READ_BYTES = 1 << 22
 
 
 class GraphCache:
-    """Finds a graph, or takes what is missing.
+    """Finds a graph, or receives its missing files.
 
-    A shipped graph is called after the fingerprint of its manifest, so that it is found again. A
-    file has its name once its checksum was right.
-
-    Args:
-        cache: Folder for shipped graphs; none for the usual one.
+    A shipped graph is stored under the fingerprint of its manifest. A file gets its final name
+    after its checksum is verified.
     """
 
     def __init__(self, cache: str | None = None) -> None:
         usual = Path.home() / ".cache" / "headrace" / "graphs"
         self._cache = Path(cache) if cache else usual
         self._folder = self._cache
-        # Machines may share the folder, and numbers of processes then say nothing.
+        # Random, not the PID: machines may share the folder.
         self._partial = f".partial-{secrets.token_hex(8)}"
 
     def look(self, given: str, fingerprint: str, files: dict[str, int]) -> dict[str, Any]:
-        """Where the graph is on this machine, or should be, and which files of it are not there.
-
-        Args:
-            given: Where it is on the driver's machine.
-            fingerprint: Of its manifest.
-            files: Sizes of the files that this machine needs.
-        """
+        """Find the graph in `given` or in the cache; return its folder and its missing files."""
         for folder in (Path(given), self._cache / fingerprint):
             if fingerprint_of(folder) == fingerprint and not _missing(folder, files):
                 return {"folder": str(folder), "missing": []}
@@ -47,7 +38,7 @@ class GraphCache:
         return {"folder": str(folder), "missing": _missing(folder, files)}
 
     def find(self, given: str, fingerprint: str, files: dict[str, int]) -> dict[str, Any]:
-        """As `look`, and make ready to take what is missing."""
+        """Like `look`, and prepare to receive the missing files."""
         found = self.look(given, fingerprint, files)
         if not found["missing"]:
             return found
@@ -56,17 +47,17 @@ class GraphCache:
             self._folder.mkdir(parents=True, exist_ok=True)
             free_bytes = shutil.disk_usage(self._folder).free
         except OSError as error:
-            return {"error": f"{self._folder} cannot be made: {error.strerror}"}
+            return {"error": f"cannot create {self._folder}: {error.strerror}"}
         needed_bytes = sum(files[name] for name in found["missing"])
         if needed_bytes > free_bytes:
             return {
                 "error": f"{self._folder} needs {format_bytes(needed_bytes)}, "
-                f"{format_bytes(free_bytes)} are free"
+                f"only {format_bytes(free_bytes)} are free"
             }
         return found
 
     def take(self, name: str, offset: int, data: bytes) -> None:
-        """Write a piece of a file; pieces come in order."""
+        """Write a chunk of a file; chunks arrive in order."""
         path = self._hidden(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         if offset == 0:
@@ -76,24 +67,24 @@ class GraphCache:
             file.write(data)
 
     def seal(self, checksums: dict[str, int]) -> dict[str, Any]:
-        """Give files their names, the manifest last; says which one is damaged, if one is."""
+        """Verify files and give them their final names, the manifest last."""
         for name in sorted(checksums, key=lambda name: name == MANIFEST):
             hidden = self._hidden(name)
             if not hidden.exists() or _crc32(hidden) != checksums[name]:
                 hidden.unlink(missing_ok=True)
-                return {"error": f"{name} arrived damaged"}
+                return {"error": f"{name} is corrupt after the transfer"}
             hidden.replace(self._folder / name)
         return {"folder": str(self._folder)}
 
     def _hidden(self, name: str) -> Path:
         path = self._folder / name
         if not path.resolve().is_relative_to(self._folder.resolve()):
-            raise ValueError(f"{name} is no file of a graph")
+            raise ValueError(f"{name} is not a file of a graph")
         return path.with_name(path.name + self._partial)
 
 
 def fingerprint_of(folder: Path) -> str | None:
-    """What tells manifests apart; none if there is no manifest."""
+    """Fingerprint of a folder's manifest; none if there is no manifest."""
     try:
         return hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()[:16]
     except OSError:

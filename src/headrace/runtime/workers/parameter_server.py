@@ -1,4 +1,4 @@
-"""The shell of a parameter server."""
+"""Task actor of a parameter server."""
 
 from __future__ import annotations
 
@@ -21,12 +21,7 @@ class ParameterServerActor(TaskActor):
         self._ready = self.folder / "ready"
 
     def start(self, config: dict[str, Any], credentials: bytes) -> None:
-        """Start the server.
-
-        Args:
-            config: A `ServerConfig` without what only this machine knows.
-            credentials: What `Credentials.save` would write.
-        """
+        """Start the server; `config` is a `ServerConfig` without machine-specific fields."""
         own = {
             "task": self.task,
             "credentials": str(self._write_keys(credentials)),
@@ -44,5 +39,5 @@ class ParameterServerActor(TaskActor):
         ]
         self._process = TaskProcess(command, self.log_path, lease=self._lease)
 
-    def _more(self) -> dict[str, Any]:
+    def _extra_state(self) -> dict[str, Any]:
         return {"port": ready_port(self._ready)}

@@ -1,4 +1,4 @@
-"""The shell of a sampler, whose process starts when its trainer's loader asks for it."""
+"""Task actor of a sampler, whose process starts when its trainer's loader requests it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from headrace.runtime.workers.base import TaskActor
 from headrace.runtime.workers.task_process import TaskProcess, how_ended
 
 _MAX_TRIES = 3
-"""How often a process is started again that was ended before it listened."""
+"""Restarts of a process that was killed before it listened."""
 
 
 class SamplerActor(TaskActor):
-    """Runs a sampler, anew for each loader that it feeds."""
+    """Runs a sampler, with a new process for each loader."""
 
     def __init__(self, task: str, machine: str) -> None:
         super().__init__(task, machine)
@@ -29,29 +29,22 @@ class SamplerActor(TaskActor):
     def prepare(
         self, settings: dict[str, Any], credentials: bytes, seeds: dict[str, list[bytes]]
     ) -> None:
-        """Take what every sampler process here is told.
+        """Store the run's fields of `SamplerConfig`, and the seeds.
 
-        Args:
-            settings: Fields of `SamplerConfig` that only the run knows.
-            credentials: What `Credentials.save` would write.
-            seeds: Files of `numpy.save` by split: the seeds of each lane of this sampler.
+        Seeds are `numpy.save` files of this sampler's seed shards, by split.
         """
         own = {"task": self.task, "machine": self.machine, "trace": str(self.trace_path)}
         self._settings = {**settings, **own, "credentials": str(self._write_keys(credentials))}
-        for split, lanes in seeds.items():
-            for lane, data in enumerate(lanes):
-                self._seeds_path(split, lane).write_bytes(data)
+        for split, shards in seeds.items():
+            for shard, data in enumerate(shards):
+                self._seeds_path(split, shard).write_bytes(data)
 
     def begin(
         self, config: dict[str, Any], seeds: bytes | None, split: str | None, trainer_machine: str
     ) -> None:
-        """Start a process for a loader; one that fed another loader before ends.
+        """Start a process for a loader; the process of a previous loader is stopped.
 
-        Args:
-            config: A `SamplerConfig` without what only the run knows.
-            seeds: File of `numpy.save`; none for those that the plan gives this sampler ...
-            split: ... of this split.
-            trainer_machine: Where the trainer is.
+        Seeds are a `numpy.save` file; none for those of the split that the plan assigns.
         """
         if self._process is not None:
             self._process.end()
@@ -60,8 +53,8 @@ class SamplerActor(TaskActor):
         number = self._begun
         path = self._seeds_path(split, 0)
         further = [
-            {**lane, "seeds": str(self._seeds_path(split, number))}
-            for number, lane in enumerate(config.get("further", ()), 1)
+            {**shard, "seeds": str(self._seeds_path(split, number))}
+            for number, shard in enumerate(config.get("further", ()), 1)
         ]
         if seeds is not None:
             path = self.folder / f"seeds-{number}.npy"
@@ -82,13 +75,7 @@ class SamplerActor(TaskActor):
         self._process = TaskProcess(command, self.log_path, lease=self._lease)
 
     def begin_again(self, epoch: int, batch: int, why: str) -> None:
-        """Start another process for the same loader, as the trainer has lost the last one.
-
-        Args:
-            epoch: Where it begins ...
-            batch: ... and with which batch of it.
-            why: What the trainer says of the last one.
-        """
+        """Start a new process at an epoch and batch, after the trainer lost the last one."""
         if self._last is None:
             return
         config, seeds, split, trainer_machine = self._last
@@ -97,10 +84,10 @@ class SamplerActor(TaskActor):
         first = {"first_epoch": epoch, "first_batch": batch}
         self.begin({**config, **first}, seeds, split, trainer_machine)
 
-    def _seeds_path(self, split: str | None, lane: int) -> Path:
-        return self.folder / f"{split}-{lane}.npy"
+    def _seeds_path(self, split: str | None, shard: int) -> Path:
+        return self.folder / f"{split}-{shard}.npy"
 
-    def _mends(self) -> bool:
+    def _can_restart(self) -> bool:
         has_retry_budget = self._last is not None and bool(self._last[0].get("retry_budget_s"))
         return has_retry_budget and self._num_early < _MAX_TRIES
 
@@ -108,8 +95,8 @@ class SamplerActor(TaskActor):
         config = {} if self._last is None else self._last[0]
         return config.get("first_epoch", 0), config.get("first_batch", 0)
 
-    def _more(self) -> dict[str, Any]:
-        """How often the trainer lost a process here, why the last time, and who is waited for."""
+    def _extra_state(self) -> dict[str, Any]:
+        """Restarts, the last reason, and the task that the process waits for."""
         try:
             waits_for = (self.folder / f"waits-{self._begun}").read_text(encoding="utf-8")
         except OSError:
@@ -117,19 +104,19 @@ class SamplerActor(TaskActor):
         return {"restarts": self._restarts, "why": self._why, "waits_for": waits_for}
 
     def place(self) -> dict[str, Any] | None:
-        """Where the newest process listens; an `error` if it has ended, none if it is not ready."""
+        """Address of the current process; an `error` if it exited, none if not ready."""
         try:
             ready = json.loads((self.folder / f"ready-{self._begun}").read_text(encoding="ascii"))
         except OSError:
             code = None if self._process is None else self._process.code
             if code is None:
                 return None
-            if code < 0 and self._mends():
-                # Whatever ended it is not its own fault: it would have said so.
+            if code < 0 and self._can_restart():
+                # A signal is an external cause; errors of the process end it with an exit code.
                 self._num_early += 1
                 self.begin_again(*self._first(), f"{self.task} {how_ended(code)}")
                 return None
-            said = "" if self._process is None else self._process.last_words()
+            said = "" if self._process is None else self._process.last_error_line()
             problem = f"{self.task} on {self.machine} did not start: {said or f'code {code}'}"
             remedy = f"see `headrace logs --task {self.task}`"
             return {"error": {"problem": problem, "remedy": remedy}}

@@ -1,4 +1,4 @@
-"""The shell of a graph store, which also sees to the graph's files on its machine."""
+"""Task actor of a graph store, which also manages the graph's files on its machine."""
 
 from __future__ import annotations
 
@@ -12,17 +12,11 @@ from headrace.runtime.workers.base import TaskActor
 from headrace.runtime.workers.graph_cache import GraphCache
 from headrace.runtime.workers.task_process import TaskProcess
 
-_AGENT_S = 5.0
+_AGENT_GRACE_S = 5.0
 
 
 class StoreActor(TaskActor):
-    """Runs a store; there is one on every machine.
-
-    Args:
-        task: Name of the task.
-        machine: Name of the machine.
-        cache: Folder for graphs that were shipped; none for the usual one.
-    """
+    """Runs a store; there is one on every machine."""
 
     def __init__(self, task: str, machine: str, cache: str | None = None) -> None:
         super().__init__(task, machine)
@@ -32,29 +26,24 @@ class StoreActor(TaskActor):
         self._agent: TaskProcess | None = None
 
     def find_graph(self, given: str, fingerprint: str, files: dict[str, int]) -> dict[str, Any]:
-        """Where the graph is on this machine, and which files of it are not."""
+        """Return the graph's folder on this machine and its missing files."""
         return self._files.find(given, fingerprint, files)
 
     def take(self, name: str, offset: int, data: bytes) -> None:
-        """Take a piece of a file that is being shipped."""
+        """Write a chunk of a shipped file."""
         self._files.take(name, offset, data)
 
     def seal(self, checksums: dict[str, int]) -> dict[str, Any]:
-        """Check what was shipped and put it in its place."""
+        """Verify shipped files and give them their final names."""
         return self._files.seal(checksums)
 
     def start(self, config: dict[str, Any], credentials: bytes) -> None:
-        """Start the store.
-
-        Args:
-            config: A `StoreConfig` without what only this machine knows.
-            credentials: What `Credentials.save` would write.
-        """
+        """Start the store; `config` is a `StoreConfig` without machine-specific fields."""
         self._config = {**config, "credentials": str(self._write_keys(credentials))}
         self._start()
 
     def restart(self) -> None:
-        """Start the store again, on the ports that clients know."""
+        """Restart the store on the same ports."""
         ports = self._ports()
         if ports is not None:
             self._config["parts"] = ports
@@ -63,35 +52,27 @@ class StoreActor(TaskActor):
         self._start()
 
     def reach(self, places: dict[str, tuple[str, int]]) -> dict[str, str]:
-        """Try to connect to places; why each of those that cannot be reached cannot.
-
-        Args:
-            places: Host and port by name.
-        """
+        """Connect to hosts and ports by name; return the errors of unreachable ones."""
         return unreachable(places)
 
     def control_traffic(self, config: dict[str, Any]) -> None:
-        """Start the agent that controls what leaves this machine.
-
-        Args:
-            config: An `AgentConfig`.
-        """
+        """Start the traffic agent of this machine with an `AgentConfig`."""
         path = self.folder / "traffic.json"
         write_private(path, json.dumps(config).encode())
         command = [sys.executable, "-m", "headrace.runtime.traffic", str(path)]
         self._agent = TaskProcess(command, self.folder / "traffic.log")
 
     def close(self) -> None:
-        """End whatever is left, and remove the folder."""
+        """Stop the processes and remove the folder."""
         if self._agent is not None:
-            # It gives the card back first, and nobody else could.
-            self._agent.end(_AGENT_S)
+            # Only the agent can restore the NIC's configuration.
+            self._agent.end(_AGENT_GRACE_S)
         super().close()
 
     def _start(self) -> None:
         self._num_starts += 1
         path = self.folder / "store.json"
-        # Rows that were learnt are found again by a store that is started again.
+        # A restarted store loads its learnable embeddings from this folder.
         own = {"ready": str(self._ready), "embedding_folder": str(self.folder / "embeddings")}
         path.write_text(json.dumps({**self._config, **own}), encoding="utf-8")
         command = [sys.executable, "-m", "headrace.graph.store", "--config", str(path)]
@@ -99,10 +80,10 @@ class StoreActor(TaskActor):
 
     @property
     def _ready(self) -> Path:
-        # A file for each start: the one of a store that has ended says nothing of the next.
+        # One file per start, so that a stale one is not read.
         return self.folder / f"ready-{self._num_starts}"
 
-    def _more(self) -> dict[str, Any]:
+    def _extra_state(self) -> dict[str, Any]:
         return {
             "ports": self._ports(),
             "nic": self.nic(),

@@ -1,4 +1,4 @@
-"""A process that lives as long as its shell wants, and never longer than it."""
+"""The process of a task actor, which exits with the actor at the latest."""
 
 from __future__ import annotations
 
@@ -15,28 +15,22 @@ from pathlib import Path
 from headrace.prefork.client import ForkedProcess, ForkLease, ForkUnavailableError
 
 GRACE_S = 30.0
-"""How long a process may take to end before it is killed: trainers save after their step."""
+"""Grace period before a process is killed: trainers save after their step."""
 
 URGENT_GRACE_S = 4.0
-"""The same where somebody has failed: what waits for the one that failed does not end."""
+"""Grace period after a failure: a task that blocks on the failed one does not exit."""
 
-_WORDS_BYTES = 8192
+_TAIL_BYTES = 8192
 _WARNING = "[W"
-"""How torch begins those of its own: `[W1115 13:40:00 socket.cpp:207] ...`."""
+"""Prefix of torch's warnings: `[W1115 13:40:00 socket.cpp:207] ...`."""
 
 
 class TaskProcess:
-    """One process in a session of its own, whose output goes to a file.
+    """One process in its own session, with its output appended to a file.
 
-    Must be made by the main thread: a child ends with the thread that started it.
-
-    Args:
-        command: What to run.
-        log: File for what it prints; added to.
-        environment: All of its environment.
-        folder: Where it runs.
-        end_by: Signal that asks it to end; without one it is asked by closing its input.
-        lease: Of a fork server that starts it, if that can; else it is started anew.
+    Must be created by the main thread: a child exits with the thread that started it. The signal
+    `end_by` requests its exit, or else closing its standard input. The fork server of `lease`
+    starts it if available; else it is spawned.
     """
 
     def __init__(
@@ -66,28 +60,28 @@ class TaskProcess:
                 )
         finally:
             os.close(stdin)
-        # For whoever wants to know which processes are this task's.
+        # Other processes find the task's processes by this file.
         log.with_suffix(".pid").write_text(str(self.pid), encoding="ascii")
-        threading.Thread(target=self._watch, name="end of the child", daemon=True).start()
+        threading.Thread(target=self._wait, name="wait for exit", daemon=True).start()
 
     @property
     def pid(self) -> int:
-        """Number of the process."""
+        """PID of the process."""
         return self._process.pid
 
     @property
     def code(self) -> int | None:
-        """How it ended; none while it lives. What it started in its session ends with it."""
+        """Exit code; none while it runs. Processes of its session are killed when it exits."""
         if self._ended_s is None:
             now_s = time.monotonic()
             if now_s >= self._kill_s:
                 self._kill()
             elif now_s >= self._repeat_s:
                 self._repeat_s = math.inf
-                self._ask_to_end()
+                self._request_exit()
             return None
         if self._code is None:
-            # Before its number is free for others, which the group still has.
+            # Kill the group before `reap` releases its PID.
             self._kill()
             self._code = self._process.reap()
             self._close_input()
@@ -95,13 +89,13 @@ class TaskProcess:
 
     @property
     def ended_ago_s(self) -> float:
-        """How long it has been gone."""
+        """Seconds since the exit."""
         return 0.0 if self._ended_s is None else time.monotonic() - self._ended_s
 
     def stop(self, grace_s: float = URGENT_GRACE_S) -> None:
-        """Ask it to end; `code` asks again halfway through the grace period, and kills it after.
+        """Request the exit; `code` repeats this after half the grace period, and kills at its end.
 
-        Asked again with less time, it gets less.
+        A later call can only shorten the grace period.
         """
         if self.code is not None:
             return
@@ -109,20 +103,20 @@ class TaskProcess:
         if now_s + grace_s < self._kill_s:
             self._kill_s, self._repeat_s = now_s + grace_s, now_s + grace_s / 2
         if is_first:
-            self._ask_to_end()
+            self._request_exit()
 
     def end(self, grace_s: float = 1.0) -> None:
-        """Stop it and wait."""
+        """Stop the process and wait."""
         self.stop(grace_s)
         while self.code is None:
             time.sleep(0.01)
 
-    def last_words(self) -> str:
-        """The last line it printed that looks like an error, else the last one, but warnings."""
+    def last_error_line(self) -> str:
+        """Last output line that contains `error`, else the last line; without warnings."""
         try:
             with self._log.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
-                file.seek(max(self._began_bytes, size - _WORDS_BYTES))
+                file.seek(max(self._began_bytes, size - _TAIL_BYTES))
                 lines = file.read().decode(errors="replace").splitlines()
         except OSError:
             return ""
@@ -130,7 +124,7 @@ class TaskProcess:
         errors = [line for line in said if "error" in line.lower()]
         return (errors or said or [""])[-1][:500]
 
-    def _ask_to_end(self) -> None:
+    def _request_exit(self) -> None:
         if self._end_by is None:
             self._close_input()
         else:
@@ -146,7 +140,7 @@ class TaskProcess:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
-    def _watch(self) -> None:
+    def _wait(self) -> None:
         self._process.wait()
         self._ended_s = time.monotonic()
 
@@ -174,16 +168,16 @@ class SpawnedProcess:
 
     @property
     def pid(self) -> int:
-        """Number of the process."""
+        """PID of the process."""
         return self._process.pid
 
     def wait(self) -> None:
-        """Wait until it has ended; its number stays taken until `reap`."""
+        """Wait for the exit; the PID stays reserved until `reap`."""
         with suppress(ChildProcessError):
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
     def reap(self) -> int:
-        """Free its number; the exit code, negative for a signal."""
+        """Release the PID; return the exit code, negative for a signal."""
         return self._process.wait()
 
 
@@ -199,13 +193,13 @@ def _start(
     if lease is not None:
         with suppress(ForkUnavailableError):
             return lease.fork(command, environment, folder, stdin, output)
-    with _signal_works(end_by):
+    with _default_signal(end_by):
         return SpawnedProcess(command, stdin, output, environment, folder)
 
 
 @contextmanager
-def _signal_works(number: signal.Signals | None) -> Iterator[None]:
-    """See that a child does not ignore a signal only because whoever starts it does."""
+def _default_signal(number: signal.Signals | None) -> Iterator[None]:
+    """Reset a signal's handler, so that the child does not inherit SIG_IGN."""
     if number is None:
         yield
         return
@@ -217,7 +211,7 @@ def _signal_works(number: signal.Signals | None) -> Iterator[None]:
 
 
 def how_ended(code: int) -> str:
-    """What became of a process, for messages."""
+    """Describe an exit code for messages."""
     if code >= 0:
         return f"ended with code {code}"
     try:

@@ -1,4 +1,4 @@
-"""The shell of a trainer: it runs the user's script and speaks for it."""
+"""Task actor of a trainer: runs the user's script and answers its requests."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from headrace.linux.network import free_port
 from headrace.runtime.workers.base import TaskActor
 from headrace.runtime.workers.task_process import TaskProcess
 
-_ANSWER_S = 120.0
-_SAMPLERS_S = 120.0
-_LOOK_S = 0.1
-_BEFORE = ("HEADRACE_RUN", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_CALL_S = 120.0
+_START_TIMEOUT_S = 120.0
+_POLL_INTERVAL_S = 0.1
+_UNSET = ("HEADRACE_RUN", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
 class TrainerActor(TaskActor):
@@ -34,7 +34,7 @@ class TrainerActor(TaskActor):
         self._requests: Any = None
 
     def free_port(self) -> int:
-        """A port of this machine for trainers to meet at."""
+        """A free port of this machine for the trainers' process group."""
         return free_port(self.address)
 
     def start(
@@ -50,22 +50,16 @@ class TrainerActor(TaskActor):
     ) -> None:
         """Start the script.
 
-        Args:
-            context: A `RunContext` without what only this machine knows.
-            credentials: What `Credentials.save` would write.
-            seeds: Files for the folder `seeds`, by name.
-            environment: Variables to set.
-            command: The script, as its path in the code, and its arguments.
-            code: The user's folder as a zip file; none if it is where this process runs.
-            samplers: Actors of this trainer's samplers, in order.
-            resume: Files of the checkpoint to go on from, by name; none to begin.
+        `context` is a `RunContext` without machine-specific fields; `command` is the script, as a
+        path in the code, and its arguments; `code` is the user's folder as a zip file, none for the
+        working directory; `resume` has the files of the checkpoint to resume from, by name.
         """
-        from headrace.runtime.protocol.sampler_requests import AskServer
+        from headrace.runtime.protocol.sampler_requests import RequestServer
         from headrace.runtime.protocol.trainer_messages import Inbox
 
         self._samplers = samplers
         self._inbox = Inbox(self.folder / "messages")
-        self._requests = AskServer(self.folder / "requests", self._answer)
+        self._requests = RequestServer(self.folder / "requests", self._answer)
         for name in ("seeds", "output", "resume"):
             (self.folder / name).mkdir()
         for name, data in seeds.items():
@@ -90,7 +84,7 @@ class TrainerActor(TaskActor):
         path = self.folder / "context.json"
         path.write_text(json.dumps({**context, **own}), encoding="utf-8")
         where = self._unpack(code)
-        variables = {name: value for name, value in os.environ.items() if name not in _BEFORE}
+        variables = {name: value for name, value in os.environ.items() if name not in _UNSET}
         variables |= {**environment, "HEADRACE_RUN": str(path), "PYTHONUNBUFFERED": "1"}
         if self._interface is not None:
             variables.setdefault("GLOO_SOCKET_IFNAME", self._interface)
@@ -106,7 +100,7 @@ class TrainerActor(TaskActor):
         )
 
     def output(self, name: str, offset: int) -> bytes:
-        """A piece of a file that the script keeps."""
+        """A chunk of a file in the script's output folder."""
         path = (self.folder / "output" / name).resolve()
         if not path.is_relative_to((self.folder / "output").resolve()) or not path.is_file():
             return b""
@@ -115,7 +109,7 @@ class TrainerActor(TaskActor):
             return file.read(1 << 22)
 
     def close(self) -> None:
-        """End whatever is left, and remove the folder."""
+        """Stop the process and remove the folder."""
         if self._requests is not None:
             self._requests.close()
         if self._inbox is not None:
@@ -123,11 +117,11 @@ class TrainerActor(TaskActor):
             self._inbox = None
         super().close()
 
-    def _more(self) -> dict[str, Any]:
+    def _extra_state(self) -> dict[str, Any]:
         if self._inbox is None:
             return {"messages": []}
         kept = self.folder / "output"
-        # Hidden ones are being written, and have gone when somebody looks closer.
+        # Hidden files are incomplete, and are renamed later.
         files = [each.name for each in os.scandir(kept) if each.is_file() and each.name[0] != "."]
         sidecars = {path.name: path for path in (kept / "checkpoints").glob("checkpoint-*.json")}
         return {
@@ -145,7 +139,7 @@ class TrainerActor(TaskActor):
         return where
 
     def _answer(self, request: dict[str, Any]) -> Mapping[str, Any]:
-        """Start samplers of the trainer, or one in another's place; in a thread of the request."""
+        """Start or replace samplers of the trainer; runs in the request's thread."""
         from headrace.core.errors import SpecError
 
         kind = request.get("kind")
@@ -153,7 +147,7 @@ class TrainerActor(TaskActor):
             return {"places": self._start_samplers(request)}
         if kind == "replace_sampler":
             return {"places": self._replace_sampler(request)}
-        raise SpecError(f"{kind!r} is no request", "ask for start_samplers or replace_sampler")
+        raise SpecError(f"unknown request {kind!r}", "send start_samplers or replace_sampler")
 
     def _start_samplers(self, request: Mapping[str, Any]) -> list[Any]:
         from headrace.core.errors import SpecError
@@ -161,9 +155,9 @@ class TrainerActor(TaskActor):
         configs, seeds = request["configs"], request["seeds"]
         if len(configs) != len(self._samplers):
             raise SpecError(
-                f"{self.task} asked for {len(configs)} samplers, the plan gives it "
+                f"{self.task} requested {len(configs)} samplers, the plan has "
                 f"{len(self._samplers)}",
-                "use one version of headrace",
+                "use the same headrace version everywhere",
             )
         began = [
             actor.begin.remote(
@@ -182,16 +176,16 @@ class TrainerActor(TaskActor):
         return self._places([actor], [actor.begin_again.remote(*again)])
 
     def _places(self, samplers: Sequence[Any], began: Sequence[Any]) -> list[Any]:
-        """Where samplers listen, once all of them do."""
+        """Wait until all samplers listen; return their addresses."""
         import ray
 
         from headrace.core.errors import RunError
 
-        end_s = time.monotonic() + _SAMPLERS_S
+        end_s = time.monotonic() + _START_TIMEOUT_S
         try:
-            ray.get(began, timeout=_ANSWER_S)
+            ray.get(began, timeout=_CALL_S)
             while True:
-                places = ray.get([actor.place.remote() for actor in samplers], timeout=_ANSWER_S)
+                places = ray.get([actor.place.remote() for actor in samplers], timeout=_CALL_S)
                 for place in places:
                     if place is not None and "error" in place:
                         raise RunError(place["error"]["problem"], place["error"]["remedy"])
@@ -200,14 +194,14 @@ class TrainerActor(TaskActor):
                 if time.monotonic() > end_s:
                     late = places.index(None)
                     raise RunError(
-                        f"sampler {late} of {self.task} does not listen after {_SAMPLERS_S:.0f} s",
+                        f"sampler {late} of {self.task} did not start in {_START_TIMEOUT_S:.0f} s",
                         "see its log with `headrace logs`",
                     )
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_INTERVAL_S)
         except ray.exceptions.RayError as error:
             raise RunError(
-                f"a sampler of {self.task} cannot be started: {type(error).__name__}",
-                "see whether its machine works, and run again",
+                f"cannot start a sampler of {self.task}: {type(error).__name__}",
+                "check its machine, and run again",
             ) from None
 
 
@@ -215,5 +209,5 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError:
-        # Removed meanwhile, as there are newer ones.
+        # Removed meanwhile because newer ones exist.
         return ""

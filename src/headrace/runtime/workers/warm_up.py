@@ -1,7 +1,7 @@
-"""Load compiled kernels before they are needed: a fork has what its fork server had loaded.
+"""Loads compiled kernels in the fork server, so that its forks have them.
 
-The first batch of a new sampler takes 1 to 2 s of CPU time, nearly all of it to load kernels from
-numba's cache.
+The first batch of a new sampler takes 1 to 2 s of CPU time, nearly all to load kernels from numba's
+cache.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NUM_SEEDS = 8
 
 
 def load_kernels() -> None:
-    """Sample and serve a tiny graph, once."""
+    """Sample and serve a tiny graph once."""
     with TemporaryDirectory(prefix="headrace-warm-") as scratch:
         folder = Path(scratch) / "parts"
         wanted = PartitionSpec(shares=(0.25,) * 4, method="hash")

@@ -1,1 +1,1 @@
-"""Rows of all nodes from all their neighbours, layer by layer: activations are on disk."""
+"""Layer-wise full-neighbour inference over all nodes; activations are on disk."""

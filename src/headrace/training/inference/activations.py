@@ -1,4 +1,4 @@
-"""What goes into a layer and what comes out of it: rows of all nodes, in files."""
+"""Activations of all nodes, in files."""
 
 from __future__ import annotations
 
@@ -15,13 +15,9 @@ _COPY_BYTES = 1 << 24
 
 
 class RowsWriter:
-    """Writes the rows of all nodes of a type to a `.npy` file, one stretch after another.
+    """Writes the rows of all nodes of a type sequentially to a `.npy` file.
 
-    Not through a mapping: there a full disk kills the process.
-
-    Args:
-        path: The file.
-        num_rows: How many will come.
+    It does not use a mapping, because with that a full disk kills the process.
     """
 
     def __init__(self, path: Path, num_rows: int) -> None:
@@ -32,15 +28,11 @@ class RowsWriter:
         self._file: BinaryIO = path.open("wb", buffering=0)
 
     def append(self, rows: Tensor) -> None:
-        """Write the next rows, as `float32`.
-
-        Raises:
-            SpecError: They are no rows, or of another width than those before.
-        """
+        """Write the next rows, as `float32`."""
         if rows.dim() != 2 or self._width not in (None, rows.shape[1]):
             raise SpecError(
-                f"a layer gave a tensor {tuple(rows.shape)}",
-                "let it give a row per node, of the same width for all of them",
+                f"a layer returned a tensor of shape {tuple(rows.shape)}",
+                "return one row per node, with the same width for all nodes",
             )
         values = np.ascontiguousarray(rows.detach().float().cpu().numpy())
         if self._width is None:
@@ -54,30 +46,22 @@ class RowsWriter:
         self._num_written += len(values)
 
     def close(self) -> Tensor | None:
-        """See all rows, mapped; none if none came.
-
-        Raises:
-            SpecError: Only some came.
-        """
+        """Map all rows; None if none were written."""
         self._file.close()
         if self._width is None:
             return None
         if self._num_written != self._num_rows:
             raise SpecError(
-                f"a layer gave {self._num_written} rows for {self._num_rows} nodes",
-                "let it give a row for each of the first nodes, in their order",
+                f"a layer returned {self._num_written} rows for {self._num_rows} nodes",
+                "return one row for each target node, in their order",
             )
         return as_tensor(np.load(self._path, mmap_mode="r").view(np.ndarray))
 
 
 def column_rows(graph: PartitionedGraph, node_type: str, column: str, path: Path) -> Tensor | None:
-    """A column of all parts as one array of `float32`, by new ids; none if nodes have none.
+    """A column of all partitions as one `float32` array, by new ids; None if there is none.
 
-    Args:
-        graph: Whose nodes.
-        node_type: Which of them.
-        column: Its name.
-        path: File for it, if it does not lie in one as it is wanted.
+    A copy is written to `path`, unless the column is already stored in this form.
     """
     info = graph.manifest.nodes[graph.manifest.node_index(node_type)]
     columns = {each.name: each for each in info.columns}

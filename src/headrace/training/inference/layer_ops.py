@@ -1,4 +1,4 @@
-"""How a layer is computed for a chunk: in place where it can be, else from gathered rows."""
+"""Compute a layer for a chunk: on mapped rows if possible, else on gathered rows."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ import torch
 from torch import Tensor, nn
 
 from headrace.graph.format.partitioned_graph import PartitionedGraph, as_tensor
-from headrace.training.inference.node_chunks import Chunk, Surroundings, Surveyor, cut
+from headrace.training.inference.node_chunks import Chunk, Subgraph, SubgraphBuilder, cut
 
 Inputs = Mapping[str, Tensor]
-"""Rows of all nodes that go into a layer, by node type; mapped."""
+"""Memory-mapped input rows of all nodes, by node type."""
 
 Tail = Callable[[Tensor], Tensor]
-"""What comes after a convolution, node by node."""
+"""Per-node operations after a convolution."""
 
 _FLOAT_BYTES = 4
-# Values and what they are made of; ids are mapped.
+# Values and intermediate values; ids are mapped.
 _SPARSE_EDGE_BYTES = 16
 _DEGREE_MEMORY_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all layers of an inference share.
+    """Settings of all layers of an inference.
 
     Attributes:
         graph: The graph.
         is_homogeneous: Whether layers take tensors, not dictionaries by type.
-        device: Where layers compute what was gathered.
-        edge_weight: Edge column that layers get as `edge_weight`.
-        edge_attr: Edge column that layers get as `edge_attr`.
-        widest: Numbers per node that a layer may have on the way.
+        device: Device of gathered rows.
+        edge_weight: Edge column passed to layers as `edge_weight`.
+        edge_attr: Edge column passed to layers as `edge_attr`.
+        widest: Largest size of a node's row in any layer.
     """
 
     graph: PartitionedGraph
@@ -54,26 +54,17 @@ class Step(ABC):
 
     @abstractmethod
     def costs(self, width: int) -> tuple[int, int]:
-        """Bytes per edge and per target of a chunk.
-
-        Args:
-            width: Numbers per node that go in.
-        """
+        """Bytes per edge and per target of a chunk, for input rows of size `width`."""
 
     @abstractmethod
     def rows(self, chunk: Chunk, inputs: Inputs) -> Tensor | None:
-        """Rows of the targets; none if the layer has none for their type."""
+        """Rows of the targets; None if the layer has no output for their type."""
 
 
 class Summed(Step):
-    """A convolution that adds up the rows of neighbours before all else.
+    """A convolution (`SAGEConv`, `GINConv`) that aggregates before all other operations.
 
-    It reads them where they are mapped: nothing is gathered, and nothing is computed twice.
-
-    Args:
-        conv: PyG's `SAGEConv` or `GINConv`, which take a sparse matrix.
-        tail: What comes after it.
-        setting: Of the inference.
+    It reads mapped rows through a sparse matrix: nothing is gathered or computed twice.
     """
 
     def __init__(self, conv: nn.Module, tail: Tail, setting: Setting) -> None:
@@ -82,7 +73,7 @@ class Summed(Step):
         self._setting = setting
 
     def costs(self, width: int) -> tuple[int, int]:
-        """Only the matrix and the targets' own rows."""
+        """Memory of the matrix and of the targets' rows."""
         return _SPARSE_EDGE_BYTES, _FLOAT_BYTES * (2 * width + 4 * self._setting.widest)
 
     def rows(self, chunk: Chunk, inputs: Inputs) -> Tensor:
@@ -95,16 +86,11 @@ class Summed(Step):
 
 
 class Normalized(Step):
-    """PyG's `GCNConv`: edges are weighed by the degrees of both ends in the whole graph.
+    """PyG's `GCNConv`: edges are weighted by the degrees of both ends in the whole graph.
 
-    Rows are added up before they are multiplied by the layer's weights, which is the same but for
-    rounding, so that they are read where they are mapped.
-
-    Args:
-        conv: The layer.
-        tail: What comes after it.
-        setting: Of the inference.
-        roots: One over the square root of every degree, kept for other layers like this one.
+    Rows are aggregated before the multiplication by the layer's weights, which is equal up to
+    rounding, so that mapped rows can be used. `roots` caches the inverse square roots of degrees
+    for all layers.
     """
 
     def __init__(
@@ -116,7 +102,7 @@ class Normalized(Step):
         self._roots = roots
 
     def costs(self, width: int) -> tuple[int, int]:
-        """The matrix, the ends of its edges, and the targets' rows."""
+        """Memory of the matrix, of the ends of its edges, and of the targets' rows."""
         return 3 * _SPARSE_EDGE_BYTES, _FLOAT_BYTES * (4 * width + 4 * self._setting.widest)
 
     def rows(self, chunk: Chunk, inputs: Inputs) -> Tensor:
@@ -136,13 +122,13 @@ class Normalized(Step):
         return self._tail(out if self._conv.bias is None else out + self._conv.bias)
 
     def _weighed(self, chunk: Chunk) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Lists, weights of the edges, and weights of loops, which PyG keeps apart or adds."""
+        """CSR, edge weights, and weights of self-loops, which PyG replaces or adds."""
         edge_type, name = chunk.edge_types[0], self._setting.edge_weight
         indptr, indices = chunk.lists(edge_type)
         weights = np.ones(len(indices), np.float32)
         if name is not None:
             weights = chunk.edge_values(edge_type, name).reshape(-1).numpy().copy()
-        # PyG forgets `improved` where edges have no weights.
+        # PyG ignores `improved` without edge weights.
         filling = 2.0 if self._conv.improved and name is not None else 1.0
         loops = np.full(chunk.num_targets, filling, np.float32)
         if self._conv.add_self_loops:
@@ -171,14 +157,14 @@ class Normalized(Step):
 
 
 class Gathered(Step):
-    """Any layer: gets the targets and their neighbours as a small graph.
+    """Any layer, called with the subgraph of the targets and their neighbours.
 
     Args:
-        call: Takes rows, edges, and what else its signature names of `size`, `n_id`,
-            `edge_weight` and `edge_attr`.
-        tail: What comes after it.
-        setting: Of the inference.
-        is_bipartite: Whether it takes rows of sources and of targets, and gives the latter only.
+        call: Takes rows, edges, and those of `size`, `n_id`, `edge_weight` and `edge_attr` that its
+            signature names.
+        tail: Operations after it.
+        setting: Settings of the inference.
+        is_bipartite: Whether it takes rows of sources and of targets, and returns only the latter.
     """
 
     def __init__(
@@ -193,16 +179,16 @@ class Gathered(Step):
         self._setting = setting
         self._is_bipartite = is_bipartite
         self._wanted = _names_of(call)
-        self._surveyor = Surveyor(setting.graph)
+        self._subgraphs = SubgraphBuilder(setting.graph)
 
     def costs(self, width: int) -> tuple[int, int]:
-        """A source of its own for every edge, and a message and what it is made of."""
+        """Memory of one source per edge, and of messages with intermediate values."""
         widest = max(width, self._setting.widest)
         return _FLOAT_BYTES * (width + 2 * widest) + 64, 4 * _FLOAT_BYTES * widest
 
     def rows(self, chunk: Chunk, inputs: Inputs) -> Tensor | None:
         """Rows of the targets."""
-        device, found = self._setting.device, self._surveyor.around(chunk)
+        device, found = self._setting.device, self._subgraphs.around(chunk)
         x = {
             name: inputs[name][torch.from_numpy(ids)].to(device)
             for name, ids in found.nodes.items()
@@ -222,8 +208,8 @@ class Gathered(Step):
         out = self._call(rows, edges[chunk.edge_types[0]], **only)
         return self._tail(out[: chunk.num_targets])
 
-    def _more(self, chunk: Chunk, found: Surroundings) -> dict[str, dict[Any, Any]]:
-        """What else the layer asks for, by type."""
+    def _more(self, chunk: Chunk, found: Subgraph) -> dict[str, dict[Any, Any]]:
+        """Further arguments of the layer, by type."""
         setting = self._setting
         more: dict[str, dict[Any, Any]] = {}
         if "n_id" in self._wanted:
@@ -251,7 +237,7 @@ def _names_of(call: Callable[..., Any]) -> frozenset[str]:
 
 def _sparse(indptr: np.ndarray, indices: np.ndarray, values: Tensor, num_sources: int) -> Tensor:
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Sparse ")  # torch announces that they are new
+        warnings.filterwarnings("ignore", "Sparse ")  # torch warns that they are in beta
         return torch.sparse_csr_tensor(
             torch.from_numpy(indptr.astype(indices.dtype)),
             as_tensor(indices),

@@ -1,4 +1,4 @@
-"""Infer: every layer over all nodes, then a table of them."""
+"""Compute every layer for all nodes, then write tables."""
 
 from __future__ import annotations
 
@@ -26,26 +26,25 @@ from headrace.training.inference.node_chunks import cut
 from headrace.training.inference.prediction_tables import predict, write_table
 
 MEMORY_BYTES = 1 << 28
-"""What a chunk may take, unless told otherwise."""
+"""Default memory of a chunk."""
 
 WRITABLE = ("prediction", "output", "embedding")
-"""Columns that a table may have besides `node`."""
+"""Columns of a table besides `node`."""
 
 _WORK = ".activations"
 _LABEL = "y"
-_STRETCH = 1 << 16
+_CHUNK_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
 class Inference:
-    """What was made.
+    """Result of an inference.
 
     Attributes:
         tables: A Parquet file for each node type.
-        num_nodes: Rows of each.
-        widths: Numbers per node that the last layer gave.
-        accuracy: Share of right predictions in each split, where nodes have classes `y`; by node
-            type.
+        num_nodes: Number of rows of each.
+        widths: Output size of the last layer.
+        accuracy: Accuracy of each split by node type, where nodes have classes `y`.
     """
 
     tables: Mapping[str, Path]
@@ -54,7 +53,7 @@ class Inference:
     accuracy: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def summary(self) -> dict[str, Any]:
-        """Plain values: what `headrace infer --json` prints."""
+        """Plain values: the output of `headrace infer --json`."""
         return {
             "tables": {name: str(path) for name, path in self.tables.items()},
             "num_nodes": dict(self.num_nodes),
@@ -80,32 +79,32 @@ def infer(
 ) -> Inference:
     """Compute the output of a model for all nodes, from all their neighbours.
 
-    One layer after the other is computed for all nodes, in chunks. Rows between layers are in files
-    of the output folder while they are needed, so memory does not grow with the graph but for a
+    Layers are computed one after the other for all nodes, in chunks. Activations are in files of
+    the output directory while they are needed, so memory does not grow with the graph, except for a
     few bytes per node.
 
     Args:
-        model: PyG's `GraphSAGE`, `GCN`, `GAT`, `GIN`, `PNA` or `EdgeCNN`; another one if it has
+        model: PyG's `GraphSAGE`, `GCN`, `GAT`, `GIN`, `PNA` or `EdgeCNN`; any other model with
             `inference_layers()`, or with `layers`.
-        graph: A graph in parts, all of which are on this machine.
-        output: Folder for `nodes.parquet`; a file per type in a graph with types.
+        graph: A partitioned graph, with all partitions on this machine.
+        output: Directory of `nodes.parquet`; for a heterogeneous graph one file per node type.
         write: Columns of the table: `prediction`, the class with the largest output; `output`, the
-            rows of the last layer; `embedding`, the rows that go into it.
-        node_type: Whose table to write; all types if not given.
-        layers: Functions that make the rows of the next layer of `x` and `edge_index`, or of
-            dictionaries of both by type. The first nodes are those whose rows are wanted; of these
-            alone, all neighbours are there. A layer also gets what else its parameters name:
-            `size` (numbers of all nodes and of those that are wanted), `n_id` (original ids),
-            `edge_weight`, `edge_attr`.
-        column: Of the nodes: what goes into the first layer.
-        edge_weight: Edge column that layers get under this name.
-        edge_attr: Edge column that layers get under this name.
-        device: Where to compute; where the model is if not given.
-        memory_bytes: What a chunk may take, about.
-        watcher: Is told of every layer.
+            output of the last layer; `embedding`, its input.
+        node_type: Node type to write; None for all.
+        layers: Functions that compute the next activations from `x` and `edge_index`, or from
+            dictionaries of both by type. The target nodes come first; only these have all their
+            neighbours. A layer also receives the following values if its parameters name them:
+            `size` (numbers of all nodes and of targets), `n_id` (original ids), `edge_weight`,
+            `edge_attr`.
+        column: Node column that is the input of the first layer.
+        edge_weight: Edge column passed to layers as `edge_weight`.
+        edge_attr: Edge column passed to layers as `edge_attr`.
+        device: Device of the computation; None for the model's device.
+        memory_bytes: Approximate memory of a chunk.
+        watcher: Receives progress.
 
     Raises:
-        SpecError: The model cannot be computed layer by layer, or something is not there.
+        SpecError: The model cannot be computed layer by layer, or an input is missing.
         MissingExtraError: pyarrow is not installed.
     """
     opened = graph if isinstance(graph, PartitionedGraph) else open_graph(graph)
@@ -139,7 +138,7 @@ def infer(
 
 
 class _Run:
-    """Computes one layer after the other, each from a file to another."""
+    """Computes one layer after the other, each from one file to another."""
 
     def __init__(
         self,
@@ -159,7 +158,7 @@ class _Run:
     def through(
         self, planned: Layers, wanted: Sequence[str]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """What goes into the last layer and what comes out of it, by node type."""
+        """Input and output of the last layer, by node type."""
         history = [self._inputs]
         for number, step in enumerate(planned.steps):
             is_last = number == len(planned.steps) - 1
@@ -168,7 +167,7 @@ class _Run:
             self._watcher.begin(f"layer {number + 1} of {len(planned.steps)}", total)
             history.append(self._layer(step, history[-1], names, f"layer-{number}"))
             if planned.join is None and number > 0:
-                # What went into the layer before is of no use any more.
+                # The input of the previous layer is not needed any more.
                 history[-3] = {}
                 for path in self._work.glob(f"{'in' if number == 1 else f'layer-{number - 2}'}.*"):
                     path.unlink()
@@ -201,8 +200,8 @@ class _Run:
     ) -> dict[str, Tensor]:
         def compute(name: str, path: Path) -> Tensor | None:
             writer = RowsWriter(path, self._graph.num_nodes_of(name))
-            for stretch in zip(*(rows[name].split(_STRETCH) for rows in history), strict=True):
-                writer.append(join(list(stretch)))
+            for chunk in zip(*(rows[name].split(_CHUNK_ROWS) for rows in history), strict=True):
+                writer.append(join(list(chunk)))
             return writer.close()
 
         return self._each(compute, "joined", wanted)
@@ -249,13 +248,7 @@ def _write(
 
 
 def accuracies(graph: PartitionedGraph, node_type: str, rows: Tensor) -> dict[str, float]:
-    """Share of nodes of each split whose class `y` has the largest number; empty without classes.
-
-    Args:
-        graph: The graph.
-        node_type: Whose nodes.
-        rows: Of all nodes, by new ids.
-    """
+    """Accuracy of each split against the class `y`; empty without classes. Rows are by new ids."""
     info = graph.manifest.nodes[graph.manifest.node_index(node_type)]
     labels = [each for each in info.columns if each.name == _LABEL and each.shape == ()]
     if not labels or "int" not in labels[0].dtype or rows.shape[1] < 2:
@@ -266,8 +259,8 @@ def accuracies(graph: PartitionedGraph, node_type: str, rows: Tensor) -> dict[st
         for number in range(graph.num_parts):
             part = graph.part(number)
             ids = part.split(node_type, split)
-            for begin in range(0, len(ids), _STRETCH):
-                own = ids[begin : begin + _STRETCH]
+            for begin in range(0, len(ids), _CHUNK_ROWS):
+                own = ids[begin : begin + _CHUNK_ROWS]
                 found = predict(rows[torch.from_numpy(own + part.start(node_type))]).numpy()
                 num_right += int(np.sum(found == part.column(node_type, _LABEL)[own]))
                 num_nodes += len(own)
@@ -281,25 +274,25 @@ def _check(
 ) -> None:
     unknown = [name for name in write if name not in WRITABLE]
     if unknown or not write:
-        asked = f"a column {unknown[0]!r} was" if unknown else "no column was"
-        raise SpecError(f"{asked} asked for", f"choose of {', '.join(WRITABLE)}")
+        asked = f"unknown column {unknown[0]!r}" if unknown else "no column"
+        raise SpecError(f"{asked} to write", f"choose from {', '.join(WRITABLE)}")
     if memory_bytes < 1:
-        raise SpecError(f"{memory_bytes} bytes are no memory", "give some megabytes")
+        raise SpecError(f"{memory_bytes} bytes of memory are too little", "give some megabytes")
     if node_type is not None:
         graph.manifest.node_index(node_type)
     parts = range(graph.num_parts)
     elsewhere = [part for part in parts if not (graph.folder / f"part-{part}").is_dir()]
     if elsewhere:
         raise SpecError(
-            f"part {elsewhere[0]} of {graph.folder} is not on this machine",
-            "infer where the whole graph lies, with `headrace infer`",
+            f"partition {elsewhere[0]} of {graph.folder} is not on this machine",
+            "run `headrace infer` on a machine with the whole graph",
         )
 
 
 def _needed_bytes(
     graph: PartitionedGraph, column: str, widest: int, wanted: Sequence[str], write: Sequence[str]
 ) -> int:
-    """Room for rows that go in and come out, and for the tables."""
+    """Disk space of activations and tables."""
     num_floats = 0
     for info in graph.manifest.nodes:
         widths = [int(np.prod(each.shape)) for each in info.columns if each.name == column]
@@ -311,7 +304,7 @@ def _needed_bytes(
 def _file_name(graph: PartitionedGraph, node_type: str) -> str:
     if len(graph.node_types) == 1:
         return "nodes.parquet"
-    # Names of types may be such that no file can have them.
+    # Type names may be invalid in file names.
     is_plain = node_type.replace("_", "").replace("-", "").isalnum() and node_type.isascii()
     number = graph.manifest.node_index(node_type)
     return f"nodes-{node_type if is_plain else number}.parquet"
@@ -319,14 +312,14 @@ def _file_name(graph: PartitionedGraph, node_type: str) -> str:
 
 @contextmanager
 def _work_folder(output: Path) -> Iterator[Path]:
-    """A folder for rows between layers; one that a killed process left is emptied."""
+    """A directory for activations; remains of a killed process are removed."""
     work = output / _WORK
     shutil.rmtree(work, ignore_errors=True)
     try:
         work.mkdir(parents=True)
     except OSError as error:
         raise SpecError(
-            f"{work} cannot be made: {error.strerror}", "name another folder for the output"
+            f"{work} cannot be created: {error.strerror}", "give another output directory"
         ) from None
     try:
         yield work

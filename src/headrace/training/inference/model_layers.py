@@ -1,4 +1,4 @@
-"""Which steps a model is made of, and models that cannot be taken apart."""
+"""Split models into layers."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from headrace.core.errors import SpecError
 from headrace.training.inference.layer_ops import Gathered, Normalized, Setting, Step, Summed, Tail
 
 GIVE_LAYERS = (
-    "give `layers`, functions of (x, edge_index), or let the model have `inference_layers()`"
+    "give `layers`, functions of (x, edge_index), or add `inference_layers()` to the model"
 )
 
-# Their sums are those of a sparse matrix, and come before what they do with rows.
+# They aggregate first, which is a product with a sparse matrix.
 _SUMMED = (SAGEConv, GINConv)
 _SUMS = ("sum", "add", "mean", "max", "min")
 _BIPARTITE = (SAGEConv, GINConv, GATConv, GATv2Conv, EdgeConv)
 
-# These look at degrees of sources or further than one hop, which a chunk does not show.
-_FARSIGHTED = (
+# These need degrees of sources or more than one hop, which a chunk does not contain.
+_NON_LOCAL = (
     "APPNP", "ARMAConv", "ChebConv", "FAConv", "GCN2Conv", "GCNConv", "LGConv", "SGConv",
     "SSGConv", "TAGConv",
 )  # fmt: skip
@@ -41,12 +41,12 @@ _FARSIGHTED = (
 
 @dataclass(frozen=True)
 class Layers:
-    """A model, taken apart.
+    """A model split into layers.
 
     Attributes:
         steps: Its layers.
-        join: Makes the output of the rows of all layers (jumping knowledge); none if the output is
-            the rows of the last one.
+        join: Computes the output from the rows of all layers (jumping knowledge); None if the
+            output is that of the last layer.
         needs_rows: Whether nodes must have features.
     """
 
@@ -58,35 +58,26 @@ class Layers:
 def layers_of(
     model: nn.Module, layers: Sequence[Callable[..., Any]] | None, setting: Setting
 ) -> Layers:
-    """Take a model apart.
-
-    Args:
-        model: PyG's `GraphSAGE`, `GCN`, `GAT`, `GIN`, `PNA` or `EdgeCNN`, or any other.
-        layers: Its layers; none to ask the model.
-        setting: Of the inference.
-
-    Raises:
-        SpecError: It cannot be computed layer by layer, or nobody says how.
-    """
+    """Split a model into layers."""
     own: Any = getattr(model, "inference_layers", None)
     if layers is None and callable(own):
         layers = own()
     if layers is None and isinstance(model, BasicGNN):
         return _basic(model, setting)
     if not layers:
-        raise SpecError(f"nobody says what the layers of {type(model).__name__} are", GIVE_LAYERS)
+        raise SpecError(f"the layers of {type(model).__name__} are unknown", GIVE_LAYERS)
     for module in model.modules():
         name = type(module).__name__
-        if name in _FARSIGHTED and getattr(module, "normalize", True):
+        if name in _NON_LOCAL and getattr(module, "normalize", True):
             raise SpecError(
                 f"{name} needs more of the graph than the neighbours of a node",
-                "use PyG's own GCN, or normalize=False with weights of edges",
+                "use PyG's GCN, or normalize=False with edge weights",
             )
     return Layers(tuple(Gathered(layer, nn.Identity(), setting) for layer in layers))
 
 
 def widest_of(model: nn.Module) -> int:
-    """Numbers per node that any layer of a model gives, heads side by side."""
+    """Largest output size of a model's layers, with all heads."""
     widths = [1]
     for module in model.modules():
         channels = getattr(module, "out_channels", getattr(module, "out_features", None))
@@ -98,13 +89,13 @@ def widest_of(model: nn.Module) -> int:
 
 def _basic(model: Any, setting: Setting) -> Layers:
     if not setting.is_homogeneous:
-        raise SpecError(f"{type(model).__name__} knows one type of nodes", GIVE_LAYERS)
+        raise SpecError(f"{type(model).__name__} supports one node type", GIVE_LAYERS)
     for norm in model.norms:
         is_alone = isinstance(norm, LayerNorm) and norm.mode == "node"
         if model.supports_norm_batch and not isinstance(norm, nn.Identity) and not is_alone:
             raise SpecError(
-                f"{type(norm).__name__} looks at all nodes at once",
-                "use one that knows a node alone, as BatchNorm or LayerNorm of mode 'node'",
+                f"{type(norm).__name__} normalizes over all nodes at once",
+                "use a per-node normalization, such as BatchNorm or LayerNorm with mode 'node'",
             )
     roots: dict[tuple[bool, bool], np.ndarray] = {}
     steps = tuple(
@@ -120,7 +111,7 @@ def _step(
 ) -> Step:
     kind = type(conv)
     if conv.flow != "source_to_target":
-        raise SpecError(f"{kind.__name__} sends against the edges", "turn the edges of the graph")
+        raise SpecError(f"{kind.__name__} has a reversed flow", "reverse the graph's edges")
     is_here = setting.device.type == "cpu"
     if kind is GCNConv:
         return Normalized(conv, tail, setting, roots)
@@ -133,12 +124,12 @@ def _step(
     }
     unknown = {name for name in names if not names[name] and getattr(setting, name) is not None}
     if unknown:
-        raise SpecError(f"{type(model).__name__} takes no {unknown.pop()}", "leave it out")
+        raise SpecError(f"{type(model).__name__} does not support {unknown.pop()}", "omit it")
     return Gathered(conv, tail, setting, kind in _BIPARTITE)
 
 
 def _tail(model: Any, number: int, x: Tensor) -> Tensor:
-    """What `BasicGNN.forward` does after a convolution."""
+    """The operations of `BasicGNN.forward` after a convolution."""
     is_last = number == model.num_layers - 1
     if is_last and model.jk_mode is None:
         return x

@@ -1,4 +1,4 @@
-"""Stretches of nodes with all edges that end at them, small enough for memory."""
+"""Chunks of nodes with all their in-edges, small enough for memory."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from headrace.graph.schema import EdgeType
 
 @dataclass(frozen=True)
 class Chunk:
-    """Nodes of a part whose rows are computed at once: the targets.
+    """Nodes of a partition that are computed at once: the targets.
 
     Attributes:
-        part: Where they are.
-        node_type: Of the targets.
+        part: Their partition.
+        node_type: Type of the targets.
         begin: Local id of the first one.
         end: Local id after the last one.
     """
@@ -33,30 +33,26 @@ class Chunk:
 
     @property
     def num_targets(self) -> int:
-        """How many there are."""
+        """Number of targets."""
         return self.end - self.begin
 
     @property
     def first(self) -> int:
-        """New id of the first one."""
+        """New id of the first target."""
         return self.part.start(self.node_type) + self.begin
 
     @property
     def edge_types(self) -> tuple[EdgeType, ...]:
-        """Edge types that end at such nodes."""
+        """Edge types that end at this node type."""
         return _ending_at(self.part.graph, self.node_type)
 
     def lists(self, edge_type: EdgeType) -> tuple[np.ndarray, np.ndarray]:
-        """Where the in-edges of each target begin, one more, and new ids of their sources."""
+        """CSR of the in-edges: row pointers and new ids of the sources."""
         indptr = self.part.indptr(edge_type)[self.begin : self.end + 1]
         return indptr - indptr[0], self.part.indices(edge_type)[indptr[0] : indptr[-1]]
 
     def edge_values(self, edge_type: EdgeType, name: str) -> Tensor:
-        """A column of the in-edges, as `float32`.
-
-        Raises:
-            SpecError: Edges have no such column.
-        """
+        """A column of the in-edges, as `float32`."""
         values = self.part.edge_column(edge_type, name)
         indptr = self.part.indptr(edge_type)
         own = values[indptr[self.begin] : indptr[self.end]]
@@ -66,14 +62,10 @@ class Chunk:
 def cut(
     graph: PartitionedGraph, node_type: str, edge_bytes: int, node_bytes: int, memory_bytes: int
 ) -> Iterator[Chunk]:
-    """Cut all nodes of a type into chunks, in the order of new ids; a chunk is within a part.
+    """Split all nodes of a type into chunks, in the order of new ids; a chunk is in one partition.
 
-    Args:
-        graph: Whose nodes.
-        node_type: Which of them.
-        edge_bytes: What an edge takes while its chunk is computed.
-        node_bytes: What a target takes.
-        memory_bytes: What a chunk may take; one of a single node may take more.
+    `edge_bytes` and `node_bytes` are the memory per edge and target. A chunk of a single node may
+    exceed `memory_bytes`.
     """
     for number in range(graph.num_parts):
         part = graph.part(number)
@@ -87,30 +79,26 @@ def cut(
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """A chunk and the sources of its edges, as a graph of its own.
+class Subgraph:
+    """The subgraph of a chunk and the sources of its edges.
 
     Attributes:
-        nodes: New ids by node type; the targets come first in theirs.
-        edges: Rows of sources and targets, `(2, num_edges)`, by edge type.
+        nodes: New ids by node type; the targets come first.
+        edges: Sources and targets, `(2, num_edges)`, by edge type.
     """
 
     nodes: dict[str, np.ndarray]
     edges: dict[EdgeType, Tensor]
 
 
-class Surveyor:
-    """Finds the surroundings of chunks.
-
-    Args:
-        graph: Of all chunks.
-    """
+class SubgraphBuilder:
+    """Builds the subgraphs of chunks."""
 
     def __init__(self, graph: PartitionedGraph) -> None:
         self._tables = {name: table_for(graph.num_nodes_of(name)) for name in graph.node_types}
 
-    def around(self, chunk: Chunk) -> Surroundings:
-        """The nodes that a layer needs for the rows of a chunk."""
+    def around(self, chunk: Chunk) -> Subgraph:
+        """The subgraph that a layer needs for a chunk."""
         lists = {edge_type: chunk.lists(edge_type) for edge_type in chunk.edge_types}
         own, num_targets = chunk.node_type, chunk.num_targets
         targets = np.arange(chunk.first, chunk.first + num_targets)
@@ -128,13 +116,13 @@ class Surveyor:
             counts[src] = self._tables[src].rows(indices, nodes[src], counts[src], rows)
             ends = np.repeat(np.arange(num_targets), np.diff(indptr))
             edges[edge_type] = torch.from_numpy(np.stack([rows, ends]))
-        return Surroundings({name: ids[: counts[name]] for name, ids in nodes.items()}, edges)
+        return Subgraph({name: ids[: counts[name]] for name, ids in nodes.items()}, edges)
 
 
 def _furthest(
     indptr: np.ndarray, begin: int, edge_bytes: int, node_bytes: int, memory_bytes: int
 ) -> int:
-    """Where a chunk ends at the latest."""
+    """The largest end of a chunk that fits the memory."""
 
     def needed(end: int) -> int:
         return edge_bytes * int(indptr[end] - indptr[begin]) + node_bytes * (end - begin)
@@ -148,7 +136,7 @@ def _ending_at(graph: PartitionedGraph, node_type: str) -> tuple[EdgeType, ...]:
 
 
 def _all_ends(part: Partition, node_type: str) -> np.ndarray:
-    """Where the edges of all types that end at each node begin; one more."""
+    """Row pointers of the in-edges of all types together."""
     lists = [part.indptr(edge_type) for edge_type in _ending_at(part.graph, node_type)]
     if len(lists) == 1:
         return lists[0]

@@ -1,4 +1,4 @@
-"""Predictions and embeddings as Parquet, a row per node, by original ids."""
+"""Write predictions and embeddings as Parquet, one row per node, by original ids."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def write_table(
     columns: Mapping[str, Tensor],
     notes: Mapping[str, str],
 ) -> None:
-    """Write a table, whole or not at all.
+    """Write a table atomically.
 
     Args:
         path: The file.
-        graph: Whose nodes.
-        node_type: Which of them.
-        columns: Rows by new ids: `prediction` is the largest number's place in each, or the number
-            itself if there is one; every other column is a list of numbers.
-        notes: Kept with the schema.
+        graph: The graph.
+        node_type: The node type.
+        columns: Rows by new ids. `prediction` becomes the index of the largest value, or the value
+            if there is only one; every other column is a list of numbers.
+        notes: Metadata of the schema.
 
     Raises:
         MissingExtraError: pyarrow is not installed.
@@ -52,7 +52,7 @@ def write_table(
     row_bytes = 8 + sum(4 * rows.shape[1] for rows in columns.values())
     step = max(min(_MOST_ROWS, _GROUP_BYTES // row_bytes), 1)
     partial = path.with_name(f".{path.name}.partial")
-    # Numbers of a model hardly get smaller; ids and classes do.
+    # Model outputs hardly compress; ids and classes do.
     settings = {"compression": {"node": "zstd", "prediction": "zstd"}, "use_dictionary": False}
     with pq.ParquetWriter(partial, schema, **settings) as writer:
         num_nodes = graph.num_nodes_of(node_type)
@@ -67,7 +67,7 @@ def write_table(
 
 
 def predict(rows: Tensor) -> Tensor:
-    """The class of every row, or its only number."""
+    """The class of every row, or its only value."""
     return rows.argmax(1) if rows.shape[1] > 1 else rows[:, 0]
 
 

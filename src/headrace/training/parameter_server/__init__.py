@@ -1,1 +1,1 @@
-"""Parameter servers: each has an equal part of the model, which it changes for all trainers."""
+"""Parameter servers: each holds an equal shard of the model and updates it for all trainers."""

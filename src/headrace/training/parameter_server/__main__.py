@@ -12,13 +12,13 @@ from headrace.training.parameter_server.types import ServerConfig
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve as a file says; the exit code."""
+    """Run a parameter server; returns the exit code."""
     share_one_heap()
     return run_service("headrace.training.parameter_server", ServerConfig, _serve, arguments)
 
 
 def _serve(config: ServerConfig) -> None:
-    """Serve one shard of each model; the ready file says on which port."""
+    """Serve one shard of each model; the ready file has the port."""
     import torch
 
     from headrace.training.parameter_server.server import ParameterServer, Recording
@@ -26,7 +26,7 @@ def _serve(config: ServerConfig) -> None:
     torch.set_num_threads(config.num_threads)
     with Recording(config.trace, config.task, time.monotonic) as recording:
         server = ParameterServer(config, time.monotonic, recording.done)
-        logging.info("%s serves on %s:%d", config.task, config.host, server.port)
+        logging.info("%s listens on %s:%d", config.task, config.host, server.port)
         wait_for_end(config.ready, {"port": server.port})
         server.close()
 

@@ -1,4 +1,4 @@
-"""A trainer's side of the parameter servers: one flat vector, whoever has which part of it."""
+"""Trainer-side client of the parameter servers."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from headrace.training.parameter_server.types import (
 )
 
 TIMEOUT_S = 10.0
-"""Servers answer sooner, be it that others are late."""
+"""Timeout of a request; servers reply earlier, even if other trainers are late."""
 
 PATIENCE_S = 60.0
-"""How long a server may be out of reach."""
+"""Time a server may be unreachable."""
 
 Clock = Callable[[], float]
 Tell = Callable[[str, bool], None]
-"""Takes who is waited for; true when it takes long, false when it is over."""
+"""Called with a task's name, and True when waiting for it takes long, False when it ends."""
 
 
-def _tell_nobody(name: str, waits: bool) -> None:
-    """Nobody wants to know."""
+def _ignore(name: str, waits: bool) -> None:
+    """Ignore a notification."""
 
 
 @dataclass(eq=False)
 class _Server:
-    """One server, and what was asked of it in this step."""
+    """One server, and the calls of the current step."""
 
     name: str
     channel: Channel
@@ -54,15 +54,15 @@ class _Server:
 
 
 class Servers:
-    """All servers of a run.
+    """All parameter servers of a run.
 
     Args:
-        channels: How to reach each, by name.
-        rank: Of this trainer.
-        clock: Seconds.
-        timeout_s: How long to wait for other trainers.
-        note: Told of the exchanges of every step, one per server; none if nobody wants to know.
-        tell: Told which trainers are waited for, once it takes long, and when that is over.
+        channels: Channel to each server, by name.
+        rank: Rank of this trainer.
+        clock: Returns seconds.
+        timeout_s: Timeout for other trainers.
+        note: Called with the exchanges of every step, one per server.
+        tell: Called with late trainers once waiting takes long, and when it ends.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Servers:
         clock: Clock,
         timeout_s: float,
         note: Note | None = None,
-        tell: Tell = _tell_nobody,
+        tell: Tell = _ignore,
     ) -> None:
         self.rank = rank
         self._clock, self._timeout_s = clock, timeout_s
@@ -91,24 +91,10 @@ class Servers:
         clock: Clock,
         timeout_s: float,
         note: Note | None = None,
-        tell: Tell = _tell_nobody,
+        tell: Tell = _ignore,
         retry_budget_s: float = PATIENCE_S,
     ) -> Servers:
-        """Reach all servers; see the class for the rest.
-
-        Args:
-            places: Where they are.
-            credentials: Of the run.
-            rank: Of this trainer.
-            clock: Seconds.
-            timeout_s: How long to wait for other trainers.
-            note: Told of the exchanges of every step.
-            tell: Told who is waited for.
-            retry_budget_s: How long a server may be out of reach.
-
-        Raises:
-            StoreError: One cannot be reached, or does not let this trainer in.
-        """
+        """Connect to all servers, which may be unreachable for `retry_budget_s`; see the class."""
         retry_budget = RetryBudget(retry_budget_s, clock, tell)
         channels = {
             at.task: reach_store(
@@ -124,19 +110,13 @@ class Servers:
     def begin(
         self, shared: Shared, optimizer: str, options: Sequence[Options], values: np.ndarray
     ) -> np.ndarray:
-        """Begin a model; all trainers must.
+        """Register a model; all trainers must. Returns the values of rank 0.
 
         Args:
             shared: The model.
-            optimizer: Name of torch's optimizer.
-            options: Of each of its groups.
-            values: First values, of which those of rank 0 are taken.
-
-        Returns:
-            Values of rank 0.
-
-        Raises:
-            StoreError: Trainers have different models, or a server is gone.
+            optimizer: Name of a torch optimizer.
+            options: Options of each parameter group.
+            values: Initial values; those of rank 0 are used.
         """
         fields = {
             "op": "begin", "model": shared.number, "rank": self.rank, "optimizer": optimizer,
@@ -156,37 +136,25 @@ class Servers:
         return found
 
     def step(self, shared: Shared, part: GradientShard) -> np.ndarray:
-        """Bring gradients, and get parameters once all trainers have brought theirs.
-
-        Raises:
-            StoreError: Other trainers do not come, or a server is gone.
-        """
+        """Push gradients, and return the parameters once all trainers have pushed theirs."""
         found = self._collect(shared, self._answers(*self._gradient_pushes(shared, part, False)))
         self._note_exchanges(part.iteration)
         return found
 
     def hold(self, shared: Shared, part: GradientShard) -> float:
-        """Like `step`, but only add gradients up; `scale` makes the step.
-
-        Returns:
-            The sum of all squares of all trainers' gradients together.
-        """
+        """Like `step`, but only sum the gradients; returns their squared norm. See `scale`."""
         replies = self._answers(*self._gradient_pushes(shared, part, True))
         return float(sum(reply.fields["square"] for reply in replies))
 
     def scale(self, shared: Shared, part: GradientShard, factor: float) -> np.ndarray:
-        """Make a step that was held, with so much of its gradients.
-
-        Returns:
-            Parameters, as from `step`.
-        """
+        """Make a held step with scaled gradients; returns the parameters."""
         fields = {"op": "scale", "model": shared.number, "step": part.number, "factor": factor}
         found = self._collect(shared, self._answers(fields, [()] * len(self)))
         self._note_exchanges(part.iteration)
         return found
 
     def state(self, shared: Shared) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """What the optimizers keep: by name, values of all numbers or of all parameters."""
+        """Optimizer state by name: values of all elements or of all parameters."""
         layout = shared.layout
         names: set[str] = set()
         for reply in self._ask_all({"op": "names", "model": shared.number}):
@@ -207,7 +175,7 @@ class Servers:
         return found
 
     def load(self, shared: Shared, states: States) -> None:
-        """Let the optimizers keep this instead, as `state` gave it."""
+        """Replace the optimizer state, in the format of `state`."""
         layout = shared.layout
         self._ask_all({"op": "forget", "model": shared.number})
         for name, (values, has) in states.items():
@@ -220,7 +188,7 @@ class Servers:
             self._ask_all(fields, arrays)
 
     def close(self) -> None:
-        """Leave all servers."""
+        """Close all connections."""
         for server in self._servers:
             server.channel.close()
 
@@ -243,8 +211,8 @@ class Servers:
     def _answers(
         self, fields: Mapping[str, Any], arrays: Sequence[Sequence[np.ndarray]]
     ) -> list[Message]:
-        """Ask all servers at once, and wait for each until no trainer is missing."""
-        began_s, told = self._clock(), ""
+        """Send to all servers, and wait for each until no trainer is missing."""
+        began_s, late_task = self._clock(), ""
         waiting = [
             self._ask(*each) for each in zip(self._servers, repeat(fields), arrays, strict=False)
         ]
@@ -260,19 +228,19 @@ class Servers:
                     raise StoreError(
                         f"{server.name} has no gradients of rank {late} "
                         f"after {self._timeout_s:.0f} s",
-                        "see that all trainers call step() as often",
+                        "check that all trainers call step() equally often",
                     )
-                if waited_s > TELL_AFTER_S and not told:
-                    told = f"gradients of rank {late}"
-                    self._tell(told, True)
+                if waited_s > TELL_AFTER_S and not late_task:
+                    late_task = f"gradients of rank {late}"
+                    self._tell(late_task, True)
                 reply = self._ask(server, wait, ()).result()
             replies.append(reply)
-        if told:
-            self._tell(told, False)
+        if late_task:
+            self._tell(late_task, False)
         return replies
 
     def _collect(self, shared: Shared, replies: Sequence[Message]) -> np.ndarray:
-        """Parameters of all servers."""
+        """Concatenate the parameters of all servers."""
         found = np.empty(shared.layout.num_elements, shared.dtype)
         for server, reply in enumerate(replies):
             found[slice(*shared.layout.bounds(server))] = reply.arrays[0]
@@ -293,7 +261,7 @@ class Servers:
     def _ask(
         self, server: _Server, fields: Mapping[str, Any], arrays: Sequence[np.ndarray]
     ) -> Future[Message]:
-        """Ask one server; whoever has the answer knows that the call was noted before."""
+        """Send a request; the returned future completes after the call was recorded."""
         made: Future[Message] = Future()
 
         def pass_on(done: Future[Message]) -> None:

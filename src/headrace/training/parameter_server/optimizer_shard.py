@@ -1,7 +1,6 @@
-"""A server's shard: numbers, and the optimizer that changes them by the gradients of all trainers.
+"""A server's shard of a model, and its optimizer.
 
-Gradients are summed in the order of ranks, whoever comes first, so that the same gradients give the
-same parameters to the last bit.
+Gradients are summed in the order of ranks, so that results are bitwise reproducible.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from headrace.training.parameter_server.types import Options
 
 
 def sum_by_rank(gradients: Sequence[np.ndarray]) -> np.ndarray:
-    """The sum of what trainers have, in the order of their ranks."""
+    """Sum of the trainers' gradients, in the order of ranks."""
     total = gradients[0].copy()
     for more in gradients[1:]:
         total += more
@@ -31,10 +30,10 @@ class OptimizerShard:
 
     Args:
         optimizer: Name of a torch optimizer.
-        options: Of each group of parameters; checked already.
-        lengths: Of each piece of a parameter.
-        groups: Of which group each piece is.
-        values: First values of all pieces.
+        options: Options of each parameter group; already checked.
+        lengths: Length of each piece of a parameter.
+        groups: Parameter group of each piece.
+        values: Initial values of all pieces.
     """
 
     def __init__(
@@ -57,39 +56,34 @@ class OptimizerShard:
 
     @property
     def num_pieces(self) -> int:
-        """How many parameters have something here."""
+        """Number of parameters with elements in this shard."""
         return len(self._pieces)
 
     def set_values(self, values: np.ndarray) -> None:
-        """Take other values: somebody changed the parameters by hand."""
+        """Set the values, after the script has changed parameters."""
         self.values[:] = values
 
     def set_options(self, options: Sequence[Options]) -> None:
-        """Take other options, as schedulers change them."""
+        """Set the options, which schedulers change."""
         for group, each in zip(self._optimizer.param_groups, options, strict=True):
             group.update(each)
 
     def step(self, total: np.ndarray, present: np.ndarray) -> None:
-        """Change the values by the gradients of all trainers together.
-
-        Args:
-            total: Their sum.
-            present: Which pieces have a gradient; others stay as they are.
-        """
+        """Make a step with the summed gradients; pieces not in `present` are not changed."""
         summed = torch.from_numpy(total)
         for piece, span, has in zip(self._pieces, self._spans, present, strict=True):
             piece.grad = summed[span] if has else None
         self._optimizer.step()
 
     def state_names(self) -> list[str]:
-        """What the optimizer keeps."""
+        """Names of the optimizer state."""
         return sorted({name for kept in self._optimizer.state.values() for name in kept})
 
     def state(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """What the optimizer keeps under a name.
+        """Optimizer state of a name.
 
         Returns:
-            For all numbers, or one per piece (see `SCALARS`); and which pieces have any.
+            Values of all elements, or one per piece (see `SCALARS`); and which pieces have any.
         """
         found = [self._optimizer.state.get(piece, {}).get(name) for piece in self._pieces]
         has = np.array([value is not None for value in found], dtype=bool)
@@ -103,15 +97,11 @@ class OptimizerShard:
         return flat, has
 
     def forget(self) -> None:
-        """Keep nothing any more."""
+        """Clear the optimizer state."""
         self._optimizer.state.clear()
 
     def load(self, name: str, values: np.ndarray, has: np.ndarray) -> None:
-        """Let the optimizer keep something, as `state` gave it.
-
-        Raises:
-            SpecError: It has another shape or type.
-        """
+        """Set the optimizer state of a name, in the format of `state`."""
         is_scalar, per_piece = name in SCALARS, (self.num_pieces,)
         wanted = (
             (per_piece, np.dtype(float)) if is_scalar else (self.values.shape, self.values.dtype)
@@ -122,7 +112,7 @@ class OptimizerShard:
             np.dtype(bool),
         ):
             raise SpecError(f"{name[:40]!r} is {values.dtype} {values.shape}", f"send {wanted}")
-        # As torch has its counts, whatever the parameters are.
+        # Torch keeps step counts in the default dtype, whatever the parameters have.
         kind = torch.get_default_dtype()
         for number, (piece, span) in enumerate(zip(self._pieces, self._spans, strict=True)):
             if has[number]:

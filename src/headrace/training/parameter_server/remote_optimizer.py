@@ -1,6 +1,6 @@
-"""An optimizer whose steps are made by parameter servers; it stays the object that the script has.
+"""Make the steps of a script's optimizer on parameter servers.
 
-Gradients are weighed as they come, so that a parameter's `grad` is this trainer's part of the sum.
+Gradients are weighted by hooks, so that a parameter's `grad` is this trainer's summand.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ _DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 
 
 class RemoteOptimizer:
-    """Stands behind a script's optimizer; all trainers must make one, in the same order.
+    """Replaces a script's optimizer; all trainers must create one, in the same order.
 
-    Its parameters become those of rank 0.
+    Parameters are set to those of rank 0.
 
     Args:
-        optimizer: Of the script. Its `step`, `state_dict` and `load_state_dict` are replaced.
-        servers: Who make the steps.
-        number: Of the model, from 0.
-        weight: What this trainer's gradients count, asked whenever there are some.
-        iteration: Of the training, for traces; steps are counted if nobody knows.
+        optimizer: The script's optimizer. Its `step`, `state_dict` and `load_state_dict` are
+            replaced.
+        servers: The parameter servers.
+        number: Number of the model, from 0.
+        weight: Returns the weight of this trainer's gradients.
+        iteration: Returns the iteration, for traces; by default steps are counted.
 
     Raises:
-        SpecError: Servers do not know the optimizer, or cannot have its parameters.
-        StoreError: Trainers have different models, or a server is gone.
+        SpecError: The optimizer or the dtype of its parameters is not supported.
+        StoreError: Trainers have different models, or a server is unreachable.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class RemoteOptimizer:
         self._held: tuple[GradientShard, float, float] | None = None
         owned = [(p, g) for g, group in enumerate(optimizer.param_groups) for p in group["params"]]
         self._all = [parameter for parameter, _ in owned]
-        # Those that stay as they are belong to the optimizer's numbering, but not to servers.
+        # Frozen parameters count in the optimizer's numbering, but are not on servers.
         self._index = [i for i, parameter in enumerate(self._all) if parameter.requires_grad]
         self._learnt: list[Tensor] = [self._all[i] for i in self._index]
         sizes = [parameter.numel() for parameter in self._learnt]
@@ -70,16 +71,18 @@ class RemoteOptimizer:
         self._last, self._old = self._vector()
         self._seen: dict[int, tuple[Tensor, int]] = {}
         torch._foreach_copy_(self._views, [p.detach() for p in self._learnt])
-        self._take(servers.begin(self._shared, name, options_of(optimizer), self._flat.numpy()))
+        self._set_parameters(
+            servers.begin(self._shared, name, options_of(optimizer), self._flat.numpy())
+        )
         if optimizer.state:
             if servers.rank == 0:
                 servers.load(self._shared, self._states(optimizer.state_dict()["state"]))
             optimizer.state.clear()
-        self._watch(weight)
-        self._replace()
+        self._register_hooks(weight)
+        self._replace_methods()
 
     def _vector(self) -> tuple[Tensor, list[Tensor]]:
-        """Room for all parameters, and where each of them is in it."""
+        """A flat vector of all parameters, and a view for each."""
         layout = self._shared.layout
         flat = torch.zeros(layout.num_elements, dtype=getattr(torch, self._shared.dtype))
         views = [
@@ -90,7 +93,7 @@ class RemoteOptimizer:
         ]
         return flat, views
 
-    def _watch(self, weight: Callable[[], float]) -> None:
+    def _register_hooks(self, weight: Callable[[], float]) -> None:
         def note(parameter: Tensor, number: int) -> None:
             assert parameter.grad is not None
             self._seen[number] = (parameter.grad, parameter.grad._version)
@@ -101,14 +104,14 @@ class RemoteOptimizer:
                 lambda parameter, number=number: note(parameter, number)
             )
 
-    def _replace(self) -> None:
+    def _replace_methods(self) -> None:
         optimizer: Any = self._optimizer
 
         @wraps(type(optimizer).step)
         def step(_: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
             return self.step(closure)
 
-        # With torch's hooks, and known to schedulers, whether they were made before or after.
+        # With torch's hooks; schedulers created before or after must accept it.
         hooked: Any = Optimizer.profile_hook_step(step)
         hooked._wrapped_by_lr_sched = True
         optimizer.step = MethodType(hooked, optimizer)
@@ -118,12 +121,7 @@ class RemoteOptimizer:
         )
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Let the servers make a step; parameters are those after it.
-
-        Raises:
-            SpecError: Parameters were added, or gradients changed since `backward`.
-            StoreError: Other trainers do not come, or a server is gone.
-        """
+        """Make a step on the servers and update the parameters."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -133,32 +131,24 @@ class RemoteOptimizer:
         else:
             part, _, factor = self._held
             values, self._held = self._servers.scale(self._shared, part, factor), None
-        self._take(values)
+        self._set_parameters(values)
         self._seen.clear()
         self._optimizer._opt_called = True  # type: ignore[attr-defined]
         return loss
 
     def clip(self, max_norm: float) -> float:
-        """Let the next step use gradients whose norm is no larger; all trainers must ask.
-
-        Returns:
-            The norm of the gradients of all trainers together, as they were.
-
-        Raises:
-            SpecError: Parameters were added, or gradients changed since `backward`.
-            StoreError: Other trainers do not come, or a server is gone.
-        """
+        """Clip the gradient norm of the next step, on all trainers; returns the previous norm."""
         if self._held is None:
             part = self._part()
             self._held = (part, math.sqrt(self._servers.hold(self._shared, part)), 1.0)
         part, norm, factor = self._held
-        # As torch clips; for the second time if the script does.
+        # Same formula as torch; may be called repeatedly.
         now = norm * factor
         self._held = (part, norm, factor * min(1.0, max_norm / (now + 1e-6)))
         return now
 
     def _part(self) -> GradientShard:
-        """What this trainer has for the next step."""
+        """This trainer's gradients for the next step."""
         self._check()
         self._num_steps += 1
         present = np.array([p.grad is not None for p in self._learnt], bool)
@@ -177,7 +167,7 @@ class RemoteOptimizer:
         return GradientShard(count, iteration, gradients, present, options, changed)
 
     def state_dict(self) -> dict[str, Any]:
-        """As torch's, with what the servers keep."""
+        """Like torch's, with the state of the servers."""
         whole: dict[str, Any] = type(self._optimizer).state_dict(self._optimizer)
         layout, kept = self._shared.layout, whole["state"]
         for name, (values, has) in self._servers.state(self._shared).items():
@@ -192,7 +182,7 @@ class RemoteOptimizer:
         return whole
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """As torch's: options for this trainer, all else for the servers, by rank 0."""
+        """Like torch's: sets the options here; rank 0 sends the state to the servers."""
         type(self._optimizer).load_state_dict(self._optimizer, {**state_dict, "state": {}})
         if self._servers.rank == 0:
             self._servers.load(self._shared, self._states(state_dict["state"]))
@@ -225,14 +215,14 @@ class RemoteOptimizer:
         groups = self._optimizer.param_groups
         if [id(p) for group in groups for p in group["params"]] != [id(p) for p in self._all]:
             raise SpecError(
-                "the optimizer has other parameters than when it was prepared",
+                "the parameters of the optimizer changed after it was prepared",
                 "add them before `ctx.prepare`, or plan the job with `sync: ring`",
             )
         for number, (gradient, version) in self._seen.items():
             if self._learnt[number].grad is gradient and gradient._version != version:
                 raise SpecError(
                     "gradients were changed between backward() and step(): each trainer has only "
-                    "its part of them, the sum is made by parameter servers",
+                    "its own summand, parameter servers compute the sum",
                     "clip with ctx.clip_grad_norm(model, max_norm), do not change them otherwise",
                 )
 
@@ -241,7 +231,7 @@ class RemoteOptimizer:
         torch._foreach_copy_(self._views, [p.detach() for p in self._learnt])
         return None if torch.equal(self._flat, self._last) else self._flat.numpy()
 
-    def _take(self, values: np.ndarray) -> None:
+    def _set_parameters(self, values: np.ndarray) -> None:
         self._last.copy_(torch.from_numpy(values))
         with torch.no_grad():
             torch._foreach_copy_(self._learnt, self._old)
@@ -252,7 +242,7 @@ def _dtype_of(parameters: list[Tensor]) -> str:
     if len(kinds) > 1 or not kinds <= _DTYPES.keys():
         names = ", ".join(sorted(str(kind) for kind in kinds))
         raise SpecError(
-            f"parameters are {names}",
-            "let all be torch.float32 or all torch.float64, or plan the job with `sync: ring`",
+            f"unsupported parameter dtypes: {names}",
+            "use torch.float32 or torch.float64 for all, or plan the job with `sync: ring`",
         )
     return _DTYPES[kinds.pop()] if kinds else "float32"

@@ -1,7 +1,6 @@
-"""Trainers meet at a server, round after round: all bring gradients, then all get parameters.
+"""Sync rounds of a server: all trainers push gradients, then all get parameters.
 
-Everything that is asked may be asked again, as happens when a connection breaks: what has been done
-is not done twice.
+Every request may be repeated, for example after a reconnect; completed work is not repeated.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from headrace.training.parameter_server.optimizer_shard import OptimizerShard, s
 from headrace.training.parameter_server.types import Options
 
 Done = Callable[[int, float, float], None]
-"""Takes an iteration, and when the server began and ended it."""
+"""Called with an iteration, and its start and end on the server."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What all trainers must say alike of a model.
+    """Properties of a model that must be equal on all trainers.
 
     Attributes:
         optimizer: Name of a torch optimizer.
-        num_groups: Groups of parameters, each with options of its own.
-        lengths: Of each piece that is here.
-        groups: Of each piece.
-        dtype: Of all numbers.
+        num_groups: Number of parameter groups.
+        lengths: Length of each piece in this shard.
+        groups: Parameter group of each piece.
+        dtype: Dtype of all values.
     """
 
     optimizer: str
@@ -40,20 +39,20 @@ class Shape:
 
     @property
     def num_elements(self) -> int:
-        """How many numbers are here."""
+        """Number of elements in this shard."""
         return sum(self.lengths)
 
 
 @dataclass(frozen=True)
 class GradientPush:
-    """What a trainer brings to a round.
+    """What a trainer pushes in a sync round.
 
     Attributes:
-        gradients: Of all numbers.
-        present: Which pieces have any.
-        holds: Whether the step is to wait until it is told by what to scale the sum.
-        options: Of the optimizer; rank 0 brings them.
-        values: Other values to start from, if rank 0 has changed them by hand.
+        gradients: Gradients of all elements.
+        present: Which pieces have gradients.
+        holds: Whether to hold the step until `scale` is called.
+        options: Options of the optimizer, from rank 0.
+        values: New parameter values, if rank 0's script has changed them.
     """
 
     gradients: np.ndarray
@@ -65,7 +64,7 @@ class GradientPush:
 
 @dataclass(frozen=True)
 class _Sum:
-    """What all trainers have brought to a round, added up."""
+    """Sum of the gradients of a sync round."""
 
     iteration: int
     total: np.ndarray
@@ -74,14 +73,7 @@ class _Sum:
 
 
 class SyncRounds:
-    """One model at one server; threads of all trainers share it.
-
-    Args:
-        num_trainers: How many bring gradients.
-        shape: Of the model.
-        clock: Seconds.
-        done: Told of every round.
-    """
+    """Sync rounds of one model at one server; shared by the threads of all trainers."""
 
     def __init__(
         self, num_trainers: int, shape: Shape, clock: Callable[[], float], done: Done
@@ -97,7 +89,7 @@ class SyncRounds:
         self._square: tuple[int, float] = (0, 0.0)
 
     def begin(self, options: Sequence[Options], values: np.ndarray) -> None:
-        """Take the first values, those of rank 0."""
+        """Set the initial values, those of rank 0."""
         shape = self.shape
         with self._changed:
             if self._shard is None:
@@ -107,17 +99,7 @@ class SyncRounds:
                 self._changed.notify_all()
 
     def push(self, rank: int, number: int, iteration: int, gradient_push: GradientPush) -> None:
-        """Bring gradients; whoever is last makes the round, unless it is held.
-
-        Args:
-            rank: Who brings them.
-            number: Of the round, from 1.
-            iteration: Of the training, to tell.
-            gradient_push: What is brought.
-
-        Raises:
-            SpecError: It is not the turn of this round, or something has another shape.
-        """
+        """Push gradients of a sync round; the last trainer completes it, unless it is held."""
         self._check(gradient_push)
         with self._changed:
             if self._is_done(number) or (self._sum is not None and number == self._num_rounds + 1):
@@ -137,39 +119,31 @@ class SyncRounds:
             self._changed.notify_all()
 
     def scale(self, number: int, factor: float) -> None:
-        """Make a round that was held.
-
-        Args:
-            number: Of the round.
-            factor: What the sum of gradients is multiplied by.
-
-        Raises:
-            SpecError: No such round is held.
-        """
+        """Complete a held sync round, with the summed gradients multiplied by `factor`."""
         with self._changed:
             if self._is_done(number):
                 return
             shard = self._turn(number, f"step {number} is to be scaled")
             if self._sum is None:
-                raise SpecError(f"step {number} has no gradients yet", "bring them first")
+                raise SpecError(f"step {number} has no gradients yet", "push them first")
             if factor != 1:
                 self._sum.total[:] *= self._sum.total.dtype.type(factor)
             self._step(shard)
             self._changed.notify_all()
 
     def square(self, number: int, timeout_s: float) -> float | None:
-        """Sum of all squares of a round's gradients; none if they are not there in time.
+        """Squared norm of the summed gradients; None after the timeout.
 
-        The round may be over when the last trainer asks.
+        The sync round may be completed when the last trainer calls this.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._square[0] == number, timeout_s)
             return self._square[1] if self._square[0] == number else None
 
     def values(self, number: int, timeout_s: float) -> np.ndarray | None:
-        """Parameters after a round; none if it is not over in time.
+        """Parameters after a sync round; None if it is not completed within the timeout.
 
-        Nobody else can change them before whoever asks brings its next gradients.
+        They cannot change before the caller pushes its next gradients.
         """
         with self._changed:
             self._changed.wait_for(
@@ -180,20 +154,16 @@ class SyncRounds:
             return self._shard.values
 
     def missing(self) -> list[int]:
-        """Ranks that the round waits for."""
+        """Ranks that have not pushed gradients yet."""
         with self._changed:
             if self._shard is None:
                 return [0]
             return [rank for rank in range(self._num_trainers) if rank not in self._gradient_pushes]
 
     def with_shard(self) -> OptimizerShard:
-        """The shard, between two rounds.
-
-        Raises:
-            SpecError: Rank 0 has not been here yet.
-        """
+        """The shard, between two sync rounds; raises `SpecError` before it is registered."""
         if self._shard is None:
-            raise SpecError("rank 0 has not brought this model", "prepare it first")
+            raise SpecError("rank 0 has not registered this model", "prepare it first")
         return self._shard
 
     def _is_done(self, number: int) -> bool:
@@ -202,7 +172,7 @@ class SyncRounds:
     def _turn(self, number: int, what: str) -> OptimizerShard:
         if number != self._num_rounds + 1 or self._shard is None:
             raise SpecError(
-                f"{what}, {self._num_rounds} are done", "see that all trainers call step() as often"
+                f"{what}, {self._num_rounds} are done", "call step() equally often on all trainers"
             )
         return self._shard
 
@@ -223,7 +193,7 @@ class SyncRounds:
         shard.step(made.total, made.present)
         self._sum = None
         self._num_rounds += 1
-        # The time between a sum and its scaling is the trainers'.
+        # The time between summing and scaling is not the server's.
         self._done(made.iteration, began_s - made.took_s, self._clock())
 
     def _check(self, gradient_push: GradientPush) -> None:
@@ -237,7 +207,7 @@ class SyncRounds:
         has = gradient_push.present
         if (has.shape, has.dtype) != ((len(self.shape.lengths),), np.dtype(bool)):
             raise SpecError(
-                f"{has.dtype} {has.shape} says which pieces have gradients",
+                f"the mask of pieces with gradients is {has.dtype} {has.shape}",
                 f"send bool ({len(self.shape.lengths)},)",
             )
 

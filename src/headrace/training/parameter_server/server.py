@@ -1,4 +1,4 @@
-"""A parameter server's socket: a store's, with the same tokens, TLS and limits."""
+"""The RPC server of a parameter server, with the tokens, TLS and limits of a store."""
 
 from __future__ import annotations
 
@@ -21,16 +21,7 @@ except ImportError:
 
 
 class ParameterServer(RpcServer):
-    """Serves until it is closed.
-
-    Args:
-        config: Where, and for whom.
-        clock: Seconds.
-        done: Told of every step.
-
-    Raises:
-        SpecError: There are no credentials.
-    """
+    """Serves until it is closed."""
 
     def __init__(self, config: ServerConfig, clock: Callable[[], float], done: Done) -> None:
         credentials = load_credentials(config.credentials, config.tls)
@@ -39,13 +30,7 @@ class ParameterServer(RpcServer):
 
 
 class Recording:
-    """Notes every step in a file, if there is one.
-
-    Args:
-        path: The file; none to note nothing.
-        task: Name of the server.
-        clock: Seconds.
-    """
+    """Records every step in a trace file, if there is one."""
 
     def __init__(self, path: Path | None, task: str, clock: Callable[[], float]) -> None:
         self._task = task
@@ -64,7 +49,7 @@ class Recording:
             self._recorder.close()
 
     def done(self, iteration: int, start_s: float, end_s: float) -> None:
-        """A step was made."""
+        """Record a step."""
         if self._recorder is not None:
             times_s = (round(start_s, 6), round(end_s, 6))
             self._recorder.note(("exec", self._task, iteration, *times_s))

@@ -1,7 +1,7 @@
-"""What a parameter server does when asked; every request is checked before anything is done.
+"""Request handling of a parameter server; every request is validated first.
 
-Trainers `begin` a model, bring `gradients` and `wait` for parameters. An answer comes soon even if
-others are late: it says for whom to wait, so that silence means death.
+Trainers `begin` a model, push `gradients` and `wait` for parameters. A reply comes soon even if
+other trainers are late: it then lists the missing ranks, so that a server without a reply is dead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.training.parameter_server.rounds import Done, GradientPush, Shape,
 
 MAX_MODELS = 256
 ANSWER_S = 2.0
-"""Within this time there is an answer, be it that others are waited for."""
+"""Maximum time of a reply, also while other trainers are missing."""
 
 _DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
@@ -34,7 +34,7 @@ Groups = Annotated[list[dict[Name, Any]], Field(min_length=1, max_length=1000)]
 
 
 class Begin(Value):
-    """A trainer has a model; rank 0 sends its values too."""
+    """Register a model; rank 0 also sends its values."""
 
     op: Literal["begin"]
     model: Model
@@ -45,7 +45,7 @@ class Begin(Value):
 
 
 class Gradients(Value):
-    """A trainer brings gradients; rank 0 says options too, and values if it changed them."""
+    """Push gradients; rank 0 also sends options, and values if its script changed them."""
 
     op: Literal["gradients"]
     model: Model
@@ -57,7 +57,7 @@ class Gradients(Value):
 
 
 class Scale(Value):
-    """A step that was held is to be made with so much of its gradients."""
+    """Make a held step with scaled gradients."""
 
     op: Literal["scale"]
     model: Model
@@ -66,7 +66,7 @@ class Scale(Value):
 
 
 class Wait(Value):
-    """A trainer waits for the parameters after a step, or for the square of its gradients."""
+    """Wait for the parameters after a step, or for the squared norm of its gradients."""
 
     op: Literal["wait"]
     model: Model
@@ -75,14 +75,14 @@ class Wait(Value):
 
 
 class Names(Value):
-    """What does the optimizer keep?"""
+    """List the names of the optimizer state."""
 
     op: Literal["names"]
     model: Model
 
 
 class State(Value):
-    """What does it keep under this name?"""
+    """Get the optimizer state of a name."""
 
     op: Literal["state"]
     model: Model
@@ -90,14 +90,14 @@ class State(Value):
 
 
 class Forget(Value):
-    """The optimizer is to keep nothing."""
+    """Clear the optimizer state."""
 
     op: Literal["forget"]
     model: Model
 
 
 class Load(Value):
-    """The optimizer is to keep this."""
+    """Set the optimizer state of a name."""
 
     op: Literal["load"]
     model: Model
@@ -105,7 +105,7 @@ class Load(Value):
 
 
 class Ping(Value):
-    """Is anybody there?"""
+    """Check that the server is alive."""
 
     op: Literal["ping"]
 
@@ -117,15 +117,7 @@ Answer = tuple[Fields, tuple[np.ndarray, ...]]
 
 
 class ParameterService(StoreService):
-    """Answers trainers, each in a thread of its own.
-
-    Args:
-        num_trainers: How many there are.
-        limits: What one request may ask for.
-        clock: Seconds.
-        done: Told of every step: iteration, start and end.
-        answer_s: Within this time there is an answer.
-    """
+    """Handles the requests of trainers, each in its own thread."""
 
     def __init__(
         self,
@@ -141,12 +133,8 @@ class ParameterService(StoreService):
         self._models: dict[int, SyncRounds] = {}
 
     def answer(self, request: Message) -> Message:
-        """Do what is asked.
-
-        Raises:
-            SpecError: It is no request, or not the time for it.
-        """
-        asked = _understand(request.fields)
+        """Handle a request."""
+        asked = _parse(request.fields)
         self.count(asked.op)
         fields, arrays = self._answer(asked, request.arrays)
         return Message(request.number, fields, arrays)
@@ -163,12 +151,12 @@ class ParameterService(StoreService):
             case Wait():
                 _expect(arrays, 0)
                 rounds = self._rounds(asked.model)
-                return self._found(rounds, asked.step, self._now(), asked.holds)
+                return self._wait_for_result(rounds, asked.step, self._now(), asked.holds)
             case Scale():
                 _expect(arrays, 0)
                 began_s, rounds = self._now(), self._rounds(asked.model)
                 rounds.scale(asked.step, asked.factor)
-                return self._found(rounds, asked.step, began_s)
+                return self._wait_for_result(rounds, asked.step, began_s)
             case Names():
                 _expect(arrays, 0)
                 return {"names": self._rounds(asked.model).with_shard().state_names()}, ()
@@ -196,10 +184,10 @@ class ParameterService(StoreService):
             asked.dtype,
         )
         if len(shape.lengths) != len(shape.groups):
-            raise SpecError("pieces and their groups differ in number", "send as many of both")
+            raise SpecError("pieces and groups differ in number", "send one group per piece")
         if shape.num_elements * 4 > self._limits.max_request_bytes:
             raise SpecError(
-                f"a shard has {shape.num_elements} numbers",
+                f"a shard has {shape.num_elements} elements, too many for one server",
                 "plan the job with more parameter servers",
             )
         with self._lock:
@@ -208,14 +196,14 @@ class ParameterService(StoreService):
             )
         if rounds.shape != shape:
             raise SpecError(
-                f"rank {asked.rank} has another model or optimizer than the others",
-                "prepare the same on all trainers, in the same order",
+                f"rank {asked.rank} has a different model or optimizer than other ranks",
+                "prepare the same models on all trainers, in the same order",
             )
         if values:
             if (values[0].shape, values[0].dtype) != ((shape.num_elements,), np.dtype(shape.dtype)):
-                raise SpecError("values have another shape or type", "send one per number")
+                raise SpecError("values have a wrong shape or dtype", "send one per element")
             rounds.begin(options, values[0])
-        return self._found(rounds, 0, began_s)
+        return self._wait_for_result(rounds, 0, began_s)
 
     def _gradients(self, asked: Gradients, arrays: Sequence[np.ndarray]) -> Answer:
         began_s = self._now()
@@ -225,15 +213,17 @@ class ParameterService(StoreService):
         if asked.options is not None:
             options = check_options(rounds.shape.optimizer, asked.options)
             if len(options) != rounds.shape.num_groups:
-                raise SpecError("there are more or fewer groups than before", "prepare them again")
+                raise SpecError("the number of parameter groups changed", "prepare them again")
         gradients, present, *values = _expect(arrays, 2, 3)
         changed = values[0] if values else None
         gradient_push = GradientPush(gradients, present, asked.holds, options, changed)
         rounds.push(asked.rank, asked.step, asked.iteration, gradient_push)
-        return self._found(rounds, asked.step, began_s, asked.holds)
+        return self._wait_for_result(rounds, asked.step, began_s, asked.holds)
 
-    def _found(self, rounds: SyncRounds, step: int, began_s: float, holds: bool = False) -> Answer:
-        """Parameters, or a square, or who is waited for."""
+    def _wait_for_result(
+        self, rounds: SyncRounds, step: int, began_s: float, holds: bool = False
+    ) -> Answer:
+        """The parameters, the squared norm, or the missing ranks."""
         values = None if holds else rounds.values(step, self._answer_s)
         square = rounds.square(step, self._answer_s) if holds else None
         held = {"held_s": round(self._now() - began_s, 6)}
@@ -253,30 +243,30 @@ class ParameterService(StoreService):
     def _check_rank(self, rank: int) -> None:
         if rank >= self._num_trainers:
             raise SpecError(
-                f"rank {rank} came, there are {self._num_trainers} trainers", "use another rank"
+                f"invalid rank {rank}, there are {self._num_trainers} trainers", "use another rank"
             )
 
 
-def _understand(fields: Fields) -> Request:
+def _parse(fields: Fields) -> Request:
     try:
         return _REQUESTS.validate_python(dict(fields))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))[:100]
         raise SpecError(
-            f"a parameter server does not understand this: {where}: {first['msg'][:200]}",
-            "use the same version everywhere",
+            f"invalid request to a parameter server: {where}: {first['msg'][:200]}",
+            "use the same headrace version everywhere",
         ) from None
 
 
 def _expect(arrays: Sequence[np.ndarray], *nums: int) -> Sequence[np.ndarray]:
     if len(arrays) not in nums:
-        raise SpecError(f"the request has {len(arrays)} arrays", f"it needs {nums[0]} of them")
+        raise SpecError(f"the request has {len(arrays)} arrays", f"send {nums[0]}")
     return arrays
 
 
 def _whole(array: np.ndarray, least: int, most: int) -> tuple[int, ...]:
     is_right = array.ndim == 1 and array.dtype == np.int64
     if not is_right or (len(array) and not least <= array.min() <= array.max() <= most):
-        raise SpecError("pieces are described by other numbers", f"send {least} to {most}")
+        raise SpecError("invalid description of pieces", f"send integers {least} to {most}")
     return tuple(array.tolist())

@@ -1,4 +1,4 @@
-"""Which server has which part of the parameters: the flat vector of all of them, cut evenly."""
+"""Assign parameters to servers: the flat vector of all parameters, split evenly."""
 
 from __future__ import annotations
 
@@ -10,13 +10,7 @@ from itertools import accumulate
 
 @dataclass(frozen=True)
 class Piece:
-    """What a server has of one parameter.
-
-    Attributes:
-        parameter: Which one.
-        begin: First of its numbers ...
-        length: ... and how many, at least one.
-    """
+    """The elements of one parameter in a shard: index of the parameter, first element, length."""
 
     parameter: int
     begin: int
@@ -25,14 +19,14 @@ class Piece:
 
 @dataclass(frozen=True)
 class ShardLayout:
-    """Parameters one after the other, cut into one shard per server.
+    """The concatenated parameters, split into one shard per server.
 
-    Shards differ by at most one number, whatever the parameters are: a parameter may be cut
-    anywhere, as optimizers here treat each number by itself.
+    Shard sizes differ by at most one element: a parameter may be split anywhere, since the
+    optimizers are elementwise.
 
     Attributes:
-        sizes: How many numbers each parameter has.
-        num_servers: How many shards there are.
+        sizes: Number of elements of each parameter.
+        num_servers: Number of shards.
     """
 
     sizes: tuple[int, ...]
@@ -40,26 +34,26 @@ class ShardLayout:
 
     @classmethod
     def of(cls, sizes: Sequence[int], num_servers: int) -> ShardLayout:
-        """A layout of parameters with so many numbers each."""
+        """Layout of parameters of the given sizes."""
         return cls(tuple(sizes), num_servers)
 
     @cached_property
     def starts(self) -> tuple[int, ...]:
-        """Where each parameter begins in the flat vector."""
+        """Start of each parameter in the flat vector."""
         return tuple(accumulate(self.sizes, initial=0))[:-1]
 
     @property
     def num_elements(self) -> int:
-        """How many numbers there are."""
+        """Number of elements of all parameters."""
         return sum(self.sizes)
 
     def bounds(self, server: int) -> tuple[int, int]:
-        """First number of a server's shard, and the first one behind it."""
+        """Begin and end of a server's shard in the flat vector."""
         total = self.num_elements
         return server * total // self.num_servers, (server + 1) * total // self.num_servers
 
     def pieces(self, server: int) -> tuple[Piece, ...]:
-        """What a shard consists of, in order."""
+        """Pieces of a shard, in order."""
         begin, end = self.bounds(server)
         found = []
         for parameter, (start, size) in enumerate(zip(self.starts, self.sizes, strict=True)):

@@ -1,4 +1,4 @@
-"""What a trainer and parameter servers have in common: a model, a step, and what it moves."""
+"""Types shared by trainers and parameter servers."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from headrace.rpc.limits import RpcLimits
 from headrace.training.parameter_server.sharding import ShardLayout
 
 Options = Mapping[str, Any]
-"""Of one group of parameters: learning rate and the like."""
+"""Options of one parameter group, such as the learning rate."""
 
 States = Mapping[str, tuple[np.ndarray, np.ndarray]]
-"""What an optimizer keeps, by name: values, and which parameters have any."""
+"""Optimizer state by name: values, and which parameters have any."""
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """What a step has moved between a trainer and one server.
+    """Data exchanged between a trainer and one server in a step.
 
     Attributes:
         server: Name of the server.
-        iteration: Of the training.
-        sent_bytes: On the network ...
-        got_bytes: ... and back.
+        iteration: Iteration of the training.
+        sent_bytes: Bytes sent on the network.
+        got_bytes: Bytes received.
         start_s: When gradients were sent.
-        end_s: When parameters were there.
-        held_s: How much of that time nothing moved: the server worked or waited for others.
+        end_s: When parameters were received.
+        held_s: Time without transfer: the server computed or waited for other trainers.
     """
 
     server: str
@@ -45,25 +45,25 @@ class Exchange:
 
     @property
     def moving_s(self) -> tuple[float, float]:
-        """Time on the network: gradients, and parameters; shared by their bytes."""
+        """Transfer time of gradients and of parameters, in proportion to their bytes."""
         moving_s = max(0.0, self.end_s - self.start_s - self.held_s)
         there_s = moving_s * self.sent_bytes / max(self.sent_bytes + self.got_bytes, 1)
         return there_s, moving_s - there_s
 
 
 Note = Callable[[Sequence[Exchange]], None]
-"""Takes the exchanges of one step, one per server."""
+"""Called with the exchanges of one step, one per server."""
 
 
 @dataclass(frozen=True)
 class Shared:
-    """A model that servers have.
+    """A model on the servers.
 
     Attributes:
-        number: Of the model, in the order in which they were prepared.
-        layout: Who has what.
-        groups: Of which group each parameter is.
-        dtype: Of all numbers.
+        number: Number of the model, in the order of preparation.
+        layout: Assignment to servers.
+        groups: Parameter group of each parameter.
+        dtype: Dtype of all values.
     """
 
     number: int
@@ -74,15 +74,15 @@ class Shared:
 
 @dataclass(frozen=True)
 class GradientShard:
-    """What a trainer has for a step.
+    """A trainer's data for a step.
 
     Attributes:
-        number: Of the step, from 1.
-        iteration: Of the training, for traces.
-        gradients: All of them, flat.
-        present: Which parameters have any.
-        options: Of the optimizer, if they may have changed; those of rank 0 count.
-        values: Parameters, if rank 0 has changed them by hand.
+        number: Number of the step, from 1.
+        iteration: Iteration of the training, for traces.
+        gradients: All gradients, flat.
+        present: Which parameters have gradients.
+        options: Options of the optimizer, sent by rank 0.
+        values: Parameters, if rank 0's script has changed them.
     """
 
     number: int
@@ -94,18 +94,11 @@ class GradientShard:
 
 
 SHARD_LIMITS = RpcLimits(max_request_bytes=1 << 30)
-"""Gradients of a whole shard come at once, and so do its parameters."""
+"""Gradients and parameters of a whole shard are sent in one message."""
 
 
 class ServerAddress(Value):
-    """A parameter server, as a trainer reaches it.
-
-    Attributes:
-        task: Name of the server, for messages.
-        machine: Name of its machine, for messages.
-        host: Name or address it listens on.
-        port: Port it listens on.
-    """
+    """Address of a parameter server; `task` and `machine` are for messages."""
 
     task: str
     machine: str
@@ -114,19 +107,19 @@ class ServerAddress(Value):
 
 
 class ServerConfig(Value):
-    """A parameter server.
+    """Configuration of a parameter server.
 
     Attributes:
         task: Name of the server.
-        num_trainers: Who sends gradients: ranks from 0.
+        num_trainers: Number of trainers.
         credentials: File written by `Credentials.save`.
-        ready: File to write, with port and process number, when it serves.
+        ready: File to write, with port and process ID, when it is ready.
         host: Address to listen on.
-        port: 0 for any that is free.
-        tls: Whether everything is encrypted; without it the token travels readable to all.
-        num_threads: Of its optimizer.
-        trace: File for what it measures; none to measure nothing.
-        limits: What trainers may ask for.
+        port: 0 for any free port.
+        tls: Whether to use TLS; without it the token is sent unencrypted.
+        num_threads: Threads of its optimizer.
+        trace: Trace file; None for no trace.
+        limits: Limits for trainers.
     """
 
     task: str = "ps0"

@@ -88,7 +88,7 @@ def test_properties_are_described() -> None:
     trainers = json_schema("job")["properties"]["trainers"]
     assert trainers["description"].startswith("Number of data-parallel trainers")
     window = json_schema("job")["properties"]["window"]["description"]
-    assert window.endswith("`unlimited` is the paper.")
+    assert window.endswith("`unlimited` is the paper's.")
 
 
 def test_text_is_json_with_a_dialect() -> None:

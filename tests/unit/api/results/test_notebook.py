@@ -110,7 +110,7 @@ def test_a_chart_can_be_asked_for_and_kept(trace: Trace, tmp_path: Path) -> None
     assert page.startswith("<!doctype html>")
     assert "Iterations 2 to 3" in said_in(page.removeprefix("<!doctype html>"))
     assert chart.save(tmp_path / "two.txt").read_text() == f"{chart!r}\n"
-    with pytest.raises(SpecError, match=r"call it gantt\.html"):
+    with pytest.raises(SpecError, match=r"use gantt\.html"):
         chart.save(tmp_path / "two.gif")
     with pytest.raises(SpecError, match="cannot be written"):
         chart.save(tmp_path / "no" / "two.html")
@@ -134,7 +134,7 @@ def test_rehearsals_show_themselves(plan: Plan, simulation: headrace.Simulation)
 
 
 def test_what_nobody_can_draw() -> None:
-    with pytest.raises(TypeError, match="a str has no picture"):
+    with pytest.raises(TypeError, match="a str has no HTML representation"):
         notebook.html("word")
 
 

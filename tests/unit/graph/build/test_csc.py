@@ -74,14 +74,14 @@ def test_a_dangling_edge_is_named(tmp_path: Path, pair: tuple[int, int], words: 
 
 def test_a_table_keeps_its_word_about_its_length(tmp_path: Path) -> None:
     table = table_of([(0, 1), (1, 0)])
-    with pytest.raises(SpecError, match="said to have 3 edges, but 2 were read"):
+    with pytest.raises(SpecError, match="declares 3 edges, but 2 were read"):
         build_csc(EdgeTable(TO, 3, table.chunks), 2, 2, tmp_path)
 
 
 def test_a_table_that_changes_between_passes_is_refused(tmp_path: Path) -> None:
     versions = iter([[(0, 1), (1, 0)], [(0, 1), (1, 1)]])
     table = EdgeTable(TO, 2, lambda: table_of(next(versions)).chunks())
-    with pytest.raises(SpecError, match="when it was read again"):
+    with pytest.raises(SpecError, match="changed between two reads"):
         build_csc(table, 2, 2, tmp_path)
 
 

@@ -106,7 +106,7 @@ def test_a_large_file_is_damaged_in_a_chunk(
     assert len(info.chunks) == 4
     assert damage_of(tmp_path / "x.bin", "x.bin", info) == ""
     flip(tmp_path / "x.bin", 130)
-    with pytest.raises(DamagedGraphError, match=r"x\.bin has another checksum from byte 128 to"):
+    with pytest.raises(DamagedGraphError, match=r"x\.bin has a wrong checksum from byte 128 to"):
         check_file(tmp_path, "x.bin", info, known)
     assert manifest.CHUNK_BYTES % (1 << 22) == 0
 

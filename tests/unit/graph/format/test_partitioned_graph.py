@@ -52,7 +52,9 @@ def test_whoever_finds_no_graph_says_where_it_looked(
         ("file", "it is a file"),
         ("folder", "it has no manifest.json"),
     ):
-        with pytest.raises(SpecError, match=f"^{path} is no partitioned graph, {there}: make one"):
+        with pytest.raises(
+            SpecError, match=f"^{path} is not a partitioned graph, {there}: create one"
+        ):
             open_graph(path)
 
 
@@ -97,7 +99,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     graph = open_graph(tmp_path)
     writes = ("author", "writes", "paper")
     for wrong, message in (
-        (lambda: graph.part(3), "part 3 was asked for, the graph has 3: use 0 to 2"),
+        (lambda: graph.part(3), "there is no graph partition 3, the graph has 3: use 0 to 2"),
         (lambda: graph.offsets("book"), "no nodes of type 'book': use one of paper, author"),
         (lambda: graph.num_edges_of(("a", "b", "c")), "use one of author writes paper"),
         (lambda: graph.part(0).column("paper", "y"), "have no column 'y': they have x"),

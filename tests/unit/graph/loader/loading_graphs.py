@@ -12,7 +12,7 @@ from torch_geometric.data import Data, HeteroData
 
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
 from headrace.graph.sampling.hop import Hop, HopRequest, hop_over
-from headrace.graph.sampling.store_pool import Of
+from headrace.graph.sampling.store_pool import TypeName
 from headrace.graph.sources.pyg import from_pyg
 from headrace.graph.store.service import take_rows
 from headrace.graph.store.shard import open_shard
@@ -72,7 +72,7 @@ class FakeStore:
         self._part = graph.part(part)
         self._graph = graph
         self._gives_ids = gives_ids
-        self.asked: list[tuple[Of, str, np.ndarray]] = []
+        self.asked: list[tuple[TypeName, str, np.ndarray]] = []
         self.is_open = True
 
     def sample_soon(self, request: HopRequest) -> Future[Hop]:
@@ -82,7 +82,7 @@ class FakeStore:
         return done
 
     def gather_soon(
-        self, of: Of, column: str, ids: np.ndarray, dims: np.ndarray | None = None
+        self, of: TypeName, column: str, ids: np.ndarray, dims: np.ndarray | None = None
     ) -> Future[np.ndarray]:
         self.asked.append((of, column, ids))
         done: Future[np.ndarray] = Future()

@@ -151,8 +151,8 @@ def test_what_remote_parts_cannot_give(tmp_path: Path) -> None:
     busy = NeighborLoader(loader.data, [2], num_workers=1)
     with pytest.raises(SpecError):
         next(iter(busy))
-    loader.data[0].access.owners.close()
-    assert not loader.data[0].access.owners.is_connected
+    loader.data[0].access.stores.close()
+    assert not loader.data[0].access.stores.is_connected
 
 
 def test_a_loader_survives_pickling(tmp_path: Path) -> None:

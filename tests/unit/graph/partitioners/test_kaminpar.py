@@ -88,5 +88,5 @@ def test_file_is_read_back(tmp_path: Path) -> None:
 def test_refuses_more_parts_than_nodes(tmp_path: Path) -> None:
     adjacency = adjacency_of(np.array([0]), np.array([1]), 2)
 
-    with pytest.raises(SpecError, match=r"3 parts were asked for, but the graph has 2 nodes"):
+    with pytest.raises(SpecError, match=r"3 partitions requested, but the graph has 2 nodes"):
         assign(Question(adjacency, np.full(3, 1 / 3)), tmp_path)

@@ -18,7 +18,7 @@ from headrace.graph.sampler_worker.feature_cache import (
     hot_by_degree,
 )
 from headrace.graph.sampling.hop import Hop, HopRequest
-from headrace.graph.sampling.store_pool import Of
+from headrace.graph.sampling.store_pool import TypeName
 from tests.unit.graph.small_graphs import NODE_TO_NODE, homogeneous, write
 
 INFO = ColumnInfo(name="x", dtype="float32", shape=(4,))
@@ -36,7 +36,7 @@ class Store:
         raise NotImplementedError
 
     def gather_soon(
-        self, of: Of, column: str, ids: np.ndarray, dims: np.ndarray | None = None
+        self, of: TypeName, column: str, ids: np.ndarray, dims: np.ndarray | None = None
     ) -> Future[np.ndarray]:
         self.asked.append(ids)
         done: Future[np.ndarray] = Future()

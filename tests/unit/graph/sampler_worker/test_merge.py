@@ -123,7 +123,7 @@ def test_a_single_part_is_not_copied() -> None:
 
 def test_parts_of_different_batches_do_not_mix() -> None:
     part = random_part(0, 4)
-    with pytest.raises(SpecError, match="batch 0 of epoch 0 has a part of batch 1"):
+    with pytest.raises(SpecError, match="batch 0 of epoch 0 has a sub-batch of batch 1"):
         merge([part, dataclasses.replace(part, batch=1)])
     with pytest.raises(SpecError, match="different arrays"):
         merge([part, dataclasses.replace(part, arrays={})])

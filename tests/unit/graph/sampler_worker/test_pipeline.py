@@ -290,7 +290,7 @@ def test_a_store_that_dies_is_named_at_once(tmp_path: Path) -> None:
 def test_wrong_settings_are_refused(tmp_path: Path) -> None:
     graph = opened(tmp_path)
     access = PartitionedGraphView(graph)
-    with pytest.raises(SpecError, match="seeds are of type 'paper'"):
+    with pytest.raises(SpecError, match="no node type 'paper'"):
         SubBatchBuilder(access, config_of(graph, node_type="paper"), Clock())
     wanted = ({"node_type": "node", "name": "z"},)
     with pytest.raises(SpecError, match="no column 'z'"):

@@ -9,9 +9,9 @@ from headrace.core.errors import SpecError
 from headrace.graph.sampler_worker.schedule import (
     batches_per_epoch,
     epoch_order,
+    interleave,
     schedule,
     share_of,
-    side_by_side,
 )
 
 
@@ -20,7 +20,7 @@ def test_shares_of_a_batch_are_even_and_add_up() -> None:
         shares = [share_of(size, num, s) for s in range(num)]
         assert sum(shares) == size
         assert max(shares) - min(shares) <= 1
-    with pytest.raises(SpecError, match="2 seeds is to be made by 3 samplers"):
+    with pytest.raises(SpecError, match="2 seeds is split among 3 samplers"):
         share_of(2, 3, 0)
 
 
@@ -102,7 +102,7 @@ def test_lanes_take_turns_in_every_batch() -> None:
         schedule(np.arange(first, first + 6), 2, 3, 0, shuffle=False, num_epochs=1)
         for first in (0, 10)
     ]
-    jobs = [(job.batch, job.seeds.tolist()) for job in side_by_side(lanes)]
+    jobs = [(job.batch, job.seeds.tolist()) for job in interleave(lanes)]
     assert jobs == [
         (0, [0, 1]), (0, [10, 11]), (1, [2, 3]), (1, [12, 13]), (2, [4, 5]), (2, [14, 15]),
     ]  # fmt: skip

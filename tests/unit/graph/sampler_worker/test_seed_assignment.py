@@ -77,7 +77,7 @@ def test_batches_stay_what_they_are_whoever_has_the_lanes(lanes: tuple[int, ...]
     assert sum(later.batch_size(t) for t in range(len(lanes))) == sum(shares)
     taken = [lane for t in range(len(lanes)) for lane in range(6)[later.lanes_of(t)]]
     assert taken == list(range(6))
-    with pytest.raises(SpecError, match="6 lanes are divided"):
+    with pytest.raises(SpecError, match="6 seed shards are divided"):
         GlobalBatches(shares, counts, 2, lanes=(*lanes, 1))
 
 
@@ -87,7 +87,7 @@ def test_batches_stay_what_they_are_whoever_has_the_lanes(lanes: tuple[int, ...]
 )
 def test_lanes_are_divided_evenly_and_completely(shares: list[int], num_samplers: int) -> None:
     if num_samplers > len(shares):
-        with pytest.raises(SpecError, match="go on with"):
+        with pytest.raises(SpecError, match="cannot resume with"):
             divide_lanes(shares, num_samplers)
         return
     lanes = divide_lanes(shares, num_samplers)

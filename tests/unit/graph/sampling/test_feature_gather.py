@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from headrace.graph.sampling.feature_gather import FeatureColumns, FeatureGather
-from headrace.graph.sampling.store_pool import Of, StorePool
+from headrace.graph.sampling.store_pool import StorePool, TypeName
 
 
 class Asked:
@@ -25,7 +25,7 @@ class Asked:
         raise NotImplementedError
 
     def gather_soon(
-        self, of: Of, column: str, ids: np.ndarray, dims: np.ndarray | None = None
+        self, of: TypeName, column: str, ids: np.ndarray, dims: np.ndarray | None = None
     ) -> Future[np.ndarray]:
         self.ids.append(ids)
         done: Future[np.ndarray] = Future()

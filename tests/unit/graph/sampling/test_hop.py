@@ -209,9 +209,9 @@ def test_every_number_of_a_key_matters() -> None:
 
 
 def test_times_and_bounds_belong_together() -> None:
-    with pytest.raises(SpecError, match="give a time per seed"):
+    with pytest.raises(SpecError, match="pass a time per seed"):
         hop_over(graph(1, times=True).parts[NODE_TO_NODE], ask(np.arange(3), 2))
-    with pytest.raises(SpecError, match="name the column of times"):
+    with pytest.raises(SpecError, match="name the time column"):
         hop_over(graph(1).parts[NODE_TO_NODE], ask(np.arange(3), 2, rule=Rule(last=True)))
 
 
@@ -225,7 +225,7 @@ def test_the_latest_neighbours_are_taken() -> None:
 
 
 def test_the_latest_neighbours_are_not_drawn_again() -> None:
-    with pytest.raises(SpecError, match="latest neighbours were asked for with replacement"):
+    with pytest.raises(SpecError, match="latest neighbours cannot be sampled with replacement"):
         Rule(replace=True, last=True)
 
 

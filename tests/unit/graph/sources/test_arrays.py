@@ -68,7 +68,7 @@ def test_nodes_may_have_no_values() -> None:
         ({"x": features(rows=2), "num_nodes": 3}, "x of node nodes has 2 rows, not 3"),
         ({"x": features().astype(complex)}, "column x of node nodes has type complex128"),
         ({"x": features().astype(str)}, "column x of node nodes has type <U"),
-        ({"x": np.float32(1.0)}, "x of node nodes is a single number"),
+        ({"x": np.float32(1.0)}, "x of node nodes is a scalar"),
         ({"y": np.array([0, 1])}, "y of node nodes has 2 rows"),
         ({"masks": {"train": np.ones(2, bool)}}, "train mask .* has 2 rows, not 3"),
         ({"masks": {"train": np.ones(3, int)}}, "train mask of node nodes is int64"),

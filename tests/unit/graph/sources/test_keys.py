@@ -73,7 +73,7 @@ def test_without_a_key_column_rows_are_named(tmp_path: Path) -> None:
     nodes = table(tmp_path, "nodes", pa.array(["a", "b"]))
     edges = table(tmp_path, "edges", pa.array([1, 0]))
     assert Keys(nodes, None).rows(pa.array([1, 0]), edges, "id", 0).tolist() == [1, 0]
-    with pytest.raises(SpecError, match=r"row 6 .* names node 2"):
+    with pytest.raises(SpecError, match=r"row 6 .* has node 2"):
         Keys(nodes, None).rows(pa.array([1, 2]), edges, "id", 5)
 
 
@@ -108,12 +108,16 @@ def test_wrong_keys_are_named(tmp_path: Path, values: Any, said: str) -> None:
 @pytest.mark.parametrize(
     ("nodes", "named", "said"),
     [
-        (pa.array([5, 7]), pa.array([7, 6]), "row 11 of table edges names node 6 in id"),
-        (pa.array([0, 1]), pa.array([1, 2]), "row 11 of table edges names node 2"),
-        (pa.array([0, 1]), pa.array([1, -1]), "row 11 of table edges names node -1"),
-        (pa.array(["x", "y"]), pa.array(["x", "z"]), "names node 'z' in id, which table nodes"),
+        (pa.array([5, 7]), pa.array([7, 6]), "row 11 of table edges has node 6 in id"),
+        (pa.array([0, 1]), pa.array([1, 2]), "row 11 of table edges has node 2"),
+        (pa.array([0, 1]), pa.array([1, -1]), "row 11 of table edges has node -1"),
+        (
+            pa.array(["x", "y"]),
+            pa.array(["x", "z"]),
+            "has node 'z' in id, which table nodes lacks",
+        ),
         (pa.array(["x", "y"]), pa.array(["x", None]), "null.* in row 11"),
-        (pa.array(["x", "y"]), pa.array([0, 1]), "keys of table nodes are texts"),
+        (pa.array(["x", "y"]), pa.array([0, 1]), "keys of table nodes are strings"),
         (pa.array([5, 7]), pa.array(["5"]), "keys of table nodes are integers"),
         (pa.array([], pa.string()), pa.array(["x", "y"]), "row 10 of table edges"),
     ],

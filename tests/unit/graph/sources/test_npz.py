@@ -52,9 +52,9 @@ def test_long_rows_come_in_pieces(path: Path, row: int) -> None:
 @pytest.mark.parametrize(
     ("read", "said"),
     [
-        (lambda path: open_column(path, "z", "z"), "holds no array z.* x, edge_index"),
-        (lambda path: open_column(path, "count", "z"), "single number"),
-        (lambda path: open_column(path, "turned", "z"), "row by row"),
+        (lambda path: open_column(path, "z", "z"), "has no array z.* x, edge_index"),
+        (lambda path: open_column(path, "count", "z"), "is a scalar"),
+        (lambda path: open_column(path, "turned", "z"), "row-major"),
         (lambda path: stream_rows(path, "count", 0), r"shape \(\)"),
         (lambda path: stream_rows(path, "edge_index", 2), "give shape"),
         (lambda path: read_npz(path.parent / "none.npz"), "does not exist"),

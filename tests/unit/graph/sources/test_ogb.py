@@ -159,7 +159,7 @@ def test_npz_files(tmp_path: Path, save: Callable[..., None]) -> None:
     [
         ({"raw/num-node-list": None}, "num-node-list.csv.gz does not exist"),
         ({"raw/num-edge-list": None}, "num-edge-list.csv.gz does not exist"),
-        ({"raw/num-node-list": "2\n2\n"}, "counts 2 graphs"),
+        ({"raw/num-node-list": "2\n2\n"}, "has 2 graphs"),
         ({"raw/edge": "0,1\n1,2\n"}, "2 node-to-node edges, but 3"),
         ({"raw/edge": "0,1\n1,2\n2,4\n"}, "node 4"),
         ({"raw/edge": "0,1\n1,2\n2,x\n"}, "edge.csv.gz cannot be read as numbers"),
@@ -198,7 +198,7 @@ def test_a_missing_split_lists_those_there(tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"raw/num-node-dict": "author,paper\n2\n"}, "one number per node type"),
-        ({"raw/relations/a___b/edge": "0,1\n"}, "names no edge type"),
+        ({"raw/relations/a___b/edge": "0,1\n"}, "is not an edge type"),
         ({"raw/relations/author___writes___paper/edge": "0,0\n5,2\n"}, "node 5"),
         ({"raw/num-node-dict": "author,book\n2,3\n"}, "type paper"),
     ],

@@ -106,19 +106,19 @@ def test_typed_graphs_have_reverse_relations(
 @pytest.mark.parametrize(
     ("arrays", "said"),
     [
-        ({"a": [1]}, "holds a, which is no graph"),
+        ({"a": [1]}, "has the arrays a, which is not a supported layout"),
         (PLANETOID | {"y": None}, "lacks y"),
         (PLANETOID | {"x_indptr": [0, 1, 2]}, "2 rows for 3 labels"),
-        (PLANETOID | {"x_indices": [1, 9]}, "outside of its 2 columns"),
+        (PLANETOID | {"x_indices": [1, 9]}, "outside its 2 columns"),
         (PLANETOID | {"train_mask": [True]}, "train mask .* has 1 rows"),
         (PLANETOID | {"edge_index": [[0, 1], [1, 7]]}, "node 7"),
         (PLANETOID | {"x_data": [np.nan, 1.0]}, "nan in row 0"),
         (BENCHMARK | {"labels": None}, "lacks labels"),
-        (BENCHMARK | {"adj_indices": [1, 1, 3]}, "nodes beyond 3"),
+        (BENCHMARK | {"adj_indices": [1, 1, 3]}, "ids outside 3 nodes"),
         (BENCHMARK | {"adj_indptr": [0, 1, 3]}, "adj_indptr"),
         (TYPED | {"rel": None}, "lacks rel"),
         (TYPED | {"tf_ptr": [0, 3]}, "does not fit its 3 labels"),
-        (TYPED | {"tf_idx": [70_000, 3, 8]}, "outside of its 65536 columns"),
+        (TYPED | {"tf_idx": [70_000, 3, 8]}, "outside its 65536 columns"),
         (TYPED | {"dst": [1, 2, -1]}, "node -1"),
     ],
 )

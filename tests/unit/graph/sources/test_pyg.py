@@ -103,9 +103,12 @@ def lacking_table() -> Any:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: {"x": 1}, "a dict is no graph: give a PyG Data"),
+        (lambda: {"x": 1}, "dict is not a graph: give a PyG Data"),
         (lambda: Data(x=torch.rand(3, 2)), "no edge_index"),
-        (lambda: Data(edge_index=torch.tensor([[0], [1]])), "how many node nodes"),
+        (
+            lambda: Data(edge_index=torch.tensor([[0], [1]])),
+            "does not define the number of node nodes",
+        ),
         (lambda: data(edge_index=torch.rand(2, 3)), "float32 of shape"),
         (lambda: data(edge_index=torch.tensor([[0, 1, 2]])), "shape"),
         (lambda: data(y=torch.tensor([0, 1])), "y of node nodes has shape"),

@@ -31,7 +31,7 @@ def test_a_generated_graph_takes_the_seed() -> None:
 
 def test_a_folder_of_several_graphs_lists_them(file: Path) -> None:
     (file.parent / "other.npz").write_bytes(file.read_bytes())
-    with pytest.raises(SpecError, match=r"holds 2 graphs: say which: .*other.npz.*small.npz"):
+    with pytest.raises(SpecError, match=r"has 2 graphs: choose one: .*other.npz.*small.npz"):
         open_source(str(file.parent), 0)
 
 
@@ -39,8 +39,8 @@ def test_a_folder_of_several_graphs_lists_them(file: Path) -> None:
     ("name", "said"),
     [
         ("none.npz", "does not exist: give a .pt file"),
-        ("notes.txt", "no kind of file"),
-        ("empty", "holds no graph"),
+        ("notes.txt", "not a supported file type"),
+        ("empty", "has no graph"),
         ("broken.pt", "cannot be loaded"),
         ("broken.npz", "cannot be read as npz"),
         ("broken.tar.gz", "cannot be read as an archive"),
@@ -96,16 +96,16 @@ class TestPyg:
 
     def test_files_that_run_code_are_refused(self, tmp_path: Path) -> None:
         self.torch.save({"path": Path("x")}, tmp_path / "a.pt")
-        with pytest.raises(SpecError, match="without running code"):
+        with pytest.raises(SpecError, match="without executing code"):
             open_source(str(tmp_path / "a.pt"), 0)
 
     @pytest.mark.parametrize(
         ("saved", "said"),
         [
-            ([1, 2], r"a.pt holds a list, which is no graph: give a file in which a PyG Data"),
+            ([1, 2], r"a.pt contains a list, not a graph: give a file with a PyG Data"),
             (
                 {"lin.weight": 1, "lin.bias": 2, "out.weight": 3, "out.bias": 4},
-                r"a dict of lin.weight, lin.bias, out.weight, ..., which is no graph: give a file",
+                r"a dict of lin.weight, lin.bias, out.weight, ..., not a graph: give a file",
             ),
             ({"x": 1, "edge_index": 2}, r"a dict of x, edge_index, .*: save `torch_geometric"),
         ],

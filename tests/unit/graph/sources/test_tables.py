@@ -138,7 +138,7 @@ def changed(where: list[Any], value: Any) -> dict[str, Any]:
         (changed(["nodes", "user", "key"], "x"), "unknown key nodes.user.key"),
         (changed(["edges", 0, "type"], ["user", "item"]), "graph.yaml, edges.0.type"),
         (changed(["edges", 0, "src"], None), "graph.yaml, edges.0.src"),
-        (changed(["edges", 0, "type"], ["buyer", "b", "item"]), "nodes of type buyer"),
+        (changed(["edges", 0, "type"], ["buyer", "b", "item"]), "the node type buyer"),
         (changed(["nodes", "user", "path"], "none.parquet"), "none.parquet does not exist"),
         (changed(["nodes", "user", "path"], "none*.parquet"), r"no file matches none\*"),
         (changed(["nodes", "user", "path"], "graph.yaml"), "neither a Parquet nor an Arrow"),
@@ -173,11 +173,11 @@ def with_column(table: Any, name: str, values: Any) -> Any:
         ),
         (
             {"users": with_column(USERS, "user_id", pa.array(["u0", "u1", "u9"]))},
-            "row 0 of table user-bought-item names node 'u2' in user",
+            "row 0 of table user-bought-item has node 'u2' in user",
         ),
         (
             {"items": with_column(ITEMS, "sku", pa.array([100, 300, 201]))},
-            "row 2 of table user-bought-item names node 200 in sku, which table item has not",
+            "row 2 of table user-bought-item has node 200 in sku, which table item lacks",
         ),
         (
             {"items": with_column(ITEMS, "price", pa.array([1.0, None, 2.0]))},

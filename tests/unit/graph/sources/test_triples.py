@@ -50,7 +50,7 @@ def test_a_relation_may_be_missing_from_training(tmp_path: Path) -> None:
     [
         ({"train.txt": FILES["train.txt"]}, "lacks valid.txt, test.txt"),
         (FILES | {"test.txt": "a\tb\tc\na b c\n"}, "line 2 of test.txt .* has 1 fields"),
-        (dict.fromkeys(FILES, ""), "holds no triples"),
+        (dict.fromkeys(FILES, ""), "has no triples"),
     ],
 )
 def test_wrong_archives_are_named(tmp_path: Path, files: dict[str, str], said: str) -> None:

@@ -46,12 +46,12 @@ def test_columns_are_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     ("changes", "said"),
     [
         ({"nodes": (NodeTable("paper", 0),)}, "g has no nodes"),
-        ({"nodes": (NodeTable("paper", 4), NodeTable("paper", 4))}, "two of node type paper"),
-        ({"nodes": (NodeTable("author", 4),)}, "joins nodes of type paper"),
-        ({"edges": graph().edges * 2}, "two of edge type paper-cites-paper"),
+        ({"nodes": (NodeTable("paper", 4), NodeTable("paper", 4))}, "the node type paper twice"),
+        ({"nodes": (NodeTable("author", 4),)}, "refers to node type paper"),
+        ({"edges": graph().edges * 2}, "the edge type paper-cites-paper twice"),
         (
             {"nodes": (replace(graph().nodes[0], columns=graph().nodes[0].columns * 2),)},
-            "paper has two of column x",
+            "paper has the column x twice",
         ),
         (
             {"links": (LinkTable("test", CITES, np.array([4]), np.array([0])),)},
@@ -67,7 +67,7 @@ def test_columns_are_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             {"links": (LinkTable("val", ("a", "b", "c"), np.array([1]), np.array([0])),)},
-            "joins nodes of type a",
+            "refers to node type a",
         ),
         (
             {"nodes": (NodeTable("paper", 4, (), {"train": np.array([0, 4])}),)},
@@ -79,7 +79,7 @@ def test_columns_are_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             {"nodes": (NodeTable("paper", 4, (), {"train": np.array([1, 1])}),)},
-            "names a node twice",
+            "has duplicates",
         ),
         (
             {"nodes": (NodeTable("paper", 4, (), {"train": np.array([1.0])}),)},
@@ -98,7 +98,7 @@ def test_columns_are_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             {"nodes": (NodeTable("paper", 5, graph().nodes[0].columns),)},
-            r"gave float32 \(4, 2\) for rows 0 to 5",
+            r"returned float32 \(4, 2\) for rows 0 to 5",
         ),
     ],
 )

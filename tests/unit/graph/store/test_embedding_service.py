@@ -125,7 +125,7 @@ def test_a_store_that_starts_again_finds_what_it_had(tmp_path: Path) -> None:
     first.make("node", "b", EmbeddingSpec(dim=3))
     first.make("node", "a", SPEC)
     for rank in (0, 1, 2):
-        first.learning("node", "a").push(gradient_push(rank), timeout_s=0)
+        first.optimizer_shard("node", "a").push(gradient_push(rank), timeout_s=0)
     again = Embeddings(SHARD, tmp_path)
     for column in ("a", "b", "b.state0", "b.state1"):
         ours, theirs = again.rows("node", column), first.rows("node", column)
@@ -134,8 +134,8 @@ def test_a_store_that_starts_again_finds_what_it_had(tmp_path: Path) -> None:
         assert ours.first == 10
         np.testing.assert_array_equal(ours.values, theirs.values)
     # The last one's answer got lost, and the next round is this one's.
-    assert again.learning("node", "a").push(gradient_push(2), timeout_s=0)
-    assert not again.learning("node", "a").push(gradient_push(2, 2), timeout_s=0)
+    assert again.optimizer_shard("node", "a").push(gradient_push(2), timeout_s=0)
+    assert not again.optimizer_shard("node", "a").push(gradient_push(2, 2), timeout_s=0)
 
 
 def test_one_that_was_not_made_as_a_whole_is_made_anew(tmp_path: Path) -> None:
@@ -159,5 +159,5 @@ def test_trainers_must_agree() -> None:
         embeddings.make("node", "ids", SPEC)
     with pytest.raises(SpecError, match="cannot be called"):
         embeddings.make("node", "a.state0", SPEC)
-    with pytest.raises(SpecError, match="no learnt rows"):
-        embeddings.learning("node", "b")
+    with pytest.raises(SpecError, match="has no embedding"):
+        embeddings.optimizer_shard("node", "b")

@@ -52,7 +52,7 @@ def test_of_many_iterations_some_usual_ones_are_shown() -> None:
 
 @pytest.mark.parametrize("asked", [(3, 2), (-1, 2), (0, 3), (5, None)])
 def test_iterations_that_are_not_there(asked: tuple[int, int | None]) -> None:
-    with pytest.raises(SpecError, match="choose some of 0 to 2"):
+    with pytest.raises(SpecError, match="choose from 0 to 2"):
         stretch_of(trace_of(3), *asked)
 
 

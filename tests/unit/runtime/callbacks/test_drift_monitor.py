@@ -50,9 +50,9 @@ class Watched:
             rules=RULES,
             windows=Windows(plan, 10, 1.0),
         )
-        self.watch.looked("trainer0", {"messages": [{"kind": "epochs", "num": 100}]})
+        self.watch.polled("trainer0", {"messages": [{"kind": "epochs", "num": 100}]})
         batches = {"kind": "batches", "trains": True, "num_batches": 50}
-        self.watch.looked("trainer0", {"messages": [batches]})
+        self.watch.polled("trainer0", {"messages": [batches]})
 
     def _measure(self) -> Mapping[str, Peak]:
         self.num_measured += 1
@@ -68,12 +68,12 @@ class Watched:
 
     def look(self, now_s: float = 1.0, can_resume: bool = True) -> Drifted | None:
         """Until nothing is being found out."""
-        found = self.watch.look(now_s, can_resume)
+        found = self.watch.poll(now_s, can_resume)
         for thread in threading.enumerate():
             if thread.name == "examine drift":
                 self.watch.finished(Status(run_id="r", since_s=0.0, updated_s=0.0))
                 thread.join(60)
-                found = self.watch.look(now_s, can_resume)
+                found = self.watch.poll(now_s, can_resume)
         return found
 
 
@@ -82,15 +82,15 @@ def test_windows_are_of_iterations_that_all_have_done(plan: Plan) -> None:
     parts = dict(recorded(0, 24, 0.1))
     for task in ("sampler0.0", "sampler1.0", "trainer0"):
         windows.add(task, parts[task])
-    assert windows.take() is None
+    assert windows.pop() is None
     half = len(parts["trainer1"]) // 2 + 5
     windows.add("trainer1", parts["trainer1"][:half])
-    taken = windows.take()
+    taken = windows.pop()
     assert taken is not None
     assert (taken.first, taken.last) == (0, 11)
-    assert windows.take() is None
+    assert windows.pop() is None
     windows.add("trainer1", parts["trainer1"][half:])
-    taken = windows.take()
+    taken = windows.pop()
     assert taken is not None
     assert (taken.first, taken.last) == (12, 24)
     window, profile = taken.measure(plan, {})
@@ -109,7 +109,7 @@ def test_a_pause_does_not_count(plan: Plan) -> None:
                     f'", {first + shift + n},'.encode(), f'", {first + n},'.encode()
                 )
             windows.add(task, data)
-    taken = windows.take()
+    taken = windows.pop()
     assert taken is not None
     assert (taken.first, taken.last) == (0, 19)
     assert taken.measure(plan, {})[0].figures.iteration_time_s == pytest.approx(0.1)
@@ -142,7 +142,7 @@ def test_a_slower_network_is_planned_around(plan: Plan) -> None:
     assert drifted is not None
     assert watched.num_measured == 1
     assert "an iteration takes 400 ms, not 100 ms; m0 in carries 80 Mbps" in drifted.why
-    assert watched.said[0].endswith("measuring the network and planning anew")
+    assert watched.said[0].endswith("measuring the network and replanning")
     (better,) = watched.adopted
     assert better.cluster.hosts[0].nic_in == NIC / 10
     assert "m0" not in better.placement.samplers
@@ -166,7 +166,7 @@ def test_without_a_checkpoint_nothing_is_looked_into(plan: Plan) -> None:
 @pytest.mark.parametrize(
     ("peaks", "said"),
     [
-        (AS_KNOWN, "no other plan is worth it"),
+        (AS_KNOWN, "no other plan saves enough"),
         (RunError("m2 does not answer", "wait"), "m2 does not answer"),
         (ValueError("odd"), "ValueError: odd"),
     ],
@@ -185,7 +185,7 @@ def test_what_does_not_help_is_said_once(
 
 def test_near_its_end_a_run_is_left_alone(plan: Plan) -> None:
     watched = Watched(plan)
-    watched.watch.looked("trainer0", {"messages": [{"kind": "epochs", "num": 1}]})
+    watched.watch.polled("trainer0", {"messages": [{"kind": "epochs", "num": 1}]})
     for first in (0, 20, 40):
         watched.see(first, first + 19, 0.4)
         assert watched.look() is None

@@ -62,7 +62,7 @@ def test_what_tasks_do_is_counted(run: RunMetrics, sent: Prometheus) -> None:
     for n in range(3):
         for task, data in recorded(n).items():
             run.traced(task, data)
-        run.noted(status(iterations=n + 1, samples_per_s=8.0, figures={"loss": 0.5, "on": "m0"}))
+        run.updated(status(iterations=n + 1, samples_per_s=8.0, figures={"loss": 0.5, "on": "m0"}))
     assert sent.get(metrics.ITERATIONS) == 3
     assert sent.get(metrics.ITERATION_SECONDS) == 1.0
     assert sent.get(metrics.SPEED) == 8.0
@@ -77,8 +77,8 @@ def test_samples_of_all_trainers_and_epochs_are_counted_once(
     run: RunMetrics, sent: Prometheus
 ) -> None:
     told = [batches(1, 10), batches(3, 30), batches(4, 38), batches(2, 20)]
-    run.looked("trainer0", {"messages": [*told, batches(9, 99, trains=False)]})
-    run.looked("trainer1", {"messages": [batches(4, 40), batches(4, 40)]})
+    run.polled("trainer0", {"messages": [*told, batches(9, 99, trains=False)]})
+    run.polled("trainer1", {"messages": [batches(4, 40), batches(4, 40)]})
     run.finished(status())
     assert sent.get(metrics.SAMPLES) == 38 + 20 + 40 + 40
     assert sent.get(metrics.IDLE_SHARE, "trainer0", "trainer", "m0") == 0.25
@@ -87,7 +87,7 @@ def test_samples_of_all_trainers_and_epochs_are_counted_once(
 def test_network_cards_are_counted_from_the_beginning(run: RunMetrics, sent: Prometheus) -> None:
     # The machine was away before its last look.
     for count in (1000, 1500, 1700, 40):
-        run.looked("store1", {"nic": (count, 2 * count)})
+        run.polled("store1", {"nic": (count, 2 * count)})
     run.finished(status())
     assert sent.get(metrics.NIC_BYTES, "m1", "in") == 740
     assert sent.get(metrics.NIC_BYTES, "m1", "out") == 1480
@@ -95,7 +95,7 @@ def test_network_cards_are_counted_from_the_beginning(run: RunMetrics, sent: Pro
 
 def test_checkpoints_are_counted(run: RunMetrics, sent: Prometheus) -> None:
     made = {"kind": "checkpoint", "iteration": 100, "stall_s": 0.25}
-    run.looked("trainer0", {"messages": [made, {**made, "problem": "no room"}]})
+    run.polled("trainer0", {"messages": [made, {**made, "problem": "no room"}]})
     run.finished(status())
     assert sent.get(metrics.CHECKPOINTS) == 1
     assert sent.get(metrics.CHECKPOINT_SECONDS) == 0.5
@@ -106,7 +106,7 @@ def test_states_and_memory_of_tasks_are_told(run: RunMetrics, sent: Prometheus) 
         TaskStatus(name="store0", role=Role.STORE, machine="m0", state=TaskState.LOST),
         TaskStatus(name="trainer1", role=Role.TRAINER, machine="m1", rss_bytes=2e9),
     ]
-    run.noted(status(tasks=tuple(tasks)))
+    run.updated(status(tasks=tuple(tasks)))
     assert sent.get(metrics.TASKS, "lost") == sent.get(metrics.TASKS, "waiting") == 1
     assert sent.get(metrics.TASKS, "running") == 0
     assert sent.get(metrics.MEMORY, "trainer1", "trainer", "m1") == 2e9
@@ -115,8 +115,8 @@ def test_states_and_memory_of_tasks_are_told(run: RunMetrics, sent: Prometheus) 
 def test_a_process_that_resumes_counts_what_it_does_itself(
     run: RunMetrics, sent: Prometheus
 ) -> None:
-    run.looked("trainer0", {"messages": [{"kind": "resumed", "iteration": 400}]})
-    run.noted(status(attempt=2, iterations=0))
+    run.polled("trainer0", {"messages": [{"kind": "resumed", "iteration": 400}]})
+    run.updated(status(attempt=2, iterations=0))
     run.finished(status(attempt=2, iterations=450))
     assert sent.get(metrics.ITERATIONS) == 50
     assert sent.get(metrics.RESUMES) == 1
@@ -124,12 +124,12 @@ def test_a_process_that_resumes_counts_what_it_does_itself(
 
 def test_a_resume_in_the_same_process_is_counted(run: RunMetrics, sent: Prometheus) -> None:
     run.traced("trainer0", recorded(0)["trainer0"])
-    run.noted(status(iterations=40))
+    run.updated(status(iterations=40))
     run.began(*small_plan())
-    run.looked("trainer0", {"messages": [{"kind": "resumed", "iteration": 30}]})
-    run.noted(status(attempt=2, iterations=31))
+    run.polled("trainer0", {"messages": [{"kind": "resumed", "iteration": 30}]})
+    run.updated(status(attempt=2, iterations=31))
     assert sent.get(metrics.ITERATIONS) == 40
-    run.noted(status(attempt=2, iterations=45, restarts=3))
+    run.updated(status(attempt=2, iterations=45, restarts=3))
     assert (sent.get(metrics.ITERATIONS), sent.get(metrics.RESUMES)) == (45, 1)
     assert sent.get(metrics.RESTARTS) == 3
 
@@ -139,9 +139,9 @@ def test_nothing_is_sent_too_often(sent: Prometheus) -> None:
     run = RunMetrics(sent, lambda: next(clock))
     run.began(*small_plan())
     for iterations in (1, 2, 3):
-        run.noted(status(iterations=iterations))
+        run.updated(status(iterations=iterations))
         assert sent.get(metrics.ITERATIONS) == 1
-    run.noted(status(iterations=4))
+    run.updated(status(iterations=4))
     assert sent.get(metrics.ITERATIONS) == 4
 
 

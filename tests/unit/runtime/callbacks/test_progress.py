@@ -13,22 +13,22 @@ from headrace.runtime.protocol.trainer_messages import ASKED
 
 def test_says_every_ten_seconds_what_it_waits_for() -> None:
     first = StartupWatch(100.0)
-    assert first.look(109.0) == ""
-    assert first.look(110.0) == (
-        "no batch after 10 s: waits for the script to ask a headrace loader for a batch"
+    assert first.poll(109.0) == ""
+    assert first.poll(110.0) == (
+        "no batch after 10 s: waiting for the script to request a batch from a headrace loader"
     )
-    assert first.look(119.0) == ""
-    first.see(ASKED)
-    assert "no batch after 20 s: waits for the first batch" in first.look(120.5)
-    first.see({"kind": "waits", "for": "store 1 on m1", "waits": True})
-    assert first.look(131.0) != ""
+    assert first.poll(119.0) == ""
+    first.update(ASKED)
+    assert "no batch after 20 s: waiting for the first batch" in first.poll(120.5)
+    first.update({"kind": "waits", "for": "store 1 on m1", "waits": True})
+    assert first.poll(131.0) != ""
 
 
 @pytest.mark.parametrize("kind", ["batches", "report"])
 def test_says_nothing_once_the_script_goes_on(kind: str) -> None:
     first = StartupWatch(0.0)
-    first.see({"kind": kind})
-    assert first.look(1000.0) == ""
+    first.update({"kind": kind})
+    assert first.poll(1000.0) == ""
 
 
 def test_samplers_have_their_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,8 +93,8 @@ def test_the_status_says_how_far_everything_is(
 ) -> None:
     first = recorder._first
     message = {"kind": "report", "figures": {"epoch": 3, "loss": 0.5}}
-    recorder.looked("store0", seen(nic=(1000, 2000), rss_bytes=10))
-    recorder.looked(first, seen(messages=[message], rss_bytes=20))
+    recorder.polled("store0", seen(nic=(1000, 2000), rss_bytes=10))
+    recorder.polled(first, seen(messages=[message], rss_bytes=20))
     for task in ("trainer0", "trainer1"):
         lines = [["exec", task, n, n, n + 0.5] for n in range(4)]
         data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
@@ -114,7 +114,7 @@ def test_steps_are_known_before_their_trace_comes(recorder: StatusWriter) -> Non
     message = {"kind": "batches", "trains": True, "batch": 1, "num_batches": 9, "num_samples": 2}
     message |= {"elapsed_s": 1.0, "waited_s": 0.0, "stages": {}}
     for task, num_steps in (("trainer0", 12), ("trainer1", 11)):
-        recorder.looked(task, seen(messages=[{**message, "steps": num_steps}]))
+        recorder.polled(task, seen(messages=[{**message, "steps": num_steps}]))
     assert recorder.status().iterations == 11
     recorder.traced("trainer1", b'["exec","trainer1",12,1.0,2.0]\n')
     assert recorder.status().iterations == 12
@@ -146,5 +146,5 @@ def test_what_the_script_keeps_comes_whole_or_not_at_all(
     recorder.kept("best.pt", iter([b"whole ", b"file"]))
     recorder.kept("last.pt", broken())
     assert folder.best.read_bytes() == b"whole file"
-    assert "last.pt stays behind" in watcher.lines[-1]
+    assert "last.pt was not fetched" in watcher.lines[-1]
     assert not [path.name for path in folder.path.iterdir() if "last" in path.name]

@@ -41,7 +41,7 @@ def test_figures_come_with_their_step_and_those_of_the_run() -> None:
     memory, said = Remembers(), list[str]()
     run = Trackers([memory], said.append, clock=lambda: 5.0)
     run.start("run-1", {"lr": 0.1})
-    run.noted(status(iterations=40, samples_per_s=100.0))
+    run.updated(status(iterations=40, samples_per_s=100.0))
     run.reported({"epoch": 2, "loss": 0.5, "note": "text"})
     run.reported({"loss": 0.25})
     run.finished(status(state=RunState.FAILED))
@@ -64,11 +64,11 @@ def test_one_that_fails_is_left_out_and_said_once() -> None:
     run.finish("done")
     assert [what for what, *_ in memory.heard] == ["start", "log", "log", "log", "finish"]
     assert broken.heard == [("start", "run-1", {})]
-    assert said == ["Broken is told no more, since it failed: no server at https://host/"]
+    assert said == ["Broken is disabled after an error: no server at https://host/"]
 
 
 def test_a_run_does_not_wait_for_a_slow_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trackers, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(trackers, "_FLUSH_TIMEOUT_S", 0.05)
     answers = threading.Event()
 
     class Slow(Remembers):
@@ -82,4 +82,4 @@ def test_a_run_does_not_wait_for_a_slow_one(monkeypatch: pytest.MonkeyPatch) -> 
     run.reported({"epoch": 1})
     run.finish("done")
     answers.set()
-    assert said == ["Slow does not answer: it may lack the last figures"]
+    assert said == ["Slow does not respond: it may lack the last figures"]

@@ -45,7 +45,7 @@ def test_an_address_will_do() -> None:
 
 def test_all_missing_machines_are_named_at_once() -> None:
     with pytest.raises(
-        SpecError, match=r"needs m1, m2, .*there is host1 at 10\.0\.0\.1: "
+        SpecError, match=r"needs m1, m2, .*its nodes: host1 at 10\.0\.0\.1: "
     ) as error:
         find_nodes(cluster("host1", "m1", "m2"), [node(1), node(2, Alive=False)])
     assert "discover" in error.value.remedy

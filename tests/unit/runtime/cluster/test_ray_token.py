@@ -47,12 +47,12 @@ def test_the_token_of_the_file_is_taken(sent: list[bytes | None], tmp_path: Path
     ray_token.check_token("m0", 6379, environment)
     assert sent == [None, TOKEN.encode()]
     file.write_text("another")
-    assert f"does not take the token in {file}" in problem(environment | {"RAY_AUTH_TOKEN": " "})
+    assert f"rejects the token in {file}" in problem(environment | {"RAY_AUTH_TOKEN": " "})
 
 
 def test_a_token_is_not_shown_to_a_cluster_unless_ray_would(sent: list[bytes | None]) -> None:
     said = problem({"RAY_AUTH_TOKEN": TOKEN})
-    assert said == "the Ray cluster at m0:6379 asks for a token, and RAY_AUTH_MODE is not set"
+    assert said == "the Ray cluster at m0:6379 requires a token, and RAY_AUTH_MODE is not set"
     assert "RAY_AUTH_MODE is 'disabled'" in problem({"RAY_AUTH_MODE": "disabled"})
     assert sent == [None, None]
 
@@ -72,7 +72,7 @@ def test_a_missing_token_in_the_home_is_told(
 
 def test_a_wrong_token_is_told_and_not_shown(sent: list[bytes | None]) -> None:
     said = problem({"RAY_AUTH_MODE": "TOKEN", "RAY_AUTH_TOKEN": "abc123"})
-    assert said == "the Ray cluster at m0:6379 does not take the token in RAY_AUTH_TOKEN"
+    assert said == "the Ray cluster at m0:6379 rejects the token in RAY_AUTH_TOKEN"
     assert "abc123" not in said
 
 

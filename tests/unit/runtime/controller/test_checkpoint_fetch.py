@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from headrace.runtime.controller.checkpoint_fetch import ASK_AGAIN, CheckpointFetcher
+from headrace.runtime.controller.checkpoint_fetch import MAX_ATTEMPTS, CheckpointFetcher
 from headrace.runtime.controller.worker_group import PendingActorCalls
 from headrace.training.checkpoint_files import (
     Checkpoint,
@@ -30,7 +30,7 @@ class Asked(PendingActorCalls):
         super().__init__()
         self.waiting: list[tuple[Any, Callable[[Any], None], Callable[[Exception], None]]] = []
 
-    def ask(
+    def add(
         self, ref: Any, then: Callable[[Any], None], failed: Callable[[Exception], None]
     ) -> None:
         self.waiting.append((ref, then, failed))
@@ -62,7 +62,7 @@ class Trainer:
 
     def look(self) -> None:
         paths = (self.output / "checkpoints").glob("*.json")
-        self.collector.see({path.name: path.read_text() for path in paths})
+        self.collector.update({path.name: path.read_text() for path in paths})
 
     def _piece(self, name: str, offset: int) -> Callable[[], bytes]:
         def read() -> bytes:
@@ -112,7 +112,7 @@ def test_a_machine_that_is_lost_leaves_what_had_arrived(trainer: Trainer) -> Non
     trainer.calls.answer()
     trainer.save(200)
     trainer.look()
-    for _ in range(ASK_AGAIN):
+    for _ in range(MAX_ATTEMPTS):
         assert trainer.collector.is_busy
         trainer.calls.fail()
     assert not trainer.collector.is_busy
@@ -129,5 +129,5 @@ def test_what_is_not_whole_is_not_taken(trainer: Trainer) -> None:
     trainer.calls.answer()
     assert trainer.told == []
     assert newest_whole(trainer.home) is None
-    trainer.collector.see({"checkpoint-00000300.json": '{"iteration'})
+    trainer.collector.update({"checkpoint-00000300.json": '{"iteration'})
     assert not trainer.collector.is_busy

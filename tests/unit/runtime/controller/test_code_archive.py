@@ -62,4 +62,4 @@ def test_large_files_are_left_out_and_named(
     said: list[str] = []
     packed = pack(tmp_path, tmp_path / "train.py", said.append)
     assert names(packed) == {"train.py", "small.csv"}
-    assert said == ["trainers do not get files of more than 1 MiB: data/big.pt (3.146 MB)"]
+    assert said == ["files over 1 MiB are not sent to trainers: data/big.pt (3.146 MB)"]

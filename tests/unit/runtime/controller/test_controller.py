@@ -49,7 +49,7 @@ class AtOnce:
     def __len__(self) -> int:
         return len(self._open)
 
-    def ask(self, ref: Any, then: Any, failed: Any) -> None:
+    def add(self, ref: Any, then: Any, failed: Any) -> None:
         self._open.append((ref, then, failed))
 
     def collect(self, timeout_s: float) -> None:
@@ -109,7 +109,7 @@ class Crew:
     def place(self, calls: Any, tell: Callable[[Event], None]) -> None:
         tell(Placed())
 
-    def look(self) -> None: ...
+    def poll(self) -> None: ...
 
     def close(self, timeout_s: float) -> None: ...
 
@@ -125,12 +125,12 @@ class Crew:
     def is_lost(self, name: str) -> bool:
         return name in self.lost
 
-    def is_passing(self, error: Exception) -> bool:
+    def is_transient(self, error: Exception) -> bool:
         return False
 
     def explain(self, name: str, error: Exception) -> Event:
         self.lost.add(name)
-        return Lost(name, "its shell has died")
+        return Lost(name, "its Ray actor has died")
 
     def judge(self, fault: Ended | Lost) -> Ended | Lost:
         return Lost("m0", "all gone") if len(self.lost) == len(TASKS) else fault
@@ -252,7 +252,7 @@ def test_a_driver_that_did_not_listen_calls_nobody_silent(monkeypatch: pytest.Mo
             trainer.now = {**trainer.now, **KILLED, "code": 0, "how": "ended with code 0"}
             clock.ahead_s += 5.0
 
-    monkeypatch.setattr(driven.worker_group, "look", look)
+    monkeypatch.setattr(driven.worker_group, "poll", look)
     assert driven.run(phases.append).is_success
 
 

@@ -19,7 +19,7 @@ from headrace.policies.recovery.events import (
 )
 from headrace.runtime.controller.failure_handling import (
     HOLD_S,
-    MOST_HOLD_S,
+    MAX_HOLD_S,
     FailureHandler,
     FaultDebouncer,
     event_of,
@@ -53,8 +53,8 @@ def test_whoever_was_killed_explains_the_rest() -> None:
     held.hold(failed, 9.0, 10.0)
     held.hold(KILLED, 9.5, 10.2)
     # Somebody has not answered yet, and may have been killed too.
-    assert held.release(10.0 + HOLD_S, have_all_told=False) == []
-    assert held.release(10.0 + MOST_HOLD_S, have_all_told=False) == [KILLED, failed]
+    assert held.release(10.0 + HOLD_S, have_all_replied=False) == []
+    assert held.release(10.0 + MAX_HOLD_S, have_all_replied=False) == [KILLED, failed]
 
 
 def test_faults_are_events_of_the_policy() -> None:
@@ -70,14 +70,14 @@ def test_a_fault_is_decided_once() -> None:
     assert isinstance(decision, Resume)
     assert told == [decision]
     # A restart is over once it is decided.
-    assert isinstance(mending.take(TaskEnded(STORE, -9, "was killed", True)), Restart)
+    assert isinstance(mending.handle(TaskEnded(STORE, -9, "was killed", True)), Restart)
     assert mending.pending is None
 
 
 def test_what_was_decided_before_the_end_holds() -> None:
     mending, told = mender(elastic=True)
-    mending.take(MachinesJoined(frozenset({"m2"})))
-    mending.take(Saved(10))
+    mending.handle(MachinesJoined(frozenset({"m2"})))
+    mending.handle(Saved(10))
     decision = mending.after(Outcome(problem="p", fault=Regroup("m2 has joined")), TASKS)
     assert told == [decision]
     assert isinstance(decision, Resume)

@@ -25,7 +25,7 @@ class Answered(PendingActorCalls):
         super().__init__()
         self._answers: list[tuple[Any, Any]] = []
 
-    def ask(self, ref: Any, then: Any, failed: Any) -> None:
+    def add(self, ref: Any, then: Any, failed: Any) -> None:
         self._answers.append((then, ref))
 
     def collect(self, timeout_s: float = 0.0) -> None:
@@ -122,7 +122,7 @@ def test_what_is_missing_is_shipped_once(
 def test_damage_is_found(graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GraphCache, "look", elsewhere(tmp_path / "nowhere", graph))
     result = ship(graph, Machine(tmp_path / "cache", damage=True))
-    assert "indices.bin arrived damaged" in result.error
+    assert "indices.bin is corrupt after the transfer" in result.error
     assert result.folder == ""
 
 

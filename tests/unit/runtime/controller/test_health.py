@@ -20,35 +20,39 @@ def state_of(*messages: dict[str, Any], trace_bytes: int = 0, **more: Any) -> di
 
 def test_steps_and_records_are_movement() -> None:
     watch = StallDetector(TASKS, 0.0)
-    assert watch.see("trainer0", state_of({"kind": "batches", "trains": True}), 8.0)
-    assert watch.look(17.0) == ("", False)
-    assert not watch.see("trainer0", state_of(trace_bytes=10), 17.0)
-    assert watch.look(26.0) == ("", False)
+    assert watch.update("trainer0", state_of({"kind": "batches", "trains": True}), 8.0)
+    assert watch.poll(17.0) == ("", False)
+    assert not watch.update("trainer0", state_of(trace_bytes=10), 17.0)
+    assert watch.poll(26.0) == ("", False)
     # The same again is none.
-    watch.see("trainer0", state_of(trace_bytes=10), 26.0)
-    line, probes = watch.look(28.0)
-    assert line == "no iteration for 11 s: nobody says why"
+    watch.update("trainer0", state_of(trace_bytes=10), 26.0)
+    line, probes = watch.poll(28.0)
+    assert line == "no iteration for 11 s: no task reports a reason"
     assert not probes
-    assert watch.look(62.0)[1]
-    watch.see("trainer0", state_of(trace_bytes=20), 63.0)
-    assert watch.look(63.0) == ("it moves again after 46 s", False)
-    assert watch.look(64.0) == ("", False)
+    assert watch.poll(62.0)[1]
+    watch.update("trainer0", state_of(trace_bytes=20), 63.0)
+    assert watch.poll(63.0) == ("the run resumed after 46 s", False)
+    assert watch.poll(64.0) == ("", False)
 
 
 def test_who_waits_is_named() -> None:
     watch = StallDetector(TASKS, 0.0)
-    watch.see("trainer0", state_of({"kind": "waits", "for": "sampler0.0 on m1", "waits": True}), 5)
-    watch.see("sampler0.0", {"waits_for": "store2 on m2"}, 5)
-    line, _ = watch.look(12.0)
+    watch.update(
+        "trainer0", state_of({"kind": "waits", "for": "sampler0.0 on m1", "waits": True}), 5
+    )
+    watch.update("sampler0.0", {"waits_for": "store2 on m2"}, 5)
+    line, _ = watch.poll(12.0)
     assert line == (
         "no first iteration for 12 s: trainer0 on m0 waits for sampler0.0 on m1; "
         "sampler0.0 on m1 waits for store2 on m2"
     )
-    watch.see("trainer0", state_of({"kind": "waits", "for": "sampler0.0 on m1", "waits": False}), 9)
-    watch.see("sampler0.0", {"waits_for": ""}, 13)
-    assert "trainer0 on m0 waits for its script, which imports" in watch.look(30.0)[0]
-    watch.see("trainer0", state_of({"kind": "asked"}), 31)
-    assert "trainer0 on m0 waits for its first batch" in watch.look(60.0)[0]
+    watch.update(
+        "trainer0", state_of({"kind": "waits", "for": "sampler0.0 on m1", "waits": False}), 9
+    )
+    watch.update("sampler0.0", {"waits_for": ""}, 13)
+    assert "trainer0 on m0 waits for its script, which imports" in watch.poll(30.0)[0]
+    watch.update("trainer0", state_of({"kind": "asked"}), 31)
+    assert "trainer0 on m0 waits for its first batch" in watch.poll(60.0)[0]
 
 
 class Shell:
@@ -71,7 +75,7 @@ class Shell:
 
 
 class AtOnce(PendingActorCalls):
-    def ask(self, ref: Any, then: Any, failed: Any) -> None:
+    def add(self, ref: Any, then: Any, failed: Any) -> None:
         try:
             answer = ref.answer
         except ConnectionError as error:
@@ -83,7 +87,7 @@ class AtOnce(PendingActorCalls):
 @pytest.mark.parametrize(
     ("found", "accused", "line"),
     [
-        ([{}, {}, {}], None, "all machines reach each other, so the network is not the reason"),
+        ([{}, {}, {}], None, "all machines are connected: the network is not the cause"),
         ([{}, {"m2": "no"}, {"m1": "no"}], "m1", ""),
         ([{"m2": "no"}, {}, None], "m2", ""),
     ],

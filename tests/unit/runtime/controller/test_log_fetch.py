@@ -19,11 +19,11 @@ class Call:
 
 
 class Shell:
-    log, trace = Call(b"said"), Call(b"x" * log_fetch._PIECE_BYTES)
+    log, trace = Call(b"said"), Call(b"x" * log_fetch._TRACE_CHUNK_BYTES)
 
 
 class AtOnce:
-    def ask(self, ref: bytes, then: Any, failed: Any) -> None:
+    def add(self, ref: bytes, then: Any, failed: Any) -> None:
         then(ref)
 
 
@@ -53,26 +53,26 @@ def state(log: int, trace: int, code: int | None = None) -> dict[str, Any]:
 def test_a_trace_waits_for_ten_seconds_while_tasks_run(
     reader: LogReader, taken: list[tuple[str, int]]
 ) -> None:
-    reader.see("store0", state(4, 0), True)
+    reader.update("store0", state(4, 0), True)
     assert taken == [("log", 4)]
     NOW_S[0] = 9.0
-    reader.see("store0", state(4, 100), True)
+    reader.update("store0", state(4, 100), True)
     assert taken == [("log", 4)]
     NOW_S[0] = 11.0
-    reader.see("store0", state(4, 100), True)
+    reader.update("store0", state(4, 100), True)
     assert taken[1][0] == "trace"
 
 
 def test_much_of_a_trace_does_not_wait(reader: LogReader, taken: list[tuple[str, int]]) -> None:
-    reader.see("store0", state(0, 0), True)
-    reader.see("store0", state(0, log_fetch._PIECE_BYTES), True)
-    assert taken == [("trace", log_fetch._PIECE_BYTES)]
+    reader.update("store0", state(0, 0), True)
+    reader.update("store0", state(0, log_fetch._TRACE_CHUNK_BYTES), True)
+    assert taken == [("trace", log_fetch._TRACE_CHUNK_BYTES)]
 
 
 @pytest.mark.parametrize(("is_calm", "code"), [(False, None), (True, 0)])
 def test_nothing_waits_at_the_end(
     reader: LogReader, taken: list[tuple[str, int]], is_calm: bool, code: int | None
 ) -> None:
-    reader.see("store0", state(0, 0), True)
-    reader.see("store0", state(0, 1, code), is_calm)
+    reader.update("store0", state(0, 0), True)
+    reader.update("store0", state(0, 1, code), is_calm)
     assert [what for what, _ in taken] == ["trace"]

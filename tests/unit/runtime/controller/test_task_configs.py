@@ -58,8 +58,8 @@ def task_configs(made: Plan, tmp_path: Path) -> TaskConfigs:
     write(homogeneous(), tmp_path / "parts", 3)
     task_configs = TaskConfigs(made, NODES, open_graph(tmp_path / "parts"), True, {"lr": 0.1})
     for machine in range(3):
-        task_configs.note_folder(machine, f"/parts{machine}")
-        task_configs.note_ports(machine, {machine: 100 + machine})
+        task_configs.set_folder(machine, f"/parts{machine}")
+        task_configs.set_ports(machine, {machine: 100 + machine})
     return task_configs
 
 
@@ -89,9 +89,9 @@ def test_parameter_servers_are_told_what_they_understand(tmp_path: Path) -> None
     write(homogeneous(), tmp_path / "parts", 3)
     task_configs = TaskConfigs(made, NODES, open_graph(tmp_path / "parts"), True, {})
     for machine in range(3):
-        task_configs.note_folder(machine, "/parts")
-        task_configs.note_ports(machine, {machine: 100 + machine})
-        task_configs.note_server_port(machine, 200 + machine)
+        task_configs.set_folder(machine, "/parts")
+        task_configs.set_ports(machine, {machine: 100 + machine})
+        task_configs.set_server_port(machine, 200 + machine)
     server = ServerConfig(**task_configs.server(0), credentials=Path("c"), ready=Path("r"))
     assert (server.host, server.num_trainers, server.tls) == ("10.0.0.3", 2, True)
     context = RunContext(**task_configs.trainer(1)[0], machine="m", messages=Path("m"))
@@ -117,15 +117,15 @@ def test_parts_are_asked_for_where_they_lie(made: Plan, tmp_path: Path) -> None:
     write(homogeneous(), tmp_path / "parts", 3)
     task_configs = TaskConfigs(moved, NODES, open_graph(tmp_path / "parts"), True, {})
     for machine in range(3):
-        task_configs.note_folder(machine, "/parts")
+        task_configs.set_folder(machine, "/parts")
     assert [set(task_configs.store(machine)["parts"]) for machine in range(3)] == [
         set(),
         {1},
         {0, 2},
     ]
-    task_configs.note_ports(0, {})
-    task_configs.note_ports(1, {1: 101})
-    task_configs.note_ports(2, {0: 100, 2: 102})
+    task_configs.set_ports(0, {})
+    task_configs.set_ports(1, {1: 101})
+    task_configs.set_ports(2, {0: 100, 2: 102})
     # Sampler 1 is on m0, which has no part; sampler 0 on m2, which has two.
     stores = [(at["part"], at["task"], at["port"]) for at in task_configs.sampler(1)[0]["stores"]]
     assert stores == [(0, "store2", 100), (1, "store1", 101), (2, "store2", 102)]
@@ -163,8 +163,8 @@ def test_a_run_that_goes_on_elsewhere_keeps_its_lanes(made: Plan, tmp_path: Path
     later = TaskConfigs(fewer, NODES, graph, True, {}, began=made, retry_budget_s=7.0)
     for task_configs in (first, later):
         for machine in range(3):
-            task_configs.note_folder(machine, "/parts")
-            task_configs.note_ports(machine, {machine: 100 + machine})
+            task_configs.set_folder(machine, "/parts")
+            task_configs.set_ports(machine, {machine: 100 + machine})
     began = [lane for s in range(6) for lane in first.sampler(s)[1]["train"]]
     assert [lane for s in range(4) for lane in later.sampler(s)[1]["train"]] == began
     seen, contexts = [], []

@@ -18,7 +18,7 @@ from headrace.runtime.protocol import parameter_check
 from headrace.runtime.protocol.parameter_check import (
     ParameterCheck,
     checksum_of,
-    tell_parameters,
+    send_parameters,
     values_of,
 )
 from headrace.runtime.protocol.run_context import RunContext
@@ -97,14 +97,14 @@ def test_a_run_with_different_models_fails_unless_they_are_independent(independe
     made, told, _ = watch(None if independent else ParameterCheck())
     for number, name in enumerate(("trainer0", "trainer1")):
         state = {"trace_bytes": 0, "log_bytes": 0, "messages": [said(number)]}
-        made.see(name, state, 0.0)
+        made.update(name, state, 0.0)
     assert [type(event) for event in told] == ([] if independent else [Failed])
 
 
 def test_what_a_trainer_notes_is_said() -> None:
     made, _, lines = watch(None)
     state = {"trace_bytes": 0, "log_bytes": 0, "messages": [{"kind": "note", "text": "mind this"}]}
-    made.see("trainer1", state, 0.0)
+    made.update("trainer1", state, 0.0)
     assert lines == ["trainer1 on m1: mind this"]
 
 
@@ -124,9 +124,9 @@ def test_a_trainer_says_what_its_parameters_are_after_two_steps_of_each_optimize
     monkeypatch.setattr(parameter_check, "_watched", set())
     inbox = Inbox(tmp_path / "messages")
     run = RunContext(machine="m0", messages=tmp_path / "messages", world_size=2)
-    handle = tell_parameters(run)
+    handle = send_parameters(run)
     assert handle is not None
-    assert tell_parameters(run) is None
+    assert send_parameters(run) is None
     try:
         for seed in (0, 0, 1):
             steps(seed, 4)
@@ -143,7 +143,7 @@ def test_a_trainer_says_what_its_parameters_are_after_two_steps_of_each_optimize
 
 
 def test_the_only_trainer_says_nothing(tmp_path: Path) -> None:
-    assert tell_parameters(RunContext(machine="m0", messages=tmp_path / "messages")) is None
+    assert send_parameters(RunContext(machine="m0", messages=tmp_path / "messages")) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])

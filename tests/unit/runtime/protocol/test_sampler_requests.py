@@ -10,11 +10,11 @@ import pytest
 from headrace.core.errors import RunError, SpecError
 from headrace.graph.sampler_worker.config import SamplerConfig
 from headrace.runtime.protocol.sampler_requests import (
-    AskServer,
+    RequestServer,
     SamplerPlace,
     StartSamplers,
-    ask,
-    ask_for_samplers,
+    request_answer,
+    request_samplers,
     without_paths,
 )
 
@@ -36,10 +36,10 @@ def test_places_come_back(tmp_path: Path) -> None:
         heard.append(StartSamplers.model_validate(request))
         return {"places": [{"socket": "/run/s"}, {"host": "10.0.0.2", "port": 77}]}
 
-    server = AskServer(tmp_path / "ask", answer)
+    server = RequestServer(tmp_path / "ask", answer)
     request = StartSamplers(configs=(without_paths(CONFIG),) * 2, seeds=(None, None), split="train")
     try:
-        places = ask_for_samplers(tmp_path / "ask", request, 30)
+        places = request_samplers(tmp_path / "ask", request, 30)
     finally:
         server.close()
     assert places == (
@@ -55,24 +55,24 @@ def test_what_goes_wrong_is_told(tmp_path: Path, error: Exception) -> None:
     def answer(request: dict[str, Any]) -> dict[str, Any]:
         raise error
 
-    server = AskServer(tmp_path / "ask", answer)
+    server = RequestServer(tmp_path / "ask", answer)
     try:
         with pytest.raises(RunError, match="no room"):
-            ask(tmp_path / "ask", {"kind": "start_samplers"}, 30)
+            request_answer(tmp_path / "ask", {"kind": "start_samplers"}, 30)
     finally:
         server.close()
 
 
 def test_too_few_places_are_noticed(tmp_path: Path) -> None:
-    server = AskServer(tmp_path / "ask", lambda request: {"places": []})
+    server = RequestServer(tmp_path / "ask", lambda request: {"places": []})
     request = StartSamplers(configs=({},), seeds=(None,), loader="train")
     try:
-        with pytest.raises(RunError, match="asked for 1 samplers and got 0"):
-            ask_for_samplers(tmp_path / "ask", request, 30)
+        with pytest.raises(RunError, match="requested 1 samplers and got 0"):
+            request_samplers(tmp_path / "ask", request, 30)
     finally:
         server.close()
 
 
 def test_nobody_answers(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="nobody answers"):
-        ask(tmp_path / "ask", {"kind": "start_samplers"}, 30)
+    with pytest.raises(RunError, match="no answer to start_samplers"):
+        request_answer(tmp_path / "ask", {"kind": "start_samplers"}, 30)

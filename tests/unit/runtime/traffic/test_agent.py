@@ -15,7 +15,7 @@ from headrace.runtime.traffic.agent import OpenFlows
 from headrace.runtime.traffic.connections import End
 from headrace.runtime.traffic.htb_tree import filter_keys
 from headrace.runtime.traffic.marks import Marks
-from headrace.runtime.traffic.messages import Line, register, welcome
+from headrace.runtime.traffic.messages import Line, authenticate, register
 from headrace.runtime.traffic.socket_owners import SocketOwners
 from headrace.tracing.task_trace import TraceWriter, mark_path
 
@@ -24,32 +24,32 @@ NIC = 50e6
 
 def test_a_flow_is_open_while_it_sends_or_waits() -> None:
     flows = OpenFlows(NIC)
-    assert not flows.look({0: Counters(0, 0), 1: Counters(0, 0)}, 0.0)
-    assert flows.look({0: Counters(200_000, 0), 1: Counters(0, 1500)}, 0.05)
+    assert not flows.update({0: Counters(0, 0), 1: Counters(0, 0)}, 0.0)
+    assert flows.update({0: Counters(200_000, 0), 1: Counters(0, 1500)}, 0.05)
     assert flows.open() == [[0, 200_000], [1, 0]]
-    assert not flows.look({0: Counters(400_000, 0), 1: Counters(0, 1500)}, 0.1)
-    assert flows.look({0: Counters(400_100, 0), 1: Counters(0, 1500)}, 0.15)
+    assert not flows.update({0: Counters(400_000, 0), 1: Counters(0, 1500)}, 0.1)
+    assert flows.update({0: Counters(400_100, 0), 1: Counters(0, 1500)}, 0.15)
     assert flows.open() == [[1, 0]]
 
 
 def test_acknowledgements_open_no_flow() -> None:
     flows = OpenFlows(NIC)
-    flows.look({0: Counters(0, 0)}, 0.0)
-    assert not flows.look({0: Counters(9_000, 0)}, 0.05)
+    flows.update({0: Counters(0, 0)}, 0.0)
+    assert not flows.update({0: Counters(9_000, 0)}, 0.05)
 
 
 def test_a_starved_flow_stays_open() -> None:
     flows = OpenFlows(NIC)
-    flows.look({0: Counters(0, 0)}, 0.0)
-    assert flows.look({0: Counters(200_000, 0)}, 0.05)
-    assert not flows.look({0: Counters(209_000, 0)}, 0.1)
-    assert flows.look({0: Counters(209_100, 0)}, 0.15)
+    flows.update({0: Counters(0, 0)}, 0.0)
+    assert flows.update({0: Counters(200_000, 0)}, 0.05)
+    assert not flows.update({0: Counters(209_000, 0)}, 0.1)
+    assert flows.update({0: Counters(209_100, 0)}, 0.15)
 
 
 def test_what_a_flow_has_sent_counts_from_its_opening() -> None:
     flows = OpenFlows(NIC)
-    flows.look({0: Counters(10_000_000, 0)}, 0.0)
-    flows.look({0: Counters(11_000_000, 0)}, 0.05)
+    flows.update({0: Counters(10_000_000, 0)}, 0.0)
+    flows.update({0: Counters(11_000_000, 0)}, 0.05)
     assert flows.open() == [[0, 1_000_000]]
 
 
@@ -63,30 +63,30 @@ def test_sockets_of_this_process_are_found_and_missed(tmp_path: Path) -> None:
         inodes = [os.fstat(each.fileno()).st_ino for each in (one, other)]
         open_ = [Connection(here, there, inodes[0]), Connection(here, ("10.0.0.3", 1), 1)]
         finder = SocketOwners({"store0": named}, lambda: list(open_))
-        assert finder.look() == ([], [])
+        assert finder.poll() == ([], [])
         named.write_text(str(os.getpid()))
         end = End("store0", here, there)
-        assert finder.look() == ([end], [])
-        assert finder.look() == ([], [])
+        assert finder.poll() == ([end], [])
+        assert finder.poll() == ([], [])
         open_.clear()
-        assert finder.look() == ([], [end])
+        assert finder.poll() == ([], [end])
 
 
 def test_marks_are_read_once_they_are_there(tmp_path: Path) -> None:
     marks = Marks({"sampler0.0": mark_path(tmp_path / "trace-sampler0.0.jsonl")})
     marks.find()
-    assert marks.look() == {}
+    assert marks.poll() == {}
     with TraceWriter(tmp_path / "trace-sampler0.0.jsonl", "sampler0.0", lambda: 0.0) as recorder:
         recorder.mark(7)
         marks.find()
-        assert marks.look() == {"sampler0.0": 7}
-        assert marks.look() == {}
+        assert marks.poll() == {"sampler0.0": 7}
+        assert marks.poll() == {}
         recorder.mark(8)
-        assert marks.look() == {"sampler0.0": 8}
+        assert marks.poll() == {"sampler0.0": 8}
     with TraceWriter(tmp_path / "trace-sampler0.0.jsonl", "sampler0.0", lambda: 0.0) as recorder:
-        assert marks.look() == {}
+        assert marks.poll() == {}
         recorder.mark(3)
-        assert marks.look() == {"sampler0.0": 3}
+        assert marks.poll() == {"sampler0.0": 3}
     marks.close()
 
 
@@ -135,9 +135,9 @@ def test_only_who_has_the_token_is_welcome(has_token: bool) -> None:
     thread.start()
     with ours:
         if has_token:
-            assert welcome(Line(ours), b"token") == "m0"
+            assert authenticate(Line(ours), b"token") == "m0"
         else:
             with pytest.raises(EOFError):
-                welcome(Line(ours), b"token")
+                authenticate(Line(ours), b"token")
     thread.join()
     assert outcome == ([] if has_token else ["refused"])

@@ -50,5 +50,5 @@ def test_an_end_survives_being_sent() -> None:
 
 @pytest.mark.parametrize("sent", [[], ["store0", "10.0.0.1", "x", "10.0.0.2", 1], [1, 2, 3, 4, 5]])
 def test_what_is_no_end_is_refused(sent: list[object]) -> None:
-    with pytest.raises(ValueError, match="no end"):
+    with pytest.raises(ValueError, match="not an end"):
         end_from(sent)

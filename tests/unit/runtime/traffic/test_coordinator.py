@@ -36,7 +36,7 @@ def test_agents_are_welcome_while_the_policy_is_compiled(monkeypatch: pytest.Mon
         with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as sock:
             line = Line(sock)
             register(line, order["token"].encode(), "m0")
-            line.say({"nic_out": 125e6, "open": []})
+            line.send({"nic_out": 125e6, "open": []})
             assert not decided.wait(0.5)
             compiled.set()
             assert decided.wait(DEADLINE_S)

@@ -13,7 +13,7 @@ from headrace.core.placement import PlacementFile
 from headrace.core.plan import Plan
 from headrace.core.tasks import EdgeKind
 from headrace.runtime.traffic.flows import Flows, role_of
-from headrace.runtime.traffic.messages import Said
+from headrace.runtime.traffic.messages import Message
 from headrace.runtime.traffic.policy_rates import prio_of
 from headrace.runtime.traffic.rate_allocation import RateAllocator
 
@@ -36,18 +36,18 @@ class Agents:
     """Hears what agents are told, and speaks for them."""
 
     def __init__(self, policy: str) -> None:
-        self.told: dict[str, list[Said]] = defaultdict(list)
+        self.told: dict[str, list[Message]] = defaultdict(list)
         self.decider = RateAllocator(
             make(policy), lambda machine, said: self.told[machine].append(said)
         )
         for machine in HOSTS:
-            self.decider.hear(machine, {"nic_out": NIC}, 0.0)
+            self.decider.update(machine, {"nic_out": NIC}, 0.0)
 
     def connect(self, server: str, there: str, client: str, here: str, port: int) -> None:
         """A task on `here` has connected to one on `there`."""
         listens, connects = (HOSTS[there], 7000), (HOSTS[here], port)
-        self.decider.hear(there, {"ends": [[server, *listens, *connects]]}, 0.0)
-        self.decider.hear(here, {"ends": [[client, *connects, *listens]]}, 0.0)
+        self.decider.update(there, {"ends": [[server, *listens, *connects]]}, 0.0)
+        self.decider.update(here, {"ends": [[client, *connects, *listens]]}, 0.0)
 
     def shares(self, machine: str) -> dict[int, tuple[int, int]]:
         """What was told last: rate and ceil of every flow."""
@@ -72,12 +72,12 @@ def test_gradients_go_before_graph_data_by_the_kernels_classes() -> None:
     agents = Agents("priority")
     agents.connect("store0", "m0", "sampler1.0", "m1", 40000)
     agents.connect("trainer0", "m0", "trainer1", "m1", 40001)
-    agents.decider.hear("m0", {"open": [[0, 1000], [2, 1000]]}, 1.0)
+    agents.decider.update("m0", {"open": [[0, 1000], [2, 1000]]}, 1.0)
     agents.decider.decide(1.0)
     shares = agents.shares("m0")
     assert list(shares[2]) == list(shares[0]) == pytest.approx([0.02 * NIC, NIC], rel=0.01)
     before = len(agents.told["m0"])
-    agents.decider.hear("m0", {"open": [[0, 2000]]}, 1.1)
+    agents.decider.update("m0", {"open": [[0, 2000]]}, 1.1)
     agents.decider.decide(1.1)
     assert len(agents.told["m0"]) == before
 
@@ -86,12 +86,12 @@ def test_nobody_overruns_the_card_of_a_receiver() -> None:
     agents = Agents("priority")
     agents.connect("store0", "m0", "sampler1.0", "m1", 40000)
     agents.connect("store0", "m0", "trainer1", "m1", 40001)
-    agents.decider.hear("m0", {"open": [[0, 1000], [1, 1000]]}, 1.0)
+    agents.decider.update("m0", {"open": [[0, 1000], [1, 1000]]}, 1.0)
     agents.decider.decide(1.0)
     first, second = (agents.shares("m0")[number][1] for number in (0, 1))
     assert first + second == pytest.approx(NIC, rel=0.01)
     # Who has ended keeps its share for a while, as it will come again.
-    agents.decider.hear("m0", {"open": [[0, 2000]]}, 2.0)
+    agents.decider.update("m0", {"open": [[0, 2000]]}, 2.0)
     agents.decider.decide(2.0)
     assert agents.shares("m0")[0][1] == first
     assert agents.decider.is_dirty
@@ -105,7 +105,7 @@ def test_a_card_that_has_become_slower_is_shared_anew() -> None:
     agents.connect("store0", "m0", "sampler1.0", "m1", 40000)
     agents.decider.decide(0.0)
     assert agents.shares("m0")[0][1] == NIC
-    agents.decider.hear("m0", {"nic": NIC / 2}, 1.0)
+    agents.decider.update("m0", {"nic": NIC / 2}, 1.0)
     assert agents.decider.is_dirty
     agents.decider.decide(0.0)
     assert agents.shares("m0")[0][1] == NIC / 2
@@ -114,10 +114,10 @@ def test_a_card_that_has_become_slower_is_shared_anew() -> None:
 def test_nothing_is_told_while_nothing_changes() -> None:
     agents = Agents("paced")
     agents.connect("store0", "m0", "sampler1.0", "m1", 40000)
-    agents.decider.hear("m0", {"open": [[0, 1000]]}, 1.0)
+    agents.decider.update("m0", {"open": [[0, 1000]]}, 1.0)
     agents.decider.decide(0.0)
     before = len(agents.told["m0"])
-    agents.decider.hear("m0", {"open": [[0, 2000]]}, 1.1)
+    agents.decider.update("m0", {"open": [[0, 2000]]}, 1.1)
     assert agents.decider.is_dirty
     agents.decider.decide(0.0)
     assert len(agents.told["m0"]) == before
@@ -127,8 +127,8 @@ def test_an_agent_that_is_started_again_hears_all_anew() -> None:
     agents = Agents("priority")
     agents.connect("store0", "m0", "sampler1.0", "m1", 40000)
     added = agents.told["m0"][0]
-    agents.decider.hear("m0", {"nic_out": NIC}, 2.0)
-    agents.decider.hear("m0", {"ends": [["store0", HOSTS["m0"], 7000, HOSTS["m1"], 40000]]}, 2.0)
+    agents.decider.update("m0", {"nic_out": NIC}, 2.0)
+    agents.decider.update("m0", {"ends": [["store0", HOSTS["m0"], 7000, HOSTS["m1"], 40000]]}, 2.0)
     assert agents.told["m0"][-1] == added
 
 
@@ -136,7 +136,7 @@ def test_a_connection_that_ends_loses_its_filter() -> None:
     agents = Agents("priority")
     agents.connect("store0", "m0", "sampler1.0", "m1", 40000)
     gone = [["sampler1.0", HOSTS["m1"], 40000, HOSTS["m0"], 7000]]
-    agents.decider.hear("m1", {"gone": gone}, 2.0)
+    agents.decider.update("m1", {"gone": gone}, 2.0)
     assert agents.told["m0"][-1] == {"remove": [(7000, "10.0.0.2", 40000)]}
 
 

@@ -268,11 +268,11 @@ def test_what_does_not_fit_or_cannot_be_kept_is_said(
         model = torch.nn.Linear(2, 2)
         ctx.prepare(model, torch.optim.SGD(model.parameters()))
 
-    with pytest.raises(SpecError, match="the model of iteration 2 does not fit"):
+    with pytest.raises(SpecError, match="the model of iteration 2 does not match"):
         run(other, "other", resume="stopped")
-    with pytest.raises(SpecError, match="seen is of int, which cannot be put back"):
+    with pytest.raises(SpecError, match="seen of type int cannot be restored"):
         TrainContext().keep(seen=3)
-    with pytest.raises(SpecError, match="which a checkpoint cannot hold"):
+    with pytest.raises(SpecError, match="a checkpoint cannot hold"):
         TrainContext().keep(seen={"what": object()})
 
 

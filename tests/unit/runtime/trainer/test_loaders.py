@@ -140,7 +140,7 @@ def test_types_are_found_here_though_stores_serve_them(
     monkeypatch.delenv(CONTEXT_VARIABLE)
     alone = headrace.NeighborLoader(parts, [2], input_nodes=seeds, batch_size=2)
     assert loader.input_data.node.tolist() == alone.input_data.node.tolist()
-    assert loader._access.owners.parts == (1,)
+    assert loader._access.stores.parts == (1,)
 
 
 def test_stores_do_not_know_times_of_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

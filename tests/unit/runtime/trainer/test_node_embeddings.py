@@ -77,13 +77,13 @@ def test_rows_are_of_a_node_type(tmp_path: Path) -> None:
         assert ctx.embedding("author", 4).rows().shape == (9, 4)
         assert ctx.embedding("taste", 2, node_type="venue", init=0).rows().tolist() == [[0, 0]] * 2
         wrong: list[tuple[str, int, dict[str, Any], str]] = [
-            ("taste", 2, {}, "is an embedding 'taste' already"),
-            ("colour", 2, {}, "'colour' is no node type"),
+            ("taste", 2, {}, "an embedding 'taste' exists already"),
+            ("colour", 2, {}, "'colour' is not a node type"),
             ("paper", 0, {}, "dim: Input should be greater"),
             ("paper", 2, {"optimizer": "rmsprop"}, "optimizer: Input should be 'sgd'"),
             ("a b", 2, {"node_type": "paper"}, "cannot be called"),
             ("x", 2, {"node_type": "paper"}, "has a column 'x' already"),
-            ("y", 2, {"node_type": "nobody"}, "no nodes of type 'nobody'"),
+            ("y", 2, {"node_type": "nobody"}, "no node type 'nobody'"),
         ]
         for name, dim, settings, says in wrong:
             with pytest.raises(SpecError, match=says):

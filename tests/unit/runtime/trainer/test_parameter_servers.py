@@ -62,7 +62,7 @@ def test_a_script_is_the_same_with_and_without_servers(run: RunContext, tmp_path
 def test_what_is_prepared_wrongly_is_said(run: RunContext) -> None:
     served, model = ServedModels(run), torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(SpecError, match="given no optimizer") as caught:
+    with pytest.raises(SpecError, match="without an optimizer") as caught:
         served.share(model, None)
     assert "sync: ring" in caught.value.remedy
     with pytest.raises(SpecError, match="LBFGS"):

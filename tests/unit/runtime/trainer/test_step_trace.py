@@ -10,7 +10,7 @@ import pytest
 
 from headrace.rpc.call_meter import MeteredChannel
 from headrace.runtime.protocol.run_context import RunContext
-from headrace.runtime.trainer.step_trace import measured_parts, steps_of
+from headrace.runtime.trainer.step_trace import metered_channel, steps_of
 
 pytest.importorskip("torch_geometric")
 
@@ -30,7 +30,7 @@ def run_of(folder: Path, **settings: Any) -> RunContext:
 def test_a_run_that_records_nothing(tmp_path: Path) -> None:
     run, channel = run_of(tmp_path), NoChannel()
     assert steps_of(run) is None
-    assert measured_parts(run, channel, "sampler0.0", 3) is channel
+    assert metered_channel(run, channel, "sampler0.0", 3) is channel
 
 
 def test_a_script_ends_after_as_many_steps_as_are_wanted(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_a_script_ends_after_as_many_steps_as_are_wanted(tmp_path: Path) -> None
     run = run_of(tmp_path, task="trainer1", trace=tmp_path / "trace", iterations=3)
     steps = steps_of(run)
     assert steps is steps_of(run)
-    assert isinstance(measured_parts(run, NoChannel(), "sampler1.0", 5), MeteredChannel)
+    assert isinstance(metered_channel(run, NoChannel(), "sampler1.0", 5), MeteredChannel)
     first, second = (_watched(run, iter(range(2)), True, (8, 4, 2)) for _ in range(2))
     assert list(first) == [0, 1]
     assert next(second) == 0

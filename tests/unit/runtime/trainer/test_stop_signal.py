@@ -12,7 +12,7 @@ from headrace.runtime.trainer.stop_signal import StopRequest
 def test_whoever_cannot_save_is_interrupted_by_the_second_signal() -> None:
     before = signal.getsignal(signal.SIGINT)
     stop = StopRequest()
-    with stop.heard():
+    with stop.intercept_sigint():
         signal.raise_signal(signal.SIGINT)
         assert stop.is_set
         with pytest.raises(KeyboardInterrupt):
@@ -23,7 +23,7 @@ def test_whoever_cannot_save_is_interrupted_by_the_second_signal() -> None:
 @pytest.mark.parametrize("hears_first", [True, False])
 def test_whoever_saves_is_not_interrupted(hears_first: bool) -> None:
     stop = StopRequest()
-    with stop.heard():
+    with stop.intercept_sigint():
         if hears_first:
             signal.raise_signal(signal.SIGINT)
         # Others were told first, and all save together.

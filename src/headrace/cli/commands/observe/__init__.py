@@ -1,1 +1,1 @@
-"""Commands that look at runs."""
+"""Commands that observe runs."""

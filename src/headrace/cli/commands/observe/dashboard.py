@@ -1,4 +1,4 @@
-"""`headrace dashboard`: files for Grafana and Prometheus, to watch runs with."""
+"""`headrace dashboard`: files for Grafana and Prometheus."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ EXAMPLE = "Example: headrace dashboard > headrace-grafana.json"
 def dashboard(
     prometheus: Annotated[
         bool,
-        typer.Option("--prometheus", help="What to scrape on a Ray cluster, instead."),
+        typer.Option("--prometheus", help="Print a Prometheus config instead."),
     ] = False,
     address: Address = None,
 ) -> None:
-    """Print a dashboard for Grafana, or with --prometheus a configuration for Prometheus."""
+    """Print a Grafana dashboard, or with --prometheus a Prometheus configuration."""
     from headrace.api.cluster import grafana_dashboard, prometheus_config
 
     if prometheus:

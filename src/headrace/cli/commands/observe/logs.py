@@ -1,4 +1,4 @@
-"""`headrace logs`: what the tasks of a run printed."""
+"""`headrace logs`: print the logs of a run's tasks."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def logs(
     run: WantedRun = None,
     task: Annotated[
         list[str] | None,
-        typer.Option(help="Of this task, e.g. sampler1.0; may be repeated.", metavar="TASK"),
+        typer.Option(help="Only this task, e.g. sampler1.0; may be repeated.", metavar="TASK"),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the run is over.")
+        bool, typer.Option("--follow", "-f", help="Follow until the run ends.")
     ] = False,
-    errors: Annotated[bool, typer.Option("--errors", help="Only what looks like trouble.")] = False,
+    errors: Annotated[bool, typer.Option("--errors", help="Only errors and tracebacks.")] = False,
     lines: Annotated[
-        int | None, typer.Option(help="Of each task, the last so many.", metavar="N", min=0)
+        int | None, typer.Option(help="Only the last N lines of each task.", metavar="N", min=0)
     ] = None,
     runs: Runs = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per line.")
     ] = False,
 ) -> None:
-    """Print what the tasks of a run printed, each line with the name of its task."""
+    """Print the logs of a run's tasks, each line with the name of its task."""
     from headrace.api.run_status import find_run, runs_folder
 
     folder = find_run(runs_folder(runs), run)
@@ -48,7 +48,7 @@ def logs(
     is_last = not follow
     try:
         while True:
-            # Whether the run is over is asked before the last look, so that nothing is missed.
+            # Checked before the last read, so that no line is missed.
             is_last = is_last or _is_over(folder)
             for name in _names(folder, wanted):
                 is_new = name not in readers
@@ -75,7 +75,7 @@ def _print(name: str, found: Iterable[str], as_json: bool, is_prefixed: bool) ->
 
 
 class _Reader:
-    """Reads a file that grows, whole lines only."""
+    """Reads a growing file, complete lines only."""
 
     def __init__(self, path: Path, errors: bool) -> None:
         from headrace.observability.levels import Levels
@@ -87,7 +87,7 @@ class _Reader:
         self._levels = Levels()
 
     def read(self, is_last: bool) -> Iterator[str]:
-        """Lines that came since the last time; at the end also one without its end."""
+        """New lines; at the end also an incomplete one."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._begin)
@@ -110,7 +110,7 @@ def _names(folder: RunDirectory, wanted: set[str]) -> list[str]:
 
 
 def _check(folder: RunDirectory, wanted: set[str]) -> None:
-    """Refuse the name of a task that the run does not have."""
+    """Raise `SpecError` for an unknown task name."""
     from headrace.core.errors import SpecError
 
     if not wanted:

@@ -1,4 +1,4 @@
-"""`headrace report`: look back at a run, prediction beside reality."""
+"""`headrace report`: compare the prediction with the run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def report(
     run: Annotated[
         str | None,
         typer.Argument(
-            help="Id or folder of the run; else the newest.",
+            help="ID or directory of the run; default the newest.",
             metavar="RUN",
             autocompletion=completions.runs,
         ),
@@ -32,17 +32,17 @@ def report(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="Else report.html in the run's folder.", metavar="FILE"
+            "--output", "-o", help="Default report.html in the run's directory.", metavar="FILE"
         ),
     ] = None,
     runs: Runs = None,
-    show: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
+    show: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
     advise: Annotated[
-        bool, typer.Option("--advice/--no-advice", help="Rehearse what would help.")
+        bool, typer.Option("--advice/--no-advice", help="Simulate improvements.")
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Write one HTML page: what was predicted, what was measured, what would help."""
+    """Write an HTML report: predicted and measured times, and possible improvements."""
     from headrace.api.report import FILE_NAME, find_folder, report_on
 
     folder = find_folder(run, runs)
@@ -66,12 +66,12 @@ def report(
 
 
 def _check_is_over(folder: RunDirectory) -> None:
-    """Refuse a run that goes on: its tasks write down what they did when they end."""
+    """Refuse a running run: its tasks write their traces when they end."""
     from headrace.api.run_status import look_at
     from headrace.core.errors import SpecError
 
     if not look_at(folder, time.time(), {}).is_over:
         raise SpecError(
             f"run {folder.run_id} is not over yet",
-            "watch it with `headrace top`, and ask for the report when it has ended",
+            "watch it with `headrace top`, and create the report when it has ended",
         )

@@ -1,4 +1,4 @@
-"""`headrace status`: say how a run is doing."""
+"""`headrace status`: show the state of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli import console as voice
+from headrace.cli import console as terminal
 from headrace.cli.options import AsJson, Runs, WantedRun
 
 if TYPE_CHECKING:
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 EXAMPLE = (
     "Example: headrace status\n\n"
-    "Ends with 0 if the run is done or goes well so far, 7 if it failed, 130 if it was interrupted."
+    "Exit code: 0 if the run is running or done, 7 if it failed, 130 if it was interrupted."
 )
 
 
 def status(
     run: WantedRun = None,
-    all_runs: Annotated[bool, typer.Option("--all", help="A line for every run.")] = False,
+    all_runs: Annotated[bool, typer.Option("--all", help="List all runs.")] = False,
     runs: Runs = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say how a run is doing, now or after it has ended."""
+    """Show the state of a run, while it runs or after it has ended."""
     from headrace.api.run_status import find_run, list_runs, look_at, runs_folder
 
     place, now_s = runs_folder(runs), time.time()
@@ -46,7 +46,7 @@ def status(
 def _show(view: RunView) -> None:
     from headrace.cli.output.run_view import counts_of, headline
 
-    console = voice.console()
+    console = terminal.console()
     for line in headline(view):
         console.print(line, soft_wrap=True)
     seen = view.status
@@ -93,4 +93,4 @@ def _show_all(views: list[RunView], place: Path, as_json: bool) -> None:
             f"{view.status.iterations:,}",
             Text(line_of(view.status.figures)),
         )
-    voice.console().print(table)
+    terminal.console().print(table)

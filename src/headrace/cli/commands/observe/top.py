@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli import console as voice
+from headrace.cli import console as terminal
 from headrace.cli.options import AsJson, Runs, WantedRun
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ _PLAIN_WIDTH = 120
 
 def top(
     run: WantedRun = None,
-    once: Annotated[bool, typer.Option("--once", help="Show it once, all of it.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print everything once.")] = False,
     runs: Runs = None,
     as_json: AsJson = False,
 ) -> None:
-    """Watch a run: who computes, who waits for whom, how busy the network is.
+    """Watch a run: tasks, which task blocks which, network load.
 
-    Ends with the run; Ctrl-C leaves the run alone. Without a terminal it prints one table.
+    Exits with the run; Ctrl-C does not stop the run. Without a terminal it prints one table.
     """
     from headrace.api.run_status import find_run, look_at, runs_folder
 
@@ -48,18 +48,18 @@ def _show(view: RunView) -> None:
     from headrace.cli.output.run_view import picture
 
     is_terminal = sys.stdout.isatty()
-    console = voice.console(width=None if is_terminal else _PLAIN_WIDTH)
+    console = terminal.console(width=None if is_terminal else _PLAIN_WIDTH)
     console.print(picture(view, bars=is_terminal), soft_wrap=not is_terminal)
 
 
 def _watch(folder: RunDirectory, view: RunView) -> RunView:
-    """Show a run until it is over or the user has seen enough; returns what was seen last."""
+    """Show a run until it ends or the user presses Ctrl-C; returns the last view."""
     from rich.live import Live
 
     from headrace.api.run_status import look_at, nic_limits
     from headrace.cli.output.run_view import picture
 
-    console = voice.console()
+    console = terminal.console()
     with Live(console=console, screen=True, auto_refresh=False) as live:
         try:
             while True:

@@ -1,4 +1,4 @@
-"""`headrace trace`: show what every task of a run did, and when."""
+"""`headrace trace`: show the measured trace of a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def trace(
     run: Annotated[
         str | None,
         typer.Argument(
-            help="Id or folder of the run, or its trace.npz; else the newest.",
+            help="ID or directory of the run, or its trace.npz; default the newest.",
             metavar="RUN",
             autocompletion=completions.runs,
         ),
@@ -34,7 +34,7 @@ def trace(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a run as `headrace simulate` shows a rehearsal."""
+    """Show a run's trace as `headrace simulate` shows a simulation."""
     from headrace.api.profile import load_trace, trace_summary
     from headrace.core.units import format_seconds
 

@@ -1,1 +1,1 @@
-"""Commands that plan."""
+"""Planning commands."""

@@ -1,4 +1,4 @@
-"""`headrace explain`: why a plan takes as long as it does, and what would help."""
+"""`headrace explain`: show a plan's bottleneck and possible improvements."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ EXAMPLE = "Example: headrace explain plan.json"
 
 
 def explain(
-    plan: Annotated[Path, typer.Argument(help="Plan file, as `headrace plan -o` writes it.")],
+    plan: Annotated[Path, typer.Argument(help="Plan file, written by `headrace plan -o`.")],
     as_json: AsJson = False,
 ) -> None:
-    """Name a plan's bottleneck and what would help most, each found by planning again."""
+    """Show a plan's bottleneck and the best improvements, each found by planning again."""
     from headrace.api.documents.load import load_plan
 
     loaded = load_plan(plan)

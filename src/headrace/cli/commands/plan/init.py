@@ -1,4 +1,4 @@
-"""`headrace init`: write a cluster file and a job file to begin with."""
+"""`headrace init`: write an initial cluster file and job file."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ EXAMPLE = (
 )
 
 NUM_MACHINES, NUM_GPUS, BANDWIDTH = 4, 0, "10Gbps"
-"""What is taken where nobody can be asked."""
+"""Defaults without a terminal."""
 
 
 def init(
     machines: Annotated[
-        int | None, typer.Option(help="How many there are.", metavar="N", min=1)
+        int | None, typer.Option(help="Number of machines.", metavar="N", min=1)
     ] = None,
-    gpus: Annotated[int | None, typer.Option(help="Of each machine.", metavar="N", min=0)] = None,
+    gpus: Annotated[int | None, typer.Option(help="GPUs per machine.", metavar="N", min=0)] = None,
     bandwidth: Annotated[
-        str | None, typer.Option(help="Of each machine, e.g. 10Gbps.", metavar="RATE")
+        str | None, typer.Option(help="Per machine, e.g. 10Gbps.", metavar="RATE")
     ] = None,
     cpus: Annotated[
-        int | None, typer.Option(help="Of each machine; else 8 or more.", metavar="N", min=1)
+        int | None, typer.Option(help="CPUs per machine; default 8 or more.", metavar="N", min=1)
     ] = None,
-    memory: Annotated[str, typer.Option(help="Of each machine.", metavar="SIZE")] = "32GB",
+    memory: Annotated[str, typer.Option(help="Memory per machine.", metavar="SIZE")] = "32GB",
     trainers: Annotated[
-        int | None, typer.Option(help="Else one per GPU or machine.", metavar="N", min=1)
+        int | None, typer.Option(help="Default one per GPU or machine.", metavar="N", min=1)
     ] = None,
     cluster: Annotated[
-        Path | None, typer.Option(help="Cluster file: write a job for it.", metavar="FILE")
+        Path | None, typer.Option(help="Existing cluster file for the job.", metavar="FILE")
     ] = None,
-    name: Annotated[str, typer.Option(help="Of the job.", metavar="NAME")] = "job",
+    name: Annotated[str, typer.Option(help="Name of the job.", metavar="NAME")] = "job",
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Where to write.", metavar="DIR")
+        Path, typer.Option("--output", "-o", help="Output directory.", metavar="DIR")
     ] = Path(),
-    force: Annotated[bool, typer.Option("--force", help="Write over what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write cluster.yaml and job.yaml, with a word on every key.
+    """Write cluster.yaml and job.yaml, with a comment on every key.
 
-    Asks three questions, unless options answer them or nobody is there to ask.
+    Prompts for three values, unless options give them or there is no terminal.
     """
     from headrace.cli.commands.plan.init_templates import cluster_text, job_text
 
@@ -73,18 +73,14 @@ def init(
     if as_json:
         typer.echo(json.dumps({"cluster": str(cluster), "job": str(job)}))
         return
-    typer.echo(f"wrote {' and '.join(map(str, texts))}: read them, they say what every key means")
+    typer.echo(f"wrote {' and '.join(map(str, texts))}: comments explain every key")
     typer.echo(f"next: headrace plan --cluster {cluster} --job {job} -o plan.json")
 
 
 def _ask(
     num: int | None, gpus: int | None, bandwidth: str | None, cpus: int | None, memory: str
 ) -> Machines:
-    """Take what was given, ask for the rest of the three.
-
-    Raises:
-        SpecError: A quantity cannot be understood.
-    """
+    """Prompt for values that were not given."""
     from headrace.cli.commands.plan.init_templates import Machines
     from headrace.core.units import parse_bytes
 
@@ -92,9 +88,9 @@ def _ask(
         if num is None:
             num = typer.prompt("How many machines?", NUM_MACHINES, type=int, err=True)
         if gpus is None:
-            gpus = typer.prompt("How many GPUs has each?", NUM_GPUS, type=int, err=True)
+            gpus = typer.prompt("How many GPUs per machine?", NUM_GPUS, type=int, err=True)
         if bandwidth is None:
-            bandwidth = typer.prompt("How fast is each one's network?", BANDWIDTH, err=True)
+            bandwidth = typer.prompt("What bandwidth per machine?", BANDWIDTH, err=True)
     else:
         taken = (
             (num, f"--machines {NUM_MACHINES}"),
@@ -103,7 +99,7 @@ def _ask(
         )
         rest = [usual for given, usual in taken if given is None]
         if rest:
-            console.note(f"note: nobody to ask, so {', '.join(rest)}")
+            console.note(f"note: no terminal, using {', '.join(rest)}")
         num = NUM_MACHINES if num is None else num
         gpus = NUM_GPUS if gpus is None else gpus
         bandwidth = BANDWIDTH if bandwidth is None else bandwidth
@@ -112,18 +108,18 @@ def _ask(
 
 
 def _rate(bandwidth: str) -> float:
-    """Bytes per second; bare numbers are bytes in a file, and here most likely a slip."""
+    """Bytes per second; a number without a unit is rejected as a likely mistake."""
     from headrace.core.errors import SpecError
     from headrace.core.units import parse_bytes_per_s
 
     rate = parse_bytes_per_s(bandwidth)
     if bandwidth.strip().replace(".", "", 1).isdecimal():
-        raise SpecError(f"a bandwidth of {bandwidth} has no unit", f"write {bandwidth.strip()}Gbps")
+        raise SpecError(f"the bandwidth {bandwidth} has no unit", f"write {bandwidth.strip()}Gbps")
     return rate
 
 
 def can_ask() -> bool:
-    """Whether a person is at the keyboard who wants to be asked."""
+    """Whether prompts are possible and wanted."""
     return sys.stdin.isatty() and not console.is_quiet()
 
 
@@ -131,9 +127,9 @@ def _check(num: int, gpus: int, bytes_per_s: float, memory_bytes: float) -> None
     from headrace.core.errors import SpecError
 
     if num < 1 or gpus < 0:
-        raise SpecError(f"{num} machines with {gpus} GPUs each are none", "give whole numbers")
+        raise SpecError(f"invalid: {num} machines with {gpus} GPUs each", "give whole numbers")
     if bytes_per_s <= 0 or memory_bytes <= 0:
-        raise SpecError("a machine has a network card and memory", "write 10Gbps, or 32GB")
+        raise SpecError("bandwidth and memory must be above 0", "write 10Gbps, or 32GB")
 
 
 def _check_alone(**given: object) -> None:
@@ -142,7 +138,7 @@ def _check_alone(**given: object) -> None:
     for option, value in given.items():
         if value is not None:
             raise SpecError(
-                f"--cluster and --{option} both say what machines there are", "give one of them"
+                f"--cluster and --{option} both define the machines", "give one of them"
             )
 
 
@@ -155,7 +151,7 @@ def _write(texts: dict[Path, str], force: bool) -> None:
         check_can_write(path)
         if path.exists() and not force:
             raise SpecError(
-                f"{path} exists already", "add --force to write over it, or -o for another folder"
+                f"{path} exists already", "add --force to overwrite it, or -o for another directory"
             )
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8")

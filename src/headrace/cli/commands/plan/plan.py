@@ -1,4 +1,4 @@
-"""`headrace plan`: decide where tasks run, or compare two plans."""
+"""`headrace plan`: place tasks on machines, or compare two plans."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def plan(
     cluster: Annotated[Path | None, typer.Option(help="Cluster file.", metavar="FILE")] = None,
     job: Annotated[Path | None, typer.Option(help="Job file.", metavar="FILE")] = None,
     profile: Annotated[
-        Path | None, typer.Option(help="Profile; else a synthetic one.", metavar="FILE")
+        Path | None, typer.Option(help="Profile; default synthetic.", metavar="FILE")
     ] = None,
     method: Annotated[
         str,
@@ -37,7 +37,7 @@ def plan(
     policy: Annotated[
         str,
         typer.Option(
-            help="Flow policy; auto rehearses several.",
+            help="Flow policy; auto simulates several.",
             metavar="NAME",
             autocompletion=completions.one_of("auto", *completions.POLICIES),
         ),
@@ -51,23 +51,23 @@ def plan(
         ),
     ] = "auto",
     budget: Annotated[
-        str | None, typer.Option(help="Search at least so long, e.g. 2s.", metavar="TIME")
+        str | None, typer.Option(help="Minimum search time, e.g. 2s.", metavar="TIME")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of all draws.", metavar="S", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.", metavar="S", min=0)] = 0,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the plan.", metavar="FILE")
+        Path | None, typer.Option("--output", "-o", help="Plan file to write.", metavar="FILE")
     ] = None,
     diff: Annotated[
         tuple[Path, Path] | None, typer.Option(help="Compare two plans.", metavar="A B")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Decide where every task runs, and say how far from the best that is."""
+    """Place every task on a machine, and compute a lower bound of the iteration time."""
     from headrace.core.errors import SpecError
 
     if diff is not None:
         if cluster or job or profile or output:
-            raise SpecError("--diff only compares two plans", "leave the other files out")
+            raise SpecError("--diff only compares two plans", "omit the other files")
         _diff(*diff, as_json)
         return
     if cluster is None or job is None:
@@ -104,7 +104,7 @@ def plan(
 
     show_plan(found)
     if output is not None:
-        typer.echo(f"The plan is in {output}: headrace explain {output} says what would help.")
+        typer.echo(f"The plan is in {output}: headrace explain {output} shows improvements.")
 
 
 def _diff(before: Path, after: Path, as_json: bool) -> None:

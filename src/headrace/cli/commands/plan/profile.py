@@ -1,4 +1,4 @@
-"""`headrace profile`: run a job for some iterations and write down its times and volumes."""
+"""`headrace profile`: run a job for some iterations and measure its times and volumes."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ EXAMPLE = (
 
 
 def profile(
-    plan: Annotated[Path, typer.Option(help="What to run, or what was run.", metavar="FILE")],
+    plan: Annotated[Path, typer.Option(help="Plan to run, or of the trace.", metavar="FILE")],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The profile to write.", metavar="FILE")
+        Path, typer.Option("--output", "-o", help="Profile to write.", metavar="FILE")
     ],
     script: Annotated[
-        Path | None, typer.Argument(help="Python script that trains.", metavar="SCRIPT")
+        Path | None, typer.Argument(help="Training script.", metavar="SCRIPT")
     ] = None,
     arguments: Annotated[
-        list[str] | None, typer.Argument(help="Of the script, after --.", metavar="-- ARGS")
+        list[str] | None,
+        typer.Argument(help="Script arguments, after --.", metavar="-- ARGS"),
     ] = None,
-    graph: Annotated[
-        Path | None, typer.Option(help="A part per machine of the plan.", metavar="DIR")
-    ] = None,
+    graph: Annotated[Path | None, typer.Option(help="Partitioned graph.", metavar="DIR")] = None,
     trace: Annotated[
-        Path | None, typer.Option(help="Of a run that has ended: run nothing.", metavar="FILE")
+        Path | None, typer.Option(help="Use the trace of an ended run.", metavar="FILE")
     ] = None,
-    iterations: Annotated[int, typer.Option(help="How many to run.", metavar="N", min=2)] = 50,
+    iterations: Annotated[int, typer.Option(help="Iterations to run.", metavar="N", min=2)] = 50,
     skip: Annotated[
-        int | None, typer.Option(help="First ones to leave out; else a fifth.", metavar="N", min=0)
+        int | None,
+        typer.Option(help="Iterations to skip; default a fifth.", metavar="N", min=0),
     ] = None,
     address: Address = None,
     config: Config = None,
@@ -51,7 +51,7 @@ def profile(
     no_tls: NoTls = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure task times and volumes of a job, with the confidence of each figure."""
+    """Measure task times and volumes of a job, with confidence intervals."""
     from headrace.api.documents.load import load_plan
     from headrace.api.profile import compare, load_trace, profile_trace, save_profile
     from headrace.core.errors import SpecError
@@ -59,11 +59,11 @@ def profile(
     check_can_write(output)
     known = load_plan(plan)
     if (trace is None) == (script is None):
-        raise SpecError("a profile is of a script or of a trace", "give SCRIPT or --trace")
+        raise SpecError("either a script or a trace is required", "give SCRIPT or --trace")
     if trace is None:
         assert script is not None
         if graph is None:
-            raise SpecError("a run of a plan needs its graph", "give --graph, a directory of parts")
+            raise SpecError("a run requires a graph", "give --graph, a partitioned graph")
         check_script(script)
         wanted = {
             "plan": known,
@@ -89,7 +89,7 @@ def profile(
 
 
 def _run(wanted: dict[str, Any], config: Path | None, settings: list[str], as_json: bool) -> Path:
-    """Run the job; where its trace is."""
+    """Run the job; returns the path of its trace."""
     from headrace.api.run import ClusterRun
     from headrace.cli.commands.run.run import read_settings, run_shown
 
@@ -114,9 +114,9 @@ def _show(profile: Profile, plan: Plan, outlook: Outlook) -> None:
     typer.echo(
         f"Stores send {per_seed:,.0f} bytes per seed, samplers "
         f"{profile.batch_traffic.bytes_per_seed:,.0f}; the first {profile.skipped} iterations "
-        "were left out."
+        "were skipped."
     )
     typer.echo(
-        f"An iteration took {format_seconds(outlook.measured_s)}, a rehearsal of the profile says "
-        f"{format_seconds(outlook.predicted_s)}: {outlook.ratio:.2f} times as long."
+        f"An iteration took {format_seconds(outlook.measured_s)}; simulated with this profile: "
+        f"{format_seconds(outlook.predicted_s)}, {outlook.ratio:.2f} times as long."
     )

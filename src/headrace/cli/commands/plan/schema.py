@@ -1,4 +1,4 @@
-"""`headrace schema`: print the JSON schema of a kind of file."""
+"""`headrace schema`: print the JSON schema of a file format."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def schema(
         ),
     ],
 ) -> None:
-    """Print the JSON schema of a kind of file.
+    """Print the JSON schema of a file format.
 
-    Editors that know a file's schema complete its keys and mark mistakes while one writes.
+    Editors use it to complete keys and to mark mistakes.
     """
     from headrace.api.documents.schema import schema_text
 

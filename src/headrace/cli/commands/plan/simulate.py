@@ -1,4 +1,4 @@
-"""`headrace simulate`: rehearse a job, under one flow policy or several."""
+"""`headrace simulate`: simulate a job under one or several flow policies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def simulate(
     cluster: Annotated[Path, typer.Option(help="Cluster file.", metavar="FILE")],
     job: Annotated[Path, typer.Option(help="Job file.", metavar="FILE")],
     profile: Annotated[
-        Path | None, typer.Option(help="Profile; else a synthetic one.", metavar="FILE")
+        Path | None, typer.Option(help="Profile; default synthetic.", metavar="FILE")
     ] = None,
     placement: Annotated[
         str,
@@ -43,7 +43,7 @@ def simulate(
     policy: Annotated[
         str | None,
         typer.Option(
-            help="Else the plan's, or priority.",
+            help="Default the plan's, or priority.",
             metavar="NAME",
             autocompletion=completions.one_of(*completions.POLICIES),
         ),
@@ -51,23 +51,23 @@ def simulate(
     compare: Annotated[
         str | None,
         typer.Option(
-            help="Policies side by side: a,b,c or all.",
+            help="Compare policies: a,b,c or all.",
             metavar="NAMES",
             autocompletion=completions.some_of("all", *completions.POLICIES),
         ),
     ] = None,
     iterations: Annotated[
-        int | None, typer.Option(help="Instead of the job's.", metavar="N", min=1)
+        int | None, typer.Option(help="Overrides the job's.", metavar="N", min=1)
     ] = None,
     window: Annotated[
         str | None,
         typer.Option(
-            help="Run-ahead: 1, 2, ... or unlimited.",
+            help="Iterations in flight, or unlimited.",
             metavar="K",
             autocompletion=completions.one_of(*completions.WINDOWS),
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of all draws.", metavar="S", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.", metavar="S", min=0)] = 0,
     trace: Annotated[
         Path | None, typer.Option(help="Write a file for ui.perfetto.dev.", metavar="FILE")
     ] = None,
@@ -76,7 +76,7 @@ def simulate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rehearse a training job in virtual time and name its bottleneck."""
+    """Simulate a training job and show its bottleneck."""
     from headrace.core.errors import SpecError
 
     if compare is not None and policy is not None:
@@ -108,7 +108,7 @@ def simulate(
 
 
 class _Settings(TypedDict):
-    """What a rehearsal and a comparison are both given."""
+    """Common arguments of a simulation and a comparison."""
 
     cluster: Cluster
     job: Job
@@ -127,7 +127,7 @@ def _simulate(
     policy = policy or default_policy(settings["placement"])
     num_iterations = settings["iterations"] or settings["job"].iterations
     with steps(1) as begin:
-        begin(f"rehearsing {num_iterations} iterations under {policy}")
+        begin(f"simulating {num_iterations} iterations under {policy}")
         found = simulate(**settings, policy=policy, record=bool(trace or gantt))
         if trace or gantt:
             _write_pictures(found, trace, gantt)
@@ -170,7 +170,7 @@ def _parse_window(text: str | None) -> AnyWindow:
     if text == "unlimited":
         return "unlimited"
     if not text.isdecimal() or int(text) < 1:
-        raise SpecError(f"--window {text} is no window", "use 1, 2, ... or unlimited")
+        raise SpecError(f"--window {text} is invalid", "use 1, 2, ... or unlimited")
     return int(text)
 
 

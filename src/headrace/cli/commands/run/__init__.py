@@ -1,1 +1,1 @@
-"""Commands that run."""
+"""Commands that train and run inference."""

@@ -1,4 +1,4 @@
-"""`headrace run --auto`: profile, plan, run and report, a line for each."""
+"""`headrace run --auto`: profile, plan, run and report."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def run_auto(
     as_json: bool,
     run: Callable[[ClusterRun], dict[str, Any]],
 ) -> None:
-    """Do all of it.
+    """Profile, plan, run and report, with a line of output for each.
 
     Args:
-        run_of: How a plan is to be run.
-        graph: Directory of parts.
-        cluster: Cluster file; none for what Ray has.
-        job: Job file; none for a usual job.
-        address: Of the Ray cluster.
+        run_of: Creates a run of a plan.
+        graph: Directory of the partitioned graph.
+        cluster: Cluster file; None to discover the Ray cluster.
+        job: Job file; None for a default job.
+        address: Address of the Ray cluster.
         as_json: Whether to print one JSON object.
-        run: Runs a plan and shows the run.
+        run: Runs a plan and shows its progress.
     """
     from headrace.api.auto import Loop, run_loop
     from headrace.api.documents.load import load_cluster, load_job

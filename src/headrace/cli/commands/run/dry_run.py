@@ -1,4 +1,4 @@
-"""What `headrace run --dry-run` shows."""
+"""Output of `headrace run --dry-run`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def show_dry_run(wanted: ClusterRun, as_json: bool) -> None:
-    """Show what would start, and where."""
+    """Show the tasks that would start, and their machines."""
     from headrace.api.run import describe
 
     found = describe(wanted)

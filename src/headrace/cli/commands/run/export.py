@@ -1,4 +1,4 @@
-"""`headrace export`: a trained model as a file that needs no headrace."""
+"""`headrace export`: write a trained model to a file that does not require headrace."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def export(
 ) -> None:
     """Write the parameters of a trained model as safetensors or as a state_dict.
 
-    Any PyG user loads them, without headrace.
+    PyG scripts load them without headrace.
     """
     check_can_write(output)
     from headrace.api.inference import export as write_weights
@@ -52,4 +52,4 @@ def export(
         }
         typer.echo(json.dumps(summary))
         return
-    typer.echo(f"{len(state)} tensors, {num_values:,} numbers of {found} are in {output}.")
+    typer.echo(f"wrote {len(state)} tensors, {num_values:,} values of {found} to {output}")

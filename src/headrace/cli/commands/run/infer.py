@@ -36,33 +36,33 @@ def infer(
             autocompletion=completions.one_of(*completions.MODELS),
         ),
     ],
-    graph: Annotated[Path, typer.Option(help="Made by headrace partition.", metavar="DIR")],
+    graph: Annotated[Path, typer.Option(help="Partitioned graph.", metavar="DIR")],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for nodes.parquet.", metavar="DIR")
+        Path, typer.Option("--output", "-o", help="Directory of nodes.parquet.", metavar="DIR")
     ],
     write: Annotated[
         str,
         typer.Option(
-            help="Of prediction, output, embedding.",
+            help="prediction, output, embedding.",
             metavar="NAMES",
             autocompletion=completions.some_of(*completions.WRITABLE),
         ),
     ] = "prediction",
     node_type: Annotated[
-        str | None, typer.Option(help="Only nodes of this type.", metavar="TYPE")
+        str | None, typer.Option(help="Only this node type.", metavar="TYPE")
     ] = None,
-    column: Annotated[str, typer.Option(help="Features of nodes.", metavar="NAME")] = "x",
+    column: Annotated[str, typer.Option(help="Node feature column.", metavar="NAME")] = "x",
     edge_weight: Annotated[
-        str | None, typer.Option(help="Edge column for layers that weigh.", metavar="NAME")
+        str | None, typer.Option(help="Edge column for edge_weight.", metavar="NAME")
     ] = None,
     edge_attr: Annotated[
-        str | None, typer.Option(help="Edge column for layers that look.", metavar="NAME")
+        str | None, typer.Option(help="Edge column for edge_attr.", metavar="NAME")
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="Where to compute, else the CPU.", metavar="DEVICE")
+        str | None, typer.Option(help="Torch device; default CPU.", metavar="DEVICE")
     ] = None,
     memory: Annotated[
-        str, typer.Option(help="That a chunk of nodes may take.", metavar="SIZE")
+        str, typer.Option(help="Memory per chunk of nodes.", metavar="SIZE")
     ] = "256MiB",
     config: Config = None,
     settings: Settings = None,
@@ -71,7 +71,7 @@ def infer(
 ) -> None:
     """Run a trained model on all nodes, with all neighbours, and write Parquet.
 
-    Layer by layer: activations are on disk, memory stays small.
+    Computes layer by layer with activations on disk, so memory stays small.
     """
     from headrace.api.inference import find_weights, load_model, load_weights
     from headrace.api.inference import infer as infer_all

@@ -46,59 +46,53 @@ EXAMPLE = (
 def run(
     script: Annotated[Path | None, typer.Argument(metavar="SCRIPT", hidden=True)] = None,
     arguments: Annotated[list[str] | None, typer.Argument(metavar="-- ARGS", hidden=True)] = None,
-    plan: Annotated[
-        Path | None, typer.Option(help="Made by headrace plan: run it on Ray.", metavar="FILE")
-    ] = None,
+    plan: Annotated[Path | None, typer.Option(help="Plan to run on Ray.", metavar="FILE")] = None,
     auto: Annotated[bool, typer.Option("--auto", help="Profile, plan, run and report.")] = False,
     cluster: Annotated[
-        Path | None, typer.Option(help="With --auto; else what Ray has.", metavar="FILE")
+        Path | None, typer.Option(help="With --auto; default from Ray.", metavar="FILE")
     ] = None,
     job: Annotated[
-        Path | None, typer.Option(help="With --auto; else a usual one.", metavar="FILE")
+        Path | None, typer.Option(help="With --auto; default job.", metavar="FILE")
     ] = None,
-    graph: Annotated[
-        Path | None, typer.Option(help="Parts; one for each machine.", metavar="DIR")
-    ] = None,
+    graph: Annotated[Path | None, typer.Option(help="Partitioned graph.", metavar="DIR")] = None,
     address: Address = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would start.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show tasks, start nothing.")] = False,
     config: Config = None,
     settings: Settings = None,
-    name: Annotated[str, typer.Option(help="Of the run; else the job's.", metavar="NAME")] = "",
+    name: Annotated[str, typer.Option(help="Run name; default the job's.", metavar="NAME")] = "",
     runs: Runs = None,
     working_dir: Annotated[
-        Path | None, typer.Option(help="Your code.", metavar="DIR", hidden=True)
+        Path | None, typer.Option(help="Directory of your code.", metavar="DIR", hidden=True)
     ] = None,
     pip: Annotated[
-        Path | None, typer.Option(help="Packages that the script needs.", metavar="FILE")
+        Path | None, typer.Option(help="Requirements of the script.", metavar="FILE")
     ] = None,
     cache: Annotated[
-        str | None, typer.Option(help="For shipped graphs.", metavar="DIR", hidden=True)
+        str | None, typer.Option(help="Directory for shipped graphs.", metavar="DIR", hidden=True)
     ] = None,
     no_tls: NoTls = False,
     checkpoint_every: Annotated[
         int | None,
-        typer.Option(help="Steps; else 100, 0 for none.", metavar="N", min=0),
+        typer.Option(help="Steps; default 100, 0 is off.", metavar="N", min=0),
     ] = None,
     resume: Annotated[
         str | None,
         typer.Option(
-            help="Go on with a run, from its last.", metavar="RUN", autocompletion=completions.runs
+            help="Resume from the last checkpoint.", metavar="RUN", autocompletion=completions.runs
         ),
     ] = None,
     max_restarts: Annotated[
-        int | None, typer.Option(help="Of a lost task; else 3, 0 to stop.", metavar="N", min=0)
+        int | None, typer.Option(help="Per lost task; default 3.", metavar="N", min=0)
     ] = None,
     elastic: Annotated[
-        bool, typer.Option("--elastic", help="Use machines once they are there.")
+        bool, typer.Option("--elastic", help="Add machines when available.")
     ] = False,
-    replan: Annotated[
-        bool, typer.Option("--replan", help="Plan anew when machines change.")
-    ] = False,
+    replan: Annotated[bool, typer.Option("--replan", help="Replan when machines change.")] = False,
     independent: Annotated[
-        bool, typer.Option("--independent", help="A model per trainer.")
+        bool, typer.Option("--independent", help="One model per trainer.")
     ] = False,
     allow_nan: Annotated[
-        bool, typer.Option("--allow-nan", help="Go on after infinite gradients.")
+        bool, typer.Option("--allow-nan", help="Allow non-finite gradients.")
     ] = False,
     traffic: TrafficOption = None,
     track: Annotated[
@@ -109,17 +103,15 @@ def run(
             autocompletion=completions.one_of(*completions.TRACKERS),
         ),
     ] = None,
-    local: Annotated[
-        bool, typer.Option("--local", help="On this machine alone, without Ray.")
-    ] = False,
+    local: Annotated[bool, typer.Option("--local", help="Only this machine, without Ray.")] = False,
     parts: Annotated[
-        Path | None, typer.Option(help="Another name of --graph.", metavar="DIR", hidden=True)
+        Path | None, typer.Option(help="Alias of --graph.", metavar="DIR", hidden=True)
     ] = None,
     stores: Annotated[
         int | None,
-        typer.Option(help="With --local: parts served; else all.", metavar="N", min=0),
+        typer.Option(help="With --local: stores; default all.", metavar="N", min=0),
     ] = None,
-    samplers: Annotated[int, typer.Option(help="With --local: processes.", metavar="S", min=0)] = 1,
+    samplers: Annotated[int, typer.Option(help="With --local: samplers.", metavar="S", min=0)] = 1,
     tls: Annotated[bool, typer.Option("--tls", hidden=True)] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -127,7 +119,7 @@ def run(
     from headrace.core.errors import SpecError
 
     if graph is not None and parts is not None:
-        raise SpecError("--graph and --parts are two names of one thing", "give one of them")
+        raise SpecError("--parts is an alias of --graph", "give one of them")
     graph = graph or parts
     wanted_config = read_settings(config, settings or [])
     if resume is not None:
@@ -151,32 +143,32 @@ def run(
         }
         if local or dry_run or name or auto:
             raise SpecError(
-                "--resume goes on with a run of a plan, as it was",
-                "leave out --auto, --local, --dry-run and --name",
+                "--resume continues a run of a plan with its options",
+                "omit --auto, --local, --dry-run and --name",
             )
         _resume(resume, runs, changes, wanted_config, as_json)
         return
     if script is None:
-        raise SpecError("a run needs a script", "give a Python file that trains")
+        raise SpecError("a run requires a script", "give a Python file that trains")
     check_script(script)
     if local and plan is None:
         from headrace.api.run import LocalRun
 
         if dry_run:
-            raise SpecError("--dry-run shows where a plan goes", "give --plan, or drop --local")
+            raise SpecError("--dry-run requires a plan", "give --plan, or omit --local")
         words = tuple(arguments or ())
         here = LocalRun(script, words, graph, stores, samplers, tls, wanted_config, allow_nan)
         _run_local(here, tuple(track or ()), as_json)
     if auto and (plan is not None or local or dry_run):
         raise SpecError(
-            "--auto makes a plan itself, and runs it", "leave out --plan, --local and --dry-run"
+            "--auto creates and runs its own plan", "omit --plan, --local and --dry-run"
         )
     if (plan is None or local) and not auto:
-        raise SpecError("a run needs machines", "give --plan, or say --local to use this one alone")
+        raise SpecError("a run needs either --plan or --local", "--local uses only this machine")
     if graph is None:
-        raise SpecError("a run of a plan needs its graph", "give --graph, a directory of parts")
+        raise SpecError("a run requires a graph", "give --graph, a partitioned graph")
     if not auto and (cluster or job):
-        raise SpecError("a plan has its own cluster and job", "leave both out, or say --auto")
+        raise SpecError("a plan has its own cluster and job", "omit both, or use --auto")
     from headrace.api.documents.load import load_plan
     from headrace.api.run import ClusterRun
 
@@ -233,12 +225,7 @@ def _run_cluster(wanted: ClusterRun, as_json: bool) -> None:
 
 
 def run_shown(wanted: ClusterRun, as_json: bool) -> dict[str, Any]:
-    """Run a plan and show the run; its figures.
-
-    Args:
-        wanted: What to run.
-        as_json: Whether standard output is for figures alone.
-    """
+    """Run a plan and show its progress; returns its metrics."""
     from headrace.api.run import Progress, run_cluster
 
     with Display(Progress().after, as_json) as display:
@@ -262,7 +249,7 @@ def _run_local(wanted: LocalRun, track: tuple[str, ...], as_json: bool) -> NoRet
             raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
     if code == 0 and not display.progress.has_asked:
         console.note(
-            "note: the script took no batch from a headrace loader, so it trained by itself"
+            "note: the script used no headrace loader, so its training was not distributed"
         )
         console.note(f"  see: {DOCS_URL}{LOADERS_PAGE}")
     if as_json:
@@ -287,11 +274,7 @@ def _figures(display: Display) -> dict[str, Any]:
 
 
 def read_settings(path: Path | None, settings: list[str]) -> dict[str, Any]:
-    """What the user set for the script: a file, and single values that override it.
-
-    Raises:
-        SpecError: The file or a setting cannot be understood.
-    """
+    """Config of the script: a YAML file, and single values that override it."""
     import yaml
 
     from headrace.core.errors import SpecError
@@ -300,34 +283,30 @@ def read_settings(path: Path | None, settings: list[str]) -> dict[str, Any]:
     try:
         read = yaml.safe_load(path.read_bytes()) if path is not None else {}
         if not isinstance(read, dict) or not all(isinstance(key, str) for key in read):
-            raise SpecError(f"{path} has no settings", "write `key: value` in every line")
+            raise SpecError(f"{path} has no settings", "write `key: value` on every line")
         found.update(read)
         for setting in settings:
             key, equals, value = setting.partition("=")
             if not key or not equals:
-                raise SpecError(f"{setting!r} is no setting", "write --set key=value")
+                raise SpecError(f"{setting!r} is not a setting", "write --set key=value")
             found[key] = yaml.safe_load(value)
         json.dumps(found)
     except OSError as error:
         raise SpecError(f"{path} cannot be read: {error.strerror}", "give a YAML file") from None
     except yaml.YAMLError as error:
         reason = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise SpecError(f"settings are no YAML: {reason}", "write key=value") from None
+        raise SpecError(f"settings are not YAML: {reason}", "write key=value") from None
     except TypeError as error:
-        raise SpecError(f"settings are no JSON: {error}", "use numbers and texts") from None
+        raise SpecError(f"settings are not JSON: {error}", "use numbers and strings") from None
     return found
 
 
 class Display:
-    """Shows a run: on a terminal a bar that moves, else a line per report.
+    """Shows a run: on a terminal a progress bar, else a line per report.
 
     Args:
-        after: What is known with the first message; see `Progress.after`.
-        as_json: Whether standard output is for the summary alone.
-
-    Attributes:
-        output: See `RunWatcher`.
-        progress: What is known of the run.
+        after: Computes the progress after a message; see `Progress.after`.
+        as_json: Whether standard output is reserved for the summary.
     """
 
     def __init__(self, after: Callable[[Mapping[str, Any]], Any], as_json: bool) -> None:
@@ -354,18 +333,18 @@ class Display:
             self._bars.stop()
 
     def say(self, line: str) -> None:
-        """Something began."""
+        """Print a line of progress."""
         self._write(line)
 
     def show(self, line: str) -> None:
-        """The script printed a line."""
+        """Print a line of the script's output."""
         if self._bars is None:
             typer.echo(line, err=self._as_json)
         else:
             self._write(line)
 
     def tell(self, message: Mapping[str, Any]) -> None:
-        """The trainer has sent figures."""
+        """Show metrics sent by a trainer."""
         from headrace.api.run import line_of
 
         self.progress = progress = self.progress.after(message)

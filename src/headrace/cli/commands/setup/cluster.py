@@ -1,4 +1,4 @@
-"""`headrace cluster`: write the cluster file of a live Ray cluster."""
+"""`headrace cluster`: write the cluster file of a running Ray cluster."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from headrace.cli.options import Address, AsJson
 
 EXAMPLE = "Example: headrace cluster discover -o cluster.yaml"
 
-app = VerbApp(help="Describe a live Ray cluster.", epilog=EXAMPLE)
+app = VerbApp(help="Describe a running Ray cluster.", epilog=EXAMPLE)
 
 
 @app.callback(epilog=EXAMPLE)
 def _cluster() -> None:
-    """Describe a live Ray cluster."""
+    """Describe a running Ray cluster."""
 
 
 @app.command(epilog=EXAMPLE)
@@ -29,16 +29,16 @@ def discover(
         Path | None, typer.Option("--output", "-o", help="File to write.", metavar="FILE")
     ] = None,
     no_bandwidth: Annotated[
-        bool, typer.Option("--no-bandwidth", help="Take what network cards say; measure nothing.")
+        bool, typer.Option("--no-bandwidth", help="Use the NICs' nominal speed; measure nothing.")
     ] = False,
     bandwidth: Annotated[
-        str | None, typer.Option(help="Of every machine, e.g. 10Gbps.", metavar="RATE")
+        str | None, typer.Option(help="Bandwidth of every machine, e.g. 10Gbps.", metavar="RATE")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a cluster file: machines, their resources and classes, and measured bandwidth.
 
-    Without --output the file goes to standard output.
+    Without --output the file is printed.
     """
     from headrace.api.cluster import cluster_text, discover_cluster
     from headrace.cli.paths import check_can_write
@@ -48,7 +48,7 @@ def discover(
     check_can_write(output)
     rate = None if bandwidth is None else parse_bytes_per_s(bandwidth)
     if rate is not None and rate <= 0:
-        raise SpecError(f"{bandwidth} is no bandwidth", "write one like 10Gbps")
+        raise SpecError(f"{bandwidth} is not a bandwidth", "write one like 10Gbps")
     found = discover_cluster(address, console.note, not no_bandwidth, rate)
     text = cluster_text(found.cluster, ("Written by headrace cluster discover.", *found.notes))
     if output is not None:

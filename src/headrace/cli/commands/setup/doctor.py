@@ -1,4 +1,4 @@
-"""`headrace doctor`: say what is installed and works."""
+"""`headrace doctor`: check the installation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from headrace.cli import console as voice
+from headrace.cli import console as terminal
 from headrace.cli.options import AsJson
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ EXAMPLE = "Example: headrace doctor"
 def doctor(
     as_json: AsJson = False,
 ) -> None:
-    """Say which parts are installed and work.
+    """Check which components are installed and work.
 
-    Ends with exit code 0 if all that `headrace simulate` needs works, else with 1.
+    The exit code is 0 if everything that `headrace simulate` requires works, else 1.
     """
     from headrace.api.doctor import check_parts
 
@@ -46,7 +46,7 @@ def _show(checkup: Checkup) -> None:
         is_alarming = part.group == "base" and part.status != "works"
         colour = "bold red" if is_alarming else colours.get(part.status, "yellow")
         table.add_row(part.name, Text(part.status, style=colour), part.version, part.purpose)
-    console = voice.console()
+    console = terminal.console()
     console.print(table)
     console.print()
     for part in checkup.parts:

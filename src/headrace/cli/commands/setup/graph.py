@@ -1,4 +1,4 @@
-"""`headrace graph`: look at a partitioned graph."""
+"""`headrace graph`: inspect a partitioned graph."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from headrace.cli.options import AsJson
 from headrace.cli.output.progress import Stages
 
 app = VerbApp(
-    help="Look at a partitioned graph.",
+    help="Inspect a partitioned graph.",
     epilog="Example: headrace graph info parts",
 )
 
-_Folder = Annotated[Path, typer.Argument(help="Made by headrace partition.", metavar="DIR")]
+_Folder = Annotated[Path, typer.Argument(help="Partitioned graph.", metavar="DIR")]
 
 
 @app.command(epilog="Example: headrace graph info parts")
 def info(folder: _Folder, as_json: AsJson = False) -> None:
-    """Show what a partitioned graph holds and how good its cut is."""
+    """Show the content of a partitioned graph and the quality of the partition."""
     from headrace.api.graph import open_graph
     from headrace.cli.output.graph_tables import show_graph, summary_of
 
@@ -35,7 +35,7 @@ def info(folder: _Folder, as_json: AsJson = False) -> None:
 
 @app.command(epilog="Example: headrace graph verify parts")
 def verify(folder: _Folder, as_json: AsJson = False) -> None:
-    """Read every byte: checksums, sizes, ids. Exits with 1 if something is wrong."""
+    """Check checksums, sizes and ids of all files. Exits with 1 if there are problems."""
     from headrace.api.graph import verify as find_problems
 
     with Stages() as stages:
@@ -46,6 +46,6 @@ def verify(folder: _Folder, as_json: AsJson = False) -> None:
         for problem in problems:
             typer.echo(problem)
     else:
-        typer.echo(f"{folder} is as it was written.")
+        typer.echo(f"{folder} has no errors.")
     if problems:
         raise typer.Exit(1)

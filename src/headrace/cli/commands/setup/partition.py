@@ -1,4 +1,4 @@
-"""`headrace partition`: cut a graph into parts that open in a moment."""
+"""`headrace partition`: partition a graph into memory-mapped files."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def partition(
         ),
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Directory to make.", metavar="DIR")
+        Path, typer.Option("--output", "-o", help="Output directory.", metavar="DIR")
     ],
     parts: Annotated[
-        int | None, typer.Option(help="How many parts, of equal size.", metavar="K", min=1)
+        int | None, typer.Option(help="Number of equal partitions.", metavar="K", min=1)
     ] = None,
     cluster: Annotated[
         Path | None,
-        typer.Option(help="A part per machine, by its memory and NIC.", metavar="FILE"),
+        typer.Option(help="One partition per machine, by memory and NIC.", metavar="FILE"),
     ] = None,
     method: Annotated[
         str,
@@ -48,17 +48,15 @@ def partition(
     balance: Annotated[
         str,
         typer.Option(
-            help="Of nodes, edges, train, val, test.",
+            help="nodes, edges, train, val, test.",
             metavar="NAMES",
             autocompletion=completions.some_of(*completions.BALANCED),
         ),
     ] = "train,edges",
     tolerance: Annotated[
-        float, typer.Option(help="Above its share a part may be.", metavar="X", min=0.0)
+        float, typer.Option(help="Allowed imbalance of a partition.", metavar="X", min=0.0)
     ] = 0.05,
-    clusters: Annotated[
-        int, typer.Option(help="Per part, for its trainers.", metavar="C", min=1)
-    ] = 1,
+    clusters: Annotated[int, typer.Option(help="Clusters per partition.", metavar="C", min=1)] = 1,
     features: Annotated[
         str | None,
         typer.Option(
@@ -67,15 +65,17 @@ def partition(
             autocompletion=completions.one_of(*completions.FEATURE_TYPES),
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of all choices.", metavar="S", min=0)] = 0,
-    plot: Annotated[Path | None, typer.Option(help="Draw the parts (PNG).", metavar="FILE")] = None,
+    seed: Annotated[int, typer.Option(help="Random seed.", metavar="S", min=0)] = 0,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw partitions (PNG).", metavar="FILE")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Cut a graph into memory-mapped parts; a killed run continues where it was."""
+    """Partition a graph into memory-mapped files; an interrupted run can be resumed."""
     from headrace.core.errors import SpecError
 
     if (parts is None) == (cluster is None):
-        raise SpecError("either --parts or --cluster is needed", "give --parts N or --cluster FILE")
+        raise SpecError("--parts or --cluster is required", "give --parts N or --cluster FILE")
     check_can_write(plot)
     if plot:
         from headrace.observability.gantt import check_can_draw

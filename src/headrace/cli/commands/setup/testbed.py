@@ -1,4 +1,4 @@
-"""`headrace testbed`: a cluster of emulated machines on this one."""
+"""`headrace testbed`: a cluster of emulated machines on this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli import console as voice
+from headrace.cli import console as terminal
 from headrace.cli.app import VerbApp
 from headrace.cli.errors import INTERRUPTED_EXIT_CODE
 from headrace.cli.options import AsJson
@@ -22,32 +22,30 @@ if TYPE_CHECKING:
     from headrace.api.testbed import Host, Testbed
 
 app = VerbApp(
-    help="A cluster of emulated machines on this one.",
+    help="A cluster of emulated machines on this machine.",
     epilog="Example: sudo headrace testbed up --cluster examples/testbed/cluster.yaml",
 )
 
-_Name = Annotated[str, typer.Option("--name", help="Which testbed.", metavar="NAME")]
+_Name = Annotated[str, typer.Option("--name", help="Name of the testbed.", metavar="NAME")]
 _PLAIN_WIDTH = 120
 _LIMITS = ("in", "out", "cores")
 
 
 @app.command(epilog="Example: sudo headrace testbed up --cluster examples/testbed/cluster.yaml")
 def up(
-    cluster: Annotated[Path, typer.Option(help="Cluster file: its machines.", metavar="FILE")],
+    cluster: Annotated[Path, typer.Option(help="Cluster file.", metavar="FILE")],
     name: _Name = "headrace",
-    without_ray: Annotated[
-        bool, typer.Option("--without-ray", help="Machines alone, no Ray nodes.")
-    ] = False,
+    without_ray: Annotated[bool, typer.Option("--without-ray", help="Start no Ray nodes.")] = False,
     shaped: Annotated[
-        bool, typer.Option("--shaped", help="Network cards and CPUs as in the cluster file.")
+        bool, typer.Option("--shaped", help="Limit NICs and CPUs as in the cluster file.")
     ] = False,
     cores: Annotated[
         float | None,
-        typer.Option(help="Cores to share by the machines' `cpu`; else all.", metavar="X"),
+        typer.Option(help="Cores to distribute by the machines' `cpu`; default all.", metavar="X"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring up a machine with a Ray node for each of the cluster file, joined by a switch."""
+    """Start an emulated machine with a Ray node for each machine of the cluster file."""
     from headrace.api.documents.load import load_cluster
     from headrace.api.testbed import Testbed
 
@@ -61,11 +59,11 @@ def up(
                 with_ray=not without_ray,
                 shaped=shaped,
                 cores=cores,
-                say=voice.note,
+                say=terminal.note,
             )
         )
     except KeyboardInterrupt:
-        voice.note("interrupted; nothing is left of the testbed")
+        terminal.note("interrupted; the testbed was removed")
         raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
     if as_json:
         elapsed = {"was_up": bed.was_up, "elapsed_s": time.perf_counter() - begin_s}
@@ -79,7 +77,7 @@ def up(
 
 @app.command(epilog="Example: sudo headrace testbed down")
 def down(name: _Name = "headrace", as_json: AsJson = False) -> None:
-    """Remove a testbed, or what a crash has left of it; fine if there is none."""
+    """Remove a testbed, or the remains of a crash, if there is one."""
     from headrace.api.testbed import take_down
 
     begin_s = time.perf_counter()
@@ -98,10 +96,10 @@ def down(name: _Name = "headrace", as_json: AsJson = False) -> None:
 )
 def execute(
     host: Annotated[str, typer.Argument(help="Machine of the cluster file.", metavar="HOST")],
-    command: Annotated[list[str], typer.Argument(help="What to run there.", metavar="-- CMD")],
+    command: Annotated[list[str], typer.Argument(help="Command to run.", metavar="-- CMD")],
     name: _Name = "headrace",
 ) -> None:
-    """Run a command on a machine; ends with the command's exit code."""
+    """Run a command on a machine; exits with the command's exit code."""
     from headrace.api.testbed import Testbed
 
     words = Testbed.find(name).command(host, command)
@@ -112,14 +110,14 @@ def execute(
 def nic(
     host: Annotated[str, typer.Argument(help="Machine of the cluster file.", metavar="HOST")],
     rate_in: Annotated[
-        str | None, typer.Option("--in", help="What it receives at most.", metavar="RATE")
+        str | None, typer.Option("--in", help="Maximum receive rate.", metavar="RATE")
     ] = None,
     rate_out: Annotated[
-        str | None, typer.Option("--out", help="What it sends at most.", metavar="RATE")
+        str | None, typer.Option("--out", help="Maximum send rate.", metavar="RATE")
     ] = None,
     name: _Name = "headrace",
 ) -> None:
-    """Change the network card of a machine of a shaped testbed, also while it is used."""
+    """Change the NIC rates of a machine of a shaped testbed, also while it is used."""
     from headrace.api.testbed import Testbed
     from headrace.core.errors import SpecError
     from headrace.core.units import parse_bytes_per_s
@@ -140,7 +138,7 @@ def nic(
 
 @app.command(epilog="Example: sudo headrace testbed status")
 def status(name: _Name = "headrace", as_json: AsJson = False) -> None:
-    """Show a testbed's machines. Exits with 1 if it is down or something of it has ended."""
+    """Show a testbed's machines. Exits with 1 if it is down or broken."""
     from headrace.api.testbed import Testbed
 
     bed = Testbed.look(name)
@@ -161,7 +159,7 @@ def status(name: _Name = "headrace", as_json: AsJson = False) -> None:
 
 
 def _stoppable(work: Callable[[], Testbed]) -> Testbed:
-    """Do work that SIGTERM interrupts as Ctrl-C does, so that it can clean up."""
+    """Run a function that SIGTERM interrupts like Ctrl-C, so that it can clean up."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -214,7 +212,7 @@ def _show(bed: Testbed) -> None:
         shown = (("pid", str), ("received_bytes", format_bytes), ("sent_bytes", format_bytes))
         cells = ["-" if figures[each] is None else show(figures[each]) for each, show in shown]
         table.add_row(host.name, host.address, host.namespace, *cells, *_limits(host))
-    console = voice.console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    console = terminal.console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
     console.print(table)
     if summary["ray_address"]:
         console.print(f"Ray: {summary['ray_address']}", markup=False)

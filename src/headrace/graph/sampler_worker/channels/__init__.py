@@ -1,1 +1,1 @@
-"""How sub-batches get from a sampler to its trainer."""
+"""Channels from samplers to their trainer."""

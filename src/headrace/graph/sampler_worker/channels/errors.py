@@ -1,4 +1,4 @@
-"""What goes wrong between a sampler and its trainer."""
+"""Errors of the channels between samplers and trainers."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from headrace.core.errors import HeadraceError
 
 
 class FeedError(HeadraceError):
-    """A sampler failed or is gone; the message names it, its machine and what it met."""
+    """A sampler failed or is lost; the message names it, its machine and the cause."""
 
     exit_code = 6
 
 
 class SamplerLostError(FeedError):
-    """A sampler is gone or silent, or lost a store: another one in its place may do better."""
+    """A sampler is lost or unresponsive, or lost a store; a replacement may succeed."""

@@ -1,6 +1,7 @@
-"""A sampler that is lost is replaced: batches are functions of their position, so nobody notices.
+"""Failover of samplers: a lost sampler is replaced by one that starts at the next batch.
 
-What the lost one had made ahead is made again; what was handed over stays with the trainer.
+Batches depend only on their position, so training is unaffected. Sub-batches that the trainer has
+received stay valid; those queued at the lost sampler are sampled again.
 """
 
 from __future__ import annotations
@@ -13,47 +14,38 @@ from headrace.graph.sampler_worker.channels.shm import SubBatchReceiver
 from headrace.graph.sampler_worker.channels.sub_batch import SubBatch
 
 Replace = Callable[[int, int, str], SubBatchReceiver]
-"""Has another sampler started: epoch and batch with which it begins, and why it must.
+"""Starts a replacement, given its first epoch and batch and the reason.
 
-Fails with `SamplerLostError` if a later try may do better."""
+Raises `SamplerLostError` if a later attempt may succeed."""
 
 PAUSES_S = (0.0, 2.0, 10.0)
-"""Before each try. Whoever watches the run needs time to see that more than a sampler is lost."""
+"""Pause before each attempt: the driver needs time to detect further lost tasks or machines."""
 
 
 class LostReceiver:
-    """Stands for a sampler that was lost before anybody could reach it.
-
-    Args:
-        error: What became of it.
-    """
+    """Receiver of a sampler that was lost before a connection was made."""
 
     def __init__(self, error: SamplerLostError) -> None:
         self._error = error
 
     def receive(self) -> SubBatch:
-        """Say so."""
+        """Raise the error."""
         raise self._error
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""
 
 
 class FailoverReceiver:
-    """Takes parts from a sampler, and from others that take its place.
+    """Receives sub-batches from a sampler and its replacements.
 
     Args:
-        sampler: Task and machine, for messages.
-        receiver: Of the first sampler.
-        replace: Starts another one.
-        first: Epoch and batch of the first part.
-        batches_per_epoch: As the sampler was told.
-        tell: Called with a line for people whenever a sampler is replaced.
-        num_lanes: Parts that it makes of every batch.
-        pauses_s: Before each try; as many samplers may be lost before one hands anything over.
-
-    Attributes:
-        sampler: Task and machine, for messages.
+        receiver: Receiver of the first sampler.
+        replace: Starts a replacement.
+        first: Epoch and batch of the first sub-batch.
+        tell: Called with a message for the user whenever a sampler is replaced.
+        num_lanes: Sub-batches of the sampler per batch.
+        pauses_s: Pause before each attempt; their number bounds consecutive failed attempts.
     """
 
     def __init__(
@@ -70,23 +62,23 @@ class FailoverReceiver:
         self.sampler = sampler
         self._num_lanes = num_lanes
         self._pauses_s = pauses_s
-        # Of the next batch: how many parts were handed over, and how many come a second time.
-        self._num_taken = self._num_again = 0
+        # Sub-batches of the next batch: received so far, and to skip after a failover.
+        self._num_received = self._num_to_skip = 0
         self._receiver = receiver
         self._replace = replace
         self._next = first
         self._batches_per_epoch = batches_per_epoch
         self._tell = tell
-        self._num_tries = 0
+        self._num_attempts = 0
         self._lock = threading.Lock()
         self._closed = threading.Event()
 
     def receive(self) -> SubBatch:
-        """Wait for the next part, however many samplers it takes.
+        """Wait for the next sub-batch, replacing lost samplers.
 
         Raises:
-            FeedError: The sampler failed, or several were lost before they handed anything over.
-            HeadraceError: No other one can be started.
+            FeedError: The sampler failed, or all attempts to replace it failed.
+            HeadraceError: No replacement can be started.
         """
         while True:
             try:
@@ -94,44 +86,42 @@ class FailoverReceiver:
             except SamplerLostError as error:
                 self._fail_over(error)
                 continue
-            self._num_tries = 0
-            if self._num_again:
-                self._num_again -= 1
+            self._num_attempts = 0
+            if self._num_to_skip:
+                self._num_to_skip -= 1
                 continue
-            self._num_taken += 1
-            if self._num_taken == self._num_lanes:
-                self._num_taken = 0
+            self._num_received += 1
+            if self._num_received == self._num_lanes:
+                self._num_received = 0
                 is_last = part.batch + 1 >= self._batches_per_epoch
                 self._next = (part.epoch + 1, 0) if is_last else (part.epoch, part.batch + 1)
             return part
 
     def close(self) -> None:
-        """End the connection; whoever waits in `receive` is told."""
+        """Close the connection and release threads in `receive`."""
         self._closed.set()
         with self._lock:
             self._receiver.close()
 
     def _fail_over(self, error: SamplerLostError) -> None:
         self._receiver.close()
-        while self._num_tries < len(self._pauses_s):
-            self._closed.wait(self._pauses_s[self._num_tries])
+        while self._num_attempts < len(self._pauses_s):
+            self._closed.wait(self._pauses_s[self._num_attempts])
             if self._closed.is_set():
                 break
-            self._num_tries += 1
+            self._num_attempts += 1
             epoch, batch = self._next
-            self._tell(
-                f"{error.problem}; another one takes its place, from batch {batch} of epoch {epoch}"
-            )
+            self._tell(f"{error.problem}; starting a replacement at batch {batch} of epoch {epoch}")
             try:
-                other = self._replace(epoch, batch, error.problem)
-            except SamplerLostError as again:
-                error = again
+                replacement = self._replace(epoch, batch, error.problem)
+            except SamplerLostError as next_error:
+                error = next_error
                 continue
             with self._lock:
-                self._receiver = other
-            self._num_again = self._num_taken
+                self._receiver = replacement
+            self._num_to_skip = self._num_received
             if self._closed.is_set():
-                other.close()
+                replacement.close()
                 break
             return
         raise error

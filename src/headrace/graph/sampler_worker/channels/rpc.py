@@ -1,9 +1,9 @@
-"""From a sampler to a trainer on another machine: the trainer asks, as it would ask a store.
+"""RPC channel from a sampler to a trainer on another machine.
 
-A part travels as one array, laid out as in shared memory. The trainer always has requests for the
-next parts on their way, so that one travels while another is used. The run-ahead window bounds what
-waits at the sampler. Whoever asks first is the trainer; parts are for nobody else. Tokens, TLS and
-all checks of streams are those of stores.
+A sub-batch is sent as one array with the layout of shared memory. The trainer keeps several
+requests in flight to overlap transfer and use. The run-ahead window bounds the sampler's queue. The
+first peer that requests a sub-batch is the trainer; others are rejected. Authentication, TLS and
+stream checks are those of stores.
 """
 
 from __future__ import annotations
@@ -36,29 +36,20 @@ from headrace.rpc.framing import Fields, Message
 from headrace.rpc.limits import RpcLimits
 from headrace.rpc.server import RpcServer
 
-# An answer comes within this time even if there is no part yet: silence means death. Answers come
-# one after the other, so that the last of those on their way takes six seconds when all is well.
-_ANSWER_S = 2.0
+# A reply is sent within this time even without a sub-batch; otherwise the sampler counts as lost.
+# Replies are sequential, so the last of three requests in flight takes up to six seconds.
+_REPLY_TIMEOUT_S = 2.0
 _TIMEOUT_S = 20.0
-_ON_THEIR_WAY = 2
+_NUM_PREFETCHED = 2
 _ALIGN = 16
 
-_Waiting = tuple[dict[str, Any], np.ndarray] | SpecError | SamplerLostError
+_Queued = tuple[dict[str, Any], np.ndarray] | SpecError | SamplerLostError
 
 
 class RpcSender:
-    """Offers parts to a trainer that asks for them.
+    """Queues up to `window` sub-batches for a trainer that requests them.
 
-    Args:
-        credentials: Who may ask.
-        window: How many parts may wait for the trainer.
-        host: Address to listen on.
-        port: 0 for any that is free.
-        on_gone: Called when the trainer has closed or died; strangers come and go unnoticed.
-        limits: What anyone may ask for.
-
-    Attributes:
-        port: On which it listens.
+    `on_gone` is called when the trainer, but not another peer, has closed the connection or exited.
     """
 
     def __init__(
@@ -75,36 +66,32 @@ class RpcSender:
         self._on_gone = on_gone
         self._next_slot = 0
         self._memory: dict[int, np.ndarray] = {}
-        self._waiting: Queue[_Waiting] = Queue()
-        operations = _SubBatches(self._waiting, self._credits, limits)
+        self._queue: Queue[_Queued] = Queue()
+        operations = _SubBatches(self._queue, self._credits, limits)
         self._server = _SubBatchServer(operations, credentials, host, port, self._end, limits)
         self.port: int = self._server.port
 
     def reserve(self, num_bytes: int) -> tuple[int, np.ndarray]:
-        """Wait for a credit; then a slot's number, and its memory.
-
-        Raises:
-            TrainerGoneError: There will be no credit any more.
-        """
+        """Wait for a credit and return a slot and its memory; may raise `TrainerGoneError`."""
         self._credits.acquire()
         if self._is_gone:
             self._credits.release()
             raise TrainerGoneError
         slot, self._next_slot = self._next_slot, self._next_slot + 1
-        # Always new: what was sent may still be read by the network.
+        # Always new: memory of earlier slots may still be in transmission.
         self._memory[slot] = np.empty(num_bytes, np.uint8)
         return slot, self._memory[slot]
 
     def send(self, slot: int, part: SubBatch, placed: list[Placed]) -> None:
-        """Offer what was written to a slot."""
-        self._waiting.put(({"part": to_fields(part, placed)}, self._memory.pop(slot)))
+        """Queue the contents of a slot."""
+        self._queue.put(({"part": to_fields(part, placed)}, self._memory.pop(slot)))
 
     def fail(self, problem: str, remedy: str, is_lost: bool = False) -> None:
-        """Say what went wrong, after all parts that wait; and if it may go better elsewhere."""
-        self._waiting.put((SamplerLostError if is_lost else SpecError)(problem, remedy))
+        """Queue an error after all sub-batches; if `is_lost`, a replacement may succeed."""
+        self._queue.put((SamplerLostError if is_lost else SpecError)(problem, remedy))
 
     def close(self) -> None:
-        """Let whoever waits for a credit go; what waits can still be taken."""
+        """Release waits for a credit; queued sub-batches can still be requested."""
         self._is_gone = True
         self._credits.release()
 
@@ -121,29 +108,20 @@ class RpcSender:
 
 
 class RpcReceiver:
-    """Takes parts from a sampler on another machine.
-
-    Args:
-        channel: How to reach it; a `FlightChannel` whose address names task and machine.
-        sampler: Task and machine, for messages.
-    """
+    """Receives sub-batches from a sampler on another machine."""
 
     def __init__(self, channel: Channel, sampler: str = "the sampler") -> None:
         self._channel = channel
         self._sampler = sampler
-        self._asked: deque[Future[Message]] = deque()
+        self._pending: deque[Future[Message]] = deque()
 
     def receive(self) -> SubBatch:
-        """Wait for the next part.
-
-        Raises:
-            FeedError: The sampler failed or is gone.
-        """
+        """Wait for the next sub-batch; raise `FeedError` if the sampler failed or is lost."""
         while True:
-            while len(self._asked) <= _ON_THEIR_WAY:
-                self._asked.append(self._channel.ask({"op": "next"}, (), _TIMEOUT_S))
+            while len(self._pending) <= _NUM_PREFETCHED:
+                self._pending.append(self._channel.ask({"op": "next"}, (), _TIMEOUT_S))
             try:
-                reply = self._asked.popleft().result()
+                reply = self._pending.popleft().result()
             except StoreLostError as error:
                 raise SamplerLostError(error.problem, error.remedy) from None
             except StoreError as error:
@@ -155,53 +133,53 @@ class RpcReceiver:
                 return from_fields(reply.fields["part"], _aligned(reply.arrays[0]))
 
     def close(self) -> None:
-        """End the connection; whoever waits in `receive` is told."""
+        """Close the connection and release threads in `receive`."""
         self._channel.close()
 
 
 class _SubBatches(StoreService):
-    """Answers a trainer. A stream is known by its thread, which serves nothing else."""
+    """Handles the trainer's requests. A stream is identified by its thread."""
 
     def __init__(
-        self, waiting: Queue[_Waiting], credits: threading.Semaphore, limits: RpcLimits
+        self, queue: Queue[_Queued], credits: threading.Semaphore, limits: RpcLimits
     ) -> None:
         super().__init__(Shard(0), limits)
         self._operations = {"next": self._next, "ping": self._ping}
-        self._waiting = waiting
+        self._queue = queue
         self._credits = credits
         self._trainer: int | None = None
 
     def end_stream(self) -> bool:
-        """Whether the stream that this thread served was the trainer's."""
+        """Whether the stream of this thread was the trainer's."""
         if self._trainer != threading.get_ident():
             return False
         self._trainer = None
         return True
 
-    def _next(self, asked: Any) -> tuple[Fields, tuple[np.ndarray, ...]]:
-        asked.end(0)
+    def _next(self, parser: Any) -> tuple[Fields, tuple[np.ndarray, ...]]:
+        parser.end(0)
         with self._lock:
             if self._trainer is None:
                 self._trainer = threading.get_ident()
         if self._trainer != threading.get_ident():
-            raise SpecError("this sampler has a trainer already", "start one for each trainer")
+            raise SpecError("this sampler already has a trainer", "start one sampler per trainer")
         try:
-            found = self._waiting.get(timeout=_ANSWER_S)
+            item = self._queue.get(timeout=_REPLY_TIMEOUT_S)
         except Empty:
             return {"wait": True}, ()
-        if isinstance(found, SpecError | SamplerLostError):
-            # For requests that are already on their way, too.
-            self._waiting.put(found)
-            if isinstance(found, SamplerLostError):
-                return {"lost": [found.problem, found.remedy]}, ()
-            raise found
+        if isinstance(item, SpecError | SamplerLostError):
+            # Also the reply to requests already in flight.
+            self._queue.put(item)
+            if isinstance(item, SamplerLostError):
+                return {"lost": [item.problem, item.remedy]}, ()
+            raise item
         self._credits.release()
-        fields, memory = found
+        fields, memory = item
         return fields, (memory,)
 
 
 class _SubBatchServer(RpcServer):
-    """A server with a trainer's questions."""
+    """Server of a sampler's sub-batches."""
 
     def __init__(
         self,
@@ -217,7 +195,7 @@ class _SubBatchServer(RpcServer):
         self._on_end = on_end
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Answer a trainer until it has enough."""
+        """Serve a stream until the peer closes it."""
         try:
             super().do_exchange(context, descriptor, reader, writer)
         finally:
@@ -226,5 +204,5 @@ class _SubBatchServer(RpcServer):
 
 
 def _aligned(memory: np.ndarray) -> np.ndarray:
-    """The same bytes where arrays of numbers may begin."""
+    """Copy the memory if it is not aligned for arrays."""
     return memory if memory.ctypes.data % _ALIGN == 0 else memory.copy()

@@ -1,7 +1,4 @@
-"""Shared memory that has no name: it is gone when the last process that maps it is.
-
-However a process ends, nothing is left in `/dev/shm` or anywhere else.
-"""
+"""Anonymous shared memory, freed when the last process that maps it exits."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from headrace.core.errors import MissingExtraError
 
 
 def memory_file(data: bytes) -> int:
-    """A descriptor of a file in memory with these bytes, for a process that is started with it."""
+    """Descriptor of a memory file with these bytes, to pass to a new process."""
     fd = _create()
     with open(os.dup(fd), "wb") as file:
         file.write(data)
@@ -23,11 +20,7 @@ def memory_file(data: bytes) -> int:
 
 
 class Segment:
-    """A piece of memory that two processes map.
-
-    Args:
-        fd: Descriptor of a memory file, which the segment owns from now on; none for a new one.
-    """
+    """Memory that two processes map; it owns the descriptor `fd`."""
 
     def __init__(self, fd: int | None = None) -> None:
         self.fd = _create() if fd is None else fd
@@ -35,18 +28,18 @@ class Segment:
         self._memory = np.empty(0, np.uint8)
 
     def __del__(self) -> None:
-        # The mapping itself goes with the last array that shows it.
+        # The mapping is released with its last array.
         os.close(self.fd)
 
     def reserve(self, num_bytes: int) -> None:
-        """Make room: for the side that writes, when nobody looks at the segment."""
+        """Grow the segment; for the writer, while no reader uses it."""
         if num_bytes > self.num_bytes:
-            # An eighth more, so that growing ends soon; what is not touched takes no memory.
+            # An eighth more, to grow rarely; untouched pages take no memory.
             os.ftruncate(self.fd, num_bytes + num_bytes // 8)
             self.map(num_bytes + num_bytes // 8)
 
     def map(self, num_bytes: int) -> np.ndarray:
-        """See at least so many bytes; for the side that reads."""
+        """Map at least `num_bytes`; for the reader."""
         if num_bytes > self.num_bytes:
             self._memory = np.frombuffer(mmap.mmap(self.fd, num_bytes), np.uint8)
             self.num_bytes = num_bytes
@@ -54,11 +47,7 @@ class Segment:
 
 
 class Held:
-    """Memory of one batch as numpy sees it: lives as long as any array of it.
-
-    Args:
-        memory: The memory, which stays as long.
-    """
+    """Memory of one batch as a numpy buffer, kept alive by any array of it."""
 
     def __init__(self, memory: np.ndarray) -> None:
         self._memory = memory
@@ -68,6 +57,6 @@ class Held:
 def _create() -> int:
     if not hasattr(os, "memfd_create"):
         raise MissingExtraError(
-            "memory cannot be shared without a name on this system", "run samplers on Linux"
+            "anonymous shared memory is not available on this system", "run samplers on Linux"
         )
     return os.memfd_create("headrace", os.MFD_CLOEXEC)

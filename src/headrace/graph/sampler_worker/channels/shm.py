@@ -1,11 +1,10 @@
-"""From a sampler to the trainer on the same machine: memory is shared, a socket says what is in it.
+"""Shared-memory channel from a sampler to a trainer on the same machine.
 
-Two things are counted. A *credit* is a batch that may wait for the trainer; there are as many as
-the run-ahead window, and a sampler without credit waits, so nothing grows. A *slot* is memory of a
-batch; it is given back when the trainer has let go of the batch's last array. A trainer that keeps
-batches gets new slots instead of a sampler that waits for ever: kept batches are its own memory.
-
-Messages are JSON in packets of a Unix socket, descriptors of new slots travel beside them.
+A *credit* is a sub-batch that may be queued for the trainer; a sampler without credit blocks, which
+bounds the queue to the run-ahead window. A *slot* is the memory of a sub-batch, released with its
+last array in the trainer. If the trainer keeps batches, the sampler allocates new slots and does
+not block. Messages are JSON packets of a Unix socket; file descriptors of new slots are passed with
+them.
 """
 
 from __future__ import annotations
@@ -32,60 +31,54 @@ from headrace.graph.sampler_worker.channels.sub_batch import (
     to_fields,
 )
 
-# The kernel's default for what a socket holds; a graph with 1,000 edge types stays below.
+# Below the default socket buffer size; enough for a graph with 1,000 edge types.
 _MAX_PACKET_BYTES = 200_000
 
-QUIET_S = 10.0
-"""A sampler that says nothing for so long is taken for dead; it says something every second."""
+HEARTBEAT_TIMEOUT_S = 10.0
+"""A sampler without a message for this long is lost; it sends a heartbeat every second."""
 
 
 class SubBatchSender(Protocol):
-    """The sampler's side of a hand-over."""
+    """Sampler side of a channel."""
 
     def reserve(self, num_bytes: int) -> tuple[int, np.ndarray]:
-        """Wait for a credit; then a slot's number, and its memory."""
+        """Wait for a credit and return a slot and its memory."""
         ...
 
     def send(self, slot: int, part: SubBatch, placed: list[Placed]) -> None:
-        """Hand over what was written to a slot."""
+        """Send the contents of a slot."""
         ...
 
     def fail(self, problem: str, remedy: str, is_lost: bool = False) -> None:
-        """Say what went wrong, as the last message; and whether it may go better elsewhere."""
+        """Send an error as the last message; if `is_lost`, a replacement may succeed."""
         ...
 
     def close(self) -> None:
-        """End the connection; whoever waits for a credit is told."""
+        """Close the connection and release waits for a credit."""
         ...
 
 
 class SubBatchReceiver(Protocol):
-    """The trainer's side of a hand-over."""
+    """Trainer side of a channel."""
 
     def receive(self) -> SubBatch:
-        """Wait for the next part.
-
-        Raises:
-            FeedError: The sampler failed or is gone.
-        """
+        """Wait for the next sub-batch; raise `FeedError` if the sampler failed or is lost."""
         ...
 
     def close(self) -> None:
-        """End the connection; whoever waits in `receive` is told."""
+        """Close the connection and release threads in `receive`."""
         ...
 
 
 class TrainerGoneError(Exception):
-    """The other side has closed; there is nobody to hand anything to."""
+    """The trainer has closed the connection."""
 
 
 class ShmSender:
-    """Hands parts to a trainer on this machine.
+    """Sends sub-batches to a trainer on this machine.
 
-    Args:
-        sock: A connected Unix socket of packets.
-        window: How many parts may wait for the trainer.
-        on_gone: Called when the trainer has closed or died.
+    Up to `window` sub-batches may be queued. `on_gone` is called when the trainer has closed the
+    connection or exited.
     """
 
     def __init__(
@@ -103,11 +96,7 @@ class ShmSender:
         self._reader.start()
 
     def reserve(self, num_bytes: int) -> tuple[int, np.ndarray]:
-        """Wait for a credit; then a slot's number, and its memory.
-
-        Raises:
-            TrainerGoneError: There will be no credit any more.
-        """
+        """Wait for a credit and return a slot and its memory; may raise `TrainerGoneError`."""
         with self._changed:
             self._changed.wait_for(lambda: self._credits > 0 or self._is_gone)
             if self._is_gone:
@@ -116,18 +105,14 @@ class ShmSender:
             if not self._free:
                 self._segments.append(Segment())
                 self._free.append(len(self._segments) - 1)
-            # The last one that was given back is the likeliest to be in the processor's cache.
+            # The slot released last is most likely in the CPU cache.
             slot = self._free.pop()
         segment = self._segments[slot]
         segment.reserve(num_bytes)
         return slot, segment.map(num_bytes)
 
     def send(self, slot: int, part: SubBatch, placed: list[Placed]) -> None:
-        """Hand over what was written to a slot.
-
-        Raises:
-            TrainerGoneError: Nobody is there.
-        """
+        """Send the contents of a slot; may raise `TrainerGoneError`."""
         segment = self._segments[slot]
         fds = [] if slot in self._known else [segment.fd]
         self._known.add(slot)
@@ -135,18 +120,18 @@ class ShmSender:
         self._send({"part": to_fields(part, placed), **room}, fds)
 
     def beat(self) -> None:
-        """Say that this process lives, unless nobody listens."""
-        # A trainer that does not listen now needs no beat: it has unread messages.
+        """Send a heartbeat."""
+        # Not needed if the socket is full: the trainer has unread messages.
         with suppress(OSError):
             self._socket.send(b"{}", socket.MSG_DONTWAIT)
 
     def fail(self, problem: str, remedy: str, is_lost: bool = False) -> None:
-        """Say what went wrong, as the last message; and whether it may go better elsewhere."""
+        """Send an error as the last message; if `is_lost`, a replacement may succeed."""
         with suppress(TrainerGoneError):
             self._send({"problem": problem, "remedy": remedy, "is_lost": is_lost}, [])
 
     def close(self) -> None:
-        """End the connection; whoever waits for a credit is told."""
+        """Close the connection and release waits for a credit."""
         self._is_closed = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -174,21 +159,17 @@ class ShmSender:
 
 
 class ShmReceiver:
-    """Takes parts from a sampler on this machine, without a copy.
+    """Receives sub-batches from a sampler on this machine, without a copy.
 
-    Args:
-        sock: The other end of the sender's socket.
-        sampler: Task and machine, for messages.
-        quiet_s: When a sampler that says nothing is dead.
-        why_gone: Says more about a sampler that has closed.
-        starting_s: How long its first word may take; none if it is as quick as any other.
+    `quiet_s` is the heartbeat timeout, `starting_s` that of the first message. `why_gone` returns
+    why the sampler closed the connection.
     """
 
     def __init__(
         self,
         sock: socket.socket,
         sampler: str,
-        quiet_s: float = QUIET_S,
+        quiet_s: float = HEARTBEAT_TIMEOUT_S,
         why_gone: Callable[[], str] = lambda: "it closed the connection",
         starting_s: float | None = None,
     ) -> None:
@@ -201,11 +182,7 @@ class ShmReceiver:
         self._receiving = threading.Lock()
 
     def receive(self) -> SubBatch:
-        """Wait for the next part.
-
-        Raises:
-            FeedError: The sampler failed or is gone.
-        """
+        """Wait for the next sub-batch; raise `FeedError` if the sampler failed or is lost."""
         with self._receiving:
             while True:
                 fields = self._next()
@@ -213,18 +190,15 @@ class ShmReceiver:
                     kind = SamplerLostError if fields.get("is_lost") else FeedError
                     raise kind(f"{self._sampler}: {fields['problem']}", fields["remedy"])
                 if "part" in fields:
-                    part = self._show(fields)
-                    _tell(self._socket, {"credits": 1})
+                    part = self._map(fields)
+                    _notify(self._socket, {"credits": 1})
                     return part
 
     def close(self) -> None:
-        """End the connection; whoever waits in `receive` is told.
-
-        Batches that were received stay as they are.
-        """
+        """Close the connection and release threads in `receive`; sub-batches stay valid."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        # Not sooner: a thread that still waits would else read whatever gets the same number.
+        # Only when no thread receives: it could read from a reused descriptor.
         with self._receiving:
             self._socket.close()
             self._segments.clear()
@@ -234,16 +208,16 @@ class ShmReceiver:
             try:
                 message, fds, _, _ = socket.recv_fds(self._socket, _MAX_PACKET_BYTES, 1)
             except ConnectionResetError:
-                # Said once when a sampler ends with unread credits; its last parts come after it.
+                # Raised once if the sampler exits with unread credits; its last messages follow.
                 message, fds, _, _ = socket.recv_fds(self._socket, _MAX_PACKET_BYTES, 1)
         except TimeoutError:
-            problem = f"{self._sampler} has said nothing for {self._socket.gettimeout():g} s"
-            raise SamplerLostError(problem, "see whether its machine still works") from None
+            problem = f"{self._sampler} sent nothing for {self._socket.gettimeout():g} s"
+            raise SamplerLostError(problem, "check its machine") from None
         except OSError:
             message, fds = b"", []
         if not message:
             problem = f"{self._sampler} is gone: {self._why_gone()}"
-            raise SamplerLostError(problem, "see its log, and start the run again")
+            raise SamplerLostError(problem, "check its log and restart the run")
         if self._socket.gettimeout() != self._quiet_s:
             self._socket.settimeout(self._quiet_s)
         fields: dict[str, Any] = json.loads(message)
@@ -251,15 +225,15 @@ class ShmReceiver:
             self._segments[fields["slot"]] = Segment(fd)
         return fields
 
-    def _show(self, fields: Mapping[str, Any]) -> SubBatch:
+    def _map(self, fields: Mapping[str, Any]) -> SubBatch:
         held = Held(self._segments[fields["slot"]].map(fields["num_bytes"]))
         freed = {"free": [fields["slot"]]}
-        weakref.finalize(held, _tell, self._socket, freed).atexit = False
+        weakref.finalize(held, _notify, self._socket, freed).atexit = False
         return from_fields(fields["part"], np.asarray(held))
 
 
-def _tell(sock: socket.socket, fields: Mapping[str, Any]) -> None:
-    # Called wherever the last array of a batch goes away: it must neither wait nor fail.
+def _notify(sock: socket.socket, fields: Mapping[str, Any]) -> None:
+    # Called from finalizers of arrays: must neither block nor raise.
     with suppress(OSError):
         sock.send(json.dumps(fields).encode(), socket.MSG_DONTWAIT)
 
@@ -272,49 +246,35 @@ def _receive(sock: socket.socket) -> bytes:
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Both ends of a hand-over: the trainer's, and the sampler's."""
+    """Both ends of a channel: the trainer's, and the sampler's."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def await_trainer(path: Path, on_listening: Callable[[], None]) -> socket.socket:
-    """Listen until a trainer comes; nobody else is let in.
+def accept_trainer(path: Path, on_listening: Callable[[], None]) -> socket.socket:
+    """Listen on a Unix socket until a trainer connects, then remove the socket file.
 
-    Args:
-        path: Of the file; one that an earlier sampler left is replaced.
-        on_listening: Called once a trainer may come.
-
-    Raises:
-        SpecError: The file cannot be made.
+    `on_listening` is called once the socket listens. The file of an earlier sampler is replaced.
     """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         try:
             path.unlink(missing_ok=True)
-            door.bind(os.fspath(path))
+            listener.bind(os.fspath(path))
             path.chmod(0o600)
         except OSError as error:
             raise SpecError(
                 f"a sampler cannot listen at {path}: {error.strerror or error}",
-                "give a path of at most 107 bytes in a folder of yours",
+                "use a path of at most 107 bytes in a writable folder",
             ) from None
-        door.listen(1)
+        listener.listen(1)
         on_listening()
-        connection, _ = door.accept()
+        connection, _ = listener.accept()
     with suppress(OSError):
         path.unlink()
     return connection
 
 
-def meet_sampler(path: Path, sampler: str, quiet_s: float = QUIET_S) -> ShmReceiver:
-    """Connect to a sampler that listens.
-
-    Args:
-        path: Of the file.
-        sampler: Task and machine, for messages.
-        quiet_s: When a sampler that says nothing is dead.
-
-    Raises:
-        SamplerLostError: It does not listen.
-    """
+def meet_sampler(path: Path, sampler: str, quiet_s: float = HEARTBEAT_TIMEOUT_S) -> ShmReceiver:
+    """Connect to a listening sampler; raise `SamplerLostError` if it does not listen."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.settimeout(quiet_s)
     try:
@@ -323,6 +283,6 @@ def meet_sampler(path: Path, sampler: str, quiet_s: float = QUIET_S) -> ShmRecei
         sock.close()
         raise SamplerLostError(
             f"{sampler} does not listen at {path}: {error.strerror or error}",
-            "see its log, and start the run again",
+            "check its log and restart the run",
         ) from None
     return ShmReceiver(sock, sampler, quiet_s)

@@ -1,4 +1,4 @@
-"""What a sampler makes of its share of a batch, and how it lies in one piece of memory."""
+"""Sub-batches and their memory layout."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from headrace.graph.sampling.store_pool import Of
+from headrace.graph.sampling.store_pool import TypeName
 from headrace.graph.schema import EdgeType
 
 Kind = Literal["node", "seed", "edge", "ends", "tree"]
 
-# A cache line: no two arrays share one, and every type is aligned.
+# A cache line: no two arrays share one, and every dtype is aligned.
 _ALIGN = 64
 
 
 class Key(NamedTuple):
-    """Names an array of a batch.
+    """Key of an array of a batch.
 
     Attributes:
-        of: Node type or edge type it belongs to.
-        name: What PyG calls it.
-        kind: `node`, `seed` and `edge` have a row per such thing; `ends` is an edge index; `tree`
-            has the number of each node's seed.
-        dtype: As torch calls it; arrays of `bfloat16` hold its bits.
+        of: Node type or edge type.
+        name: Attribute name in PyG.
+        kind: `node`, `seed` and `edge` have a row per node, seed or edge; `ends` is an edge index;
+            `tree` is the number of each node's seed.
+        dtype: Name of the torch dtype; arrays of `bfloat16` hold its bits.
     """
 
-    of: Of
+    of: TypeName
     name: str
     kind: Kind
     dtype: str
 
 
 class Placed(NamedTuple):
-    """An array in a piece of memory."""
+    """Location of an array in a block of memory."""
 
     key: Key
     shape: tuple[int, ...]
@@ -45,15 +45,13 @@ class Placed(NamedTuple):
 
 @dataclass(frozen=True)
 class SubBatch:
-    """One sampler's share of a batch; nodes and edges in the order in which they were met.
+    """One sampler's sub-batch; nodes and edges are in sampling order.
 
     Attributes:
-        epoch: From 0.
-        batch: Within the epoch, from 0.
         num_sampled_nodes: Seeds, then new nodes per hop, by node type.
-        num_sampled_edges: Per hop, by edge type.
-        arrays: Views of memory that is given back when the last of them is gone.
-        figures: What was measured while it was made: seconds and bytes by name.
+        num_sampled_edges: Edges per hop, by edge type.
+        arrays: Views of memory that is released with the last of them.
+        figures: Metrics of its construction: seconds and bytes by name.
     """
 
     epoch: int
@@ -65,7 +63,7 @@ class SubBatch:
 
 
 def place(shapes: Mapping[Key, tuple[int, ...]]) -> tuple[list[Placed], int]:
-    """Say where each array goes, and how many bytes all take."""
+    """Offsets of all arrays, and their total size in bytes."""
     placed, end = [], 0
     for key, shape in shapes.items():
         placed.append(Placed(key, shape, end))
@@ -75,7 +73,7 @@ def place(shapes: Mapping[Key, tuple[int, ...]]) -> tuple[list[Placed], int]:
 
 
 def arrays_in(memory: np.ndarray, placed: Sequence[Placed]) -> dict[Key, np.ndarray]:
-    """Views of the arrays in a piece of memory (`uint8`)."""
+    """Views of the arrays in a block of memory (`uint8`)."""
     arrays = {}
     for key, shape, offset in placed:
         dtype = stored_dtype(key.dtype)
@@ -85,12 +83,12 @@ def arrays_in(memory: np.ndarray, placed: Sequence[Placed]) -> dict[Key, np.ndar
 
 
 def stored_dtype(name: str) -> np.dtype:
-    """The numpy type in which values of a torch type are kept."""
+    """Numpy dtype that stores values of a torch dtype."""
     return np.dtype(np.uint16 if name == "bfloat16" else name)
 
 
 def to_fields(part: SubBatch, placed: Sequence[Placed]) -> dict[str, Any]:
-    """All but the arrays, as JSON can say it."""
+    """Encode everything but the arrays for JSON."""
     return {
         "epoch": part.epoch,
         "batch": part.batch,
@@ -105,7 +103,7 @@ def to_fields(part: SubBatch, placed: Sequence[Placed]) -> dict[str, Any]:
 
 
 def from_fields(fields: Mapping[str, Any], memory: np.ndarray) -> SubBatch:
-    """What `to_fields` wrote, with arrays in memory."""
+    """Decode the result of `to_fields`, with arrays in memory."""
     placed = [
         Placed(Key(_typed(of), name, kind, dtype), tuple(shape), offset)
         for of, name, kind, dtype, shape, offset in fields["placed"]
@@ -120,9 +118,9 @@ def from_fields(fields: Mapping[str, Any], memory: np.ndarray) -> SubBatch:
     )
 
 
-def _plain(of: Of) -> str | list[str]:
+def _plain(of: TypeName) -> str | list[str]:
     return of if isinstance(of, str) else list(of)
 
 
-def _typed(of: Any) -> Of:
+def _typed(of: Any) -> TypeName:
     return of if isinstance(of, str) else (of[0], of[1], of[2])

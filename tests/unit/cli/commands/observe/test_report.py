@@ -23,8 +23,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
 def test_the_newest_run_is_reported_in_its_folder(run: RunDirectory) -> None:
     result = CliRunner().invoke(app, ["report"])
     assert result.exit_code == 0, result.output
-    assert "This run did not get far enough to be measured." in result.stdout
-    assert "What this report cannot say" in (run.path / "report.html").read_text()
+    assert "Too few iterations to measure." in result.stdout
+    assert "Missing in this report" in (run.path / "report.html").read_text()
     Report.model_validate_json((run.path / "report.json").read_bytes())
 
 
@@ -47,4 +47,4 @@ def test_elsewhere_as_json_and_in_a_browser(
 def test_what_cannot_be_written_is_said_at_once(run: RunDirectory, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["report", "-o", str(tmp_path / "no" / "page.html")])
     assert result.exit_code == 2
-    assert "is no directory" in result.stderr
+    assert "is not a directory" in result.stderr

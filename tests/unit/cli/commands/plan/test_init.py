@@ -41,7 +41,7 @@ def test_from_options() -> None:
 def test_without_a_terminal_the_usual_is_taken_and_said() -> None:
     result = init("--machines", "2")
     assert result.exit_code == 0, result.output
-    assert result.stderr == "note: nobody to ask, so --gpus 0, --bandwidth 10Gbps\n"
+    assert result.stderr == "note: no terminal, using --gpus 0, --bandwidth 10Gbps\n"
     assert load_cluster("cluster.yaml").num_machines == 2
     assert init("--quiet", "--force").stderr == ""
 
@@ -127,11 +127,11 @@ def test_a_folder_that_is_not_there_is_made(folder: Path) -> None:
     [
         ("--bandwidth 10GB", "'10GB' is not a bandwidth"),
         ("--memory much", "'much' is not a size"),
-        ("--bandwidth 0Gbps", "a machine has a network card and memory"),
+        ("--bandwidth 0Gbps", "bandwidth and memory must be above 0"),
         ("--gpus 1 --machines 2 --trainers 3", "3 trainers need a GPU each, the machines have 2"),
-        ("--cluster c.yaml --gpus 1", "--cluster and --gpus both say what machines there are"),
+        ("--cluster c.yaml --gpus 1", "--cluster and --gpus both define the machines"),
         ("--cluster c.yaml", "the cluster file c.yaml does not exist"),
-        ("--bandwidth 10", "a bandwidth of 10 has no unit"),
+        ("--bandwidth 10", "the bandwidth 10 has no unit"),
     ],
 )
 def test_mistakes(folder: Path, words: str, problem: str) -> None:

@@ -63,7 +63,7 @@ def test_a_trace_becomes_a_profile_that_predicts_it(folder: Path, plan: Plan) ->
     assert headrace.load_profile(folder / "again.yaml") == profile
     code, text = run("profile", *files, "--trace", f"{folder}/trace.npz", "--skip", "5")
     assert code == 0, text
-    assert "the first 5 iterations were left out" in " ".join(text.split())
+    assert "the first 5 iterations were skipped" in " ".join(text.split())
     assert "trainer" in text
 
 
@@ -95,4 +95,4 @@ def test_a_trace_is_shown(folder: Path) -> None:
         assert again == (code, text), again
     code, text = run("trace", f"{folder}/plan.json")
     assert code != 0
-    assert "is no trace" in text
+    assert "is not a trace" in text

@@ -82,7 +82,7 @@ class TestForPeople:
 
     def test_steps_go_to_stderr_as_plain_lines(self) -> None:
         for more, steps in (
-            ((), ["rehearsing 6 iterations under priority"]),
+            ((), ["simulating 6 iterations under priority"]),
             (("--compare", "oes,maxmin"), ["[1/2] oes", "[2/2] maxmin"]),
         ):
             lines = run(*more).stderr.splitlines()
@@ -91,7 +91,7 @@ class TestForPeople:
     def test_without_a_profile_it_says_that_all_is_synthetic(self) -> None:
         result = run(profile=False)
         assert result.exit_code == 0, result.output
-        note = "note: no --profile, so all times and volumes are synthetic: GraphSAGE on "
+        note = "note: no --profile; all times and volumes are synthetic: GraphSAGE on "
         (line,) = [line for line in result.stderr.splitlines() if line.startswith("note: ")]
         assert line.startswith(note)
         assert len(line) < 100
@@ -202,13 +202,13 @@ class TestPictures:
         assert run_json("--iterations", "2", "--trace", "t.json")["trace"] == "t.json"
 
     @pytest.mark.parametrize(
-        ("path", "message"), [("no/t.json", "no is no directory"), (".", "is a directory")]
+        ("path", "message"), [("no/t.json", "no is not a directory"), (".", "is a directory")]
     )
     def test_paths_that_cannot_be(self, path: str, message: str) -> None:
         result = run("--trace", path)
         assert result.exit_code == 2
         assert message in result.stderr
-        assert "rehearsing" not in result.stderr
+        assert "simulating" not in result.stderr
 
     def test_a_full_disk(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(trace: object, path: Path) -> None:
@@ -278,7 +278,7 @@ class TestMistakes:
         result = run("--gantt", "g.png")
         assert result.exit_code == 4
         assert result.stderr.startswith(
-            "error: a picture needs matplotlib, which is not installed\n"
+            "error: charts need matplotlib, which is not installed\n"
             "  try: pip install 'headrace[report]'\n"
         )
 
@@ -287,7 +287,7 @@ class TestMistakes:
             result = run(option, number)
             assert result.exit_code == 2
             assert option in result.stderr
-            assert "rehearsing" not in result.stderr
+            assert "simulating" not in result.stderr
 
     def test_missing_options_are_named(self) -> None:
         result = CliRunner().invoke(app, ["simulate", "--cluster", "c.yaml"])

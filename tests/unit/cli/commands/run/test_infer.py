@@ -68,12 +68,12 @@ def test_infer_with_a_model_of_a_script(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("infer best.pt --model sage --graph parts -o out", "not those of sage"),
+        ("infer best.pt --model sage --graph parts -o out", "do not match sage"),
         ("infer best.pt --model mlp --graph parts -o out", "neither a script nor one of"),
-        ("infer none.pt --model sage --graph parts -o out", "there is no file none.pt"),
-        ("infer best.pt --model gcn --graph parts -o out --write all", "'all' was asked for"),
+        ("infer none.pt --model sage --graph parts -o out", "the file none.pt does not exist"),
+        ("infer best.pt --model gcn --graph parts -o out --write all", "unknown column 'all'"),
         ("infer best.pt --model gcn --graph parts -o out --memory lots", "is not a size"),
-        ("export none.pt -o model.pt", "there is no file none.pt"),
+        ("export none.pt -o model.pt", "the file none.pt does not exist"),
         ("export best.pt -o none/model.pt", "cannot be written"),
     ],
 )
@@ -89,7 +89,7 @@ def test_a_script_without_the_function_and_with_another_model(folder: Path) -> N
     done = run(*words, "train.py:build")
     assert (done.exit_code, "has no function build" in done.stderr) == (2, True)
     done = run(*words, "train.py")
-    assert (done.exit_code, "are not those of train.py" in done.stderr) == (2, True)
+    assert (done.exit_code, "do not match train.py" in done.stderr) == (2, True)
 
 
 def test_export_of_a_run(folder: Path) -> None:
@@ -97,7 +97,7 @@ def test_export_of_a_run(folder: Path) -> None:
     with RunDirectory.create(folder / "runs", "job") as made:
         words = ["export", made.run_id, "--runs", "runs", "-o", "model.safetensors"]
         done = run(*words)
-        assert (done.exit_code, "has kept no model" in done.stderr) == (2, True)
+        assert (done.exit_code, "saved no model" in done.stderr) == (2, True)
         state = torch.load(folder / "best.pt")
         save(made.path / "checkpoints", Position(iteration=4, epoch=0, batch=4), {"model": state})
         done = run(*words, "--json")

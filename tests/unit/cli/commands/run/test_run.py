@@ -74,7 +74,7 @@ def test_reports_are_lines_and_output_is_the_scripts(tmp_path: Path) -> None:
     said = [line for line in err.splitlines() if not line.startswith("no batch after")]
     _, *reports, note, page = said
     assert reports == ["epoch 1  loss 1", "epoch 2  loss 0.5"]
-    assert note.startswith("note: the script took no batch from a headrace loader")
+    assert note.startswith("note: the script used no headrace loader")
     assert page.endswith("docs/data-path.md#from-a-pyg-script-to-a-headrace-script")
 
 
@@ -131,14 +131,14 @@ def test_what_cannot_run_is_said(tmp_path: Path) -> None:
     path = script(tmp_path, "")
     write(homogeneous(), tmp_path / "parts", 2)
     for arguments, problem in (
-        ((path,), "say --local"),
+        ((path,), "--local uses only this machine"),
         (("--local", tmp_path / "none.py"), "there is no script"),
-        (("--local", path, "--stores", "1"), "without parts"),
+        (("--local", path, "--stores", "1"), "need a partitioned graph"),
         (("--local", path, "--dry-run"), "give --plan"),
         (("--local", path, "--graph", "a", "--parts", "b"), "one of them"),
         (("--local", path, "--set", "epochs=[1"), "expected ',' or ']'"),
         (("--local", path, "--parts", tmp_path), "manifest"),
-        (("--local", path, "--parts", tmp_path / "parts", "--stores", "3"), "has 2 parts"),
+        (("--local", path, "--parts", tmp_path / "parts", "--stores", "3"), "has 2 partitions"),
     ):
         result = invoke(*arguments)
         assert result.exit_code == 2, result.output
@@ -196,11 +196,11 @@ def test_a_run_of_a_plan_needs_its_graph(tmp_path: Path) -> None:
     path = script(tmp_path, "")
     for arguments, problem in (
         (("--plan", "plan.json", path), "give --graph"),
-        (("--plan", "plan.json", "--local", path), "needs machines"),
+        (("--plan", "plan.json", "--local", path), "needs either --plan or --local"),
         (("--plan", tmp_path / "none.json", "--graph", "parts", path), "none.json"),
-        (("--plan", "plan.json", "--graph", "parts", "--job", "j", path), "or say --auto"),
+        (("--plan", "plan.json", "--graph", "parts", "--job", "j", path), "or use --auto"),
         (("--auto", path), "give --graph"),
-        (("--auto", "--plan", "plan.json", path), "--auto makes a plan itself"),
+        (("--auto", "--plan", "plan.json", path), "--auto creates and runs its own plan"),
         (("--auto", "--graph", tmp_path, "--job", tmp_path / "none.yaml", path), "none.yaml"),
     ):
         result = invoke(*arguments)
@@ -234,8 +234,8 @@ def test_what_cannot_be_resumed_is_said(tmp_path: Path) -> None:
     for arguments, problem in (
         (["--resume", folder.run_id], "it has no run.json"),
         (["--resume", "20200101"], "there is no run '20200101'"),
-        (["--resume", folder.run_id, "--local"], "--resume goes on with a run of a plan"),
-        ([], "a run needs a script"),
+        (["--resume", folder.run_id, "--local"], "--resume continues a run of a plan"),
+        ([], "a run requires a script"),
     ):
         result = invoke(*arguments, "--runs", tmp_path)
         assert result.exit_code == 2

@@ -106,10 +106,10 @@ def test_a_folder_that_cannot_be_made_is_refused_first(
     (tmp_path / "file").touch()
     with pytest.raises(SpecError, match="parts exists already: choose another name"):
         headrace.partition("nowhere.npz", tmp_path / "parts", 2)
-    with pytest.raises(SpecError, match=r"cannot be made, .*/file is a file"):
+    with pytest.raises(SpecError, match=r"cannot be created, .*/file is a file"):
         headrace.partition("nowhere.npz", tmp_path / "file" / "parts", 2)
     monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
-    with pytest.raises(SpecError, match=f"you may not write to {tmp_path}: choose another"):
+    with pytest.raises(SpecError, match=f"{tmp_path} is not writable: choose another"):
         headrace.partition("nowhere.npz", tmp_path / "new" / "parts", 2)
 
 

@@ -141,7 +141,7 @@ def test_last_words_are_heard_though_the_sampler_left_credits_unread() -> None:
 def test_a_silent_sampler_is_taken_for_dead() -> None:
     sender, receiver = pair(quiet_s=0.05)
     sender.beat()
-    with pytest.raises(FeedError, match=r"sampler 3 on m5 has said nothing for 0.05 s"):
+    with pytest.raises(FeedError, match=r"sampler 3 on m5 sent nothing for 0.05 s"):
         receiver.receive()
     sender.close()
     receiver.close()
@@ -152,7 +152,7 @@ def test_a_sampler_may_take_its_time_to_begin() -> None:
     sender, receiver = ShmSender(theirs, 3), ShmReceiver(ours, "s", 0.05, starting_s=60)
     timer = threading.Timer(0.2, sender.beat)
     timer.start()
-    with pytest.raises(FeedError, match=r"s has said nothing for 0.05 s"):
+    with pytest.raises(FeedError, match=r"s sent nothing for 0.05 s"):
         receiver.receive()
     timer.join()
     sender.close()
