@@ -65,7 +65,7 @@ def test_all_nodes_are_inferred_at_the_end(tmp_path: Path) -> None:
     assert done is not None
     assert done.tables == {"node": tmp_path / "kept" / "nodes.parquet"}
     shutil.rmtree(tmp_path / "graph" / "part-1")
-    with pytest.raises(SpecError, match=r"part 1 of .* is not on this machine"):
+    with pytest.raises(SpecError, match=r"partition 1 of .* is not on this machine"):
         ctx.infer(model)
 
 
