@@ -85,7 +85,7 @@ def measure_here(width: int, num: int = 6) -> dict[str, float]:
         finally:
             inbox.close()
     found = {
-        name: statistics.median(each[name] for each in told)
+        name: statistics.median(getattr(each, name) for each in told)
         for name in ("bytes", "stall_s", "write_s", "write_cpu_s")
     }
     return {"num_parameters": sum(p.numel() for p in model.parameters()), **found}

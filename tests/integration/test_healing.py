@@ -25,7 +25,7 @@ from headrace.graph.sampler_worker.prefetcher import Prefetcher, start_prefetche
 from headrace.rpc.credentials import Credentials, Secret
 from headrace.runtime.protocol.run_context import RunContext
 from headrace.runtime.protocol.sampler_requests import RequestServer
-from headrace.runtime.protocol.trainer_messages import Inbox
+from headrace.runtime.protocol.trainer_messages import Failover, Inbox, Waiting
 from headrace.runtime.trainer.sampler_client import Portion, start_samplers
 from headrace.runtime.workers.sampler import SamplerActor
 from tests.support.waiting import eventually, is_left, shared_memory
@@ -240,7 +240,9 @@ class Shells:
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         """Do this to the sampler that works now."""
-        os.kill(self.sampler.state()["pid"], number)
+        pid = self.sampler.state().pid
+        assert pid is not None
+        os.kill(pid, number)
 
 
 @contextmanager
@@ -312,11 +314,11 @@ def test_a_sampler_that_is_killed_is_replaced(
         assert take(prefetcher, 4, {4: actors.kill, 12: kill_both, 30: actors.kill}) == expected
         state = actors.sampler.state()
         # One more than was asked for: the first was gone before it listened.
-        assert state["restarts"] == len(actors.asked) >= 3
-        assert "sampler0.0 on m0" in state["why"]
-        told = [message for message in inbox.receive(0) if message["kind"] == "healing"]
+        assert state.restarts == len(actors.asked) >= 3
+        assert "sampler0.0 on m0" in state.why
+        told = [message for message in inbox.receive(0) if isinstance(message, Failover)]
         assert len(told) == len(actors.asked) - 1
-        assert "starting a replacement" in told[0]["text"]
+        assert "starting a replacement" in told[0].text
     assert not is_left(shared)
 
 
@@ -331,8 +333,8 @@ def test_a_silent_sampler_is_replaced_and_a_lasting_fault_is_reported(
             "start_samplers", "replace_sampler",
         ]  # fmt: skip
         # Ten seconds without a batch, but not without a word.
-        waits = [m for m in inbox.receive(0) if m["kind"] == "waits" and m["waits"]]
-        assert waits[0]["for"] == "sampler0.0 on m0"
+        waits = [m for m in inbox.receive(0) if isinstance(m, Waiting) and m.is_waiting]
+        assert waits[0].task == "sampler0.0 on m0"
         actors.sampler._settings["graph"] = str(tmp_path / "nowhere")
         actors.kill()
         with pytest.raises(FeedError, match=r"sampler0\.0 on m0: .*nowhere"):

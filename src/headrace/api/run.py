@@ -8,7 +8,7 @@ from headrace.runtime.controller.dry_run import describe
 from headrace.runtime.controller.local_backend import LocalRun
 from headrace.runtime.controller.local_backend import run_local_tracked as run_local
 from headrace.runtime.controller.run import ClusterRun, resumed, run_cluster
-from headrace.runtime.protocol.trainer_messages import line_of
+from headrace.runtime.protocol.trainer_messages import Message, Report, line_of
 from headrace.runtime.run_dir.run_config import Traffic
 from headrace.runtime.run_dir.run_dir import find_run, runs_folder
 from headrace.runtime.trainer.report import report
@@ -16,7 +16,9 @@ from headrace.runtime.trainer.report import report
 __all__ = [
     "ClusterRun",
     "LocalRun",
+    "Message",
     "Progress",
+    "Report",
     "RunWatcher",
     "Traffic",
     "describe",

@@ -12,6 +12,8 @@ from headrace.policies.lifecycle.state import Lifecycle
 from headrace.policies.recovery.deciding import Recovery
 from headrace.policies.recovery.events import Decision
 from headrace.runtime.cluster.placement_group import TaskPlacement
+from headrace.runtime.protocol.actor_state import ActorState
+from headrace.runtime.protocol.trainer_messages import Message
 from headrace.runtime.run_dir.status import Status
 from headrace.training.checkpoint_files import Checkpoint
 
@@ -28,7 +30,7 @@ class Observer:
     def changed(self, state: Lifecycle, event: Event) -> None:
         """The lifecycle state changed."""
 
-    def polled(self, task: str, state: Mapping[str, Any]) -> None:
+    def polled(self, task: str, state: ActorState) -> None:
         """A task's actor reported its state."""
 
     def synchronised(self, offsets: Mapping[str, ClockOffset]) -> None:
@@ -59,7 +61,7 @@ class RunListener:
     def logged(self, line: str) -> None:
         """A line was shown to the user."""
 
-    def polled(self, task: str, state: Mapping[str, Any]) -> None:
+    def polled(self, task: str, state: ActorState) -> None:
         """A task's actor reported its state."""
 
     def printed(self, task: str, data: bytes) -> None:
@@ -94,7 +96,7 @@ class Listeners(RunListener):
         for each in self._listeners:
             each.logged(line)
 
-    def polled(self, task: str, state: Mapping[str, Any]) -> None:
+    def polled(self, task: str, state: ActorState) -> None:
         """A task's actor reported its state."""
         for each in self._listeners:
             each.polled(task, state)
@@ -142,6 +144,6 @@ class RunWatcher(Protocol):
         """Show a line printed by the script."""
         ...
 
-    def tell(self, message: Mapping[str, Any]) -> None:
+    def tell(self, message: Message) -> None:
         """Handle a message of the trainer; see `Progress.after`."""
         ...

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from headrace.core.errors import HeadraceError
 from headrace.core.plan import Plan
@@ -25,6 +24,8 @@ from headrace.policies.recovery.events import Drifted
 from headrace.profiling.by_machine import filled_in, told_apart
 from headrace.runtime.callbacks.base import RunListener
 from headrace.runtime.callbacks.drift_windows import Span, Windows, expected_of
+from headrace.runtime.protocol.actor_state import ActorState
+from headrace.runtime.protocol.trainer_messages import BatchProgress, NumEpochs
 from headrace.runtime.run_dir.status import Status
 
 STOP_S = 5.0
@@ -69,13 +70,13 @@ class DriftMonitor(RunListener):
         self._first_step_s: float | None = None
         self._num_epochs = self._num_batches = 0
 
-    def polled(self, task: str, state: Mapping[str, Any]) -> None:
+    def polled(self, task: str, state: ActorState) -> None:
         """Update the progress from a task's state."""
-        for message in state.get("messages", ()):
-            if message.get("kind") == "epochs":
-                self._num_epochs = message["num"] or 0
-            if message.get("kind") == "batches" and message["trains"]:
-                self._num_batches = message["num_batches"]
+        for message in state.messages:
+            if isinstance(message, NumEpochs):
+                self._num_epochs = message.num or 0
+            if isinstance(message, BatchProgress) and message.trains:
+                self._num_batches = message.num_batches
                 if self._first_step_s is None:
                     self._first_step_s = time.monotonic()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace.core.plan import Plan
@@ -14,6 +14,13 @@ from headrace.runtime.callbacks.base import RunListener
 from headrace.runtime.callbacks.progress import Progress
 from headrace.runtime.callbacks.work_totals import WorkTotals
 from headrace.runtime.cluster.placement_group import TaskPlacement
+from headrace.runtime.protocol.actor_state import ActorState
+from headrace.runtime.protocol.trainer_messages import (
+    BatchProgress,
+    CheckpointWrite,
+    Message,
+    Resumed,
+)
 from headrace.runtime.run_dir.status import Status, TaskState
 
 Sink = Callable[[Metric, Labels, float], None]
@@ -52,13 +59,13 @@ class RunMetrics(RunListener):
         self._progress.clear()
         self._samples.clear()
 
-    def polled(self, task: str, state: Mapping[str, Any]) -> None:
+    def polled(self, task: str, state: ActorState) -> None:
         """Update from messages of a trainer and NIC counters."""
-        for message in state.get("messages", ()):
+        for message in state.messages:
             self._update(task, message)
         slot = self._slots.get(task)
-        if state.get("nic") is not None and slot is not None:
-            for direction, count in zip(("in", "out"), state["nic"], strict=True):
+        if state.nic is not None and slot is not None:
+            for direction, count in zip(("in", "out"), state.nic, strict=True):
                 card = slot.task.machine, direction
                 before = self._nics.get(card, count)
                 # Counters restart at 0 after a reboot.
@@ -128,22 +135,21 @@ class RunMetrics(RunListener):
             self._first_attempt = attempt
         return attempt - self._first_attempt + (self._first_attempt > 1)
 
-    def _update(self, task: str, message: Mapping[str, Any]) -> None:
-        kind = message.get("kind")
-        if kind == "checkpoint":
-            self._num_checkpoints += "problem" not in message
-            self._checkpoints_s += message["stall_s"]
-        elif kind == "resumed" and self._before is None:
-            # Earlier iterations were counted by another process.
-            self._first_iteration = message["iteration"]
-        if kind != "batches" or not message["trains"]:
-            return
-        self._progress[task] = self._progress.get(task, Progress()).after(message)
-        batch, num_samples = message["batch"], message["num_samples"]
-        before, counted = self._samples.get(task, (0, 0))
-        # `num_samples` restarts at 0 in each epoch.
-        self._num_samples += num_samples - (counted if batch > before else 0)
-        self._samples[task] = batch, num_samples
+    def _update(self, task: str, message: Message) -> None:
+        match message:
+            case CheckpointWrite():
+                self._num_checkpoints += message.problem is None
+                self._checkpoints_s += message.stall_s
+            case Resumed() if self._before is None:
+                # Earlier iterations were counted by another process.
+                self._first_iteration = message.iteration
+            case BatchProgress(trains=True):
+                self._progress[task] = self._progress.get(task, Progress()).after(message)
+                before, counted = self._samples.get(task, (0, 0))
+                # `num_samples` restarts at 0 in each epoch.
+                self._num_samples += message.num_samples
+                self._num_samples -= counted if message.batch > before else 0
+                self._samples[task] = message.batch, message.num_samples
 
     def _labels(self, task: str) -> Labels:
         slot = self._slots.get(task)

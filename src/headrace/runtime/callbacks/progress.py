@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headrace.runtime.protocol.trainer_messages import ASKED
+from headrace.runtime.protocol.trainer_messages import (
+    BatchProgress,
+    BatchRequested,
+    Message,
+    Report,
+)
 
 HINT_INTERVAL_S = 10.0
 """Interval of the hints before the first batch."""
@@ -19,10 +24,10 @@ class StartupWatch:
         self._began_s = self._hinted_s = now_s
         self._asked = self._is_over = False
 
-    def update(self, message: Mapping[str, Any]) -> None:
+    def update(self, message: Message) -> None:
         """Update with a message of the trainer."""
-        self._asked = self._asked or message.get("kind") == ASKED["kind"]
-        self._is_over = self._is_over or message.get("kind") in ("batches", "report")
+        self._asked = self._asked or isinstance(message, BatchRequested)
+        self._is_over = self._is_over or isinstance(message, BatchProgress | Report)
 
     def poll(self, now_s: float) -> str:
         """A hint if one is due, else an empty string."""
@@ -69,25 +74,25 @@ class Progress:
     cache_hit_rate: float | None = None
     has_asked: bool = False
 
-    def after(self, message: Mapping[str, Any]) -> Progress:
+    def after(self, message: Message) -> Progress:
         """The progress updated with a message."""
-        if message.get("kind") == ASKED["kind"]:
+        if isinstance(message, BatchRequested):
             return replace(self, has_asked=True)
-        if message.get("kind") == "report":
-            figures = message["figures"]
+        if isinstance(message, Report):
+            figures = message.figures
             return replace(self, figures=figures, reports=(*self.reports, figures))
         # Loaders that do not shuffle evaluate; they are not training progress.
-        if message.get("kind") == "batches" and message["trains"]:
-            elapsed_s = max(message["elapsed_s"], 1e-9)
-            idle_share = min(message["waited_s"] / elapsed_s, 1.0)
+        if isinstance(message, BatchProgress) and message.trains:
+            elapsed_s = max(message.elapsed_s, 1e-9)
+            idle_share = min(message.waited_s / elapsed_s, 1.0)
             return replace(
                 self,
-                batch=message["batch"],
-                num_batches=message["num_batches"],
-                samples_per_s=message["num_samples"] / elapsed_s,
+                batch=message.batch,
+                num_batches=message.num_batches,
+                samples_per_s=message.num_samples / elapsed_s,
                 idle_share=idle_share,
-                waits_for=_slowest(message["stages"]) if idle_share > BUSY_SHARE else "nothing",
-                cache_hit_rate=_hit_rate(message["stages"]),
+                waits_for=_slowest(message.stages) if idle_share > BUSY_SHARE else "nothing",
+                cache_hit_rate=_hit_rate(message.stages),
             )
         return self
 

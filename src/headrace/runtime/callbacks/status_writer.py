@@ -30,6 +30,16 @@ from headrace.profiling.trace_assembly import write_offsets
 from headrace.runtime.callbacks.base import Observer, RunListener, RunWatcher
 from headrace.runtime.callbacks.progress import Progress
 from headrace.runtime.cluster.placement_group import TaskPlacement
+from headrace.runtime.protocol.actor_state import ActorState
+from headrace.runtime.protocol.trainer_messages import (
+    BatchProgress,
+    BatchSizeRequest,
+    CheckpointWrite,
+    Message,
+    Report,
+    Resumed,
+    encode,
+)
 from headrace.runtime.run_dir.run_dir import RunDirectory, push
 from headrace.runtime.run_dir.status import (
     Failure,
@@ -90,7 +100,7 @@ class StatusWriter(Observer):
         }
         first = plan.placed.ring_order[0]
         self._first = f"trainer{first}"
-        self._seen: dict[str, Mapping[str, Any]] = {}
+        self._seen: dict[str, ActorState] = {}
         self._nics: dict[str, tuple[float, int, int]] = {}
         self._rates: dict[str, tuple[float, float]] = {}
         self._halves: dict[str, bytes] = {}
@@ -138,25 +148,20 @@ class StatusWriter(Observer):
                 return
             self._folder.append_event(type(event).__name__.lower(), **asdict(event))
 
-    def polled(self, task: str, state: Mapping[str, Any]) -> None:
+    def polled(self, task: str, state: ActorState) -> None:
         """Update from a task's state."""
         self._seen[task] = state
         self._listener.polled(task, state)
-        for message in state.get("messages", ()):
+        for message in state.messages:
             self._progress[task] = self._progress[task].after(message)
-            if message.get("steps"):
+            if isinstance(message, BatchProgress) and message.steps:
                 # More recent than the trace, which is fetched in large chunks.
-                self._iterations[task] = max(self._iterations.get(task, 0), message["steps"] - 1)
+                self._iterations[task] = max(self._iterations.get(task, 0), message.steps - 1)
             if task == self._first:
-                if message.get("kind") == "report":
-                    self._folder.append_report(message["figures"])
-                    self._listener.reported(message["figures"])
-                elif message.get("kind") == "batch_size":
-                    self._folder.append_event("batch_size", asked=message["asked"])
-                self._record_checkpoint(message)
+                self._record(message)
                 self._watcher.tell(message)
-        if state.get("nic") is not None:
-            self._record_nic(task, *state["nic"])
+        if state.nic is not None:
+            self._record_nic(task, *state.nic)
         self._update_status()
 
     def _update_status(self) -> None:
@@ -276,12 +281,13 @@ class StatusWriter(Observer):
         )
 
     def _task(self, slot: TaskPlacement) -> TaskStatus:
-        name, state, seen = slot.task.name, self._state, self._seen.get(slot.task.name, {})
+        name, state = slot.task.name, self._state
+        seen = self._seen.get(name, ActorState())
         stage = _STAGES[state.stages[name]] if state is not None else TaskState.WAITING
         if self._outcome is not None and stage is not TaskState.LOST:
             # Tasks that did not stop in time were killed with their actor.
             stage = TaskState.ENDED
-        if stage is TaskState.READY and seen.get("pid") is not None:
+        if stage is TaskState.READY and seen.pid is not None:
             stage = TaskState.RUNNING
         progress = self._progress.get(name)
         waits = "" if state is None else state.waits.get(name, "")
@@ -292,27 +298,28 @@ class StatusWriter(Observer):
             role=slot.task.role,
             machine=slot.task.machine,
             state=stage,
-            pid=seen.get("pid"),
+            pid=seen.pid,
             waits_for=waits,
             iteration=self._iterations.get(name),
             busy_share=self._busy.get(name),
-            rss_bytes=seen.get("rss_bytes"),
+            rss_bytes=seen.rss_bytes,
         )
 
-    def _record_checkpoint(self, message: Mapping[str, Any]) -> None:
-        """Write checkpoint and resume messages of the first trainer."""
-        kind, what = message.get("kind"), dict(message)
-        if kind not in ("checkpoint", "resumed"):
-            return
-        self._folder.append_event(what.pop("kind"), **what)
-        if "problem" in what:
-            self.say(f"the checkpoint of iteration {what['iteration']} {what['problem']}")
-        elif kind == "resumed":
-            where = f"epoch {what['epoch']}, batch {what['batch']}"
-            self.say(f"resumed at iteration {what['iteration']} ({where})")
-            if what["is_over"]:
+    def _record(self, message: Message) -> None:
+        """Write a message of the first trainer, if it belongs in the run folder."""
+        if isinstance(message, Report):
+            self._folder.append_report(message.figures)
+            self._listener.reported(message.figures)
+        if isinstance(message, BatchSizeRequest | CheckpointWrite | Resumed):
+            self._folder.append_event(**encode(message))
+        if isinstance(message, CheckpointWrite) and message.problem is not None:
+            self.say(f"the checkpoint of iteration {message.iteration} {message.problem}")
+        if isinstance(message, Resumed):
+            where = f"epoch {message.epoch}, batch {message.batch}"
+            self.say(f"resumed at iteration {message.iteration} ({where})")
+            if message.is_over:
                 self.say("all epochs of the script were completed before: nothing is left to do")
-            elif what["deals_anew"]:
+            elif message.deals_anew:
                 self.say("the seed assignment has changed, so batches differ from before")
 
     def _record_work(self, task: str, data: bytes) -> None:

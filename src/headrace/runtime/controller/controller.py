@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -45,6 +45,7 @@ from headrace.runtime.controller.log_fetch import LogReader
 from headrace.runtime.controller.signals import Interruption
 from headrace.runtime.controller.task_configs import TaskConfigs
 from headrace.runtime.controller.worker_group import PendingActorCalls, WorkerGroup
+from headrace.runtime.protocol.actor_state import ActorState
 from headrace.runtime.protocol.parameter_check import ParameterCheck
 from headrace.training.checkpoint_files import Checkpoint, hold, release
 
@@ -262,30 +263,31 @@ class Controller:
                 self._calls.add(ref, self._on_state(name), self._on_state_error(name))
 
     def _on_state(self, name: str) -> Any:
-        def then(state: dict[str, Any]) -> None:
+        def then(state: ActorState) -> None:
             self._polled.discard(name)
             self._emit(Heard(frozenset({name})))
             self._observer.polled(name, state)
-            self._output_files[name] = tuple(state.get("output", ()))
+            self._output_files[name] = state.output
             if name == self._first:
-                self._collector.update(state.get("checkpoints", {}))
+                self._collector.update(state.checkpoints)
             if self._record_ports(name, state):
                 self._emit(Ready(name))
             self._watch.update(name, state, time.monotonic())
             self._record_restarts(name, state)
-            if state["code"] is not None:
+            if state.code is not None:
                 self._record_exit(name, state)
-            elif state["pid"] is None and self._state.stages[name] is Stage.STOPPING:
+            elif state.pid is None and self._state.stages[name] is Stage.STOPPING:
                 # No process is running, so the stop is complete.
                 self._emit(Ended(name, 0, "ended"))
             self._reader.update(name, state, self._state.phase is Phase.RUNNING)
 
         return then
 
-    def _record_exit(self, name: str, state: Mapping[str, Any]) -> None:
+    def _record_exit(self, name: str, state: ActorState) -> None:
         # The last line of a killed process is unrelated to its end.
-        said = "" if state["code"] in (-signal.SIGKILL, -signal.SIGTERM) else state["said"]
-        ended = Ended(name, state["code"], state["how"], said)
+        assert state.code is not None
+        said = "" if state.code in (-signal.SIGKILL, -signal.SIGTERM) else state.said
+        ended = Ended(name, state.code, state.how, said)
         is_stopping = self._state.phase in (Phase.STOPPING, Phase.ENDED)
         role = self._worker_group.slot(name).task.role
         if is_stopping or (not ended.code and role is not Role.STORE):
@@ -293,30 +295,29 @@ class Controller:
         elif role is Role.SAMPLER and self._can_recover:
             # Its trainer restarts it on demand, or fails.
             return
-        elif state.get("starts", 1) > self._starts.get(name, 0):
+        elif state.starts > self._starts.get(name, 0):
             if role is Role.STORE:
                 # Report each exit once.
-                self._starts[name] = state["starts"]
-            self._debounce(ended, state["ended_ago_s"])
+                self._starts[name] = state.starts
+            self._debounce(ended, state.ended_ago_s)
 
-    def _record_restarts(self, name: str, state: Mapping[str, Any]) -> None:
+    def _record_restarts(self, name: str, state: ActorState) -> None:
         """Count samplers that were restarted by their trainers."""
-        num = state.get("restarts", 0)
-        if num <= self._starts.get(name, 0) or not self._can_recover:
+        if state.restarts <= self._starts.get(name, 0) or not self._can_recover:
             return
-        self._starts[name] = num
-        task, why = self._worker_group.slot(name).task, state.get("why") or "was lost"
+        self._starts[name] = state.restarts
+        task, why = self._worker_group.slot(name).task, state.why or "was lost"
         decision = self._handler.handle(TaskEnded(task, -1, why, can_restart=True))
         if not isinstance(decision, Restart):
             self._emit(Ended(name, -1, why))
 
-    def _record_ports(self, name: str, state: Mapping[str, Any]) -> bool:
+    def _record_ports(self, name: str, state: ActorState) -> bool:
         """Record the ports of a task; return whether it listens."""
-        if state.get("port") is not None:
-            self._task_configs.set_server_port(self._worker_group.slot(name).index, state["port"])
+        if state.port is not None:
+            self._task_configs.set_server_port(self._worker_group.slot(name).index, state.port)
             return True
-        if state.get("ports") is not None:
-            ports = {int(part): port for part, port in state["ports"].items()}
+        if state.ports is not None:
+            ports = {int(part): port for part, port in state.ports.items()}
             self._task_configs.set_ports(self._worker_group.machine(name), ports)
             return True
         return False

@@ -16,10 +16,20 @@ from headrace.runtime.callbacks.drift_monitor import DriftMonitor
 from headrace.runtime.controller.failure_handling import FailureHandler
 from headrace.runtime.controller.task_configs import TaskConfigs
 from headrace.runtime.controller.worker_group import PendingActorCalls, WorkerGroup
-from headrace.runtime.protocol import finite_check
+from headrace.runtime.protocol.actor_state import ActorState
 from headrace.runtime.protocol.finite_check import FiniteCheck
 from headrace.runtime.protocol.parameter_check import ParameterCheck
-from headrace.runtime.protocol.trainer_messages import ASKED
+from headrace.runtime.protocol.trainer_messages import (
+    BatchProgress,
+    BatchRequested,
+    CheckpointWrite,
+    NonFinite,
+    Note,
+    ParameterChecksum,
+    Report,
+    Resumed,
+    Waiting,
+)
 
 _JOIN_POLL_INTERVAL_S = 5.0
 
@@ -56,22 +66,23 @@ class Watch:
         """Start monitoring: all tasks are running."""
         self._stalls = StallDetector(self._worker_group.tasks, now_s)
 
-    def update(self, name: str, state: Mapping[str, Any], now_s: float) -> None:
+    def update(self, name: str, state: ActorState, now_s: float) -> None:
         """Update with the state of a task."""
         if self._stalls.update(name, state, now_s):
             self._handler.handle(Stepped())
         task = self._worker_group.slot(name).task
-        if state.get("is_verified"):
+        if state.is_verified:
             self._emit(Verified(name))
-        if task.role is Role.STORE and state["code"] == DamagedGraphError.exit_code:
-            self._fail(Failed(f"{task}: {state['said'].rpartition(' ERROR ')[2]}", REMEDY))
-        for message in state.get("messages", ()):
-            if message.get("kind") == "note":
-                self._observer.say(f"{task}: {message['text']}")
-            elif message.get("kind") == "parameters" and self._parameters is not None:
-                self._fail(self._parameters.see(str(task), message))
-            elif message.get("kind") == finite_check.KIND:
-                self._fail(self._finite.see(str(task), message, now_s))
+        if task.role is Role.STORE and state.code == DamagedGraphError.exit_code:
+            self._fail(Failed(f"{task}: {state.said.rpartition(' ERROR ')[2]}", REMEDY))
+        for message in state.messages:
+            match message:
+                case Note(text):
+                    self._observer.say(f"{task}: {text}")
+                case ParameterChecksum() if self._parameters is not None:
+                    self._fail(self._parameters.see(str(task), message))
+                case NonFinite():
+                    self._fail(self._finite.see(str(task), message, now_s))
 
     def poll(self, now_s: float) -> None:
         """Run all checks that are due."""
@@ -108,8 +119,8 @@ class Watch:
         probe.begin(self._calls, actors)
 
 
-_PROGRESS_KINDS = ("batches", "report", "checkpoint", "resumed")
-"""Message kinds that count as progress of a trainer."""
+_PROGRESS = (BatchProgress, Report, CheckpointWrite, Resumed)
+"""Messages that count as progress of a trainer."""
 
 # A closed port: a reachable machine refuses the connection.
 _CLOSED_PORT = 1
@@ -126,24 +137,24 @@ class StallDetector:
         self._waits: dict[str, dict[str, bool]] = {}
         self._asked: set[str] = set()
 
-    def update(self, name: str, state: Mapping[str, Any], now_s: float) -> bool:
+    def update(self, name: str, state: ActorState, now_s: float) -> bool:
         """Update with the state of a task; return whether a trainer has done a training step."""
         if self._tasks[name].role is not Role.TRAINER:
-            waits_for = state.get("waits_for", "")
-            self._waits[name] = {waits_for: True} if waits_for else {}
+            self._waits[name] = {state.waits_for: True} if state.waits_for else {}
             return False
         # A script that does not use headrace loaders (yet) may still print.
-        has_stepped, size = False, state["trace_bytes"] or state["log_bytes"]
+        has_stepped, size = False, state.trace_bytes or state.log_bytes
         moves = size > self._sizes.get(name, 0)
         self._sizes[name] = size
-        for message in state.get("messages", ()):
-            kind = message.get("kind")
-            moves = moves or kind in _PROGRESS_KINDS
-            has_stepped = has_stepped or (kind == "batches" and message["trains"])
-            if kind == ASKED["kind"]:
-                self._asked.add(name)
-            if kind == "waits":
-                self._waits.setdefault(name, {})[message["for"]] = message["waits"]
+        for message in state.messages:
+            moves = moves or isinstance(message, _PROGRESS)
+            match message:
+                case BatchProgress(trains=True):
+                    has_stepped = True
+                case BatchRequested():
+                    self._asked.add(name)
+                case Waiting(task, is_waiting):
+                    self._waits.setdefault(name, {})[task] = is_waiting
         self._has_begun = self._has_begun or has_stepped
         if moves:
             if self._stall.told_s is not None:

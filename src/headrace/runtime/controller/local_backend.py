@@ -29,7 +29,7 @@ from headrace.runtime.callbacks.progress import StartupWatch
 from headrace.runtime.callbacks.trackers import Trackers, check_trackers, make_tracking, settings_of
 from headrace.runtime.controller.signals import ENDING, signals_handled
 from headrace.runtime.protocol.run_context import CONTEXT_VARIABLE, RunContext
-from headrace.runtime.protocol.trainer_messages import Inbox
+from headrace.runtime.protocol.trainer_messages import Inbox, Message, Report
 from headrace.runtime.run_dir.run_dir import runs_folder
 from headrace.runtime.run_dir.temp_dirs import keep_logs, run_folder
 from headrace.runtime.workers.store_process import StoreProcess
@@ -336,7 +336,7 @@ class _TrackedWatcher:
         self.say, self.show = watcher.say, watcher.show
         self._watcher, self._tracking = watcher, tracking
 
-    def tell(self, message: Mapping[str, Any]) -> None:
-        if message.get("kind") == "report":
-            self._tracking.reported(message["figures"])
+    def tell(self, message: Message) -> None:
+        if isinstance(message, Report):
+            self._tracking.reported(message.figures)
         self._watcher.tell(message)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.runtime.controller.worker_group import PendingActorCalls
+from headrace.runtime.protocol.actor_state import ActorState
 
 # Traces are fetched in batches: a call costs 2 ms of CPU time in two processes at any size.
 _TRACE_CHUNK_BYTES = 1 << 18
@@ -33,12 +34,13 @@ class LogReader:
         """Whether a chunk is being fetched."""
         return bool(self._reading)
 
-    def update(self, task: str, state: Mapping[str, Any], is_calm: bool) -> None:
+    def update(self, task: str, state: ActorState, is_calm: bool) -> None:
         """Update a task's file sizes and fetch new data; if `is_calm`, short traces are delayed."""
         now_s = time.monotonic()
+        sizes = {"log": state.log_bytes, "trace": state.trace_bytes}
         for what in self._sinks:
-            self._sizes[task, what] = size = state[f"{what}_bytes"]
-            waits = is_calm and what == "trace" and state["code"] is None
+            self._sizes[task, what] = size = sizes[what]
+            waits = is_calm and what == "trace" and state.code is None
             is_much = size - self._read.get((task, what), 0) >= _TRACE_CHUNK_BYTES
             if waits and not is_much and now_s < self._next_s.get(task, 0.0):
                 continue

@@ -200,7 +200,9 @@ class WorkerGroup:
                     "install the same version on every machine",
                 )
             )
-        elif hello["node_id"] != slot.node.node_id:
+            # Not registered: its state may have another format.
+            return
+        if hello["node_id"] != slot.node.node_id:
             self._emit(
                 Failed(
                     f"{slot.task} was started at {hello['address']} instead of {slot.node.address}",

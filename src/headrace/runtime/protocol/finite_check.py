@@ -16,14 +16,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from headrace.core.errors import NotFiniteError
 from headrace.policies.lifecycle.events import Failed
 from headrace.runtime.protocol.run_context import RunContext, current_run
-from headrace.runtime.protocol.trainer_messages import send
+from headrace.runtime.protocol.trainer_messages import NonFinite, send
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.utils.hooks import RemovableHandle
-
-KIND = "not finite"
-"""Kind of the message `{"kind": ..., "what": "gradients", "step": 7, "is_own": true}`."""
 
 REMEDY = (
     "check that features and labels are finite, lower the learning rate, or clip gradients; "
@@ -121,7 +118,7 @@ def check_figures(run: RunContext, figures: Mapping[str, Any]) -> None:
 
 def stop_not_finite(run: RunContext, what: str, step: int | None, is_own: bool) -> NoReturn:
     """Notify the driver, wait for it to stop all trainers, and raise `NotFiniteError`."""
-    send(run.messages, {"kind": KIND, "what": what, "step": step, "is_own": is_own})
+    send(run.messages, NonFinite(what, step, is_own))
     if run.requests is not None:
         # A trainer that exits is restarted, and would fail here again.
         time.sleep(_STOP_TIMEOUT_S)
@@ -137,13 +134,12 @@ class FiniteCheck:
     """Collects the trainers' messages and finds the trainer that computed the value."""
 
     def __init__(self) -> None:
-        self._others: list[tuple[float, str, Mapping[str, Any]]] = []
+        self._others: list[tuple[float, str, NonFinite]] = []
 
-    def see(self, task: str, message: Mapping[str, Any], now_s: float) -> Failed | None:
+    def see(self, task: str, message: NonFinite, now_s: float) -> Failed | None:
         """Process a trainer's message; return a failure if it computed the value itself."""
-        if message["is_own"]:
-            problem = _problem(message["what"], message["step"])
-            return Failed(f"{task}: {problem}", REMEDY)
+        if message.is_own:
+            return Failed(f"{task}: {_problem(message.what, message.step)}", REMEDY)
         self._others.append((now_s, task, message))
         return None
 
@@ -153,4 +149,4 @@ class FiniteCheck:
             return None
         tasks = ", ".join(dict.fromkeys(task for _, task, _ in self._others))
         message = self._others[0][2]
-        return Failed(f"{tasks}: {_problem(message['what'], message['step'])}", REMEDY)
+        return Failed(f"{tasks}: {_problem(message.what, message.step)}", REMEDY)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import weakref
 import zlib
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.policies.lifecycle.events import Failed
 from headrace.runtime.protocol.run_context import RunContext
-from headrace.runtime.protocol.trainer_messages import send
+from headrace.runtime.protocol.trainer_messages import ParameterChecksum, send
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -39,7 +38,6 @@ _watched: set[str] = set()
 def send_parameters(run: RunContext) -> RemovableHandle | None:
     """Send this trainer's parameters after the first steps of every optimizer.
 
-    Message: `{"kind": "parameters", "optimizer": 0, "step": 1, "checksum": ..., "values": [...]}`.
     Returns a handle to remove the hook; none if it exists already or there is one trainer.
     """
     if run.world_size == 1 or run.task in _watched:
@@ -59,9 +57,8 @@ def send_parameters(run: RunContext) -> RemovableHandle | None:
         if seen[0] >= _MOST_OPTIMIZERS or seen[1] >= _NUM_STEPS:
             return
         seen[1] += 1
-        checksum = checksum_of(optimizer)
-        message = {"optimizer": seen[0], "step": seen[1], "checksum": checksum}
-        send(run.messages, {"kind": "parameters", **message, "values": values_of(optimizer)})
+        checksum, values = checksum_of(optimizer), values_of(optimizer)
+        send(run.messages, ParameterChecksum(seen[0], seen[1], checksum, values))
 
     return register_optimizer_step_post_hook(stepped)
 
@@ -96,11 +93,10 @@ class ParameterCheck:
     def __init__(self) -> None:
         self._reported: dict[tuple[int, int], dict[int, tuple[str, list[float]]]] = {}
 
-    def see(self, task: str, message: Mapping[str, Any]) -> Failed | None:
-        """Process a message of kind `parameters`; return a failure if trainers differ."""
-        step = message["step"]
-        reported = self._reported.setdefault((message["optimizer"], step), {})
-        reported.setdefault(message["checksum"], (task, message["values"]))
+    def see(self, task: str, message: ParameterChecksum) -> Failed | None:
+        """Process a message; return a failure if trainers differ."""
+        reported = self._reported.setdefault((message.optimizer, message.step), {})
+        reported.setdefault(message.checksum, (task, message.values))
         if len(reported) == 1:
             return None
         (one, ours), (other, theirs) = list(reported.values())[:2]
@@ -111,6 +107,6 @@ class ParameterCheck:
             return None
         problem = (
             f"{one} and {other} train different models: their parameters differ by up to "
-            f"{difference:.2g} after step {step}"
+            f"{difference:.2g} after step {message.step}"
         )
         return Failed(problem, _REMEDY)

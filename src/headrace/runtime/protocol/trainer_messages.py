@@ -14,8 +14,9 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from headrace.core.errors import SpecError
 from headrace.runtime.protocol.run_context import RunContext
@@ -24,7 +25,173 @@ _MAX_BYTES = 1 << 16
 _MAX_QUEUED = 10_000
 _SEND_TIMEOUT_S = 20.0
 _POLL_INTERVAL_S = 0.1
-_PLAIN = (bool, int, float, str)
+_JSON_KEYS = {"task": "for", "is_waiting": "waits"}
+"""Keys in JSON of fields with another name."""
+
+_FIELDS = {key: name for name, key in _JSON_KEYS.items()}
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message of a trainer; each subclass has its `kind` in JSON."""
+
+    kind: ClassVar[str]
+    by_kind: ClassVar[dict[str, type[Message]]] = {}
+
+    def __init_subclass__(cls, kind: str) -> None:
+        cls.kind = kind
+        Message.by_kind[kind] = cls
+
+
+@dataclass(frozen=True)
+class Report(Message, kind="report"):
+    """The script reported metrics."""
+
+    figures: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class BatchRequested(Message, kind="asked"):
+    """A script starts to iterate over a loader."""
+
+
+@dataclass(frozen=True)
+class BatchProgress(Message, kind="batches"):
+    """Progress of a loader in its epoch.
+
+    Attributes:
+        trains: Whether the loader shuffles; the others evaluate.
+        batch: Number of the last batch, from 1.
+        num_batches: Batches per epoch.
+        num_samples: Seeds consumed since `elapsed_s` ago.
+        waited_s: Time in which the trainer waited for batches.
+        stages: Seconds and counters of the loader's stages.
+        steps: Training steps of the run; None if the loader does not train or trace.
+    """
+
+    trains: bool
+    batch: int
+    num_batches: int
+    num_samples: int
+    elapsed_s: float
+    waited_s: float
+    stages: Mapping[str, float]
+    steps: int | None = None
+
+
+@dataclass(frozen=True)
+class NumEpochs(Message, kind="epochs"):
+    """The script starts its loop over epochs; `num` is None if it is unlimited."""
+
+    num: int | None
+
+
+@dataclass(frozen=True)
+class BatchSizeRequest(Message, kind="batch_size"):
+    """The script has another batch size than the plan."""
+
+    asked: int
+
+
+@dataclass(frozen=True)
+class CheckpointWrite(Message, kind="checkpoint"):
+    """A checkpoint was written, or was not because of `problem`.
+
+    Attributes:
+        bytes: Size of the file.
+        stall_s: Time in which the training loop was stopped.
+        agree_s: Time to agree on the iteration with the other trainers.
+        write_s: Time to write the file, in a thread.
+        write_cpu_s: CPU time of that thread.
+    """
+
+    iteration: int
+    epoch: int | None = None
+    batch: int | None = None
+    bytes: int | None = None
+    problem: str | None = None
+    stall_s: float = 0.0
+    agree_s: float = 0.0
+    write_s: float = 0.0
+    write_cpu_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Resumed(Message, kind="resumed"):
+    """A checkpoint was restored.
+
+    Attributes:
+        deals_anew: Whether the seed assignment has changed.
+        is_over: Whether all epochs were completed before.
+    """
+
+    iteration: int
+    epoch: int
+    batch: int
+    deals_anew: bool
+    is_over: bool
+
+
+@dataclass(frozen=True)
+class Waiting(Message, kind="waits"):
+    """The trainer waits for a task, or no longer does."""
+
+    task: str
+    is_waiting: bool
+
+
+@dataclass(frozen=True)
+class Failover(Message, kind="healing"):
+    """The trainer replaced a failed sampler or connection."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Note(Message, kind="note"):
+    """A note for the user."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class ParameterChecksum(Message, kind="parameters"):
+    """Checksum and sample of an optimizer's parameters after a step."""
+
+    optimizer: int
+    step: int
+    checksum: int
+    values: list[float]
+
+
+@dataclass(frozen=True)
+class NonFinite(Message, kind="not finite"):
+    """A loss or gradients are not finite; `is_own` if this trainer computed the value."""
+
+    what: str
+    step: int | None
+    is_own: bool
+
+
+def encode(message: Message) -> dict[str, Any]:
+    """The JSON object of a message; fields that are None by default are left out."""
+    given = {
+        _JSON_KEYS.get(field.name, field.name): value
+        for field in fields(message)
+        if (value := getattr(message, field.name)) is not None or field.default is not None
+    }
+    return {"kind": message.kind, **given}
+
+
+def decode(data: Any) -> Message | None:
+    """The message of a JSON object; None if it has an unknown kind or other fields."""
+    if not isinstance(data, dict):
+        return None
+    given = {_FIELDS.get(key, key): value for key, value in data.items()}
+    make = Message.by_kind.get(str(given.pop("kind", "")))
+    with suppress(TypeError):
+        return None if make is None else make(**given)
+    return None
 
 
 class Inbox:
@@ -43,8 +210,11 @@ class Inbox:
         self._thread = threading.Thread(target=self._listen, name="receive messages", daemon=True)
         self._thread.start()
 
-    def receive(self, timeout_s: float) -> Iterator[dict[str, Any]]:
-        """Yield all queued messages, or the first that arrives before the timeout."""
+    def receive(self, timeout_s: float) -> Iterator[Message]:
+        """Yield all queued messages, or the first that arrives before the timeout.
+
+        Datagrams that are no known message are ignored.
+        """
         with self._changed:
             # The thread may not have received the last messages of a sender that just exited.
             self._drain()
@@ -53,8 +223,8 @@ class Inbox:
             self._arrived.clear()
         for data in arrived:
             with suppress(ValueError):
-                message = json.loads(data)
-                if isinstance(message, dict):
+                message = decode(json.loads(data))
+                if message is not None:
                     yield message
 
     def close(self) -> None:
@@ -78,9 +248,9 @@ class Inbox:
                 self._arrived.append(self._socket.recv(_MAX_BYTES))
 
 
-def send(path: Path, message: Mapping[str, Any]) -> None:
+def send(path: Path, message: Message) -> None:
     """Send a message to the run; no error if it has ended."""
-    data = json.dumps(message).encode()
+    data = json.dumps(encode(message)).encode()
     if len(data) > _MAX_BYTES:
         raise SpecError(
             f"metrics of {len(data)} bytes were reported",
@@ -91,19 +261,9 @@ def send(path: Path, message: Mapping[str, Any]) -> None:
         outbox.sendto(data, os.fspath(path))
 
 
-def send_waiting(run: RunContext, name: str, waits: bool) -> None:
-    """Notify the run that the trainer waits for a task, or no longer does: kind `waits`."""
-    send(run.messages, {"kind": "waits", "for": name, "waits": waits})
-
-
-def notify_failover(run: RunContext, text: str) -> None:
-    """Notify the run of a failover: `{"kind": "healing", "text": ...}`."""
-    send(run.messages, {"kind": "healing", "text": text})
-
-
-def send_note(run: RunContext, text: str) -> None:
-    """Send a note for the user: `{"kind": "note", "text": ...}`."""
-    send(run.messages, {"kind": "note", "text": text})
+def send_waiting(run: RunContext, task: str, is_waiting: bool) -> None:
+    """Notify the run that the trainer waits for a task, or no longer does."""
+    send(run.messages, Waiting(task, is_waiting))
 
 
 def line_of(figures: Mapping[str, Any]) -> str:
@@ -113,7 +273,3 @@ def line_of(figures: Mapping[str, Any]) -> str:
 
 def _formatted(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-ASKED = {"kind": "asked"}
-"""Sent by a loader when a script starts to iterate over it."""

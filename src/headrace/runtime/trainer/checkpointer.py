@@ -17,7 +17,12 @@ from torch import nn
 
 from headrace.core.errors import SpecError
 from headrace.runtime.protocol.run_context import RunContext
-from headrace.runtime.protocol.trainer_messages import send
+from headrace.runtime.protocol.trainer_messages import (
+    CheckpointWrite,
+    NumEpochs,
+    Resumed,
+    send,
+)
 from headrace.runtime.trainer.rng_state import begin_random, random_state, restore_random_state
 from headrace.runtime.trainer.step_trace import steps_of
 from headrace.runtime.trainer.stop_consensus import StopConsensus
@@ -117,7 +122,7 @@ class Checkpoints:
         self._epoch, state = 0, self._state
         self._num_loops += 1
         if self._run is not None and self._run.rank == 0:
-            send(self._run.messages, {"kind": "epochs", "num": num})
+            send(self._run.messages, NumEpochs(num))
         if self._is_pending and self._num_loops < state["num_loops"]:
             return
         self._saved_s = time.perf_counter()
@@ -263,12 +268,12 @@ class Checkpoints:
         assert self._run is not None
         assert self._folder is not None
         begin_s, begin_cpu_s = time.perf_counter(), time.thread_time()
-        event: dict[str, Any] = {"kind": "checkpoint", "iteration": position.iteration}
+        event: dict[str, Any] = {}
         try:
             states = randoms() or []
             whole = {**state, "randoms": states, "world_size": len(states)}
             made = save(self._folder, position, whole)
-            event |= {"epoch": position.epoch, "batch": position.batch, "bytes": made.sidecar.size}
+            event = {"epoch": position.epoch, "batch": position.batch, "bytes": made.sidecar.size}
         except OSError as error:
             event["problem"] = f"cannot be written: {error.strerror}"
         except RuntimeError:
@@ -279,7 +284,8 @@ class Checkpoints:
             "write_s": time.perf_counter() - begin_s,
             "write_cpu_s": self._write_cpu_s,
         }
-        send(self._run.messages, event | {name: round(value, 6) for name, value in times.items()})
+        event |= {name: round(value, 6) for name, value in times.items()}
+        send(self._run.messages, CheckpointWrite(position.iteration, **event))
 
     # --- resuming ---------------------------------------------------------------------------------
 
@@ -305,10 +311,9 @@ class Checkpoints:
         if steps is not None:
             steps.start_at(self._num_taken)
         if self._run.rank == 0:
-            event = {"iteration": self._num_taken, "epoch": self._sidecar.epoch}
-            others = self._run.lanes != self._sidecar.lanes
-            event |= {"batch": self._sidecar.batch, "deals_anew": others, "is_over": is_over}
-            send(self._run.messages, {"kind": "resumed", **event})
+            sidecar, others = self._sidecar, self._run.lanes != self._sidecar.lanes
+            resumed = Resumed(self._num_taken, sidecar.epoch, sidecar.batch, others, is_over)
+            send(self._run.messages, resumed)
 
     def _place(self, number: int, loader: Loader) -> None:
         assert self._run is not None

@@ -23,7 +23,7 @@ from headrace.graph.sampler_worker.prefetcher import Prefetcher
 from headrace.runtime.protocol.finite_check import watch_gradients
 from headrace.runtime.protocol.parameter_check import send_parameters
 from headrace.runtime.protocol.run_context import RunContext, current_run
-from headrace.runtime.protocol.trainer_messages import ASKED, send, send_note
+from headrace.runtime.protocol.trainer_messages import BatchProgress, BatchRequested, Note, send
 from headrace.runtime.trainer.run_graph import open_graph
 from headrace.runtime.trainer.sampler_client import (
     can_prefetch,
@@ -275,7 +275,7 @@ def _warn_unsharded(run: RunContext, settings: dict[str, Any], what: str, remedy
     """Warn that all trainers process the same seeds, if a training loader is not sharded."""
     if run.world_size > 1 and run.rank == 0 and settings.get("shuffle"):
         problem = f"a loader's {what} are not sharded: each trainer processes all of them"
-        send_note(run, f"{problem}; to shard them, {remedy}")
+        send(run.messages, Note(f"{problem}; to shard them, {remedy}"))
 
 
 def _connect(run: RunContext, graph: PartitionedGraph, settings: dict[str, Any]) -> None:
@@ -295,7 +295,7 @@ def _watched(
 ) -> Iterator[Any]:
     """Yield the batches of one epoch from `first` on, and report progress to the display."""
     num_seeds, batch_size, num_steps = size
-    send(run.messages, ASKED)
+    send(run.messages, BatchRequested())
     began_s = reported_s = time.perf_counter()
     waited_s = 0.0
     steps = steps_of(run) if trains else None
@@ -322,21 +322,18 @@ def _watched(
         now_s = time.perf_counter()
         if now_s - reported_s >= _REPORT_INTERVAL_S or number == num_steps:
             reported_s = now_s
-            message: dict[str, Any] = {
-                "kind": "batches",
-                "trains": trains,
-                "batch": number,
-                "num_batches": num_steps,
-                "num_samples": min((number - first) * batch_size, num_seeds),
-                "elapsed_s": now_s - began_s,
-                "waited_s": waited_s,
-                "stages": {"here_s": waited_s}
-                if prefetcher is None
-                else prefetcher.report().figures,
-            }
-            if steps is not None:
-                message["steps"] = steps.num_steps
-            send(run.messages, message)
+            own = {"here_s": waited_s}
+            progress = BatchProgress(
+                trains,
+                number,
+                num_steps,
+                num_samples=min((number - first) * batch_size, num_seeds),
+                elapsed_s=now_s - began_s,
+                waited_s=waited_s,
+                stages=own if prefetcher is None else prefetcher.report().figures,
+                steps=None if steps is None else steps.num_steps,
+            )
+            send(run.messages, progress)
         if points is not None and number < num_steps:
             points.after_step()
     # Let the iterator run its code after the last batch.

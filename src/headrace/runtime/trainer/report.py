@@ -10,7 +10,7 @@ from typing import Any, SupportsFloat
 from headrace.core.errors import SpecError
 from headrace.runtime.protocol.finite_check import check_figures
 from headrace.runtime.protocol.run_context import current_run
-from headrace.runtime.protocol.trainer_messages import line_of, send
+from headrace.runtime.protocol.trainer_messages import Report, line_of, send
 
 _PLAIN = (bool, int, float, str)
 
@@ -37,7 +37,7 @@ def report(**figures: SupportsFloat | str) -> None:
         sys.stdout.write(line_of(plain) + "\n")
         sys.stdout.flush()
         return
-    send(run.messages, {"kind": "report", "figures": plain})
+    send(run.messages, Report(plain))
     check_figures(run, plain)
 
 

@@ -9,7 +9,7 @@ from headrace.core.errors import SpecError
 from headrace.graph.format import partitioned_graph
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.runtime.protocol.run_context import current_run
-from headrace.runtime.protocol.trainer_messages import send_note
+from headrace.runtime.protocol.trainer_messages import Note, send
 
 
 def open_graph(path: str | os.PathLike[str]) -> PartitionedGraph:
@@ -29,5 +29,6 @@ def open_graph(path: str | os.PathLike[str]) -> PartitionedGraph:
     with suppress(SpecError):
         # Most machines have no graph at this path.
         if run.rank == 0 and partitioned_graph.open_graph(path).manifest != graph.manifest:
-            send_note(run, f"open_graph({os.fspath(path)!r}) opens the run's graph: {graph!r}")
+            text = f"open_graph({os.fspath(path)!r}) opens the run's graph: {graph!r}"
+            send(run.messages, Note(text))
     return graph

@@ -30,7 +30,7 @@ from headrace.runtime.protocol.sampler_requests import (
     request_samplers,
     without_paths,
 )
-from headrace.runtime.protocol.trainer_messages import notify_failover, send_waiting
+from headrace.runtime.protocol.trainer_messages import Failover, send, send_waiting
 from headrace.runtime.trainer.step_trace import metered_channel
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ def _fail_over(
         replace,
         (config.first_epoch, config.first_batch),
         config.batches_per_epoch,
-        partial(notify_failover, run),
+        lambda text: send(run.messages, Failover(text)),
         len(config.lanes),
     )
 

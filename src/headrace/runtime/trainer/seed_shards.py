@@ -17,7 +17,7 @@ from headrace.graph.loader.batch_order import SeededShuffle
 from headrace.graph.sampler_worker.seed_assignment import GlobalBatches
 from headrace.graph.schema import SPLITS
 from headrace.runtime.protocol.run_context import RunContext
-from headrace.runtime.protocol.trainer_messages import send, send_note
+from headrace.runtime.protocol.trainer_messages import BatchSizeRequest, Note, send
 from headrace.runtime.trainer.sampler_client import Portion
 from headrace.training.ddp import STEP
 
@@ -111,18 +111,18 @@ def compare_batch_size(run: RunContext, asked: int | None) -> None:
     """Compare a script's batch size with the plan's, the mean over all trainers.
 
     If the run follows its script, another size ends all trainers, which run the same script; the
-    driver gets `{"kind": "batch_size", "asked": 512}` and plans again. Otherwise the plan's size is
-    used, and the user is notified.
+    driver plans again. Otherwise the plan's size is used, and the user is notified.
     """
     planned = sum(run.shares) / run.world_size
-    if asked in (None, planned):
+    if asked is None or asked == planned:
         return
     if run.follows_script:
-        send(run.messages, {"kind": "batch_size", "asked": asked})
+        send(run.messages, BatchSizeRequest(asked))
         raise SystemExit(0)
     if run.rank == 0:
         problem = f"the plan has batches of {planned:g} seeds, the script's {asked} is not used"
-        send_note(run, f"{problem}; to use it, set batch_size in the job file and plan again")
+        remedy = "to use it, set batch_size in the job file and plan again"
+        send(run.messages, Note(f"{problem}; {remedy}"))
 
 
 def assign_seeds(run: RunContext, settings: dict[str, Any]) -> TrainerSeeds | None:

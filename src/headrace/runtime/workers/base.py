@@ -13,6 +13,7 @@ from typing import Any
 from headrace.linux.network import interface_of, nic_bytes, rss_bytes, write_private
 from headrace.prefork.client import ForkLease
 from headrace.prefork.identity import namespace, own_version
+from headrace.runtime.protocol.actor_state import ActorState
 from headrace.runtime.run_dir.temp_dirs import PREFIX, remove_forgotten
 from headrace.runtime.workers.task_process import GRACE_S, URGENT_GRACE_S, TaskProcess, how_ended
 
@@ -58,23 +59,19 @@ class TaskActor:
             "folder": str(self.folder),
         }
 
-    def state(self) -> dict[str, Any]:
-        """State of the process; subclasses add fields in `_extra_state`."""
+    def state(self) -> ActorState:
+        """State of the process; subclasses add fields."""
         process = self._process
         code = None if process is None else process.code
-        state: dict[str, Any] = {
-            "pid": None if process is None or code is not None else process.pid,
-            "code": code,
-            "log_bytes": _size(self.log_path),
-            "trace_bytes": _size(self.trace_path),
-        }
-        if process is not None and code is None:
-            state["rss_bytes"] = rss_bytes(process.pid)
-        if process is not None and code is not None:
-            state["how"] = how_ended(code)
-            state["said"] = process.last_error_line() if code else ""
-            state["ended_ago_s"] = process.ended_ago_s
-        return {**state, **self._extra_state()}
+        sizes = _size(self.log_path), _size(self.trace_path)
+        if process is None:
+            return ActorState(None, None, *sizes)
+        if code is None:
+            return ActorState(process.pid, None, *sizes, rss_bytes(process.pid))
+        said = process.last_error_line() if code else ""
+        return ActorState(
+            None, code, *sizes, how=how_ended(code), said=said, ended_ago_s=process.ended_ago_s
+        )
 
     def nic(self) -> tuple[int, int] | None:
         """Bytes received and sent by the machine's NIC."""
@@ -103,9 +100,6 @@ class TaskActor:
             self._process.end()
         self._lease.close()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _extra_state(self) -> dict[str, Any]:
-        return {}
 
     def _write_keys(self, credentials: bytes) -> Path:
         path = self.folder / "keys"

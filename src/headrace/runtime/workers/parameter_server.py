@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from typing import Any
 
 from headrace.linux.network import ready_port
+from headrace.runtime.protocol.actor_state import ActorState
 from headrace.runtime.workers.base import TaskActor
 from headrace.runtime.workers.task_process import TaskProcess
 
@@ -39,5 +41,6 @@ class ParameterServerActor(TaskActor):
         ]
         self._process = TaskProcess(command, self.log_path, lease=self._lease)
 
-    def _extra_state(self) -> dict[str, Any]:
-        return {"port": ready_port(self._ready)}
+    def state(self) -> ActorState:
+        """State of the process, and its port."""
+        return replace(super().state(), port=ready_port(self._ready))

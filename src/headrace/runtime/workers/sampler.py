@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from headrace.runtime.protocol.actor_state import ActorState
 from headrace.runtime.workers.base import TaskActor
 from headrace.runtime.workers.task_process import TaskProcess, how_ended
 
@@ -95,13 +97,14 @@ class SamplerActor(TaskActor):
         config = {} if self._last is None else self._last[0]
         return config.get("first_epoch", 0), config.get("first_batch", 0)
 
-    def _extra_state(self) -> dict[str, Any]:
-        """Restarts, the last reason, and the task that the process waits for."""
+    def state(self) -> ActorState:
+        """State of the process, its restarts, and the task that it waits for."""
         try:
             waits_for = (self.folder / f"waits-{self._begun}").read_text(encoding="utf-8")
         except OSError:
             waits_for = ""
-        return {"restarts": self._restarts, "why": self._why, "waits_for": waits_for}
+        own = super().state()
+        return replace(own, restarts=self._restarts, why=self._why, waits_for=waits_for)
 
     def place(self) -> dict[str, Any] | None:
         """Address of the current process; an `error` if it exited, none if not ready."""

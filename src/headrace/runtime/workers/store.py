@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from headrace.linux.network import unreachable, write_private
+from headrace.runtime.protocol.actor_state import ActorState
 from headrace.runtime.workers.base import TaskActor
 from headrace.runtime.workers.graph_cache import GraphCache
 from headrace.runtime.workers.task_process import TaskProcess
@@ -51,6 +53,16 @@ class StoreActor(TaskActor):
             self._process.end()
         self._start()
 
+    def state(self) -> ActorState:
+        """State of the process, its ports and the machine's NIC."""
+        return replace(
+            super().state(),
+            ports=self._ports(),
+            nic=self.nic(),
+            starts=self._num_starts,
+            is_verified=self._ready.with_name(f"{self._ready.name}-verified").exists(),
+        )
+
     def reach(self, places: dict[str, tuple[str, int]]) -> dict[str, str]:
         """Connect to hosts and ports by name; return the errors of unreachable ones."""
         return unreachable(places)
@@ -82,14 +94,6 @@ class StoreActor(TaskActor):
     def _ready(self) -> Path:
         # One file per start, so that a stale one is not read.
         return self.folder / f"ready-{self._num_starts}"
-
-    def _extra_state(self) -> dict[str, Any]:
-        return {
-            "ports": self._ports(),
-            "nic": self.nic(),
-            "starts": self._num_starts,
-            "is_verified": self._ready.with_name(f"{self._ready.name}-verified").exists(),
-        }
 
     def _ports(self) -> dict[str, int] | None:
         try:

@@ -9,10 +9,12 @@ import sys
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from headrace.linux.network import free_port
+from headrace.runtime.protocol.actor_state import ActorState
 from headrace.runtime.workers.base import TaskActor
 from headrace.runtime.workers.task_process import TaskProcess
 
@@ -117,18 +119,21 @@ class TrainerActor(TaskActor):
             self._inbox = None
         super().close()
 
-    def _extra_state(self) -> dict[str, Any]:
+    def state(self) -> ActorState:
+        """State of the process, its new messages and its files."""
+        state = super().state()
         if self._inbox is None:
-            return {"messages": []}
+            return state
         kept = self.folder / "output"
         # Hidden files are incomplete, and are renamed later.
         files = [each.name for each in os.scandir(kept) if each.is_file() and each.name[0] != "."]
         sidecars = {path.name: path for path in (kept / "checkpoints").glob("checkpoint-*.json")}
-        return {
-            "messages": list(self._inbox.receive(0)),
-            "output": files,
-            "checkpoints": {name: _text(path) for name, path in sidecars.items()},
-        }
+        return replace(
+            state,
+            messages=tuple(self._inbox.receive(0)),
+            output=tuple(files),
+            checkpoints={name: _text(path) for name, path in sidecars.items()},
+        )
 
     def _unpack(self, code: bytes | None) -> Path:
         if code is None:

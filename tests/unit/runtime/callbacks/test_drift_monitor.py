@@ -17,6 +17,8 @@ from headrace.policies.drift.figures import Peak
 from headrace.policies.recovery.events import Drifted
 from headrace.runtime.callbacks.drift_monitor import DriftMonitor
 from headrace.runtime.callbacks.drift_windows import Windows, expected_of
+from headrace.runtime.protocol.actor_state import ActorState
+from headrace.runtime.protocol.trainer_messages import BatchProgress, NumEpochs
 from headrace.runtime.run_dir.status import Status
 from tests.unit.runtime.recorded import NIC, recorded, small_plan
 
@@ -50,9 +52,9 @@ class Watched:
             rules=RULES,
             windows=Windows(plan, 10, 1.0),
         )
-        self.watch.polled("trainer0", {"messages": [{"kind": "epochs", "num": 100}]})
-        batches = {"kind": "batches", "trains": True, "num_batches": 50}
-        self.watch.polled("trainer0", {"messages": [batches]})
+        self.watch.polled("trainer0", ActorState(messages=(NumEpochs(100),)))
+        batches = BatchProgress(True, 1, 50, 4, 1.0, 0.5, {})
+        self.watch.polled("trainer0", ActorState(messages=(batches,)))
 
     def _measure(self) -> Mapping[str, Peak]:
         self.num_measured += 1
@@ -185,7 +187,7 @@ def test_what_does_not_help_is_said_once(
 
 def test_near_its_end_a_run_is_left_alone(plan: Plan) -> None:
     watched = Watched(plan)
-    watched.watch.polled("trainer0", {"messages": [{"kind": "epochs", "num": 1}]})
+    watched.watch.polled("trainer0", ActorState(messages=(NumEpochs(1),)))
     for first in (0, 20, 40):
         watched.see(first, first + 19, 0.4)
         assert watched.look() is None

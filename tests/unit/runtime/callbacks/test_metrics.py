@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +11,8 @@ from headrace.observability import metrics
 from headrace.observability.metrics import METRICS, Labels, Metric
 from headrace.runtime.callbacks.metrics import RunMetrics
 from headrace.runtime.cluster.prometheus import endpoints
+from headrace.runtime.protocol.actor_state import ActorState
+from headrace.runtime.protocol.trainer_messages import BatchProgress, CheckpointWrite, Resumed
 from headrace.runtime.run_dir.status import TaskState, TaskStatus
 from tests.unit.runtime.callbacks.test_work_totals import recorded
 from tests.unit.runtime.listened import small_plan, status
@@ -44,18 +46,8 @@ def run(sent: Prometheus) -> RunMetrics:
     return made
 
 
-def batches(batch: int, num_samples: int, **more: Any) -> dict[str, Any]:
-    return {
-        "kind": "batches",
-        "trains": True,
-        "batch": batch,
-        "num_batches": 4,
-        "num_samples": num_samples,
-        "elapsed_s": 2.0,
-        "waited_s": 0.5,
-        "stages": {},
-        **more,
-    }
+def batches(batch: int, num_samples: int, trains: bool = True) -> BatchProgress:
+    return BatchProgress(trains, batch, 4, num_samples, 2.0, 0.5, {})
 
 
 def test_what_tasks_do_is_counted(run: RunMetrics, sent: Prometheus) -> None:
@@ -77,8 +69,8 @@ def test_samples_of_all_trainers_and_epochs_are_counted_once(
     run: RunMetrics, sent: Prometheus
 ) -> None:
     told = [batches(1, 10), batches(3, 30), batches(4, 38), batches(2, 20)]
-    run.polled("trainer0", {"messages": [*told, batches(9, 99, trains=False)]})
-    run.polled("trainer1", {"messages": [batches(4, 40), batches(4, 40)]})
+    run.polled("trainer0", ActorState(messages=(*told, batches(9, 99, trains=False))))
+    run.polled("trainer1", ActorState(messages=(batches(4, 40), batches(4, 40))))
     run.finished(status())
     assert sent.get(metrics.SAMPLES) == 38 + 20 + 40 + 40
     assert sent.get(metrics.IDLE_SHARE, "trainer0", "trainer", "m0") == 0.25
@@ -87,15 +79,15 @@ def test_samples_of_all_trainers_and_epochs_are_counted_once(
 def test_network_cards_are_counted_from_the_beginning(run: RunMetrics, sent: Prometheus) -> None:
     # The machine was away before its last look.
     for count in (1000, 1500, 1700, 40):
-        run.polled("store1", {"nic": (count, 2 * count)})
+        run.polled("store1", ActorState(nic=(count, 2 * count)))
     run.finished(status())
     assert sent.get(metrics.NIC_BYTES, "m1", "in") == 740
     assert sent.get(metrics.NIC_BYTES, "m1", "out") == 1480
 
 
 def test_checkpoints_are_counted(run: RunMetrics, sent: Prometheus) -> None:
-    made = {"kind": "checkpoint", "iteration": 100, "stall_s": 0.25}
-    run.polled("trainer0", {"messages": [made, {**made, "problem": "no room"}]})
+    made = CheckpointWrite(100, stall_s=0.25)
+    run.polled("trainer0", ActorState(messages=(made, replace(made, problem="no room"))))
     run.finished(status())
     assert sent.get(metrics.CHECKPOINTS) == 1
     assert sent.get(metrics.CHECKPOINT_SECONDS) == 0.5
@@ -115,7 +107,7 @@ def test_states_and_memory_of_tasks_are_told(run: RunMetrics, sent: Prometheus) 
 def test_a_process_that_resumes_counts_what_it_does_itself(
     run: RunMetrics, sent: Prometheus
 ) -> None:
-    run.polled("trainer0", {"messages": [{"kind": "resumed", "iteration": 400}]})
+    run.polled("trainer0", ActorState(messages=(Resumed(400, 4, 0, False, False),)))
     run.updated(status(attempt=2, iterations=0))
     run.finished(status(attempt=2, iterations=450))
     assert sent.get(metrics.ITERATIONS) == 50
@@ -126,7 +118,7 @@ def test_a_resume_in_the_same_process_is_counted(run: RunMetrics, sent: Promethe
     run.traced("trainer0", recorded(0)["trainer0"])
     run.updated(status(iterations=40))
     run.began(*small_plan())
-    run.polled("trainer0", {"messages": [{"kind": "resumed", "iteration": 30}]})
+    run.polled("trainer0", ActorState(messages=(Resumed(30, 3, 0, False, False),)))
     run.updated(status(attempt=2, iterations=31))
     assert sent.get(metrics.ITERATIONS) == 40
     run.updated(status(attempt=2, iterations=45, restarts=3))

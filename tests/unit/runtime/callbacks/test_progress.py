@@ -8,7 +8,13 @@ import pytest
 
 from headrace.runtime.callbacks.progress import StartupWatch
 from headrace.runtime.controller.local_backend import _num_threads
-from headrace.runtime.protocol.trainer_messages import ASKED
+from headrace.runtime.protocol.trainer_messages import (
+    BatchProgress,
+    BatchRequested,
+    Message,
+    Report,
+    Waiting,
+)
 
 
 def test_says_every_ten_seconds_what_it_waits_for() -> None:
@@ -18,16 +24,16 @@ def test_says_every_ten_seconds_what_it_waits_for() -> None:
         "no batch after 10 s: waiting for the script to request a batch from a headrace loader"
     )
     assert first.poll(119.0) == ""
-    first.update(ASKED)
+    first.update(BatchRequested())
     assert "no batch after 20 s: waiting for the first batch" in first.poll(120.5)
-    first.update({"kind": "waits", "for": "store 1 on m1", "waits": True})
+    first.update(Waiting("store 1 on m1", True))
     assert first.poll(131.0) != ""
 
 
-@pytest.mark.parametrize("kind", ["batches", "report"])
-def test_says_nothing_once_the_script_goes_on(kind: str) -> None:
+@pytest.mark.parametrize("message", [BatchProgress(False, 1, 9, 4, 1.0, 0.5, {}), Report({})])
+def test_says_nothing_once_the_script_goes_on(message: Message) -> None:
     first = StartupWatch(0.0)
-    first.update({"kind": kind})
+    first.update(message)
     assert first.poll(1000.0) == ""
 
 

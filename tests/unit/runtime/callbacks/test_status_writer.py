@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,6 +17,16 @@ from headrace.policies.lifecycle.steps import begin, step
 from headrace.runtime.callbacks.status_writer import StatusWriter
 from headrace.runtime.cluster.nodes import Node
 from headrace.runtime.cluster.placement_group import slots_of
+from headrace.runtime.protocol.actor_state import ActorState
+from headrace.runtime.protocol.trainer_messages import (
+    BatchProgress,
+    BatchSizeRequest,
+    CheckpointWrite,
+    Message,
+    Note,
+    Report,
+    Resumed,
+)
 from headrace.runtime.run_dir.run_dir import RunDirectory
 from headrace.runtime.run_dir.status import RunState, TaskState
 
@@ -29,7 +38,7 @@ class Watcher:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.messages: list[Mapping[str, Any]] = []
+        self.messages: list[Message] = []
 
     def say(self, line: str) -> None:
         self.lines.append(line)
@@ -37,7 +46,7 @@ class Watcher:
     def show(self, line: str) -> None:
         self.lines.append(line)
 
-    def tell(self, message: Mapping[str, Any]) -> None:
+    def tell(self, message: Message) -> None:
         self.messages.append(message)
 
 
@@ -72,10 +81,6 @@ def recorder(folder: RunDirectory, watcher: Watcher) -> StatusWriter:
     return recorder
 
 
-def seen(**fields: Any) -> dict[str, Any]:
-    return {"pid": 7, "code": None, "log_bytes": 0, "trace_bytes": 0, **fields}
-
-
 def test_there_is_a_status_before_anything_has_its_place(
     folder: RunDirectory, watcher: Watcher
 ) -> None:
@@ -92,9 +97,9 @@ def test_the_status_says_how_far_everything_is(
     recorder: StatusWriter, folder: RunDirectory
 ) -> None:
     first = recorder._first
-    message = {"kind": "report", "figures": {"epoch": 3, "loss": 0.5}}
-    recorder.polled("store0", seen(nic=(1000, 2000), rss_bytes=10))
-    recorder.polled(first, seen(messages=[message], rss_bytes=20))
+    message = Report({"epoch": 3, "loss": 0.5})
+    recorder.polled("store0", ActorState(pid=7, nic=(1000, 2000), rss_bytes=10))
+    recorder.polled(first, ActorState(pid=7, messages=(message,), rss_bytes=20))
     for task in ("trainer0", "trainer1"):
         lines = [["exec", task, n, n, n + 0.5] for n in range(4)]
         data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
@@ -111,13 +116,48 @@ def test_the_status_says_how_far_everything_is(
 
 
 def test_steps_are_known_before_their_trace_comes(recorder: StatusWriter) -> None:
-    message = {"kind": "batches", "trains": True, "batch": 1, "num_batches": 9, "num_samples": 2}
-    message |= {"elapsed_s": 1.0, "waited_s": 0.0, "stages": {}}
     for task, num_steps in (("trainer0", 12), ("trainer1", 11)):
-        recorder.polled(task, seen(messages=[{**message, "steps": num_steps}]))
+        message = BatchProgress(True, 1, 9, 2, 1.0, 0.0, {}, steps=num_steps)
+        recorder.polled(task, ActorState(pid=7, messages=(message,)))
     assert recorder.status().iterations == 11
     recorder.traced("trainer1", b'["exec","trainer1",12,1.0,2.0]\n')
     assert recorder.status().iterations == 12
+
+
+def test_events_have_the_keys_of_messages(
+    recorder: StatusWriter, folder: RunDirectory, watcher: Watcher
+) -> None:
+    messages = (
+        CheckpointWrite(8, 1, 3, 1000, None, 0.5, 0.25, 2.0, 1.5),
+        CheckpointWrite(9, problem="cannot be written: no space"),
+        Resumed(8, 1, 3, True, False),
+        BatchSizeRequest(512),
+        Note("not an event"),
+    )
+    recorder.polled(recorder._first, ActorState(pid=7, messages=messages))
+    assert watcher.messages == list(messages)
+    events = [json.loads(line) for line in folder.events.read_text().splitlines()]
+    kinds = ("checkpoint", "resumed", "batch_size")
+    times = {"stall_s": 0.0, "agree_s": 0.0, "write_s": 0.0, "write_cpu_s": 0.0}
+    found = [event for event in events if event["kind"] in kinds]
+    assert [event.pop("at_s") > 0 for event in found] == [True] * 4
+    assert [list(event.items()) for event in found] == [
+        list(event.items())
+        for event in (
+            {"kind": "checkpoint", "iteration": 8, "epoch": 1, "batch": 3, "bytes": 1000}
+            | {"stall_s": 0.5, "agree_s": 0.25, "write_s": 2.0, "write_cpu_s": 1.5},
+            {"kind": "checkpoint", "iteration": 9, "problem": "cannot be written: no space"}
+            | times,
+            {"kind": "resumed", "iteration": 8, "epoch": 1, "batch": 3}
+            | {"deals_anew": True, "is_over": False},
+            {"kind": "batch_size", "asked": 512},
+        )
+    ]
+    assert watcher.lines[-3:] == [
+        "the checkpoint of iteration 9 cannot be written: no space",
+        "resumed at iteration 8 (epoch 1, batch 3)",
+        "the seed assignment has changed, so batches differ from before",
+    ]
 
 
 def test_lines_are_shown_whole_and_logs_are_kept(

@@ -21,6 +21,7 @@ from headrace.runtime.controller.code_archive import Script
 from headrace.runtime.controller.controller import Controller
 from headrace.runtime.controller.failure_handling import FailureHandler
 from headrace.runtime.controller.signals import Interruption
+from headrace.runtime.protocol.actor_state import ActorState
 
 TASKS = (
     Task("store0", Role.STORE, "m0"),
@@ -69,7 +70,7 @@ class Shell:
     def __init__(self, task: Task) -> None:
         self.task = task
         self.calls: list[str] = []
-        self.now: dict[str, Any] = {"code": None, "pid": 1, "log_bytes": 0, "trace_bytes": 0}
+        self.now: dict[str, Any] = {"code": None, "pid": 1}
         if task.role is Role.STORE:
             self.now |= {"ports": {"0": 100}, "starts": 1, "is_verified": True}
 
@@ -81,7 +82,7 @@ class Shell:
         if name == "state":
             if "lost" in self.now:
                 raise ConnectionError
-            return self.now
+            return ActorState(**self.now)
         if name == "restart":
             self.now = {**self.now, "code": None, "pid": 2, "starts": self.now["starts"] + 1}
         if name == "stop":

@@ -10,17 +10,24 @@ from headrace.core.job import Role
 from headrace.policies.lifecycle.events import Lost, Task
 from headrace.runtime.controller.health import PartitionProbe, StallDetector
 from headrace.runtime.controller.worker_group import PendingActorCalls
+from headrace.runtime.protocol.actor_state import ActorState
+from headrace.runtime.protocol.trainer_messages import (
+    BatchProgress,
+    BatchRequested,
+    Message,
+    Waiting,
+)
 
 TASKS = (Task("sampler0.0", Role.SAMPLER, "m1"), Task("trainer0", Role.TRAINER, "m0"))
 
 
-def state_of(*messages: dict[str, Any], trace_bytes: int = 0, **more: Any) -> dict[str, Any]:
-    return {"messages": messages, "trace_bytes": trace_bytes, "log_bytes": 0, **more}
+def state_of(*messages: Message, trace_bytes: int = 0) -> ActorState:
+    return ActorState(messages=messages, trace_bytes=trace_bytes)
 
 
 def test_steps_and_records_are_movement() -> None:
     watch = StallDetector(TASKS, 0.0)
-    assert watch.update("trainer0", state_of({"kind": "batches", "trains": True}), 8.0)
+    assert watch.update("trainer0", state_of(BatchProgress(True, 1, 9, 4, 1.0, 0.5, {})), 8.0)
     assert watch.poll(17.0) == ("", False)
     assert not watch.update("trainer0", state_of(trace_bytes=10), 17.0)
     assert watch.poll(26.0) == ("", False)
@@ -37,21 +44,17 @@ def test_steps_and_records_are_movement() -> None:
 
 def test_who_waits_is_named() -> None:
     watch = StallDetector(TASKS, 0.0)
-    watch.update(
-        "trainer0", state_of({"kind": "waits", "for": "sampler0.0 on m1", "waits": True}), 5
-    )
-    watch.update("sampler0.0", {"waits_for": "store2 on m2"}, 5)
+    watch.update("trainer0", state_of(Waiting("sampler0.0 on m1", True)), 5)
+    watch.update("sampler0.0", ActorState(waits_for="store2 on m2"), 5)
     line, _ = watch.poll(12.0)
     assert line == (
         "no first iteration for 12 s: trainer0 on m0 waits for sampler0.0 on m1; "
         "sampler0.0 on m1 waits for store2 on m2"
     )
-    watch.update(
-        "trainer0", state_of({"kind": "waits", "for": "sampler0.0 on m1", "waits": False}), 9
-    )
-    watch.update("sampler0.0", {"waits_for": ""}, 13)
+    watch.update("trainer0", state_of(Waiting("sampler0.0 on m1", False)), 9)
+    watch.update("sampler0.0", ActorState(), 13)
     assert "trainer0 on m0 waits for its script, which imports" in watch.poll(30.0)[0]
-    watch.update("trainer0", state_of({"kind": "asked"}), 31)
+    watch.update("trainer0", state_of(BatchRequested()), 31)
     assert "trainer0 on m0 waits for its first batch" in watch.poll(60.0)[0]
 
 

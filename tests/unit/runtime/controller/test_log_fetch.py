@@ -8,6 +8,7 @@ import pytest
 
 from headrace.runtime.controller import log_fetch
 from headrace.runtime.controller.log_fetch import LogReader
+from headrace.runtime.protocol.actor_state import ActorState
 
 
 class Call:
@@ -46,8 +47,8 @@ def reader(taken: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch) -> Log
 NOW_S = [0.0]
 
 
-def state(log: int, trace: int, code: int | None = None) -> dict[str, Any]:
-    return {"log_bytes": log, "trace_bytes": trace, "code": code}
+def state(log: int, trace: int, code: int | None = None) -> ActorState:
+    return ActorState(log_bytes=log, trace_bytes=trace, code=code)
 
 
 def test_a_trace_waits_for_ten_seconds_while_tasks_run(

@@ -11,9 +11,9 @@ import pytest
 from headrace.core.errors import NotFiniteError
 from headrace.policies.lifecycle.events import Failed
 from headrace.runtime.protocol import finite_check
-from headrace.runtime.protocol.finite_check import KIND, FiniteCheck, GradientCheck, watch_gradients
+from headrace.runtime.protocol.finite_check import FiniteCheck, GradientCheck, watch_gradients
 from headrace.runtime.protocol.run_context import CONTEXT_VARIABLE, RunContext, current_run
-from headrace.runtime.protocol.trainer_messages import Inbox
+from headrace.runtime.protocol.trainer_messages import Inbox, NonFinite
 from headrace.runtime.trainer.report import report
 
 torch = pytest.importorskip("torch")
@@ -59,7 +59,7 @@ def test_a_step_of_infinite_gradients_is_not_made(
         handle.remove()
     assert all(map(torch.equal, before, model.parameters()))
     (message,) = inbox.receive(1.0)
-    assert message == {"kind": KIND, "what": "gradients", "step": 2, "is_own": True}
+    assert message == NonFinite("gradients", 2, True)
 
 
 def test_large_gradients_and_scaled_ones_are_fine(tmp_path: Path) -> None:
@@ -95,7 +95,8 @@ def test_whoever_computed_them_is_told_from_whoever_got_them(
     with pytest.raises(NotFiniteError):
         check.check([parameter])
     (message,) = inbox.receive(1.0)
-    assert message["is_own"] is is_own
+    assert isinstance(message, NonFinite)
+    assert message.is_own is is_own
 
 
 def test_nothing_is_looked_at_where_that_is_allowed(
@@ -117,12 +118,12 @@ def test_a_reported_loss_must_be_finite(
     else:
         with pytest.raises(NotFiniteError, match="the reported loss is infinite"):
             report(loss=float("nan"))
-    kinds = [message["kind"] for message in inbox.receive(1.0)]
-    assert (KIND in kinds) is not allow_nan
+    found = [message for message in inbox.receive(1.0) if isinstance(message, NonFinite)]
+    assert found == ([] if allow_nan else [NonFinite("the reported loss", None, True)])
 
 
-def said(is_own: bool) -> dict[str, Any]:
-    return {"kind": KIND, "what": "gradients", "step": 7, "is_own": is_own}
+def said(is_own: bool) -> NonFinite:
+    return NonFinite("gradients", 7, is_own)
 
 
 def test_the_run_names_the_trainer_that_had_them_first() -> None:

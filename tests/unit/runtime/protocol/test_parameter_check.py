@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from headrace.runtime.callbacks.base import Observer
 from headrace.runtime.controller.failure_handling import FailureHandler
 from headrace.runtime.controller.health import Watch
 from headrace.runtime.protocol import parameter_check
+from headrace.runtime.protocol.actor_state import ActorState
 from headrace.runtime.protocol.parameter_check import (
     ParameterCheck,
     checksum_of,
@@ -22,16 +24,15 @@ from headrace.runtime.protocol.parameter_check import (
     values_of,
 )
 from headrace.runtime.protocol.run_context import RunContext
-from headrace.runtime.protocol.trainer_messages import Inbox
+from headrace.runtime.protocol.trainer_messages import Inbox, Note, ParameterChecksum
 
 torch = pytest.importorskip("torch")
 
 TASKS = (Task("trainer0", Role.TRAINER, "m0"), Task("trainer1", Role.TRAINER, "m1"))
 
 
-def said(checksum: int, step: int = 1, optimizer: int = 0) -> dict[str, Any]:
-    what = {"optimizer": optimizer, "step": step, "checksum": checksum}
-    return {"kind": "parameters", **what, "values": [0.5, 0.01 * checksum]}
+def said(checksum: int, step: int = 1, optimizer: int = 0) -> ParameterChecksum:
+    return ParameterChecksum(optimizer, step, checksum, [0.5, 0.01 * checksum])
 
 
 def test_equal_parameters_are_fine_in_any_order() -> None:
@@ -55,11 +56,11 @@ def test_different_parameters_are_a_failure_that_names_both_and_says_what_helps(
 def test_parameters_that_were_rounded_differently_are_one_model() -> None:
     check = ParameterCheck()
     for checksum, value in enumerate((0.25, 0.25 * (1 + 1e-6))):
-        message = {**said(checksum), "values": [1.0, value]}
+        message = replace(said(checksum), values=[1.0, value])
         assert check.see(f"trainer{checksum}", message) is None
-    message = {**said(3), "values": [1.0, 0.2501]}
+    message = replace(said(3), values=[1.0, 0.2501])
     other = ParameterCheck()
-    assert other.see("trainer0", {**said(1), "values": [1.0, 0.25]}) is None
+    assert other.see("trainer0", replace(said(1), values=[1.0, 0.25])) is None
     found = other.see("trainer1", message)
     assert isinstance(found, Failed)
     assert "differ by up to 0.0001 after step 1" in found.problem
@@ -96,15 +97,13 @@ def watch(parameters: ParameterCheck | None) -> tuple[Watch, list[Event], list[s
 def test_a_run_with_different_models_fails_unless_they_are_independent(independent: bool) -> None:
     made, told, _ = watch(None if independent else ParameterCheck())
     for number, name in enumerate(("trainer0", "trainer1")):
-        state = {"trace_bytes": 0, "log_bytes": 0, "messages": [said(number)]}
-        made.update(name, state, 0.0)
+        made.update(name, ActorState(messages=(said(number),)), 0.0)
     assert [type(event) for event in told] == ([] if independent else [Failed])
 
 
 def test_what_a_trainer_notes_is_said() -> None:
     made, _, lines = watch(None)
-    state = {"trace_bytes": 0, "log_bytes": 0, "messages": [{"kind": "note", "text": "mind this"}]}
-    made.update("trainer1", state, 0.0)
+    made.update("trainer1", ActorState(messages=(Note("mind this"),)), 0.0)
     assert lines == ["trainer1 on m1: mind this"]
 
 
@@ -132,12 +131,12 @@ def test_a_trainer_says_what_its_parameters_are_after_two_steps_of_each_optimize
             steps(seed, 4)
     finally:
         handle.remove()
-    found = list(inbox.receive(1.0))
+    found = [each for each in inbox.receive(1.0) if isinstance(each, ParameterChecksum)]
     inbox.close()
-    assert [(each["optimizer"], each["step"]) for each in found] == [
+    assert [(each.optimizer, each.step) for each in found] == [
         (0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (2, 2),
     ]  # fmt: skip
-    sums = [each["checksum"] for each in found]
+    sums = [each.checksum for each in found]
     assert sums[:2] == sums[2:4]
     assert len(set(sums)) == 4
 

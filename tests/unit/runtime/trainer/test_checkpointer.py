@@ -21,6 +21,12 @@ from torch_geometric.nn import GraphSAGE  # noqa: E402
 import headrace  # noqa: E402
 from headrace.core.errors import SpecError  # noqa: E402
 from headrace.runtime.protocol.run_context import CONTEXT_VARIABLE, RunContext  # noqa: E402
+from headrace.runtime.protocol.trainer_messages import (  # noqa: E402
+    CheckpointWrite,
+    Message,
+    NumEpochs,
+    Resumed,
+)
 from headrace.runtime.trainer import checkpointer  # noqa: E402
 from headrace.runtime.trainer.context import TrainContext  # noqa: E402
 from headrace.training.checkpoint_files import load, newest_whole  # noqa: E402
@@ -89,8 +95,8 @@ class Training:
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Trains in a run of its own, with what is kept in a folder of the given name."""
     write(homogeneous(60, 240, keep_ids=False), tmp_path / "parts", 2)
-    sent: list[dict[str, Any]] = []
-    monkeypatch.setattr(checkpointer, "send", lambda path, message: sent.append(dict(message)))
+    sent: list[Message] = []
+    monkeypatch.setattr(checkpointer, "send", lambda path, message: sent.append(message))
 
     def train(training: Training, name: str, resume: str | None = None, **fields: Any) -> Any:
         found = newest_whole(tmp_path / resume / "checkpoints") if resume else None
@@ -218,10 +224,10 @@ def test_what_a_checkpoint_says_of_itself(
     assert state["world_size"] == 1
     assert set(state["kept"]) == {"scheduler", "log", "draws"}
     begun, *sent = run.sent  # type: ignore[attr-defined]
-    assert begun == {"kind": "epochs", "num": NUM_EPOCHS}
-    assert {message["kind"] for message in sent} == {"checkpoint"}
-    assert [message["iteration"] for message in sent] == [2, 4, 5, 6, 8, 10, 12, 14, 15]
-    assert all(message["stall_s"] >= 0 and message["bytes"] > 1000 for message in sent)
+    assert begun == NumEpochs(NUM_EPOCHS)
+    assert {type(message) for message in sent} == {CheckpointWrite}
+    assert [message.iteration for message in sent] == [2, 4, 5, 6, 8, 10, 12, 14, 15]
+    assert all(message.stall_s >= 0 and message.bytes > 1000 for message in sent)
     # A run that is over has nothing left to do, and more epochs go on from there.
     assert run(Training(), "again", resume="whole")["lr"] == pytest.approx(0.1 * 0.7**3)
 
@@ -237,8 +243,8 @@ def test_seeds_that_are_dealt_otherwise_begin_the_epoch_again(run: Callable[...,
     again = Training()
     run(again, "again", resume="stopped", lanes="others")
     assert again.num_steps == 2 * NUM_BATCHES
-    (told,) = [message for message in run.sent if message["kind"] == "resumed"]  # type: ignore[attr-defined]
-    assert told["deals_anew"]
+    (told,) = [message for message in run.sent if isinstance(message, Resumed)]  # type: ignore[attr-defined]
+    assert told.deals_anew
 
 
 @pytest.mark.parametrize("stop_after", [2 * NUM_BATCHES, 2 * NUM_BATCHES + 2])
@@ -254,8 +260,8 @@ def test_fewer_epochs_than_were_done_change_nothing(
     saved = newest_whole(tmp_path / "stopped" / "checkpoints")
     assert saved is not None
     assert_same(found, {"model": load(saved.path)[1]["model"], "lr": found["lr"]})
-    (told,) = [message for message in run.sent if message["kind"] == "resumed"]  # type: ignore[attr-defined]
-    assert told["is_over"]
+    (told,) = [message for message in run.sent if isinstance(message, Resumed)]  # type: ignore[attr-defined]
+    assert told.is_over
 
 
 def test_what_does_not_fit_or_cannot_be_kept_is_said(

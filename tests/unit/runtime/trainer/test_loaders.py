@@ -20,7 +20,7 @@ from headrace.core.errors import SpecError  # noqa: E402
 from headrace.graph.sampler_worker.config import StoreAddress  # noqa: E402
 from headrace.rpc.credentials import Credentials, Secret  # noqa: E402
 from headrace.runtime.protocol.run_context import CONTEXT_VARIABLE, RunContext  # noqa: E402
-from headrace.runtime.protocol.trainer_messages import ASKED  # noqa: E402
+from headrace.runtime.protocol.trainer_messages import BatchRequested  # noqa: E402
 from headrace.runtime.trainer import loaders  # noqa: E402
 from tests.unit.graph.loader.loading_graphs import assert_same  # noqa: E402
 from tests.unit.graph.small_graphs import heterogeneous, homogeneous, write  # noqa: E402
@@ -55,9 +55,9 @@ def test_the_last_step_counts_in_the_speed(parts: Path, monkeypatch: pytest.Monk
     for _ in loaders._watched(run, batches(), trains=False, size=(30, 32, 1)):
         clock.now_s += 3.0
     asked, message = sent
-    assert asked == ASKED
-    assert (message["elapsed_s"], message["waited_s"]) == (4.0, 1.0)
-    assert message["num_samples"] == 30
+    assert asked == BatchRequested()
+    assert (message.elapsed_s, message.waited_s) == (4.0, 1.0)
+    assert message.num_samples == 30
 
 
 @pytest.mark.parametrize("name", ["NeighborLoader", "LinkNeighborLoader"])

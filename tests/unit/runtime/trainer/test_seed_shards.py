@@ -16,7 +16,7 @@ import headrace  # noqa: E402
 from headrace.core.errors import SpecError  # noqa: E402
 from headrace.graph.format.partitioned_graph import open_graph  # noqa: E402
 from headrace.runtime.protocol.run_context import CONTEXT_VARIABLE, RunContext, current_run  # noqa: E402
-from headrace.runtime.protocol.trainer_messages import Inbox  # noqa: E402
+from headrace.runtime.protocol.trainer_messages import BatchSizeRequest, Inbox, Note  # noqa: E402
 from headrace.runtime.trainer.context import TrainContext  # noqa: E402
 from headrace.runtime.trainer.seed_shards import check_assignment  # noqa: E402
 from headrace.training.ddp import STEP  # noqa: E402
@@ -168,7 +168,7 @@ def test_a_run_that_follows_its_script_ends_at_another_batch_size(
     assert ended.value.code == 0
     with pytest.raises(SystemExit):
         loader(graph, batch_size=7)
-    assert [each["asked"] for each in inbox.receive(1)] == [5, 7]
+    assert list(inbox.receive(1)) == [BatchSizeRequest(5), BatchSizeRequest(7)]
     inbox.close()
 
 
@@ -177,7 +177,7 @@ def test_a_script_is_told_that_its_batch_size_is_not_used(
 ) -> None:
     inbox = messages_to(graph)
     assert len(train_loader(graph, monkeypatch, 5)) == 3
-    told = [each["text"] for each in inbox.receive(1)]
+    told = [each.text for each in inbox.receive(1) if isinstance(each, Note)]
     assert told == [
         "the plan has batches of 4 seeds, the script's 5 is not used; "
         "to use it, set batch_size in the job file and plan again"

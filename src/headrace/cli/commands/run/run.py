@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
-    from headrace.api.run import ClusterRun, LocalRun
+    from headrace.api.run import ClusterRun, LocalRun, Message
 
 CHECKPOINT_EVERY = 100
 MAX_RESTARTS = 3
@@ -226,9 +225,9 @@ def _run_cluster(wanted: ClusterRun, as_json: bool) -> None:
 
 def run_shown(wanted: ClusterRun, as_json: bool) -> dict[str, Any]:
     """Run a plan and show its progress; returns its metrics."""
-    from headrace.api.run import Progress, run_cluster
+    from headrace.api.run import run_cluster
 
-    with Display(Progress().after, as_json) as display:
+    with Display(as_json) as display:
         try:
             summary = run_cluster(wanted, display)
         except KeyboardInterrupt:
@@ -238,10 +237,10 @@ def run_shown(wanted: ClusterRun, as_json: bool) -> dict[str, Any]:
 
 
 def _run_local(wanted: LocalRun, track: tuple[str, ...], as_json: bool) -> NoReturn:
-    from headrace.api.run import Progress, run_local
+    from headrace.api.run import run_local
 
     begin_s = time.perf_counter()
-    with Display(Progress().after, as_json) as display:
+    with Display(as_json) as display:
         try:
             code = run_local(wanted, track, display)
         except KeyboardInterrupt:
@@ -305,13 +304,14 @@ class Display:
     """Shows a run: on a terminal a progress bar, else a line per report.
 
     Args:
-        after: Computes the progress after a message; see `Progress.after`.
         as_json: Whether standard output is reserved for the summary.
     """
 
-    def __init__(self, after: Callable[[Mapping[str, Any]], Any], as_json: bool) -> None:
+    def __init__(self, as_json: bool) -> None:
+        from headrace.api.run import Progress
+
         self.output: int | None = None if console.has_bars() else 2 if as_json else 1
-        self.progress = after({})
+        self.progress = Progress()
         self._bars: Bars | None = None
         self._bar: TaskID | None = None
         self._as_json = as_json
@@ -343,12 +343,11 @@ class Display:
         else:
             self._write(line)
 
-    def tell(self, message: Mapping[str, Any]) -> None:
+    def tell(self, message: Message) -> None:
         """Show metrics sent by a trainer."""
-        from headrace.api.run import line_of
+        from headrace.api.run import Report, line_of
 
         self.progress = progress = self.progress.after(message)
-        is_report = message.get("kind") == "report"
         line = line_of(progress.figures)
         if self._bars is not None and self._bar is not None:
             self._bars.update(
@@ -358,7 +357,7 @@ class Display:
                 total=progress.num_batches or None,
                 speed=progress.speed,
             )
-        if is_report:
+        if isinstance(message, Report):
             self._write("  ".join(each for each in (line, progress.speed) if each))
 
     def _write(self, line: str) -> None:

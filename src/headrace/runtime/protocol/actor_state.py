@@ -1,0 +1,57 @@
+"""State of a task actor, which the controller polls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.runtime.protocol.trainer_messages import Message
+
+
+@dataclass(frozen=True)
+class ActorState:
+    """State of a task actor and its process; fields of other roles have their defaults.
+
+    Attributes:
+        pid: Process id; None if no process is running.
+        code: Exit code of the process; None if it has not exited.
+        log_bytes: Size of the log.
+        trace_bytes: Size of the trace.
+        rss_bytes: Resident memory of the process.
+        how: How the process ended, for messages.
+        said: Its last error line.
+        ended_ago_s: Seconds since its exit.
+        messages: New messages of a trainer.
+        output: Names of a trainer's output files.
+        checkpoints: Texts of a trainer's checkpoint sidecars by name.
+        port: Port of a parameter server; None if it does not listen yet.
+        ports: Ports of a store by partition; None if it does not listen yet.
+        nic: Bytes received and sent by the machine's NIC.
+        starts: Number of starts of a store.
+        is_verified: Whether a store has verified its files.
+        restarts: Number of restarts of a sampler by its trainer.
+        why: Reason of the last restart.
+        waits_for: The task that a sampler waits for.
+    """
+
+    pid: int | None = None
+    code: int | None = None
+    log_bytes: int = 0
+    trace_bytes: int = 0
+    rss_bytes: int | None = None
+    how: str = ""
+    said: str = ""
+    ended_ago_s: float = 0.0
+    messages: tuple[Message, ...] = ()
+    output: tuple[str, ...] = ()
+    checkpoints: Mapping[str, str] = field(default_factory=dict)
+    port: int | None = None
+    ports: Mapping[str, int] | None = None
+    nic: tuple[int, int] | None = None
+    starts: int = 1
+    is_verified: bool = False
+    restarts: int = 0
+    why: str = ""
+    waits_for: str = ""
