@@ -1,1 +1,1 @@
-"""Listeners of a run: status files, metrics, trackers, drift monitor."""
+"""Callbacks of a run: status files, metrics, trackers, drift monitor."""

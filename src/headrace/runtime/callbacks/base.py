@@ -1,8 +1,9 @@
-"""Interfaces of the observers, listeners and watchers of a run."""
+"""Interfaces of the callbacks and the display of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from headrace.core.plan import Plan
@@ -18,11 +19,14 @@ from headrace.runtime.run_dir.status import Status
 from headrace.training.checkpoint_files import Checkpoint
 
 
-class Observer:
-    """Receives the controller's events; the default ignores them."""
+class RunCallback:
+    """Receives events of a run; the default ignores them. Methods must not block."""
+
+    def began(self, plan: Plan, slots: Sequence[TaskPlacement]) -> None:
+        """An attempt starts with these placements."""
 
     def say(self, line: str) -> None:
-        """Show a line to the user."""
+        """There is a line for the user."""
 
     def placed(self, hellos: Mapping[str, Mapping[str, Any]]) -> None:
         """All task actors have registered."""
@@ -42,6 +46,12 @@ class Observer:
     def traced(self, task: str, data: bytes) -> None:
         """A task's process wrote trace records."""
 
+    def reported(self, figures: Mapping[str, Any]) -> None:
+        """The script reported figures."""
+
+    def updated(self, status: Status) -> None:
+        """The status was updated; about once a second."""
+
     def collected(self, checkpoint: Checkpoint) -> None:
         """A complete checkpoint was fetched."""
 
@@ -49,86 +59,31 @@ class Observer:
         """The recovery policy made a decision."""
 
     def kept(self, name: str, pieces: Iterator[bytes]) -> None:
-        """An output file of the script is available."""
-
-
-class RunListener:
-    """Receives events of a run; the default ignores them. Methods must not block."""
-
-    def began(self, plan: Plan, slots: Sequence[TaskPlacement]) -> None:
-        """An attempt starts with these placements."""
-
-    def logged(self, line: str) -> None:
-        """A line was shown to the user."""
-
-    def polled(self, task: str, state: ActorState) -> None:
-        """A task's actor reported its state."""
-
-    def printed(self, task: str, data: bytes) -> None:
-        """A task's process printed output."""
-
-    def traced(self, task: str, data: bytes) -> None:
-        """A task's process wrote trace records."""
-
-    def reported(self, figures: Mapping[str, Any]) -> None:
-        """The script reported figures."""
-
-    def updated(self, status: Status) -> None:
-        """The status was updated; about once a second."""
+        """An output file of the script is available; one callback may read its pieces."""
 
     def finished(self, status: Status) -> None:
         """The run has ended."""
 
 
-class Listeners(RunListener):
-    """Forwards events to several listeners."""
+class CallbackList(RunCallback):
+    """Forwards every event to several callbacks, in order."""
 
-    def __init__(self, listeners: Sequence[RunListener]) -> None:
-        self._listeners = tuple(listeners)
+    def __init__(self, callbacks: Sequence[RunCallback]) -> None:
+        for name in vars(RunCallback):
+            if not name.startswith("_"):
+                methods = [getattr(callback, name) for callback in callbacks]
+                setattr(self, name, partial(_call_all, methods))
 
-    def began(self, plan: Plan, slots: Sequence[TaskPlacement]) -> None:
-        """Forward to all listeners."""
-        for each in self._listeners:
-            each.began(plan, slots)
 
-    def logged(self, line: str) -> None:
-        """A line was shown to the user."""
-        for each in self._listeners:
-            each.logged(line)
-
-    def polled(self, task: str, state: ActorState) -> None:
-        """A task's actor reported its state."""
-        for each in self._listeners:
-            each.polled(task, state)
-
-    def printed(self, task: str, data: bytes) -> None:
-        """A task's process printed output."""
-        for each in self._listeners:
-            each.printed(task, data)
-
-    def traced(self, task: str, data: bytes) -> None:
-        """A task's process wrote trace records."""
-        for each in self._listeners:
-            each.traced(task, data)
-
-    def reported(self, figures: Mapping[str, Any]) -> None:
-        """The script reported figures."""
-        for each in self._listeners:
-            each.reported(figures)
-
-    def updated(self, status: Status) -> None:
-        """Forward to all listeners."""
-        for each in self._listeners:
-            each.updated(status)
-
-    def finished(self, status: Status) -> None:
-        """The run has ended."""
-        for each in self._listeners:
-            each.finished(status)
+def _call_all(methods: Sequence[Callable[..., None]], *arguments: Any) -> None:
+    for method in methods:
+        method(*arguments)
 
 
 class RunWatcher(Protocol):
-    """Displays a run.
+    """Displays a run, on a cluster or local.
+
+    A protocol, so that the command line starts without importing the runtime.
 
     Attributes:
         output: File descriptor for the script's output; None to pass its lines to `show`.

@@ -22,7 +22,7 @@ from headrace.policies.drift.deciding import (
 from headrace.policies.drift.figures import Peak, with_peaks
 from headrace.policies.recovery.events import Drifted
 from headrace.profiling.by_machine import filled_in, told_apart
-from headrace.runtime.callbacks.base import RunListener
+from headrace.runtime.callbacks.base import RunCallback
 from headrace.runtime.callbacks.drift_windows import Span, Windows, expected_of
 from headrace.runtime.protocol.actor_state import ActorState
 from headrace.runtime.protocol.trainer_messages import BatchProgress, NumEpochs
@@ -37,7 +37,7 @@ Measure = Callable[[], Mapping[str, Peak]]
 """Measures the peak rate of each machine's NIC; takes seconds."""
 
 
-class DriftMonitor(RunListener):
+class DriftMonitor(RunCallback):
     """Compares one attempt of a run with its plan; measures and replans in a thread.
 
     Args:

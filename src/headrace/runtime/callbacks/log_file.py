@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headrace.core.plan import Plan
 from headrace.observability.levels import Level, Levels
-from headrace.runtime.callbacks.base import RunListener
+from headrace.runtime.callbacks.base import RunCallback
 from headrace.runtime.cluster.placement_group import TaskPlacement
 from headrace.runtime.run_dir.status import Status
 
@@ -21,7 +21,7 @@ DRIVER = "driver"
 """Task name of the driver's lines."""
 
 
-class LogFile(RunListener):
+class LogFile(RunCallback):
     """Appends `{"at_s", "task", "machine", "level", "text"}` for every line.
 
     `at_s` is the time of arrival at the driver, about a second after the line was printed.
@@ -37,7 +37,7 @@ class LogFile(RunListener):
         """Record the machines of tasks."""
         self._machines |= {slot.task.name: slot.task.machine for slot in slots}
 
-    def logged(self, line: str) -> None:
+    def say(self, line: str) -> None:
         """Write a line shown to the user."""
         self._write(DRIVER, [line.encode()])
 

@@ -10,7 +10,7 @@ from headrace.core.plan import Plan
 from headrace.observability import metrics
 from headrace.observability.metrics import Labels, Metric, Values
 from headrace.observability.trackers import numbers_of
-from headrace.runtime.callbacks.base import RunListener
+from headrace.runtime.callbacks.base import RunCallback
 from headrace.runtime.callbacks.progress import Progress
 from headrace.runtime.callbacks.work_totals import WorkTotals
 from headrace.runtime.cluster.placement_group import TaskPlacement
@@ -31,7 +31,7 @@ _SEND_INTERVAL_S = 2.0
 _S_PER_TASK = 0.005
 
 
-class RunMetrics(RunListener):
+class RunMetrics(RunCallback):
     """Aggregates metrics of a run and sends them periodically to `sink`."""
 
     def __init__(self, sink: Sink, clock: Callable[[], float] = time.monotonic) -> None:

@@ -27,7 +27,7 @@ from headrace.policies.lifecycle.state import Lifecycle
 from headrace.policies.recovery.deciding import Recovery
 from headrace.policies.recovery.events import Decision
 from headrace.profiling.trace_assembly import write_offsets
-from headrace.runtime.callbacks.base import Observer, RunListener, RunWatcher
+from headrace.runtime.callbacks.base import CallbackList, RunCallback, RunWatcher
 from headrace.runtime.callbacks.progress import Progress
 from headrace.runtime.cluster.placement_group import TaskPlacement
 from headrace.runtime.protocol.actor_state import ActorState
@@ -75,8 +75,8 @@ class RunHistory:
     last_decision: str = ""
 
 
-class StatusWriter(Observer):
-    """Writes the run folder and notifies watcher and listener; one per attempt."""
+class StatusWriter(RunCallback):
+    """Writes the run folder and notifies watcher and other callbacks; one per attempt."""
 
     def __init__(
         self,
@@ -85,12 +85,12 @@ class StatusWriter(Observer):
         slots: Sequence[TaskPlacement],
         watcher: RunWatcher,
         attempt: int = 1,
-        listener: RunListener | None = None,
+        callbacks: Sequence[RunCallback] = (),
         history: RunHistory | None = None,
     ) -> None:
         self._attempt = attempt
-        self._listener = listener or RunListener()
-        self._listener.began(plan, slots)
+        self._callbacks = CallbackList(callbacks)
+        self._callbacks.began(plan, slots)
         folder.append_event("attempt", number=attempt, versions=versions())
         self._folder, self._plan, self._slots, self._watcher = folder, plan, slots, watcher
         self._history = history or RunHistory()
@@ -123,7 +123,7 @@ class StatusWriter(Observer):
     def say(self, line: str) -> None:
         """Show and log a line."""
         self._folder.append_event("say", line=line)
-        self._listener.logged(line)
+        self._callbacks.say(line)
         self._watcher.say(line)
         self._update_status()
 
@@ -139,7 +139,7 @@ class StatusWriter(Observer):
         if before is None or before.phase is not state.phase:
             self._phases[state.phase] = time.monotonic() - self._begin_s
             self._folder.append_event("phase", phase=state.phase.value)
-            self._listener.logged(_line_of(state))
+            self._callbacks.say(_line_of(state))
             self._watcher.say(_line_of(state))
             self._next_write_s = 0.0
             self._update_status()
@@ -151,7 +151,7 @@ class StatusWriter(Observer):
     def polled(self, task: str, state: ActorState) -> None:
         """Update from a task's state."""
         self._seen[task] = state
-        self._listener.polled(task, state)
+        self._callbacks.polled(task, state)
         for message in state.messages:
             self._progress[task] = self._progress[task].after(message)
             if isinstance(message, BatchProgress) and message.steps:
@@ -165,18 +165,18 @@ class StatusWriter(Observer):
         self._update_status()
 
     def _update_status(self) -> None:
-        """Write the status and notify the listener, if due."""
+        """Write the status and notify the callbacks, if due."""
         if self._state is not None and time.monotonic() >= self._next_write_s:
             self._next_write_s = time.monotonic() + _WRITE_INTERVAL_S
             status = self.status()
             self._folder.write_status(status)
-            self._listener.updated(status)
+            self._callbacks.updated(status)
 
     def printed(self, task: str, data: bytes) -> None:
         """Write output of a task to its log."""
         with self._folder.log(task).open("ab") as file:
             file.write(data)
-        self._listener.printed(task, data)
+        self._callbacks.printed(task, data)
         if task not in self._progress:
             return
         *lines, self._halves[task] = (self._halves.get(task, b"") + data).split(b"\n")
@@ -191,7 +191,7 @@ class StatusWriter(Observer):
         """Write trace records of a task."""
         with (self._folder.path / f"trace-{task}.jsonl").open("ab") as file:
             file.write(data)
-        self._listener.traced(task, data)
+        self._callbacks.traced(task, data)
         self._record_work(task, data)
 
     def collected(self, checkpoint: Checkpoint) -> None:
@@ -227,7 +227,7 @@ class StatusWriter(Observer):
         self._folder.append_event("outcome", **asdict(outcome))
         status = self.status()
         self._folder.write_status(status)
-        self._listener.finished(status)
+        self._callbacks.finished(status)
         self._folder.summary.write_text(json.dumps(self.summary()) + "\n", encoding="utf-8")
 
     def status(self) -> Status:
@@ -309,7 +309,7 @@ class StatusWriter(Observer):
         """Write a message of the first trainer, if it belongs in the run folder."""
         if isinstance(message, Report):
             self._folder.append_report(message.figures)
-            self._listener.reported(message.figures)
+            self._callbacks.reported(message.figures)
         if isinstance(message, BatchSizeRequest | CheckpointWrite | Resumed):
             self._folder.append_event(**encode(message))
         if isinstance(message, CheckpointWrite) and message.problem is not None:

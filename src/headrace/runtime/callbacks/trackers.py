@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.observability.passwords import without_passwords
 from headrace.observability.trackers import Tracker, make_tracker, numbers_of, step_of
-from headrace.runtime.callbacks.base import RunListener
+from headrace.runtime.callbacks.base import RunCallback
 from headrace.runtime.run_dir.status import Status
 
 _FLUSH_TIMEOUT_S = 30.0
@@ -21,7 +21,7 @@ _SERVER = "MLFLOW_TRACKING_URI"
 Work = Callable[[Tracker], None]
 
 
-class Trackers(RunListener):
+class Trackers(RunCallback):
     """Sends figures of a run to trackers; a tracker that fails is disabled."""
 
     def __init__(

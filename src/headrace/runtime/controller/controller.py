@@ -34,7 +34,7 @@ from headrace.policies.lifecycle.events import (
 )
 from headrace.policies.lifecycle.steps import begin, step
 from headrace.policies.recovery.events import MachinesJoined, Restart, Resume, Saved, TaskEnded
-from headrace.runtime.callbacks.base import Observer
+from headrace.runtime.callbacks.base import RunCallback
 from headrace.runtime.callbacks.drift_monitor import DriftMonitor
 from headrace.runtime.controller.checkpoint_fetch import CheckpointFetcher
 from headrace.runtime.controller.code_archive import Script
@@ -80,7 +80,7 @@ class Controller:
         task_configs: TaskConfigs,
         files: Sequence[WantedFiles],
         script: Script,
-        observer: Observer,
+        callback: RunCallback,
         checkpoints: Path,
         handler: FailureHandler,
         machines: Callable[[], frozenset[str]],
@@ -88,7 +88,7 @@ class Controller:
         parameters: ParameterCheck | None = None,
     ) -> None:
         self._worker_group, self._task_configs = worker_group, task_configs
-        self._script, self._observer, self._handler = script, observer, handler
+        self._script, self._callback, self._handler = script, callback, handler
         self._calls = PendingActorCalls()
         first = next(w for w, rank in task_configs.ranks.items() if rank == 0)
         self._first, self._checkpoints = f"trainer{first}", checkpoints
@@ -96,9 +96,9 @@ class Controller:
         piece = partial(worker_group.piece, self._first)
         self._collector = CheckpointFetcher(checkpoints, self._calls, piece, self._collected)
         self._shipping = GraphShipping(
-            files, worker_group, task_configs, self._calls, observer.say, self._emit
+            files, worker_group, task_configs, self._calls, callback.say, self._emit
         )
-        sinks = {"log": observer.printed, "trace": observer.traced}
+        sinks = {"log": callback.printed, "trace": callback.traced}
         self._reader = LogReader(self._calls, worker_group.actor, sinks)
         self._events: list[Event] = []
         self._state, commands = begin(worker_group.tasks, time.monotonic())
@@ -112,7 +112,7 @@ class Controller:
             worker_group,
             task_configs,
             self._calls,
-            observer,
+            callback,
             handler,
             machines,
             self._emit,
@@ -165,13 +165,13 @@ class Controller:
                 before = self._state
                 self._state, commands = step(before, event, time.monotonic())
                 if self._state is not before:
-                    self._observer.changed(self._state, event)
+                    self._callback.changed(self._state, event)
                 if before.unverified and not self._state.unverified:
                     release(self._checkpoints)
                 if isinstance(event, Placed):
-                    self._observer.placed(self._worker_group.hellos)
+                    self._callback.placed(self._worker_group.hellos)
                 if self._state.phase is Phase.RUNNING and before.phase is not Phase.RUNNING:
-                    self._observer.synchronised(self._worker_group.clock_offsets())
+                    self._callback.synchronised(self._worker_group.clock_offsets())
                     self._watch.begin(time.monotonic())
                 self._execute(commands)
 
@@ -187,7 +187,7 @@ class Controller:
                 case Stop(task, is_urgent):
                     self._stop(task, is_urgent)
                 case Say(line):
-                    self._observer.say(line)
+                    self._callback.say(line)
                 case Finish(outcome):
                     self._finish(outcome)
 
@@ -266,7 +266,7 @@ class Controller:
         def then(state: ActorState) -> None:
             self._polled.discard(name)
             self._emit(Heard(frozenset({name})))
-            self._observer.polled(name, state)
+            self._callback.polled(name, state)
             self._output_files[name] = state.output
             if name == self._first:
                 self._collector.update(state.checkpoints)
@@ -362,7 +362,7 @@ class Controller:
         self._emit(fault)
 
     def _collected(self, checkpoint: Checkpoint) -> None:
-        self._observer.collected(checkpoint)
+        self._callback.collected(checkpoint)
         if self._state.phase is not Phase.RUNNING:
             # Do not add machines to a run that is ending.
             self._handler.handle(MachinesJoined(frozenset()))
@@ -390,9 +390,9 @@ class Controller:
         if self._worker_group.is_lost(self._first):
             return
         if self._collector.is_busy:
-            self._observer.say("waiting for the newest checkpoint to be fetched")
+            self._callback.say("waiting for the newest checkpoint to be fetched")
         if not self._collector.wait():
-            self._observer.say(f"{self._first} does not respond: its last files were not fetched")
+            self._callback.say(f"{self._first} does not respond: its last files were not fetched")
             return
         for name in self._output_files.get(self._first, ()):
-            self._observer.kept(name, self._worker_group.pieces(self._first, name))
+            self._callback.kept(name, self._worker_group.pieces(self._first, name))

@@ -11,7 +11,7 @@ from headrace.graph.format.manifest import REMEDY
 from headrace.policies.lifecycle.events import Event, Failed, Lost, Regroup, Task, Verified
 from headrace.policies.recovery.events import MachinesJoined, Resume, Stepped
 from headrace.policies.recovery.stalls import Stall, accuse, describe, look
-from headrace.runtime.callbacks.base import Observer
+from headrace.runtime.callbacks.base import RunCallback
 from headrace.runtime.callbacks.drift_monitor import DriftMonitor
 from headrace.runtime.controller.failure_handling import FailureHandler
 from headrace.runtime.controller.task_configs import TaskConfigs
@@ -49,7 +49,7 @@ class Watch:
         worker_group: WorkerGroup,
         task_configs: TaskConfigs,
         calls: PendingActorCalls,
-        observer: Observer,
+        callback: RunCallback,
         handler: FailureHandler,
         alive: Callable[[], frozenset[str]],
         emit: Callable[[Event], None],
@@ -58,7 +58,7 @@ class Watch:
     ) -> None:
         self._drift, self._parameters, self._finite = drift, parameters, FiniteCheck()
         self._worker_group, self._task_configs, self._calls = worker_group, task_configs, calls
-        self._observer, self._handler, self._alive, self._emit = observer, handler, alive, emit
+        self._callback, self._handler, self._alive, self._emit = callback, handler, alive, emit
         self._stalls = StallDetector(worker_group.tasks, 0.0)
         self._next_join_s = 0.0
 
@@ -78,7 +78,7 @@ class Watch:
         for message in state.messages:
             match message:
                 case Note(text):
-                    self._observer.say(f"{task}: {text}")
+                    self._callback.say(f"{task}: {text}")
                 case ParameterChecksum() if self._parameters is not None:
                     self._fail(self._parameters.see(str(task), message))
                 case NonFinite():
@@ -89,7 +89,7 @@ class Watch:
         self._fail(self._finite.look(now_s))
         line, probes = self._stalls.poll(now_s)
         if line:
-            self._observer.say(line)
+            self._callback.say(line)
         if probes:
             self._probe()
         if self._handler.state.elastic and now_s >= self._next_join_s:
@@ -97,7 +97,7 @@ class Watch:
             before = self._handler.state.joined
             self._handler.handle(MachinesJoined(self._alive()))
             for name in sorted(self._handler.state.joined - before):
-                self._observer.say(f"{name} has joined: it is used after the next checkpoint")
+                self._callback.say(f"{name} has joined: it is used after the next checkpoint")
         if self._drift is not None:
             drifted = self._drift.poll(now_s, self._handler.state.saved is not None)
             if drifted is not None and isinstance(self._handler.handle(drifted), Resume):
@@ -108,13 +108,13 @@ class Watch:
             self._emit(failed)
 
     def _probe(self) -> None:
-        self._observer.say("probing the connections between all machines")
+        self._callback.say("probing the connections between all machines")
         stores = self._worker_group.stores
         places = {
             slot.task.machine: (slot.node.address, self._task_configs.some_port(slot.index))
             for slot in stores
         }
-        probe = PartitionProbe(places, self._worker_group.home, self._observer.say, self._emit)
+        probe = PartitionProbe(places, self._worker_group.home, self._callback.say, self._emit)
         actors = {slot.task.machine: self._worker_group.actor(slot.task.name) for slot in stores}
         probe.begin(self._calls, actors)
 

@@ -19,7 +19,7 @@ from headrace.policies.lifecycle.events import Outcome, Task
 from headrace.policies.recovery.deciding import Recovery
 from headrace.policies.recovery.events import Decision, Limits
 from headrace.profiling.trace_assembly import read_offsets, trace_of_folder
-from headrace.runtime.callbacks.base import Listeners, RunListener, RunWatcher
+from headrace.runtime.callbacks.base import RunCallback, RunWatcher
 from headrace.runtime.callbacks.drift_monitor import DriftMonitor
 from headrace.runtime.callbacks.log_file import LOG, LogFile
 from headrace.runtime.callbacks.metrics import RaySink, RunMetrics
@@ -193,7 +193,7 @@ class _Run:
         inside = (wanted.working_dir or wanted.script.parent).resolve()
         command = (str(wanted.script.resolve().relative_to(inside)), *wanted.arguments)
         self._script = Script(command, code)
-        self._listener = listeners_of(wanted, folder, watcher.say)
+        self._callbacks = callbacks_of(wanted, folder, watcher.say)
         self._history = RunHistory()
         self._recorder: StatusWriter | None = None
         self._traffic: list[dict[str, Any]] = []
@@ -231,9 +231,9 @@ class _Run:
                 folder.plan.write_text(plan.to_text(indent=1), encoding="utf-8")
         slots, self._plan = slots_of(plan, nodes), plan
         drift = self._watch_drift(plan, nodes) if wanted.replan else None
-        listener = self._listener if drift is None else Listeners([self._listener, drift])
+        callbacks = self._callbacks if drift is None else [*self._callbacks, drift]
         self._recorder = recorder = StatusWriter(
-            folder, plan, slots, self._watcher, number, listener, self._history
+            folder, plan, slots, self._watcher, number, callbacks, self._history
         )
         task_configs = TaskConfigs(
             plan,
@@ -351,17 +351,17 @@ def check(wanted: ClusterRun) -> PartitionedGraph:
     return graph
 
 
-def listeners_of(
+def callbacks_of(
     wanted: ClusterRun, folder: RunDirectory, say: Callable[[str], None]
-) -> RunListener:
-    """Listeners of a run: log file, Prometheus metrics and trackers."""
+) -> list[RunCallback]:
+    """Callbacks of a run: log file, Prometheus metrics and trackers."""
     plan = wanted.plan
-    listeners: list[RunListener] = [LogFile(folder.path / LOG)]
+    callbacks: list[RunCallback] = [LogFile(folder.path / LOG)]
     endpoint = endpoint_here()
     if endpoint is not None:
         folder.append_event("metrics", endpoint=endpoint)
         say(f"metrics at http://{endpoint}/metrics")
-        listeners.append(RunMetrics(RaySink(folder.run_id, plan.job.name)))
+        callbacks.append(RunMetrics(RaySink(folder.run_id, plan.job.name)))
     if wanted.track:
         tracking = make_tracking(wanted.track, folder.path, plan.job.name, say)
         params = {
@@ -372,8 +372,8 @@ def listeners_of(
             "batch_size": plan.job.batch_size,
         }
         tracking.start(folder.run_id, params | settings_of(wanted.config))
-        listeners.append(tracking)
-    return Listeners(listeners)
+        callbacks.append(tracking)
+    return callbacks
 
 
 @contextmanager

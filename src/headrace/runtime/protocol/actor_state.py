@@ -17,22 +17,16 @@ class ActorState:
     Attributes:
         pid: Process id; None if no process is running.
         code: Exit code of the process; None if it has not exited.
-        log_bytes: Size of the log.
-        trace_bytes: Size of the trace.
-        rss_bytes: Resident memory of the process.
-        how: How the process ended, for messages.
-        said: Its last error line.
-        ended_ago_s: Seconds since its exit.
+        how, said, ended_ago_s: How and when it exited, and its last error line.
         messages: New messages of a trainer.
         output: Names of a trainer's output files.
         checkpoints: Texts of a trainer's checkpoint sidecars by name.
-        port: Port of a parameter server; None if it does not listen yet.
-        ports: Ports of a store by partition; None if it does not listen yet.
-        nic: Bytes received and sent by the machine's NIC.
+        port: Port of a parameter server that listens.
+        ports: Ports of a store that listens, by partition.
+        nic: Bytes received and sent by a store's machine.
         starts: Number of starts of a store.
         is_verified: Whether a store has verified its files.
-        restarts: Number of restarts of a sampler by its trainer.
-        why: Reason of the last restart.
+        restarts, why: Restarts of a sampler by its trainer, and the last reason.
         waits_for: The task that a sampler waits for.
     """
 

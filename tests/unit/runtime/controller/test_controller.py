@@ -13,7 +13,7 @@ from headrace.core.job import Role
 from headrace.policies.lifecycle.events import Ended, Event, Lost, Outcome, Placed, Task
 from headrace.policies.recovery.deciding import Recovery
 from headrace.policies.recovery.events import Decision, GiveUp, Limits, Restart
-from headrace.runtime.callbacks.base import Observer
+from headrace.runtime.callbacks.base import RunCallback
 from headrace.runtime.cluster.nodes import Node
 from headrace.runtime.cluster.placement_group import TaskPlacement
 from headrace.runtime.controller import controller as module
@@ -181,7 +181,7 @@ class Driven:
         self.interrupted = Interruption()
 
     def run(self, on_change: Callable[[str], None]) -> Outcome:
-        class Watching(Observer):
+        class Watching(RunCallback):
             def changed(self, state: Any, event: Event) -> None:
                 on_change(state.phase.value)
 

@@ -12,7 +12,7 @@ import pytest
 from headrace.core.job import Role
 from headrace.policies.lifecycle.events import Event, Failed, Task
 from headrace.policies.recovery.deciding import Recovery
-from headrace.runtime.callbacks.base import Observer
+from headrace.runtime.callbacks.base import RunCallback
 from headrace.runtime.controller.failure_handling import FailureHandler
 from headrace.runtime.controller.health import Watch
 from headrace.runtime.protocol import parameter_check
@@ -79,7 +79,7 @@ def watch(parameters: ParameterCheck | None) -> tuple[Watch, list[Event], list[s
     told: list[Event] = []
     lines: list[str] = []
 
-    class Says(Observer):
+    class Says(RunCallback):
         def say(self, line: str) -> None:
             lines.append(line)
 
