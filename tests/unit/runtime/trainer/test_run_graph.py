@@ -16,7 +16,7 @@ from tests.unit.graph.small_graphs import homogeneous, write
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lines: list[str] = []
-    monkeypatch.setattr(run_graph, "send_note", lambda run, line: lines.append(line))
+    monkeypatch.setattr(run_graph, "send", lambda path, note: lines.append(note.text))
     return lines
 
 
