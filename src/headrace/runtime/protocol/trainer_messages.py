@@ -187,10 +187,11 @@ def decode(data: Any) -> Message | None:
     """The message of a JSON object; None if it has an unknown kind or other fields."""
     if not isinstance(data, dict):
         return None
-    given = {_FIELDS.get(key, key): value for key, value in data.items()}
+    given: dict[str, Any] = dict(data)
     make = Message.by_kind.get(str(given.pop("kind", "")))
     with suppress(TypeError):
-        return None if make is None else make(**given)
+        if make is not None:
+            return make(**{_FIELDS.get(key, key): value for key, value in given.items()})
     return None
 
 

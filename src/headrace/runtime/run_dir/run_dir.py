@@ -15,7 +15,7 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -191,7 +191,7 @@ class RunDirectory:
         at_s = time.time() if now_s is None else now_s
         _append(self.events, {"at_s": round(at_s, 3), "kind": kind, **fields})
 
-    def append_report(self, figures: dict[str, Any], now_s: float | None = None) -> None:
+    def append_report(self, figures: Mapping[str, Any], now_s: float | None = None) -> None:
         """Append a report of the script."""
         at_s = time.time() if now_s is None else now_s
         _append(self.reports, {"at_s": round(at_s, 3), "figures": figures})
