@@ -24,6 +24,7 @@ from pydantic import ValidationError
 
 from headrace.core.errors import HeadraceError, SpecError
 from headrace.core.values import Value
+from headrace.linux.atomic_write import atomic_write
 from headrace.rpc.credentials import Credentials
 
 _PR_SET_PDEATHSIG = 1
@@ -89,9 +90,7 @@ def wait_for_end(ready: Path, announcement: Mapping[str, object]) -> None:
     signal.signal(signal.SIGTERM, _ignore_signal)
     signal.signal(signal.SIGINT, _ignore_signal)
     threading.Thread(target=_wait_for_parent, args=(end,), daemon=True).start()
-    partial = ready.with_name(ready.name + ".partial")
-    partial.write_text(json.dumps({**announcement, "pid": os.getpid()}), encoding="ascii")
-    partial.replace(ready)
+    atomic_write(ready, json.dumps({**announcement, "pid": os.getpid()}))
     os.read(ended, 1)
 
 

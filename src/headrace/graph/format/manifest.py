@@ -7,7 +7,6 @@ valid file names.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -20,6 +19,7 @@ from pydantic import Field, JsonValue, ValidationError, model_validator
 from headrace.core.errors import SpecError
 from headrace.core.values import CheckedFile, Value
 from headrace.graph.schema import EdgeType
+from headrace.linux.atomic_write import atomic_write
 
 REMEDY = "copy or partition the graph again; `headrace graph verify` checks all of it"
 
@@ -312,13 +312,7 @@ def _what_is_there(folder: Path) -> str:
 
 def save_manifest(manifest: Manifest, folder: Path) -> None:
     """Write `manifest.json` atomically."""
-    path = folder / MANIFEST
-    fresh = path.with_suffix(".new")
-    with fresh.open("w", encoding="utf-8") as file:
-        file.write(manifest.to_text(indent=1) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+    atomic_write(folder / MANIFEST, manifest.to_text(indent=1) + "\n", sync=True)
 
 
 def _explain(path: Path, text: bytes, error: ValidationError) -> SpecError:

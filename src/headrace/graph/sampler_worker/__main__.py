@@ -25,6 +25,7 @@ from headrace.graph.sampler_worker.graph_access import Caches, load_credentials,
 from headrace.graph.sampler_worker.pipeline import Pipeline
 from headrace.graph.sampler_worker.schedule import interleave, schedule
 from headrace.graph.sampler_worker.sub_batch_builder import SubBatchBuilder
+from headrace.linux.atomic_write import atomic_write
 from headrace.linux.malloc import share_one_heap
 from headrace.rpc.errors import StoreLostError
 from headrace.rpc.reconnect import RetryBudget
@@ -92,9 +93,7 @@ def _listen(config: SamplerConfig) -> SubBatchSender:
 
 
 def _write_ready(path: Path, port: int | None) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps({"port": port, "pid": os.getpid()}), encoding="ascii")
-    partial.replace(path)
+    atomic_write(path, json.dumps({"port": port, "pid": os.getpid()}))
 
 
 def _end() -> None:

@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError
 
 from headrace.core.errors import SpecError
 from headrace.core.values import CheckedFile
+from headrace.linux.atomic_write import atomic_write
 
 FILE_NAME = "run.json"
 
@@ -43,9 +44,7 @@ class RunFile(CheckedFile):
 
     def save(self, folder: Path) -> None:
         """Write the file atomically."""
-        hidden = folder / f".{FILE_NAME}.partial"
-        hidden.write_text(self.to_text(indent=1) + "\n", encoding="utf-8")
-        hidden.replace(folder / FILE_NAME)
+        atomic_write(folder / FILE_NAME, self.to_text(indent=1) + "\n")
 
     @classmethod
     def load(cls, folder: Path) -> RunFile:
