@@ -23,6 +23,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from headrace.core.errors import HeadraceError, SpecError
+from headrace.core.validation_errors import first_problem
 from headrace.core.values import Value
 from headrace.linux.atomic_write import atomic_write
 from headrace.rpc.credentials import Credentials
@@ -65,9 +66,7 @@ def load_config(path: str | os.PathLike[str], kind: type[Config]) -> Config:
     except OSError as error:
         raise SpecError(f"{path} cannot be read: {error.strerror}", "check the path") from None
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise SpecError(f"{path}: {where}: {first['msg']}", f"see {kind.__name__}") from None
+        raise SpecError(f"{path}: {first_problem(error)}", f"see {kind.__name__}") from None
 
 
 def load_credentials(path: Path, tls: bool) -> Credentials:

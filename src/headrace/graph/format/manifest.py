@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from headrace.core.errors import SpecError
+from headrace.core.validation_errors import first_problem
 from headrace.core.values import CheckedFile, Value
 from headrace.graph.schema import EdgeType
 from headrace.linux.atomic_write import atomic_write
@@ -329,9 +330,7 @@ def _explain(path: Path, text: bytes, error: ValidationError) -> SpecError:
             f"{path} has format version {version!r}, this headrace reads {FORMAT_VERSION}",
             "upgrade headrace" if newer else PARTITION_AGAIN,
         )
-    detail = error.errors(include_url=False)[0]
-    own = detail.get("ctx", {}).get("error")
+    own = error.errors(include_url=False)[0].get("ctx", {}).get("error")
     if isinstance(own, SpecError):
         return SpecError(f"{path}: {own.problem}", own.remedy)
-    at = ".".join(str(step) for step in detail["loc"])
-    return SpecError(f"{path}: {at}: {detail['msg']}", PARTITION_AGAIN)
+    return SpecError(f"{path}: {first_problem(error)}", PARTITION_AGAIN)
