@@ -120,13 +120,13 @@ def test_records_say_what_sockets_carried(tmp_path: Path) -> None:
             steps.end()
 
         def sampled() -> list[list[object]]:
-            return read_records((tmp_path / "trace-sampler").read_bytes())
+            return read_records((tmp_path / "trace-sampler").read_bytes().splitlines())
 
         assert eventually(lambda: sum(r[0] == "exec" for r in sampled()) == NUM_BATCHES)
         counted = [carried(each) for each in (*ports, port)]
         steps.close()
     sums: dict[tuple[object, object], float] = defaultdict(float)
-    records = sampled() + read_records((tmp_path / "trace-trainer").read_bytes())
+    records = sampled() + read_records((tmp_path / "trace-trainer").read_bytes().splitlines())
     for what, *rest in records:
         if what == "flow":
             sums[rest[0], rest[1]] += float(str(rest[3]))
