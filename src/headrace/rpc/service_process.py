@@ -44,19 +44,26 @@ def run_service(
         serve: Serves until `wait_for_end` returns.
         arguments: Command line; None for that of the process.
     """
-    parser = argparse.ArgumentParser(module, description=serve.__doc__)
-    parser.add_argument("--config", required=True, type=Path, help=f"JSON; see {kind.__name__}")
-    path = parser.parse_args(arguments).config
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     # Linux only; elsewhere only the closed standard input ends the service.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     try:
-        serve(load_config(path, kind))
+        serve(begin_process(module, kind, arguments, serve.__doc__))
     except HeadraceError as error:
         logging.error("%s", error)
         return error.exit_code
     return 0
+
+
+def begin_process(
+    module: str, kind: type[Config], arguments: list[str] | None, description: str | None
+) -> Config:
+    """Configure logging and read `--config FILE`."""
+    parser = argparse.ArgumentParser(module, description=description)
+    parser.add_argument("--config", required=True, type=Path, help=f"JSON; see {kind.__name__}")
+    path = parser.parse_args(arguments).config
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    return load_config(path, kind)
 
 
 def load_config(path: str | os.PathLike[str], kind: type[Config]) -> Config:
@@ -88,16 +95,26 @@ def wait_for_end(ready: Path, announcement: Mapping[str, object]) -> None:
     signal.set_wakeup_fd(end)
     signal.signal(signal.SIGTERM, _ignore_signal)
     signal.signal(signal.SIGINT, _ignore_signal)
-    threading.Thread(target=_wait_for_parent, args=(end,), daemon=True).start()
-    atomic_write(ready, json.dumps({**announcement, "pid": os.getpid()}))
+    call_after_parent(lambda: os.write(end, b"."))
+    write_ready(ready, announcement)
     os.read(ended, 1)
+
+
+def write_ready(ready: Path, announcement: Mapping[str, object]) -> None:
+    """Write the ready file, with the process ID."""
+    atomic_write(ready, json.dumps({**announcement, "pid": os.getpid()}))
+
+
+def call_after_parent(end: Callable[[], object]) -> None:
+    """Call `end` in a thread when standard input closes, as it does when the parent ends."""
+
+    def wait() -> None:
+        while os.read(sys.stdin.fileno(), 1 << 16):
+            pass
+        end()
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _ignore_signal(number: int, frame: FrameType | None) -> None:
     """Do nothing; the wakeup descriptor ends the wait."""
-
-
-def _wait_for_parent(end: int) -> None:
-    while os.read(sys.stdin.fileno(), 1 << 16):
-        pass
-    os.write(end, b".")
