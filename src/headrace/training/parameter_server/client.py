@@ -223,7 +223,7 @@ class Servers:
                     raise StoreError(
                         f"{server.name} has no gradients of rank {late} "
                         f"after {self._timeout_s:.0f} s",
-                        "check that all trainers call step() equally often",
+                        "call step() equally often on all trainers",
                     )
                 if waited_s > TELL_AFTER_S and not late_task:
                     late_task = f"gradients of rank {late}"
