@@ -104,7 +104,7 @@ def test_a_sampler_that_ends_is_named() -> None:
 
 def test_strangers_get_nothing() -> None:
     sender = RpcSender(OWN, window=2)
-    with pytest.raises(StoreError, match="sampler 2 on m9 refuses us"):
+    with pytest.raises(StoreError, match="sampler 2 on m9 rejected this client"):
         connect(sender, Credentials(Secret.random()))
     address = TaskAddress(task="sampler 2", machine="m9", host="127.0.0.1", port=sender.port)
     channel = FlightChannel(address, OWN)
