@@ -148,7 +148,7 @@ class Trainings:
         finally:
             failed = client.wait(30) or server.wait(30)
         if failed:
-            raise RuntimeError(f"iperf3 ended with code {failed}")
+            raise RuntimeError(f"iperf3 exited with code {failed}")
         sent: int = last["links"][source].sent - first["links"][source].sent
         return sent / float(last["at_s"] - first["at_s"])
 

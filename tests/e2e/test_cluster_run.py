@@ -172,7 +172,7 @@ def test_a_script_that_fails_is_named_and_the_graph_is_shipped_once(
     second = planned(folder).placed.ring_order[1]
     machine = planned(folder).placement.trainers[second]
     assert code == 7
-    assert f"error: trainer{second} on {machine} ended with code 1" in err
+    assert f"error: trainer{second} on {machine} exited with code 1" in err
     assert "ValueError: the loss is gone" in err
     assert "Traceback" in (run.folder / "logs" / f"trainer{second}.log").read_text()
     assert run.status()["state"] == "failed"

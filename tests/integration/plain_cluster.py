@@ -20,11 +20,12 @@ from headrace.graph.sampler_worker.config import StoreAddress
 from headrace.graph.sampler_worker.seed_assignment import assign_seeds, whole_seed_counts
 from headrace.graph.store.config import StoreConfig
 from headrace.prefork.client import PRELOAD_OF, ForkLease
+from headrace.rpc.address import TaskAddress
 from headrace.rpc.credentials import Credentials, Secret
 from headrace.runtime.protocol.run_context import CONTEXT_VARIABLE, RunContext
 from headrace.runtime.protocol.sampler_requests import RequestServer, StartSamplers
 from headrace.runtime.workers.task_process import TaskProcess
-from headrace.training.parameter_server.types import ServerAddress, ServerConfig
+from headrace.training.parameter_server.types import ServerConfig
 from tests.support.waiting import eventually
 
 PATIENCE_S = 240.0
@@ -126,7 +127,7 @@ class PlainCluster:
             self._start(module, task)
             assert eventually(config.ready.exists)
             port = json.loads(config.ready.read_text())["port"]
-            places.append(ServerAddress(task=task, machine="m1", host="127.0.0.1", port=port))
+            places.append(TaskAddress(task=task, machine="m1", host="127.0.0.1", port=port))
         self._fields["servers"] = tuple(places)
 
     def start_stores(self) -> None:

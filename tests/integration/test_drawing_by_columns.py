@@ -25,7 +25,7 @@ from headrace.graph.sampling.store_pool import Connect  # noqa: E402
 from headrace.graph.store.client import StoreClient  # noqa: E402
 from headrace.graph.store.server import StoreServer  # noqa: E402
 from headrace.graph.store.shard import open_shard  # noqa: E402
-from headrace.rpc.channel import Address  # noqa: E402
+from headrace.rpc.address import TaskAddress  # noqa: E402
 from headrace.rpc.credentials import Credentials, Secret  # noqa: E402
 from headrace.rpc.errors import StoreError  # noqa: E402
 from tests.unit.graph.loader.loading_graphs import assert_same, in_parts, random_data  # noqa: E402
@@ -54,12 +54,14 @@ def data() -> Any:
 
 
 @contextmanager
-def serving(graph: PartitionedGraph) -> Iterator[dict[int, Address]]:
+def serving(graph: PartitionedGraph) -> Iterator[dict[int, TaskAddress]]:
     """Where the stores of all parts are."""
     servers = [StoreServer(open_shard(graph, part), CREDENTIALS) for part in range(graph.num_parts)]
     try:
         yield {
-            part: Address(f"store {part}", "m7", "127.0.0.1", server.port)
+            part: TaskAddress(
+                task=f"store {part}", machine="m7", host="127.0.0.1", port=server.port
+            )
             for part, server in enumerate(servers)
         }
     finally:

@@ -19,7 +19,8 @@ from headrace.graph.sampler_worker.channels.shm import TrainerGoneError
 from headrace.graph.sampler_worker.channels.sub_batch import Key, SubBatch, arrays_in, place
 from headrace.graph.sampler_worker.config import ListenAddress, SamplerConfig
 from headrace.graph.sampler_worker.prefetcher import Prefetcher, start_prefetcher
-from headrace.rpc.channel import Address, FlightChannel
+from headrace.rpc.address import TaskAddress
+from headrace.rpc.channel import FlightChannel
 from headrace.rpc.credentials import Credentials, Secret
 from headrace.rpc.errors import StoreError
 from tests.support.waiting import eventually
@@ -41,7 +42,7 @@ def send(sender: RpcSender, batch: int) -> None:
 
 
 def connect(sender: RpcSender, credentials: Credentials = OWN) -> RpcReceiver:
-    address = Address("sampler 2", "m9", "127.0.0.1", sender.port)
+    address = TaskAddress(task="sampler 2", machine="m9", host="127.0.0.1", port=sender.port)
     return RpcReceiver(FlightChannel(address, credentials))
 
 
@@ -103,9 +104,9 @@ def test_a_sampler_that_ends_is_named() -> None:
 
 def test_strangers_get_nothing() -> None:
     sender = RpcSender(OWN, window=2)
-    with pytest.raises(StoreError, match="sampler 2 on m9 refuses us"):
+    with pytest.raises(StoreError, match="sampler 2 on m9 rejected this client"):
         connect(sender, Credentials(Secret.random()))
-    address = Address("sampler 2", "m9", "127.0.0.1", sender.port)
+    address = TaskAddress(task="sampler 2", machine="m9", host="127.0.0.1", port=sender.port)
     channel = FlightChannel(address, OWN)
     for op in ("gather", "sample", "push", "status"):
         with pytest.raises(StoreError, match=op):
@@ -149,7 +150,9 @@ def test_a_sampler_process_feeds_another_machine(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         assert eventually((tmp_path / "ready").exists)
         port = json.loads((tmp_path / "ready").read_text())["port"]
-        channel = FlightChannel(Address("sampler 2", "m9", "127.0.0.1", port), OWN)
+        channel = FlightChannel(
+            TaskAddress(task="sampler 2", machine="m9", host="127.0.0.1", port=port), OWN
+        )
         with Prefetcher([RpcReceiver(channel)], 7, time.perf_counter) as prefetcher:
             for _ in range(2):
                 assert len(list(prefetcher)) == 7
@@ -158,7 +161,9 @@ def test_a_sampler_process_feeds_another_machine(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         assert eventually((tmp_path / "ready").exists)
         port = json.loads((tmp_path / "ready").read_text())["port"]
-        channel = FlightChannel(Address("sampler 2", "m9", "127.0.0.1", port), OWN)
+        channel = FlightChannel(
+            TaskAddress(task="sampler 2", machine="m9", host="127.0.0.1", port=port), OWN
+        )
         with Prefetcher([RpcReceiver(channel)], 7, time.perf_counter) as prefetcher:
             seen = [(batch.n_id.tolist(), batch.x.tolist()) for batch in prefetcher]
             process.kill()

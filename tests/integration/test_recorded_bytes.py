@@ -21,8 +21,9 @@ from headrace.graph.sampler_worker.channels.rpc import RpcReceiver
 from headrace.graph.sampler_worker.config import ListenAddress, SamplerConfig, StoreAddress
 from headrace.graph.sampler_worker.prefetcher import Prefetcher
 from headrace.profiling.trace_assembly import read_records
+from headrace.rpc.address import TaskAddress
 from headrace.rpc.call_meter import MeteredChannel
-from headrace.rpc.channel import Address, FlightChannel
+from headrace.rpc.channel import FlightChannel
 from headrace.rpc.credentials import Credentials, Secret
 from headrace.tracing.task_trace import StepRecorder, TraceWriter
 from tests.support.waiting import eventually
@@ -109,7 +110,9 @@ def test_records_say_what_sockets_carried(tmp_path: Path) -> None:
         port = stack.enter_context(process("headrace.graph.sampler_worker", tmp_path, settings))
         steps = StepRecorder(TraceWriter(tmp_path / "trace-trainer", "trainer0", time.monotonic))
         note = steps.recording_from("sampler0.0", NUM_BATCHES)
-        channel = FlightChannel(Address("sampler0.0", "m", "127.0.0.1", port), own)
+        channel = FlightChannel(
+            TaskAddress(task="sampler0.0", machine="m", host="127.0.0.1", port=port), own
+        )
         receiver = RpcReceiver(MeteredChannel(channel, time.monotonic, lambda: note))
         prefetcher = stack.enter_context(Prefetcher([receiver], NUM_BATCHES, time.perf_counter, 1))
         for _batch in prefetcher:
@@ -117,13 +120,13 @@ def test_records_say_what_sockets_carried(tmp_path: Path) -> None:
             steps.end()
 
         def sampled() -> list[list[object]]:
-            return read_records((tmp_path / "trace-sampler").read_bytes())
+            return read_records((tmp_path / "trace-sampler").read_bytes().splitlines())
 
         assert eventually(lambda: sum(r[0] == "exec" for r in sampled()) == NUM_BATCHES)
         counted = [carried(each) for each in (*ports, port)]
         steps.close()
     sums: dict[tuple[object, object], float] = defaultdict(float)
-    records = sampled() + read_records((tmp_path / "trace-trainer").read_bytes())
+    records = sampled() + read_records((tmp_path / "trace-trainer").read_bytes().splitlines())
     for what, *rest in records:
         if what == "flow":
             sums[rest[0], rest[1]] += float(str(rest[3]))

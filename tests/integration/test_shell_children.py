@@ -83,7 +83,7 @@ def test_whoever_does_not_listen_is_killed_with_all_it_started(log: Path) -> Non
     beside = int(log.read_text().split()[1])
     child.end(0.1)
     assert child.code == -signal.SIGKILL
-    assert how_ended(-9) == "was ended by SIGKILL, perhaps because memory was full"
+    assert how_ended(-9) == "was ended by SIGKILL, possibly out of memory"
     assert eventually(lambda: rss_bytes(beside) == 0)
 
 

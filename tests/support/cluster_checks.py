@@ -46,7 +46,7 @@ def origin_s(trace: Trace, folder: Path) -> float:
     at = trace.task_names.index("trainer0")
     rows = (trace.executions.task == at) & (trace.executions.iteration == 0)
     (begin_s,) = trace.executions.start_s[rows]
-    for record in read_records((folder / "trace-trainer0.jsonl").read_bytes()):
+    for record in read_records((folder / "trace-trainer0.jsonl").read_bytes().splitlines()):
         if record[:3] == ["exec", "trainer0", 0]:
             return float(record[3] - begin_s)
     raise RuntimeError("trainer0 has recorded no first step")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.graph.store.client import StoreClient
-from headrace.rpc.channel import Address
+from headrace.rpc.address import TaskAddress
 from headrace.rpc.credentials import Authority, Credentials, Secret
 
 START_TIMEOUT_S = 60.0
@@ -28,18 +28,11 @@ class RunningStore:
 
     part: int
     process: subprocess.Popen[bytes]
-    address: Address
+    address: TaskAddress
 
     def setting(self) -> dict[str, Any]:
         """What a sampler must know of it."""
-        at = self.address
-        return {
-            "part": self.part,
-            "task": at.task,
-            "machine": at.machine,
-            "host": at.host,
-            "port": at.port,
-        }
+        return {"part": self.part, **self.address.model_dump()}
 
 
 @dataclass(frozen=True)
@@ -133,7 +126,11 @@ def _wait(part: int, process: subprocess.Popen[bytes], folder: Path) -> RunningS
             raise RuntimeError(f"store {part}: {(folder / f'log-{part}').read_text()}")
         time.sleep(0.02)
     port = json.loads(ready.read_text())["port"]
-    return RunningStore(part, process, Address(f"store {part}", f"machine {part}", HOST, port))
+    return RunningStore(
+        part,
+        process,
+        TaskAddress(task=f"store {part}", machine=f"machine {part}", host=HOST, port=port),
+    )
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

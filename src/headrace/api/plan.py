@@ -117,7 +117,7 @@ def explain(plan: Plan, on_step: Callable[[str], None] = _ignore) -> Explanation
         >>> headrace.explain(headrace.plan(cluster, job, policy="maxmin"))
         51.39 ms per iteration, simulated.
         The bottleneck is the network: m-0 sends for 49.86 ms per iteration.
-        What would help, by planning again:
+        Changes that would help, each planned again:
           doubling the NICs of m-0, m-1 and m-2 saves 41 % (30.07 ms)
           a window of 4 instead of 2 changes nothing (51.24 ms)
           doubling the NIC of m-0 alone changes nothing (51.39 ms)

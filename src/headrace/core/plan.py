@@ -348,7 +348,7 @@ class Explanation:
             f"The bottleneck is {self.bottleneck}.",
         ]
         if self.remedies:
-            lines.append("What would help, by planning again:")
+            lines.append("Changes that would help, each planned again:")
         lines += [f"  {each.sentence()} ({format_seconds(each.time_s)})" for each in self.remedies]
         return "\n".join(lines)
 

@@ -54,6 +54,16 @@ def spec_error(error: ValidationError, model: type[BaseModel], data: object) -> 
     return SpecError(f"{model.__name__}: {place}{first.problem}", first.remedy, first.at)
 
 
+def first_problem(error: ValidationError) -> str:
+    """Location and message of the first problem of a file or request that headrace wrote itself.
+
+    The text is bounded and does not quote the input, which may come from an unknown peer.
+    """
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(map(str, first["loc"]))[:100]
+    return f"{place}: {first['msg'][:200]}" if place else first["msg"][:200]
+
+
 def format_place(at: At) -> str:
     """Format a location: `machines[0].nic`."""
     text = ""

@@ -5,13 +5,20 @@ from __future__ import annotations
 import ctypes
 from contextlib import suppress
 
-# Constants of glibc's `malloc.h`.
+# Constants of glibc's `malloc.h` and of Linux's `mman.h`.
 _TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3
+_MMAP_MAX = -4
 _ARENA_MAX = -8
+_MADV_HUGEPAGE = 14
 
 _KEPT_BYTES = 256 << 20
 _LARGEST_KEPT_BYTES = 32 << 20
+_NEVER = -1
+_PAGE_BYTES = 4096
+
+# Address space, not memory: only touched pages use memory.
+_RESERVED_BYTES = 4 << 30
 
 
 def share_one_heap() -> bool:
@@ -42,27 +49,6 @@ def return_freed_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _set_options(*options: tuple[int, int]) -> bool:
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return False
-    return all(mallopt(name, value) == 1 for name, value in options)
-
-
-# Constants of glibc's `malloc.h` and of Linux's `mman.h`.
-_TRIM_THRESHOLD = -1
-_MMAP_MAX = -4
-_ARENA_MAX = -8
-_MADV_HUGEPAGE = 14
-
-_NEVER = -1
-_PAGE_BYTES = 4096
-
-# Address space, not memory: only touched pages use memory.
-_RESERVED_BYTES = 4 << 30
-
-
 def reuse_memory() -> bool:
     """Keep all freed memory in this process, in huge pages if possible; whether this is supported.
 
@@ -74,12 +60,10 @@ def reuse_memory() -> bool:
     """
     try:
         libc = ctypes.CDLL(None)
-        mallopt, sbrk, madvise = libc.mallopt, libc.sbrk, libc.madvise
-        malloc, free = libc.malloc, libc.free
+        sbrk, madvise, malloc, free = libc.sbrk, libc.madvise, libc.malloc, libc.free
     except (OSError, AttributeError):
         return False
-    settings = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, _NEVER), (_ARENA_MAX, 1))
-    if not all(mallopt(name, value) == 1 for name, value in settings):
+    if not _set_options((_MMAP_MAX, 0), (_TRIM_THRESHOLD, _NEVER), (_ARENA_MAX, 1)):
         return False
     sbrk.restype = malloc.restype = ctypes.c_void_p
     free.argtypes = (ctypes.c_void_p,)
@@ -92,3 +76,11 @@ def reuse_memory() -> bool:
     if num_bytes > 0:
         madvise(ctypes.c_void_p(begin), ctypes.c_size_t(num_bytes), _MADV_HUGEPAGE)
     return True
+
+
+def _set_options(*options: tuple[int, int]) -> bool:
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    return all(mallopt(name, value) == 1 for name, value in options)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,17 +51,21 @@ class _Rows:
         return list(table.reshape(-1, num).T)
 
 
-def read_records(data: bytes) -> list[list[Any]]:
+def read_records(lines: Sequence[bytes]) -> list[list[Any]]:
     """Parse the records of one task, skipping incomplete lines of killed processes."""
-    records = []
-    for line in data.splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, list) and record and len(record) in _NUM_ENTRIES.get(record[0], ()):
-            records.append(record)
-    return records
+    try:
+        # Three times as fast as line by line.
+        records = json.loads(b"[" + b",".join(lines) + b"]")
+    except ValueError:
+        records = []
+        for line in lines:
+            with suppress(ValueError):
+                records.append(json.loads(line))
+    return [
+        record
+        for record in records
+        if isinstance(record, list) and record and len(record) in _NUM_ENTRIES.get(record[0], ())
+    ]
 
 
 def merge_records(
@@ -70,7 +75,7 @@ def merge_records(
     marks: Iterable[Mark] = (),
 ) -> Trace:
     """Merge the raw records of all tasks, each with its machine, into one trace."""
-    read = ((machine, read_records(data)) for machine, data in collected)
+    read = ((machine, read_records(data.splitlines())) for machine, data in collected)
     return merge_read(read, offsets_s, plan, marks)
 
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from headrace.core.errors import HeadraceError, MissingExtraError
+from headrace.rpc.address import TaskAddress
 from headrace.rpc.credentials import Credentials
 from headrace.rpc.errors import StoreError, StoreLostError
 from headrace.rpc.framing import Fields, Message, decode_reply, encode_request
@@ -27,19 +28,6 @@ TICK_S = 0.1
 GRPC_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 
 _SEE_LOG = "check its log and whether its machine is up, then start the run again"
-
-
-@dataclass(frozen=True)
-class Address:
-    """Address of a store; `task` and `machine` are for messages."""
-
-    task: str
-    machine: str
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.task} on {self.machine}"
 
 
 class Channel(Protocol):
@@ -93,7 +81,7 @@ class StreamChannel(ABC):
 
     def __init__(
         self,
-        address: Address,
+        address: TaskAddress,
         credentials: Credentials,
         connect_timeout_s: float = 10.0,
         ping_s: float = 20.0,
@@ -276,7 +264,7 @@ class FlightChannel(StreamChannel):
 
     def __init__(
         self,
-        address: Address,
+        address: TaskAddress,
         credentials: Credentials,
         connect_timeout_s: float = 10.0,
         ping_s: float = 20.0,

@@ -14,7 +14,8 @@ from functools import partial
 
 import numpy as np
 
-from headrace.rpc.channel import Address, Channel
+from headrace.rpc.address import TaskAddress
+from headrace.rpc.channel import Channel
 from headrace.rpc.credentials import Credentials
 from headrace.rpc.errors import StoreError, StoreLostError
 from headrace.rpc.framing import Fields, Message
@@ -60,7 +61,7 @@ class ReconnectingChannel:
     """A `Channel` that reconnects and repeats requests until the retry budget is exhausted."""
 
     def __init__(
-        self, address: Address, connect: Callable[[], Channel], retry_budget: RetryBudget
+        self, address: TaskAddress, connect: Callable[[], Channel], retry_budget: RetryBudget
     ) -> None:
         self._address, self._connect, self._retry_budget = address, connect, retry_budget
         self._lock = threading.Lock()
@@ -241,7 +242,10 @@ class ReconnectingChannel:
 
 
 def reach_store(
-    address: Address, credentials: Credentials, timeout_s: float, retry_budget: RetryBudget | None
+    address: TaskAddress,
+    credentials: Credentials,
+    timeout_s: float,
+    retry_budget: RetryBudget | None,
 ) -> Channel:
     """Open the fastest channel to a store; with a retry budget, one that reconnects.
 

@@ -23,7 +23,9 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from headrace.core.errors import HeadraceError, SpecError
+from headrace.core.validation_errors import first_problem
 from headrace.core.values import Value
+from headrace.linux.atomic_write import atomic_write
 from headrace.rpc.credentials import Credentials
 
 _PR_SET_PDEATHSIG = 1
@@ -42,19 +44,26 @@ def run_service(
         serve: Serves until `wait_for_end` returns.
         arguments: Command line; None for that of the process.
     """
-    parser = argparse.ArgumentParser(module, description=serve.__doc__)
-    parser.add_argument("--config", required=True, type=Path, help=f"JSON; see {kind.__name__}")
-    path = parser.parse_args(arguments).config
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     # Linux only; elsewhere only the closed standard input ends the service.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     try:
-        serve(load_config(path, kind))
+        serve(begin_process(module, kind, arguments, serve.__doc__))
     except HeadraceError as error:
         logging.error("%s", error)
         return error.exit_code
     return 0
+
+
+def begin_process(
+    module: str, kind: type[Config], arguments: list[str] | None, description: str | None
+) -> Config:
+    """Configure logging and read `--config FILE`."""
+    parser = argparse.ArgumentParser(module, description=description)
+    parser.add_argument("--config", required=True, type=Path, help=f"JSON; see {kind.__name__}")
+    path = parser.parse_args(arguments).config
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    return load_config(path, kind)
 
 
 def load_config(path: str | os.PathLike[str], kind: type[Config]) -> Config:
@@ -64,9 +73,7 @@ def load_config(path: str | os.PathLike[str], kind: type[Config]) -> Config:
     except OSError as error:
         raise SpecError(f"{path} cannot be read: {error.strerror}", "check the path") from None
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise SpecError(f"{path}: {where}: {first['msg']}", f"see {kind.__name__}") from None
+        raise SpecError(f"{path}: {first_problem(error)}", f"see {kind.__name__}") from None
 
 
 def load_credentials(path: Path, tls: bool) -> Credentials:
@@ -88,18 +95,26 @@ def wait_for_end(ready: Path, announcement: Mapping[str, object]) -> None:
     signal.set_wakeup_fd(end)
     signal.signal(signal.SIGTERM, _ignore_signal)
     signal.signal(signal.SIGINT, _ignore_signal)
-    threading.Thread(target=_wait_for_parent, args=(end,), daemon=True).start()
-    partial = ready.with_name(ready.name + ".partial")
-    partial.write_text(json.dumps({**announcement, "pid": os.getpid()}), encoding="ascii")
-    partial.replace(ready)
+    call_after_parent(lambda: os.write(end, b"."))
+    write_ready(ready, announcement)
     os.read(ended, 1)
+
+
+def write_ready(ready: Path, announcement: Mapping[str, object]) -> None:
+    """Write the ready file, with the process ID."""
+    atomic_write(ready, json.dumps({**announcement, "pid": os.getpid()}))
+
+
+def call_after_parent(end: Callable[[], object]) -> None:
+    """Call `end` in a thread when standard input closes, as it does when the parent ends."""
+
+    def wait() -> None:
+        while os.read(sys.stdin.fileno(), 1 << 16):
+            pass
+        end()
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _ignore_signal(number: int, frame: FrameType | None) -> None:
     """Do nothing; the wakeup descriptor ends the wait."""
-
-
-def _wait_for_parent(end: int) -> None:
-    while os.read(sys.stdin.fileno(), 1 << 16):
-        pass
-    os.write(end, b".")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import socket
 from contextlib import suppress
-from dataclasses import replace
 
-from headrace.rpc.channel import Address, Channel, FlightChannel, StreamChannel
+from headrace.rpc.address import TaskAddress
+from headrace.rpc.channel import Channel, FlightChannel, StreamChannel
 from headrace.rpc.credentials import Credentials
 from headrace.rpc.errors import StoreError
 from headrace.rpc.framing import MAX_FRAME_BYTES, Message, receive_reply
@@ -69,7 +69,7 @@ class SocketChannel(StreamChannel):
 
 
 def open_channel(
-    address: Address, credentials: Credentials, connect_timeout_s: float = 10.0
+    address: TaskAddress, credentials: Credentials, connect_timeout_s: float = 10.0
 ) -> Channel:
     """Open the fastest channel to a store: a raw socket if it offers one, else Flight."""
     flight = FlightChannel(address, credentials, connect_timeout_s)
@@ -77,7 +77,8 @@ def open_channel(
     # Never with TLS, whatever the peer offers: a raw socket is not encrypted.
     if credentials.identity is None and isinstance(port, int) and 0 < port < 1 << 16:
         with suppress(StoreError):
-            bare = SocketChannel(replace(address, port=port), credentials, connect_timeout_s)
+            at = address.model_copy(update={"port": port})
+            bare = SocketChannel(at, credentials, connect_timeout_s)
             flight.close()
             return bare
     return flight

@@ -142,7 +142,7 @@ def _check(layout: HostLayout, nodes: Mapping[str, Popen[bytes]]) -> None:
         if node.poll():
             log = machines.tail(layout, name)
             raise RunError(
-                f"Ray on machine {name} ended with {node.returncode}: {log}",
+                f"Ray on machine {name} exited with code {node.returncode}: {log}",
                 "check that this machine has free memory and that Ray works outside of a testbed",
             )
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from headrace.core.errors import RunError, SpecError
+from headrace.linux.atomic_write import atomic_write
 from headrace.testbed.layout import FOLDER, HostLayout
 
 _LOCK_TIMEOUT_S = 180.0
@@ -25,7 +26,7 @@ def read(name: str) -> HostLayout | None:
     path = FOLDER / name / _FILE
     try:
         _check_is_own(path.parent)
-        return HostLayout.model_validate_json(path.read_text())
+        return HostLayout.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except PermissionError:
@@ -39,13 +40,7 @@ def read(name: str) -> HostLayout | None:
 
 def write(layout: HostLayout) -> None:
     """Write the state atomically."""
-    path = layout.folder / _FILE
-    new = path.with_suffix(".new")
-    with new.open("w") as file:
-        file.write(layout.model_dump_json(indent=2))
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
+    atomic_write(layout.folder / _FILE, layout.model_dump_json(indent=2), sync=True)
 
 
 def forget(layout: HostLayout) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 
 from headrace.core.errors import SpecError
+from headrace.linux.atomic_write import atomic_path
 
 FILE_NAME = "best.pt"
 
@@ -70,9 +70,8 @@ class BestKeeper:
 
 def _save(state: dict[str, Any], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    torch.save(state, partial)
-    os.replace(partial, path)
+    with atomic_path(path) as partial:
+        torch.save(state, partial)
 
 
 def state_of(thing: Any, name: str) -> Any:

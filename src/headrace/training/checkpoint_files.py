@@ -15,12 +15,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from headrace.core.errors import SpecError
 from headrace.core.values import CheckedFile, Value
+from headrace.linux.atomic_write import atomic_write
 
 KEEP = 2
 """Checkpoints to keep: the previous one is used if the newest is lost with its machine."""
@@ -100,7 +101,8 @@ def save(
     partial = folder / ".checkpoint.partial"
     with partial.open("wb") as file:
         torch.save(dict(state), file)
-        _sync(file)
+        file.flush()
+        os.fsync(file.fileno())
     size, sha256 = _digest(partial)
     sidecar = Sidecar(size=size, sha256=sha256, **dict(position))
     return install(folder, sidecar, partial, keep)
@@ -112,12 +114,8 @@ def install(folder: Path, sidecar: Sidecar, partial: Path, keep: int = KEEP) -> 
     # A checkpoint of the same iteration may exist: its sidecar must not match the new file.
     made.sidecar_path.unlink(missing_ok=True)
     partial.replace(made.path)
-    beside = folder / ".sidecar.partial"
-    with beside.open("wb") as file:
-        file.write(sidecar.to_text().encode())
-        _sync(file)
     _sync_folder(folder)
-    beside.replace(made.sidecar_path)
+    atomic_write(made.sidecar_path, sidecar.to_text(), sync=True)
     _sync_folder(folder)
     _prune(folder, keep)
     return made
@@ -151,9 +149,7 @@ def hold(folder: Path) -> None:
         return
     newest = newest_whole(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f".{HELD}.partial"
-    partial.write_text(str(-1 if newest is None else newest.sidecar.iteration), encoding="ascii")
-    partial.replace(folder / HELD)
+    atomic_write(folder / HELD, str(-1 if newest is None else newest.sidecar.iteration))
 
 
 def release(folder: Path) -> None:
@@ -262,11 +258,6 @@ def _digest(path: Path) -> tuple[int, str]:
             digest.update(data)
             size += len(data)
     return size, digest.hexdigest()
-
-
-def _sync(file: IO[bytes]) -> None:
-    file.flush()
-    os.fsync(file.fileno())
 
 
 def _sync_folder(folder: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from headrace.core.errors import MissingExtraError, SpecError
+from headrace.linux.atomic_write import atomic_path
 
 SAFETENSORS = ".safetensors"
 
@@ -73,11 +74,11 @@ def save_weights(
         MissingExtraError: safetensors is not installed.
     """
     file = Path(path)
-    partial = file.with_name(f".{file.name}.partial")
     on_cpu = {n: v.detach().cpu() if isinstance(v, Tensor) else v for n, v in state.items()}
-    if file.suffix != SAFETENSORS:
-        torch.save(on_cpu, partial)
-    else:
+    with atomic_path(file) as partial:
+        if file.suffix != SAFETENSORS:
+            torch.save(on_cpu, partial)
+            return
         others = [name for name, value in on_cpu.items() if not isinstance(value, Tensor)]
         if others:
             raise SpecError(
@@ -87,7 +88,6 @@ def save_weights(
         # The format does not support shared tensors: each name gets a copy.
         plain = {name: value.clone().contiguous() for name, value in on_cpu.items()}
         _safetensors().save_file(plain, partial, {"format": "pt", **(notes or {})})
-    os.replace(partial, file)
 
 
 def _safetensors() -> Any:

@@ -206,7 +206,7 @@ class EmbeddingTable:
         raise SpecError(
             f"other trainers have pushed no gradients of the embedding {self.name!r} for "
             f"{TIMEOUT_S:.0f} s",
-            "check that all trainers call step() equally often",
+            "call step() equally often on all trainers",
         )
 
     def _ranges(self, begin: int, end: int) -> Iterator[tuple[int, int]]:

@@ -21,7 +21,8 @@ import pytest
 from pyarrow import flight
 
 from headrace.graph.store.client import StoreClient
-from headrace.rpc.channel import Address, FlightChannel
+from headrace.rpc.address import TaskAddress
+from headrace.rpc.channel import FlightChannel
 from headrace.rpc.credentials import Authority, Credentials, Secret
 from headrace.rpc.framing import Message, decode_reply
 from headrace.rpc.server import REQUEST_SCHEMA, TOKEN_HEADER
@@ -84,7 +85,7 @@ class ServingProcess:
         eventually(lambda: ready.exists() or self.process.poll() is not None)
         assert ready.exists(), self.log
         self.port = json.loads(ready.read_text())["port"]
-        self.address = Address(name, "m7", "127.0.0.1", self.port)
+        self.address = TaskAddress(task=name, machine="m7", host="127.0.0.1", port=self.port)
 
     @property
     def log(self) -> str:

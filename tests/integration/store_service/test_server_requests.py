@@ -13,13 +13,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from headrace.rpc.address import TaskAddress  # noqa: E402
 from headrace.rpc.credentials import Credentials, Secret  # noqa: E402
 from headrace.rpc.errors import StoreError  # noqa: E402
 from headrace.rpc.framing import encode_request  # noqa: E402
 from headrace.training.parameter_server.client import Servers  # noqa: E402
 from headrace.training.parameter_server.optimizer_specs import options_of  # noqa: E402
 from headrace.training.parameter_server.remote_optimizer import RemoteOptimizer  # noqa: E402
-from headrace.training.parameter_server.types import Exchange, ServerAddress  # noqa: E402
+from headrace.training.parameter_server.types import Exchange  # noqa: E402
 from tests.integration.store_service.store_process import RawStream, ServerProcess  # noqa: E402
 from tests.support.wrong_requests import (  # noqa: E402
     NUMBER,
@@ -61,7 +62,7 @@ def reach(
     servers: list[ServerProcess], rank: int, credentials: Credentials, **more: Any
 ) -> Servers:
     places = [
-        ServerAddress(task="ps0", machine="m7", host="127.0.0.1", port=server.port)
+        TaskAddress(task="ps0", machine="m7", host="127.0.0.1", port=server.port)
         for server in servers
     ]
     return Servers.connect(places, credentials, rank, time.monotonic, 60.0, **more)

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.graph.format.partitioned_graph import open_graph
 from headrace.graph.store.client import StoreClient
-from headrace.rpc.channel import Address
+from headrace.rpc.address import TaskAddress
 from tests.integration.store_service.store_process import StoreProcess
 
 pytestmark = pytest.mark.integration
@@ -23,7 +23,7 @@ def test_every_part_has_a_port(folder: Path, tmp_path: Path) -> None:
     ports = json.loads((store.folder / "ready").read_text())["ports"]
     assert sorted(map(int, ports)) == sorted(parts)
     for part, port in ports.items():
-        address = Address("store", "m7", "127.0.0.1", port)
+        address = TaskAddress(task="store", machine="m7", host="127.0.0.1", port=port)
         client = StoreClient.connect(address, store.client_credentials, 30.0)
         own = graph.part(int(part))
         got = client.gather("node", "x", own.start("node") + np.arange(2))

@@ -48,7 +48,7 @@ TASKS = (
 )
 NAMES = tuple(task.name for task in TASKS)
 START: tuple[Event, ...] = (Placed(), Shipped(), *(Ready(name) for name in NAMES))
-FAILURE = Ended("trainer1", 1, "ended with code 1", "ValueError: no")
+FAILURE = Ended("trainer1", 1, "exited with code 1", "ValueError: no")
 
 
 def drive(
@@ -140,14 +140,14 @@ def test_the_first_trainer_that_fails_stops_the_run() -> None:
     assert commands == [Stop("store0"), Stop("store1"), Stop("sampler0.0")]
     _, commands = drive(*(Ended(name, 0, "ended") for name in NAMES[:3]), state=state)
     problem = outcome_of(commands).problem
-    assert problem == "trainer1 on m1 ended with code 1; it said: ValueError: no"
+    assert problem == "trainer1 on m1 exited with code 1; last output: ValueError: no"
     assert "headrace logs --task trainer1" in outcome_of(commands).remedy
 
 
 def test_the_deeper_cause_is_told() -> None:
     state, _ = drive(*START)
     state, _ = drive(FAILURE, Ended("store0", -9, "was ended by SIGKILL"), state=state)
-    state, _ = drive(Ended("trainer0", 1, "ended with code 1"), state=state)
+    state, _ = drive(Ended("trainer0", 1, "exited with code 1"), state=state)
     _, commands = drive(Ended("store1", 0, "ended"), Ended("sampler0.0", 0, "ended"), state=state)
     assert outcome_of(commands).problem == "store0 on m0 was ended by SIGKILL"
 
@@ -156,7 +156,7 @@ def test_a_sampler_that_has_fed_its_loader_is_no_failure() -> None:
     state, _ = drive(*START)
     after, commands = drive(Ended("sampler0.0", 0, "ended"), state=state)
     assert (after, commands) == (state, [])
-    after, commands = drive(Ended("sampler0.0", 7, "ended with code 7"), state=state)
+    after, commands = drive(Ended("sampler0.0", 7, "exited with code 7"), state=state)
     assert after.phase is Phase.STOPPING
     assert "sampler0.0 on m1" in (after.outcome or Outcome()).problem
 

@@ -32,7 +32,7 @@ STORE = Task("store1", Role.STORE, "m1")
 TRAINER = Task("trainer0", Role.TRAINER, "m0")
 KILLED_STORE = TaskEnded(STORE, -9, "was ended by SIGKILL", can_restart=True)
 KILLED_TRAINER = TaskEnded(TRAINER, -9, "was ended by SIGKILL")
-RAISED = TaskEnded(TRAINER, 1, "ended with code 1")
+RAISED = TaskEnded(TRAINER, 1, "exited with code 1")
 
 
 def after(*events: Event, state: Recovery | None = None) -> tuple[Recovery, list[Decision]]:
@@ -113,7 +113,7 @@ def test_a_checkpoint_counts_once() -> None:
 
 def test_a_script_that_fails_at_once_is_not_run_again() -> None:
     _, decisions = after(RAISED)
-    assert decisions == [GiveUp("trainer0 on m0 ended with code 1", "it would fail again")]
+    assert decisions == [GiveUp("trainer0 on m0 exited with code 1", "it would fail again")]
 
 
 def test_a_script_that_fails_later_is_run_again_once() -> None:
@@ -130,7 +130,7 @@ def test_whoever_lost_another_task_is_not_to_blame(code: int) -> None:
 
 
 def test_what_the_user_gave_is_not_tried_again() -> None:
-    wrong = TaskEnded(TRAINER, 2, "ended with code 2")
+    wrong = TaskEnded(TRAINER, 2, "exited with code 2")
     _, decisions = after(Stepped(), wrong)
     assert [type(each) for each in decisions] == [GiveUp]
 
@@ -193,7 +193,7 @@ def test_machines_that_went_at_the_same_time_are_done_without() -> None:
             [Saved(400), MachineLost("m1", "gone")],
             "m1 is lost: gone: resuming from iteration 400 on m0, m2 (attempt 2)",
         ),
-        ([RAISED], "trainer0 on m0 ended with code 1: giving up, because it would fail again"),
+        ([RAISED], "trainer0 on m0 exited with code 1: giving up, because it would fail again"),
     ],
 )
 def test_decisions_are_lines_for_people(events: list[Event], line: str) -> None:

@@ -147,7 +147,7 @@ def test_bytes_per_link(trace: Trace) -> None:
 
 def test_lines_that_are_not_whole_are_left_out() -> None:
     data = b'["exec","trainer0",0,1,2]\n["exec","tr\n[]\n{}\n["what",1]\n["exec","t",1,2]\n\xff\n'
-    assert read_records(data) == [["exec", "trainer0", 0, 1, 2]]
+    assert read_records(data.splitlines()) == [["exec", "trainer0", 0, 1, 2]]
 
 
 def test_nothing_recorded_is_an_empty_trace(plan: Plan) -> None:

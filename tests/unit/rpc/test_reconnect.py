@@ -9,12 +9,13 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
-from headrace.rpc.channel import Address, Channel
+from headrace.rpc.address import TaskAddress
+from headrace.rpc.channel import Channel
 from headrace.rpc.errors import StoreError, StoreLostError
 from headrace.rpc.framing import Fields, Message
 from headrace.rpc.reconnect import ReconnectingChannel, RetryBudget
 
-STORE = Address("store1", "m1", "10.0.0.1", 4711)
+STORE = TaskAddress(task="store1", machine="m1", host="10.0.0.1", port=4711)
 LOST = StoreLostError("store1 on m1 is gone", "see its log")
 WAIT_S = 60.0
 

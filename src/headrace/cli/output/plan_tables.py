@@ -51,7 +51,7 @@ def show_explanation(explanation: Explanation) -> None:
         return
     console.print()
     basis = "simulated time" if explanation.is_rehearsed else "objective"
-    _print(console, f"What would help, by planning again ({basis} per iteration):")
+    _print(console, f"Changes that would help, each planned again ({basis} per iteration):")
     for remedy in explanation.remedies:
         _print(console, f"  {remedy.sentence()} ({format_seconds(remedy.time_s)})")
 

@@ -17,6 +17,7 @@ from headrace.core.errors import SpecError
 from headrace.graph.adjacency import Adjacency, Csc
 from headrace.graph.kernels import csc as kernels
 from headrace.graph.schema import EdgeTable, GraphSource
+from headrace.linux.atomic_write import atomic_write
 
 WINDOW_BYTES = 4 << 30
 """Memory of one window; every window reads the whole table again."""
@@ -250,9 +251,7 @@ def _end(folder: Path, name: str, **arrays: dict[str, str | int] | None) -> None
     for key, array in arrays.items():
         if array is None:
             (folder / f"{key}.bin").unlink(missing_ok=True)
-    partial = folder / f"{name}.partial"
-    partial.write_text(json.dumps(arrays))
-    partial.replace(folder / name)
+    atomic_write(folder / name, json.dumps(arrays))
 
 
 def _open(folder: Path, name: str, keys: Sequence[str]) -> list[np.ndarray | None]:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from headrace.linux.atomic_write import atomic_write
+
 
 class ResumeLog:
     """Completed steps in a file, one JSON value per line.
@@ -45,14 +47,12 @@ class ResumeLog:
         self._results[step] = result
         if self._is_written:
             with self._path.open("a", encoding="utf-8") as file:
-                _write_lines(file.fileno(), [[step, result]])
+                os.write(file.fileno(), _to_lines([step, result]).encode())
+                os.fsync(file.fileno())
             return
         # The old file may belong to another run or end in a truncated line.
-        fresh = self._path.with_name(self._path.name + ".new")
-        with fresh.open("w", encoding="utf-8") as file:
-            steps: list[JsonValue] = [[name, left] for name, left in self._results.items()]
-            _write_lines(file.fileno(), [self._fingerprint, *steps])
-        fresh.replace(self._path)
+        steps = [[name, left] for name, left in self._results.items()]
+        atomic_write(self._path, _to_lines(self._fingerprint, *steps), sync=True)
         self._is_written = True
 
     def _read(self, lines: list[str]) -> None:
@@ -67,6 +67,5 @@ class ResumeLog:
             return
 
 
-def _write_lines(fd: int, values: list[JsonValue]) -> None:
-    os.write(fd, "".join(json.dumps(value) + "\n" for value in values).encode())
-    os.fsync(fd)
+def _to_lines(*values: JsonValue) -> str:
+    return "".join(json.dumps(value) + "\n" for value in values)

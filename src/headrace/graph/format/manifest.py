@@ -7,7 +7,6 @@ valid file names.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -18,8 +17,10 @@ import numpy as np
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from headrace.core.errors import SpecError
+from headrace.core.validation_errors import first_problem
 from headrace.core.values import CheckedFile, Value
 from headrace.graph.schema import EdgeType
+from headrace.linux.atomic_write import atomic_write
 
 REMEDY = "copy or partition the graph again; `headrace graph verify` checks all of it"
 
@@ -312,13 +313,7 @@ def _what_is_there(folder: Path) -> str:
 
 def save_manifest(manifest: Manifest, folder: Path) -> None:
     """Write `manifest.json` atomically."""
-    path = folder / MANIFEST
-    fresh = path.with_suffix(".new")
-    with fresh.open("w", encoding="utf-8") as file:
-        file.write(manifest.to_text(indent=1) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+    atomic_write(folder / MANIFEST, manifest.to_text(indent=1) + "\n", sync=True)
 
 
 def _explain(path: Path, text: bytes, error: ValidationError) -> SpecError:
@@ -335,9 +330,7 @@ def _explain(path: Path, text: bytes, error: ValidationError) -> SpecError:
             f"{path} has format version {version!r}, this headrace reads {FORMAT_VERSION}",
             "upgrade headrace" if newer else PARTITION_AGAIN,
         )
-    detail = error.errors(include_url=False)[0]
-    own = detail.get("ctx", {}).get("error")
+    own = error.errors(include_url=False)[0].get("ctx", {}).get("error")
     if isinstance(own, SpecError):
         return SpecError(f"{path}: {own.problem}", own.remedy)
-    at = ".".join(str(step) for step in detail["loc"])
-    return SpecError(f"{path}: {at}: {detail['msg']}", PARTITION_AGAIN)
+    return SpecError(f"{path}: {first_problem(error)}", PARTITION_AGAIN)

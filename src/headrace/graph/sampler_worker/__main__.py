@@ -6,15 +6,12 @@ ends when standard input closes (the parent has exited) or the trainer closes th
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
 import os
 import socket
 import sys
 import threading
 import time  # noqa: TID251 - the process entry point supplies the clock
-from pathlib import Path
 
 import numpy as np
 
@@ -28,7 +25,7 @@ from headrace.graph.sampler_worker.sub_batch_builder import SubBatchBuilder
 from headrace.linux.malloc import share_one_heap
 from headrace.rpc.errors import StoreLostError
 from headrace.rpc.reconnect import RetryBudget
-from headrace.rpc.service_process import load_config
+from headrace.rpc.service_process import begin_process, call_after_parent, write_ready
 from headrace.tracing.task_trace import SubBatchRecorder, TraceWriter
 
 _HEARTBEAT_INTERVAL_S = 1.0
@@ -39,11 +36,8 @@ _RECORDERS: list[TraceWriter] = []
 
 def main(arguments: list[str] | None = None) -> int:
     """Sample until the trainer needs no more batches."""
-    parser = argparse.ArgumentParser("headrace.graph.sampler_worker", description=main.__doc__)
-    parser.add_argument("--config", required=True, type=Path, help="JSON file; see SamplerConfig")
-    path = parser.parse_args(arguments).config
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    config, sender = load_config(path, SamplerConfig), None
+    module = "headrace.graph.sampler_worker"
+    config, sender = begin_process(module, SamplerConfig, arguments, main.__doc__), None
     is_remote = config.listen is not None and config.listen.path is None
     if is_remote:
         share_one_heap()
@@ -65,10 +59,10 @@ def _connect_trainer(config: SamplerConfig) -> SubBatchSender:
     at = config.listen
     if at is None:
         return _join(config, socket.socket(fileno=0))
-    threading.Thread(target=_wait_for_parent, daemon=True).start()
+    call_after_parent(_end)
     if at.path is None:
         return _listen(config)
-    return _join(config, accept_trainer(at.path, lambda: _write_ready(at.ready, None)))
+    return _join(config, accept_trainer(at.path, lambda: write_ready(at.ready, {"port": None})))
 
 
 def _join(config: SamplerConfig, connection: socket.socket) -> SubBatchSender:
@@ -87,14 +81,8 @@ def _listen(config: SamplerConfig) -> SubBatchSender:
     credentials = load_credentials(config)
     window = config.window * len(config.lanes)
     sender = RpcSender(credentials, window, at.host, at.port, _end, at.limits)
-    _write_ready(at.ready, sender.port)
+    write_ready(at.ready, {"port": sender.port})
     return sender
-
-
-def _write_ready(path: Path, port: int | None) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps({"port": port, "pid": os.getpid()}), encoding="ascii")
-    partial.replace(path)
 
 
 def _end() -> None:
@@ -102,12 +90,6 @@ def _end() -> None:
     for recorder in _RECORDERS:
         recorder.flush()
     os._exit(0)
-
-
-def _wait_for_parent() -> None:
-    while os.read(sys.stdin.fileno(), 1 << 16):
-        pass
-    _end()
 
 
 def _work(config: SamplerConfig, sender: SubBatchSender) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from headrace.core.values import Value
+from headrace.rpc.address import TaskAddress
 from headrace.rpc.limits import RpcLimits
 
 Count = Annotated[int, Field(ge=1)]
@@ -16,14 +17,10 @@ Count = Annotated[int, Field(ge=1)]
 PART_LIMITS = RpcLimits(max_rows=1, max_request_bytes=1 << 16, max_streams=8)
 
 
-class StoreAddress(Value):
-    """Address of the store of a remote graph partition; task and machine are for messages."""
+class StoreAddress(TaskAddress):
+    """Address of the store of a graph partition."""
 
     part: Annotated[int, Field(ge=0)]
-    task: str
-    machine: str
-    host: str
-    port: Annotated[int, Field(ge=1, le=65535)]
 
 
 class Wanted(Value):

@@ -22,7 +22,6 @@ from headrace.graph.sampling.store_pool import StoreHandle, TypeName
 from headrace.graph.store.client import TIMEOUT_S, StoreClient
 from headrace.rpc import service_process
 from headrace.rpc.call_meter import Clock, measured_store
-from headrace.rpc.channel import Address
 from headrace.rpc.credentials import Credentials
 from headrace.rpc.reconnect import RetryBudget, reach_store
 
@@ -107,8 +106,7 @@ def _connect(
     clock: Clock | None,
     retry_budget: RetryBudget | None,
 ) -> StoreHandle:
-    address = Address(store.task, store.machine, store.host, store.port)
-    channel = reach_store(address, credentials, TIMEOUT_S, retry_budget)
+    channel = reach_store(store, credentials, TIMEOUT_S, retry_budget)
     if clock is not None:
         channel = measured_store(channel, store.task, clock)
     client = StoreClient(channel)

@@ -86,5 +86,5 @@ class SamplerProcess:
         if code is None:
             return "it closed the connection"
         if code >= 0:
-            return f"it ended with code {code}"
+            return f"it exited with code {code}"
         return f"it was ended by {signal.Signals(-code).name}"

@@ -13,7 +13,8 @@ from headrace.graph.sampling.hop import Hop, HopRequest
 from headrace.graph.store.embedding_service import GradientPush
 from headrace.graph.store.embedding_table import EmbeddingSpec
 from headrace.graph.store.shard import TypeName
-from headrace.rpc.channel import Address, Channel
+from headrace.rpc.address import TaskAddress
+from headrace.rpc.channel import Channel
 from headrace.rpc.credentials import Credentials
 from headrace.rpc.framing import Message
 from headrace.rpc.reconnect import RetryBudget, reach_store
@@ -63,7 +64,7 @@ class StoreClient:
     @classmethod
     def connect(
         cls,
-        address: Address,
+        address: TaskAddress,
         credentials: Credentials,
         timeout_s: float = TIMEOUT_S,
         retry_budget: RetryBudget | None = None,

@@ -26,6 +26,7 @@ from headrace.graph.store.embedding_table import (
     sum_duplicates,
 )
 from headrace.graph.store.shard import Shard, ShardRows
+from headrace.linux.atomic_write import atomic_write
 
 WAIT_S = 4.0
 """How long a gradient push waits for the other trainers before the reply."""
@@ -201,9 +202,7 @@ class Embeddings:
             made = make_embedding(path, nodes.values, spec)
             if path is not None:
                 metadata = _Metadata(node_type=node_type, column=column, spec=spec)
-                partial = path / f".{_FILE}"
-                partial.write_text(metadata.to_text(), encoding="utf-8")
-                partial.replace(path / _FILE)
+                atomic_write(path / _FILE, metadata.to_text())
             self._add(node_type, column, nodes.first, made)
 
     def rows(self, node_type: str, column: str) -> ShardRows | None:

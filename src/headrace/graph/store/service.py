@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from headrace.core.errors import SpecError
+from headrace.core.validation_errors import first_problem
 from headrace.graph.sampling.hop import EdgePart, HopRequest, Rule, hop_over
 from headrace.graph.store.embedding_service import (
     MAX_PIECES,
@@ -156,11 +157,7 @@ class StoreService:
         try:
             wanted = EmbeddingSpec.model_validate(spec)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            raise SpecError(
-                f"an embedding's {where[:40]}: {first['msg']}", "see EmbeddingSpec"
-            ) from None
+            raise SpecError(f"an embedding's {first_problem(error)}", "see EmbeddingSpec") from None
         self._require_embeddings().make(node_type, column, wanted)
         return {}, ()
 

@@ -119,7 +119,7 @@ class Ended:
     Attributes:
         task: Name of the task.
         code: Exit code.
-        how: Description: `ended with code 1`.
+        how: Description: `exited with code 1`.
         said: Last output, if any.
     """
 

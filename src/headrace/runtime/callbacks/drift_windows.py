@@ -17,6 +17,7 @@ from headrace.costs import task_machines
 from headrace.policies.drift.figures import Figures, Window
 from headrace.profiling import profile_trace
 from headrace.profiling.trace_assembly import merge_read, read_records
+from headrace.runtime.callbacks.line_buffer import LineBuffer
 
 MIN_ITERATIONS = 10
 """Minimum iterations per window."""
@@ -71,16 +72,14 @@ class Windows:
         self._trainers = [name for name, role in roles.items() if role is Role.TRAINER]
         self._counted = [name for name, role in roles.items() if role in _COMPARED[1:3]]
         self._min_iterations, self._min_s = min_iterations, min_s
-        self._halves: dict[str, bytes] = {}
+        self._lines = LineBuffer()
         self._records: dict[str, list[list[Any]]] = {}
         self._last: dict[str, int] = {}
         self._next = -1
 
     def add(self, task: str, data: bytes) -> None:
         """Add records of a task; the last line may be incomplete."""
-        whole, newline, half = (self._halves.get(task, b"") + data).rpartition(b"\n")
-        self._halves[task] = half
-        records = read_records(whole + newline)
+        records = read_records(self._lines.add(task, data))
         self._records.setdefault(task, []).extend(records)
         for record in records:
             if record[0] == "exec" and record[1] == task:

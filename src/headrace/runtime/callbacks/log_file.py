@@ -11,6 +11,7 @@ from pathlib import Path
 from headrace.core.plan import Plan
 from headrace.observability.levels import Level, Levels
 from headrace.runtime.callbacks.base import RunCallback
+from headrace.runtime.callbacks.line_buffer import LineBuffer
 from headrace.runtime.cluster.placement_group import TaskPlacement
 from headrace.runtime.run_dir.status import Status
 
@@ -30,7 +31,7 @@ class LogFile(RunCallback):
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         self._path, self._clock = path, clock
         self._machines = {DRIVER: socket.gethostname()}
-        self._halves: dict[str, bytes] = {}
+        self._lines = LineBuffer()
         self._levels: dict[str, Levels] = {}
 
     def began(self, plan: Plan, slots: Sequence[TaskPlacement]) -> None:
@@ -43,15 +44,12 @@ class LogFile(RunCallback):
 
     def printed(self, task: str, data: bytes) -> None:
         """Write complete lines; buffer the rest."""
-        *lines, self._halves[task] = (self._halves.get(task, b"") + data).split(b"\n")
-        self._write(task, lines)
+        self._write(task, self._lines.add(task, data))
 
     def finished(self, status: Status) -> None:
         """Write the remaining output and the outcome."""
-        for task, half in self._halves.items():
-            if half:
-                self._write(task, [half])
-        self._halves.clear()
+        for task, line in self._lines.flush():
+            self._write(task, [line])
         error = status.error
         text = f"the run ended: {status.state}"
         if error is not None:

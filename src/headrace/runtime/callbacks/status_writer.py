@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -26,8 +25,9 @@ from headrace.policies.lifecycle.events import (
 from headrace.policies.lifecycle.state import Lifecycle
 from headrace.policies.recovery.deciding import Recovery
 from headrace.policies.recovery.events import Decision
-from headrace.profiling.trace_assembly import write_offsets
+from headrace.profiling.trace_assembly import read_records, write_offsets
 from headrace.runtime.callbacks.base import CallbackList, RunCallback, RunWatcher
+from headrace.runtime.callbacks.line_buffer import LineBuffer
 from headrace.runtime.callbacks.progress import Progress
 from headrace.runtime.cluster.placement_group import TaskPlacement
 from headrace.runtime.protocol.actor_state import ActorState
@@ -103,7 +103,7 @@ class StatusWriter(RunCallback):
         self._seen: dict[str, ActorState] = {}
         self._nics: dict[str, tuple[float, int, int]] = {}
         self._rates: dict[str, tuple[float, float]] = {}
-        self._halves: dict[str, bytes] = {}
+        self._lines = LineBuffer()
         self._iterations: dict[str, int] = {}
         self._busy: dict[str, float] = {}
         self._state: Lifecycle | None = None
@@ -177,11 +177,9 @@ class StatusWriter(RunCallback):
         with self._folder.log(task).open("ab") as file:
             file.write(data)
         self._callbacks.printed(task, data)
-        if task not in self._progress:
-            return
-        *lines, self._halves[task] = (self._halves.get(task, b"") + data).split(b"\n")
-        for line in lines:
-            self._show(task, line)
+        if task in self._progress:
+            for line in self._lines.add(task, data):
+                self._show(task, line)
 
     def synchronised(self, offsets: Mapping[str, ClockOffset]) -> None:
         """Write the clock offsets."""
@@ -220,9 +218,8 @@ class StatusWriter(RunCallback):
 
     def finish(self, outcome: Outcome) -> None:
         """Write the final status."""
-        for task, half in self._halves.items():
-            if half:
-                self._show(task, half)
+        for task, line in self._lines.flush():
+            self._show(task, line)
         self._outcome = outcome
         self._folder.append_event("outcome", **asdict(outcome))
         status = self.status()
@@ -324,13 +321,9 @@ class StatusWriter(RunCallback):
 
     def _record_work(self, task: str, data: bytes) -> None:
         """Update iteration and busy share of a task from its latest records."""
-        records = []
-        for line in data[-_TAIL_BYTES:].split(b"\n"):
-            # The first line may be incomplete.
-            with suppress(ValueError, TypeError, IndexError):
-                record = json.loads(line)
-                if record[0] == "exec" and record[1] == task:
-                    records.append(record[2:5])
+        # The first line may be incomplete.
+        latest = read_records(data[-_TAIL_BYTES:].splitlines())
+        records = [record[2:5] for record in latest if record[:2] == ["exec", task]]
         if records:
             first, last = records[0], records[-1]
             self._iterations[task] = int(last[0])

@@ -65,7 +65,7 @@ def event_of(fault: Ended | Lost | Regroup, tasks: tuple[Task, ...]) -> Event:
     by_name = {task.name: task for task in tasks}
     match fault:
         case Ended(name, code, how, said):
-            what = f"{how}; it said: {said[:_QUOTE_CHARS]}" if said else how
+            what = f"{how}; last output: {said[:_QUOTE_CHARS]}" if said else how
             return TaskEnded(by_name[name], code, what)
         case Lost(name, why) if name in by_name:
             return TaskLost(by_name[name], why)

@@ -257,7 +257,7 @@ class WorkerGroup:
                     f"headrace cannot be imported on {slot.task.machine}: {_first_line(error)}",
                     f"install headrace[train] {own_version()} there",
                 )
-            return Lost(name, "its Ray actor has died, perhaps because memory was full")
+            return Lost(name, "its Ray actor has died, possibly out of memory")
         return Failed(f"{slot.task}: {_first_line(error)}", f"see `headrace logs --task {name}`")
 
     def judge(self, fault: Ended | Lost) -> Ended | Lost:

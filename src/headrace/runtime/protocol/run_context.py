@@ -16,7 +16,7 @@ from headrace.core.errors import SpecError
 from headrace.core.values import Value
 from headrace.graph.sampler_worker.config import StoreAddress
 from headrace.graph.sampler_worker.seed_assignment import GlobalBatches
-from headrace.training.parameter_server.types import ServerAddress
+from headrace.rpc.address import TaskAddress
 
 if TYPE_CHECKING:
     from headrace.rpc.credentials import Credentials
@@ -74,7 +74,7 @@ class RunContext(Value):
     parts: Path | None = None
     stores: tuple[StoreAddress, ...] = ()
     own_stores: tuple[StoreAddress, ...] = ()
-    servers: tuple[ServerAddress, ...] = ()
+    servers: tuple[TaskAddress, ...] = ()
     credentials: Path | None = None
     tls: bool = False
     retry_budget_s: Annotated[float, Field(ge=0)] = 0.0
@@ -141,7 +141,6 @@ class RunContext(Value):
     ) -> Mapping[int, Any]:
         """Functions that connect to stores, by graph partition."""
         from headrace.graph.store.client import TIMEOUT_S, StoreClient
-        from headrace.rpc.channel import Address
 
         if not stores:
             return {}
@@ -149,7 +148,7 @@ class RunContext(Value):
         return {
             at.part: partial(
                 StoreClient.connect,
-                Address(at.task, at.machine, at.host, at.port),
+                at,
                 credentials,
                 TIMEOUT_S,
                 retry_budget,

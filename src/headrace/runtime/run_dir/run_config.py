@@ -9,7 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from headrace.core.errors import SpecError
+from headrace.core.validation_errors import first_problem
 from headrace.core.values import CheckedFile
+from headrace.linux.atomic_write import atomic_write
 
 FILE_NAME = "run.json"
 
@@ -43,9 +45,7 @@ class RunFile(CheckedFile):
 
     def save(self, folder: Path) -> None:
         """Write the file atomically."""
-        hidden = folder / f".{FILE_NAME}.partial"
-        hidden.write_text(self.to_text(indent=1) + "\n", encoding="utf-8")
-        hidden.replace(folder / FILE_NAME)
+        atomic_write(folder / FILE_NAME, self.to_text(indent=1) + "\n")
 
     @classmethod
     def load(cls, folder: Path) -> RunFile:
@@ -59,8 +59,6 @@ class RunFile(CheckedFile):
                 "name a run started with `headrace run --plan`, or start a new one",
             ) from None
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(map(str, first["loc"]))
             raise SpecError(
-                f"{path}: {where}: {first['msg']}", "use the headrace version that wrote it"
+                f"{path}: {first_problem(error)}", "use the headrace version that wrote it"
             ) from None

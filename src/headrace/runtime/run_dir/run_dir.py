@@ -24,6 +24,7 @@ from typing import Any, Self
 from pydantic import ValidationError
 
 from headrace.core.errors import SpecError
+from headrace.linux.atomic_write import atomic_path, atomic_write
 from headrace.runtime.run_dir.status import Status
 
 RUNS_VARIABLE = "HEADRACE_RUNS"
@@ -170,7 +171,7 @@ class RunDirectory:
 
     def write_status(self, status: Status) -> None:
         """Replace the status file atomically."""
-        _replace(self._status, status.model_dump_json(indent=1) + "\n")
+        atomic_write(self._status, status.model_dump_json(indent=1) + "\n")
 
     def read_status(self) -> Status:
         """The latest status; raises SpecError if it is missing or has another version."""
@@ -308,12 +309,6 @@ def _point(link: Path, target: str) -> None:
     hidden.replace(link)
 
 
-def _replace(path: Path, text: str) -> None:
-    hidden = path.with_name(f".{path.name}-{os.getpid()}")
-    hidden.write_text(text, encoding="utf-8")
-    hidden.replace(path)
-
-
 def _append(path: Path, line: dict[str, Any]) -> None:
     # A single write: readers never get a partial line.
     with path.open("ab", buffering=0) as file:
@@ -336,12 +331,6 @@ def push(folder: Path, name: str, pieces: Iterable[bytes]) -> None:
     """Write an output file of the script atomically; raises SpecError for a reserved name."""
     if _OWN.fullmatch(name) or Path(name).name != name:
         raise SpecError(f"{name!r} is not allowed as an output file name", "give it another name")
-    partial = folder / f".{name}.partial"
-    try:
-        with partial.open("wb") as file:
-            for piece in pieces:
-                file.write(piece)
-        partial.replace(folder / name)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with atomic_path(folder / name) as partial, partial.open("wb") as file:
+        for piece in pieces:
+            file.write(piece)

@@ -10,6 +10,7 @@ import torch
 from pydantic import ValidationError
 
 from headrace.core.errors import SpecError
+from headrace.core.validation_errors import first_problem
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.store.client import StoreClient
 from headrace.graph.store.embedding_service import Embeddings
@@ -133,8 +134,6 @@ def _spec(name: str, node_type: str, num_trainers: int, given: Mapping[str, Any]
     try:
         return EmbeddingSpec(**settings, num_trainers=num_trainers)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
         raise SpecError(
-            f"the embedding {name!r}: {where}: {first['msg']}", "see the arguments of ctx.embedding"
+            f"the embedding {name!r}: {first_problem(error)}", "see the arguments of ctx.embedding"
         ) from None

@@ -21,6 +21,7 @@ from headrace.graph.sampler_worker.config import CacheConfig, SamplerConfig, See
 from headrace.graph.sampler_worker.prefetcher import Prefetcher, start_prefetcher
 from headrace.graph.sampler_worker.schedule import batches_per_epoch, share_of
 from headrace.graph.schema import EdgeType
+from headrace.rpc.address import TaskAddress
 from headrace.runtime.protocol.run_context import RunContext
 from headrace.runtime.protocol.sampler_requests import (
     ReplaceSampler,
@@ -253,12 +254,12 @@ def _connect_to(run: RunContext, place: SamplerPlace, config: SamplerConfig) -> 
     if place.socket is not None:
         return meet_sampler(place.socket, f"{name} on {machine}")
     from headrace.graph.sampler_worker.channels.rpc import RpcReceiver
-    from headrace.rpc.channel import Address, FlightChannel
+    from headrace.rpc.channel import FlightChannel
     from headrace.rpc.errors import StoreLostError
 
     if place.host is None or place.port is None:
         raise RunError(f"{name} on {machine} has no address", "use the same headrace version")
-    address = Address(name, machine, place.host, place.port)
+    address = TaskAddress(task=name, machine=machine, host=place.host, port=place.port)
     try:
         channel = FlightChannel(address, run.load_credentials())
     except StoreLostError as error:

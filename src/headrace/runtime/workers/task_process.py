@@ -213,10 +213,10 @@ def _default_signal(number: signal.Signals | None) -> Iterator[None]:
 def how_ended(code: int) -> str:
     """Describe an exit code for messages."""
     if code >= 0:
-        return f"ended with code {code}"
+        return f"exited with code {code}"
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    hint = ", perhaps because memory was full" if name == "SIGKILL" else ""
+    hint = ", possibly out of memory" if name == "SIGKILL" else ""
     return f"was ended by {name}{hint}"

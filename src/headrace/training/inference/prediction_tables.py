@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from headrace.core.errors import MissingExtraError
 from headrace.graph.format.partitioned_graph import PartitionedGraph
+from headrace.linux.atomic_write import atomic_path
 
 _GROUP_BYTES = 1 << 26
 _MOST_ROWS = 1 << 17
@@ -51,10 +51,9 @@ def write_table(
     schema = pa.schema(fields, {f"headrace.{key}": value for key, value in notes.items()})
     row_bytes = 8 + sum(4 * rows.shape[1] for rows in columns.values())
     step = max(min(_MOST_ROWS, _GROUP_BYTES // row_bytes), 1)
-    partial = path.with_name(f".{path.name}.partial")
     # Model outputs hardly compress; ids and classes do.
     settings = {"compression": {"node": "zstd", "prediction": "zstd"}, "use_dictionary": False}
-    with pq.ParquetWriter(partial, schema, **settings) as writer:
+    with atomic_path(path) as partial, pq.ParquetWriter(partial, schema, **settings) as writer:
         num_nodes = graph.num_nodes_of(node_type)
         for begin in range(0, num_nodes, step):
             ids = np.arange(begin, min(begin + step, num_nodes))
@@ -63,7 +62,6 @@ def write_table(
             for name, rows in columns.items():
                 arrays.append(_array_of(pa, schema.field(name).type, rows[at]))
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema), row_group_size=step)
-    os.replace(partial, path)
 
 
 def predict(rows: Tensor) -> Tensor:

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from headrace.rpc.address import TaskAddress
 from headrace.rpc.call_meter import MeteredChannel
-from headrace.rpc.channel import Address, Channel
+from headrace.rpc.channel import Channel
 from headrace.rpc.credentials import Credentials
 from headrace.rpc.errors import StoreError
 from headrace.rpc.framing import Message
@@ -24,7 +25,6 @@ from headrace.training.parameter_server.types import (
     GradientShard,
     Note,
     Options,
-    ServerAddress,
     Shared,
     States,
 )
@@ -85,7 +85,7 @@ class Servers:
     @classmethod
     def connect(
         cls,
-        places: Sequence[ServerAddress],
+        places: Sequence[TaskAddress],
         credentials: Credentials,
         rank: int,
         clock: Clock,
@@ -96,12 +96,7 @@ class Servers:
     ) -> Servers:
         """Connect to all servers, which may be unreachable for `retry_budget_s`; see the class."""
         retry_budget = RetryBudget(retry_budget_s, clock, tell)
-        channels = {
-            at.task: reach_store(
-                Address(at.task, at.machine, at.host, at.port), credentials, TIMEOUT_S, retry_budget
-            )
-            for at in places
-        }
+        channels = {at.task: reach_store(at, credentials, TIMEOUT_S, retry_budget) for at in places}
         return cls(channels, rank, clock, timeout_s, note, tell)
 
     def __len__(self) -> int:
@@ -228,7 +223,7 @@ class Servers:
                     raise StoreError(
                         f"{server.name} has no gradients of rank {late} "
                         f"after {self._timeout_s:.0f} s",
-                        "check that all trainers call step() equally often",
+                        "call step() equally often on all trainers",
                     )
                 if waited_s > TELL_AFTER_S and not late_task:
                     late_task = f"gradients of rank {late}"

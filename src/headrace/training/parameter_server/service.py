@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
 from headrace.core.errors import SpecError
+from headrace.core.validation_errors import first_problem
 from headrace.core.values import Value
 from headrace.graph.store.service import StoreService
 from headrace.graph.store.shard import Shard
@@ -251,10 +252,8 @@ def _parse(fields: Fields) -> Request:
     try:
         return _REQUESTS.validate_python(dict(fields))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))[:100]
         raise SpecError(
-            f"invalid request to a parameter server: {where}: {first['msg'][:200]}",
+            f"invalid request to a parameter server: {first_problem(error)}",
             "use the same headrace version everywhere",
         ) from None
 

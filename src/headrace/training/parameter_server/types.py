@@ -97,15 +97,6 @@ SHARD_LIMITS = RpcLimits(max_request_bytes=1 << 30)
 """Gradients and parameters of a whole shard are sent in one message."""
 
 
-class ServerAddress(Value):
-    """Address of a parameter server; `task` and `machine` are for messages."""
-
-    task: str
-    machine: str
-    host: str
-    port: Annotated[int, Field(ge=1, le=65535)]
-
-
 class ServerConfig(Value):
     """Configuration of a parameter server.
 

@@ -17,7 +17,7 @@ def test_every_line_has_its_task_and_machine(tmp_path: Path) -> None:
     log.say("starting 2 stores")
     log.printed("trainer1", b"epoch 1\nUserWarning: sl")
     log.printed("trainer1", "ow\nTraceback (most recent call last):\n  x\nValueError: é".encode())
-    error = Failure(problem="trainer1 on m1 ended with code 1", remedy="see its log")
+    error = Failure(problem="trainer1 on m1 exited with code 1", remedy="see its log")
     log.finished(status(state=RunState.FAILED, error=error))
     found = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert all(entry.pop("at_s") == 12.346 for entry in found)

@@ -215,7 +215,7 @@ def test_a_killed_store_is_started_again_if_it_may_be(
             was_killed = True
             store.now |= KILLED
         if store.calls.count("restart") and trainer.now["code"] is None:
-            trainer.now = {**trainer.now, **KILLED, "code": 0, "how": "ended with code 0"}
+            trainer.now = {**trainer.now, **KILLED, "code": 0, "how": "exited with code 0"}
 
     outcome = driven.run(on_change)
     assert outcome.is_success == bool(max_restarts)
@@ -250,7 +250,7 @@ def test_a_driver_that_did_not_listen_calls_nobody_silent(monkeypatch: pytest.Mo
         if num_looks == 3:
             clock.ahead_s = 30.0
         elif num_looks == 4:
-            trainer.now = {**trainer.now, **KILLED, "code": 0, "how": "ended with code 0"}
+            trainer.now = {**trainer.now, **KILLED, "code": 0, "how": "exited with code 0"}
             clock.ahead_s += 5.0
 
     monkeypatch.setattr(driven.worker_group, "poll", look)
@@ -306,7 +306,7 @@ def test_a_failure_that_a_lost_machine_explains_is_its_loss(
     def on_change(phase: str) -> None:
         trainer = driven.worker_group.actors["trainer0"]
         if phase == "running":
-            trainer.now |= {**KILLED, "code": 1, "how": "ended with code 1"}
+            trainer.now |= {**KILLED, "code": 1, "how": "exited with code 1"}
         if phase == "stopping":
             # What Ray says of the machine comes later.
             for actor in driven.worker_group.actors.values():

@@ -58,8 +58,10 @@ def test_whoever_was_killed_explains_the_rest() -> None:
 
 
 def test_faults_are_events_of_the_policy() -> None:
-    said = Ended("trainer0", 1, "ended with code 1", "ValueError")
-    assert event_of(said, TASKS) == TaskEnded(TRAINER, 1, "ended with code 1; it said: ValueError")
+    said = Ended("trainer0", 1, "exited with code 1", "ValueError")
+    assert event_of(said, TASKS) == TaskEnded(
+        TRAINER, 1, "exited with code 1; last output: ValueError"
+    )
     assert event_of(Lost("store0", "gone"), TASKS) == TaskLost(STORE, "gone")
     assert event_of(Lost("m1", "gone"), TASKS) == MachineLost("m1", "gone")
 

@@ -11,17 +11,17 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
 
 from headrace.core.errors import SpecError  # noqa: E402
+from headrace.rpc.address import TaskAddress  # noqa: E402
 from headrace.runtime.protocol.run_context import RunContext  # noqa: E402
 from headrace.runtime.trainer.context import TrainContext  # noqa: E402
 from headrace.runtime.trainer.parameter_servers import ServedModels  # noqa: E402
 from headrace.training.parameter_server.client import Servers  # noqa: E402
-from headrace.training.parameter_server.types import ServerAddress  # noqa: E402
 from tests.unit.training.parameter_server.in_process import make_servers, reach  # noqa: E402
 
 
 @pytest.fixture
 def run() -> RunContext:
-    at = ServerAddress(task="ps0", machine="m0", host="127.0.0.1", port=1)
+    at = TaskAddress(task="ps0", machine="m0", host="127.0.0.1", port=1)
     return RunContext(
         machine="m0", messages=Path("m"), servers=(at,), credentials=Path("keys"), seeds=Path("s")
     )

@@ -168,7 +168,7 @@ class TestExplain:
         result = invoke("explain", "plan.json")
         assert result.exit_code == 0, result.output
         assert "The bottleneck is the network: " in result.stdout
-        assert "What would help, by planning again" in result.stdout
+        assert "Changes that would help, each planned again" in result.stdout
         assert "  doubling the NIC of b saves " in result.stdout
 
     def test_json(self) -> None:

@@ -111,7 +111,7 @@ def test_a_terminal_shows_a_bar_and_what_the_script_prints(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "code", "said"),
     [
-        ("import sys; sys.exit(3)", 3, "ended with code 3"),
+        ("import sys; sys.exit(3)", 3, "exited with code 3"),
         ("raise ValueError('no such luck')", 1, "ValueError: no such luck"),
         ("import os; os.kill(os.getpid(), 9)", 137, "was ended by SIGKILL"),
         ("import headrace; headrace.open_graph('none')", 2, "error: trainer on "),
