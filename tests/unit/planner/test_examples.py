@@ -72,8 +72,7 @@ def test_sizes_are_those_of_the_paper(
 
 
 def test_on_the_testbed_two_trainers_cannot_keep_both_samplers() -> None:
-    cluster, job, profile = load("testbed")
-    placement = place("colocate", Problem(cluster, job, profile))
+    placement = place("colocate", load("testbed"))
     beside = np.array(placement.samplers).reshape(-1, 2) == np.array(placement.trainers)[:, None]
     assert sorted(beside.sum(axis=1).tolist()) == [1, 1, 2, 2, 2, 2]
 
