@@ -316,9 +316,8 @@ def _planned(setup: Setup, profile: Profile) -> Plan:
 
 def _predicted_s(made: Plan, profile: Profile) -> float:
     """What an iteration adds to a long job."""
-    instance, _ = build_instance(
-        made.cluster, made.job, profile, made.placed, seeds=made.seeds, num_iterations=SIMULATED
-    )
+    problem = made.problem._replace(profile=profile)
+    instance, _ = build_instance(problem, made.placed, seeds=made.seeds, num_iterations=SIMULATED)
     half = replace(instance, num_iterations=SIMULATED // 2)
     took_s = [simulate(each, made.policy).makespan_s for each in (half, instance)]
     return (took_s[1] - took_s[0]) / (SIMULATED - SIMULATED // 2)

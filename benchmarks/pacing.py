@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from headrace.api.documents.load import load_cluster, load_job, load_profile
 from headrace.core.placement import Placement
-from headrace.core.profile import Variation
+from headrace.core.profile import Problem, Variation
 from headrace.planner.methods import place
 from headrace.simulator import Instance, build_instance, simulate
 from tests.oracle.pacing import largest_load_s, paced_bound
@@ -39,18 +39,19 @@ class Setting:
 
     def __init__(self, name: str) -> None:
         folder = EXAMPLES / name
-        self.cluster = load_cluster(folder / "cluster.yaml")
-        self.job = load_job(folder / "job.yaml")
-        self.profile = load_profile(folder / "profile.yaml")
-        self.placement: Placement = place("anneal", self.cluster, self.job, self.profile)
+        self.problem = Problem(
+            load_cluster(folder / "cluster.yaml"),
+            load_job(folder / "job.yaml"),
+            load_profile(folder / "profile.yaml"),
+        )
+        self.placement: Placement = place("anneal", self.problem)
 
     def instance(self, peak_to_mean: float, seed: int) -> tuple[Instance, Shape]:
         variation = Variation(peak_to_mean=peak_to_mean)
-        traffic = self.profile.store_traffic.model_copy(update={"variation": variation})
+        profile = self.problem.profile
+        traffic = profile.store_traffic.model_copy(update={"variation": variation})
         instance, graph = build_instance(
-            self.cluster,
-            self.job,
-            self.profile.model_copy(update={"store_traffic": traffic}),
+            self.problem._replace(profile=profile.model_copy(update={"store_traffic": traffic})),
             self.placement,
             num_iterations=NUM_ITERATIONS,
             window=0,

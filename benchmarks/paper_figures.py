@@ -36,9 +36,10 @@ from benchmarks.paper_pictures import (
     markdown,
     num_iterations,
 )
-from benchmarks.planner import FRESH, Case, drawn, rank_correlation
+from benchmarks.planner import FRESH, drawn, rank_correlation
 from headrace.core.job import Role
 from headrace.core.placement import Placement
+from headrace.core.profile import Problem
 from headrace.planner.methods import place
 from headrace.planner.methods.critical_path import PATH_ITERATIONS
 from headrace.planner.methods.etp import BETAS, EtpResult, etp_betas
@@ -77,13 +78,13 @@ STEEPER = (1e4, 1e5)
 """If the paper counted in milliseconds, its beta was 0.1 x 45,000 and more of ours: tried too."""
 
 
-def at_batch_size(case: Case, seeds_per_sampler: int) -> Case:
-    """The case with another number of seeds per sampler, and an unlimited window.
+def at_batch_size(problem: Problem, seeds_per_sampler: int) -> Problem:
+    """The problem with another number of seeds per sampler, and an unlimited window.
 
     Volumes, sampler and trainer times follow the seeds by themselves. A store serves all samplers,
     so its time, which a profile keeps per iteration, is scaled here.
     """
-    cluster, job, profile = case
+    cluster, job, profile = problem
     factor = seeds_per_sampler / profile.seeds_per_sampler
     stores = {
         kind: known.model_copy(update={"mean": known.mean * factor})
@@ -93,15 +94,15 @@ def at_batch_size(case: Case, seeds_per_sampler: int) -> Case:
     job = job.model_copy(
         update={"batch_size": seeds_per_sampler * job.samplers_per_trainer, "window": 0}
     )
-    return cluster, job, profile.model_copy(update={"task_times": times})
+    return Problem(cluster, job, profile.model_copy(update={"task_times": times}))
 
 
-def with_pmr(case: Case, pmr: float) -> Case:
-    """The case with graph data that varies by another peak-to-mean ratio."""
-    cluster, job, profile = case
+def with_pmr(problem: Problem, pmr: float) -> Problem:
+    """The problem with graph data that varies by another peak-to-mean ratio."""
+    profile = problem.profile
     variation = profile.store_traffic.variation.model_copy(update={"peak_to_mean": pmr})
     traffic = profile.store_traffic.model_copy(update={"variation": variation})
-    return cluster, job, profile.model_copy(update={"store_traffic": traffic})
+    return problem._replace(profile=profile.model_copy(update={"store_traffic": traffic}))
 
 
 @dataclass(frozen=True)
@@ -114,16 +115,15 @@ class Decided:
     searches: dict[float, EtpResult]
 
 
-def decide(case: Case, seed: int, betas: tuple[float, ...]) -> Decided:
+def decide(problem: Problem, seed: int, betas: tuple[float, ...]) -> Decided:
     """Place by all three methods; ours also chooses a policy."""
-    cluster, job, profile = case
-    plan = make_plan(cluster, job, profile, seed=seed, seed_mix="uniform")
-    searches = etp_betas(*case, betas=betas, seed=seed)
+    plan = make_plan(problem, seed=seed, seed_mix="uniform")
+    searches = etp_betas(problem, betas=betas, seed=seed)
     return Decided(
         placements={
-            "anneal": plan.placement.resolve(cluster),
+            "anneal": plan.placed,
             "etp": min(searches.values(), key=lambda found: found.makespan_s).placement,
-            "colocate": place("colocate", cluster, job, profile, seed),
+            "colocate": place("colocate", problem, seed),
         },
         policy=plan.policy,
         bound_s=plan.bound_s,
@@ -131,15 +131,15 @@ def decide(case: Case, seed: int, betas: tuple[float, ...]) -> Decided:
     )
 
 
-def describe_search(case: Case, decided: Decided, seed: int) -> dict[str, Any]:
+def describe_search(problem: Problem, decided: Decided, seed: int) -> dict[str, Any]:
     """How far ETP comes: seconds per iteration under `oes`, and placements it rehearsed, by beta.
 
     By the volumes and the 20 iterations of the search itself; beside it where the search starts
     (`ifs`) and DistDGL's placement.
     """
-    rehearser = Rehearser(*case, num_iterations=PATH_ITERATIONS, window=0, seed=seed)
-    start = place("ifs", *case, seed)
-    searches = decided.searches | etp_betas(*case, betas=STEEPER, seed=seed)
+    rehearser = Rehearser(problem, num_iterations=PATH_ITERATIONS, window=0, seed=seed)
+    start = place("ifs", problem, seed)
+    searches = decided.searches | etp_betas(problem, betas=STEEPER, seed=seed)
     return {
         "ifs": round(rehearser.makespan_s(start, "oes") / PATH_ITERATIONS, 4),
         "colocate": round(
@@ -155,13 +155,11 @@ def describe_search(case: Case, decided: Decided, seed: int) -> dict[str, Any]:
     }
 
 
-def train(case: Case, decided: Decided, setting: Setting, seed: int) -> dict[str, float]:
+def train(problem: Problem, decided: Decided, setting: Setting, seed: int) -> dict[str, float]:
     """Seconds of the whole training by scheme."""
-    cluster, job, profile = case
+    job = problem.job
     total = num_iterations(setting, job.batch_size // job.samplers_per_trainer)
-    rehearser = Rehearser(
-        cluster, job, profile, num_iterations=setting.rehearsed, window=0, seed=seed + FRESH
-    )
+    rehearser = Rehearser(problem, num_iterations=setting.rehearsed, window=0, seed=seed + FRESH)
     seconds = {BOUND: total * decided.bound_s}
     for name, scheme in SCHEMES.items():
         policy = decided.policy if scheme.policy == AUTO else scheme.policy
@@ -192,19 +190,19 @@ def measure(
     for seed in range(effort.num_clusters):
         base = drawn(name, seed)
         for size in sorted({*effort.sizes, setting.seeds_per_sampler}):
-            case = at_batch_size(base, size)
-            decided = decide(case, seed, effort.betas)
+            problem = at_batch_size(base, size)
+            decided = decide(problem, seed, effort.betas)
             policies.add(decided.policy)
-            seconds = train(case, decided, setting, seed)
+            seconds = train(problem, decided, setting, seed)
             add("batch_size", size, seconds)
             if size != setting.seeds_per_sampler:
                 continue
-            searches.append(describe_search(case, decided, seed))
+            searches.append(describe_search(problem, decided, seed))
             for pmr in sorted({*effort.pmrs, setting.profiled_pmr}):
                 if pmr == setting.profiled_pmr:
                     add("pmr", pmr, seconds)
                 else:
-                    add("pmr", pmr, train(with_pmr(case, pmr), decided, setting, seed))
+                    add("pmr", pmr, train(with_pmr(problem, pmr), decided, setting, seed))
     return figures, {"our_policies": sorted(policies), "clusters": searches}
 
 

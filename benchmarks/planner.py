@@ -34,9 +34,8 @@ from examples.draw_cluster import draw
 from headrace.api.documents.load import load_cluster, load_job, load_profile
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.errors import InfeasibleError
-from headrace.core.job import Job
 from headrace.core.placement import Placement
-from headrace.core.profile import Profile
+from headrace.core.profile import Problem
 from headrace.planner.cost.nic_loads import build_load_model
 from headrace.planner.cost.objective import evaluate
 from headrace.planner.methods import place
@@ -53,26 +52,23 @@ WINDOWS = {"": 2, "_k4": 4, "_unlimited": 0}
 FRESH = 1_000_003
 """Added to a seed for volumes that the search has not seen."""
 
-Case = tuple[Cluster, Job, Profile]
 
-
-def example(name: str) -> Case:
+def example(name: str) -> Problem:
     """A committed example."""
     folder = ROOT / "examples" / name
-    return (
+    return Problem(
         load_cluster(folder / "cluster.yaml"),
         load_job(folder / "job.yaml"),
         load_profile(folder / "profile.yaml"),
     )
 
 
-def drawn(name: str, seed: int) -> Case:
+def drawn(name: str, seed: int) -> Problem:
     """One of the paper's simulation settings, the cluster drawn."""
-    _, job, profile = example(name)
-    return draw(name, seed), job, profile
+    return example(name)._replace(cluster=draw(name, seed))
 
 
-def tight(num_machines: int, seed: int) -> Case:
+def tight(num_machines: int, seed: int) -> Problem:
     """Machines drawn as in section VI-B and as many trainers with 4 samplers as fit at all."""
     _, job, profile = example("sim2")
     rng = np.random.default_rng([num_machines, seed])
@@ -89,25 +85,25 @@ def tight(num_machines: int, seed: int) -> Case:
     per_trainer = 1 + 2 * job.samplers_per_trainer
     trainers = int(sum(machine.resources["cpu"] for machine in machines)) // per_trainer
     while True:
-        job = job.model_copy(update={"trainers": trainers})
+        problem = Problem(cluster, job.model_copy(update={"trainers": trainers}), profile)
         try:
-            place("ifs", cluster, job, profile)
-            return cluster, job, profile
+            place("ifs", problem)
+            return problem
         except InfeasibleError:
             trainers -= 1
 
 
-def roomy(num_machines: int, seed: int) -> Case:
+def roomy(num_machines: int, seed: int) -> Problem:
     """Machines drawn as in section VI-B with 1.25 trainers per machine, as at 1,024 machines."""
-    cluster, job, profile = tight(num_machines, seed)
-    return cluster, job.model_copy(update={"trainers": num_machines}), profile
+    problem = tight(num_machines, seed)
+    return problem._replace(job=problem.job.model_copy(update={"trainers": num_machines}))
 
 
 @dataclass(frozen=True)
 class Setting:
     """What to plan, and what is too large to compare."""
 
-    case: Callable[[int], Case]
+    case: Callable[[int], Problem]
     rivals: bool = True
     makespans: bool = True
     seeds: int = 10
@@ -126,12 +122,14 @@ QUICK = ("testbed", "sim1", "sim2", "hetero")
 RIVAL_POLICIES = ("omcoflow", "mrtf", "mrtf-exclusive")
 
 
-def paper_plan(case: Case, seed: int, betas: tuple[float, ...]) -> tuple[Placement, list[float]]:
+def paper_plan(
+    problem: Problem, seed: int, betas: tuple[float, ...]
+) -> tuple[Placement, list[float]]:
     """The paper's DGTP: ETP with the best beta; also the seconds of every search."""
     seconds, results = [], []
     for beta in betas:
         start = time.perf_counter()
-        results.append(etp_search(*case, beta=beta, seed=seed))
+        results.append(etp_search(problem, beta=beta, seed=seed))
         seconds.append(time.perf_counter() - start)
     return min(results, key=lambda result: result.makespan_s).placement, seconds
 
@@ -140,30 +138,29 @@ def measure(
     setting: Setting, seed: int, betas: tuple[float, ...], iterations: int
 ) -> dict[str, Any]:
     """All figures of one setting and seed."""
-    cluster, job, profile = setting.case(seed)
+    problem = setting.case(seed)
     found: dict[str, Any] = {}
     theirs, colocated = None, None
     if setting.rivals:
-        theirs, found["etp_10k_s"] = paper_plan((cluster, job, profile), seed, betas)
-        colocated = place("colocate", cluster, job, profile, seed)
+        theirs, found["etp_10k_s"] = paper_plan(problem, seed, betas)
+        colocated = place("colocate", problem, seed)
     for suffix, window in WINDOWS.items():
-        job = job.model_copy(update={"window": window, "iterations": iterations})
+        job = problem.job.model_copy(update={"window": window, "iterations": iterations})
+        problem = problem._replace(job=job)
         start = time.perf_counter()
-        plan = make_plan(cluster, job, profile, seed=seed, seed_mix="uniform")
+        plan = make_plan(problem, seed=seed, seed_mix="uniform")
         if suffix == "":
             # The prediction over 200 iterations is not part of the search, but of the plan.
             found["plan_s"] = time.perf_counter() - start
-            found["search_s"] = plan_search_s(cluster, job, profile, seed)
+            found["search_s"] = plan_search_s(problem, seed)
             found["proven"] = float(plan.proven)
             found["load_gap"] = plan.terms.time_s / plan.bound_s - 1
             found["gap"] = found["load_gap"]
             found["policy"] = plan.policy
         if not setting.makespans:
             break
-        rehearser = Rehearser(
-            cluster, job, profile, num_iterations=iterations, window=window, seed=seed + FRESH
-        )
-        ours = rehearser.makespan_s(plan.placement.resolve(cluster), plan.policy)
+        rehearser = Rehearser(problem, num_iterations=iterations, window=window, seed=seed + FRESH)
+        ours = rehearser.makespan_s(plan.placed, plan.policy)
         makespans = {"ours": ours}
         if theirs is not None and colocated is not None:
             makespans["etp+oes"] = rehearser.makespan_s(theirs, "oes")
@@ -177,14 +174,12 @@ def measure(
     return found
 
 
-def plan_search_s(cluster: Cluster, job: Job, profile: Profile, seed: int) -> float:
+def plan_search_s(problem: Problem, seed: int) -> float:
     """Seconds from the inputs to placement and policy, without the long prediction."""
     steps: list[tuple[str, float]] = []
     start = time.perf_counter()
     make_plan(
-        cluster,
-        job,
-        profile,
+        problem,
         seed=seed,
         seed_mix="uniform",
         on_step=lambda name: steps.append((name, time.perf_counter() - start)),
@@ -192,16 +187,16 @@ def plan_search_s(cluster: Cluster, job: Job, profile: Profile, seed: int) -> fl
     return dict(steps)["predicting"]
 
 
-def rank_correlation(case: Case, num_placements: int) -> dict[str, float]:
+def rank_correlation(problem: Problem, num_placements: int) -> dict[str, float]:
     """Spearman correlation with 20-iteration makespans over placements of a random walk."""
-    cluster, job, profile = case
-    model = build_load_model(cluster, job, profile, local_seeds=False)
-    first = place("ifs", cluster, job, profile)
+    job = problem.job
+    model = build_load_model(problem, local_seeds=False)
+    first = place("ifs", problem)
     search = start_search(
         model, np.array(first.samplers + first.trainers + first.servers, dtype=np.int64), 1
     )
-    path = CriticalPath(cluster, job, profile, seed=0)
-    rehearser = Rehearser(cluster, job, profile, num_iterations=20, window=0, seed=0)
+    path = CriticalPath(problem, seed=0)
+    rehearser = Rehearser(problem, num_iterations=20, window=0, seed=0)
     rows = []
     for _ in range(num_placements):
         anneal(model, search, 200, 1.0, 1e30, 1e30)
@@ -214,7 +209,7 @@ def rank_correlation(case: Case, num_placements: int) -> dict[str, float]:
         )
         rows.append(
             (
-                evaluate(cluster, job, profile, placement, window=0).time_s,
+                evaluate(problem, placement, window=0).time_s,
                 path.length_s(placement),
                 rehearser.makespan_s(placement, "oes"),
                 rehearser.makespan_s(placement, "maxmin"),
@@ -230,16 +225,14 @@ def rank_correlation(case: Case, num_placements: int) -> dict[str, float]:
     }
 
 
-def seed_mix_savings(case: Case) -> dict[str, dict[str, float]]:
+def seed_mix_savings(problem: Problem) -> dict[str, dict[str, float]]:
     """What seeds that follow placement save over a uniform mix, by locality."""
-    cluster, job, profile = case
+    profile = problem.profile
     savings = {}
     for locality in (0.0, 0.25, 0.5, 0.75, 0.9):
         traffic = profile.store_traffic.model_copy(update={"locality": locality})
-        local = profile.model_copy(update={"store_traffic": traffic})
-        plans = {
-            mix: make_plan(cluster, job, local, seed_mix=mix) for mix in ("uniform", "local-first")
-        }
+        local = problem._replace(profile=profile.model_copy(update={"store_traffic": traffic}))
+        plans = {mix: make_plan(local, seed_mix=mix) for mix in ("uniform", "local-first")}
         mine, uniform = plans["local-first"], plans["uniform"]
         savings[str(locality)] = {
             "traffic": round(1 - mine.network_bytes / uniform.network_bytes, 4),
@@ -292,9 +285,9 @@ def main() -> int:
             last = min(setting.seeds, args.first_seed + num_seeds)
             # Compile before the clock runs.
             if setting.makespans:
-                make_plan(*setting.case(0), seed_mix="uniform", steps=100)
+                make_plan(setting.case(0), seed_mix="uniform", steps=100)
             if setting.rivals:
-                etp_search(*setting.case(0), beta=1000.0, seed=0, steps=100)
+                etp_search(setting.case(0), beta=1000.0, seed=0, steps=100)
             rows[name] = [
                 measure(setting, seed, betas, iterations) for seed in range(args.first_seed, last)
             ]

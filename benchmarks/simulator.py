@@ -34,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.machine import describe_machine
 from headrace.api.documents.load import load_cluster, load_job, load_profile
+from headrace.core.profile import Problem
 from headrace.planner.methods import place
 from headrace.simulator import Instance, Outcome, build_instance, rehearse
 
@@ -58,7 +59,8 @@ def instance_of(setting: str) -> Instance:
     folder = ROOT / "examples" / setting
     cluster = load_cluster(folder / "cluster.yaml")
     job, profile = load_job(folder / "job.yaml"), load_profile(folder / "profile.yaml")
-    instance, _ = build_instance(cluster, job, profile, place("colocate", cluster, job, profile, 0))
+    problem = Problem(cluster, job, profile)
+    instance, _ = build_instance(problem, place("colocate", problem))
     return instance
 
 

@@ -21,7 +21,7 @@ import yaml
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.errors import InfeasibleError
 from headrace.core.job import Job
-from headrace.core.profile import Profile
+from headrace.core.profile import Problem, Profile
 from headrace.planner.methods import place
 
 EXAMPLES = Path(__file__).parent
@@ -70,7 +70,7 @@ def _draw_machines(setting: str, seed: int) -> tuple[list[Drawn], int]:
             for _ in range(NUM_MACHINES[setting])
         ]
         try:
-            place("ifs", _cluster(machines), job, profile, seed)
+            place("ifs", Problem(_cluster(machines), job, profile), seed)
         except InfeasibleError:
             continue
         return machines, num_draws

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.errors import InfeasibleError, SpecError
 from headrace.core.job import Job, Role, Sync
-from headrace.core.profile import BatchTraffic, Profile, StoreTraffic, TaskTime
+from headrace.core.profile import BatchTraffic, Problem, Profile, StoreTraffic, TaskTime
 from headrace.planner.methods import PLACEMENT_METHODS, place
 from tests.support.examples import examples
 
@@ -111,10 +111,10 @@ def test_places_all_tasks_within_capacity_exactly_when_that_is_possible(
     method: str, cluster: Cluster, job: Job, seed: int
 ) -> None:
     if fits_somehow(cluster, job):
-        place(method, cluster, job, PROFILE, seed).check(cluster, job)
+        place(method, Problem(cluster, job, PROFILE), seed).check(cluster, job)
     else:
         with pytest.raises(InfeasibleError) as error:
-            place(method, cluster, job, PROFILE, seed)
+            place(method, Problem(cluster, job, PROFILE), seed)
         assert re.search(r"\d", error.value.problem)
 
 
@@ -125,14 +125,14 @@ def test_lowering_trainers_as_the_error_says_makes_it_fit(
     method: str, cluster: Cluster, job: Job
 ) -> None:
     try:
-        place(method, cluster, job, PROFILE)
+        place(method, Problem(cluster, job, PROFILE))
     except InfeasibleError as error:
         advice = re.search(r"lower trainers from (\d+) to (\d+)", error.remedy)
         if advice is None:
             return
         assert int(advice[1]) == job.trainers
         fewer = job.model_copy(update={"trainers": int(advice[2])})
-        place(method, cluster, fewer, PROFILE).check(cluster, fewer)
+        place(method, Problem(cluster, fewer, PROFILE)).check(cluster, fewer)
 
 
 @METHODS
@@ -140,15 +140,15 @@ def test_equal_arguments_give_equal_placements(method: str) -> None:
     cluster = cluster_of(*({"cpu": 4.0 + m % 5, "gpu": 1.0 + m % 3} for m in range(12)))
     job = job_of(8, 2, 1, sampler={"cpu": 2}, trainer={"cpu": 1, "gpu": 1}, ps={"cpu": 1})
     for seed in range(5):
-        first = place(method, cluster, job, PROFILE, seed)
-        assert place(method, cluster, job, PROFILE, seed) == first
+        first = place(method, Problem(cluster, job, PROFILE), seed)
+        assert place(method, Problem(cluster, job, PROFILE), seed) == first
 
 
 @METHODS
 def test_fractions_of_a_core_are_counted_without_rounding_errors(method: str) -> None:
     cluster = cluster_of({"cpu": 1.0})
     job = job_of(5, 1, 0, sampler={"cpu": 0.1}, trainer={"cpu": 0.1})
-    place(method, cluster, job, PROFILE).check(cluster, job)
+    place(method, Problem(cluster, job, PROFILE)).check(cluster, job)
 
 
 @METHODS
@@ -212,13 +212,13 @@ def test_an_error_names_the_short_resource_in_figures(
     method: str, cluster: Cluster, job: Job, problem: str, remedy: str
 ) -> None:
     with pytest.raises(InfeasibleError) as error:
-        place(method, cluster, job, PROFILE)
+        place(method, Problem(cluster, job, PROFILE))
     assert (error.value.problem, error.value.remedy) == (problem, remedy)
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     with pytest.raises(SpecError, match=r"'best': use one of .*colocate, .*ifs"):
-        place("best", cluster_of({}), job_of(1, 1, 0), PROFILE)
+        place("best", Problem(cluster_of({}), job_of(1, 1, 0), PROFILE))
 
 
 def test_methods_are_registered_under_their_own_name() -> None:

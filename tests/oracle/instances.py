@@ -10,7 +10,7 @@ import numpy as np
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.job import Job, Role, Sync
 from headrace.core.placement import Placement
-from headrace.core.profile import BatchTraffic, Profile, StoreTraffic, TaskTime, Variation
+from headrace.core.profile import BatchTraffic, Problem, Profile, StoreTraffic, TaskTime, Variation
 from headrace.core.tasks import EdgeKind, TaskGraph, build_task_graph
 from headrace.costs import nic_load_s
 from headrace.simulator.instance import Instance, build_instance
@@ -24,9 +24,7 @@ class Case:
 
     instance: Instance
     graph: TaskGraph
-    cluster: Cluster
-    job: Job
-    profile: Profile
+    problem: Problem
     placement: Placement
 
 
@@ -79,18 +77,16 @@ def random_case(
         trainers=_places(rng, job.trainers, num_machines),
         servers=_places(rng, job.num_servers, num_machines),
     )
-    profile = _random_profile(rng, num_machines, varied)
+    problem = Problem(cluster, job, _random_profile(rng, num_machines, varied))
     instance, graph = build_instance(
-        cluster,
-        job,
-        profile,
+        problem,
         placement,
         seeds=_random_seeds(rng, job, num_machines),
         seed=int(rng.integers(2**31)),
     )
     if generic:
         instance = _make_generic(rng, instance, graph, cluster)
-    return Case(instance, graph, cluster, job, profile, placement)
+    return Case(instance, graph, problem, placement)
 
 
 def random_instance(seed: int) -> Instance:

@@ -32,7 +32,7 @@ from headrace.runtime.run_dir.run_config import RunFile
 from headrace.training.checkpoint_files import Position, read_sidecar
 from headrace.training.checkpoint_files import save as save_checkpoint
 from tests.unit.graph.small_graphs import homogeneous, write
-from tests.unit.planner.small import CLUSTER, JOB, PROFILE
+from tests.unit.planner.small import CLUSTER, JOB, PROBLEM, PROFILE
 
 FINE = ("refused", "harmless")
 """What may become of a trial."""
@@ -279,7 +279,7 @@ class Formats:
 
     def _plan(self) -> Callable[[], Any]:
         path = self._folder / "plan.json"
-        save_plan(make_plan(CLUSTER, JOB, PROFILE, method="colocate", policy="maxmin"), path)
+        save_plan(make_plan(PROBLEM, method="colocate", policy="maxmin"), path)
         return lambda: load_plan(path)
 
     def _trace(self) -> Callable[[], Any]:

@@ -135,10 +135,7 @@ def usual_job(cluster: Cluster, graph: PartitionedGraph) -> Job:
 
 def plan_for(first: Plan, profile: Profile) -> Plan:
     """Plan again with the profile measured in a run of the first plan."""
-    job = first.job
-    if profile.model_bytes is not None:
-        job = job.model_copy(update={"model_bytes": profile.model_bytes})
-    return make_plan(first.cluster, job, profile)
+    return make_plan(*first.problem.with_profile(profile))
 
 
 def _first_plan(cluster: Cluster, job: Job) -> Plan:

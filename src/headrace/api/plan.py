@@ -10,7 +10,7 @@ from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
 from headrace.core.job import Job
 from headrace.core.plan import Explanation, Plan
-from headrace.core.profile import Profile
+from headrace.core.profile import Problem, Profile
 from headrace.planner.explain import explain as explain_plan
 from headrace.planner.explain import limit_of, num_changes
 from headrace.planner.planner import AUTO, make_plan
@@ -86,9 +86,7 @@ def plan(
             return now() < end_s
 
     return make_plan(
-        cluster,
-        job,
-        default_profile() if profile is None else profile,
+        Problem(cluster, job, default_profile() if profile is None else profile),
         method=method,
         policy=policy,
         seed_mix=seed_mix,

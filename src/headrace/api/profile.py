@@ -56,10 +56,8 @@ def compare(
     trace: Trace, plan: Plan, profile: Profile, iterations: int = 200, skip: int | None = None
 ) -> Outlook:
     """Simulate a plan with a profile and compare with the trace of a run."""
-    job = plan.job
-    if profile.model_bytes is not None:
-        job = job.model_copy(update={"model_bytes": profile.model_bytes})
-    found = simulate(plan.cluster, job, profile, plan, plan.policy, iterations=iterations)
+    problem = plan.problem.with_profile(profile)
+    found = simulate(*problem, plan, plan.policy, iterations=iterations)
     return Outlook(found.iteration_time_s, measured_iteration_time_s(trace, skip))
 
 

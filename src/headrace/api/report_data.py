@@ -166,20 +166,12 @@ def _simulate(
     """Simulate a plan with its own profile, or with the given one."""
     if plan is None:
         return None
-    job, wanted = plan.job, profile or plan.profile
-    if wanted.model_bytes is not None:
-        job = job.model_copy(update={"model_bytes": wanted.model_bytes})
-    iterations = rehearsable_iterations(plan.cluster, job, _ITERATIONS)
+    problem = plan.problem.with_profile(profile or plan.profile)
+    iterations = rehearsable_iterations(problem, _ITERATIONS)
     try:
         if iterations >= 2:
             return simulate(
-                plan.cluster,
-                job,
-                wanted,
-                plan,
-                plan.policy,
-                iterations=iterations,
-                record=profile is None,
+                *problem, plan, plan.policy, iterations=iterations, record=profile is None
             )
         reason = "the job is too large"
     except HeadraceError as error:
@@ -223,7 +215,7 @@ def _pace(
 
 
 def _advice(plan: Plan, profile: Profile | None, state: _State) -> Advice | None:
-    iterations = rehearsable_iterations(plan.cluster, plan.job, _ITERATIONS)
+    iterations = rehearsable_iterations(plan.problem, _ITERATIONS)
     if iterations < 2:
         return None
     try:

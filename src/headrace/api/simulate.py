@@ -16,7 +16,7 @@ from headrace.core.errors import SpecError
 from headrace.core.job import UNLIMITED_WINDOW, Job
 from headrace.core.placement import Placement
 from headrace.core.plan import Plan
-from headrace.core.profile import Profile
+from headrace.core.profile import Problem, Profile
 from headrace.core.tasks import TaskGraph
 from headrace.planner.methods import PLACEMENT_METHODS, place
 from headrace.policies.flow import FLOW_POLICIES
@@ -87,7 +87,8 @@ def simulate(
     if policy is None:
         policy = default_policy(placement)
     _check_policy(policy)
-    placed = _place(cluster, job, profile, placement, iterations, window, seed)
+    problem = Problem(cluster, job, default_profile() if profile is None else profile)
+    placed = _place(problem, placement, iterations, window, seed)
     return placed.simulate(policy, record)
 
 
@@ -146,7 +147,8 @@ def compare(
         raise SpecError("there is no flow policy to compare", f"name some of {_policy_names()}")
     for name in names:
         _check_policy(name)
-    placed = _place(cluster, job, profile, placement, iterations, window, seed)
+    problem = Problem(cluster, job, default_profile() if profile is None else profile)
+    placed = _place(problem, placement, iterations, window, seed)
     simulations = []
     for name in names:
         if on_step is not None:
@@ -159,9 +161,7 @@ def compare(
 class _Placed:
     """A placed job, ready for simulation under any policy."""
 
-    cluster: Cluster
-    job: Job
-    profile: Profile
+    problem: Problem
     placement: Placement
     placement_name: str
     instance: Instance
@@ -174,9 +174,7 @@ class _Placed:
         half = replace(self.instance, num_iterations=num // 2)
         half_s = run_simulator(half, policy, self.planned).makespan_s if num > 1 else 0.0
         return Simulation(
-            cluster=self.cluster,
-            job=self.job,
-            profile=self.profile,
+            *self.problem,
             placement=self.placement,
             placement_name=self.placement_name,
             policy=policy,
@@ -189,9 +187,7 @@ class _Placed:
 
 
 def _place(
-    cluster: Cluster,
-    job: Job,
-    profile: Profile | None,
+    problem: Problem,
     placement: AnyPlacement,
     iterations: int | None,
     window: AnyWindow,
@@ -205,32 +201,29 @@ def _place(
         num_ahead = window
     else:
         raise SpecError(f"the window is {window}", "use 1 for no overlap, more, or `unlimited`")
-    if profile is None:
-        profile = default_profile()
-    found, plan, name = _find_placement(placement, cluster, job, profile, seed)
+    found, plan, name = _find_placement(placement, problem, seed)
+    mix = None if plan is None else plan.seed_mix
     instance, graph = build_instance(
-        cluster,
-        job,
-        profile,
+        problem,
         found,
-        seeds=None if plan is None or plan.seed_mix is None else plan.seed_mix.array(cluster),
+        seeds=None if mix is None else mix.array(problem.cluster),
         num_iterations=iterations,
         window=num_ahead,
         seed=seed,
     )
-    return _Placed(cluster, job, profile, found, name, instance, graph, plan is not None)
+    return _Placed(problem, found, name, instance, graph, plan is not None)
 
 
 def _find_placement(
-    placement: AnyPlacement, cluster: Cluster, job: Job, profile: Profile, seed: int
+    placement: AnyPlacement, problem: Problem, seed: int
 ) -> tuple[Placement, Plan | None, str]:
     """Return the placement, its plan, if any, and their origin."""
     if isinstance(placement, Placement):
         return placement, None, "given"
     if isinstance(placement, Plan):
-        return placement.placement.resolve(cluster), placement, "given"
+        return placement.placement.resolve(problem.cluster), placement, "given"
     if isinstance(placement, str) and placement in PLACEMENT_METHODS:
-        return place(placement, cluster, job, profile, seed), None, placement
+        return place(placement, problem, seed), None, placement
     path = Path(placement)
     is_a_bare_word = path.name == str(placement) and not path.suffix
     if is_a_bare_word and not path.exists():
@@ -240,7 +233,7 @@ def _find_placement(
             f"{path.name!r} is neither a placement method nor a file",
             f"did you mean {likely[0]}?" if likely else f"use {known} or a placement file",
         )
-    return load_placement(path, cluster, job), find_plan(path), str(path)
+    return load_placement(path, problem.cluster, problem.job), find_plan(path), str(path)
 
 
 def _policy_names() -> str:

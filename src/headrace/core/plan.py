@@ -19,7 +19,7 @@ from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
 from headrace.core.job import Job, Window
 from headrace.core.placement import Placement, PlacementFile
-from headrace.core.profile import Profile
+from headrace.core.profile import Problem, Profile
 from headrace.core.seeds import Positive, SeedMix, SeedMixName, SeedRow, uniform_seeds
 from headrace.core.units import Count, Number, format_seconds
 from headrace.core.values import CheckedFile, Value
@@ -55,6 +55,11 @@ class Fingerprints(Value):
     cluster: str
     job: str
     profile: str
+
+    @classmethod
+    def of(cls, problem: Problem) -> Fingerprints:
+        """Fingerprints of the inputs of a plan."""
+        return cls(**{name: each.fingerprint() for name, each in problem._asdict().items()})
 
 
 class Prediction(Value):
@@ -233,6 +238,11 @@ class Plan(CheckedFile):
     def _write_window(self, job: Job, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         written: dict[str, Any] = write(job)
         return written | {"window": written["window"] or "unlimited"}
+
+    @property
+    def problem(self) -> Problem:
+        """The inputs of the plan."""
+        return Problem(self.cluster, self.job, self.profile)
 
     @property
     def placed(self) -> Placement:

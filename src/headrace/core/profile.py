@@ -1,9 +1,9 @@
-"""Profile of a job: measured, or from a synthetic model."""
+"""Profile of a job: measured, or from a synthetic model; a job with its cluster and profile."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import (
@@ -14,8 +14,10 @@ from pydantic import (
     model_validator,
 )
 
+from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
 from headrace.core.job import Job, Role
+from headrace.core.seeds import uniform_seeds
 from headrace.core.units import SECONDS_SCHEMA, Bytes, Count, Number, Seconds
 from headrace.core.values import Spec
 
@@ -253,3 +255,23 @@ class Profile(_Figure):
                 f"add task_times.{role.value}.{kind}, or .default for all classes",
             )
         return found
+
+
+class Problem(NamedTuple):
+    """A job, the machines to place it on, and its times and volumes."""
+
+    cluster: Cluster
+    job: Job
+    profile: Profile
+
+    @property
+    def uniform_seeds(self) -> np.ndarray:
+        """Uniform seeds per iteration, shape (num_samplers, num_machines)."""
+        return uniform_seeds(self.job, self.cluster.num_machines)
+
+    def with_profile(self, profile: Profile) -> Problem:
+        """The same job with another profile, and with its model size if that was measured."""
+        job = self.job
+        if profile.model_bytes is not None:
+            job = job.model_copy(update={"model_bytes": profile.model_bytes})
+        return Problem(self.cluster, job, profile)

@@ -7,15 +7,16 @@ import numpy as np
 from headrace.core.cluster import Cluster
 from headrace.core.job import Job
 from headrace.core.placement import Placement
-from headrace.core.profile import Profile
+from headrace.core.profile import Problem
 from headrace.core.tasks import ROLES, EdgeKind, TaskGraph
 
 
-def edge_volumes(graph: TaskGraph, job: Job, profile: Profile, seeds: np.ndarray) -> np.ndarray:
+def edge_volumes(graph: TaskGraph, problem: Problem, seeds: np.ndarray) -> np.ndarray:
     """Mean bytes per iteration and edge, as if all tasks were on different machines.
 
     `seeds` are seeds per iteration, shape (num_samplers, num_parts).
     """
+    _, job, profile = problem
     volumes = np.zeros(graph.num_edges)
     per_store = seeds @ profile.store_traffic.bytes_per_seed_matrix(graph.num_machines)
     volumes[graph.kind == EdgeKind.GRAPH] = per_store.ravel()
@@ -47,18 +48,14 @@ def task_machines(graph: TaskGraph, placement: Placement) -> np.ndarray:
 
 
 def task_times(
-    graph: TaskGraph,
-    cluster: Cluster,
-    job: Job,
-    profile: Profile,
-    machines: np.ndarray,
-    seeds: np.ndarray,
+    graph: TaskGraph, problem: Problem, machines: np.ndarray, seeds: np.ndarray
 ) -> np.ndarray:
     """Mean seconds per task and iteration on its machine.
 
     Sampler and trainer times are proportional to their seeds; store and server times are constant.
     The ring's barrier takes no time.
     """
+    cluster, job, profile = problem
     kinds = [machine.kind for machine in cluster.hosts]
     cache = {
         (role, kind): profile.task_time(role, kind).mean

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.core.cluster import Cluster, Machine
-from headrace.core.job import UNLIMITED_WINDOW, Job, Role
+from headrace.core.job import UNLIMITED_WINDOW, Role
 from headrace.core.plan import Explanation, Plan, Remedy
-from headrace.core.profile import Profile
+from headrace.core.profile import Problem, Profile
 from headrace.core.report import MachinePlan, PlanFacts
 from headrace.core.units import format_seconds
 from headrace.planner.cost.traffic_matrix import traffic_of
@@ -23,9 +23,7 @@ MOST_CLASSES = 4
 @dataclass(frozen=True)
 class _Change:
     name: str
-    cluster: Cluster
-    job: Job
-    profile: Profile
+    problem: Problem
 
 
 def explain(plan: Plan, on_step: Callable[[str], None] = lambda name: None) -> Explanation:
@@ -43,9 +41,7 @@ def explain(plan: Plan, on_step: Callable[[str], None] = lambda name: None) -> E
     for change in changes:
         on_step(change.name)
         changed = make_plan(
-            change.cluster,
-            change.job,
-            change.profile,
+            change.problem,
             method=plan.method,
             policy=plan.asked.policy,
             seed_mix=plan.asked.seed_mix,
@@ -139,7 +135,8 @@ def plan_facts(plan: Plan) -> PlanFacts:
 
 
 def _changes(plan: Plan) -> Iterator[_Change]:
-    hosts, job, profile = plan.cluster.hosts, plan.job, plan.profile
+    problem = plan.problem
+    hosts, job, profile = problem.cluster.hosts, problem.job, problem.profile
     classes = busiest_classes(plan)
     busiest = classes[0]
     if limit_of(plan) == "nic":
@@ -152,17 +149,19 @@ def _changes(plan: Plan) -> Iterator[_Change]:
         doubled = [(nics_of(hosts, all_hosts), all_hosts)]
         for role, words in ((Role.TRAINER, "trainers"), (Role.SAMPLER, "samplers")):
             name = f"{words} that compute twice as fast"
-            yield _Change(name, plan.cluster, job, faster(profile, role))
+            yield _Change(name, problem._replace(profile=faster(profile, role)))
     for name, members in doubled:
-        yield _Change(f"doubling {name}", doubled_nics(hosts, members), job, profile)
+        wider = problem._replace(cluster=doubled_nics(hosts, members))
+        yield _Change(f"doubling {name}", wider)
     if not profile.store_traffic.matrix:  # a measured matrix has a fixed number of partitions
         for members in _distinct_resources(hosts, classes):
             model = hosts[members[0]]
-            yield _Change(f"one more machine like {model.name}", _grown(hosts, model), job, profile)
+            grown = problem._replace(cluster=_grown(hosts, model))
+            yield _Change(f"one more machine like {model.name}", grown)
     if job.window != UNLIMITED_WINDOW:
-        wider = job.model_copy(update={"window": 2 * job.window})
-        name = f"a window of {wider.window} instead of {job.window}"
-        yield _Change(name, plan.cluster, wider, profile)
+        longer = job.model_copy(update={"window": 2 * job.window})
+        name = f"a window of {longer.window} instead of {job.window}"
+        yield _Change(name, problem._replace(job=longer))
 
 
 def faster(profile: Profile, role: Role) -> Profile:
@@ -176,9 +175,8 @@ def faster(profile: Profile, role: Role) -> Profile:
 
 def busiest_classes(plan: Plan) -> list[list[int]]:
     """Machines grouped by equal hardware, sorted by decreasing NIC load."""
-    load_in, load_out = traffic_of(
-        plan.cluster, plan.job, plan.profile, plan.placed, plan.seeds
-    ).loads_s(plan.cluster)
+    traffic = traffic_of(plan.problem, plan.placed, plan.seeds)
+    load_in, load_out = traffic.loads_s(plan.cluster)
     loads = np.maximum(load_in, load_out)
     classes: dict[tuple[object, ...], list[int]] = {}
     for m in np.argsort(-loads, kind="stable").tolist():

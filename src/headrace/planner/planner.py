@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
-from headrace.core.job import Job, Sync
+from headrace.core.job import Sync
 from headrace.core.placement import Placement, PlacementFile
 from headrace.core.plan import (
     Asked,
@@ -21,9 +20,8 @@ from headrace.core.plan import (
     SeedMixName,
     Shortlist,
     Terms,
-    uniform_seeds,
 )
-from headrace.core.profile import Profile
+from headrace.core.profile import Problem, Profile
 from headrace.planner.cost.lower_bound import time_bound_s
 from headrace.planner.cost.objective import Objective, evaluate
 from headrace.planner.cost.seed_mix import local_first_seeds
@@ -97,9 +95,7 @@ class _Found:
 
 
 def make_plan(
-    cluster: Cluster,
-    job: Job,
-    profile: Profile,
+    problem: Problem,
     *,
     method: str = "anneal",
     policy: str = AUTO,
@@ -118,9 +114,7 @@ def make_plan(
     unless `keep_searching` depends on a clock.
 
     Args:
-        cluster: The machines.
-        job: The job.
-        profile: Task times and data volumes.
+        problem: The machines, the job and its profile.
         method: Name of a placement method.
         policy: Name of a flow policy, or `auto`.
         seed_mix: `uniform`, `local-first` or `auto`.
@@ -136,8 +130,8 @@ def make_plan(
         InfeasibleError: The job does not fit; the message names the missing resource.
         MissingExtraError: The method needs a package that is not installed.
     """
-    policies = policies_to_try(policy, cluster, job)
-    mixes = _mixes(seed_mix, profile)
+    policies = policies_to_try(policy, problem)
+    mixes = _mixes(seed_mix, problem.profile)
     if method not in PLACEMENT_METHODS:
         raise SpecError(
             f"there is no placement method {method!r}",
@@ -148,38 +142,34 @@ def make_plan(
     bounds: dict[SeedMixName, float] = {}
     num_rounds = 1
     for mix in mixes:
-        search = _Search(cluster, job, profile, mix == "local-first", seed)
+        search = _Search(problem, mix == "local-first", seed)
         found = search.run(method, steps, rounds, keep_searching)
         bound_s = time_bound_s(
-            cluster,
-            job,
-            profile,
-            local_seeds=mix == "local-first",
-            load_bound_s=found.load_bound_s,
+            problem, local_seeds=mix == "local-first", load_bound_s=found.load_bound_s
         )
         bounds[mix], num_rounds = max(bound_s, found.proven_s), max(num_rounds, found.rounds)
         # Without simulations only the best placement is evaluated.
-        most = None if _iterations(cluster, job, SHORTLIST_ITERATIONS, _SHORTLIST_WORK) else 1
+        most = None if _iterations(problem, SHORTLIST_ITERATIONS, _SHORTLIST_WORK) else 1
         placements = dict.fromkeys([*found.placements[:most], *also])
         for placement in dict.fromkeys(each.numbered_by_ring() for each in placements):
-            options.append(_option(cluster, job, profile, placement, mix))
+            options.append(_option(problem, placement, mix))
     options = _most_promising(options)
     on_step("choosing by simulation")
-    chosen, chosen_policy, shortlist = _choose(cluster, job, profile, options, policies, seed)
+    chosen, chosen_policy, shortlist = _choose(problem, options, policies, seed)
     on_step("predicting")
-    predicted = predict(cluster, job, profile, chosen.placement, chosen.seeds, chosen_policy, seed)
+    predicted = predict(problem, chosen.placement, chosen.seeds, chosen_policy, seed)
     network_bytes, uniform_network_bytes = (
-        traffic_of(cluster, job, profile, chosen.placement, seeds).network_bytes
-        for seeds in (chosen.seeds, uniform_seeds(job, cluster.num_machines))
+        traffic_of(problem, chosen.placement, seeds).network_bytes
+        for seeds in (chosen.seeds, problem.uniform_seeds)
     )
     terms = _terms(chosen.objective)
     bound_s = min(bounds[chosen.mix], terms.time_s)
     return Plan(
         method=method,
         policy=chosen_policy,
-        placement=PlacementFile.of(chosen.placement, cluster),
+        placement=PlacementFile.of(chosen.placement, problem.cluster),
         seed_mix_name=chosen.mix,
-        seed_mix=None if chosen.mix == "uniform" else SeedMix.of(chosen.seeds, cluster),
+        seed_mix=None if chosen.mix == "uniform" else SeedMix.of(chosen.seeds, problem.cluster),
         seed=seed,
         rounds=num_rounds,
         asked=Asked.model_validate({"policy": policy, "seed_mix": seed_mix}),
@@ -191,46 +181,34 @@ def make_plan(
         network_bytes=network_bytes,
         uniform_network_bytes=uniform_network_bytes,
         shortlist=shortlist,
-        fingerprints=Fingerprints(
-            cluster=cluster.fingerprint(), job=job.fingerprint(), profile=profile.fingerprint()
-        ),
-        cluster=cluster,
-        job=job,
-        profile=profile,
+        fingerprints=Fingerprints.of(problem),
+        **problem._asdict(),
     )
 
 
 def predict(
-    cluster: Cluster,
-    job: Job,
-    profile: Profile,
-    placement: Placement,
-    seeds: np.ndarray,
-    policy: str,
-    seed: int,
+    problem: Problem, placement: Placement, seeds: np.ndarray, policy: str, seed: int
 ) -> Prediction | None:
     """Simulate the chosen plan as `headrace.simulate` does; None if the job is too large."""
-    iterations = _iterations(cluster, job, PREDICTED_ITERATIONS, _PREDICTION_WORK)
+    iterations = _iterations(problem, PREDICTED_ITERATIONS, _PREDICTION_WORK)
     if iterations == 0:
         return None
     instance, _ = build_instance(
-        cluster, job, profile, placement, seeds=seeds, num_iterations=iterations, seed=seed
+        problem, placement, seeds=seeds, num_iterations=iterations, seed=seed
     )
     makespan_s = simulate(instance, policy).makespan_s
     return Prediction(
         iterations=iterations,
-        window=job.window,
+        window=problem.job.window,
         seed=seed,
         makespan_s=makespan_s,
         iteration_time_s=makespan_s / iterations,
     )
 
 
-def rehearsable_iterations(
-    cluster: Cluster, job: Job, most: int, work: int = _PREDICTION_WORK
-) -> int:
+def rehearsable_iterations(problem: Problem, most: int, work: int = _PREDICTION_WORK) -> int:
     """Iterations that can be simulated within the work limit, up to `most`; may be 0."""
-    return min(most, work // (_num_edges(cluster, job) * cluster.num_machines))
+    return min(most, work // (_num_edges(problem) * problem.cluster.num_machines))
 
 
 def follows_locality(profile: Profile) -> bool:
@@ -238,13 +216,13 @@ def follows_locality(profile: Profile) -> bool:
     return len(set(profile.store_traffic.matrix)) > 1 or profile.store_traffic.locality > 0
 
 
-def policies_to_try(policy: str, cluster: Cluster, job: Job) -> tuple[str, ...]:
+def policies_to_try(policy: str, problem: Problem) -> tuple[str, ...]:
     """The given policy, or the candidates of `auto` for this cluster and job."""
     if policy == AUTO:
         worth_trying = {
-            "priority": cluster.num_machines <= _PRIORITY_MACHINES,
+            "priority": problem.cluster.num_machines <= _PRIORITY_MACHINES,
             # In the paper's settings pacing is best only at K = 1, without overlap.
-            "paced": job.window == 1 and _num_edges(cluster, job) <= _PACED_EDGES,
+            "paced": problem.job.window == 1 and _num_edges(problem) <= _PACED_EDGES,
         }
         return tuple(name for name in AUTO_POLICIES if worth_trying.get(name, True))
     if policy not in FLOW_POLICIES:
@@ -268,25 +246,22 @@ def _mixes(seed_mix: str, profile: Profile) -> tuple[SeedMixName, ...]:
 class _Search:
     """Runs any placement method for one seed mix."""
 
-    cluster: Cluster
-    job: Job
-    profile: Profile
+    problem: Problem
     local_seeds: bool
     seed: int
 
     def run(
         self, method: str, steps: int | None, rounds: int, keep_searching: KeepSearching | None
     ) -> _Found:
-        given = (self.cluster, self.job, self.profile)
         if method == "anneal":
             return self._anneal(steps, rounds, keep_searching)
         if method == "exact":
             # `exact` does not support local seeds with a measured matrix.
-            local = self.local_seeds and not self.profile.store_traffic.matrix
-            certified = exact.solve(*given, local_seeds=local, seed=self.seed)
+            local = self.local_seeds and not self.problem.profile.store_traffic.matrix
+            certified = exact.solve(self.problem, local_seeds=local, seed=self.seed)
             proven_s = certified.bound_s if local == self.local_seeds else 0.0
             return _Found([certified.placement], proven_s=proven_s)
-        return _Found([place(method, *given, self.seed)])
+        return _Found([place(method, self.problem, self.seed)])
 
     def _anneal(
         self, steps: int | None, rounds: int, keep_searching: KeepSearching | None
@@ -295,9 +270,7 @@ class _Search:
         bound_s, num_rounds = 0.0, 0
         while num_rounds < rounds or (keep_searching is not None and keep_searching()):
             candidates, bound_s = anneal.shortlist(
-                self.cluster,
-                self.job,
-                self.profile,
+                self.problem,
                 seed=self.seed + 1_000_003 * num_rounds,
                 steps=steps,
                 local_seeds=self.local_seeds,
@@ -311,16 +284,10 @@ class _Search:
         return _Found(ranked[:NUM_PLACEMENTS], load_bound_s=bound_s, rounds=num_rounds)
 
 
-def _option(
-    cluster: Cluster, job: Job, profile: Profile, placement: Placement, mix: SeedMixName
-) -> _Option:
-    if mix == "uniform":
-        seeds = uniform_seeds(job, cluster.num_machines)
-    else:
-        seeds = local_first_seeds(job, cluster.num_machines, placement)
-    return _Option(
-        placement, mix, seeds, evaluate(cluster, job, profile, placement, seeds, job.window)
-    )
+def _option(problem: Problem, placement: Placement, mix: SeedMixName) -> _Option:
+    is_uniform = mix == "uniform"
+    seeds = problem.uniform_seeds if is_uniform else local_first_seeds(problem, placement)
+    return _Option(placement, mix, seeds, evaluate(problem, placement, seeds))
 
 
 def _most_promising(options: list[_Option]) -> list[_Option]:
@@ -331,18 +298,13 @@ def _most_promising(options: list[_Option]) -> list[_Option]:
 
 
 def _choose(
-    cluster: Cluster,
-    job: Job,
-    profile: Profile,
-    options: list[_Option],
-    policies: tuple[str, ...],
-    seed: int,
+    problem: Problem, options: list[_Option], policies: tuple[str, ...], seed: int
 ) -> tuple[_Option, str, Shortlist | None]:
     """Simulate all options under the first policy and the best options under all policies."""
-    iterations = _iterations(cluster, job, SHORTLIST_ITERATIONS, _SHORTLIST_WORK)
+    iterations = _iterations(problem, SHORTLIST_ITERATIONS, _SHORTLIST_WORK)
     if iterations == 0 or len(options) * len(policies) == 1:
         return options[0], policies[0], None
-    rehearser = Rehearser(cluster, job, profile, num_iterations=iterations, seed=seed)
+    rehearser = Rehearser(problem, num_iterations=iterations, seed=seed)
     makespans: dict[tuple[int, str], float] = {}
 
     def simulate_option(number: int, policy: str) -> float:
@@ -383,14 +345,16 @@ def _terms(objective: Objective) -> Terms:
     )
 
 
-def _num_edges(cluster: Cluster, job: Job) -> int:
+def _num_edges(problem: Problem) -> int:
+    job = problem.job
     sync = 2 * job.trainers * job.num_servers
     if job.sync is Sync.RING:
         sync = 2 * (job.trainers - 1) * job.trainers
-    return (cluster.num_machines + 1) * job.num_samplers + sync
+    return (problem.cluster.num_machines + 1) * job.num_samplers + sync
 
 
-def _iterations(cluster: Cluster, job: Job, most: int, work: int) -> int:
+def _iterations(problem: Problem, most: int, work: int) -> int:
     """Iterations to simulate, limited by job and work; 0 if too few."""
-    iterations = min(job.iterations, rehearsable_iterations(cluster, job, most, work))
-    return iterations if iterations >= min(_FEWEST_ITERATIONS, job.iterations) else 0
+    wanted = problem.job.iterations
+    iterations = min(wanted, rehearsable_iterations(problem, most, work))
+    return iterations if iterations >= min(_FEWEST_ITERATIONS, wanted) else 0

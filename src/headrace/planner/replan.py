@@ -17,8 +17,8 @@ from headrace.core.cluster import Cluster
 from headrace.core.errors import InfeasibleError, SpecError
 from headrace.core.job import Job
 from headrace.core.placement import Placement, PlacementFile
-from headrace.core.plan import Fingerprints, Plan, Terms, uniform_seeds
-from headrace.core.profile import Profile, StoreTraffic
+from headrace.core.plan import Fingerprints, Plan, Terms
+from headrace.core.profile import Problem, Profile, StoreTraffic
 from headrace.planner.cost.lower_bound import compute_bound_s
 from headrace.planner.cost.objective import Objective, evaluate
 from headrace.planner.cost.traffic_matrix import traffic_of
@@ -52,9 +52,9 @@ def replan(plan: Plan, machines: Collection[str]) -> Plan:
     cluster = Cluster(machines=tuple(hosts[m] for m in left))
     parts = _move(plan.part_machines, left)
     profile = _fold(plan.profile, parts, len(left))
-    job, placement, objective = _place(cluster, plan, profile, parts)
-    seeds = _seeds(job, parts, len(left))
-    return _plan_of(plan, cluster, job, profile, placement, seeds, objective, {"parts": parts})
+    problem, placement, objective = _place(cluster, plan, profile, parts)
+    seeds = _seeds(problem, parts)
+    return _plan_of(plan, problem, placement, seeds, objective, {"parts": parts})
 
 
 @dataclass(frozen=True)
@@ -77,52 +77,47 @@ def replan_measured(plan: Plan, cluster: Cluster, profile: Profile) -> Replanned
     """
     seeds = plan.seeds
     # A short simulation would mostly cover pipeline fill, which the run has completed.
-    changes: dict[str, float] = {"iterations": max(plan.job.iterations, PREDICTED_ITERATIONS)}
-    if profile.model_bytes is not None:
-        changes["model_bytes"] = profile.model_bytes
-    job = plan.job.model_copy(update=changes)
+    longer = {"iterations": max(plan.job.iterations, PREDICTED_ITERATIONS)}
+    job = plan.problem.with_profile(profile).job.model_copy(update=longer)
+    problem, planned = Problem(cluster, job, profile), Problem(cluster, plan.job, profile)
 
     def simulated_s(placement: Placement) -> float:
-        found = predict(cluster, job, profile, placement, seeds, plan.policy, plan.seed)
+        found = predict(problem, placement, seeds, plan.policy, plan.seed)
         if found is None:
-            return evaluate(cluster, job, profile, placement, seeds, job.window).time_s
+            return evaluate(problem, placement, seeds).time_s
         return found.iteration_time_s
 
-    candidates, _ = anneal.shortlist(
-        cluster, job, profile, seed=plan.seed, local_seeds=plan.seed_mix is not None
-    )
+    candidates, _ = anneal.shortlist(problem, seed=plan.seed, local_seeds=plan.seed_mix is not None)
     now = plan.placed
     placements = [now, *(_renamed(each.placement, now, job, seeds) for each in candidates)]
     times_s = {placement: simulated_s(placement) for placement in placements}
     best = min(times_s, key=lambda placement: times_s[placement])
-    objective = evaluate(cluster, plan.job, profile, best, seeds, job.window)
+    objective = evaluate(planned, best, seeds)
     kept = {
         "parts": plan.parts,
         "seed_mix_name": plan.seed_mix_name,
         "seed_mix": plan.seed_mix,
-        "predicted": predict(cluster, plan.job, profile, best, seeds, plan.policy, plan.seed),
+        "predicted": predict(planned, best, seeds, plan.policy, plan.seed),
     }
-    made = _plan_of(plan, cluster, plan.job, profile, best, seeds, objective, kept)
+    made = _plan_of(plan, planned, best, seeds, objective, kept)
     return Replanned(made, times_s[best], times_s[now])
 
 
 def _plan_of(
     plan: Plan,
-    cluster: Cluster,
-    job: Job,
-    profile: Profile,
+    problem: Problem,
     placement: Placement,
     seeds: np.ndarray,
     objective: Objective,
     more: Mapping[str, Any],
 ) -> Plan:
     """Copy of the plan with another placement; `more` sets further fields."""
-    bound_s = min(compute_bound_s(cluster, job, profile), objective.time_s)
-    traffic = traffic_of(cluster, job, profile, placement, seeds)
+    bound_s = min(compute_bound_s(problem), objective.time_s)
+    traffic = traffic_of(problem, placement, seeds)
     return Plan(
         method=METHOD,
         policy=plan.policy,
-        placement=PlacementFile.of(placement, cluster),
+        placement=PlacementFile.of(placement, problem.cluster),
         seed=plan.seed,
         asked=plan.asked,
         terms=Terms(
@@ -138,12 +133,8 @@ def _plan_of(
         proven=False,
         network_bytes=traffic.network_bytes,
         uniform_network_bytes=traffic.network_bytes,
-        fingerprints=Fingerprints(
-            cluster=cluster.fingerprint(), job=job.fingerprint(), profile=profile.fingerprint()
-        ),
-        cluster=cluster,
-        job=job,
-        profile=profile,
+        fingerprints=Fingerprints.of(problem),
+        **problem._asdict(),
         **more,
     )
 
@@ -172,23 +163,22 @@ def _renamed(placement: Placement, now: Placement, job: Job, seeds: np.ndarray) 
 
 def _place(
     cluster: Cluster, plan: Plan, profile: Profile, parts: tuple[int, ...]
-) -> tuple[Job, Placement, Objective]:
+) -> tuple[Problem, Placement, Objective]:
     """Largest job that fits, and the best of a few quick placements."""
     shortage: InfeasibleError | None = None
     for job in _smaller_jobs(plan.job):
+        problem = Problem(cluster, job, profile)
         try:
-            placements = [place("colocate", cluster, job, profile, plan.seed)]
-            placements += [
-                place("ifs", cluster, job, profile, plan.seed + n) for n in range(_NUM_PACKINGS)
-            ]
+            placements = [place("colocate", problem, plan.seed)]
+            placements += [place("ifs", problem, plan.seed + n) for n in range(_NUM_PACKINGS)]
         except InfeasibleError as error:
             # The shortage of the unreduced job is the most informative one.
             shortage = shortage or error
             continue
-        seeds = _seeds(job, parts, cluster.num_machines)
-        objectives = [evaluate(cluster, job, profile, each, seeds) for each in placements]
+        seeds = _seeds(problem, parts)
+        objectives = [evaluate(problem, each, seeds) for each in placements]
         best = min(range(len(placements)), key=lambda number: objectives[number].time_s)
-        return job, placements[best], objectives[best]
+        return problem, placements[best], objectives[best]
     assert shortage is not None
     raise shortage
 
@@ -217,10 +207,11 @@ def _move(parts: tuple[int, ...], left: list[int]) -> tuple[int, ...]:
     return tuple(moved)
 
 
-def _seeds(job: Job, parts: tuple[int, ...], num_machines: int) -> np.ndarray:
+def _seeds(problem: Problem, parts: tuple[int, ...]) -> np.ndarray:
     """See `Plan.seeds`."""
+    num_machines = problem.cluster.num_machines
     counts = np.bincount(parts, minlength=num_machines)
-    seeds: np.ndarray = uniform_seeds(job, num_machines) * (counts * (num_machines / len(parts)))
+    seeds: np.ndarray = problem.uniform_seeds * (counts * (num_machines / len(parts)))
     return seeds
 
 

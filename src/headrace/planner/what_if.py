@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.cluster import Cluster, Machine
+from headrace.core.cluster import Machine
 from headrace.core.errors import HeadraceError
-from headrace.core.job import UNLIMITED_WINDOW, Job, Role
+from headrace.core.job import UNLIMITED_WINDOW, Role
 from headrace.core.placement import Placement
 from headrace.core.plan import Plan
-from headrace.core.profile import Profile
+from headrace.core.profile import Problem, Profile
 from headrace.core.report import Change
 from headrace.planner.explain import busiest_classes, doubled_nics, faster, nics_of
 from headrace.planner.planner import AUTO, make_plan, policies_to_try
@@ -35,9 +35,7 @@ _MOST_MACHINES_TO_PLAN = 32
 class _Setup:
     """Input of one simulation."""
 
-    cluster: Cluster
-    job: Job
-    profile: Profile
+    problem: Problem
     placement: Placement
     seeds: np.ndarray
     policy: str
@@ -45,12 +43,7 @@ class _Setup:
     def time_s(self, iterations: int) -> float:
         """Steady-state time per iteration; see `Simulation.iteration_time_s`."""
         instance, _ = build_instance(
-            self.cluster,
-            self.job,
-            self.profile,
-            self.placement,
-            seeds=self.seeds,
-            num_iterations=iterations,
+            self.problem, self.placement, seeds=self.seeds, num_iterations=iterations
         )
         half = replace(instance, num_iterations=iterations // 2)
         took_s = simulate(instance, self.policy).makespan_s
@@ -85,9 +78,8 @@ def rehearse_changes(
     # The batch size of a trainer does not depend on its number of samplers.
     _, per_trainer = profile.nominal_seeds(plan.job)
     profile = profile.model_copy(update={"seeds_per_trainer": per_trainer})
-    base = _Setup(
-        plan.cluster, _job_of(plan, profile), profile, plan.placed, plan.seeds, plan.policy
-    )
+    problem = plan.problem.with_profile(profile)
+    base = _Setup(problem, plan.placed, plan.seeds, plan.policy)
     base_s = base.time_s(iterations)
     changes = []
     for idea in _ideas(plan, base, part_shares):
@@ -98,22 +90,16 @@ def rehearse_changes(
         except HeadraceError:
             # Skip changes that do not fit the machines.
             continue
-        per_seed = time_s / setup.job.trainers * base.job.trainers
+        per_seed = time_s / setup.problem.job.trainers * problem.job.trainers
         saving = 1 - per_seed / base_s if base_s > 0 else 0.0
         changes.append(Change(change=idea.change, saving=saving, time_s=time_s, remark=idea.remark))
     # Equal savings keep the order of `_ideas`, cheapest change first.
     return base_s, tuple(sorted(changes, key=lambda change: -round(change.saving, 2)))
 
 
-def _job_of(plan: Plan, profile: Profile) -> Job:
-    if profile.model_bytes is None:
-        return plan.job
-    return plan.job.model_copy(update={"model_bytes": profile.model_bytes})
-
-
 def _ideas(plan: Plan, base: _Setup, part_shares: Sequence[float]) -> Iterator[_Idea]:
     yield from _settings(base)
-    if len(part_shares) == base.cluster.num_machines:
+    if len(part_shares) == plan.cluster.num_machines:
         yield from _parts(base, np.array(part_shares))
     if plan.cluster.num_machines <= _MOST_MACHINES_TO_PLAN:
         yield from _plans(plan, base)
@@ -121,31 +107,33 @@ def _ideas(plan: Plan, base: _Setup, part_shares: Sequence[float]) -> Iterator[_
 
 
 def _hardware(plan: Plan, base: _Setup) -> Iterator[_Idea]:
-    hosts = base.cluster.hosts
+    problem, hosts = base.problem, plan.cluster.hosts
     classes = busiest_classes(plan)[:_MOST_CLASSES]
     groups = [*classes, *([classes[0][:1]] if len(classes[0]) > 1 else [])]
     for members in groups:
-        wider = doubled_nics(hosts, members)
+        wider = problem._replace(cluster=doubled_nics(hosts, members))
         yield _Idea(
             f"doubling {nics_of(hosts, members)}",
             "Tasks stay where they are.",
-            partial(replace, base, cluster=wider),
+            partial(replace, base, problem=wider),
         )
     for role, words in ((Role.TRAINER, "trainers"), (Role.SAMPLER, "samplers")):
+        sooner = problem._replace(profile=faster(problem.profile, role))
         yield _Idea(
             f"{words} that compute twice as fast",
             "A GPU, more threads or cores that are not shared.",
-            partial(replace, base, profile=faster(base.profile, role)),
+            partial(replace, base, problem=sooner),
         )
+    lighter = problem._replace(profile=_lighter(problem.profile))
     yield _Idea(
         "half the bytes per seed",
         "`headrace partition --features float16`, or fewer neighbours; check the accuracy.",
-        partial(replace, base, profile=_lighter(base.profile)),
+        partial(replace, base, problem=lighter),
     )
 
 
 def _parts(base: _Setup, shares: np.ndarray) -> Iterator[_Idea]:
-    wanted = _shares_by_nic(base.cluster.hosts)
+    wanted = _shares_by_nic(base.problem.cluster.hosts)
     if np.abs(wanted - shares).max() > _MIN_SHARE_DIFFERENCE:
         yield _Idea(
             "larger graph partitions on machines with faster NICs",
@@ -167,13 +155,14 @@ def _shares_by_nic(hosts: tuple[Machine, ...]) -> np.ndarray:
 
 def _resized(base: _Setup, ratio: np.ndarray) -> _Setup:
     """Scale partition sizes; seeds and neighbours scale in proportion."""
-    before = base.profile.store_traffic.bytes_per_seed_matrix(len(ratio))
+    profile = base.problem.profile
+    before = profile.store_traffic.bytes_per_seed_matrix(len(ratio))
     away = before * ratio * (1 - np.eye(len(ratio)))
     # Total bytes per seed are unchanged; the rest comes from the seed's own partition.
     whole = before.sum(axis=1)
     away *= np.minimum(1.0, whole / np.maximum(away.sum(axis=1), 1e-9))[:, None]
     matrix = away + np.diag(np.maximum(whole - away.sum(axis=1), 0.0))
-    traffic = base.profile.store_traffic.model_copy(
+    traffic = profile.store_traffic.model_copy(
         update={
             "matrix": tuple(tuple(row) for row in matrix.tolist()),
             "bytes_per_seed": 0.0,
@@ -183,30 +172,30 @@ def _resized(base: _Setup, ratio: np.ndarray) -> _Setup:
     )
     seeds = base.seeds * ratio
     seeds *= base.seeds.sum(axis=1, keepdims=True) / seeds.sum(axis=1, keepdims=True)
-    profile = base.profile.model_copy(update={"store_traffic": traffic})
-    return replace(base, profile=profile, seeds=seeds)
+    profile = profile.model_copy(update={"store_traffic": traffic})
+    return replace(base, problem=base.problem._replace(profile=profile), seeds=seeds)
 
 
 def _settings(base: _Setup) -> Iterator[_Idea]:
-    for policy in policies_to_try(AUTO, base.cluster, base.job):
+    for policy in policies_to_try(AUTO, base.problem):
         if policy != base.policy:
             yield _Idea(
                 f"flow policy {policy} instead of {base.policy}",
                 f"Plan with `--policy {policy}`.",
                 partial(replace, base, policy=policy),
             )
-    window = base.job.window
-    if window != UNLIMITED_WINDOW:
-        wider = base.job.model_copy(update={"window": 2 * window})
+    job = base.problem.job
+    if job.window != UNLIMITED_WINDOW:
+        wider = job.model_copy(update={"window": 2 * job.window})
         yield _Idea(
-            f"a window of {2 * window} instead of {window}",
+            f"a window of {wider.window} instead of {job.window}",
             "Set `window` in the job file; samplers then keep more batches in memory.",
-            partial(replace, base, job=wider),
+            partial(replace, base, problem=base.problem._replace(job=wider)),
         )
 
 
 def _plans(plan: Plan, base: _Setup) -> Iterator[_Idea]:
-    job = base.job
+    job = base.problem.job
     yield _Idea(
         "replanning with the times of this run",
         "`headrace profile --trace`, then `headrace plan`.",
@@ -229,18 +218,16 @@ def _plans(plan: Plan, base: _Setup) -> Iterator[_Idea]:
 
 
 def _planned(plan: Plan, base: _Setup, changes: dict[str, Any]) -> _Setup:
-    job = base.job.model_copy(update=changes)
+    problem = base.problem._replace(job=base.problem.job.model_copy(update=changes))
     made = make_plan(
-        base.cluster,
-        job,
-        base.profile,
+        problem,
         method=METHOD,
         policy=plan.policy,
         seed_mix=plan.asked.seed_mix if changes else AUTO,
         seed=plan.seed,
         also=() if changes else (plan.placed,),
     )
-    return _Setup(base.cluster, job, base.profile, made.placed, made.seeds, made.policy)
+    return _Setup(problem, made.placed, made.seeds, made.policy)
 
 
 def _lighter(profile: Profile) -> Profile:

@@ -6,11 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.core.cluster import Cluster
-from headrace.core.job import Job
 from headrace.core.placement import Placement
-from headrace.core.plan import uniform_seeds
-from headrace.core.profile import Profile
+from headrace.core.profile import Problem
 from headrace.core.tasks import ROLES, EdgeKind, TaskGraph, build_task_graph
 from headrace.costs import edge_volumes, nic_load_s, task_machines, task_times
 
@@ -71,10 +68,8 @@ class Instance:
 
 
 def build_instance(
-    cluster: Cluster,
-    job: Job,
-    profile: Profile,
-    placement: Placement,
+    problem: Problem,
+    placement: Placement | None,
     *,
     seeds: np.ndarray | None = None,
     num_iterations: int | None = None,
@@ -83,6 +78,7 @@ def build_instance(
 ) -> tuple[Instance, TaskGraph]:
     """Build the simulation input of a placed job.
 
+    Without a placement, all movable tasks are on the first machine, and resources are ignored.
     `seeds` has shape (num_samplers, num_parts) and is uniform by default. `num_iterations` and
     `window` (0 is unlimited) override the job's.
 
@@ -90,12 +86,20 @@ def build_instance(
         SpecError: The arguments do not match each other.
         InfeasibleError: The placement exceeds the resources of a machine.
     """
-    placement.check(cluster, job)
+    cluster, job, profile = problem
+    if placement is None:
+        placement = Placement(
+            samplers=(0,) * job.num_samplers,
+            trainers=(0,) * job.trainers,
+            servers=(0,) * job.num_servers,
+        )
+    else:
+        placement.check(cluster, job)
     graph = build_task_graph(job, cluster.num_machines, placement.ring_order)
     if seeds is None:
-        seeds = uniform_seeds(job, cluster.num_machines)
+        seeds = problem.uniform_seeds
     machines = task_machines(graph, placement)
-    volumes = edge_volumes(graph, job, profile, seeds)
+    volumes = edge_volumes(graph, problem, seeds)
 
     tables: list[np.ndarray] = [np.ones(1)]
     known: dict[bytes, int] = {tables[0].tobytes(): 0}
@@ -126,7 +130,7 @@ def build_instance(
         window=job.window if window is None else window,
         seed=seed,
         task_machine=machines,
-        task_time_s=task_times(graph, cluster, job, profile, machines, seeds),
+        task_time_s=task_times(graph, problem, machines, seeds),
         task_table=task_table,
         edge_src=graph.src,
         edge_dst=graph.dst,

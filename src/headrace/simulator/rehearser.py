@@ -7,12 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
-from headrace.core.job import Job
 from headrace.core.placement import Placement, demand_vector, resource_names
-from headrace.core.plan import uniform_seeds
-from headrace.core.profile import Profile
+from headrace.core.profile import Problem
 from headrace.core.tasks import ROLES, EdgeKind
 from headrace.costs import edge_volumes, nic_load_s
 from headrace.policies.flow import FLOW_POLICIES
@@ -56,34 +53,25 @@ class Rehearser:
 
     def __init__(
         self,
-        cluster: Cluster,
-        job: Job,
-        profile: Profile,
+        problem: Problem,
         *,
         seeds: np.ndarray | None = None,
         num_iterations: int | None = None,
         window: int | None = None,
         seed: int = 0,
     ) -> None:
-        self._cluster, self._job, self._profile = cluster, job, profile
+        self._problem = problem
+        cluster, job, profile = problem
         names = resource_names(cluster, job)
         self._demands = np.array([demand_vector(job, role, names) for role in ROLES[:4]])
         capacities = cluster.capacities(names)
         self._most = capacities + 1e-9 * np.maximum(capacities, 1)
-        self._seeds = uniform_seeds(job, cluster.num_machines) if seeds is None else seeds.copy()
+        self._seeds = problem.uniform_seeds if seeds is None else seeds.copy()
 
-        # Only the layout is needed here, so resources are ignored.
-        boundless = job.model_copy(update={"demands": {}})
-        anywhere = Placement(
-            samplers=(0,) * job.num_samplers,
-            trainers=(0,) * job.trainers,
-            servers=(0,) * job.num_servers,
-        )
+        # Only the layout is needed here.
         instance, self._graph = build_instance(
-            cluster,
-            boundless,
-            profile,
-            anywhere,
+            problem,
+            None,
             seeds=self._seeds,
             num_iterations=num_iterations,
             window=window,
@@ -110,7 +98,7 @@ class Rehearser:
 
         self._has_own_seeds = False
         self._is_ring = graph.num_tasks > graph.first_ring
-        self._order = anywhere.ring_order
+        self._order = tuple(range(job.trainers))
         self._movable = np.repeat([1, 2, 3], [job.num_samplers, job.trainers, job.num_servers])
         self._set_base(instance)
 
@@ -126,10 +114,10 @@ class Rehearser:
         if len(placement.samplers) + len(placement.trainers) + len(placement.servers) != len(
             self._movable
         ):
-            placement.check(self._cluster, self._job)
+            placement.check(self._problem.cluster, self._problem.job)
         machines = np.array(placement.samplers + placement.trainers + placement.servers, np.int32)
         if not self._fits(machines):
-            placement.check(self._cluster, self._job)
+            placement.check(self._problem.cluster, self._problem.job)
         return self.makespan_on_s(machines, policy, seeds)
 
     def makespan_on_s(
@@ -149,9 +137,8 @@ class Rehearser:
         self._lay_out(machines, seeds)
         code = FLOW_POLICIES[policy].code
         if code not in (OES, MAXMIN, PRIORITY):
-            pace_s = nic_load_s(
-                self._graph, self._instance.edge_bytes, self._instance.task_machine, self._cluster
-            )
+            instance, cluster = self._instance, self._problem.cluster
+            pace_s = nic_load_s(self._graph, instance.edge_bytes, instance.task_machine, cluster)
             return simulate(replace(self._instance, pace_s=pace_s), policy).makespan_s
         if self._fixed is None or self._progress is None or self._network is None:
             return simulate(self._instance, policy).makespan_s
@@ -177,7 +164,7 @@ class Rehearser:
         return self._network is not None
 
     def _fits(self, machines: np.ndarray) -> bool:
-        num = self._cluster.num_machines
+        num = self._problem.cluster.num_machines
         if machines.min() < 0 or machines.max() >= num:
             return False
         counts = np.bincount(machines + num * self._movable, minlength=4 * num)[: 4 * num]
@@ -186,7 +173,7 @@ class Rehearser:
 
     def _lay_out(self, machines: np.ndarray, seeds: np.ndarray | None) -> None:
         """Update the instance to a placement and seed mix."""
-        job, graph = self._job, self._graph
+        job, graph = self._problem.job, self._graph
         first, trainers = graph.num_machines, machines[job.num_samplers :][: job.trainers]
         if self._is_ring:
             order = tuple(np.argsort(trainers, kind="stable").tolist())
@@ -215,11 +202,11 @@ class Rehearser:
         )
 
     def _lay_out_seeds(self, seeds: np.ndarray) -> None:
-        job, profile, graph = self._job, self._profile, self._graph
-        np.copyto(self._instance.edge_bytes, edge_volumes(graph, job, profile, seeds))
+        problem, graph = self._problem, self._graph
+        np.copyto(self._instance.edge_bytes, edge_volumes(graph, problem, seeds))
         self._scale[:] = 1.0
         per_sampler = seeds.sum(axis=1)
-        sampler_seeds, trainer_seeds = profile.nominal_seeds(job)
+        sampler_seeds, trainer_seeds = problem.profile.nominal_seeds(problem.job)
         self._scale[graph.first_sampler : graph.first_trainer] = per_sampler / sampler_seeds
         per_trainer = per_sampler.reshape(graph.num_trainers, -1).sum(axis=1)
         self._scale[graph.first_trainer : graph.first_server] = per_trainer / trainer_seeds

@@ -19,9 +19,10 @@ from benchmarks.paper_pictures import (
     num_iterations,
     savings,
 )
-from benchmarks.planner import Case, example
+from benchmarks.planner import example
 from headrace.core.job import Role
 from headrace.core.plan import uniform_seeds
+from headrace.core.profile import Problem
 from headrace.core.tasks import EdgeKind, build_task_graph
 from headrace.costs import edge_volumes, task_machines, task_times
 from headrace.planner.methods import place
@@ -44,13 +45,13 @@ def test_profiled_points_agree_with_the_examples() -> None:
 
 @pytest.mark.parametrize("factor", [0.25, 1, 2])
 def test_volumes_and_times_follow_the_batch_size(factor: float) -> None:
-    def mean_volumes_and_times(case: Case) -> tuple[Any, Any, Any]:
-        cluster, job, profile = case
+    def mean_volumes_and_times(problem: Problem) -> tuple[Any, Any, Any]:
+        cluster, job, _ = problem
         graph = build_task_graph(job, cluster.num_machines)
         seeds = uniform_seeds(job, cluster.num_machines)
-        machines = task_machines(graph, place("ifs", *case))
-        times = task_times(graph, cluster, job, profile, machines, seeds)
-        return graph, edge_volumes(graph, job, profile, seeds), times
+        machines = task_machines(graph, place("ifs", problem))
+        times = task_times(graph, problem, machines, seeds)
+        return graph, edge_volumes(graph, problem, seeds), times
 
     base = example("sim1")
     graph, volumes, times = mean_volumes_and_times(base)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.job import Job, Role, Sync
-from headrace.core.profile import BatchTraffic, Profile, StoreTraffic, TaskTime, Variation
+from headrace.core.profile import BatchTraffic, Problem, Profile, StoreTraffic, TaskTime, Variation
 
 
 def cluster_of(*nics: float) -> Cluster:
@@ -53,3 +53,4 @@ def profile_of(locality: float = 0.0, bytes_per_seed: float = 1e6) -> Profile:
 
 
 PROFILE = profile_of()
+PROBLEM = Problem(CLUSTER, JOB, PROFILE)

@@ -13,7 +13,7 @@ from examples.draw_cluster import NUM_MACHINES, draw
 from headrace.core.cluster import Cluster
 from headrace.core.job import Job, Sync
 from headrace.core.plan import uniform_seeds
-from headrace.core.profile import Profile
+from headrace.core.profile import Problem, Profile
 from headrace.core.tasks import build_task_graph
 from headrace.costs import edge_volumes, nic_load_s, task_machines, task_times
 from headrace.planner.methods import place
@@ -24,11 +24,11 @@ STARTING_METHODS = ("colocate", "ifs")
 NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/job.yaml"))
 
 
-def load(name: str) -> tuple[Cluster, Job, Profile]:
+def load(name: str) -> Problem:
     def read(what: str) -> object:
         return yaml.safe_load((EXAMPLES / name / f"{what}.yaml").read_text())
 
-    return (
+    return Problem(
         Cluster.model_validate(read("cluster")),
         Job.model_validate(read("job")),
         Profile.model_validate(read("profile")),
@@ -42,13 +42,14 @@ def test_all_examples_are_there() -> None:
 @pytest.mark.parametrize("method", STARTING_METHODS)
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_fits_and_is_bound_by_the_network(name: str, method: str) -> None:
-    cluster, job, profile = load(name)
-    placement = place(method, cluster, job, profile)
+    problem = load(name)
+    cluster, job, _ = problem
+    placement = place(method, problem)
     placement.check(cluster, job)
     graph = build_task_graph(job, cluster.num_machines, placement.ring_order)
     machines, seeds = task_machines(graph, placement), uniform_seeds(job, cluster.num_machines)
-    load_s = nic_load_s(graph, edge_volumes(graph, job, profile, seeds), machines, cluster)
-    times = task_times(graph, cluster, job, profile, machines, seeds)
+    load_s = nic_load_s(graph, edge_volumes(graph, problem, seeds), machines, cluster)
+    times = task_times(graph, problem, machines, seeds)
     assert load_s > 4 * times.max()
 
 
@@ -71,8 +72,7 @@ def test_sizes_are_those_of_the_paper(
 
 
 def test_on_the_testbed_two_trainers_cannot_keep_both_samplers() -> None:
-    cluster, job, profile = load("testbed")
-    placement = place("colocate", cluster, job, profile)
+    placement = place("colocate", load("testbed"))
     beside = np.array(placement.samplers).reshape(-1, 2) == np.array(placement.trainers)[:, None]
     assert sorted(beside.sum(axis=1).tolist()) == [1, 1, 2, 2, 2, 2]
 
@@ -98,7 +98,7 @@ def test_the_drawn_clusters_are_what_the_script_draws(setting: str) -> None:
 def test_ten_draws_are_feasible_for_every_method(setting: str, seed: int) -> None:
     cluster, (_, job, profile) = draw(setting, seed), load(setting)
     for method in STARTING_METHODS:
-        place(method, cluster, job, profile).check(cluster, job)
+        place(method, Problem(cluster, job, profile)).check(cluster, job)
 
 
 def test_the_ring_needs_no_parameter_server() -> None:

@@ -5,10 +5,10 @@ import pytest
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.job import UNLIMITED_WINDOW, Role
 from headrace.core.plan import Plan, Remedy
-from headrace.core.profile import StoreTraffic, TaskTime
+from headrace.core.profile import Problem, StoreTraffic, TaskTime
 from headrace.planner.explain import explain, num_changes
 from headrace.planner.planner import make_plan
-from tests.unit.planner.small import CLUSTER, JOB, PROFILE, cluster_of, profile_of
+from tests.unit.planner.small import CLUSTER, JOB, PROBLEM, PROFILE, cluster_of, profile_of
 
 
 def remedies_of(plan: Plan) -> dict[str, float]:
@@ -16,7 +16,7 @@ def remedies_of(plan: Plan) -> dict[str, float]:
 
 
 def test_the_slow_network_card_is_what_to_change() -> None:
-    plan = make_plan(CLUSTER, JOB, PROFILE)
+    plan = make_plan(PROBLEM)
     found = explain(plan)
     assert found.limit == "nic"
     assert found.bottleneck.startswith("the network: ")
@@ -34,8 +34,8 @@ def test_the_slow_network_card_is_what_to_change() -> None:
 
 
 def test_a_remedy_is_a_plan_for_the_changed_cluster() -> None:
-    plan = make_plan(CLUSTER, JOB, PROFILE)
-    changed = make_plan(cluster_of(1.0, 1.0, 0.5), JOB, PROFILE, also=(plan.placed,))
+    plan = make_plan(PROBLEM)
+    changed = make_plan(Problem(cluster_of(1.0, 1.0, 0.5), JOB, PROFILE), also=(plan.placed,))
     assert plan.predicted is not None
     assert changed.predicted is not None
     saving = 1 - changed.predicted.iteration_time_s / plan.predicted.iteration_time_s
@@ -43,12 +43,12 @@ def test_a_remedy_is_a_plan_for_the_changed_cluster() -> None:
 
 
 def test_explaining_twice_gives_the_same() -> None:
-    plan = make_plan(CLUSTER, JOB, profile_of(0.5), seed=2)
+    plan = make_plan(Problem(CLUSTER, JOB, profile_of(0.5)), seed=2)
     assert explain(plan) == explain(Plan.model_validate_json(plan.model_dump_json()))
 
 
 def test_steps_are_named_as_they_begin() -> None:
-    plan, steps = make_plan(CLUSTER, JOB, PROFILE), list[str]()
+    plan, steps = make_plan(PROBLEM), list[str]()
     found = explain(plan, steps.append)
     assert sorted(steps) == sorted(remedy.change for remedy in found.remedies)
 
@@ -60,7 +60,7 @@ def test_a_new_machine_gets_a_name_of_its_own() -> None:
             Machine(name="a-more", resources={"cpu": 9, "gpu": 3}, nic_in=1e9, nic_out=1e9),
         )
     )
-    plan = make_plan(twins, JOB, PROFILE)
+    plan = make_plan(Problem(twins, JOB, PROFILE))
     assert any(change.startswith("one more machine like a") for change in remedies_of(plan))
 
 
@@ -68,7 +68,7 @@ def test_an_unlimited_window_is_not_widened_and_a_matrix_keeps_its_parts() -> No
     matrix = ((8e5, 1e5, 1e5), (1e5, 8e5, 1e5), (2e5, 2e5, 6e5))
     profile = PROFILE.model_copy(update={"store_traffic": StoreTraffic(matrix=matrix)})
     job = JOB.model_copy(update={"window": UNLIMITED_WINDOW})
-    changes = remedies_of(make_plan(CLUSTER, job, profile))
+    changes = remedies_of(make_plan(Problem(CLUSTER, job, profile)))
     assert changes
     assert not any("window" in change or "one more" in change for change in changes)
 
@@ -84,7 +84,7 @@ def test_an_unlimited_window_is_not_widened_and_a_matrix_keeps_its_parts() -> No
 def test_other_bottlenecks_have_names_too(
     changes: dict[str, float], limit: str, words: str
 ) -> None:
-    plan = make_plan(CLUSTER, JOB, PROFILE)
+    plan = make_plan(PROBLEM)
     terms = plan.terms.model_copy(update=changes | {"time_s": 9.0})
     found = explain(plan.model_copy(update={"terms": terms}))
     assert found.limit == limit
@@ -105,7 +105,7 @@ def test_sentences(saving: float, sentence: str) -> None:
 
 def test_faster_trainers_help_where_computing_binds() -> None:
     times = {**PROFILE.task_times, Role.TRAINER: {"default": TaskTime(mean=1.0)}}
-    plan = make_plan(CLUSTER, JOB, PROFILE.model_copy(update={"task_times": times}))
+    plan = make_plan(Problem(CLUSTER, JOB, PROFILE.model_copy(update={"task_times": times})))
     found = explain(plan)
     assert found.limit in ("cycle", "task")
     assert found.remedies[0].change == "trainers that compute twice as fast"

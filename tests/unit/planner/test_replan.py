@@ -13,7 +13,7 @@ from headrace.core.cluster import Cluster
 from headrace.core.errors import InfeasibleError, SpecError
 from headrace.core.job import Job, Role, Sync
 from headrace.core.plan import Plan
-from headrace.core.profile import Profile, StoreTraffic
+from headrace.core.profile import Problem, Profile, StoreTraffic
 from headrace.planner.planner import make_plan
 from headrace.planner.replan import replan, replan_measured
 from tests.unit.planner.small import JOB, PROFILE, cluster_of, profile_of
@@ -28,7 +28,7 @@ MEASURED = PROFILE.model_copy(
 
 
 def plan_of(job: Job = JOB, profile: Profile = PROFILE) -> Plan:
-    return make_plan(CLUSTER, job, profile, method="colocate", policy="maxmin")
+    return make_plan(Problem(CLUSTER, job, profile), method="colocate", policy="maxmin")
 
 
 @cache
@@ -120,7 +120,7 @@ def test_parts_are_spread_and_stay_where_they_can(
 
 
 def test_a_slower_card_is_planned_around() -> None:
-    plan = make_plan(cluster_of(1.0, 1.0, 1.0, 1.0), JOB, PROFILE, policy="maxmin")
+    plan = make_plan(Problem(cluster_of(1.0, 1.0, 1.0, 1.0), JOB, PROFILE), policy="maxmin")
     busy = plan.placement.trainers[0]
     # Its store sends as fast as before, but its samplers get less.
     slow = Cluster(
@@ -144,7 +144,7 @@ def test_a_slower_card_is_planned_around() -> None:
 
 def test_seeds_stay_with_their_samplers() -> None:
     profile = profile_of(locality=0.8)
-    plan = make_plan(CLUSTER, JOB, profile, policy="maxmin", seed_mix="local-first")
+    plan = make_plan(Problem(CLUSTER, JOB, profile), policy="maxmin", seed_mix="local-first")
     found = replan_measured(plan, cluster_of(1.0, 0.1, 0.25, 1.0), profile).plan
     assert found.seed_mix == plan.seed_mix
     assert (found.seeds == plan.seeds).all()

@@ -4,15 +4,15 @@ import pytest
 
 from headrace.core.job import Role
 from headrace.core.plan import Plan
-from headrace.core.profile import TaskTime
+from headrace.core.profile import Problem, TaskTime
 from headrace.planner.planner import make_plan
 from headrace.planner.what_if import rehearse_changes
-from tests.unit.planner.small import CLUSTER, JOB, PROFILE
+from tests.unit.planner.small import CLUSTER, JOB, PROBLEM, PROFILE
 
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return make_plan(CLUSTER, JOB, PROFILE, policy="maxmin")
+    return make_plan(PROBLEM, policy="maxmin")
 
 
 def test_each_change_is_rehearsed_and_the_slow_card_helps_most(plan: Plan) -> None:
@@ -46,7 +46,8 @@ def test_what_does_not_fit_is_no_advice(plan: Plan) -> None:
 
 def test_parts_follow_network_cards_where_they_do_not_yet() -> None:
     # Two trainers do not need the slow machine, which only has its part of the graph.
-    few = make_plan(CLUSTER, JOB.model_copy(update={"trainers": 2}), PROFILE, policy="maxmin")
+    job = JOB.model_copy(update={"trainers": 2})
+    few = make_plan(Problem(CLUSTER, job, PROFILE), policy="maxmin")
     assert "m2" not in few.placement.trainers
     name = "larger graph partitions on machines with faster NICs"
     _, equal = rehearse_changes(few, few.profile, 30, part_shares=(1 / 3, 1 / 3, 1 / 3))
@@ -64,7 +65,7 @@ def test_more_samplers_do_not_shorten_what_a_trainer_computes(says_per_trainer: 
     if says_per_trainer:
         figures["seeds_per_trainer"] = 100.0
     job = JOB.model_copy(update={"samplers_per_trainer": 1})
-    plan = make_plan(CLUSTER, job, PROFILE.model_copy(update=figures), policy="maxmin")
+    plan = make_plan(Problem(CLUSTER, job, PROFILE.model_copy(update=figures)), policy="maxmin")
     time_s, tried = rehearse_changes(plan, plan.profile, 30)
     assert time_s == pytest.approx(0.5, rel=0.1)
     more = next(change for change in tried if change.change.startswith("2 samplers per trainer"))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from headrace.core.job import Role
-from headrace.core.profile import Profile, TaskTime
+from headrace.core.profile import Problem, Profile, TaskTime
 from headrace.planner.planner import make_plan
 from headrace.profiling.by_machine import filled_in, told_apart
-from tests.unit.planner.small import CLUSTER, JOB, PROFILE
+from tests.unit.planner.small import CLUSTER, JOB, PROBLEM, PROFILE
 
 RING = {"default": TaskTime(mean=0.002)}
 PLANNED = PROFILE.model_copy(
@@ -39,7 +39,7 @@ def test_every_machine_is_of_its_own_class() -> None:
 
 
 def test_what_was_not_seen_is_as_planned() -> None:
-    plan = make_plan(CLUSTER, JOB, PLANNED, method="colocate", policy="maxmin")
+    plan = make_plan(Problem(CLUSTER, JOB, PLANNED), method="colocate", policy="maxmin")
     found = filled_in(measured(m0=0.5, m1=0.01), plan)
     assert found.task_time(Role.SAMPLER, "m0").mean == 0.5
     assert found.task_time(Role.SAMPLER, "m1").mean == 0.01
@@ -50,6 +50,6 @@ def test_what_was_not_seen_is_as_planned() -> None:
 
 
 def test_what_nobody_measured_before_is_not_taken_for_known() -> None:
-    plan = make_plan(CLUSTER, JOB, PROFILE, method="colocate", policy="maxmin")
+    plan = make_plan(PROBLEM, method="colocate", policy="maxmin")
     seen = measured(m0=0.5)
     assert filled_in(seen, plan) is seen

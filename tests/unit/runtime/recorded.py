@@ -10,7 +10,7 @@ from headrace.core.cluster import Cluster, Machine
 from headrace.core.job import Job, Role
 from headrace.core.placement import Placement
 from headrace.core.plan import Plan
-from headrace.core.profile import BatchTraffic, Profile, StoreTraffic, TaskTime
+from headrace.core.profile import BatchTraffic, Problem, Profile, StoreTraffic, TaskTime
 from headrace.planner.planner import make_plan
 
 NIC = 1e8
@@ -43,7 +43,7 @@ def small_plan(time_s: float = 0.1) -> Plan:
         store_traffic=StoreTraffic(bytes_per_seed=3 * PART_BYTES / 8),
         batch_traffic=BatchTraffic(bytes_per_seed=100),
     )
-    found = make_plan(cluster, job, profile, method="colocate", policy="maxmin")
+    found = make_plan(Problem(cluster, job, profile), method="colocate", policy="maxmin")
     placed = Placement(samplers=(0, 1), trainers=(0, 1))
     predicted = found.predicted
     assert predicted is not None

@@ -69,11 +69,11 @@ def test_kernel_agrees_where_flows_are_symmetric(policy: str) -> None:
 def test_sample_covers_what_it_should() -> None:
     cases = [random_case(seed) for seed in SAMPLE]
     assert {case.instance.window for case in cases} == set(WINDOWS)
-    assert {case.job.sync for case in cases} == set(Sync)
-    assert {case.job.trainers for case in cases} == {1, 2, 3, 4}
+    assert {case.problem.job.sync for case in cases} == set(Sync)
+    assert {case.problem.job.trainers for case in cases} == {1, 2, 3, 4}
     assert {case.instance.num_machines for case in cases} == {2, 3, 4, 5}
     assert {case.instance.num_iterations for case in cases} == {2, 3, 4, 5, 6}
-    assert {case.job.num_servers for case in cases} == {0, 1, 2}
+    assert {case.problem.job.num_servers for case in cases} == {0, 1, 2}
     assert any((case.instance.task_time_s[: case.graph.first_ring] == 0).any() for case in cases)
     assert any(len(case.instance.tables) > 1 for case in cases)
     assert any((case.instance.tables == 0).any() for case in cases)

@@ -36,7 +36,7 @@ def html(value: object) -> str:
 
 @html.register
 def _(plan: Plan) -> str:
-    traffic = traffic_of(plan.cluster, plan.job, plan.profile, plan.placed, plan.seeds)
+    traffic = traffic_of(plan.problem, plan.placed, plan.seeds)
     return plan_cell(plan, bottleneck_of(plan), traffic.loads_s(plan.cluster))
 
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from headrace.core.cluster import Cluster
-from headrace.core.job import UNLIMITED_WINDOW, Job, Role, Sync
-from headrace.core.profile import Profile
+from headrace.core.job import UNLIMITED_WINDOW, Role, Sync
+from headrace.core.profile import Problem
 from headrace.planner.cost.nic_loads import LoadModel, build_load_model, load_in, load_out
 from headrace.policies.compiled import hot
 
@@ -21,9 +20,9 @@ _MOST_STATES = 20_000_000
 """With more state transitions a check takes over 0.1 s; servers are then ignored."""
 
 
-def lower_bound(cluster: Cluster, job: Job, profile: Profile, *, local_seeds: bool) -> float:
+def lower_bound(problem: Problem, *, local_seeds: bool) -> float:
     """Lower bound of the time per iteration over all placements, for mean volumes."""
-    return load_bound(build_load_model(cluster, job, profile, local_seeds=local_seeds))
+    return load_bound(build_load_model(problem, local_seeds=local_seeds))
 
 
 def state_space(model: LoadModel) -> tuple[int, int, int]:
@@ -124,30 +123,26 @@ def _fits(model, most_load, num_servers, most_trainers, most_servers):
 
 
 def time_bound_s(
-    cluster: Cluster,
-    job: Job,
-    profile: Profile,
-    *,
-    local_seeds: bool,
-    load_bound_s: float | None = None,
+    problem: Problem, *, local_seeds: bool, load_bound_s: float | None = None
 ) -> float:
     """Lower bound of the objective over all placements.
 
     The network bound is `load_bound`; pass its value as `load_bound_s` if known. The compute bound
     assumes the fastest machine class for each role. The job must fit the cluster.
     """
-    compute_s = compute_bound_s(cluster, job, profile)
-    is_measured = local_seeds and bool(profile.store_traffic.matrix)
+    compute_s = compute_bound_s(problem)
+    is_measured = local_seeds and bool(problem.profile.store_traffic.matrix)
     if load_bound_s is not None and not is_measured:
         return max(load_bound_s, compute_s)
-    model = build_load_model(cluster, job, profile, local_seeds=local_seeds)
+    model = build_load_model(problem, local_seeds=local_seeds)
     if is_measured:
-        model = _at_best(model, cluster, job, profile)
+        model = _at_best(model, problem)
     return load_bound(model, above=compute_s)
 
 
-def compute_bound_s(cluster: Cluster, job: Job, profile: Profile) -> float:
+def compute_bound_s(problem: Problem) -> float:
     """Lower bound of the time per iteration from task times alone."""
+    cluster, job, profile = problem
     kinds = {machine.kind for machine in cluster.hosts}
 
     def fastest_s(role: Role) -> float:
@@ -166,12 +161,13 @@ def compute_bound_s(cluster: Cluster, job: Job, profile: Profile) -> float:
     return max(store_s, sampler_s, cycle_s, waiting_s)
 
 
-def _at_best(model: LoadModel, cluster: Cluster, job: Job, profile: Profile) -> LoadModel:
+def _at_best(model: LoadModel, problem: Problem) -> LoadModel:
     """Tables for a measured matrix in which remote seeds come from the cheapest partition.
 
     The partition of a remote seed depends on all machines and is not part of the tables, so a bound
     assumes the best case.
     """
+    cluster, job, profile = problem
     num = cluster.num_machines
     if num == 1:
         return model

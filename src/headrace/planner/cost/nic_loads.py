@@ -13,7 +13,7 @@ import numpy as np
 from headrace.core.cluster import Cluster
 from headrace.core.job import Job, Role, Sync
 from headrace.core.placement import Placement, demand_vector, resource_names
-from headrace.core.profile import Profile
+from headrace.core.profile import Problem
 from headrace.costs import ring_chunk_bytes
 from headrace.policies.compiled import hot
 
@@ -54,14 +54,13 @@ class LoadModel(NamedTuple):
     demand: Any
 
 
-def build_load_model(
-    cluster: Cluster, job: Job, profile: Profile, *, local_seeds: bool
-) -> LoadModel:
+def build_load_model(problem: Problem, *, local_seeds: bool) -> LoadModel:
     """Tabulate the loads of a job.
 
     With `local_seeds`, samplers use seeds of their own machine first. With a measured traffic
     matrix, the remaining seeds are assumed to be uniform over the other partitions.
     """
+    cluster, job, profile = problem
     num = cluster.num_machines
     nic_in, nic_out = cluster.nic_in_bytes_per_s(), cluster.nic_out_bytes_per_s()
     matrix = profile.store_traffic.bytes_per_seed_matrix(num)

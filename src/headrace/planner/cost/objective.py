@@ -9,8 +9,7 @@ import numpy as np
 from headrace.core.cluster import Cluster
 from headrace.core.job import Job, Sync
 from headrace.core.placement import Placement
-from headrace.core.plan import uniform_seeds
-from headrace.core.profile import Profile
+from headrace.core.profile import Problem
 from headrace.core.tasks import EdgeKind, TaskGraph, build_task_graph
 from headrace.costs import edge_volumes, nic_loads, task_machines, task_times
 
@@ -53,9 +52,7 @@ class Objective:
 
 
 def evaluate(
-    cluster: Cluster,
-    job: Job,
-    profile: Profile,
+    problem: Problem,
     placement: Placement,
     seeds: np.ndarray | None = None,
     window: int | None = None,
@@ -65,12 +62,13 @@ def evaluate(
     `seeds` has shape (num_samplers, num_parts) and is uniform by default. `window` overrides the
     job's.
     """
+    cluster, job, _ = problem
     if seeds is None:
-        seeds = uniform_seeds(job, cluster.num_machines)
+        seeds = problem.uniform_seeds
     graph = build_task_graph(job, cluster.num_machines, placement.ring_order)
     machines = task_machines(graph, placement)
-    volumes = edge_volumes(graph, job, profile, seeds)
-    times = task_times(graph, cluster, job, profile, machines, seeds)
+    volumes = edge_volumes(graph, problem, seeds)
+    times = task_times(graph, problem, machines, seeds)
     load_in, load_out = nic_loads(graph, volumes, machines, cluster)
     m = int(np.argmax(np.maximum(load_in, load_out)))
     direction = "in" if load_in[m] >= load_out[m] else "out"

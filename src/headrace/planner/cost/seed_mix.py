@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.core.job import Job
 from headrace.core.placement import Placement
+from headrace.core.profile import Problem
 
 
-def local_first_seeds(job: Job, num_parts: int, placement: Placement) -> np.ndarray:
+def local_first_seeds(problem: Problem, placement: Placement) -> np.ndarray:
     """Assign seeds to samplers on the same machine first.
 
     Partitions hold equal numbers of training seeds, and each seed is used once per epoch, so all
@@ -19,6 +19,7 @@ def local_first_seeds(job: Job, num_parts: int, placement: Placement) -> np.ndar
     Returns:
         Seeds per iteration, shape (num_samplers, num_parts).
     """
+    job, num_parts = problem.job, problem.cluster.num_machines
     wanted = job.batch_size / job.samplers_per_trainer
     machines = np.array(placement.samplers, dtype=np.int64)
     on_machine = np.bincount(machines, minlength=num_parts)

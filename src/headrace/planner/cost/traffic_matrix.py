@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.core.cluster import Cluster
-from headrace.core.job import Job, Sync
+from headrace.core.job import Sync
 from headrace.core.placement import Placement
-from headrace.core.profile import Profile
+from headrace.core.profile import Problem
 from headrace.costs import ring_chunk_bytes
 
 
@@ -31,10 +31,9 @@ class Traffic:
         return received / cluster.nic_in_bytes_per_s(), sent / cluster.nic_out_bytes_per_s()
 
 
-def traffic_of(
-    cluster: Cluster, job: Job, profile: Profile, placement: Placement, seeds: np.ndarray
-) -> Traffic:
+def traffic_of(problem: Problem, placement: Placement, seeds: np.ndarray) -> Traffic:
     """Traffic of a placed job; `seeds` has shape (num_samplers, num_parts)."""
+    cluster, job, profile = problem
     num = cluster.num_machines
     samplers = np.array(placement.samplers, dtype=np.int64)
     trainers = np.array(placement.trainers, dtype=np.int64)

@@ -1,10 +1,8 @@
 """Placement methods, registered by name."""
 
-from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
-from headrace.core.job import Job
 from headrace.core.placement import Placement
-from headrace.core.profile import Profile
+from headrace.core.profile import Problem
 from headrace.planner.methods._base import PlacementMethod
 from headrace.planner.methods.anneal import Anneal
 from headrace.planner.methods.colocate import Colocate
@@ -18,7 +16,7 @@ PLACEMENT_METHODS: dict[str, PlacementMethod] = {
 """All placement methods by name."""
 
 
-def place(method: str, cluster: Cluster, job: Job, profile: Profile, seed: int = 0) -> Placement:
+def place(method: str, problem: Problem, seed: int = 0) -> Placement:
     """Place a job with the named method.
 
     Raises:
@@ -30,7 +28,7 @@ def place(method: str, cluster: Cluster, job: Job, profile: Profile, seed: int =
             f"there is no placement method {method!r}",
             f"use one of {', '.join(sorted(PLACEMENT_METHODS))}",
         )
-    return PLACEMENT_METHODS[method].place(cluster, job, profile, seed)
+    return PLACEMENT_METHODS[method].place(problem, seed)
 
 
 __all__ = ["PLACEMENT_METHODS", "PlacementMethod", "place"]

@@ -5,10 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from headrace.core.cluster import Cluster
-from headrace.core.job import Job
 from headrace.core.placement import Placement
-from headrace.core.profile import Profile
+from headrace.core.profile import Problem
 
 
 class PlacementMethod(ABC):
@@ -25,13 +23,11 @@ class PlacementMethod(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def place(self, cluster: Cluster, job: Job, profile: Profile, seed: int) -> Placement:
+    def place(self, problem: Problem, seed: int) -> Placement:
         """Find a placement within every machine's resources (eqs 1-5).
 
         Args:
-            cluster: The machines.
-            job: The tasks and their resource demands.
-            profile: Task times and volumes; some methods ignore it.
+            problem: The machines, the job and its profile; some methods ignore the profile.
             seed: Seed of all random draws.
 
         Returns:

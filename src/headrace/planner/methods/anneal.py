@@ -7,10 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from headrace.core.cluster import Cluster
 from headrace.core.job import Job
 from headrace.core.placement import Placement
-from headrace.core.profile import Profile
+from headrace.core.profile import Problem
 from headrace.planner.cost.lower_bound import load_bound
 from headrace.planner.cost.nic_loads import LoadModel, build_load_model, port_loads
 from headrace.planner.methods._base import PlacementMethod
@@ -49,9 +48,7 @@ class Candidate:
 
 
 def shortlist(
-    cluster: Cluster,
-    job: Job,
-    profile: Profile,
+    problem: Problem,
     *,
     seed: int,
     steps: int | None = None,
@@ -69,12 +66,13 @@ def shortlist(
     Raises:
         InfeasibleError: The job does not fit.
     """
-    model = build_load_model(cluster, job, profile, local_seeds=local_seeds)
+    job = problem.job
+    model = build_load_model(problem, local_seeds=local_seeds)
     bound_s = load_bound(model)
     relaxed = relaxed_placement(model, job, bound_s)
     starts = [relaxed] if relaxed is not None else []
     if relaxed is None or job.num_samplers <= _FEW_SAMPLERS:
-        starts += [method.place(cluster, job, profile, seed) for method in (Colocate(), Ifs())]
+        starts += [method.place(problem, seed) for method in (Colocate(), Ifs())]
     scale = 1.0 / bound_s if bound_s > 0 else 1.0
     tasks = [_machines(placement) for placement in starts]
     if steps is None:
@@ -84,7 +82,7 @@ def shortlist(
         (start, temperature) for start in tasks for temperature in TEMPERATURES
     ):
         search = start_search(model, start, seed * 64 + number)
-        first = temperature / cluster.num_machines
+        first = temperature / problem.cluster.num_machines
         anneal(model, search, steps, scale, first, first * COOLING)
         placement = _placement(job, search.best)
         found[placement] = _load(model, placement)
@@ -118,7 +116,7 @@ class Anneal(PlacementMethod):
 
     name: ClassVar[str] = "anneal"
 
-    def place(self, cluster: Cluster, job: Job, profile: Profile, seed: int) -> Placement:
+    def place(self, problem: Problem, seed: int) -> Placement:
         """Return the best placement of `shortlist`; see `PlacementMethod.place`."""
-        candidates, _ = shortlist(cluster, job, profile, seed=seed)
+        candidates, _ = shortlist(problem, seed=seed)
         return candidates[0].placement

@@ -7,10 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from headrace.core.cluster import Cluster
 from headrace.core.job import Job
 from headrace.core.placement import Placement
-from headrace.core.profile import Profile
+from headrace.core.profile import Problem
 from headrace.planner.methods._base import PlacementMethod
 from headrace.planner.methods.bin_packing import (
     Room,
@@ -34,8 +33,9 @@ class Colocate(PlacementMethod):
 
     name: ClassVar[str] = "colocate"
 
-    def place(self, cluster: Cluster, job: Job, profile: Profile, seed: int) -> Placement:
+    def place(self, problem: Problem, seed: int) -> Placement:
         """See `PlacementMethod.place`; `seed` is used only if groups are removed."""
+        cluster, job, _ = problem
         check_stores_fit(cluster, job)
         room = Room.of(cluster, job)
         draft = _Draft(room.free.copy())

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.core.cluster import Cluster
-from headrace.core.job import Job
 from headrace.core.placement import Placement, resource_names
-from headrace.core.plan import uniform_seeds
-from headrace.core.profile import Profile
+from headrace.core.profile import Problem
 from headrace.core.tasks import ROLES, EdgeKind
 from headrace.planner.methods.critical_path_kernel import (
     PathModel,
@@ -37,18 +34,16 @@ class CriticalPath:
 
     def __init__(
         self,
-        cluster: Cluster,
-        job: Job,
-        profile: Profile,
+        problem: Problem,
         *,
         seeds: np.ndarray | None = None,
         num_iterations: int = PATH_ITERATIONS,
         seed: int = 0,
     ) -> None:
-        self._cluster, self._job = cluster, job
+        self._problem = problem
         if seeds is None:
-            seeds = uniform_seeds(job, cluster.num_machines)
-        self.model = _model_of(cluster, job, profile, seeds, num_iterations, seed)
+            seeds = problem.uniform_seeds
+        self.model = _model_of(problem, seeds, num_iterations, seed)
         self.scratch = _scratch_of(self.model)
 
     def length_s(self, placement: Placement) -> float:
@@ -61,37 +56,21 @@ class CriticalPath:
 
         Infinite if a task demands a resource that its machine does not have.
         """
-        names = resource_names(self._cluster, self._job)
-        capacities = self._cluster.capacities(names)
-        excess = placement.usage(self._cluster, self._job) - capacities
+        cluster, job, _ = self._problem
+        capacities = cluster.capacities(resource_names(cluster, job))
+        excess = placement.usage(cluster, job) - capacities
         over = excess > ROUNDING * np.maximum(capacities, 1)
         with np.errstate(divide="ignore"):
             penalty = (excess[over] / capacities[over]).sum()
         return self.length_s(placement) * (1.0 + float(penalty))
 
 
-def _model_of(
-    cluster: Cluster,
-    job: Job,
-    profile: Profile,
-    seeds: np.ndarray,
-    num_iterations: int,
-    seed: int,
-) -> PathModel:
+def _model_of(problem: Problem, seeds: np.ndarray, num_iterations: int, seed: int) -> PathModel:
+    cluster, job, profile = problem
     num_machines, num_samplers, num_trainers = cluster.num_machines, job.num_samplers, job.trainers
     # Task and edge numbers do not depend on placement, so any placement gives the volumes.
     instance, graph = build_instance(
-        cluster,
-        job.model_copy(update={"demands": {}}),
-        profile,
-        Placement(
-            samplers=(0,) * num_samplers,
-            trainers=(0,) * num_trainers,
-            servers=(0,) * job.num_servers,
-        ),
-        seeds=seeds,
-        num_iterations=num_iterations,
-        seed=seed,
+        problem, None, seeds=seeds, num_iterations=num_iterations, seed=seed
     )
     volumes = np.empty((num_samplers * (num_machines + 1), num_iterations))
     draw_path_volumes(

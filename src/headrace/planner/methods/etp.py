@@ -8,10 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from headrace.core.cluster import Cluster
 from headrace.core.job import Job, Role
 from headrace.core.placement import Placement, demand_vector, resource_names
-from headrace.core.profile import Profile
+from headrace.core.profile import Problem
 from headrace.planner.methods._base import PlacementMethod
 from headrace.planner.methods.critical_path import PATH_ITERATIONS, CriticalPath
 from headrace.planner.methods.etp_kernel import BEST_S, FIRST_COST, MIN_COST, Chain, walk
@@ -58,17 +57,15 @@ class Etp(PlacementMethod):
     def __init__(self, steps: int | None = None) -> None:
         self._steps = steps
 
-    def place(self, cluster: Cluster, job: Job, profile: Profile, seed: int) -> Placement:
+    def place(self, problem: Problem, seed: int) -> Placement:
         """See `PlacementMethod.place`."""
         steps = STEPS if self._steps is None else self._steps
-        found = etp_betas(cluster, job, profile, steps=steps, seed=seed)
+        found = etp_betas(problem, steps=steps, seed=seed)
         return min(found.values(), key=lambda result: result.makespan_s).placement
 
 
 def etp_betas(
-    cluster: Cluster,
-    job: Job,
-    profile: Profile,
+    problem: Problem,
     *,
     betas: Sequence[float] = BETAS,
     steps: int = STEPS,
@@ -77,16 +74,16 @@ def etp_betas(
     rehearse_all: bool = False,
 ) -> dict[float, EtpResult]:
     """Run one search per beta; see `etp_search`."""
-    first = Ifs().place(cluster, job, profile, seed)
-    path = CriticalPath(cluster, job, profile, num_iterations=num_iterations, seed=seed)
-    rehearser = Rehearser(cluster, job, profile, num_iterations=num_iterations, window=0, seed=seed)
+    first = Ifs().place(problem, seed)
+    path = CriticalPath(problem, num_iterations=num_iterations, seed=seed)
+    rehearser = Rehearser(problem, num_iterations=num_iterations, window=0, seed=seed)
     cost = path.length_s(first)
     return {
         beta: _search(
-            _chain_at(first, cluster, job, cost, seed, steps),
+            _chain_at(first, problem, cost, seed, steps),
             path,
             rehearser,
-            job,
+            problem.job,
             beta,
             steps,
             rehearse_all,
@@ -96,9 +93,7 @@ def etp_betas(
 
 
 def etp_search(
-    cluster: Cluster,
-    job: Job,
-    profile: Profile,
+    problem: Problem,
     *,
     beta: float,
     steps: int = STEPS,
@@ -119,9 +114,7 @@ def etp_search(
         InfeasibleError: The job does not fit.
     """
     found = etp_betas(
-        cluster,
-        job,
-        profile,
+        problem,
         betas=(beta,),
         steps=steps,
         seed=seed,
@@ -164,9 +157,8 @@ def _search(
     )
 
 
-def _chain_at(
-    placement: Placement, cluster: Cluster, job: Job, cost: float, seed: int, steps: int
-) -> Chain:
+def _chain_at(placement: Placement, problem: Problem, cost: float, seed: int, steps: int) -> Chain:
+    cluster, job, _ = problem
     names = resource_names(cluster, job)
     num_machines = cluster.num_machines
     by_role = (placement.samplers, placement.trainers, placement.servers)

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from headrace.core.cluster import Cluster
 from headrace.core.errors import MissingExtraError, SpecError
 from headrace.core.job import Job
 from headrace.core.placement import Placement
-from headrace.core.plan import uniform_seeds
-from headrace.core.profile import Profile
+from headrace.core.profile import Problem
 from headrace.planner.cost.nic_loads import LoadModel, build_load_model
 from headrace.planner.cost.seed_mix import local_first_seeds
 from headrace.planner.cost.traffic_matrix import traffic_of
@@ -65,15 +63,13 @@ class Exact(PlacementMethod):
 
     name: ClassVar[str] = "exact"
 
-    def place(self, cluster: Cluster, job: Job, profile: Profile, seed: int) -> Placement:
+    def place(self, problem: Problem, seed: int) -> Placement:
         """See `PlacementMethod.place`; deterministic unless the time limit is reached."""
-        return solve(cluster, job, profile, seed=seed).placement
+        return solve(problem, seed=seed).placement
 
 
 def solve(
-    cluster: Cluster,
-    job: Job,
-    profile: Profile,
+    problem: Problem,
     *,
     local_seeds: bool = False,
     seed: int = 0,
@@ -90,18 +86,18 @@ def solve(
         SpecError: Local seeds with a measured matrix.
         InfeasibleError: The job does not fit.
     """
-    start = Ifs().place(cluster, job, profile, seed)
-    if local_seeds and profile.store_traffic.matrix:
+    start = Ifs().place(problem, seed)
+    if local_seeds and problem.profile.store_traffic.matrix:
         raise SpecError(
             "the method exact does not support local seeds with a measured traffic matrix",
             "use the method anneal, or a uniform seed mix",
         )
     cp = _import_cp_model()
-    loads = build_load_model(cluster, job, profile, local_seeds=local_seeds)
-    start_s = _largest_load_s(cluster, job, profile, start, local_seeds)
+    loads = build_load_model(problem, local_seeds=local_seeds)
+    start_s = _largest_load_s(problem, start, local_seeds)
     if start_s == 0:  # nothing crosses the network
         return Certified(start, 0.0, 0.0, True)
-    model = _Model(cp, loads, Room.of(cluster, job), start_s / _UNITS)
+    model = _Model(cp, loads, Room.of(problem.cluster, problem.job), start_s / _UNITS)
     model.start_from(start)
     solver = cp.CpSolver()
     solver.parameters.num_workers = 1
@@ -116,8 +112,8 @@ def solve(
         return Certified(start, start_s, min(bound_s, start_s), False)
     if status not in (cp.OPTIMAL, cp.FEASIBLE):
         raise AssertionError("CP-SAT found no placement although one exists; this is a bug")
-    placement = _placement(model.counts(solver), job)
-    objective_s = _largest_load_s(cluster, job, profile, placement, local_seeds)
+    placement = _placement(model.counts(solver), problem.job)
+    objective_s = _largest_load_s(problem, placement, local_seeds)
     bound_s = min(bound_s, objective_s)
     return Certified(placement, objective_s, bound_s, objective_s <= bound_s * (1 + _PROVEN))
 
@@ -133,14 +129,9 @@ def _import_cp_model() -> Any:
     return cp_model
 
 
-def _largest_load_s(
-    cluster: Cluster, job: Job, profile: Profile, placement: Placement, local_seeds: bool
-) -> float:
-    if local_seeds:
-        seeds = local_first_seeds(job, cluster.num_machines, placement)
-    else:
-        seeds = uniform_seeds(job, cluster.num_machines)
-    load_in, load_out = traffic_of(cluster, job, profile, placement, seeds).loads_s(cluster)
+def _largest_load_s(problem: Problem, placement: Placement, local_seeds: bool) -> float:
+    seeds = local_first_seeds(problem, placement) if local_seeds else problem.uniform_seeds
+    load_in, load_out = traffic_of(problem, placement, seeds).loads_s(problem.cluster)
     return float(max(load_in.max(), load_out.max()))
 
 

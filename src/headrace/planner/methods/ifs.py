@@ -6,10 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from headrace.core.cluster import Cluster
-from headrace.core.job import Job
 from headrace.core.placement import Placement
-from headrace.core.profile import Profile
+from headrace.core.profile import Problem
 from headrace.planner.methods._base import PlacementMethod
 from headrace.planner.methods.bin_packing import Room, give_identities, pack, totals_of
 from headrace.planner.methods.infeasibility import check_stores_fit, explain
@@ -24,8 +22,9 @@ class Ifs(PlacementMethod):
 
     name: ClassVar[str] = "ifs"
 
-    def place(self, cluster: Cluster, job: Job, profile: Profile, seed: int) -> Placement:
+    def place(self, problem: Problem, seed: int) -> Placement:
         """See `PlacementMethod.place`; `seed` orders the machines (Alg. 2, line 1)."""
+        cluster, job, _ = problem
         check_stores_fit(cluster, job)
         order = np.random.default_rng(seed).permutation(cluster.num_machines)
         counts = pack(Room.of(cluster, job), totals_of(job), order, job.samplers_per_trainer)

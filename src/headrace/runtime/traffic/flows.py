@@ -58,15 +58,15 @@ class Flows:
     """All flows of a plan that may occur."""
 
     def __init__(self, plan: Plan) -> None:
-        job, placed = plan.job, plan.placed
-        graph = build_task_graph(job, plan.cluster.num_machines, placed.ring_order)
+        placed = plan.placed
+        graph = build_task_graph(plan.job, plan.cluster.num_machines, placed.ring_order)
         machines = task_machines(graph, placed)
         self._tasks = {name: number for number, name in enumerate(graph.names)}
         self._machines = {name: int(machines[number]) for name, number in self._tasks.items()}
         self._volumes: dict[tuple[str, str], float] = defaultdict(float)
         trainers = np.arange(graph.num_tasks)
         trainers[graph.first_ring :] = graph.first_trainer + graph.owner[graph.first_ring :]
-        volumes = edge_volumes(graph, job, plan.profile, plan.seeds)
+        volumes = edge_volumes(graph, plan.problem, plan.seeds)
         for src, dst, num_bytes in zip(graph.src, graph.dst, volumes, strict=True):
             # Ring steps run in trainer processes.
             pair = graph.names[trainers[src]], graph.names[trainers[dst]]

@@ -10,7 +10,7 @@ from headrace.core.cluster import Cluster, Machine
 from headrace.core.errors import InfeasibleError
 from headrace.core.job import Job, Role, Sync
 from headrace.core.placement import Placement
-from headrace.core.profile import BatchTraffic, Profile, StoreTraffic, TaskTime
+from headrace.core.profile import BatchTraffic, Problem, Profile, StoreTraffic, TaskTime
 from headrace.planner.cost.lower_bound import compute_bound_s, time_bound_s
 from headrace.planner.cost.objective import evaluate
 from headrace.planner.cost.seed_mix import local_first_seeds
@@ -23,7 +23,7 @@ entries = st.sampled_from([0.0, 1e4, 1e5, 1e6])
 
 
 @st.composite
-def settings_of(draw: st.DrawFn) -> tuple[Cluster, Job, Profile]:
+def settings_of(draw: st.DrawFn) -> Problem:
     num = draw(st.integers(2, 3))
     cluster = Cluster(
         machines=tuple(
@@ -65,15 +65,13 @@ def settings_of(draw: st.DrawFn) -> tuple[Cluster, Job, Profile]:
         store_traffic=traffic,
         batch_traffic=BatchTraffic(bytes_per_seed=draw(entries)),
     )
-    return cluster, job, profile
+    return Problem(cluster, job, profile)
 
 
-@given(inputs=settings_of(), local_seeds=st.booleans())
+@given(problem=settings_of(), local_seeds=st.booleans())
 @examples(40, 150)
-def test_no_placement_beats_the_bound(
-    inputs: tuple[Cluster, Job, Profile], local_seeds: bool
-) -> None:
-    cluster, job, profile = inputs
+def test_no_placement_beats_the_bound(problem: Problem, local_seeds: bool) -> None:
+    cluster, job, _ = problem
     bound_s = None
     for where in product(
         range(cluster.num_machines), repeat=job.num_samplers + job.trainers + job.num_servers
@@ -88,28 +86,27 @@ def test_no_placement_beats_the_bound(
         except InfeasibleError:
             continue
         if bound_s is None:
-            bound_s = time_bound_s(cluster, job, profile, local_seeds=local_seeds)
-        seeds = local_first_seeds(job, cluster.num_machines, placement) if local_seeds else None
-        objective = evaluate(cluster, job, profile, placement, seeds)
+            bound_s = time_bound_s(problem, local_seeds=local_seeds)
+        seeds = local_first_seeds(problem, placement) if local_seeds else None
+        objective = evaluate(problem, placement, seeds)
         assert objective.time_s >= bound_s * (1 - 1e-9)
     assume(bound_s is not None)
 
 
-@given(inputs=settings_of(), local_seeds=st.booleans(), m=st.integers(0, 1))
+@given(problem=settings_of(), local_seeds=st.booleans(), m=st.integers(0, 1))
 @examples(40, 100)
-def test_more_bandwidth_never_raises_the_bound(
-    inputs: tuple[Cluster, Job, Profile], local_seeds: bool, m: int
-) -> None:
-    cluster, job, profile = inputs
+def test_more_bandwidth_never_raises_the_bound(problem: Problem, local_seeds: bool, m: int) -> None:
+    cluster, job, profile = problem
     machines = list(cluster.machines)
     machines[m] = machines[m].model_copy(update={"nic_in": 2 * machines[m].nic_in})
     try:
-        make_plan(cluster, job, profile, method="ifs", policy="oes", seed_mix="uniform")
+        make_plan(problem, method="ifs", policy="oes", seed_mix="uniform")
     except InfeasibleError:
         assume(False)
     wider = Cluster(machines=tuple(machines))
-    before = time_bound_s(cluster, job, profile, local_seeds=local_seeds)
-    assert time_bound_s(wider, job, profile, local_seeds=local_seeds) <= before * (1 + 1e-9)
+    before = time_bound_s(problem, local_seeds=local_seeds)
+    after = time_bound_s(Problem(wider, job, profile), local_seeds=local_seeds)
+    assert after <= before * (1 + 1e-9)
 
 
 def test_computing_alone_by_hand() -> None:
@@ -135,7 +132,7 @@ def test_computing_alone_by_hand() -> None:
         job = Job.model_validate(
             {"trainers": 3, "samplers_per_trainer": 2, "batch_size": 100, "window": 0} | changes
         )
-        return compute_bound_s(cluster, job, profile)
+        return compute_bound_s(Problem(cluster, job, profile))
 
     assert bound_s(sync="ps") == pytest.approx(0.03 + 0.005)
     assert bound_s(sync="ring") == pytest.approx(0.03 + 2 * 2 * 0.002)

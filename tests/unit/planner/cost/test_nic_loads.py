@@ -13,7 +13,7 @@ from headrace.core.cluster import Cluster
 from headrace.core.job import Job
 from headrace.core.placement import Placement
 from headrace.core.plan import uniform_seeds
-from headrace.core.profile import Profile
+from headrace.core.profile import Problem, Profile
 from headrace.core.tasks import build_task_graph
 from headrace.costs import edge_volumes, nic_loads, task_machines
 from headrace.planner.cost.lower_bound import load_bound, lower_bound
@@ -68,20 +68,20 @@ def random_case(seed: int) -> tuple[Cluster, Job, Profile, Placement]:
 @pytest.mark.parametrize("local_seeds", [False, True])
 def test_tables_equal_sums_over_edges(seed: int, local_seeds: bool) -> None:
     cluster, job, profile, placement = random_case(seed)
-    num = cluster.num_machines
-    seeds = local_first_seeds(job, num, placement) if local_seeds else uniform_seeds(job, num)
+    problem, num = Problem(cluster, job, profile), cluster.num_machines
+    seeds = local_first_seeds(problem, placement) if local_seeds else uniform_seeds(job, num)
     graph = build_task_graph(job, num, placement.ring_order)
     expected = nic_loads(
-        graph, edge_volumes(graph, job, profile, seeds), task_machines(graph, placement), cluster
+        graph, edge_volumes(graph, problem, seeds), task_machines(graph, placement), cluster
     )
-    model = build_load_model(cluster, job, profile, local_seeds=local_seeds)
+    model = build_load_model(problem, local_seeds=local_seeds)
     np.testing.assert_allclose(port_loads(model, placement), expected, rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_local_first_seeds_use_every_part_up_equally(seed: int) -> None:
-    cluster, job, _, placement = random_case(seed)
-    seeds = local_first_seeds(job, cluster.num_machines, placement)
+    cluster, job, profile, placement = random_case(seed)
+    seeds = local_first_seeds(Problem(cluster, job, profile), placement)
     assert (seeds >= 0).all()
     np.testing.assert_allclose(seeds.sum(axis=1), job.batch_size / job.samplers_per_trainer)
     np.testing.assert_allclose(
@@ -110,14 +110,15 @@ def test_bound_is_below_every_placement_and_annealing_finds_the_best(
     job = job.model_copy(
         update={"trainers": 2, "samplers_per_trainer": 2, "parameter_servers": 1, "batch_size": 20}
     )
-    model = build_load_model(cluster, job, profile, local_seeds=local_seeds)
+    problem = Problem(cluster, job, profile)
+    model = build_load_model(problem, local_seeds=local_seeds)
     best = min(
         float(np.max(port_loads(model, placement)))
         for placement in every_placement(job, cluster.num_machines)
     )
-    bound = lower_bound(cluster, job, profile, local_seeds=local_seeds)
+    bound = lower_bound(problem, local_seeds=local_seeds)
     assert bound <= best * (1 + 1e-9)
-    found, same_bound = shortlist(cluster, job, profile, seed=seed, local_seeds=local_seeds)
+    found, same_bound = shortlist(problem, seed=seed, local_seeds=local_seeds)
     assert same_bound == bound
     assert found[0].load_s == pytest.approx(best, rel=1e-9)
 
@@ -127,9 +128,9 @@ def test_shortlist_fits_and_is_deterministic(setting: str) -> None:
     folder = EXAMPLES / setting
     cluster = load_cluster(folder / "cluster.yaml")
     job = load_job(folder / "job.yaml")
-    profile = load_profile(folder / "profile.yaml")
-    first = shortlist(cluster, job, profile, seed=3)
-    assert first == shortlist(cluster, job, profile, seed=3)
+    problem = Problem(cluster, job, load_profile(folder / "profile.yaml"))
+    first = shortlist(problem, seed=3)
+    assert first == shortlist(problem, seed=3)
     for candidate in first[0]:
         candidate.placement.check(cluster, job)
     assert first[0][0].load_s <= first[1] * 1.04
@@ -151,7 +152,8 @@ def test_more_bandwidth_never_raises_the_bound(seed: int) -> None:
         )
     )
     before, after = (
-        load_bound(build_load_model(c, job, profile, local_seeds=False)) for c in (cluster, wider)
+        load_bound(build_load_model(Problem(each, job, profile), local_seeds=False))
+        for each in (cluster, wider)
     )
     assert after <= before * (1 + 1e-9)
 
@@ -161,7 +163,8 @@ def test_the_relaxation_reaches_the_bound(setting: str) -> None:
     """What the counts promise, a placement keeps."""
     folder = EXAMPLES / setting
     cluster, job = load_cluster(folder / "cluster.yaml"), load_job(folder / "job.yaml")
-    model = build_load_model(cluster, job, load_profile(folder / "profile.yaml"), local_seeds=False)
+    problem = Problem(cluster, job, load_profile(folder / "profile.yaml"))
+    model = build_load_model(problem, local_seeds=False)
     bound_s = load_bound(model)
     placement = relaxed_placement(model, job, bound_s)
     assert placement is not None

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.core.job import Role, Sync
 from headrace.core.placement import Placement
-from headrace.core.profile import TaskTime
+from headrace.core.profile import Problem, TaskTime
 from headrace.core.tasks import EdgeKind
 from headrace.planner.methods.critical_path import CriticalPath
 from headrace.simulator import build_instance, simulate
@@ -21,7 +21,7 @@ from tests.oracle.theory import ring_width
 def naive_path_s(case: Case, placement: Placement, num_iterations: int, seed: int) -> float:
     """Eq. 26 edge by edge, and the longest path vertex by vertex."""
     instance, graph = build_instance(
-        case.cluster, case.job, case.profile, placement, num_iterations=num_iterations, seed=seed
+        case.problem, placement, num_iterations=num_iterations, seed=seed
     )
     machine = instance.task_machine.tolist()
     crossing = [
@@ -75,14 +75,14 @@ def naive_path_s(case: Case, placement: Placement, num_iterations: int, seed: in
 
 
 def placements(case: Case, num: int) -> list[Placement]:
-    rng, job = np.random.default_rng(0), case.job
+    rng, job = np.random.default_rng(0), case.problem.job
     return [
         Placement(
             samplers=tuple(rng.integers(0, hosts, size=job.num_samplers).tolist()),
             trainers=tuple(rng.integers(0, hosts, size=job.trainers).tolist()),
             servers=tuple(rng.integers(0, hosts, size=job.num_servers).tolist()),
         )
-        for hosts in rng.integers(1, case.cluster.num_machines + 1, size=num)
+        for hosts in rng.integers(1, case.problem.cluster.num_machines + 1, size=num)
     ]
 
 
@@ -90,7 +90,7 @@ def placements(case: Case, num: int) -> list[Placement]:
 @pytest.mark.parametrize("seed", range(25))
 def test_agrees_with_the_plain_walk(sync: Sync, seed: int) -> None:
     case = random_case(seed, sync=sync)
-    path = CriticalPath(case.cluster, case.job, case.profile, num_iterations=4, seed=seed)
+    path = CriticalPath(case.problem, num_iterations=4, seed=seed)
     for placement in placements(case, 4):
         expected_s = naive_path_s(case, placement, 4, seed)
         assert path.length_s(placement) == pytest.approx(expected_s, rel=1e-12)
@@ -103,14 +103,13 @@ def test_bounds_the_makespan_under_oes(sync: Sync, seed: int) -> None:
     case = random_case(seed, sync=sync)
     times = {
         role: {kind: TaskTime(mean=time.mean) for kind, time in by_kind.items()}
-        for role, by_kind in case.profile.task_times.items()
+        for role, by_kind in case.problem.profile.task_times.items()
     }
-    profile = case.profile.model_copy(update={"task_times": times})
-    path = CriticalPath(case.cluster, case.job, profile, num_iterations=6, seed=seed)
+    profile = case.problem.profile.model_copy(update={"task_times": times})
+    problem = case.problem._replace(profile=profile)
+    path = CriticalPath(problem, num_iterations=6, seed=seed)
     for placement in placements(case, 4):
-        instance, _ = build_instance(
-            case.cluster, case.job, profile, placement, num_iterations=6, window=0, seed=seed
-        )
+        instance, _ = build_instance(problem, placement, num_iterations=6, window=0, seed=seed)
         makespan_s = simulate(instance, "oes").makespan_s
         assert makespan_s <= path.length_s(placement) * (1 + 1e-9)
 
@@ -119,14 +118,14 @@ def test_excess_of_every_resource_raises_the_cost() -> None:
     case = random_case(1, sync=Sync.PS)
     machines = tuple(
         machine.model_copy(update={"resources": {"cpu": 2.0, "gpu": 4.0}})
-        for machine in case.cluster.machines
+        for machine in case.problem.cluster.machines
     )
-    cluster = case.cluster.model_copy(update={"machines": machines})
+    cluster = case.problem.cluster.model_copy(update={"machines": machines})
     demands = {Role.SAMPLER: {"cpu": 1.0}, Role.TRAINER: {"cpu": 1.0, "gpu": 3.0}}
-    job = case.job.model_copy(
+    job = case.problem.job.model_copy(
         update={"trainers": 2, "samplers_per_trainer": 2, "parameter_servers": 1}
     ).model_copy(update={"demands": demands})
-    path = CriticalPath(cluster, job, case.profile)
+    path = CriticalPath(Problem(cluster, job, case.problem.profile))
     crowded = Placement(samplers=(0,) * 4, trainers=(0, 0), servers=(0,))
     # 6 cores wanted of 2, 6 GPUs of 4: 200 % and 50 % too much.
     assert path.cost_s(crowded) == pytest.approx(path.length_s(crowded) * 3.5)

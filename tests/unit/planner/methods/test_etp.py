@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.job import Job, Role, Sync
 from headrace.core.placement import Placement, resource_names
-from headrace.core.profile import BatchTraffic, Profile, StoreTraffic, TaskTime, Variation
+from headrace.core.profile import BatchTraffic, Problem, Profile, StoreTraffic, TaskTime, Variation
 from headrace.planner.methods import place
 from headrace.planner.methods.critical_path import CriticalPath
 from headrace.planner.methods.etp import BETAS, Etp, EtpResult, etp_betas, etp_search
@@ -67,23 +67,16 @@ def test_result_is_feasible_reproducible_and_worth_its_makespan(
     sync: Sync, beta: float, seed: int, cores: int
 ) -> None:
     cluster, job = cluster_of(4, cores), job_of(5, 1, sync)
-    found = etp_search(cluster, job, PROFILE, beta=beta, steps=300, seed=seed, num_iterations=4)
+    problem = Problem(cluster, job, PROFILE)
+    found = etp_search(problem, beta=beta, steps=300, seed=seed, num_iterations=4)
     found.placement.check(cluster, job)
-    instance, _ = build_instance(
-        cluster, job, PROFILE, found.placement, num_iterations=4, window=0, seed=seed
-    )
+    instance, _ = build_instance(problem, found.placement, num_iterations=4, window=0, seed=seed)
     assert found.makespan_s == simulate(instance, "oes").makespan_s
     first, _ = build_instance(
-        cluster,
-        job,
-        PROFILE,
-        place("ifs", cluster, job, PROFILE, seed),
-        num_iterations=4,
-        window=0,
-        seed=seed,
+        problem, place("ifs", problem, seed), num_iterations=4, window=0, seed=seed
     )
     assert found.makespan_s <= simulate(first, "oes").makespan_s
-    again = etp_search(cluster, job, PROFILE, beta=beta, steps=300, seed=seed, num_iterations=4)
+    again = etp_search(problem, beta=beta, steps=300, seed=seed, num_iterations=4)
     assert again == found
 
 
@@ -112,7 +105,7 @@ def naive_etp(
     cluster: Cluster, job: Job, beta: float, steps: int, seed: int, num_iterations: int
 ) -> EtpResult:
     """Alg. 3 line by line, every placement judged from scratch."""
-    path = CriticalPath(cluster, job, PROFILE, num_iterations=num_iterations, seed=seed)
+    path = CriticalPath(Problem(cluster, job, PROFILE), num_iterations=num_iterations, seed=seed)
     names = resource_names(cluster, job)
     capacities = cluster.capacities(names)
     draws = Draws(seed)
@@ -130,9 +123,7 @@ def naive_etp(
 
     def makespan_s(machines: list[int]) -> float:
         instance, _ = build_instance(
-            cluster,
-            job,
-            PROFILE,
+            Problem(cluster, job, PROFILE),
             placed(machines),
             num_iterations=num_iterations,
             window=0,
@@ -148,7 +139,7 @@ def naive_etp(
             and (placed(moved(machines, task, m)).usage(cluster, job)[m] <= 2 * capacities[m]).all()
         ]
 
-    start = place("ifs", cluster, job, PROFILE, seed)
+    start = place("ifs", Problem(cluster, job, PROFILE), seed)
     now = [*start.samplers, *start.trainers, *start.servers]
     cost = first_cost = min_cost = path.cost_s(start)
     best, best_s = now, makespan_s(now)
@@ -175,7 +166,8 @@ def naive_etp(
 @pytest.mark.parametrize("beta", BETAS)
 def test_follows_the_algorithm_line_by_line(sync: Sync, beta: float) -> None:
     cluster, job = cluster_of(4, cores=8), job_of(5, 2, sync)
-    found = etp_search(cluster, job, PROFILE, beta=beta, steps=400, seed=1, num_iterations=3)
+    problem = Problem(cluster, job, PROFILE)
+    found = etp_search(problem, beta=beta, steps=400, seed=1, num_iterations=3)
     expected = naive_etp(cluster, job, beta, 400, 1, 3)
     assert found.placement == expected.placement
     assert found.makespan_s == expected.makespan_s
@@ -188,10 +180,11 @@ def test_follows_the_algorithm_line_by_line(sync: Sync, beta: float) -> None:
 def test_rehearsals_left_out_change_nothing(sync: Sync, beta: float) -> None:
     cluster, job = cluster_of(4, cores=8), job_of(5, 2, sync)
     heavy = PROFILE.model_copy(update={"batch_traffic": BatchTraffic(bytes_per_seed=1e6)})
+    problem = Problem(cluster, job, heavy)
     left_out = 0
     for seed in range(5):
-        some = etp_search(cluster, job, heavy, beta=beta, steps=1000, seed=seed)
-        every = etp_search(cluster, job, heavy, beta=beta, steps=1000, seed=seed, rehearse_all=True)
+        some = etp_search(problem, beta=beta, steps=1000, seed=seed)
+        every = etp_search(problem, beta=beta, steps=1000, seed=seed, rehearse_all=True)
         assert every.num_hopeless == 0
         assert some.num_simulated + some.num_hopeless == every.num_simulated
         assert (some.placement, some.makespan_s) == (every.placement, every.makespan_s)
@@ -202,22 +195,22 @@ def test_rehearsals_left_out_change_nothing(sync: Sync, beta: float) -> None:
 
 def test_a_single_machine_leaves_nothing_to_move() -> None:
     cluster, job = cluster_of(1, cores=20), job_of(2, 2, Sync.RING)
-    found = etp_search(cluster, job, PROFILE, beta=1, seed=0)
+    found = etp_search(Problem(cluster, job, PROFILE), beta=1, seed=0)
     assert found.num_simulated == 1
     assert set(found.placement.samplers) == {0}
 
 
 def test_the_method_takes_the_best_beta() -> None:
     cluster, job = cluster_of(4), job_of(5, 1, Sync.PS)
-    found = etp_betas(cluster, job, PROFILE, steps=500, seed=3)
+    found = etp_betas(Problem(cluster, job, PROFILE), steps=500, seed=3)
     assert tuple(found) == BETAS
     best = min(found.values(), key=lambda result: result.makespan_s)
-    assert Etp(steps=500).place(cluster, job, PROFILE, 3) == best.placement
+    assert Etp(steps=500).place(Problem(cluster, job, PROFILE), 3) == best.placement
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_another_seed_walks_another_way(seed: int) -> None:
     cluster, job = cluster_of(4, cores=40), job_of(5, 2, Sync.PS)
-    one = etp_search(cluster, job, PROFILE, beta=10, steps=200, seed=seed)
-    other = etp_search(cluster, job, PROFILE, beta=10, steps=200, seed=seed + 100)
+    one = etp_search(Problem(cluster, job, PROFILE), beta=10, steps=200, seed=seed)
+    other = etp_search(Problem(cluster, job, PROFILE), beta=10, steps=200, seed=seed + 100)
     assert one != other

@@ -15,7 +15,7 @@ from headrace.core.errors import InfeasibleError, MissingExtraError, SpecError
 from headrace.core.job import Job, Role, Sync
 from headrace.core.placement import Placement
 from headrace.core.plan import uniform_seeds
-from headrace.core.profile import BatchTraffic, Profile, StoreTraffic, TaskTime
+from headrace.core.profile import BatchTraffic, Problem, Profile, StoreTraffic, TaskTime
 from headrace.core.tasks import build_task_graph
 from headrace.costs import edge_volumes, nic_load_s, task_machines
 from headrace.planner.cost.seed_mix import local_first_seeds
@@ -64,15 +64,14 @@ def profile_of(locality: float = 0.0, batch: float = 1e5) -> Profile:
     )
 
 
-def load_s(
-    cluster: Cluster, job: Job, profile: Profile, placement: Placement, local_seeds: bool
-) -> float:
+def load_s(problem: Problem, placement: Placement, local_seeds: bool) -> float:
     """The largest load edge by edge, as the simulator would have it."""
+    cluster, job, _ = problem
     num = cluster.num_machines
-    seeds = local_first_seeds(job, num, placement) if local_seeds else uniform_seeds(job, num)
+    seeds = local_first_seeds(problem, placement) if local_seeds else uniform_seeds(job, num)
     graph = build_task_graph(job, num, placement.ring_order)
     machines = task_machines(graph, placement)
-    return nic_load_s(graph, edge_volumes(graph, job, profile, seeds), machines, cluster)
+    return nic_load_s(graph, edge_volumes(graph, problem, seeds), machines, cluster)
 
 
 def every_placement(cluster: Cluster, job: Job) -> list[Placement]:
@@ -113,15 +112,15 @@ profiles = st.builds(
 def test_it_is_the_best_of_all_placements(
     cluster: Cluster, job: Job, profile: Profile, local_seeds: bool
 ) -> None:
-    everything = every_placement(cluster, job)
+    everything, problem = every_placement(cluster, job), Problem(cluster, job, profile)
     assume(everything)
-    best_s = min(load_s(cluster, job, profile, each, local_seeds) for each in everything)
-    found = solve(cluster, job, profile, local_seeds=local_seeds)
+    best_s = min(load_s(problem, each, local_seeds) for each in everything)
+    found = solve(problem, local_seeds=local_seeds)
     found.placement.check(cluster, job)
     assert found.proven
     assert found.objective_s == pytest.approx(best_s, rel=1e-9)
     assert found.bound_s <= best_s * (1 + 1e-12)
-    assert load_s(cluster, job, profile, found.placement, local_seeds) == pytest.approx(
+    assert load_s(problem, found.placement, local_seeds) == pytest.approx(
         found.objective_s, rel=1e-12
     )
 
@@ -143,17 +142,15 @@ wide = st.lists(
 def test_it_is_never_worse_than_another_method(
     cluster: Cluster, trainers: int, samplers: int, servers: int, profile: Profile, seed: int
 ) -> None:
-    job = job_of(trainers, samplers, servers)
+    problem = Problem(cluster, job_of(trainers, samplers, servers), profile)
     try:
-        others = [
-            place(name, cluster, job, profile, seed) for name in ("anneal", "colocate", "ifs")
-        ]
+        others = [place(name, problem, seed) for name in ("anneal", "colocate", "ifs")]
     except InfeasibleError:
         assume(False)
-    found = solve(cluster, job, profile)
+    found = solve(problem)
     assert found.proven
     for placement in others:
-        assert found.objective_s <= load_s(cluster, job, profile, placement, False) * (1 + 1e-9)
+        assert found.objective_s <= load_s(problem, placement, False) * (1 + 1e-9)
 
 
 @given(
@@ -174,37 +171,37 @@ def test_more_bandwidth_never_raises_it(
     faster = machine.model_copy(update={way: getattr(machine, way) * 1.7})
     wider = Cluster(machines=(*cluster.machines[:m], faster, *cluster.machines[m + 1 :]))
     try:
-        before = solve(cluster, job, profile, local_seeds=local_seeds)
+        before = solve(Problem(cluster, job, profile), local_seeds=local_seeds)
     except InfeasibleError:
         assume(False)
-    after = solve(wider, job, profile, local_seeds=local_seeds)
+    after = solve(Problem(wider, job, profile), local_seeds=local_seeds)
     assert after.objective_s <= before.objective_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("setting", ["testbed", "hetero", "sim1"])
 def test_the_paper_settings_are_proven(setting: str) -> None:
     folder = EXAMPLES / setting
-    inputs = (
+    problem = Problem(
         load_cluster(folder / "cluster.yaml"),
         load_job(folder / "job.yaml"),
         load_profile(folder / "profile.yaml"),
     )
-    found = solve(*inputs)
+    found = solve(problem)
     assert found.proven
-    assert solve(*inputs) == found
+    assert solve(problem) == found
 
 
 def test_out_of_time_it_still_answers() -> None:
     folder = EXAMPLES / "sim2"
     cluster, job = load_cluster(folder / "cluster.yaml"), load_job(folder / "job.yaml")
     profile = load_profile(folder / "profile.yaml")
-    found = solve(cluster, job, profile, time_limit_s=1e-3)
+    found = solve(Problem(cluster, job, profile), time_limit_s=1e-3)
     found.placement.check(cluster, job)
     assert 0 <= found.bound_s <= found.objective_s
 
 
 def test_nothing_on_the_network_needs_no_search() -> None:
-    found = solve(cluster_of((8, 2, 1.0, 1.0)), job_of(2, 1, 1), profile_of())
+    found = solve(Problem(cluster_of((8, 2, 1.0, 1.0)), job_of(2, 1, 1), profile_of()))
     assert (found.objective_s, found.bound_s, found.proven) == (0.0, 0.0, True)
 
 
@@ -214,19 +211,19 @@ def test_a_measured_matrix_with_local_seeds_is_refused() -> None:
     )
     cluster = cluster_of((8, 2, 1.0, 1.0), (8, 2, 1.0, 1.0))
     with pytest.raises(SpecError, match="use the method anneal, or a uniform seed mix"):
-        solve(cluster, job_of(2, 1, 1), profile, local_seeds=True)
-    assert solve(cluster, job_of(2, 1, 1), profile).proven
+        solve(Problem(cluster, job_of(2, 1, 1), profile), local_seeds=True)
+    assert solve(Problem(cluster, job_of(2, 1, 1), profile)).proven
 
 
 def test_without_or_tools_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
     cluster = cluster_of((8, 2, 1.0, 1.0), (8, 2, 1.0, 1.0))
     with pytest.raises(MissingExtraError, match=r"pip install 'headrace\[exact\]'"):
-        solve(cluster, job_of(2, 1, 1), profile_of())
+        solve(Problem(cluster, job_of(2, 1, 1), profile_of()))
 
 
 def test_equal_machines_are_told_apart_by_nothing_but_their_number() -> None:
     cluster = cluster_of(*[(8, 2, 1.0, 1.0)] * 4)
-    found = solve(cluster, job_of(4, 2, 0), profile_of())
+    found = solve(Problem(cluster, job_of(4, 2, 0), profile_of()))
     counts = np.bincount(found.placement.samplers, minlength=4)
     assert list(counts) == sorted(counts, reverse=True)

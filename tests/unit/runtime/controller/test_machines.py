@@ -10,6 +10,7 @@ import pytest
 
 from headrace.core.job import Role
 from headrace.core.plan import Plan
+from headrace.core.profile import Problem
 from headrace.planner.planner import make_plan
 from headrace.planner.replan import replan
 from headrace.policies.lifecycle.events import Ended, Lost, Outcome, Task
@@ -28,7 +29,8 @@ M1_LOST = Outcome(problem="m1 is lost", fault=Lost("m1", "gone"))
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return make_plan(cluster_of(1.0, 1.0, 1.0), JOB, PROFILE, method="colocate", policy="maxmin")
+    problem = Problem(cluster_of(1.0, 1.0, 1.0), JOB, PROFILE)
+    return make_plan(problem, method="colocate", policy="maxmin")
 
 
 class Ray:
