@@ -3,10 +3,10 @@
     python benchmarks/pacing.py --json
 
 The last line is one JSON object. Placements by `anneal`, 200 iterations, window unlimited, T = the
-largest NIC load per iteration. With fixed volumes: `cycle`, the lambda of docs/theory.md over T,
-and the makespans over N * T. By peak-to-mean ratio of the graph traffic: `peak`, the largest NIC
-load if every flow had its largest volume drawn, over T, and the makespans over N * T; means over
-seeds.
+largest NIC load per iteration. With fixed volumes: `cycle`, the lambda of
+docs/explanation/theory.md over T, and the makespans over N * T. By peak-to-mean ratio of the graph
+traffic: `peak`, the largest NIC load if every flow had its largest volume drawn, over T, and the
+makespans over N * T; means over seeds.
 """
 
 from __future__ import annotations

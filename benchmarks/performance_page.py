@@ -1,4 +1,4 @@
-"""Write `docs/performance.md` from the result files: every figure, its date and its command.
+"""Write `docs/reference/performance.md` from the result files: figures, dates and commands.
 
     python benchmarks/performance_page.py            # write the page
     python benchmarks/performance_page.py --check    # only say whether it is up to date
@@ -21,7 +21,7 @@ from benchmarks.performance_tables import SECTIONS, Result, as_it_is
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGE = ROOT / "docs" / "performance.md"
+PAGE = ROOT / "docs" / "reference" / "performance.md"
 
 HEAD = """# Performance
 
@@ -34,8 +34,8 @@ python benchmarks/performance_page.py
 ```
 
 and a test compares it with them. All was measured on a small shared machine: trust ratios, not
-absolutes. A cluster here is [emulated](testbed.md): several machines on one, with real processes
-and real sockets. Nothing was measured on GPUs.
+absolutes. A cluster here is [emulated](../howto/testbed.md): several machines on one, with real
+processes and real sockets. Nothing was measured on GPUs.
 """
 
 _PATH = re.compile(r"(?<=[\s=])/[^\s]+")

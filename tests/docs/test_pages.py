@@ -13,8 +13,8 @@ from tests.docs.page_sources import RECORD_VARIABLE, digest, is_verified, write_
 
 pytestmark = pytest.mark.integration
 
-ELSEWHERE = (ROOT / "docs" / "tutorial.md",)  # tests/e2e/test_tutorial.py
-LOOK_BACK = {"notebook", "report"}
+ELSEWHERE = (ROOT / "docs" / "tutorial" / "four-hosts.md",)  # tests/e2e/test_tutorial.py
+LOOK_BACK = {"notebook", "reports"}
 """Pages about a run that is over."""
 
 ALWAYS = (ROOT / "README.md",)  # and the tutorial
@@ -45,12 +45,12 @@ def test_a_page_works(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_page_is_due_when_what_it_uses_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    page = ROOT / "docs" / "planner.md"
+    page = ROOT / "docs" / "reference" / "planner.md"
     before = digest(page)
     read = Path.read_bytes
     for name, uses in (
         ("src/headrace/planner/methods/__init__.py", True),
-        ("docs/planner.md", True),
+        ("docs/reference/planner.md", True),
         ("src/headrace/runtime/controller/worker_group.py", False),
     ):
         changed = ROOT / name

@@ -17,7 +17,7 @@ from tests.e2e.listeners import Listener, listeners_of
 from tests.e2e.strangers import HEALTH, UNAUTHENTICATED, UNIMPLEMENTED, ray_methods
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENT = ROOT / "docs" / "security.md"
+DOCUMENT = ROOT / "docs" / "explanation" / "security.md"
 OWNERS = (
     (r"headrace\.graph\.store\b", "store"),
     (r"headrace\.graph\.sampler_worker\b", "parts"),

@@ -68,7 +68,7 @@ def _call(method: str, host: str, stream: int) -> bytes:
         "te": "trailers",
         "content-type": "application/grpc",
         # Without it one call (RaySyncer/StartSync) ends Ray's process before any token counts;
-        # docs/security.md says so.
+        # docs/explanation/security.md says so.
         "node_id": "ab" * 28,
     }
     block = b"".join(b"\0" + _text(name) + _text(value) for name, value in headers.items())

@@ -29,7 +29,7 @@ def _nobodys_testbed(_can_emulate: None) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_nobodys_testbed")
 def test_the_tutorial_works(tmp_path: Path) -> None:
-    page = ROOT / "docs" / "tutorial.md"
+    page = ROOT / "docs" / "tutorial" / "four-hosts.md"
     PageRun(tmp_path).run(blocks_of(page))
     report = (tmp_path / "report.html").read_text()
     assert "per iteration" in report

@@ -10,8 +10,8 @@ at most (N - 1) * lambda + L:
 - L, the latency: the longest path through one iteration that ends with a task.
 
 A trainer and a server must send each other both gradients and parameters, or neither. The proof is
-in docs/theory.md. Where volumes or times vary, the same holds with the largest time of every task
-and with the larger of T and the largest NIC load if every flow had its largest volume.
+in docs/explanation/theory.md. Where volumes or times vary, the same holds with the largest time of
+every task and with the larger of T and the largest NIC load if every flow had its largest volume.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class PacedCampaign:
 
     paced_instances: int = 0
     paced_violations: int = 0
-    paced_within_T_instances: int = 0  # noqa: N815 - as in docs/theory.md
+    paced_within_T_instances: int = 0  # noqa: N815 - as in docs/explanation/theory.md
     worst_paced_ratio: float = 0.0
 
     def add(self, makespan_s: float, found: PacedBound) -> None:

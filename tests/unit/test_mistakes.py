@@ -88,7 +88,7 @@ def test_no_root(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     problem, remedy, page = told("testbed up --cluster cluster.yaml --name nobodys", code=2)
     assert "network namespaces require root" in problem
     assert "run it with sudo" in remedy
-    assert page == "testbed.md"
+    assert page == "howto/testbed.md"
 
 
 def test_a_report_of_a_run_that_goes_on(folder: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_report_of_a_run_that_goes_on(folder: Path) -> None:
         problem, remedy, page = told(f"report {run.run_id}", code=2)
     assert f"run {run.run_id} is not over yet" in problem
     assert "watch it with `headrace top`" in remedy
-    assert page == "report.md"
+    assert page == "howto/reports.md"
 
 
 def test_a_plan_of_another_cluster(folder: Path) -> None:

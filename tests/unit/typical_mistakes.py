@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 SPECS = "--cluster cluster.yaml --job job.yaml"
-FILES = "files.md"
+FILES = "reference/files.md"
 ERRORS = "reference/errors.md"
 
 
@@ -50,49 +50,49 @@ MISTAKES = (
         "testbed uup",
         "there is no command 'headrace testbed uup'",
         "did you mean `headrace testbed up`?",
-        "testbed.md",
+        "howto/testbed.md",
     ),
     Mistake(
         "typo of an option",
         f"plan {SPECS} --polcy maxmin",
         "headrace plan has no option --polcy",
         "did you mean --policy?",
-        "planner.md",
+        "reference/planner.md",
     ),
     Mistake(
         "arguments of the script without --",
         "run --local train.py --epochs 3",
         "headrace run has no option --epochs",
         "put -- before the arguments of the script",
-        "running.md",
+        "howto/runs.md",
     ),
     Mistake(
         "a missing option",
         "simulate --cluster cluster.yaml",
         "headrace simulate: --job is missing",
         "add --job FILE",
-        "simulator.md",
+        "reference/simulator.md",
     ),
     Mistake(
         "an option without its value",
         "simulate --cluster",
         "--cluster needs a value",
         "see `headrace simulate --help`",
-        "simulator.md",
+        "reference/simulator.md",
     ),
     Mistake(
         "no steps",
         f"simulate {SPECS} --iterations 0",
         "invalid value of --iterations",
         "give a number of at least 1",
-        "simulator.md",
+        "reference/simulator.md",
     ),
     Mistake(
         "a word instead of a number",
         f"simulate {SPECS} --iterations many",
         "invalid value of --iterations: ",
         "give a number of at least 1",
-        "simulator.md",
+        "reference/simulator.md",
     ),
     # Paths
     Mistake(
@@ -114,21 +114,21 @@ MISTAKES = (
         f"plan {SPECS} -o out/plan.json",
         "out is not a directory, so out/plan.json cannot be written",
         "mkdir -p out",
-        "planner.md",
+        "reference/planner.md",
     ),
     Mistake(
         "a script that does not exist",
         "run --local trian.py",
         "there is no script trian.py",
         "did you mean train.py?",
-        "running.md",
+        "howto/runs.md",
     ),
     Mistake(
         "a script with a syntax error",
         "run --local broken.py",
         "broken.py, line 2: this is not Python",
         "`python broken.py` shows the location",
-        "running.md",
+        "howto/runs.md",
         writes={"broken.py": "x = 1\ndef f(:\n"},
     ),
     Mistake(
@@ -136,28 +136,28 @@ MISTAKES = (
         "graph info cluster.yaml",
         "cluster.yaml is not a partitioned graph, it is a file",
         "create one with `headrace partition`",
-        "graph.md",
+        "howto/graphs.md",
     ),
     Mistake(
         "a folder of runs that does not exist",
         "status --runs nowhere",
         "there is no run in nowhere",
         "start one with `headrace run`",
-        "running.md",
+        "howto/reports.md#watch-a-run",
     ),
     Mistake(
         "a run that does not exist",
         "report 20261115-nope",
         "there is no run '20261115-nope'",
         "choose one of",
-        "report.md",
+        "howto/reports.md",
     ),
     Mistake(
         "a trace that does not exist",
         "trace trace.npz",
         "trace.npz cannot be read: No such file",
         "pass a file written by `headrace run` or `headrace profile`",
-        "report.md",
+        "howto/reports.md",
     ),
     # What is in files
     Mistake(
@@ -255,7 +255,7 @@ MISTAKES = (
         "run --local train.py --set lr",
         "'lr' is not a setting",
         "write --set key=value",
-        "running.md",
+        "howto/runs.md",
     ),
     # Names
     Mistake(
@@ -263,35 +263,35 @@ MISTAKES = (
         f"simulate {SPECS} --policy fastest",
         "there is no flow policy 'fastest'",
         "use one of oes, maxmin",
-        "simulator.md",
+        "reference/simulator.md",
     ),
     Mistake(
         "an unknown method",
         f"plan {SPECS} --method best",
         "there is no placement method 'best'",
         "use one of anneal",
-        "planner.md",
+        "reference/planner.md",
     ),
     Mistake(
         "a duration without its unit",
         f"plan {SPECS} --budget 2x",
         "'2x' is not a duration",
         "write it like 20ms",
-        "planner.md",
+        "reference/planner.md",
     ),
     Mistake(
         "an unknown source of a graph",
         "partition graph.csv2 --parts 2 -o parts2",
         "graph.csv2 does not exist",
         "generated:nodes=1e6",
-        "graph.md",
+        "howto/graphs.md",
     ),
     Mistake(
         "no Ray cluster at the address",
         "cluster discover --address 127.0.0.1:1",
         "there is no Ray cluster at 127.0.0.1:1",
         "give the address of its head: --address HOST:6379",
-        "howto/discover.md",
+        "howto/clusters.md#discover",
         needs="ray",
     ),
     # What does not fit

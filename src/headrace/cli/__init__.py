@@ -82,7 +82,8 @@ app.command(
     "profile", short_help="Measure task times and volumes of a job.", epilog=profile.EXAMPLE
 )(profile.profile)
 app.command("trace", epilog=trace.EXAMPLE)(trace.trace)
-app.command("schema", epilog=schema.EXAMPLE, hidden=True)(schema.schema)  # see docs/files.md
+# Documented in docs/reference/files.md.
+app.command("schema", epilog=schema.EXAMPLE, hidden=True)(schema.schema)
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
 
 

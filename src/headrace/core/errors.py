@@ -54,7 +54,7 @@ class SpecError(HeadraceError, ValueError):
 class FileError(SpecError):
     """A cluster, job, profile, placement or plan file is invalid."""
 
-    page = "files.md"
+    page = "reference/files.md"
 
 
 class DamagedGraphError(SpecError):

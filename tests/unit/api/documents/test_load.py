@@ -14,7 +14,9 @@ from headrace.core.job import UNLIMITED_WINDOW, Role
 
 ROOT = Path(__file__).parents[4]
 BLOCKS = re.findall(
-    r'^```yaml title="(\w+)\.yaml"\n(.*?)^```', (ROOT / "docs/files.md").read_text(), re.M | re.S
+    r'^```yaml title="(\w+)\.yaml"\n(.*?)^```',
+    (ROOT / "docs/reference/files.md").read_text(),
+    re.M | re.S,
 )
 EXAMPLES = sorted(path.parent for path in ROOT.glob("examples/*/cluster.yaml"))
 

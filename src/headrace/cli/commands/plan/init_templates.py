@@ -42,7 +42,7 @@ def cluster_text(machines: Machines) -> str:
     gpu = f"      gpu: {machines.num_gpus}\n" if machines.num_gpus else ""
     named = "m-0, m-1, ..." if machines.num > 1 else "one machine"
     return f"""\
-# Machines of the cluster. All keys: {DOCS_URL}files.md#cluster
+# Machines of the cluster. All keys: {DOCS_URL}reference/files.md#cluster
 # For a live Ray cluster, `headrace cluster discover -o cluster.yaml` writes this file.
 version: 1
 machines:
@@ -74,7 +74,7 @@ def job_text(name: str, resources: Sequence[Mapping[str, float]], trainers: int 
     needs = ([f"cpu: {cpu:g}"] if cpu else []) + (["gpu: 1"] if has_gpus else [])
     each = "one per GPU" if has_gpus else "no GPUs: they run on CPU cores"
     return f"""\
-# The training job. All keys: {DOCS_URL}files.md#job
+# The training job. All keys: {DOCS_URL}reference/files.md#job
 version: 1
 name: {name}
 trainers: {trainers}                  # data-parallel; {each}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 CHECKPOINT_EVERY = 100
 MAX_RESTARTS = 3
-LOADERS_PAGE = "data-path.md#from-a-pyg-script-to-a-headrace-script"
+LOADERS_PAGE = "howto/training.md#from-a-pyg-script-to-a-headrace-script"
 
 EXAMPLE = (
     "Example: headrace run --plan plan.json --graph parts train.py -- --epochs 10\n\n"

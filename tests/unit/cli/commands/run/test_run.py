@@ -75,7 +75,7 @@ def test_reports_are_lines_and_output_is_the_scripts(tmp_path: Path) -> None:
     _, *reports, note, page = said
     assert reports == ["epoch 1  loss 1", "epoch 2  loss 0.5"]
     assert note.startswith("note: the script used no headrace loader")
-    assert page.endswith("docs/data-path.md#from-a-pyg-script-to-a-headrace-script")
+    assert page.endswith("docs/howto/training.md#from-a-pyg-script-to-a-headrace-script")
 
 
 def test_json_is_alone_on_standard_output(tmp_path: Path) -> None:
