@@ -21,10 +21,10 @@ from headrace.graph.sampler_worker.pipeline import Pipeline
 from headrace.graph.sampler_worker.prefetcher import Prefetcher, configs_for
 from headrace.graph.sampler_worker.schedule import SampleTask, batches_per_epoch, schedule, share_of
 from headrace.graph.sampler_worker.sub_batch_builder import SubBatchBuilder
-from headrace.graph.sampling.local_edges import LocalSampler
 from headrace.graph.sampling.neighbor_sampler import BatchKey
 from headrace.rpc.errors import StoreError
 from headrace.rpc.service_process import load_config
+from tests.support.local_sampling import local_sampler
 from tests.unit.graph.small_graphs import NODE_TO_NODE, heterogeneous, homogeneous, write
 
 pytest.importorskip("torch_geometric")
@@ -101,7 +101,7 @@ def opened(folder: Path, num_parts: int = 2, **options: Any) -> PartitionedGraph
 def test_batches_are_what_one_process_draws(tmp_path: Path, num_threads: int) -> None:
     graph = opened(tmp_path)
     config = config_of(graph, num_epochs=2, sampling_threads=num_threads)
-    sampler = LocalSampler(graph)
+    sampler = local_sampler(graph)
     x = np.concatenate([graph.part(p).column("node", "x") for p in range(2)])
     y = np.concatenate([graph.part(p).column("node", "y") for p in range(2)])
     with feeding(graph, [config], [SEEDS]) as prefetcher:

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import SpecError
-from headrace.graph.sampling.hop import LocalSource, Rule, StitchedSource
+from headrace.graph.sampling.hop import LocalSource, Rule
 from headrace.graph.sampling.neighbor_sampler import BatchKey, HeteroSampled, Sampled, Sampler
 from headrace.graph.schema import EdgeType
+from tests.support.local_sampling import StitchedSource
 from tests.unit.graph.sampling_cases import NODE_TO_NODE, Cut, Edges, cut, random_edges
 
 NUM_NODES = 300
