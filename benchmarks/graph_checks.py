@@ -32,9 +32,9 @@ opened = time.perf_counter()
 train = graph.part(0).split("node", "train")[:1000]
 num_nodes = {name: graph.num_nodes_of(name) for name in graph.node_types}
 sampler = Sampler(LocalSource(open_edge_parts(graph)), num_nodes, graph.edge_types)
-sampled = sampler.sample(train, [15, 10], BatchKey(0, 0, 0))
+sampled = sampler.sample_hetero({"node": train}, [15, 10], BatchKey(0, 0, 0))
 seconds = (imported - began, opened - imported, time.perf_counter() - imported)
-print(*seconds, own() - before, len(sampled.node))
+print(*seconds, own() - before, len(sampled.node["node"]))
 sys.stdout.flush()
 sys.stdin.read()
 """

@@ -42,7 +42,7 @@ from headrace.planner.cost.objective import evaluate
 from headrace.planner.methods import place
 from headrace.planner.methods.anneal_kernel import anneal, start_search
 from headrace.planner.methods.critical_path import CriticalPath
-from headrace.planner.methods.etp import BETAS, etp_search
+from headrace.planner.methods.etp import BETAS, etp_betas
 from headrace.planner.planner import make_plan
 from headrace.simulator import Rehearser
 
@@ -131,7 +131,7 @@ def paper_plan(case: Case, seed: int, betas: tuple[float, ...]) -> tuple[Placeme
     seconds, results = [], []
     for beta in betas:
         start = time.perf_counter()
-        results.append(etp_search(*case, beta=beta, seed=seed))
+        results.append(etp_betas(*case, betas=(beta,), seed=seed)[beta])
         seconds.append(time.perf_counter() - start)
     return min(results, key=lambda result: result.makespan_s).placement, seconds
 
@@ -294,7 +294,7 @@ def main() -> int:
             if setting.makespans:
                 make_plan(*setting.case(0), seed_mix="uniform", steps=100)
             if setting.rivals:
-                etp_search(*setting.case(0), beta=1000.0, seed=0, steps=100)
+                etp_betas(*setting.case(0), betas=(1000.0,), seed=0, steps=100)
             rows[name] = [
                 measure(setting, seed, betas, iterations) for seed in range(args.first_seed, last)
             ]

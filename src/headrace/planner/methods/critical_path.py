@@ -6,7 +6,7 @@ import numpy as np
 
 from headrace.core.cluster import Cluster
 from headrace.core.job import Job
-from headrace.core.placement import Placement, resource_names
+from headrace.core.placement import Placement
 from headrace.core.plan import uniform_seeds
 from headrace.core.profile import Profile
 from headrace.core.tasks import ROLES, EdgeKind
@@ -41,13 +41,10 @@ class CriticalPath:
         job: Job,
         profile: Profile,
         *,
-        seeds: np.ndarray | None = None,
         num_iterations: int = PATH_ITERATIONS,
         seed: int = 0,
     ) -> None:
-        self._cluster, self._job = cluster, job
-        if seeds is None:
-            seeds = uniform_seeds(job, cluster.num_machines)
+        seeds = uniform_seeds(job, cluster.num_machines)
         self.model = _model_of(cluster, job, profile, seeds, num_iterations, seed)
         self.scratch = _scratch_of(self.model)
 
@@ -55,19 +52,6 @@ class CriticalPath:
         """Longest weighted path over all iterations."""
         machines = np.array(placement.samplers + placement.trainers + placement.servers, np.int32)
         return float(path_length_s(self.model, machines, self.scratch))
-
-    def cost_s(self, placement: Placement) -> float:
-        """Critical path times one plus the sum of relative capacity violations (eq. 27).
-
-        Infinite if a task demands a resource that its machine does not have.
-        """
-        names = resource_names(self._cluster, self._job)
-        capacities = self._cluster.capacities(names)
-        excess = placement.usage(self._cluster, self._job) - capacities
-        over = excess > ROUNDING * np.maximum(capacities, 1)
-        with np.errstate(divide="ignore"):
-            penalty = (excess[over] / capacities[over]).sum()
-        return self.length_s(placement) * (1.0 + float(penalty))
 
 
 def _model_of(

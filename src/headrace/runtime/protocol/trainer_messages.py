@@ -24,7 +24,6 @@ _MAX_BYTES = 1 << 16
 _MAX_QUEUED = 10_000
 _SEND_TIMEOUT_S = 20.0
 _POLL_INTERVAL_S = 0.1
-_PLAIN = (bool, int, float, str)
 
 
 class Inbox:

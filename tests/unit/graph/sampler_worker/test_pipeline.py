@@ -18,7 +18,7 @@ from headrace.graph.sampler_worker.channels.errors import FeedError
 from headrace.graph.sampler_worker.channels.shm import ShmReceiver, ShmSender, socket_pair
 from headrace.graph.sampler_worker.config import SamplerConfig
 from headrace.graph.sampler_worker.pipeline import Pipeline
-from headrace.graph.sampler_worker.prefetcher import Prefetcher, configs_for
+from headrace.graph.sampler_worker.prefetcher import Prefetcher
 from headrace.graph.sampler_worker.schedule import SampleTask, batches_per_epoch, schedule, share_of
 from headrace.graph.sampler_worker.sub_batch_builder import SubBatchBuilder
 from headrace.graph.sampling.neighbor_sampler import BatchKey
@@ -302,15 +302,3 @@ def test_wrong_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="cannot be read"):
         load_config(tmp_path / "none", SamplerConfig)
     assert NODE_TO_NODE in dict(config_of(graph).fanouts)
-
-
-def test_samplers_of_a_trainer_are_told_what_fits_together(tmp_path: Path) -> None:
-    graph = opened(tmp_path)
-    configs = configs_for(graph, "node", [16, 15], [4, 3], 9, seed=5, machine="m2")
-    assert [config.name for config in configs] == ["sampler 0 on m2", "sampler 1 on m2"]
-    assert [config.share for config in configs] == [4, 5]
-    assert {config.batches_per_epoch for config in configs} == {4}
-    assert configs[0].fanouts == ((NODE_TO_NODE, (4, 3)),)
-    (named,) = configs_for(graph, "node", [9], {NODE_TO_NODE: [2]}, 3, batches_per_epoch=2)
-    assert named.fanouts == ((NODE_TO_NODE, (2,)),)
-    assert named.batches_per_epoch == 2
