@@ -62,6 +62,7 @@ from benchmarks.training_speed import (
     together,
     train_seeds,
 )
+from tests.support.local_sampling import local_sampler
 from tests.support.stores import running_stores
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -75,13 +76,12 @@ HEADLINES = (
 def kernel(folder: Path, scratch: Path, effort: Effort, dgl: str | None) -> dict[str, Any]:
     """Three hops on one core: our kernels beside DGL's, on the same seeds."""
     from headrace.graph.format.partitioned_graph import open_graph
-    from headrace.graph.sampling.local_edges import LocalSampler
     from headrace.graph.sampling.neighbor_sampler import BatchKey
 
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})  # the rival inherits it
     model = Model(0, (15, 10, 5), 1024, 0, 0, 0)
-    sampler = LocalSampler(open_graph(folder))
+    sampler = local_sampler(open_graph(folder))
     source = rivals.batches(train_seeds(folder), model.batch_size)
     number = 0
 

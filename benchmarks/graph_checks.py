@@ -18,9 +18,10 @@ import sys, time
 began = time.perf_counter()
 from pathlib import Path
 import numpy as np
-from headrace.graph.sampling.local_edges import LocalSampler
+from headrace.graph.sampling.hop import LocalSource
+from headrace.graph.sampling.local_edges import open_edge_parts
 from headrace.graph.format.partitioned_graph import open_graph
-from headrace.graph.sampling.neighbor_sampler import BatchKey
+from headrace.graph.sampling.neighbor_sampler import BatchKey, Sampler
 def own():
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return sum(int(l.split()[1]) for l in lines if l.startswith("Private_")) / 1024
@@ -29,10 +30,11 @@ before = own()
 graph = open_graph(sys.argv[1])
 opened = time.perf_counter()
 train = graph.part(0).split("node", "train")[:1000]
-sampler = LocalSampler(graph)
-sampled = sampler.sample(train, [15, 10], BatchKey(0, 0, 0))
+num_nodes = {name: graph.num_nodes_of(name) for name in graph.node_types}
+sampler = Sampler(LocalSource(open_edge_parts(graph)), num_nodes, graph.edge_types)
+sampled = sampler.sample_hetero({"node": train}, [15, 10], BatchKey(0, 0, 0))
 seconds = (imported - began, opened - imported, time.perf_counter() - imported)
-print(*seconds, own() - before, len(sampled.node))
+print(*seconds, own() - before, len(sampled.node["node"]))
 sys.stdout.flush()
 sys.stdin.read()
 """

@@ -141,9 +141,9 @@ MUTANTS = (
     ),
     Mutant(
         "a parameter server counts gradients that were sent twice",
-        "training/parameter_server/rounds.py",
-        "self._gradient_pushes.setdefault(rank, gradient_push)",
-        "self._gradient_pushes[len(self._gradient_pushes)] = gradient_push",
+        "rpc/sync_rounds.py",
+        "pieces.setdefault(piece, push)",
+        "pieces[len(pieces)] = push",
         ("unit/training/parameter_server",),
     ),
 )

@@ -41,7 +41,7 @@ from headrace.planner.cost.objective import evaluate
 from headrace.planner.methods import place
 from headrace.planner.methods.anneal_kernel import anneal, start_search
 from headrace.planner.methods.critical_path import CriticalPath
-from headrace.planner.methods.etp import BETAS, etp_search
+from headrace.planner.methods.etp import BETAS, etp_betas
 from headrace.planner.planner import make_plan
 from headrace.simulator import Rehearser
 
@@ -129,7 +129,7 @@ def paper_plan(
     seconds, results = [], []
     for beta in betas:
         start = time.perf_counter()
-        results.append(etp_search(problem, beta=beta, seed=seed))
+        results.append(etp_betas(problem, betas=(beta,), seed=seed)[beta])
         seconds.append(time.perf_counter() - start)
     return min(results, key=lambda result: result.makespan_s).placement, seconds
 
@@ -287,7 +287,7 @@ def main() -> int:
             if setting.makespans:
                 make_plan(setting.case(0), seed_mix="uniform", steps=100)
             if setting.rivals:
-                etp_search(setting.case(0), beta=1000.0, seed=0, steps=100)
+                etp_betas(setting.case(0), betas=(1000.0,), seed=0, steps=100)
             rows[name] = [
                 measure(setting, seed, betas, iterations) for seed in range(args.first_seed, last)
             ]

@@ -19,7 +19,7 @@ from headrace.graph.format.partitioned_graph import open_graph
 from headrace.graph.sampler_worker.config import StoreAddress
 from headrace.graph.sampler_worker.seed_assignment import assign_seeds, whole_seed_counts
 from headrace.graph.store.config import StoreConfig
-from headrace.prefork.client import PRELOAD_OF, ForkLease
+from headrace.prefork.client import ForkLease
 from headrace.rpc.address import TaskAddress
 from headrace.rpc.credentials import Credentials, Secret
 from headrace.runtime.protocol.run_context import CONTEXT_VARIABLE, RunContext
@@ -274,7 +274,7 @@ class PlainCluster:
     ) -> TaskProcess:
         log = self.folder / f"{name}.log"
         environment = {**os.environ, **variables, "PYTHONUNBUFFERED": "1"}
-        warm = lease(PRELOAD_OF[command[2]])
+        warm = lease("graph" if command[2].startswith("headrace.graph.") else "train")
         # Not added to what another run has left there.
         log.unlink(missing_ok=True)
         process = TaskProcess(command, log, environment, lease=warm)

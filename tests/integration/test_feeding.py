@@ -22,12 +22,12 @@ from headrace.graph.sampler_worker.channels.errors import FeedError
 from headrace.graph.sampler_worker.config import SamplerConfig
 from headrace.graph.sampler_worker.prefetcher import Prefetcher, start_prefetcher
 from headrace.graph.sampler_worker.schedule import batches_per_epoch, schedule, share_of
-from headrace.graph.sampling.local_edges import LocalSampler
 from headrace.graph.sampling.neighbor_sampler import BatchKey
 from headrace.graph.store.server import StoreServer
 from headrace.graph.store.shard import open_shard
 from headrace.rpc.credentials import Credentials, Secret
 from tests.integration.store_service.store_process import running
+from tests.support.local_sampling import local_sampler
 from tests.support.waiting import eventually, is_left, shared_memory
 from tests.unit.graph.small_graphs import homogeneous, write
 
@@ -162,7 +162,7 @@ def test_parts_of_two_samplers_are_what_one_process_draws(
 ) -> None:
     graph = graphs[4]
     configs, seeds = configs_of(graph, num_samplers=2)
-    sampler = LocalSampler(graph)
+    sampler = local_sampler(graph)
     jobs = [
         list(schedule(own, config.share, len(SEEDS), config.seed, num_epochs=1))
         for config, own in zip(configs, seeds, strict=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -20,7 +21,6 @@ from torch_geometric.nn import GraphSAGE  # noqa: E402
 from headrace.graph.build.partition import PartitionSpec, partition  # noqa: E402
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph  # noqa: E402
 from headrace.graph.loader.neighbor_loader import NeighborLoader  # noqa: E402
-from headrace.graph.sampler_worker.cluster_seeds import training_seeds  # noqa: E402
 from headrace.graph.sampling.store_pool import Connect  # noqa: E402
 from headrace.graph.sources.resolve import open_source  # noqa: E402
 from tests.integration.store_service.store_process import running  # noqa: E402
@@ -69,7 +69,8 @@ def connect(
 
 
 def original_seeds(graph: PartitionedGraph, split: str) -> Any:
-    (seeds,) = training_seeds(graph, "node", [0], split)
+    parts = [graph.part(number) for number in range(graph.num_parts)]
+    seeds = np.concatenate([part.split("node", split) + part.start("node") for part in parts])
     return torch.from_numpy(graph.to_original("node", seeds)).sort().values
 
 

@@ -28,8 +28,8 @@ from headrace.policies.lifecycle.events import (
     Verified,
     Waits,
 )
-from headrace.policies.lifecycle.invariants import validate
 from headrace.policies.lifecycle.steps import begin, step
+from tests.support.lifecycle_invariants import validate
 
 TASKS = (
     Task("store0", Role.STORE, "m0"),

@@ -108,19 +108,6 @@ class Netlink:
         if whole:
             self._socket.send(b"".join(whole))
 
-    def failed_codes(self) -> list[int]:
-        """Error codes of failed requests."""
-        found = []
-        self._socket.setblocking(False)
-        with suppress(BlockingIOError):
-            while True:
-                data = self._socket.recv(_READ_BYTES)
-                _, answer, _, _, _ = _HEADER.unpack_from(data)
-                if answer == _ERROR:
-                    found.append(-struct.unpack_from("=i", data, _HEADER.size)[0])
-        self._socket.settimeout(2.0)
-        return found
-
 
 class Classes(Netlink):
     """Bandwidth classes of one interface.

@@ -124,8 +124,8 @@ def _count(metric: Metric) -> str:
     return f"{_sum(metric)} or vector(0)"
 
 
-def _max(metric: Metric, more: str = "", by: str = "") -> str:
-    return f"max{f' by ({by}) ' if by else ''}({_series(metric, more)})"
+def _max(metric: Metric, by: str = "") -> str:
+    return f"max{f' by ({by}) ' if by else ''}({_series(metric)})"
 
 
 def _rate(metric: Metric, by: str) -> str:

@@ -20,14 +20,6 @@ from typing import Any
 from headrace.prefork.identity import identity_of, python_path
 from headrace.prefork.server import PADDING, receive, send, short_name
 
-PRELOAD_OF = {
-    "headrace.graph.store": "graph",
-    "headrace.graph.sampler_worker": "graph",
-    "headrace.runtime.trainer": "train",
-    "headrace.training.parameter_server": "train",
-}
-"""Preload, that is fork server, of each module."""
-
 _CONNECT_TIMEOUT_S = 60.0
 """Timeout until a server listens, and until it has imported and forked."""
 

@@ -63,7 +63,6 @@ class _Connection:
 
     rounds: int = 0
     received_bytes: int = 0
-    silent_rounds: int = 0
     streams: list[Stream] = field(default_factory=list)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from headrace.graph.format.partitioned_graph import PartitionedGraph
-from headrace.graph.sampling.hop import HopRequest, LocalSource, Rule, StitchedSource
+from headrace.graph.sampling.hop import HopRequest, LocalSource, Rule
 from headrace.graph.store.client import StoreClient
 from headrace.graph.store.embedding_service import GradientPush
 from headrace.graph.store.shard import open_shard
@@ -17,6 +17,7 @@ from headrace.rpc.errors import StoreError
 from tests.integration.store_service.store_process import (
     StoreProcess,
 )
+from tests.support.local_sampling import StitchedSource
 from tests.support.waiting import eventually
 from tests.unit.graph import small_graphs
 

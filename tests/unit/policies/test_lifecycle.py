@@ -35,9 +35,9 @@ from headrace.policies.lifecycle.events import (
     Verified,
     Waits,
 )
-from headrace.policies.lifecycle.invariants import validate
 from headrace.policies.lifecycle.state import Lifecycle
 from headrace.policies.lifecycle.steps import begin, step
+from tests.support.lifecycle_invariants import validate
 
 TASKS = (
     Task("store0", Role.STORE, "m0"),

@@ -46,8 +46,3 @@ def convert(rows: np.ndarray, dtype: str) -> np.ndarray:
         raise SpecError(
             f"features contain values that are too large for {dtype}", "store them as bfloat16"
         ) from None
-
-
-def as_float32(bits: np.ndarray) -> np.ndarray:
-    """Convert `bfloat16` bits to `float32`."""
-    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)

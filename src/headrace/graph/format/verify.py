@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.core.errors import SpecError
 from headrace.graph.format.array_files import damage_of
 from headrace.graph.format.manifest import (
     MANIFEST,
@@ -62,16 +61,6 @@ def verify(path: str | os.PathLike[str], watcher: Watcher | None = None) -> list
         problems += _check_edges(graph.part(number))
         watcher.advance(1)
     return problems + list(_check_links(graph))
-
-
-def check_graph(path: str | os.PathLike[str], watcher: Watcher | None = None) -> None:
-    """Read all files and raise SpecError for the first problem."""
-    problems = verify(path, watcher)
-    if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise SpecError(
-            f"{path} is damaged: {problems[0]}{more}", "copy or partition the graph again"
-        )
 
 
 def _expected(manifest: Manifest) -> Iterator[tuple[str, tuple[int, ...] | None, str]]:

@@ -78,26 +78,6 @@ def shuffle_keys(seed):
 
 
 @njit(cache=True)
-def ids_of_ranks(seed, ranks, num_nodes):
-    """Node id of every rank."""
-    keys, bits = shuffle_keys(seed), _bits_of(num_nodes)
-    ids = np.empty(len(ranks), np.int64)
-    for i in range(len(ranks)):
-        ids[i] = _shuffle(ranks[i], keys, bits, num_nodes, True)
-    return ids
-
-
-@njit(cache=True)
-def ranks_of_ids(seed, start, stop, num_nodes):
-    """Rank of every node from `start` to `stop`."""
-    keys, bits = shuffle_keys(seed), _bits_of(num_nodes)
-    ranks = np.empty(stop - start, np.int64)
-    for node in range(start, stop):
-        ranks[node - start] = _shuffle(node, keys, bits, num_nodes, False)
-    return ranks
-
-
-@njit(cache=True)
 def zipf(u, num):
     """Rank below `num` for `u` in [0, 1), with density rank**-0.75: degrees ~ degree**-2.33."""
     t = 1.0 + u * (np.sqrt(np.sqrt(num + 1.0)) - 1.0)

@@ -39,11 +39,6 @@ class CacheReport:
     fetched_bytes: int = 0
     memory_bytes: int = 0
 
-    @property
-    def hit_rate(self) -> float:
-        """Fraction of requested rows found."""
-        return self.hits / max(self.hits + self.misses, 1)
-
     def __add__(self, other: CacheReport) -> CacheReport:
         return CacheReport(
             self.hits + other.hits,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from queue import Empty, Full, Queue
 from types import TracebackType
 from typing import IO, Any, Self
@@ -15,16 +14,14 @@ from typing import IO, Any, Self
 import numpy as np
 
 from headrace.core.errors import MissingExtraError, SpecError
-from headrace.graph.format.partitioned_graph import PartitionedGraph, as_tensor
+from headrace.graph.format.partitioned_graph import as_tensor
 from headrace.graph.sampler_worker.channels.errors import FeedError
 from headrace.graph.sampler_worker.channels.shm import SubBatchReceiver
 from headrace.graph.sampler_worker.channels.sub_batch import Key, SubBatch
 from headrace.graph.sampler_worker.config import SamplerConfig
 from headrace.graph.sampler_worker.merge import Blocks, merge
 from headrace.graph.sampler_worker.process import SamplerProcess
-from headrace.graph.sampler_worker.schedule import batches_per_epoch, share_of
 from headrace.graph.sampler_worker.sub_batch_builder import Clock
-from headrace.graph.sampling.neighbor_sampler import FanOuts
 from headrace.graph.sources.arrays import EDGE, NODE
 from headrace.rpc.limits import TELL_AFTER_S
 
@@ -254,38 +251,6 @@ def start_prefetcher(
 def _batches(config: SamplerConfig) -> tuple[int | None, ...]:
     begin = (config.first_epoch, config.first_batch)
     return (config.batches_per_epoch, config.num_epochs, *begin)
-
-
-def configs_for(
-    graph: PartitionedGraph,
-    node_type: str,
-    counts: Sequence[int],
-    num_neighbors: FanOuts,
-    batch_size: int,
-    *,
-    drop_last: bool = False,
-    **settings: Any,
-) -> list[SamplerConfig]:
-    """Configs of the samplers of one trainer, which have `counts` seeds each.
-
-    `num_neighbors` is by edge type, or the same for all. `settings` are more of `SamplerConfig`;
-    `batches_per_epoch` where several trainers must agree.
-    """
-    fanouts = num_neighbors
-    if not isinstance(fanouts, Mapping):
-        fanouts = dict.fromkeys(graph.edge_types, fanouts)
-    common: dict[str, Any] = {
-        "graph": graph.folder,
-        "node_type": node_type,
-        "seeds": Path("given by the trainer"),
-        "batches_per_epoch": batches_per_epoch(counts, batch_size, drop_last),
-        "fanouts": tuple((edge_type, tuple(hops)) for edge_type, hops in fanouts.items()),
-        **settings,
-    }
-    return [
-        SamplerConfig(task=f"sampler {s}", share=share_of(batch_size, len(counts), s), **common)
-        for s in range(len(counts))
-    ]
 
 
 def to_pyg(part: SubBatch) -> Any:

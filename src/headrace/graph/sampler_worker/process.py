@@ -64,11 +64,6 @@ class SamplerProcess:
         """Process id."""
         return self._process.pid
 
-    @property
-    def is_running(self) -> bool:
-        """Whether the process is running."""
-        return self._process.poll() is None
-
     def close(self) -> None:
         """Stop the process."""
         self.receiver.close()

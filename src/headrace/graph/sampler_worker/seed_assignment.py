@@ -111,10 +111,6 @@ class GlobalBatches:
         per_trainer: np.ndarray = np.add.reduceat(sizes, firsts, axis=1)
         return per_trainer
 
-    def num_seeds_of(self, iteration: int) -> tuple[int, ...]:
-        """Seeds of every trainer in an iteration."""
-        return tuple(int(num) for num in self.num_seeds()[iteration])
-
     def merged(self) -> GlobalBatches:
         """The same with one seed shard per trainer."""
         own = [self.lanes_of(trainer) for trainer in range(self.num_trainers)]

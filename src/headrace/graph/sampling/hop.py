@@ -313,17 +313,3 @@ def stitch(num_nodes: int, hops: Sequence[tuple[np.ndarray, Hop]]) -> Hop:
         if has_edges:
             id_table.place_runs(positions, hop.counts, hop.edges, slots, edges)
     return Hop(counts, neighbours, edges)
-
-
-class StitchedSource:
-    """A `HopSource` over one source per partition; gives the same as `LocalSource`."""
-
-    def __init__(self, owners: Sequence[HopSource], offsets: Mapping[str, np.ndarray]) -> None:
-        self._owners = tuple(owners)
-        self._offsets = dict(offsets)
-
-    def hop(self, request: HopRequest) -> Hop:
-        """Sample neighbours."""
-        split = split_by_owner(request.nodes, self._offsets[request.edge_type[2]])
-        hops = [(at, self._owners[part].hop(request.at(at))) for part, at in split]
-        return stitch(len(request.nodes), hops)

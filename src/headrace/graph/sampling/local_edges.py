@@ -1,4 +1,4 @@
-"""Sampling in one process that maps all graph partitions."""
+"""Edges of all graph partitions, memory-mapped by one process."""
 
 from __future__ import annotations
 
@@ -9,34 +9,8 @@ import numpy as np
 from headrace.core.errors import SpecError
 from headrace.graph.format.manifest import edge_path
 from headrace.graph.format.partitioned_graph import PartitionedGraph
-from headrace.graph.sampling.hop import EdgePart, LocalSource, Rule
-from headrace.graph.sampling.id_table import DENSE_LIMIT
-from headrace.graph.sampling.neighbor_sampler import Sampler
+from headrace.graph.sampling.hop import EdgePart
 from headrace.graph.schema import EdgeType
-
-
-class LocalSampler(Sampler):
-    """A sampler over a graph on this machine.
-
-    Use one per thread; memory-mapped files are shared. See `open_edge_parts` for the columns.
-    """
-
-    def __init__(
-        self,
-        graph: PartitionedGraph,
-        rule: Rule | None = None,
-        *,
-        weight: str | None = None,
-        time: str | None = None,
-        dense_limit: int = DENSE_LIMIT,
-    ) -> None:
-        super().__init__(
-            LocalSource(open_edge_parts(graph, weight=weight, time=time)),
-            {name: graph.num_nodes_of(name) for name in graph.node_types},
-            graph.edge_types,
-            rule,
-            dense_limit,
-        )
 
 
 def open_edge_parts(

@@ -32,32 +32,16 @@ class BatchKey:
 
 
 @dataclass(frozen=True)
-class Sampled:
-    """A batch of a homogeneous graph, as in PyG's `SamplerOutput`.
+class HeteroSampled:
+    """A batch by node type and edge type, as in PyG's `HeteroSamplerOutput`.
 
     Attributes:
         node: New ids; seeds first.
         row: Row in `node` of each edge's source (the neighbour).
         col: Row in `node` of each edge's destination.
         edge: Edge ids; None if not requested.
-        tree: With disjoint sampling, the seed number of each node (PyG's `batch`); else None.
-    """
-
-    node: np.ndarray
-    row: np.ndarray
-    col: np.ndarray
-    edge: np.ndarray | None
-    tree: np.ndarray | None
-    num_sampled_nodes: list[int]
-    num_sampled_edges: list[int]
-
-
-@dataclass(frozen=True)
-class HeteroSampled:
-    """A batch of a heterogeneous graph, as in PyG's `HeteroSamplerOutput`.
-
-    Attributes are those of `Sampled`, by node type or edge type. Tree numbers are unique across
-    the seeds of all types.
+        tree: With disjoint sampling, the seed number of each node (PyG's `batch`), unique across
+            the seeds of all types; else None.
     """
 
     node: dict[str, np.ndarray]
@@ -99,31 +83,6 @@ class Sampler:
         }
         # Sizes of the last batch, to preallocate the next one.
         self._sizes: dict[object, int] = {}
-
-    def sample(
-        self,
-        seeds: np.ndarray,
-        num_neighbors: Sequence[int],
-        key: BatchKey,
-        seed_times: np.ndarray | None = None,
-    ) -> Sampled:
-        """Sample a batch of a homogeneous graph; see `sample_hetero`.
-
-        Repeated seeds have several rows.
-        """
-        (name,) = self._num_nodes
-        (edge_type,) = self._edge_types
-        times = None if seed_times is None else {name: seed_times}
-        out = self.sample_hetero({name: seeds}, num_neighbors, key, times)
-        return Sampled(
-            out.node[name],
-            out.row[edge_type],
-            out.col[edge_type],
-            None if out.edge is None else out.edge[edge_type],
-            None if out.tree is None else out.tree[name],
-            out.num_sampled_nodes[name],
-            out.num_sampled_edges[edge_type],
-        )
 
     def sample_hetero(
         self,

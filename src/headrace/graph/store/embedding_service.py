@@ -1,7 +1,4 @@
-"""Embeddings of a store: creation, and gradient pushes in sync rounds.
-
-Requests are idempotent, because clients repeat them after a lost connection or a store restart.
-"""
+"""Embeddings of a store: creation, and gradient pushes in sync rounds."""
 
 from __future__ import annotations
 
@@ -27,6 +24,7 @@ from headrace.graph.store.embedding_table import (
 )
 from headrace.graph.store.shard import Shard, ShardRows
 from headrace.linux.atomic_write import atomic_write
+from headrace.rpc.sync_rounds import SyncRounds
 
 WAIT_S = 4.0
 """How long a gradient push waits for the other trainers before the reply."""
@@ -56,14 +54,17 @@ class GradientPush:
     gradients: np.ndarray
 
 
-class EmbeddingService:
-    """Optimizer shard of one embedding, shared by the request threads of all trainers."""
+class EmbeddingService(SyncRounds[GradientPush]):
+    """Optimizer shard of one embedding."""
 
     def __init__(self, embedding: Embedding) -> None:
+        super().__init__(embedding.spec.num_trainers)
         self.embedding = embedding
-        self._changed = threading.Condition()
-        self._gradient_pushes: dict[int, dict[int, GradientPush]] = {}
-        self._is_closed = False
+
+    @property
+    def num_rounds(self) -> int:
+        """Number of completed sync rounds."""
+        return self.embedding.num_rounds
 
     def push(self, gradient_push: GradientPush, timeout_s: float = WAIT_S) -> bool:
         """Push gradients and return whether the sync round is complete; the last push applies it.
@@ -74,76 +75,40 @@ class EmbeddingService:
         Raises:
             SpecError: The round is not the next one, or the piece is invalid.
         """
-        embedding, number = self.embedding, gradient_push.round
+        rank, piece, num_pieces = (
+            gradient_push.rank, gradient_push.piece, gradient_push.num_pieces,
+        )  # fmt: skip
         with self._changed:
-            if number <= embedding.num_rounds:
-                return True
-            self._check(gradient_push)
-            self._gradient_pushes.setdefault(gradient_push.rank, {})[gradient_push.piece] = (
-                gradient_push
-            )
-            if all(self._is_complete(rank) for rank in range(embedding.spec.num_trainers)):
-                self._make()
-                self._changed.notify_all()
-            elif gradient_push.piece + 1 == gradient_push.num_pieces:
-                self._changed.wait_for(
-                    lambda: embedding.num_rounds >= number or self._is_closed, timeout_s
-                )
-            return embedding.num_rounds >= number
+            if self._is_new(rank, gradient_push.round):
+                self._check(gradient_push)
+                self._collect(rank, gradient_push, piece, num_pieces)
+        is_last = piece + 1 == num_pieces
+        return self._wait(lambda: self._is_done(gradient_push.round), timeout_s if is_last else 0)
 
     def put(self, rows: np.ndarray, arrays: list[np.ndarray], num_steps: int) -> None:
         """Set rows and their states."""
         with self._changed:
             self.embedding.put(rows, arrays, num_steps)
 
-    def close(self) -> None:
-        """Release all waiting pushes."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
-
     def _check(self, gradient_push: GradientPush) -> None:
-        done, spec = self.embedding.num_rounds, self.embedding.spec
-        if gradient_push.round != done + 1:
+        rank, rows = gradient_push.rank, gradient_push.rows
+        if rank >= self._num_trainers:
             raise SpecError(
-                f"rank {gradient_push.rank} pushed gradients of step {gradient_push.round}, "
-                f"{done} are done",
-                "call step() equally often on all trainers",
-            )
-        if gradient_push.rank >= spec.num_trainers:
-            raise SpecError(
-                f"rank {gradient_push.rank} pushed gradients, "
-                f"there are {spec.num_trainers} trainers",
+                f"rank {rank} pushed gradients, there are {self._num_trainers} trainers",
                 "create the embedding on all trainers",
             )
-        rows = gradient_push.rows
         if len(rows) > 1 and not (np.diff(rows) > 0).all():
             raise SpecError("rows of gradients are not ascending", "sum duplicate rows first")
-        others = {**self._gradient_pushes.get(gradient_push.rank, {})}
-        others.pop(gradient_push.piece, None)
-        if sum(len(each.rows) for each in others.values()) + len(rows) > len(self.embedding.values):
-            raise SpecError(
-                f"rank {gradient_push.rank} pushed more rows than there are", "push each row once"
-            )
+        pieces = {**self._pushes.get(rank, {}), gradient_push.piece: gradient_push}
+        if sum(len(each.rows) for each in pieces.values()) > len(self.embedding.values):
+            raise SpecError(f"rank {rank} pushed more rows than there are", "push each row once")
 
-    def _is_complete(self, rank: int) -> bool:
-        pieces = list(self._gradient_pushes.get(rank, {}).values())
-        return bool(pieces) and len(pieces) == pieces[0].num_pieces
-
-    def _make(self) -> None:
-        """Apply the round; gradients are summed in rank order to be deterministic."""
-        first = self._gradient_pushes[0][0]
-        pieces = [
-            self._gradient_pushes[rank][number]
-            for rank in sorted(self._gradient_pushes)
-            for number in sorted(self._gradient_pushes[rank])
-        ]
-        self._gradient_pushes.clear()
+    def _apply(self, pushes: list[GradientPush]) -> None:
         rows, sums = sum_duplicates(
-            np.concatenate([each.rows for each in pieces]),
-            np.concatenate([each.gradients for each in pieces]),
+            np.concatenate([each.rows for each in pushes]),
+            np.concatenate([each.gradients for each in pushes]),
         )
-        self.embedding.step(rows, sums, first.lr, any(each.has_any for each in pieces))
+        self.embedding.step(rows, sums, pushes[0].lr, any(each.has_any for each in pushes))
 
 
 class _Metadata(CheckedFile):

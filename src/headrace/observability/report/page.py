@@ -24,7 +24,6 @@ from headrace.observability.report.words import (
 )
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-_TIMES = "\N{MULTIPLICATION SIGN}"
 _NUM_INTERVALS = 240
 _MOST_NICS = 32
 _WORTH_DRAWING = 0.02

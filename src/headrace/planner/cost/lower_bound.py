@@ -20,11 +20,6 @@ _MOST_STATES = 20_000_000
 """With more state transitions a check takes over 0.1 s; servers are then ignored."""
 
 
-def lower_bound(problem: Problem, *, local_seeds: bool) -> float:
-    """Lower bound of the time per iteration over all placements, for mean volumes."""
-    return load_bound(build_load_model(problem, local_seeds=local_seeds))
-
-
 def state_space(model: LoadModel) -> tuple[int, int, int]:
     """Counted servers, most trainers and most servers per machine; 0 servers if too many states."""
     most_trainers = min(model.num_trainers, _most(model, 1))

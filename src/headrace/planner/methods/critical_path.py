@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.core.placement import Placement, resource_names
+from headrace.core.placement import Placement
 from headrace.core.profile import Problem
 from headrace.core.tasks import ROLES, EdgeKind
 from headrace.planner.methods.critical_path_kernel import (
@@ -36,33 +36,16 @@ class CriticalPath:
         self,
         problem: Problem,
         *,
-        seeds: np.ndarray | None = None,
         num_iterations: int = PATH_ITERATIONS,
         seed: int = 0,
     ) -> None:
-        self._problem = problem
-        if seeds is None:
-            seeds = problem.uniform_seeds
-        self.model = _model_of(problem, seeds, num_iterations, seed)
+        self.model = _model_of(problem, problem.uniform_seeds, num_iterations, seed)
         self.scratch = _scratch_of(self.model)
 
     def length_s(self, placement: Placement) -> float:
         """Longest weighted path over all iterations."""
         machines = np.array(placement.samplers + placement.trainers + placement.servers, np.int32)
         return float(path_length_s(self.model, machines, self.scratch))
-
-    def cost_s(self, placement: Placement) -> float:
-        """Critical path times one plus the sum of relative capacity violations (eq. 27).
-
-        Infinite if a task demands a resource that its machine does not have.
-        """
-        cluster, job, _ = self._problem
-        capacities = cluster.capacities(resource_names(cluster, job))
-        excess = placement.usage(cluster, job) - capacities
-        over = excess > ROUNDING * np.maximum(capacities, 1)
-        with np.errstate(divide="ignore"):
-            penalty = (excess[over] / capacities[over]).sum()
-        return self.length_s(placement) * (1.0 + float(penalty))
 
 
 def _model_of(problem: Problem, seeds: np.ndarray, num_iterations: int, seed: int) -> PathModel:

@@ -73,7 +73,18 @@ def etp_betas(
     num_iterations: int = PATH_ITERATIONS,
     rehearse_all: bool = False,
 ) -> dict[float, EtpResult]:
-    """Run one search per beta; see `etp_search`."""
+    """Search placements with a Markov chain per beta (Alg. 3, with our corrections).
+
+    A chain starts at `ifs`, moves one random task at a time to a random machine with room under
+    relaxed capacities, and accepts with probability exp(-beta (cost' - cost) / first cost), where
+    costs are critical paths. Feasible placements within `GAMMA` of the smallest feasible cost are
+    simulated under `oes` with an unlimited window and the uniform seed mix, as in the paper. All
+    placements use the same volumes. `rehearse_all` also simulates placements that cannot be the
+    best; the result is the same.
+
+    Raises:
+        InfeasibleError: The job does not fit.
+    """
     first = Ifs().place(problem, seed)
     path = CriticalPath(problem, num_iterations=num_iterations, seed=seed)
     rehearser = Rehearser(problem, num_iterations=num_iterations, window=0, seed=seed)
@@ -90,38 +101,6 @@ def etp_betas(
         )
         for beta in betas
     }
-
-
-def etp_search(
-    problem: Problem,
-    *,
-    beta: float,
-    steps: int = STEPS,
-    seed: int,
-    num_iterations: int = PATH_ITERATIONS,
-    rehearse_all: bool = False,
-) -> EtpResult:
-    """Search placements with a Markov chain on the critical path (Alg. 3, with our corrections).
-
-    The chain starts at `ifs`, moves one random task at a time to a random machine with room under
-    relaxed capacities, and accepts with probability exp(-beta (cost' - cost) / first cost).
-    Feasible placements within `GAMMA` of the smallest feasible cost are simulated under `oes` with
-    an unlimited window and the uniform seed mix, as in the paper. All placements use the same
-    volumes. `rehearse_all` also simulates placements that cannot be the best; the result is the
-    same.
-
-    Raises:
-        InfeasibleError: The job does not fit.
-    """
-    found = etp_betas(
-        problem,
-        betas=(beta,),
-        steps=steps,
-        seed=seed,
-        num_iterations=num_iterations,
-        rehearse_all=rehearse_all,
-    )
-    return found[beta]
 
 
 def _search(

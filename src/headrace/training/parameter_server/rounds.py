@@ -1,17 +1,14 @@
-"""Sync rounds of a server: all trainers push gradients, then all get parameters.
-
-Every request may be repeated, for example after a reconnect; completed work is not repeated.
-"""
+"""Sync rounds of a model at a parameter server."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from headrace.core.errors import SpecError
+from headrace.rpc.sync_rounds import SyncRounds
 from headrace.training.parameter_server.optimizer_shard import OptimizerShard, sum_by_rank
 from headrace.training.parameter_server.types import Options
 
@@ -72,21 +69,24 @@ class _Sum:
     took_s: float
 
 
-class SyncRounds:
-    """Sync rounds of one model at one server; shared by the threads of all trainers."""
+class ModelRounds(SyncRounds[GradientPush]):
+    """Sync rounds of one model at one server; after each, all trainers get the parameters."""
 
     def __init__(
         self, num_trainers: int, shape: Shape, clock: Callable[[], float], done: Done
     ) -> None:
+        super().__init__(num_trainers)
         self.shape = shape
-        self._num_trainers = num_trainers
         self._clock, self._done = clock, done
-        self._changed = threading.Condition()
         self._shard: OptimizerShard | None = None
-        self._num_rounds = 0
-        self._gradient_pushes: dict[int, GradientPush] = {}
+        self._num_rounds = self._iteration = 0
         self._sum: _Sum | None = None
         self._square: tuple[int, float] = (0, 0.0)
+
+    @property
+    def num_rounds(self) -> int:
+        """Number of completed sync rounds."""
+        return self._num_rounds
 
     def begin(self, options: Sequence[Options], values: np.ndarray) -> None:
         """Set the initial values, those of rank 0."""
@@ -102,33 +102,22 @@ class SyncRounds:
         """Push gradients of a sync round; the last trainer completes it, unless it is held."""
         self._check(gradient_push)
         with self._changed:
-            if self._is_done(number) or (self._sum is not None and number == self._num_rounds + 1):
-                return
-            shard = self._turn(number, f"rank {rank} pushed gradients of step {number}")
-            self._gradient_pushes.setdefault(rank, gradient_push)
-            if len(self._gradient_pushes) < self._num_trainers:
-                return
-            first = self._gradient_pushes[0]
-            if first.values is not None:
-                shard.set_values(first.values)
-            if first.options is not None:
-                shard.set_options(first.options)
-            self._add_up(iteration, any(each.holds for each in self._gradient_pushes.values()))
-            if not first.holds:
-                self._step(shard)
-            self._changed.notify_all()
+            is_held = self._sum is not None and self._is_next(number)
+            if not is_held and self._is_new(rank, number):
+                self._iteration = iteration
+                self._collect(rank, gradient_push)
 
     def scale(self, number: int, factor: float) -> None:
         """Complete a held sync round, with the summed gradients multiplied by `factor`."""
         with self._changed:
             if self._is_done(number):
                 return
-            shard = self._turn(number, f"step {number} is to be scaled")
+            self._check_next(number, f"step {number} is to be scaled")
             if self._sum is None:
                 raise SpecError(f"step {number} has no gradients yet", "push them first")
             if factor != 1:
                 self._sum.total[:] *= self._sum.total.dtype.type(factor)
-            self._step(shard)
+            self._step(self._sum)
             self._changed.notify_all()
 
     def square(self, number: int, timeout_s: float) -> float | None:
@@ -137,8 +126,8 @@ class SyncRounds:
         The sync round may be completed when the last trainer calls this.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._square[0] == number, timeout_s)
-            return self._square[1] if self._square[0] == number else None
+            is_known = self._wait(lambda: self._square[0] == number, timeout_s)
+            return self._square[1] if is_known else None
 
     def values(self, number: int, timeout_s: float) -> np.ndarray | None:
         """Parameters after a sync round; None if it is not completed within the timeout.
@@ -146,19 +135,14 @@ class SyncRounds:
         They cannot change before the caller pushes its next gradients.
         """
         with self._changed:
-            self._changed.wait_for(
+            is_ready = self._wait(
                 lambda: self._shard is not None and self._num_rounds >= number, timeout_s
             )
-            if self._shard is None or self._num_rounds < number:
-                return None
-            return self._shard.values
+            return self.with_shard().values if is_ready else None
 
     def missing(self) -> list[int]:
-        """Ranks that have not pushed gradients yet."""
-        with self._changed:
-            if self._shard is None:
-                return [0]
-            return [rank for rank in range(self._num_trainers) if rank not in self._gradient_pushes]
+        """Ranks that have not pushed gradients yet; rank 0 until it has registered the model."""
+        return [0] if self._shard is None else super().missing()
 
     def with_shard(self) -> OptimizerShard:
         """The shard, between two sync rounds; raises `SpecError` before it is registered."""
@@ -167,30 +151,29 @@ class SyncRounds:
         return self._shard
 
     def _is_done(self, number: int) -> bool:
-        return self._shard is not None and number == self._num_rounds
+        return number == self._num_rounds
 
-    def _turn(self, number: int, what: str) -> OptimizerShard:
-        if number != self._num_rounds + 1 or self._shard is None:
-            raise SpecError(
-                f"{what}, {self._num_rounds} are done", "call step() equally often on all trainers"
-            )
-        return self._shard
+    def _is_next(self, number: int) -> bool:
+        return self._shard is not None and super()._is_next(number)
 
-    def _add_up(self, iteration: int, squares: bool) -> None:
+    def _apply(self, pushes: list[GradientPush]) -> None:
+        first, shard = pushes[0], self.with_shard()
+        if first.values is not None:
+            shard.set_values(first.values)
+        if first.options is not None:
+            shard.set_options(first.options)
         began_s = self._clock()
-        ranks = [self._gradient_pushes[rank] for rank in range(self._num_trainers)]
-        total = sum_by_rank([each.gradients for each in ranks])
-        present = np.any([each.present for each in ranks], axis=0)
-        self._gradient_pushes.clear()
-        if squares:
+        total = sum_by_rank([each.gradients for each in pushes])
+        present = np.any([each.present for each in pushes], axis=0)
+        if any(each.holds for each in pushes):
             self._square = (self._num_rounds + 1, _square_of(total))
-        self._sum = _Sum(iteration, total, present, self._clock() - began_s)
+        self._sum = _Sum(self._iteration, total, present, self._clock() - began_s)
+        if not first.holds:
+            self._step(self._sum)
 
-    def _step(self, shard: OptimizerShard) -> None:
-        made = self._sum
-        assert made is not None
+    def _step(self, made: _Sum) -> None:
         began_s = self._clock()
-        shard.step(made.total, made.present)
+        self.with_shard().step(made.total, made.present)
         self._sum = None
         self._num_rounds += 1
         # The time between summing and scaling is not the server's.

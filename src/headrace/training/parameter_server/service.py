@@ -20,13 +20,11 @@ from headrace.graph.store.shard import Shard
 from headrace.rpc.framing import Fields, Message
 from headrace.rpc.limits import RpcLimits
 from headrace.training.parameter_server.optimizer_specs import OPTIMIZERS, check_options
-from headrace.training.parameter_server.rounds import Done, GradientPush, Shape, SyncRounds
+from headrace.training.parameter_server.rounds import Done, GradientPush, ModelRounds, Shape
 
 MAX_MODELS = 256
 ANSWER_S = 2.0
 """Maximum time of a reply, also while other trainers are missing."""
-
-_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 Number = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
 Model = Annotated[int, Field(strict=True, ge=0, lt=MAX_MODELS)]
@@ -131,7 +129,7 @@ class ParameterService(StoreService):
         super().__init__(Shard(0), limits)
         self._num_trainers = num_trainers
         self._now, self._done, self._answer_s = clock, done, answer_s
-        self._models: dict[int, SyncRounds] = {}
+        self._models: dict[int, ModelRounds] = {}
 
     def answer(self, request: Message) -> Message:
         """Handle a request."""
@@ -193,7 +191,7 @@ class ParameterService(StoreService):
             )
         with self._lock:
             rounds = self._models.setdefault(
-                asked.model, SyncRounds(self._num_trainers, shape, self._now, self._done)
+                asked.model, ModelRounds(self._num_trainers, shape, self._now, self._done)
             )
         if rounds.shape != shape:
             raise SpecError(
@@ -222,7 +220,7 @@ class ParameterService(StoreService):
         return self._wait_for_result(rounds, asked.step, began_s, asked.holds)
 
     def _wait_for_result(
-        self, rounds: SyncRounds, step: int, began_s: float, holds: bool = False
+        self, rounds: ModelRounds, step: int, began_s: float, holds: bool = False
     ) -> Answer:
         """The parameters, the squared norm, or the missing ranks."""
         values = None if holds else rounds.values(step, self._answer_s)
@@ -234,7 +232,7 @@ class ParameterService(StoreService):
             return {"missing": rounds.missing()[:100], **held}, ()
         return held, (values,)
 
-    def _rounds(self, model: int) -> SyncRounds:
+    def _rounds(self, model: int) -> ModelRounds:
         with self._lock:
             rounds = self._models.get(model)
         if rounds is None:

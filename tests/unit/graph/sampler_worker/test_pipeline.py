@@ -18,13 +18,13 @@ from headrace.graph.sampler_worker.channels.errors import FeedError
 from headrace.graph.sampler_worker.channels.shm import ShmReceiver, ShmSender, socket_pair
 from headrace.graph.sampler_worker.config import SamplerConfig
 from headrace.graph.sampler_worker.pipeline import Pipeline
-from headrace.graph.sampler_worker.prefetcher import Prefetcher, configs_for
+from headrace.graph.sampler_worker.prefetcher import Prefetcher
 from headrace.graph.sampler_worker.schedule import SampleTask, batches_per_epoch, schedule, share_of
 from headrace.graph.sampler_worker.sub_batch_builder import SubBatchBuilder
-from headrace.graph.sampling.local_edges import LocalSampler
 from headrace.graph.sampling.neighbor_sampler import BatchKey
 from headrace.rpc.errors import StoreError
 from headrace.rpc.service_process import load_config
+from tests.support.local_sampling import local_sampler
 from tests.unit.graph.small_graphs import NODE_TO_NODE, heterogeneous, homogeneous, write
 
 pytest.importorskip("torch_geometric")
@@ -101,7 +101,7 @@ def opened(folder: Path, num_parts: int = 2, **options: Any) -> PartitionedGraph
 def test_batches_are_what_one_process_draws(tmp_path: Path, num_threads: int) -> None:
     graph = opened(tmp_path)
     config = config_of(graph, num_epochs=2, sampling_threads=num_threads)
-    sampler = LocalSampler(graph)
+    sampler = local_sampler(graph)
     x = np.concatenate([graph.part(p).column("node", "x") for p in range(2)])
     y = np.concatenate([graph.part(p).column("node", "y") for p in range(2)])
     with feeding(graph, [config], [SEEDS]) as prefetcher:
@@ -302,15 +302,3 @@ def test_wrong_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="cannot be read"):
         load_config(tmp_path / "none", SamplerConfig)
     assert NODE_TO_NODE in dict(config_of(graph).fanouts)
-
-
-def test_samplers_of_a_trainer_are_told_what_fits_together(tmp_path: Path) -> None:
-    graph = opened(tmp_path)
-    configs = configs_for(graph, "node", [16, 15], [4, 3], 9, seed=5, machine="m2")
-    assert [config.name for config in configs] == ["sampler 0 on m2", "sampler 1 on m2"]
-    assert [config.share for config in configs] == [4, 5]
-    assert {config.batches_per_epoch for config in configs} == {4}
-    assert configs[0].fanouts == ((NODE_TO_NODE, (4, 3)),)
-    (named,) = configs_for(graph, "node", [9], {NODE_TO_NODE: [2]}, 3, batches_per_epoch=2)
-    assert named.fanouts == ((NODE_TO_NODE, (2,)),)
-    assert named.batches_per_epoch == 2

@@ -54,7 +54,7 @@ def test_trainers_end_together_with_what_is_left() -> None:
     batches = GlobalBatches((2, 1, 3, 3), (5, 2, 9, 6), samplers_per_trainer=2)
     assert [batches.batch_size(t) for t in range(2)] == [3, 6]
     assert [batches.ends(s) for s in range(4)] == [(2, 1), (0, 1), (3, 3), (1, 2)]
-    assert [batches.num_seeds_of(i) for i in range(3)] == [(3, 6), (2, 4), (2, 5)]
+    assert batches.num_seeds().tolist() == [[3, 6], [2, 4], [2, 5]]
     assert batches.merged().num_seeds().tolist() == [[3, 6], [2, 4], [2, 5]]
     whole = GlobalBatches((2, 1, 3, 3), (5, 2, 9, 6), 2, drop_last=True)
     assert whole.num_seeds().tolist() == [[3, 6], [3, 6]]

@@ -13,11 +13,11 @@ from headrace.graph.sampling.hop import (
     HopRequest,
     LocalSource,
     Rule,
-    StitchedSource,
     hop_key,
     hop_over,
     split_by_owner,
 )
+from tests.support.local_sampling import StitchedSource
 from tests.unit.graph.sampling_cases import (
     NODE_TO_NODE,
     Cut,

@@ -9,9 +9,10 @@ import pytest
 from headrace.core.errors import SpecError
 from headrace.graph.format.partitioned_graph import open_graph
 from headrace.graph.sampling.hop import Rule
-from headrace.graph.sampling.local_edges import LocalSampler, node_column
+from headrace.graph.sampling.local_edges import node_column
 from headrace.graph.sampling.neighbor_sampler import BatchKey
 from headrace.graph.schema import Column, GraphSource
+from tests.support.local_sampling import local_sampler
 from tests.unit.graph.small_graphs import (
     NODE_TO_NODE,
     edge_table,
@@ -47,7 +48,7 @@ def test_a_batch_is_the_same_whatever_the_number_of_files(
         write(source, tmp_path / str(num_parts), num_parts)
         graph = open_graph(tmp_path / str(num_parts))
         seeds = graph.to_new("node", np.array([3, 8, 20]))
-        out = LocalSampler(graph, weight=weight).sample(seeds, [4, 3], KEY)
+        out = local_sampler(graph, weight=weight).sample(seeds, [4, 3], KEY)
         ids = graph.to_original("node", out.node)
         assert out.edge is not None
         kept = [graph.part(p).edge_ids(NODE_TO_NODE) for p in range(num_parts)]
@@ -66,7 +67,7 @@ def test_a_batch_of_several_types(tmp_path: Path) -> None:
         write(source, tmp_path / str(num_parts), num_parts)
         graph = open_graph(tmp_path / str(num_parts))
         seeds = {"venue": graph.to_new("venue", np.array([1, 0]))}
-        out = LocalSampler(graph).sample_hetero(seeds, [3, 2, 2], KEY)
+        out = local_sampler(graph).sample_hetero(seeds, [3, 2, 2], KEY)
         batches.append(
             [
                 {name: graph.to_original(name, ids).tolist() for name, ids in out.node.items()},
@@ -84,7 +85,7 @@ def test_times_of_nodes_or_edges(tmp_path: Path, owner: str) -> None:
     write(with_times(owner), tmp_path, num_parts=2)
     graph = open_graph(tmp_path)
     seeds, seed_times = np.arange(30), np.arange(30) + 5
-    out = LocalSampler(graph, Rule(disjoint=True), time="time").sample(
+    out = local_sampler(graph, Rule(disjoint=True), time="time").sample(
         seeds, [4, 4], KEY, seed_times
     )
     assert out.tree is not None
@@ -102,8 +103,8 @@ def test_a_column_that_is_not_there(tmp_path: Path) -> None:
     write(heterogeneous(), tmp_path)
     graph = open_graph(tmp_path)
     with pytest.raises(SpecError, match="no column 'size'"):
-        LocalSampler(graph, weight="size")
+        local_sampler(graph, weight="size")
     with pytest.raises(SpecError, match="no column 'date'"):
-        LocalSampler(graph, time="date")
+        local_sampler(graph, time="date")
     with pytest.raises(SpecError, match="one integer per edge"):
-        LocalSampler(graph, time="time")  # two per edge
+        local_sampler(graph, time="time")  # two per edge

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import SpecError
-from headrace.graph.sampling.hop import LocalSource, Rule, StitchedSource
-from headrace.graph.sampling.neighbor_sampler import BatchKey, HeteroSampled, Sampled, Sampler
+from headrace.graph.sampling.hop import LocalSource, Rule
+from headrace.graph.sampling.neighbor_sampler import BatchKey, HeteroSampled
 from headrace.graph.schema import EdgeType
+from tests.support.local_sampling import HomogeneousSampler, Sampled, StitchedSource
 from tests.unit.graph.sampling_cases import NODE_TO_NODE, Cut, Edges, cut, random_edges
 
 NUM_NODES = 300
@@ -30,7 +31,7 @@ RELATIONS = {
 }
 
 
-def sampler(whole: Cut, *, stitched: bool = False, **more: object) -> Sampler:
+def sampler(whole: Cut, *, stitched: bool = False, **more: object) -> HomogeneousSampler:
     num_nodes = {name: len(ids) for name, ids in whole.originals.items()}
     source = LocalSource(whole.parts)
     if stitched:
@@ -38,13 +39,13 @@ def sampler(whole: Cut, *, stitched: bool = False, **more: object) -> Sampler:
             LocalSource({e: [parts[p]] for e, parts in whole.parts.items()})
             for p in range(len(next(iter(whole.offsets.values()))) - 1)
         ]
-        return Sampler(
+        return HomogeneousSampler(
             StitchedSource(owners, whole.offsets),
             num_nodes,
             list(whole.parts),
             **more,  # type: ignore[arg-type]
         )
-    return Sampler(source, num_nodes, list(whole.parts), **more)  # type: ignore[arg-type]
+    return HomogeneousSampler(source, num_nodes, list(whole.parts), **more)  # type: ignore[arg-type]
 
 
 def homogeneous(edges: Edges, num_parts: int) -> Cut:

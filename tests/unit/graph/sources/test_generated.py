@@ -43,6 +43,12 @@ def test_it_is_undirected_without_loops_or_parallel_edges(graph: GraphSource) ->
     assert np.all(np.diff(forth) > 0)
 
 
+def shuffled(seed: int, num_nodes: int, *, forward: bool) -> np.ndarray:
+    """Node id of every rank; if not `forward`, rank of every node id."""
+    keys, bits = kernels.shuffle_keys(seed), kernels._bits_of(num_nodes)
+    return np.array([kernels._shuffle(x, keys, bits, num_nodes, forward) for x in range(num_nodes)])
+
+
 def test_degrees_follow_a_power_law(graph: GraphSource) -> None:
     _, dst = ends_of(graph)
     degrees = np.sort(np.bincount(dst, minlength=20_000))[::-1]
@@ -55,7 +61,7 @@ def test_degrees_follow_a_power_law(graph: GraphSource) -> None:
 
 def test_seven_edges_in_eight_stay_in_their_community(graph: GraphSource) -> None:
     src, dst = ends_of(graph)
-    ranks = kernels.ranks_of_ids(3, 0, 20_000, 20_000)
+    ranks = shuffled(3, 20_000, forward=False)
     assert np.mean(ranks[src] % 21 == ranks[dst] % 21) == pytest.approx(7 / 8, abs=0.001)
 
 
@@ -81,7 +87,7 @@ def test_a_range_of_rows_is_a_range_of_all_rows(graph: GraphSource) -> None:
 
 def test_features_are_a_centroid_and_unit_noise(graph: GraphSource) -> None:
     x = column(graph, "x", 0, 20_000)
-    ranks = kernels.ranks_of_ids(3, 0, 20_000, 20_000)
+    ranks = shuffled(3, 20_000, forward=False)
     classes = np.array([kernels.class_of(3, rank, 21, 16) for rank in ranks])
     for label in np.unique(classes):
         rows = x[classes == label]
@@ -99,7 +105,7 @@ def test_splits_do_not_overlap_and_training_nodes_are_skewed() -> None:
     for name, share in (("train", 0.10), ("val", 0.05), ("test", 0.10)):
         assert np.all(np.diff(splits[name]) > 0)
         assert len(splits[name]) / 200_000 == pytest.approx(share, rel=0.25)
-    communities = kernels.ranks_of_ids(1, 0, 200_000, 200_000)[splits["train"]] % 201
+    communities = shuffled(1, 200_000, forward=False)[splits["train"]] % 201
     counts = np.bincount(communities, minlength=201)
     assert counts.max() > 4 * counts.mean()
     assert [column.name for column in source.nodes[0].columns] == ["y"]
@@ -107,11 +113,10 @@ def test_splits_do_not_overlap_and_training_nodes_are_skewed() -> None:
 
 @pytest.mark.parametrize("num_nodes", [1, 2, 3, 17, 1000, 4096, 5001])
 def test_ids_are_a_shuffle_of_ranks(num_nodes: int) -> None:
-    ids = kernels.ids_of_ranks(9, np.arange(num_nodes), num_nodes)
+    ids = shuffled(9, num_nodes, forward=True)
     assert np.array_equal(np.sort(ids), np.arange(num_nodes))
-    assert np.array_equal(
-        kernels.ranks_of_ids(9, 0, num_nodes, num_nodes)[ids], np.arange(num_nodes)
-    )
+    ranks = shuffled(9, num_nodes, forward=False)
+    assert np.array_equal(ranks[ids], np.arange(num_nodes))
 
 
 @pytest.mark.parametrize(

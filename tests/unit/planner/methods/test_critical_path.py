@@ -16,6 +16,7 @@ from headrace.simulator import build_instance, simulate
 from tests.oracle.instances import Case, random_case
 from tests.oracle.naive import factor
 from tests.oracle.theory import ring_width
+from tests.support.path_cost import path_cost_s
 
 
 def naive_path_s(case: Case, placement: Placement, num_iterations: int, seed: int) -> float:
@@ -128,7 +129,7 @@ def test_excess_of_every_resource_raises_the_cost() -> None:
     path = CriticalPath(Problem(cluster, job, case.problem.profile))
     crowded = Placement(samplers=(0,) * 4, trainers=(0, 0), servers=(0,))
     # 6 cores wanted of 2, 6 GPUs of 4: 200 % and 50 % too much.
-    assert path.cost_s(crowded) == pytest.approx(path.length_s(crowded) * 3.5)
+    assert path_cost_s(path, cluster, job, crowded) == pytest.approx(path.length_s(crowded) * 3.5)
     spread = Placement(samplers=(0, 0, 1, 1), trainers=(0, 1), servers=(0,))
     # Both machines: 3 cores of 2, 3 GPUs of 4.
-    assert path.cost_s(spread) == pytest.approx(path.length_s(spread) * 2.0)
+    assert path_cost_s(path, cluster, job, spread) == pytest.approx(path.length_s(spread) * 2.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,9 +15,10 @@ from headrace.core.placement import Placement, resource_names
 from headrace.core.profile import BatchTraffic, Problem, Profile, StoreTraffic, TaskTime, Variation
 from headrace.planner.methods import place
 from headrace.planner.methods.critical_path import CriticalPath
-from headrace.planner.methods.etp import BETAS, Etp, EtpResult, etp_betas, etp_search
+from headrace.planner.methods.etp import BETAS, Etp, EtpResult, etp_betas
 from headrace.simulator import build_instance, simulate
 from tests.support.examples import examples
+from tests.support.path_cost import path_cost_s
 
 PROFILE = Profile(
     task_times={
@@ -39,6 +42,12 @@ def cluster_of(num_machines: int, cores: int = 8) -> Cluster:
             for i in range(num_machines)
         )
     )
+
+
+def etp_search(
+    cluster: Cluster, job: Job, profile: Profile, *, beta: float, seed: int, **settings: Any
+) -> EtpResult:
+    return etp_betas(cluster, job, profile, betas=(beta,), seed=seed, **settings)[beta]
 
 
 def job_of(trainers: int, samplers: int, sync: Sync) -> Job:
@@ -141,7 +150,7 @@ def naive_etp(
 
     start = place("ifs", Problem(cluster, job, PROFILE), seed)
     now = [*start.samplers, *start.trainers, *start.servers]
-    cost = first_cost = min_cost = path.cost_s(start)
+    cost = first_cost = min_cost = path_cost_s(path, cluster, job, start)
     best, best_s = now, makespan_s(now)
     seen = {tuple(now)}
     for _ in range(steps):
@@ -150,7 +159,7 @@ def naive_etp(
             task = draws.below(len(now))
             where = available(now, task)
         new = moved(now, task, where[draws.below(len(where))])
-        new_cost = path.cost_s(placed(new))
+        new_cost = path_cost_s(path, cluster, job, placed(new))
         if draws.uniform() <= min(1.0, np.exp(-beta * (new_cost - cost) / first_cost)):
             now, cost = new, new_cost
             fits = (placed(now).usage(cluster, job) <= capacities).all()

@@ -9,7 +9,7 @@ from headrace.policies.lifecycle.state import LIVE, STARTS, Lifecycle
 
 
 def validate(state: Lifecycle) -> None:
-    """Check the invariants; called by tests.
+    """Check the invariants.
 
     Raises:
         AssertionError: An invariant does not hold.
