@@ -82,38 +82,29 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
 
     _samplers = 0
 
-    def _open(
-        self,
-        data: Any,
-        neighbor_sampler: Any,
-        connect: Mapping[int, Connect] | None,
-        keep_dtype: bool,
-        directed: bool,
-        sampling: dict[str, Any],
-    ) -> tuple[Any, Any]:
+    def _open(self, data: Any, *given: Any) -> tuple[Any, Any]:
         if not self._samplers:
-            return super()._open(data, neighbor_sampler, connect, keep_dtype, directed, sampling)
+            return super()._open(data, *given)
         assert self._run is not None
-        access = self._access = PartitionedGraphView(data)
-        self._fanouts = fanouts_of(access, sampling["num_neighbors"])
+        sampling = given[-1]
+        self._access = PartitionedGraphView(data)
+        self._fanouts = fanouts_of(self._access, sampling["num_neighbors"])
         check_strategy(sampling["temporal_strategy"])
         if sampling["weight_attr"] is not None:
             # Maps the weights, which checks them.
-            connect = _connect(self._run, data)
-            PartitionedGraphView(data, connect).hops(sampling["weight_attr"], None)
-        self._sampling = sampling
+            view = PartitionedGraphView(data, _connect(self._run, data))
+            view.hops(sampling["weight_attr"], None)
+        self._given = given
         return (None, None), None
 
     def __getattr__(self, name: str) -> Any:
-        if name not in _IN_PROCESS or "_sampling" not in self.__dict__:
+        if name not in _IN_PROCESS or "_given" not in self.__dict__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         assert self._run is not None
         assert self._graph is not None
-        connect = _connect(self._run, self._graph)
-        keep_dtype = self._settings.get("keep_dtype", False)
-        self.data, self.node_sampler = super()._open(
-            self._graph, None, connect, keep_dtype, True, self._sampling
-        )
+        sampler, _, *rest = self._given
+        opened = super()._open(self._graph, sampler, _connect(self._run, self._graph), *rest)
+        self.data, self.node_sampler = opened
         return self.__dict__[name]
 
     @property
