@@ -46,6 +46,8 @@ PRELOADS: Mapping[str, tuple[str, ...]] = {
         "headrace.runtime.trainer.__main__",
         "headrace.runtime.trainer.context",
         "headrace.runtime.trainer.loaders",
+        "headrace.graph.loader.pyg_sampler",
+        "headrace.graph.loader.pyg_stores",
         "headrace.training.parameter_server.__main__",
         "headrace.training.parameter_server.server",
     ),

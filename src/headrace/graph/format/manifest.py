@@ -334,3 +334,24 @@ def _explain(path: Path, text: bytes, error: ValidationError) -> SpecError:
     if isinstance(own, SpecError):
         return SpecError(f"{path}: {own.problem}", own.remedy)
     return SpecError(f"{path}: {first_problem(error)}", PARTITION_AGAIN)
+
+
+def edges_have(manifest: Manifest, weight: str | None, time: str | None) -> bool:
+    """Whether times are those of edges, not of nodes.
+
+    Raises:
+        SpecError: A column does not exist, or its dtype is not supported.
+    """
+    of_edges = {column.name: column for edge in manifest.edges for column in edge.columns}
+    of_nodes = {column.name: column for node in manifest.nodes for column in node.columns}
+    for kind, column, known in (
+        ("edge", weight, of_edges),
+        ("edge or node", time, of_nodes | of_edges),
+    ):
+        if column is not None and column not in known:
+            raise SpecError(
+                f"the graph has no column {column!r}", f"name an existing {kind} column"
+            )
+        if column is not None and known[column].dtype == "bfloat16":
+            raise SpecError(f"{column!r} is bfloat16", "store weights and times in another dtype")
+    return time in of_edges

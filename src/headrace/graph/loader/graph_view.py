@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import SpecError
-from headrace.graph.format.manifest import ColumnInfo, ids_path
+from headrace.graph.format.manifest import ColumnInfo, edges_have, ids_path
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.sampling.feature_gather import FeatureColumns, FeatureGather
 from headrace.graph.sampling.hop import HopSource, LocalSource
-from headrace.graph.sampling.local_edges import edges_have, open_edge_parts
+from headrace.graph.sampling.local_edges import open_edge_parts
 from headrace.graph.sampling.remote_hops import DistributedHopSource
 from headrace.graph.sampling.store_pool import IDS, Connect, StorePool, TypeName
 from headrace.graph.schema import EdgeType
@@ -182,7 +182,7 @@ class PartitionedGraphView(GraphView):
         graph = self.graph
         if not self.stores:
             return LocalSource(open_edge_parts(graph, weight=weight, time=time))
-        if not edges_have(graph, weight, time) and time is not None:
+        if not edges_have(graph.manifest, weight, time) and time is not None:
             raise SpecError(
                 f"{time!r} is a time of nodes, which a store has only for its own partition",
                 "use a time of edges, or map all partitions on this machine (--stores 0)",

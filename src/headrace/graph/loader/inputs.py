@@ -1,4 +1,4 @@
-"""Validation and conversion of the seeds and links passed to loaders."""
+"""Validation and conversion of the arguments of loaders."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler.base import NumNeighbors
 
 from headrace.core.errors import SpecError
+from headrace.graph.kernels.id_table import place_runs
 from headrace.graph.loader.graph_view import GraphView
-from headrace.graph.loader.pyg_stores import whole_csc
 from headrace.graph.schema import SPLITS, EdgeType
 
 
@@ -67,6 +68,22 @@ def _nodes(access: GraphView, node_type: str, nodes: Any) -> Tensor:
     return ids if ids.dtype == torch.bool else ids.to(torch.int64)
 
 
+def fanouts_of(access: GraphView, num_neighbors: Any) -> dict[EdgeType, list[int]]:
+    """Neighbours per hop by edge type; `num_neighbors` is as in PyG."""
+    if not isinstance(num_neighbors, NumNeighbors):
+        num_neighbors = NumNeighbors(num_neighbors)
+    if access.is_homogeneous:
+        return {access.edge_types[0]: num_neighbors.get_values()}
+    values: dict[EdgeType, list[int]] = num_neighbors.get_values(list(access.edge_types))
+    return values
+
+
+def check_strategy(temporal_strategy: str) -> None:
+    """Raise `SpecError` if PyG has no such temporal strategy."""
+    if temporal_strategy not in ("uniform", "last"):
+        raise SpecError(f"unknown temporal strategy {temporal_strategy!r}", "use uniform or last")
+
+
 def links_of(access: GraphView, data: Any, edge_label_index: Any) -> tuple[Any, Tensor]:
     """Edge type, None if homogeneous, and both ends of all links.
 
@@ -115,3 +132,27 @@ def _links(access: GraphView, edge_type: EdgeType, links: Any) -> Tensor:
             "pass a tensor of shape (2, num_links)",
         )
     return links
+
+
+def whole_csc(access: GraphView, edge_type: EdgeType) -> tuple[np.ndarray, np.ndarray]:
+    """CSC of all edges by original ids; raise `SpecError` if partitions are remote."""
+    if access.stores:
+        raise SpecError(
+            f"all edges of type {edge_type} were requested, partitions {access.stores.parts} are "
+            "not on this machine",
+            "sample instead, pass edge_label_index, or copy the partitions here",
+        )
+    src, _, dst = edge_type
+    num_parts = len(access.offsets[dst]) - 1
+    starts = access.offsets[dst]
+    owned = [access.to_original(dst, np.arange(starts[p], starts[p + 1])) for p in range(num_parts)]
+    lists = [access.lists(edge_type, part) for part in range(num_parts)]
+    colptr = np.zeros(access.num_nodes[dst] + 1, np.int64)
+    for originals, (indptr, _indices) in zip(owned, lists, strict=True):
+        colptr[originals + 1] = np.diff(indptr)
+    np.cumsum(colptr, out=colptr)
+    row = np.empty(colptr[-1], np.int64)
+    for originals, (indptr, indices) in zip(owned, lists, strict=True):
+        sources = access.to_original(src, np.asarray(indices, np.int64))
+        place_runs(originals, np.diff(indptr), sources, colptr, row)
+    return row, colptr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
@@ -13,16 +13,14 @@ from torch_geometric.sampler.base import SubgraphType
 
 from headrace.core.errors import SpecError
 from headrace.graph.loader.batch_order import NumberedBatch, NumberedLoader
-from headrace.graph.loader.collate import Collator
+from headrace.graph.loader.graph_view import GraphView
 from headrace.graph.loader.inputs import links_of, seeds_of
-from headrace.graph.loader.pyg_sampler import KeyedSampler, NegativesOf
-from headrace.graph.loader.pyg_stores import (
-    PartitionedFeatureStore,
-    PartitionedGraphStore,
-    find_access,
-)
 from headrace.graph.sampling.neighbor_sampler import BatchKey
 from headrace.graph.sampling.store_pool import Connect
+
+if TYPE_CHECKING:
+    from headrace.graph.loader.collate import Collator
+    from headrace.graph.loader.pyg_sampler import KeyedSampler, NegativesOf
 
 
 class _KeyedLoader(NumberedLoader):
@@ -32,8 +30,9 @@ class _KeyedLoader(NumberedLoader):
     transform: Callable[[Any], Any] | None
     transform_sampler_output: Callable[[Any], Any] | None
     filter_per_worker: bool
-    _maker: Collator | None = None
-    _keyed: KeyedSampler | None = None
+    _access: GraphView
+    _maker: Collator | None
+    _keyed: KeyedSampler | None
 
     def _open(
         self,
@@ -43,9 +42,19 @@ class _KeyedLoader(NumberedLoader):
         keep_dtype: bool,
         directed: bool,
         sampling: dict[str, Any],
-    ) -> tuple[Any, BaseSampler]:
+    ) -> tuple[Any, BaseSampler | None]:
         """Open the graph and create the sampler; returns PyG's constructor arguments."""
+        # Imported late: a loader with sampler processes does not sample itself.
+        from headrace.graph.loader.collate import Collator
+        from headrace.graph.loader.pyg_sampler import KeyedSampler
+        from headrace.graph.loader.pyg_stores import (
+            PartitionedFeatureStore,
+            PartitionedGraphStore,
+            find_access,
+        )
+
         access = find_access(data, connect)
+        self._keyed = self._maker = None
         if neighbor_sampler is None:
             if not directed:
                 sampling["subgraph_type"] = SubgraphType.induced
@@ -268,6 +277,8 @@ class LinkNeighborLoader(LinkLoader, _KeyedLoader):  # type: ignore[misc]
             # A user's sampler may change the order in every epoch.
             samplers = [kwargs.get(name) for name in ("sampler", "batch_sampler")]
             shuffles = bool(kwargs.get("shuffle")) or any(each is not None for each in samplers)
+            from headrace.graph.loader.pyg_sampler import NegativesOf
+
             self._negatives_of = NegativesOf.links(links, edge_type, shuffles)
 
     def collate_fn(self, index: Any) -> Any:

@@ -25,6 +25,7 @@ from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 from headrace.core.errors import SpecError
 from headrace.graph.loader.graph_view import GraphView
 from headrace.graph.loader.induced_subgraph import with_all_edges
+from headrace.graph.loader.inputs import check_strategy, fanouts_of
 from headrace.graph.sampling.hop import Rule, hop_key
 from headrace.graph.sampling.neighbor_sampler import BatchKey, HeteroSampled, Sampler
 from headrace.graph.schema import EdgeType
@@ -97,13 +98,10 @@ class KeyedSampler(BaseSampler):  # type: ignore[misc]
                 "induced subgraphs cannot be disjoint",
                 "use subgraph_type='directional', or omit disjoint and time_attr",
             )
-        if temporal_strategy not in ("uniform", "last"):
-            raise SpecError(
-                f"unknown temporal strategy {temporal_strategy!r}", "use uniform or last"
-            )
+        check_strategy(temporal_strategy)
         last = temporal_strategy == "last" and time_attr is not None
         self._rule = Rule(replace, self.disjoint, last)
-        self._fanouts = self._per_edge_type()
+        self._fanouts = fanouts_of(access, num_neighbors)
         # Fails here, not in the first batch, if a column is missing; stores check their own.
         self._source = access.hops(weight_attr, time_attr)
         self._own = threading.local()
@@ -237,13 +235,6 @@ class KeyedSampler(BaseSampler):  # type: ignore[misc]
 
     def _key_of(self, seeds: Tensor) -> BatchKey:
         return BatchKey(self.seed, 0, zlib.crc32(seeds.contiguous().numpy().tobytes()))
-
-    def _per_edge_type(self) -> dict[EdgeType, list[int]]:
-        edge_types = self.access.edge_types
-        if self.access.is_homogeneous:
-            return {edge_types[0]: self.num_neighbors.get_values()}
-        values: dict[EdgeType, list[int]] = self.num_neighbors.get_values(list(edge_types))
-        return values
 
     def _counts(self) -> int | dict[str, int]:
         counts = self.access.num_nodes

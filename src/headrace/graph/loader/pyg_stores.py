@@ -14,12 +14,11 @@ from torch_geometric.data.graph_store import EdgeLayout
 
 from headrace.core.errors import SpecError
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
-from headrace.graph.kernels.id_table import place_runs
 from headrace.graph.loader.collate import finish
 from headrace.graph.loader.graph_view import GraphView, PartitionedGraphView
 from headrace.graph.loader.in_memory_view import InMemoryView
+from headrace.graph.loader.inputs import whole_csc
 from headrace.graph.sampling.store_pool import Connect, TypeName
-from headrace.graph.schema import EdgeType
 
 
 class PartitionedFeatureStore(FeatureStore):  # type: ignore[misc]
@@ -146,30 +145,6 @@ def find_access(data: Any, connect: Mapping[int, Connect] | None = None) -> Grap
         f"a {type(data).__name__} is no graph",
         "pass a folder, a PartitionedGraph, a Data or HeteroData, or the pair of open_stores()",
     )
-
-
-def whole_csc(access: GraphView, edge_type: EdgeType) -> tuple[np.ndarray, np.ndarray]:
-    """CSC of all edges by original ids; raise `SpecError` if partitions are remote."""
-    if access.stores:
-        raise SpecError(
-            f"all edges of type {edge_type} were requested, partitions {access.stores.parts} are "
-            "not on this machine",
-            "sample instead, pass edge_label_index, or copy the partitions here",
-        )
-    src, _, dst = edge_type
-    num_parts = len(access.offsets[dst]) - 1
-    starts = access.offsets[dst]
-    owned = [access.to_original(dst, np.arange(starts[p], starts[p + 1])) for p in range(num_parts)]
-    lists = [access.lists(edge_type, part) for part in range(num_parts)]
-    colptr = np.zeros(access.num_nodes[dst] + 1, np.int64)
-    for originals, (indptr, _indices) in zip(owned, lists, strict=True):
-        colptr[originals + 1] = np.diff(indptr)
-    np.cumsum(colptr, out=colptr)
-    row = np.empty(colptr[-1], np.int64)
-    for originals, (indptr, indices) in zip(owned, lists, strict=True):
-        sources = access.to_original(src, np.asarray(indices, np.int64))
-        place_runs(originals, np.diff(indptr), sources, colptr, row)
-    return row, colptr
 
 
 def _ids(index: Any, num_rows: int) -> np.ndarray:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from headrace.core.errors import SpecError
-from headrace.graph.format.manifest import edge_path
+from headrace.graph.format.manifest import edge_path, edges_have
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.sampling.hop import EdgePart
 from headrace.graph.schema import EdgeType
@@ -28,7 +27,7 @@ def open_edge_parts(
         SpecError: A column does not exist, or is not one number per row.
     """
     node_times: Mapping[str, np.ndarray] = {}
-    if not edges_have(graph, weight, time) and time is not None:
+    if not edges_have(graph.manifest, weight, time) and time is not None:
         node_times = node_column(graph, time)
     parts: dict[EdgeType, list[EdgePart]] = {}
     for e, edge in enumerate(graph.manifest.edges):
@@ -57,28 +56,6 @@ def open_edge_parts(
                 )
             )
     return parts
-
-
-def edges_have(graph: PartitionedGraph, weight: str | None, time: str | None) -> bool:
-    """Whether times are those of edges, not of nodes.
-
-    Raises:
-        SpecError: A column does not exist, or its dtype is not supported.
-    """
-    manifest = graph.manifest
-    of_edges = {column.name: column for edge in manifest.edges for column in edge.columns}
-    of_nodes = {column.name: column for node in manifest.nodes for column in node.columns}
-    for kind, column, known in (
-        ("edge", weight, of_edges),
-        ("edge or node", time, of_nodes | of_edges),
-    ):
-        if column is not None and column not in known:
-            raise SpecError(
-                f"the graph has no column {column!r}", f"name an existing {kind} column"
-            )
-        if column is not None and known[column].dtype == "bfloat16":
-            raise SpecError(f"{column!r} is bfloat16", "store weights and times in another dtype")
-    return time in of_edges
 
 
 def node_column(graph: PartitionedGraph, name: str) -> Mapping[str, np.ndarray]:

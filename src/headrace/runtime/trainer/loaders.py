@@ -16,10 +16,10 @@ import torch
 from headrace.graph.format import partitioned_graph
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.loader import neighbor_loader
-from headrace.graph.loader.graph_view import GraphView
-from headrace.graph.loader.inputs import links_of, seeds_of
-from headrace.graph.loader.pyg_stores import find_access
+from headrace.graph.loader.graph_view import PartitionedGraphView
+from headrace.graph.loader.inputs import check_strategy, fanouts_of, links_of, seeds_of
 from headrace.graph.sampler_worker.prefetcher import Prefetcher
+from headrace.graph.sampling.store_pool import Connect
 from headrace.runtime.protocol.finite_check import watch_gradients
 from headrace.runtime.protocol.parameter_check import send_parameters
 from headrace.runtime.protocol.run_context import RunContext, current_run
@@ -41,13 +41,17 @@ if TYPE_CHECKING:
 
 _REPORT_INTERVAL_S = 0.2
 
+_IN_PROCESS = ("data", "node_sampler", "_keyed", "_maker")
+"""Attributes that a loader with sampler processes creates when they are used."""
+
 
 class NeighborLoader(neighbor_loader.NeighborLoader):
     """PyG's `NeighborLoader` with the same arguments; see `headrace.graph.loader.neighbor_loader`.
 
     Under `headrace run`, remote graph partitions are read from stores, and the run's samplers build
     the batches of loaders that shuffle. If a loop over such a loader is left early, the next loop
-    continues it.
+    continues it. Such a loader samples in this process only if it is called, or if its `data` or
+    `node_sampler` is used.
     """
 
     __signature__ = inspect.signature(neighbor_loader.NeighborLoader)
@@ -63,17 +67,45 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
         if self._run is not None and self._graph is not None:
             # Seeds are resolved locally: this machine has the graph's files, even if stores serve
             # them.
-            here: GraphView = find_access(self._graph)
+            here = PartitionedGraphView(self._graph)
             self._share = assign_seeds(self._run, settings)
             settings["input_nodes"] = seeds_of(here, settings.get("input_nodes"))
             self._samplers = _num_samplers(self._run, settings, self)
-            _connect(self._run, self._graph, settings)
+            if not self._samplers:
+                settings["connect"] = _connect(self._run, self._graph)
             assignment = sum(self._run.counts.get("train", ()))
             if self._share is None and _num_seeds(settings) >= assignment:
                 _warn_unsharded(self._run, settings, "seeds", "pass a split's name, e.g. 'train'")
         super().__init__(**self._for_torch(settings))
+        if self._samplers:
+            del self.data, self.node_sampler
 
     _samplers = 0
+
+    def _open(self, data: Any, *given: Any) -> tuple[Any, Any]:
+        if not self._samplers:
+            return super()._open(data, *given)
+        assert self._run is not None
+        sampling = given[-1]
+        self._access = PartitionedGraphView(data)
+        self._fanouts = fanouts_of(self._access, sampling["num_neighbors"])
+        check_strategy(sampling["temporal_strategy"])
+        if sampling["weight_attr"] is not None:
+            # Maps the weights, which checks them.
+            view = PartitionedGraphView(data, _connect(self._run, data))
+            view.hops(sampling["weight_attr"], None)
+        self._given = given
+        return (None, None), None
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _IN_PROCESS or "_given" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        assert self._run is not None
+        assert self._graph is not None
+        sampler, _, *rest = self._given
+        opened = super()._open(self._graph, sampler, _connect(self._run, self._graph), *rest)
+        self.data, self.node_sampler = opened
+        return self.__dict__[name]
 
     @property
     def num_samplers(self) -> int:
@@ -164,14 +196,9 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
 
     def _start_prefetcher(self) -> Prefetcher:
         if self._prefetcher is None:
-            run, graph, access, keyed = self._run, self._graph, self._access, self._keyed
+            run, graph, access = self._run, self._graph, self._access
             assert run is not None
             assert graph is not None
-            assert keyed is not None
-            if access.is_homogeneous:
-                fanouts = {access.edge_types[0]: keyed.num_neighbors.get_values()}
-            else:
-                fanouts = keyed.num_neighbors.get_values(list(access.edge_types))
             share, seeds = self._share, self.input_data.node.numpy()
             if share is None:
                 batch_size = self._settings.get("batch_size", 1)
@@ -185,7 +212,7 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
                 self.input_data.input_type or access.node_types[0],
                 portions,
                 len(self),
-                fanouts,
+                self._fanouts,
                 self._settings,
                 None if share is None else share.split,
                 self._next,
@@ -206,11 +233,11 @@ class LinkNeighborLoader(neighbor_loader.LinkNeighborLoader):
         settings = _bind_settings(neighbor_loader.LinkNeighborLoader, args, kwargs)
         self._run, graph = _find_graph(settings)
         if self._run is not None and graph is not None:
-            here: GraphView = find_access(graph)
+            here = PartitionedGraphView(graph)
             given = settings.get("edge_label_index")
             edge_type, links = links_of(here, graph, given)
             settings["edge_label_index"] = links if edge_type is None else (edge_type, links)
-            _connect(self._run, graph, settings)
+            settings["connect"] = _connect(self._run, graph)
             if not any(map(torch.is_tensor, given if isinstance(given, tuple | list) else [given])):
                 remedy = "pass each trainer its own, e.g. links[:, ctx.rank :: ctx.world_size]"
                 _warn_unsharded(self._run, settings, "links", remedy)
@@ -278,10 +305,9 @@ def _warn_unsharded(run: RunContext, settings: dict[str, Any], what: str, remedy
         send(run.messages, Note(f"{problem}; to shard them, {remedy}"))
 
 
-def _connect(run: RunContext, graph: PartitionedGraph, settings: dict[str, Any]) -> None:
+def _connect(run: RunContext, graph: PartitionedGraph) -> Mapping[int, Connect] | None:
     stores = run.stores_of(Path(graph.folder))
-    if stores:
-        settings["connect"] = run.connect(stores, retry_budget_of(run))
+    return run.connect(stores, retry_budget_of(run)) if stores else None
 
 
 def _watched(

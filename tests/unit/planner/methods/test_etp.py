@@ -44,10 +44,8 @@ def cluster_of(num_machines: int, cores: int = 8) -> Cluster:
     )
 
 
-def etp_search(
-    cluster: Cluster, job: Job, profile: Profile, *, beta: float, seed: int, **settings: Any
-) -> EtpResult:
-    return etp_betas(cluster, job, profile, betas=(beta,), seed=seed, **settings)[beta]
+def etp_search(problem: Problem, *, beta: float, seed: int, **settings: Any) -> EtpResult:
+    return etp_betas(problem, betas=(beta,), seed=seed, **settings)[beta]
 
 
 def job_of(trainers: int, samplers: int, sync: Sync) -> Job:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -151,3 +153,64 @@ def test_stores_do_not_know_times_of_nodes(tmp_path: Path, monkeypatch: pytest.M
     enter_run(parts, monkeypatch, stores=(store,), credentials=tmp_path / "keys")
     with pytest.raises(SpecError, match="--stores 0"):
         headrace.NeighborLoader(parts, [2], time_attr="y", batch_size=2)
+
+
+IN_PROCESS = ("collate", "buffer_pool", "pyg_sampler", "pyg_stores", "in_memory_view")
+
+
+def test_loaders_with_samplers_do_not_sample_themselves(
+    parts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter_run(parts, monkeypatch, num_samplers=2)
+    code = f"""
+import sys, headrace
+loader = headrace.NeighborLoader({str(parts)!r}, [2], batch_size=4, shuffle=True)
+assert loader.num_samplers == 2
+print(*sys.modules)
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "headrace.graph.loader.neighbor_loader" in out.stdout.split()
+    assert not {f"headrace.graph.loader.{name}" for name in IN_PROCESS} & set(out.stdout.split())
+
+
+def test_loaders_with_samplers_are_those_of_pyg(
+    parts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 3}
+    alone = headrace.NeighborLoader(parts, [2], "train", **settings)
+    enter_run(parts, monkeypatch, num_samplers=2)
+    loader = headrace.NeighborLoader(parts, [2], "train", **settings)
+    assert loader.num_samplers == 2
+    assert isinstance(loader, torch_geometric.loader.NodeLoader)
+    assert vars(alone).keys() - vars(loader).keys() == {"data", "node_sampler", "_keyed", "_maker"}
+    assert not hasattr(loader, "nothing")
+    assert (loader.batch_size, loader.epoch) == (4, 0)
+    assert loader.input_data.node.tolist() == alone.input_data.node.tolist()
+    # A call samples here, as in PyG.
+    assert_same(loader([0, 1]), alone([0, 1]))
+    assert type(loader.node_sampler) is type(alone.node_sampler)
+    assert list(map(type, loader.data)) == list(map(type, alone.data))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"temporal_strategy": "first"},
+        {"weight_attr": "nothing"},
+        {"weight_attr": "y"},
+        {"input_time": torch.arange(3)},
+        {"input_nodes": [10_000]},
+        {"timeout": -1},
+        {"unknown": 1},
+    ],
+)
+def test_loaders_with_samplers_refuse_the_same(
+    parts: Path, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any]
+) -> None:
+    settings: dict[str, Any] = {"num_neighbors": [2], "batch_size": 4, "shuffle": True, **wrong}
+    with pytest.raises(Exception) as alone:  # noqa: PT011
+        headrace.NeighborLoader(parts, **settings)
+    enter_run(parts, monkeypatch, num_samplers=2)
+    with pytest.raises(type(alone.value)) as fed:
+        headrace.NeighborLoader(parts, **settings)
+    assert str(fed.value) == str(alone.value)
