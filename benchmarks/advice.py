@@ -44,7 +44,7 @@ from headrace.api.graph import partition
 from headrace.api.plan import plan
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.job import Job, Role, Sync
-from headrace.core.plan import Plan
+from headrace.core.plan import Plan, problem_of
 from headrace.core.profile import Profile
 from headrace.graph.format.partitioned_graph import open_graph
 from headrace.graph.sampler_worker.feature_cache import FeatureCache
@@ -316,7 +316,7 @@ def _planned(setup: Setup, profile: Profile) -> Plan:
 
 def _predicted_s(made: Plan, profile: Profile) -> float:
     """What an iteration adds to a long job."""
-    problem = made.problem._replace(profile=profile)
+    problem = problem_of(made)._replace(profile=profile)
     instance, _ = build_instance(problem, made.placed, seeds=made.seeds, num_iterations=SIMULATED)
     half = replace(instance, num_iterations=SIMULATED // 2)
     took_s = [simulate(each, made.policy).makespan_s for each in (half, instance)]

@@ -20,7 +20,7 @@ from headrace.graph.sampler_worker.config import StoreAddress
 from headrace.graph.sampler_worker.seed_assignment import assign_seeds, whole_seed_counts
 from headrace.graph.store.config import StoreConfig
 from headrace.prefork.client import ForkLease
-from headrace.rpc.address import TaskAddress
+from headrace.rpc.config import TaskAddress
 from headrace.rpc.credentials import Credentials, Secret
 from headrace.runtime.protocol.run_context import CONTEXT_VARIABLE, RunContext
 from headrace.runtime.protocol.sampler_requests import RequestServer, StartSamplers

@@ -25,7 +25,7 @@ from headrace.graph.sampling.store_pool import Connect  # noqa: E402
 from headrace.graph.store.client import StoreClient  # noqa: E402
 from headrace.graph.store.server import StoreServer  # noqa: E402
 from headrace.graph.store.shard import open_shard  # noqa: E402
-from headrace.rpc.address import TaskAddress  # noqa: E402
+from headrace.rpc.config import TaskAddress  # noqa: E402
 from headrace.rpc.credentials import Credentials, Secret  # noqa: E402
 from headrace.rpc.errors import StoreError  # noqa: E402
 from tests.unit.graph.loader.loading_graphs import assert_same, in_parts, random_data  # noqa: E402

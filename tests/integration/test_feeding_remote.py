@@ -19,8 +19,8 @@ from headrace.graph.sampler_worker.channels.shm import TrainerGoneError
 from headrace.graph.sampler_worker.channels.sub_batch import Key, SubBatch, arrays_in, place
 from headrace.graph.sampler_worker.config import ListenAddress, SamplerConfig
 from headrace.graph.sampler_worker.prefetcher import Prefetcher, start_prefetcher
-from headrace.rpc.address import TaskAddress
 from headrace.rpc.channel import FlightChannel
+from headrace.rpc.config import TaskAddress
 from headrace.rpc.credentials import Credentials, Secret
 from headrace.rpc.errors import StoreError
 from tests.support.waiting import eventually

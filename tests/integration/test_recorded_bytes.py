@@ -21,9 +21,9 @@ from headrace.graph.sampler_worker.channels.rpc import RpcReceiver
 from headrace.graph.sampler_worker.config import ListenAddress, SamplerConfig, StoreAddress
 from headrace.graph.sampler_worker.prefetcher import Prefetcher
 from headrace.profiling.trace_assembly import read_records
-from headrace.rpc.address import TaskAddress
 from headrace.rpc.call_meter import MeteredChannel
 from headrace.rpc.channel import FlightChannel
+from headrace.rpc.config import TaskAddress
 from headrace.rpc.credentials import Credentials, Secret
 from headrace.tracing.task_trace import StepRecorder, TraceWriter
 from tests.support.waiting import eventually

@@ -145,8 +145,8 @@ def use_store(folder: Path, known: VerifiedFiles) -> str:
         HeadraceError: Something is damaged.
     """
     from headrace.graph.store.service import StoreService
+    from headrace.rpc.config import RpcLimits
     from headrace.rpc.framing import encode_request
-    from headrace.rpc.limits import RpcLimits
     from headrace.rpc.server import answer
 
     graph = open_graph(folder)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.graph.store.client import StoreClient
-from headrace.rpc.address import TaskAddress
+from headrace.rpc.config import TaskAddress
 from headrace.rpc.credentials import Authority, Credentials, Secret
 
 START_TIMEOUT_S = 60.0

@@ -26,7 +26,6 @@ def surface() -> dict[str, Any]:
 
 
 def _commands() -> dict[str, list[str]]:
-    import click
     import typer.main
 
     from headrace.cli import app
@@ -39,8 +38,7 @@ def _commands() -> dict[str, list[str]]:
         for name in getattr(command, "commands", {}):
             visit(command.commands[name], f"{path} {name}")
 
-    command = app if isinstance(app, click.Command) else typer.main.get_command(app)
-    visit(command, "headrace")
+    visit(typer.main.get_command(app), "headrace")
     return found
 
 
@@ -79,14 +77,13 @@ def _keys(node: Any, path: str) -> list[str]:
         return []
     found = []
     for name, value in node.items():
-        here = path
         if name in ("properties", "$defs"):
             for key, inner in value.items():
                 found += [f"{path}/{key}", *_keys(inner, f"{path}/{key}")]
             continue
         if name in ("enum", "const"):
             found += [f"{path}={each}" for each in (value if name == "enum" else [value])]
-        found += _keys(value, here)
+        found += _keys(value, path)
     return found
 
 

@@ -15,7 +15,7 @@ from headrace.api.report import FILE_NAME, report_on
 from headrace.core.cluster import Cluster
 from headrace.core.errors import HeadraceError, SpecError
 from headrace.core.job import Job, Role
-from headrace.core.plan import Plan
+from headrace.core.plan import Plan, problem_of
 from headrace.core.profile import Profile
 from headrace.core.units import format_seconds
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
@@ -135,7 +135,7 @@ def usual_job(cluster: Cluster, graph: PartitionedGraph) -> Job:
 
 def plan_for(first: Plan, profile: Profile) -> Plan:
     """Plan again with the profile measured in a run of the first plan."""
-    return make_plan(*first.problem.with_profile(profile))
+    return make_plan(*problem_of(first).with_profile(profile))
 
 
 def _first_plan(cluster: Cluster, job: Job) -> Plan:

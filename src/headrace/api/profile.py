@@ -11,7 +11,7 @@ import yaml
 from headrace.api.documents.load import AnyPath
 from headrace.api.simulate import simulate
 from headrace.core.errors import SpecError
-from headrace.core.plan import Plan
+from headrace.core.plan import Plan, problem_of
 from headrace.core.profile import Profile
 from headrace.core.trace import Trace
 from headrace.observability.trace_file import load_trace, save_trace
@@ -56,7 +56,7 @@ def compare(
     trace: Trace, plan: Plan, profile: Profile, iterations: int = 200, skip: int | None = None
 ) -> Outlook:
     """Simulate a plan with a profile and compare with the trace of a run."""
-    problem = plan.problem.with_profile(profile)
+    problem = problem_of(plan).with_profile(profile)
     found = simulate(*problem, plan, plan.policy, iterations=iterations)
     return Outlook(found.iteration_time_s, measured_iteration_time_s(trace, skip))
 

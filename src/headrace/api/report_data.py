@@ -11,7 +11,7 @@ from typing import Any
 from headrace.api.run_status import look_at
 from headrace.api.simulate import Simulation, simulate
 from headrace.core.errors import HeadraceError
-from headrace.core.plan import Plan
+from headrace.core.plan import Plan, problem_of
 from headrace.core.profile import Profile
 from headrace.core.report import Advice, Earlier, Pace, Report
 from headrace.core.trace import Trace
@@ -166,7 +166,7 @@ def _simulate(
     """Simulate a plan with its own profile, or with the given one."""
     if plan is None:
         return None
-    problem = plan.problem.with_profile(profile or plan.profile)
+    problem = problem_of(plan).with_profile(profile or plan.profile)
     iterations = rehearsable_iterations(problem, _ITERATIONS)
     try:
         if iterations >= 2:
@@ -215,7 +215,7 @@ def _pace(
 
 
 def _advice(plan: Plan, profile: Profile | None, state: _State) -> Advice | None:
-    iterations = rehearsable_iterations(plan.problem, _ITERATIONS)
+    iterations = rehearsable_iterations(problem_of(plan), _ITERATIONS)
     if iterations < 2:
         return None
     try:

@@ -240,11 +240,6 @@ class Plan(CheckedFile):
         return written | {"window": written["window"] or "unlimited"}
 
     @property
-    def problem(self) -> Problem:
-        """The inputs of the plan."""
-        return Problem(self.cluster, self.job, self.profile)
-
-    @property
     def placed(self) -> Placement:
         """Placement by machine index."""
         return self.placement.resolve(self.cluster)
@@ -364,3 +359,8 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         return str(view("html")(self))
+
+
+def problem_of(plan: Plan) -> Problem:
+    """The inputs of a plan."""
+    return Problem(plan.cluster, plan.job, plan.profile)

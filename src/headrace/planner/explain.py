@@ -9,7 +9,7 @@ import numpy as np
 
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.job import UNLIMITED_WINDOW, Role
-from headrace.core.plan import Explanation, Plan, Remedy
+from headrace.core.plan import Explanation, Plan, Remedy, problem_of
 from headrace.core.profile import Problem, Profile
 from headrace.core.report import MachinePlan, PlanFacts
 from headrace.core.units import format_seconds
@@ -135,7 +135,7 @@ def plan_facts(plan: Plan) -> PlanFacts:
 
 
 def _changes(plan: Plan) -> Iterator[_Change]:
-    problem = plan.problem
+    problem = problem_of(plan)
     hosts, job, profile = problem.cluster.hosts, problem.job, problem.profile
     classes = busiest_classes(plan)
     busiest = classes[0]
@@ -175,7 +175,7 @@ def faster(profile: Profile, role: Role) -> Profile:
 
 def busiest_classes(plan: Plan) -> list[list[int]]:
     """Machines grouped by equal hardware, sorted by decreasing NIC load."""
-    traffic = traffic_of(plan.problem, plan.placed, plan.seeds)
+    traffic = traffic_of(problem_of(plan), plan.placed, plan.seeds)
     load_in, load_out = traffic.loads_s(plan.cluster)
     loads = np.maximum(load_in, load_out)
     classes: dict[tuple[object, ...], list[int]] = {}

@@ -17,7 +17,7 @@ from headrace.core.cluster import Cluster
 from headrace.core.errors import InfeasibleError, SpecError
 from headrace.core.job import Job
 from headrace.core.placement import Placement, PlacementFile
-from headrace.core.plan import Fingerprints, Plan, Terms
+from headrace.core.plan import Fingerprints, Plan, Terms, problem_of
 from headrace.core.profile import Problem, Profile, StoreTraffic
 from headrace.planner.cost.lower_bound import compute_bound_s
 from headrace.planner.cost.objective import Objective, evaluate
@@ -78,7 +78,7 @@ def replan_measured(plan: Plan, cluster: Cluster, profile: Profile) -> Replanned
     seeds = plan.seeds
     # A short simulation would mostly cover pipeline fill, which the run has completed.
     longer = {"iterations": max(plan.job.iterations, PREDICTED_ITERATIONS)}
-    job = plan.problem.with_profile(profile).job.model_copy(update=longer)
+    job = problem_of(plan).with_profile(profile).job.model_copy(update=longer)
     problem, planned = Problem(cluster, job, profile), Problem(cluster, plan.job, profile)
 
     def simulated_s(placement: Placement) -> float:

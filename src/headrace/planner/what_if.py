@@ -13,7 +13,7 @@ from headrace.core.cluster import Machine
 from headrace.core.errors import HeadraceError
 from headrace.core.job import UNLIMITED_WINDOW, Role
 from headrace.core.placement import Placement
-from headrace.core.plan import Plan
+from headrace.core.plan import Plan, problem_of
 from headrace.core.profile import Problem, Profile
 from headrace.core.report import Change
 from headrace.planner.explain import busiest_classes, doubled_nics, faster, nics_of
@@ -78,7 +78,7 @@ def rehearse_changes(
     # The batch size of a trainer does not depend on its number of samplers.
     _, per_trainer = profile.nominal_seeds(plan.job)
     profile = profile.model_copy(update={"seeds_per_trainer": per_trainer})
-    problem = plan.problem.with_profile(profile)
+    problem = problem_of(plan).with_profile(profile)
     base = _Setup(problem, plan.placed, plan.seeds, plan.policy)
     base_s = base.time_s(iterations)
     changes = []

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from headrace.core.errors import HeadraceError, MissingExtraError
-from headrace.rpc.address import TaskAddress
+from headrace.rpc.config import TaskAddress
 from headrace.rpc.credentials import Credentials
 from headrace.rpc.errors import StoreError, StoreLostError
 from headrace.rpc.framing import Fields, Message, decode_reply, encode_request

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from headrace.core.errors import SpecError
 from headrace.linux.malloc import return_freed_memory
-from headrace.rpc.limits import RpcLimits
+from headrace.rpc.config import RpcLimits
 from headrace.rpc.open_sockets import Peer, connections, cut, plain_host, received_bytes
 
 ROUND_S = 0.25

@@ -14,12 +14,11 @@ from functools import partial
 
 import numpy as np
 
-from headrace.rpc.address import TaskAddress
 from headrace.rpc.channel import Channel
+from headrace.rpc.config import TELL_AFTER_S, TaskAddress
 from headrace.rpc.credentials import Credentials
 from headrace.rpc.errors import StoreError, StoreLostError
 from headrace.rpc.framing import Fields, Message
-from headrace.rpc.limits import TELL_AFTER_S
 from headrace.rpc.socket_channel import open_channel
 
 # Connecting to an unreachable machine hangs: a short timeout allows a retry once it is back.

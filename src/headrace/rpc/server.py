@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from headrace.core.errors import HeadraceError, SpecError
+from headrace.rpc.config import RpcLimits
 from headrace.rpc.credentials import Credentials, Secret
 from headrace.rpc.framing import (
     MAX_ARRAYS,
@@ -26,7 +27,6 @@ from headrace.rpc.framing import (
     number_of,
 )
 from headrace.rpc.guard import FACTOR_CUT, Guard, Stream
-from headrace.rpc.limits import RpcLimits
 from headrace.rpc.socket_server import SocketServer
 
 _LOG = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 from contextlib import suppress
 
-from headrace.rpc.address import TaskAddress
 from headrace.rpc.channel import Channel, FlightChannel, StreamChannel
+from headrace.rpc.config import TaskAddress
 from headrace.rpc.credentials import Credentials
 from headrace.rpc.errors import StoreError
 from headrace.rpc.framing import MAX_FRAME_BYTES, Message, receive_reply

@@ -16,10 +16,10 @@ from contextlib import suppress
 import numpy as np
 
 from headrace.core.errors import SpecError
+from headrace.rpc.config import RpcLimits
 from headrace.rpc.credentials import Secret
 from headrace.rpc.framing import Message, encode_frame
 from headrace.rpc.guard import Guard, Stream
-from headrace.rpc.limits import RpcLimits
 from headrace.rpc.open_sockets import cut
 
 WELCOME = b"HRW1"

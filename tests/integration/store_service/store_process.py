@@ -21,8 +21,8 @@ import pytest
 from pyarrow import flight
 
 from headrace.graph.store.client import StoreClient
-from headrace.rpc.address import TaskAddress
 from headrace.rpc.channel import FlightChannel
+from headrace.rpc.config import TaskAddress
 from headrace.rpc.credentials import Authority, Credentials, Secret
 from headrace.rpc.framing import Message, decode_reply
 from headrace.rpc.server import REQUEST_SCHEMA, TOKEN_HEADER

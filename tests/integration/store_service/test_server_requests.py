@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from headrace.rpc.address import TaskAddress  # noqa: E402
+from headrace.rpc.config import TaskAddress  # noqa: E402
 from headrace.rpc.credentials import Credentials, Secret  # noqa: E402
 from headrace.rpc.errors import StoreError  # noqa: E402
 from headrace.rpc.framing import encode_request  # noqa: E402

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.graph.format.partitioned_graph import open_graph
 from headrace.graph.store.client import StoreClient
-from headrace.rpc.address import TaskAddress
+from headrace.rpc.config import TaskAddress
 from tests.integration.store_service.store_process import StoreProcess
 
 pytestmark = pytest.mark.integration

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from headrace.core.errors import InfeasibleError, SpecError
 from headrace.core.job import Job, Role, Sync
 from headrace.core.placement import Placement
-from headrace.core.plan import Plan, uniform_seeds
+from headrace.core.plan import Plan, problem_of, uniform_seeds
 from headrace.core.profile import Problem, StoreTraffic
 from headrace.core.tasks import build_task_graph
 from headrace.costs import edge_volumes, nic_loads, task_machines
@@ -27,7 +27,7 @@ def rehearse(plan: Plan) -> float:
     """Simulate a plan with nothing but what is written in it."""
     assert plan.predicted is not None
     instance, _ = build_instance(
-        plan.problem,
+        problem_of(plan),
         plan.placed,
         seeds=None if plan.seed_mix is None else plan.seeds,
         num_iterations=plan.predicted.iterations,
@@ -113,7 +113,7 @@ def test_seeds_follow_placement_where_that_saves_traffic() -> None:
     plan = make_plan(Problem(CLUSTER, JOB, profile_of(0.8)))
     assert plan.seed_mix_name == "local-first"
     assert plan.network_bytes < 0.8 * plan.uniform_network_bytes
-    assert np.array_equal(plan.seeds, local_first_seeds(plan.problem, plan.placed))
+    assert np.array_equal(plan.seeds, local_first_seeds(problem_of(plan), plan.placed))
     uniform = make_plan(Problem(CLUSTER, JOB, profile_of(0.8)), seed_mix="uniform")
     assert uniform.seed_mix is None
     assert uniform.network_bytes == uniform.uniform_network_bytes

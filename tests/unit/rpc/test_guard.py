@@ -8,8 +8,8 @@ import pytest
 
 from headrace.core.errors import SpecError
 from headrace.rpc import guard as guard_module
+from headrace.rpc.config import RpcLimits
 from headrace.rpc.guard import ROUND_S, Guard, Stream, parse_peer
-from headrace.rpc.limits import RpcLimits
 
 LIMITS = RpcLimits(
     max_request_bytes=1000,

@@ -9,8 +9,8 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
-from headrace.rpc.address import TaskAddress
 from headrace.rpc.channel import Channel
+from headrace.rpc.config import TaskAddress
 from headrace.rpc.errors import StoreError, StoreLostError
 from headrace.rpc.framing import Fields, Message
 from headrace.rpc.reconnect import ReconnectingChannel, RetryBudget

@@ -20,7 +20,7 @@ from headrace.graph.store.embedding_table import EmbeddingSpec  # noqa: E402
 from headrace.graph.store.in_process import InProcessChannel  # noqa: E402
 from headrace.graph.store.service import StoreService  # noqa: E402
 from headrace.graph.store.shard import open_shard  # noqa: E402
-from headrace.rpc.limits import RpcLimits  # noqa: E402
+from headrace.rpc.config import RpcLimits  # noqa: E402
 from headrace.training import node_embedding as module  # noqa: E402
 from headrace.training.node_embedding import EmbeddingTable, NodeEmbedding  # noqa: E402
 from tests.unit.graph.small_graphs import homogeneous, write  # noqa: E402

@@ -11,7 +11,7 @@ from tempfile import NamedTemporaryFile
 
 from headrace.api.documents.load import AnyPath
 from headrace.core.errors import SpecError
-from headrace.core.plan import Explanation, Plan
+from headrace.core.plan import Explanation, Plan, problem_of
 from headrace.core.trace import Trace
 from headrace.observability.cells import (
     explanation_cell,
@@ -36,7 +36,7 @@ def html(value: object) -> str:
 
 @html.register
 def _(plan: Plan) -> str:
-    traffic = traffic_of(plan.problem, plan.placed, plan.seeds)
+    traffic = traffic_of(problem_of(plan), plan.placed, plan.seeds)
     return plan_cell(plan, bottleneck_of(plan), traffic.loads_s(plan.cluster))
 
 

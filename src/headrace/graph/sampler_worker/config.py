@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from headrace.core.values import Value
-from headrace.rpc.address import TaskAddress
-from headrace.rpc.limits import RpcLimits
+from headrace.rpc.config import RpcLimits, TaskAddress
 
 Count = Annotated[int, Field(ge=1)]
 

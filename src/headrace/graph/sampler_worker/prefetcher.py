@@ -23,7 +23,7 @@ from headrace.graph.sampler_worker.merge import Blocks, merge
 from headrace.graph.sampler_worker.process import SamplerProcess
 from headrace.graph.sampler_worker.sub_batch_builder import Clock
 from headrace.graph.sources.arrays import EDGE, NODE
-from headrace.rpc.limits import TELL_AFTER_S
+from headrace.rpc.config import TELL_AFTER_S
 
 _POLL_INTERVAL_S = 0.2
 _JOIN_TIMEOUT_S = 5.0

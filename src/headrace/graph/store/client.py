@@ -13,8 +13,8 @@ from headrace.graph.sampling.hop import Hop, HopRequest
 from headrace.graph.store.embedding_service import GradientPush
 from headrace.graph.store.embedding_table import EmbeddingSpec
 from headrace.graph.store.shard import TypeName
-from headrace.rpc.address import TaskAddress
 from headrace.rpc.channel import Channel
+from headrace.rpc.config import TaskAddress
 from headrace.rpc.credentials import Credentials
 from headrace.rpc.framing import Message
 from headrace.rpc.reconnect import RetryBudget, reach_store

@@ -12,7 +12,7 @@ from headrace.core.values import Value
 from headrace.graph.format.partitioned_graph import open_graph
 from headrace.graph.store.embedding_service import Embeddings
 from headrace.graph.store.shard import Shard, open_shard
-from headrace.rpc.limits import RpcLimits
+from headrace.rpc.config import RpcLimits
 
 _Part = Annotated[int, Field(ge=0)]
 _Port = Annotated[int, Field(ge=0, le=65535)]

@@ -8,8 +8,8 @@ from headrace.graph.store.embedding_service import Embeddings
 from headrace.graph.store.page_cache import PageCacheWarmer
 from headrace.graph.store.service import StoreService
 from headrace.graph.store.shard import Shard
+from headrace.rpc.config import RpcLimits
 from headrace.rpc.credentials import Credentials
-from headrace.rpc.limits import RpcLimits
 from headrace.rpc.server import RpcServer
 
 

@@ -24,8 +24,8 @@ from headrace.graph.store.embedding_service import (
 from headrace.graph.store.embedding_table import EmbeddingSpec
 from headrace.graph.store.page_cache import PageCacheWarmer, anonymous_bytes, resident_bytes
 from headrace.graph.store.shard import Shard, ShardRows, TypeName
+from headrace.rpc.config import RpcLimits
 from headrace.rpc.framing import Fields, Message
-from headrace.rpc.limits import RpcLimits
 
 _MAX_FANOUT = 1 << 20
 

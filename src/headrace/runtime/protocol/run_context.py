@@ -16,7 +16,7 @@ from headrace.core.errors import SpecError
 from headrace.core.values import Value
 from headrace.graph.sampler_worker.config import StoreAddress
 from headrace.graph.sampler_worker.seed_assignment import GlobalBatches
-from headrace.rpc.address import TaskAddress
+from headrace.rpc.config import TaskAddress
 
 if TYPE_CHECKING:
     from headrace.rpc.credentials import Credentials

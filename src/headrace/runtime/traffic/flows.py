@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.core.plan import Plan
+from headrace.core.plan import Plan, problem_of
 from headrace.core.tasks import EdgeKind, build_task_graph
 from headrace.costs import edge_volumes, task_machines
 from headrace.policies.flow import Flow
@@ -66,7 +66,7 @@ class Flows:
         self._volumes: dict[tuple[str, str], float] = defaultdict(float)
         trainers = np.arange(graph.num_tasks)
         trainers[graph.first_ring :] = graph.first_trainer + graph.owner[graph.first_ring :]
-        volumes = edge_volumes(graph, plan.problem, plan.seeds)
+        volumes = edge_volumes(graph, problem_of(plan), plan.seeds)
         for src, dst, num_bytes in zip(graph.src, graph.dst, volumes, strict=True):
             # Ring steps run in trainer processes.
             pair = graph.names[trainers[src]], graph.names[trainers[dst]]

@@ -18,7 +18,7 @@ from headrace.graph.store.embedding_table import EmbeddingSpec
 from headrace.graph.store.in_process import InProcessChannel
 from headrace.graph.store.service import StoreService
 from headrace.graph.store.shard import open_shard
-from headrace.rpc.limits import RpcLimits
+from headrace.rpc.config import RpcLimits
 from headrace.runtime.protocol.run_context import RunContext
 from headrace.runtime.trainer.sampler_client import retry_budget_of
 from headrace.training.ddp import STEP, from_first_trainer

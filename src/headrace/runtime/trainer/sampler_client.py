@@ -21,7 +21,7 @@ from headrace.graph.sampler_worker.config import CacheConfig, SamplerConfig, See
 from headrace.graph.sampler_worker.prefetcher import Prefetcher, start_prefetcher
 from headrace.graph.sampler_worker.schedule import batches_per_epoch, share_of
 from headrace.graph.schema import EdgeType
-from headrace.rpc.address import TaskAddress
+from headrace.rpc.config import TaskAddress
 from headrace.runtime.protocol.run_context import RunContext
 from headrace.runtime.protocol.sampler_requests import (
     ReplaceSampler,

@@ -21,7 +21,7 @@ from headrace.graph.sampler_worker.sub_batch_builder import SubBatchBuilder
 from headrace.graph.sources.resolve import open_source
 from headrace.graph.store.service import StoreService
 from headrace.graph.store.shard import open_shard
-from headrace.rpc.limits import RpcLimits
+from headrace.rpc.config import RpcLimits
 
 _GRAPH = "generated:nodes=64,edges=256,features=4"
 _NUM_SEEDS = 8

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from headrace.rpc.address import TaskAddress
 from headrace.rpc.call_meter import MeteredChannel
 from headrace.rpc.channel import Channel
+from headrace.rpc.config import TELL_AFTER_S, TaskAddress
 from headrace.rpc.credentials import Credentials
 from headrace.rpc.errors import StoreError
 from headrace.rpc.framing import Message
-from headrace.rpc.limits import TELL_AFTER_S
 from headrace.rpc.reconnect import RetryBudget, reach_store
 from headrace.tracing.meter import Call
 from headrace.training.parameter_server.optimizer_specs import SCALARS

@@ -17,8 +17,8 @@ from headrace.core.validation_errors import first_problem
 from headrace.core.values import Value
 from headrace.graph.store.service import StoreService
 from headrace.graph.store.shard import Shard
+from headrace.rpc.config import RpcLimits
 from headrace.rpc.framing import Fields, Message
-from headrace.rpc.limits import RpcLimits
 from headrace.training.parameter_server.optimizer_specs import OPTIMIZERS, check_options
 from headrace.training.parameter_server.rounds import Done, GradientPush, ModelRounds, Shape
 

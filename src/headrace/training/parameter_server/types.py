@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from headrace.core.values import Value
-from headrace.rpc.limits import RpcLimits
+from headrace.rpc.config import RpcLimits
 from headrace.training.parameter_server.sharding import ShardLayout
 
 Options = Mapping[str, Any]

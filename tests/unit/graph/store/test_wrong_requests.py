@@ -18,8 +18,8 @@ from headrace.graph.store.embedding_service import Embeddings
 from headrace.graph.store.embedding_table import EmbeddingSpec
 from headrace.graph.store.service import StoreService
 from headrace.graph.store.shard import open_shard
+from headrace.rpc.config import RpcLimits
 from headrace.rpc.framing import Message, encode_request
-from headrace.rpc.limits import RpcLimits
 from headrace.rpc.server import answer
 from tests.support.wrong_requests import (
     NUMBER,

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
 
 from headrace.core.errors import SpecError  # noqa: E402
-from headrace.rpc.address import TaskAddress  # noqa: E402
+from headrace.rpc.config import TaskAddress  # noqa: E402
 from headrace.runtime.protocol.run_context import RunContext  # noqa: E402
 from headrace.runtime.trainer.context import TrainContext  # noqa: E402
 from headrace.runtime.trainer.parameter_servers import ServedModels  # noqa: E402

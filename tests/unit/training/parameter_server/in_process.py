@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from headrace.core.errors import SpecError
+from headrace.rpc.config import RpcLimits
 from headrace.rpc.errors import StoreError
 from headrace.rpc.framing import Message, decode_request, encode_request
-from headrace.rpc.limits import RpcLimits
 from headrace.training.parameter_server.client import Servers, Tell
 from headrace.training.parameter_server.service import ParameterService
 from headrace.training.parameter_server.types import Note

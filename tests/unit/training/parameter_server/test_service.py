@@ -11,8 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from headrace.core.errors import SpecError  # noqa: E402
+from headrace.rpc.config import RpcLimits  # noqa: E402
 from headrace.rpc.framing import Message  # noqa: E402
-from headrace.rpc.limits import RpcLimits  # noqa: E402
 from headrace.training.parameter_server.optimizer_specs import options_of  # noqa: E402
 from headrace.training.parameter_server.service import ParameterService  # noqa: E402
 

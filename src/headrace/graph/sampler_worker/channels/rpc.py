@@ -30,10 +30,10 @@ from headrace.graph.sampler_worker.config import PART_LIMITS
 from headrace.graph.store.service import StoreService
 from headrace.graph.store.shard import Shard
 from headrace.rpc.channel import Channel
+from headrace.rpc.config import RpcLimits
 from headrace.rpc.credentials import Credentials
 from headrace.rpc.errors import StoreError, StoreLostError
 from headrace.rpc.framing import Fields, Message
-from headrace.rpc.limits import RpcLimits
 from headrace.rpc.server import RpcServer
 
 # A reply is sent within this time even without a sub-batch; otherwise the sampler counts as lost.

@@ -1,8 +1,13 @@
-"""Limits of RPC servers."""
+"""Addresses and limits of RPC servers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from headrace.core.values import Value
 
 TELL_AFTER_S = 5.0
 """Waits for another task longer than this are reported."""
@@ -34,3 +39,15 @@ class RpcLimits:
     idle_s: float = 120.0
     stall_s: float = 60.0
     stream_s: float | None = None
+
+
+class TaskAddress(Value):
+    """Address of a store, sampler or parameter server; `task` and `machine` are for messages."""
+
+    task: str
+    machine: str
+    host: str
+    port: Annotated[int, Field(ge=1, le=65535)]
+
+    def __str__(self) -> str:
+        return f"{self.task} on {self.machine}"
