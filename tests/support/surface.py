@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import subprocess
-import sys
 from typing import Any
 
 KINDS = ("cluster", "job", "profile", "placement", "plan", "graph", "status", "report")
@@ -18,10 +16,12 @@ KINDS = ("cluster", "job", "profile", "placement", "plan", "graph", "status", "r
 
 def surface() -> dict[str, Any]:
     """All of it, in an order that does not depend on the code's."""
+    from headrace.api.documents.schema import json_schema
+
     return {
         "commands": _commands(),
         "names": _names(),
-        "formats": {kind: sorted(_keys(_schema(kind), "")) for kind in KINDS},
+        "formats": {kind: sorted(_keys(json_schema(kind), "")) for kind in KINDS},
     }
 
 
@@ -62,11 +62,6 @@ def _parameters(value: Any) -> list[str]:
         return list(inspect.signature(value).parameters)
     except (TypeError, ValueError):
         return []
-
-
-def _schema(kind: str) -> Any:
-    command = [sys.executable, "-m", "headrace", "schema", kind]
-    return json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
 
 
 def _keys(node: Any, path: str) -> list[str]:
