@@ -85,7 +85,11 @@ class ServingProcess:
         eventually(lambda: ready.exists() or self.process.poll() is not None)
         assert ready.exists(), self.log
         self.port = json.loads(ready.read_text())["port"]
-        self.address = TaskAddress(task=name, machine="m7", host="127.0.0.1", port=self.port)
+        self._name = name
+
+    @property
+    def address(self) -> TaskAddress:
+        return TaskAddress(task=self._name, machine="m7", host="127.0.0.1", port=self.port)
 
     @property
     def log(self) -> str:
