@@ -84,7 +84,7 @@ def test_a_cluster_gets_parts_of_its_machines_sizes(tmp_path: Path) -> None:
     [
         (["--parts", "2", "--cluster", "c.yaml"], "--parts or --cluster"),
         ([], "--parts or --cluster"),
-        (["--parts", "5000"], "5000 parts"),
+        (["--parts", "5000"], "5000 partitions"),
         (["--parts", "2", "--method", "best"], "no partitioner 'best'"),
         (["--parts", "2", "--balance", "weight"], "'weight' cannot be balanced"),
         (["--parts", "2", "--features", "int8"], "int8"),
