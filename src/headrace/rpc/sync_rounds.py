@@ -68,9 +68,9 @@ class SyncRounds(ABC, Generic[Push]):
         return True
 
     def _collect(self, rank: int, push: Push, piece: int = 0, num_pieces: int = 1) -> None:
-        """Add a piece of a trainer's push, unless repeated; the last one applies all."""
+        """Add a piece of a trainer's push, or replace it; the last missing one applies all."""
         pieces = self._pushes.setdefault(rank, {})
-        pieces.setdefault(piece, push)
+        pieces[piece] = push
         if len(pieces) == num_pieces:
             self._complete.add(rank)
         if len(self._complete) < self._num_trainers:

@@ -75,9 +75,7 @@ class EmbeddingService(SyncRounds[GradientPush]):
         Raises:
             SpecError: The round is not the next one, or the piece is invalid.
         """
-        rank, piece, num_pieces = (
-            gradient_push.rank, gradient_push.piece, gradient_push.num_pieces,
-        )  # fmt: skip
+        rank, piece, num_pieces = gradient_push.rank, gradient_push.piece, gradient_push.num_pieces
         with self._changed:
             if self._is_new(rank, gradient_push.round):
                 self._check(gradient_push)

@@ -180,12 +180,9 @@ class ModelRounds(SyncRounds[GradientPush]):
         self._done(made.iteration, began_s - made.took_s, self._clock())
 
     def _check(self, gradient_push: GradientPush) -> None:
-        numbers = [gradient_push.gradients] if gradient_push.values is None else [
-            gradient_push.gradients, gradient_push.values,
-        ]  # fmt: skip
         wanted = ((self.shape.num_elements,), np.dtype(self.shape.dtype))
-        for array in numbers:
-            if (array.shape, array.dtype) != wanted:
+        for array in (gradient_push.gradients, gradient_push.values):
+            if array is not None and (array.shape, array.dtype) != wanted:
                 raise SpecError(f"{array.dtype} {array.shape} was sent", f"send {wanted}")
         has = gradient_push.present
         if (has.shape, has.dtype) != ((len(self.shape.lengths),), np.dtype(bool)):
