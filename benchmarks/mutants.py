@@ -142,7 +142,7 @@ MUTANTS = (
     Mutant(
         "a parameter server counts gradients that were sent twice",
         "rpc/sync_rounds.py",
-        "pieces.setdefault(piece, push)",
+        "pieces[piece] = push",
         "pieces[len(pieces)] = push",
         ("unit/training/parameter_server",),
     ),
