@@ -182,6 +182,7 @@ def _check_depth(path: Path, text: str) -> None:
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if depth > _MAX_DEPTH:
+            assert event.start_mark is not None  # set by the parser
             raise FileError(
                 f"{path}, line {event.start_mark.line + 1}: more than {_MAX_DEPTH} nested levels",
                 "check the brackets; no headrace file needs more than ten",
