@@ -38,7 +38,7 @@ class Fixed(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """Mutable state: counters, the heap of running tasks, and the tasks to check."""
+    """Mutable state: counters, the heap of running tasks, and the candidates to start next."""
 
     num_done: Any
     running: Any
@@ -47,9 +47,9 @@ class Progress(NamedTuple):
     num_sent: Any
     heap_time: Any
     heap_task: Any
-    todo: Any
+    candidates: Any
     sizes: Any
-    """Heap size, todo size, unfinished tasks, events."""
+    """Heap size, number of candidates, unfinished tasks, events."""
     iteration_end: Any
     task_times: Any
     flow_times: Any
@@ -59,7 +59,7 @@ class Progress(NamedTuple):
 EDGE_SRC, EDGE_DST, EDGE_LAG, EDGE_KIND, EDGE_TABLE = range(5)
 OUT, IN = range(2)
 START, END = range(2)
-HEAP, TODO, UNFINISHED, EVENTS = 0, 1, 2, 3
+HEAP, CANDIDATES, UNFINISHED, EVENTS = 0, 1, 2, 3
 
 
 def fix(instance: Instance) -> Fixed:
@@ -116,8 +116,8 @@ def start(instance: Instance, record: bool) -> Progress:
     has_window = instance.window > 0
     tasks_shape = (2, num_tasks, num_iterations) if record else (2, 0, 0)
     edges_shape = (2, num_edges, num_iterations) if record else (2, 0, 0)
-    todo = np.zeros(2 * num_tasks + num_edges + 1, dtype=np.int32)
-    todo[:num_tasks] = np.arange(num_tasks)[::-1]
+    candidates = np.zeros(2 * num_tasks + num_edges + 1, dtype=np.int32)
+    candidates[:num_tasks] = np.arange(num_tasks)[::-1]
     return Progress(
         num_done=np.zeros(num_tasks, dtype=np.int32),
         running=np.zeros(num_tasks, dtype=np.bool_),
@@ -126,7 +126,7 @@ def start(instance: Instance, record: bool) -> Progress:
         num_sent=np.zeros(num_edges, dtype=np.int32),
         heap_time=np.empty(num_tasks + 1),
         heap_task=np.empty(num_tasks + 1, dtype=np.int32),
-        todo=todo,
+        candidates=candidates,
         sizes=np.array([0, num_tasks, num_tasks, 0], dtype=np.int64),
         iteration_end=np.zeros(num_iterations),
         task_times=np.full(tasks_shape, np.nan),
@@ -205,11 +205,11 @@ def pop_task(progress):
 
 
 @hot
-def look_at(progress, task):
+def add_candidate(progress, task):
     """Schedule a readiness check of a task."""
-    size = progress.sizes[TODO]
-    progress.todo[size] = task
-    progress.sizes[TODO] = size + 1
+    size = progress.sizes[CANDIDATES]
+    progress.candidates[size] = task
+    progress.sizes[CANDIDATES] = size + 1
 
 
 @hot
@@ -220,15 +220,15 @@ def deliver(fixed, progress, edge, iteration):
         task = fixed.edges[EDGE_DST, edge]
         progress.arrived[task, needed_in] += 1
         if progress.arrived[task, needed_in] == fixed.starts[IN, task + 1] - fixed.starts[IN, task]:
-            look_at(progress, task)
+            add_candidate(progress, task)
 
 
 @hot
 def start_ready(fixed, progress, now_s):
     """Start all scheduled tasks that are ready."""
-    while progress.sizes[TODO] > 0:
-        progress.sizes[TODO] -= 1
-        task = progress.todo[progress.sizes[TODO]]
+    while progress.sizes[CANDIDATES] > 0:
+        progress.sizes[CANDIDATES] -= 1
+        task = progress.candidates[progress.sizes[CANDIDATES]]
         n = progress.num_done[task]
         if progress.running[task] or n >= fixed.num_iterations:
             continue
@@ -257,7 +257,7 @@ def finish_task(fixed, progress, task, now_s):
         progress.task_times[END, task, n] = now_s
     if n + 1 == fixed.num_iterations:
         progress.sizes[UNFINISHED] -= 1
-    look_at(progress, task)
+    add_candidate(progress, task)
     if fixed.window > 0:
         for k in range(fixed.starts[IN, task], fixed.starts[IN, task + 1]):
             producer = fixed.edges[EDGE_SRC, fixed.lists[IN, k]]
@@ -265,7 +265,7 @@ def finish_task(fixed, progress, task, now_s):
             if progress.released[producer, n] == (
                 fixed.starts[OUT, producer + 1] - fixed.starts[OUT, producer]
             ):
-                look_at(progress, producer)
+                add_candidate(progress, producer)
     for k in range(fixed.starts[OUT, task], fixed.starts[OUT, task + 1]):
         edge = fixed.lists[OUT, k]
         if fixed.edge_pair[edge] < 0:
