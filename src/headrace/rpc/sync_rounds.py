@@ -35,7 +35,7 @@ class SyncRounds(ABC, Generic[Push]):
 
     @abstractmethod
     def _apply(self, pushes: list[Push]) -> None:
-        """Apply the pushes of all trainers; summed in rank order, they are deterministic."""
+        """Apply the pushes of all trainers, given in rank order so that sums are deterministic."""
 
     def missing(self) -> list[int]:
         """Ranks that have not pushed all their gradients yet."""
@@ -69,10 +69,15 @@ class SyncRounds(ABC, Generic[Push]):
 
     def _collect(self, rank: int, push: Push, piece: int = 0, num_pieces: int = 1) -> None:
         """Add a piece of a trainer's push, or replace it; the last missing one applies all."""
-        pieces = self._pushes.setdefault(rank, {})
+        before = self._pushes.get(rank, {})
+        pieces = {number: each for number, each in before.items() if number < num_pieces}
         pieces[piece] = push
+        self._pushes[rank] = pieces
+        # A trainer that resumes may push other gradients, in another number of pieces.
         if len(pieces) == num_pieces:
             self._complete.add(rank)
+        else:
+            self._complete.discard(rank)
         if len(self._complete) < self._num_trainers:
             return
         pushes = [own[number] for _, own in sorted(self._pushes.items()) for number in sorted(own)]

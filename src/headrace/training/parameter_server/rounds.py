@@ -151,7 +151,7 @@ class ModelRounds(SyncRounds[GradientPush]):
         return self._shard
 
     def _is_done(self, number: int) -> bool:
-        return number == self._num_rounds
+        return self._shard is not None and number == self._num_rounds
 
     def _is_next(self, number: int) -> bool:
         return self._shard is not None and super()._is_next(number)
