@@ -11,17 +11,15 @@ import inspect
 import json
 from typing import Any
 
-KINDS = ("cluster", "job", "profile", "placement", "plan", "graph", "status", "report")
-
 
 def surface() -> dict[str, Any]:
     """All of it, in an order that does not depend on the code's."""
-    from headrace.api.documents.schema import json_schema
+    from headrace.api.documents.schema import SCHEMA_KINDS, json_schema
 
     return {
         "commands": _commands(),
         "names": _names(),
-        "formats": {kind: sorted(_keys(json_schema(kind), "")) for kind in KINDS},
+        "formats": {kind: sorted(_keys(json_schema(kind), "")) for kind in SCHEMA_KINDS},
     }
 
 
@@ -33,7 +31,9 @@ def _commands() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
 
     def visit(command: Any, path: str) -> None:
-        names = [name for each in command.params for name in (*each.opts, *each.secondary_opts)]
+        # `params` alone lacks what commands share, as --quiet.
+        params = command.get_params(typer.Context(command))
+        names = {name for each in params for name in (*each.opts, *each.secondary_opts)}
         found[path] = sorted(names)
         for name in getattr(command, "commands", {}):
             visit(command.commands[name], f"{path} {name}")

@@ -88,7 +88,7 @@ class Terms(Value):
         busiest_nic: The NIC with that load, e.g. `m2 in`; empty without network traffic.
         cycle_s: Parameter cycle: train, send gradients, update, send parameters; or the ring.
         task_s: Largest task time.
-        latency_s: One iteration from the stores to the parameters on an idle network.
+        latency_s: Time of a batch through two adjacent stages.
         time_s: Maximum of `nic_s`, `cycle_s`, `task_s` and latency over window.
     """
 

@@ -29,8 +29,8 @@ _OTHER_WORDS = {
 
 
 @dataclass(frozen=True)
-class Problem:
-    """One validation problem at a location; `is_missing` marks a missing required key."""
+class InvalidValue:
+    """An invalid value at a location; `is_missing` marks a missing required key."""
 
     problem: str
     remedy: str
@@ -38,7 +38,7 @@ class Problem:
     is_missing: bool = False
 
 
-def problems_of(error: ValidationError, model: type[BaseModel], data: object) -> list[Problem]:
+def problems_of(error: ValidationError, model: type[BaseModel], data: object) -> list[InvalidValue]:
     """Return all distinct problems of `data`, which should be a `model`."""
     schema = model.model_json_schema()
     details = [detail for detail in error.errors(include_url=False) if _is_own(detail)]
@@ -55,10 +55,7 @@ def spec_error(error: ValidationError, model: type[BaseModel], data: object) -> 
 
 
 def first_problem(error: ValidationError) -> str:
-    """Location and message of the first problem of a file or request that headrace wrote itself.
-
-    The text is bounded and does not quote the input, which may come from an unknown peer.
-    """
+    """Location and message of the first problem, of bounded length, without the invalid value."""
     first = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(map(str, first["loc"]))[:100]
     return f"{place}: {first['msg'][:200]}" if place else first["msg"][:200]
@@ -94,12 +91,12 @@ def _is_own(detail: ErrorDetails) -> bool:
     return detail["type"] != "too_short" or not detail["input"]
 
 
-def _explain(detail: ErrorDetails, data: object, schema: dict[str, Any]) -> Problem:
+def _explain(detail: ErrorDetails, data: object, schema: dict[str, Any]) -> InvalidValue:
     error = detail.get("ctx", {}).get("error")
     at: At = tuple(detail["loc"])
     if isinstance(error, SpecError):
         at = as_written(data, at + error.at)
-        return Problem(error.problem, error.remedy, at)
+        return InvalidValue(error.problem, error.remedy, at)
     is_key = bool(at) and at[-1] == "[key]"
     if is_key:
         at = at[:-1]
@@ -107,12 +104,12 @@ def _explain(detail: ErrorDetails, data: object, schema: dict[str, Any]) -> Prob
     kind, value = detail["type"], at[-1] if is_key else detail["input"]
     if kind == "missing":
         problem, remedy = _explain_missing(at, schema)
-        return Problem(problem, remedy, at[:-1], is_missing=True)
+        return InvalidValue(problem, remedy, at[:-1], is_missing=True)
     if kind == "extra_forbidden":
         problem, remedy = _explain_unknown(at, schema)
     else:
         problem, remedy = _explain_wrong(kind, value, detail, at)
-    return Problem(problem, remedy, at)
+    return InvalidValue(problem, remedy, at)
 
 
 def _explain_missing(at: At, schema: dict[str, Any]) -> tuple[str, str]:

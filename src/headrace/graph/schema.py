@@ -15,6 +15,9 @@ import numpy as np
 EdgeType = tuple[str, str, str]
 """Source node type, relation, destination node type; as in PyG."""
 
+TypeName = str | EdgeType
+"""A node type or an edge type."""
+
 SPLITS = ("train", "val", "test")
 
 

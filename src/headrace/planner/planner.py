@@ -162,7 +162,7 @@ def make_plan(
         traffic_of(problem, chosen.placement, seeds).network_bytes
         for seeds in (chosen.seeds, problem.uniform_seeds)
     )
-    terms = _terms(chosen.objective)
+    terms = terms_of(chosen.objective)
     bound_s = min(bounds[chosen.mix], terms.time_s)
     return Plan(
         method=method,
@@ -334,7 +334,8 @@ def _choose(
     return options[number], policy, Shortlist(iterations=iterations, candidates=candidates)
 
 
-def _terms(objective: Objective) -> Terms:
+def terms_of(objective: Objective) -> Terms:
+    """The terms of a plan."""
     return Terms(
         nic_s=objective.nic_s,
         busiest_nic=objective.busiest_nic if objective.nic_s > 0 else "",

@@ -17,13 +17,13 @@ from headrace.core.cluster import Cluster
 from headrace.core.errors import InfeasibleError, SpecError
 from headrace.core.job import Job
 from headrace.core.placement import Placement, PlacementFile
-from headrace.core.plan import Fingerprints, Plan, Terms, problem_of
+from headrace.core.plan import Fingerprints, Plan, problem_of
 from headrace.core.profile import Problem, Profile, StoreTraffic
 from headrace.planner.cost.lower_bound import compute_bound_s
 from headrace.planner.cost.objective import Objective, evaluate
 from headrace.planner.cost.traffic_matrix import traffic_of
 from headrace.planner.methods import anneal, place
-from headrace.planner.planner import PREDICTED_ITERATIONS, predict
+from headrace.planner.planner import PREDICTED_ITERATIONS, predict, terms_of
 
 METHOD = "replanned"
 """Method name in replanned plans."""
@@ -111,7 +111,7 @@ def _plan_of(
     objective: Objective,
     more: Mapping[str, Any],
 ) -> Plan:
-    """Copy of the plan with another placement; `more` sets further fields."""
+    """Plan with another placement and the policy and seed of `plan`; `more` sets further fields."""
     bound_s = min(compute_bound_s(problem), objective.time_s)
     traffic = traffic_of(problem, placement, seeds)
     return Plan(
@@ -120,14 +120,7 @@ def _plan_of(
         placement=PlacementFile.of(placement, problem.cluster),
         seed=plan.seed,
         asked=plan.asked,
-        terms=Terms(
-            nic_s=objective.nic_s,
-            busiest_nic=objective.busiest_nic if objective.nic_s > 0 else "",
-            cycle_s=objective.cycle_s,
-            task_s=objective.task_s,
-            latency_s=objective.latency_s,
-            time_s=objective.time_s,
-        ),
+        terms=terms_of(objective),
         bound_s=bound_s,
         gap=objective.time_s / bound_s - 1 if bound_s > 0 else 0.0,
         proven=False,

@@ -27,7 +27,7 @@ TICK_S = 0.1
 # Without this, clients of a process share a connection, and flows cannot be distinguished.
 GRPC_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 
-_SEE_LOG = "check its log and whether its machine is up, then start the run again"
+CHECK_LOG = "check its log and whether its machine is up, then start the run again"
 
 
 class Channel(Protocol):
@@ -240,7 +240,7 @@ class StreamChannel(ABC):
             self.ask({"op": "ping"}, (), self._ping_timeout_s)
 
     def _lose(self, problem: str) -> None:
-        self._end(StoreLostError(problem, _SEE_LOG))
+        self._end(StoreLostError(problem, CHECK_LOG))
 
     def _fail(self, problem: str, remedy: str) -> None:
         self._end(StoreError(problem, remedy))

@@ -25,7 +25,7 @@ class RpcLimits:
             1,280.
         greeting_s: Time within which a connection must open a stream with the token.
         greeting_bytes: Bytes a connection may send before that.
-        idle_s: An idle stream is closed after this time; clients ping four times as often.
+        idle_s: An idle stream is closed after this time; clients ping more often.
         stall_s: A connection whose client does not read a reply for this long is closed.
         stream_s: Maximum lifetime of a stream; None for no limit.
     """

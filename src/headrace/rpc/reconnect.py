@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from headrace.rpc.channel import Channel
+from headrace.rpc.channel import CHECK_LOG, Channel
 from headrace.rpc.config import TELL_AFTER_S, TaskAddress
 from headrace.rpc.credentials import Credentials
 from headrace.rpc.errors import StoreError, StoreLostError
@@ -212,7 +212,7 @@ class ReconnectingChannel:
         why = "" if error is None else f": {error.problem}"
         return StoreLostError(
             f"{self._address} has not answered for {self._retry_budget.limit_s:g} s{why}",
-            "check its log and whether its machine is up, then start the run again",
+            CHECK_LOG,
         )
 
     def _closed_error(self) -> StoreError:

@@ -206,7 +206,7 @@ def answer(service: Service, limits: RpcLimits, data: memoryview | None) -> Mess
 def _too_large(num_bytes: int, limits: RpcLimits) -> SpecError:
     return SpecError(
         f"the request has {num_bytes} bytes, at most {limits.max_request_bytes} are allowed",
-        "send fewer rows per request",
+        "send smaller requests",
     )
 
 

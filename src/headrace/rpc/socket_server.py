@@ -99,7 +99,7 @@ class SocketServer:
         stream.enter("reading")
         length = read_length(sock)
         if length > self._limits.max_request_bytes:
-            raise SpecError(f"a request has {length} bytes", "send fewer rows per request")
+            raise SpecError(f"a request has {length} bytes", "send smaller requests")
         data = read(sock, length)
         stream.enter("working")
         reply = self._answer(data)

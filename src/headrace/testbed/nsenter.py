@@ -1,8 +1,8 @@
 """Run a command on an emulated machine: `python nsenter.py PID START_TICKS VARIABLES COMMAND...`.
 
 A separate program without imports of headrace, because a process with threads cannot change its
-mount namespace. Unlike `nsenter` it forwards signals, exits with the command's exit code, and kills
-the command when it is killed.
+mount namespace. Unlike `nsenter` it forwards signals and then still exits with the command's exit
+code, and it kills the command when it is killed.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class EmbeddingTable:
         return rows
 
     def _read_all(self, columns: Sequence[str]) -> list[np.ndarray]:
-        """All rows of some columns, by original ids; stores read in parallel and sequentially."""
+        """All rows of some columns, by original ids; stores are read in parallel."""
         found = [np.empty((self.num_nodes, self.spec.dim), np.float32) for _ in columns]
         asked = [
             (rows[begin:end], store.gather_soon(self.node_type, column, np.arange(begin, end)))
@@ -255,7 +255,7 @@ class NodeEmbedding(nn.Module):
     def step(self) -> None:
         """Apply the collected gradients; all trainers must call it.
 
-        The optimizer given to `ctx.prepare` calls it in each step.
+        The optimizer given to `ctx.prepare` does this in each step.
         """
         self._table.begin_step()()
 

@@ -89,9 +89,9 @@ def zipf(u, num):
 def generate_pairs(seed, num_nodes, num_communities, num_pairs, crossing, first, last, src, dst):
     """Generate all edges of communities `first` to `last`, each in both directions.
 
-    All communities have the same number of pairs. One pair in `crossing` connects to one of the
-    following communities, up to half of all, so that no two communities draw the same pair. Within
-    a community, duplicate pairs are drawn again. Hence there are no parallel edges.
+    Numbers of pairs per community differ by at most one. One pair in `crossing` connects to one of
+    the following communities, up to half of all, so that no two communities draw the same pair.
+    Within a community, duplicate pairs are drawn again. Hence there are no parallel edges.
     """
     keys, bits = shuffle_keys(seed), _bits_of(num_nodes)
     largest = num_nodes // num_communities + 1

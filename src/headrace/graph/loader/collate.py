@@ -15,7 +15,7 @@ from headrace.graph.format.manifest import ColumnInfo
 from headrace.graph.loader.buffer_pool import BufferPool
 from headrace.graph.loader.graph_view import GraphView
 from headrace.graph.sampling.feature_gather import FeatureGather
-from headrace.graph.sampling.store_pool import TypeName
+from headrace.graph.schema import TypeName
 
 _HALVES = (torch.float16, torch.bfloat16)
 

@@ -14,8 +14,8 @@ from headrace.graph.build.csc import build_csc
 from headrace.graph.format.manifest import ColumnInfo
 from headrace.graph.loader.graph_view import GraphView
 from headrace.graph.sampling.hop import EdgePart, HopSource, LocalSource
-from headrace.graph.sampling.store_pool import IDS, StorePool, TypeName
-from headrace.graph.schema import SPLITS, EdgeType, NodeTable
+from headrace.graph.sampling.store_pool import IDS, StorePool
+from headrace.graph.schema import SPLITS, EdgeType, NodeTable, TypeName
 from headrace.graph.sources.pyg import from_pyg
 
 

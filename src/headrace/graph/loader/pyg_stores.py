@@ -18,7 +18,8 @@ from headrace.graph.loader.collate import finish
 from headrace.graph.loader.graph_view import GraphView, PartitionedGraphView
 from headrace.graph.loader.in_memory_view import InMemoryView
 from headrace.graph.loader.inputs import whole_csc
-from headrace.graph.sampling.store_pool import Connect, TypeName
+from headrace.graph.sampling.store_pool import Connect
+from headrace.graph.schema import TypeName
 
 
 class PartitionedFeatureStore(FeatureStore):  # type: ignore[misc]
@@ -142,7 +143,7 @@ def find_access(data: Any, connect: Mapping[int, Connect] | None = None) -> Grap
         if isinstance(access, GraphView):
             return access
     raise SpecError(
-        f"a {type(data).__name__} is no graph",
+        f"a {type(data).__name__} is not a graph",
         "pass a folder, a PartitionedGraph, a Data or HeteroData, or the pair of open_stores()",
     )
 

@@ -18,7 +18,8 @@ from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.kernels import hash_table
 from headrace.graph.kernels.gathering import place_rows
 from headrace.graph.sampling.hop import Hop, HopRequest
-from headrace.graph.sampling.store_pool import StoreHandle, TypeName
+from headrace.graph.sampling.store_pool import StoreHandle
+from headrace.graph.schema import TypeName
 
 # Per slot besides its row: id, flag, and up to three entries of the hash table.
 _BOOKKEEPING_BYTES = 8 + 1 + 3 * 4

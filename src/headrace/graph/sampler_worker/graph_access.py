@@ -18,7 +18,8 @@ from headrace.graph.sampler_worker.feature_cache import (
     divide,
     hot_by_degree,
 )
-from headrace.graph.sampling.store_pool import StoreHandle, TypeName
+from headrace.graph.sampling.store_pool import StoreHandle
+from headrace.graph.schema import TypeName
 from headrace.graph.store.client import TIMEOUT_S, StoreClient
 from headrace.rpc import service_process
 from headrace.rpc.call_meter import Clock, measured_store

@@ -179,7 +179,7 @@ class Pipeline:
 def _describe(error: Exception) -> tuple[str, str]:
     if isinstance(error, HeadraceError):
         return error.problem, error.remedy
-    return f"it failed with {type(error).__name__}: {error}", "see its log"
+    return f"it failed with {type(error).__name__}: {error}", "check its log"
 
 
 class _EndedError(Exception):

@@ -31,7 +31,7 @@ def share_of(batch_size: int, num_samplers: int, sampler: int) -> int:
     """Seeds per iteration of one sampler; samplers differ by at most one."""
     if not 1 <= num_samplers <= batch_size:
         raise SpecError(
-            f"a batch of {batch_size} seeds is split among {num_samplers} samplers",
+            f"a batch of {batch_size} seeds cannot be split among {num_samplers} samplers",
             "use at least one sampler, and at least one seed per sampler",
         )
     return batch_size * (sampler + 1) // num_samplers - batch_size * sampler // num_samplers

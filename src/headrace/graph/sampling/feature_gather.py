@@ -11,7 +11,8 @@ import numpy as np
 
 from headrace.graph.kernels import gathering
 from headrace.graph.sampling.hop import split_by_owner
-from headrace.graph.sampling.store_pool import StorePool, TypeName
+from headrace.graph.sampling.store_pool import StorePool
+from headrace.graph.schema import TypeName
 from headrace.tracing.meter import current_meter
 
 # Up to this many partitions, scanning all ids is faster than sorting them; see hop.py.

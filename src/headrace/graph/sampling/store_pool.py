@@ -10,11 +10,8 @@ from typing import Protocol
 import numpy as np
 
 from headrace.graph.sampling.hop import Hop, HopRequest
-from headrace.graph.schema import EdgeType
+from headrace.graph.schema import TypeName
 from headrace.rpc.errors import StoreError
-
-TypeName = str | EdgeType
-"""A node type or an edge type."""
 
 IDS = "ids"
 """Column of original ids; optional for edges."""

@@ -10,9 +10,9 @@ from typing import TypeVar
 import numpy as np
 
 from headrace.graph.sampling.hop import Hop, HopRequest
+from headrace.graph.schema import TypeName
 from headrace.graph.store.embedding_service import GradientPush
 from headrace.graph.store.embedding_table import EmbeddingSpec
-from headrace.graph.store.shard import TypeName
 from headrace.rpc.channel import Channel
 from headrace.rpc.config import TaskAddress
 from headrace.rpc.credentials import Credentials

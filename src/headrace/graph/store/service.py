@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from headrace.core.errors import SpecError
 from headrace.core.validation_errors import first_problem
 from headrace.graph.sampling.hop import EdgePart, HopRequest, Rule, hop_over
+from headrace.graph.schema import TypeName
 from headrace.graph.store.embedding_service import (
     MAX_PIECES,
     Embeddings,
@@ -23,7 +24,7 @@ from headrace.graph.store.embedding_service import (
 )
 from headrace.graph.store.embedding_table import EmbeddingSpec
 from headrace.graph.store.page_cache import PageCacheWarmer, anonymous_bytes, resident_bytes
-from headrace.graph.store.shard import Shard, ShardRows, TypeName
+from headrace.graph.store.shard import Shard, ShardRows
 from headrace.rpc.config import RpcLimits
 from headrace.rpc.framing import Fields, Message
 

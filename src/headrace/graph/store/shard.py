@@ -12,10 +12,7 @@ from headrace.core.errors import SpecError
 from headrace.graph.format.manifest import edge_path, node_path
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.sampling.hop import EdgePart
-from headrace.graph.schema import EdgeType
-
-TypeName = str | EdgeType
-"""A node type or an edge type."""
+from headrace.graph.schema import EdgeType, TypeName
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ ROUNDING = 1e-9
 
 
 class CriticalPath:
-    """Critical path and cost of any placement of one job.
+    """Critical path of any placement of one job.
 
     Volumes are drawn once, as in a simulation with the same seed, so placements are compared under
     equal traffic; task times are means. Degrees are per iteration: in-degree of the receiver,

@@ -76,7 +76,11 @@ class RunHistory:
 
 
 class StatusWriter(RunCallback):
-    """Writes the run folder and notifies watcher and other callbacks; one per attempt."""
+    """Writes the run folder and notifies watcher and other callbacks; one per attempt.
+
+    The other callbacks get `began`, `say`, `polled`, `printed`, `traced`, `reported`, `updated` and
+    `finished`.
+    """
 
     def __init__(
         self,

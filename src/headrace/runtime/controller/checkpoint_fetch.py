@@ -39,7 +39,7 @@ class CheckpointFetcher:
         return self._fetching is not None
 
     def wait(self) -> bool:
-        """Wait while chunks arrive; return whether the fetch completed."""
+        """Wait while chunks arrive; return False if they stop."""
         num_bytes, end_s = 0, 0.0
         while self._fetching is not None:
             now_s = time.monotonic()

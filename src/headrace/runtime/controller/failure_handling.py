@@ -51,7 +51,7 @@ class FailureHandler:
         return decision
 
     def after(self, outcome: Outcome, tasks: tuple[Task, ...]) -> Resume | GiveUp | None:
-        """The decision after all tasks have ended; None if the run is complete."""
+        """The decision after all tasks have ended; None without a fault."""
         pending, self.pending = self.pending, None
         if outcome.fault is None or pending is not None:
             return pending if outcome.fault is not None else None

@@ -69,7 +69,7 @@ class ClusterRun:
             machine's name; None for the default.
         checkpoint_every: Steps between checkpoints; 0 for none.
         resume: Folder of the run to resume from its newest complete checkpoint; None for a new run.
-        max_restarts: Restarts allowed without a new checkpoint; 0 to stop at the first fault.
+        max_restarts: Restarts of a task without a new checkpoint; 0 to stop at the first fault.
         elastic: Whether to run without missing machines of the plan and add them when they join.
         replan: Whether to replan and resume when the measured performance drifts from the plan.
         traffic: `plan` to enforce the plan's flow policy, which needs privileges on every machine;

@@ -194,12 +194,9 @@ class WorkerGroup:
     def _register(self, name: str, hello: dict[str, Any]) -> None:
         slot = self._slots[name]
         if hello["version"] != own_version():
-            self._emit(
-                Failed(
-                    f"{slot.task.machine} has headrace {hello['version']}, not {own_version()}",
-                    "install the same version on every machine",
-                )
-            )
+            versions = f"headrace {hello['version']}, the driver {own_version()}"
+            remedy = "install the same version on every machine"
+            self._emit(Failed(f"{slot.task.machine} has {versions}", remedy))
             # Not registered: its state may have another format.
             return
         if hello["node_id"] != slot.node.node_id:

@@ -112,7 +112,7 @@ class RunContext(Value):
         if split not in self.counts:
             raise SpecError(
                 f"this run assigns no seeds of split {split!r}",
-                f"use one of its splits: {', '.join(self.counts) or 'none'}",
+                f"its splits are: {', '.join(self.counts) or 'none'}",
             )
         num, lanes = self.samplers_per_trainer, self.lane_counts
         of_trainers = tuple(sum(lanes[s : s + num]) for s in range(0, len(lanes), num))

@@ -25,10 +25,6 @@ _MAX_BYTES = 1 << 16
 _MAX_QUEUED = 10_000
 _SEND_TIMEOUT_S = 20.0
 _POLL_INTERVAL_S = 0.1
-_JSON_KEYS = {"task": "for", "is_waiting": "waits"}
-"""Keys in JSON of fields with another name."""
-
-_FIELDS = {key: name for name, key in _JSON_KEYS.items()}
 
 
 @dataclass(frozen=True)
@@ -100,7 +96,7 @@ class CheckpointWrite(Message, kind="checkpoint"):
     Attributes:
         bytes: Size of the file.
         stall_s: Time in which the training loop was stopped.
-        agree_s: Time to agree on the iteration with the other trainers.
+        agree_s: Time in which all trainers polled whether to stop, since the last checkpoint.
         write_s: Time to write the file, in a thread.
         write_cpu_s: CPU time of that thread.
     """
@@ -142,7 +138,7 @@ class Waiting(Message, kind="waits"):
 
 @dataclass(frozen=True)
 class Failover(Message, kind="healing"):
-    """The trainer replaced a failed sampler or connection."""
+    """A sampler is lost; the trainer starts a replacement."""
 
     text: str
 
@@ -174,9 +170,9 @@ class NonFinite(Message, kind="not finite"):
 
 
 def encode(message: Message) -> dict[str, Any]:
-    """The JSON object of a message; fields that are None by default are left out."""
+    """The JSON object of a message; fields that are None, as by default, are left out."""
     given = {
-        _JSON_KEYS.get(field.name, field.name): value
+        field.name: value
         for field in fields(message)
         if (value := getattr(message, field.name)) is not None or field.default is not None
     }
@@ -191,7 +187,7 @@ def decode(data: Any) -> Message | None:
     make = Message.by_kind.get(str(given.pop("kind", "")))
     with suppress(TypeError):
         if make is not None:
-            return make(**{_FIELDS.get(key, key): value for key, value in given.items()})
+            return make(**given)
     return None
 
 

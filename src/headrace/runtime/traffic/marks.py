@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-# The format of `MARK` in `tracing/task_trace.py`.
-_MARK = struct.Struct("<q")
+from headrace.tracing.task_trace import MARK
 
 
 class Marks:
@@ -31,9 +29,9 @@ class Marks:
         """Return tasks whose iteration has changed since the last poll."""
         changed = {}
         for task, descriptor in self._open.items():
-            data = os.pread(descriptor, _MARK.size, 0)
-            if len(data) == _MARK.size:
-                (iteration,) = _MARK.unpack(data)
+            data = os.pread(descriptor, MARK.size, 0)
+            if len(data) == MARK.size:
+                (iteration,) = MARK.unpack(data)
                 if self._known.get(task) != iteration:
                     changed[task] = self._known[task] = iteration
         return changed

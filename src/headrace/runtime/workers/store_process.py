@@ -90,5 +90,5 @@ class StoreProcess:
         with suppress(OSError):
             lines = self._log.read_bytes()[-_LOG_BYTES:].decode(errors="replace").split("\n")
             said = [line.strip() for line in lines if "ERROR" in line or "Error" in line]
-            return f"; last output: {said[-1]}" if said else ""
+            return f"; last error: {said[-1]}" if said else ""
         return ""

@@ -160,7 +160,7 @@ class TrainerActor(TaskActor):
         configs, seeds = request["configs"], request["seeds"]
         if len(configs) != len(self._samplers):
             raise SpecError(
-                f"{self.task} requested {len(configs)} samplers, the plan has "
+                f"{self.task} requested {len(configs)} samplers, the plan assigns it "
                 f"{len(self._samplers)}",
                 "use the same headrace version everywhere",
             )

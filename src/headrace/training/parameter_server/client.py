@@ -36,7 +36,7 @@ PATIENCE_S = 60.0
 
 Clock = Callable[[], float]
 Tell = Callable[[str, bool], None]
-"""Called with a task's name, and True when waiting for it takes long, False when it ends."""
+"""Called with what is awaited, and True when waiting for it takes long, False when it ends."""
 
 
 def _ignore(name: str, waits: bool) -> None:
@@ -206,7 +206,7 @@ class Servers:
         self, fields: Mapping[str, Any], arrays: Sequence[Sequence[np.ndarray]]
     ) -> list[Message]:
         """Send to all servers, and wait for each until no trainer is missing."""
-        began_s, late_task = self._clock(), ""
+        began_s, awaited = self._clock(), ""
         waiting = [
             self._ask(*each) for each in zip(self._servers, repeat(fields), arrays, strict=False)
         ]
@@ -224,13 +224,13 @@ class Servers:
                         f"after {self._timeout_s:.0f} s",
                         "call step() equally often on all trainers",
                     )
-                if waited_s > TELL_AFTER_S and not late_task:
-                    late_task = f"gradients of rank {late}"
-                    self._tell(late_task, True)
+                if waited_s > TELL_AFTER_S and not awaited:
+                    awaited = f"gradients of rank {late}"
+                    self._tell(awaited, True)
                 reply = self._ask(server, wait, ()).result()
             replies.append(reply)
-        if late_task:
-            self._tell(late_task, False)
+        if awaited:
+            self._tell(awaited, False)
         return replies
 
     def _collect(self, shared: Shared, replies: Sequence[Message]) -> np.ndarray:

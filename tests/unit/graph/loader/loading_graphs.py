@@ -12,7 +12,7 @@ from torch_geometric.data import Data, HeteroData
 
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
 from headrace.graph.sampling.hop import Hop, HopRequest, hop_over
-from headrace.graph.sampling.store_pool import TypeName
+from headrace.graph.schema import TypeName
 from headrace.graph.sources.pyg import from_pyg
 from headrace.graph.store.service import take_rows
 from headrace.graph.store.shard import open_shard

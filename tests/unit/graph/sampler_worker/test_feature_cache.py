@@ -18,7 +18,7 @@ from headrace.graph.sampler_worker.feature_cache import (
     hot_by_degree,
 )
 from headrace.graph.sampling.hop import Hop, HopRequest
-from headrace.graph.sampling.store_pool import TypeName
+from headrace.graph.schema import TypeName
 from tests.unit.graph.small_graphs import NODE_TO_NODE, homogeneous, write
 
 INFO = ColumnInfo(name="x", dtype="float32", shape=(4,))

@@ -20,7 +20,7 @@ def test_shares_of_a_batch_are_even_and_add_up() -> None:
         shares = [share_of(size, num, s) for s in range(num)]
         assert sum(shares) == size
         assert max(shares) - min(shares) <= 1
-    with pytest.raises(SpecError, match="2 seeds is split among 3 samplers"):
+    with pytest.raises(SpecError, match="2 seeds cannot be split among 3 samplers"):
         share_of(2, 3, 0)
 
 

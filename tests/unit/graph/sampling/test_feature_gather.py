@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from headrace.graph.sampling.feature_gather import FeatureColumns, FeatureGather
-from headrace.graph.sampling.store_pool import StorePool, TypeName
+from headrace.graph.sampling.store_pool import StorePool
+from headrace.graph.schema import TypeName
 
 
 class Asked:

@@ -21,7 +21,7 @@ def test_an_actor_of_another_version_is_not_registered() -> None:
         group._register(slot.task.name, hello)
     (failed,) = events
     assert isinstance(failed, Failed)
-    assert failed.problem == f"m1 has headrace 0.0, not {own_version()}"
+    assert failed.problem == f"m1 has headrace 0.0, the driver {own_version()}"
     assert not group.is_placed
     group._register("store1", {"version": own_version(), "node_id": "id1"})
     assert isinstance(events[-1], Placed)

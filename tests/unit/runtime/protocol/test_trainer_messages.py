@@ -93,7 +93,10 @@ def test_what_is_no_message_is_left_out(folder: Path) -> None:
     [
         (BatchRequested(), {"kind": "asked"}),
         (NumEpochs(None), {"kind": "epochs", "num": None}),
-        (Waiting("store0 on m0", True), {"kind": "waits", "for": "store0 on m0", "waits": True}),
+        (
+            Waiting("store0 on m0", True),
+            {"kind": "waits", "task": "store0 on m0", "is_waiting": True},
+        ),
         (
             NonFinite("the reported loss", None, True),
             {"kind": "not finite", "what": "the reported loss", "step": None, "is_own": True},

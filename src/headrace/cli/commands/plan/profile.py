@@ -59,7 +59,7 @@ def profile(
     check_can_write(output)
     known = load_plan(plan)
     if (trace is None) == (script is None):
-        raise SpecError("either a script or a trace is required", "give SCRIPT or --trace")
+        raise SpecError("exactly one of SCRIPT and --trace is required", "give SCRIPT or --trace")
     if trace is None:
         assert script is not None
         if graph is None:

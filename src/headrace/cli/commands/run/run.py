@@ -51,7 +51,8 @@ def run(
         Path | None, typer.Option(help="With --auto; default from Ray.", metavar="FILE")
     ] = None,
     job: Annotated[
-        Path | None, typer.Option(help="With --auto; default job.", metavar="FILE")
+        Path | None,
+        typer.Option(help="With --auto; default by cluster.", metavar="FILE"),
     ] = None,
     graph: Annotated[Path | None, typer.Option(help="Partitioned graph.", metavar="DIR")] = None,
     address: Address = None,
@@ -81,7 +82,7 @@ def run(
         ),
     ] = None,
     max_restarts: Annotated[
-        int | None, typer.Option(help="Per lost task; default 3.", metavar="N", min=0)
+        int | None, typer.Option(help="Per lost task; default 3, 0 is off.", metavar="N", min=0)
     ] = None,
     elastic: Annotated[
         bool, typer.Option("--elastic", help="Add machines when available.")
@@ -163,7 +164,10 @@ def run(
             "--auto creates and runs its own plan", "omit --plan, --local and --dry-run"
         )
     if (plan is None or local) and not auto:
-        raise SpecError("a run needs either --plan or --local", "--local uses only this machine")
+        raise SpecError(
+            "a run needs either --plan or --local",
+            "give one of them; --local uses only this machine",
+        )
     if graph is None:
         raise SpecError("a run requires a graph", "give --graph, a partitioned graph")
     if not auto and (cluster or job):
@@ -248,7 +252,7 @@ def _run_local(wanted: LocalRun, track: tuple[str, ...], as_json: bool) -> NoRet
             raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
     if code == 0 and not display.progress.has_asked:
         console.note(
-            "note: the script used no headrace loader, so its training was not distributed"
+            "note: the script requested no batch from a headrace loader; headrace did not sample"
         )
         console.note(f"  see: {DOCS_URL}{LOADERS_PAGE}")
     if as_json:

@@ -75,7 +75,9 @@ def partition(
     from headrace.core.errors import SpecError
 
     if (parts is None) == (cluster is None):
-        raise SpecError("--parts or --cluster is required", "give --parts N or --cluster FILE")
+        raise SpecError(
+            "exactly one of --parts and --cluster is required", "give --parts N or --cluster FILE"
+        )
     check_can_write(plot)
     if plot:
         from headrace.observability.gantt import check_can_draw

@@ -9,8 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from headrace.graph.sampling.store_pool import TypeName
-from headrace.graph.schema import EdgeType
+from headrace.graph.schema import EdgeType, TypeName
 
 Kind = Literal["node", "seed", "edge", "ends", "tree"]
 

@@ -74,7 +74,7 @@ def test_reports_are_lines_and_output_is_the_scripts(tmp_path: Path) -> None:
     said = [line for line in err.splitlines() if not line.startswith("no batch after")]
     _, *reports, note, page = said
     assert reports == ["epoch 1  loss 1", "epoch 2  loss 0.5"]
-    assert note.startswith("note: the script used no headrace loader")
+    assert note.startswith("note: the script requested no batch from a headrace loader")
     assert page.endswith("docs/howto/training.md#from-a-pyg-script-to-a-headrace-script")
 
 
