@@ -82,8 +82,8 @@ def test_a_cluster_gets_parts_of_its_machines_sizes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--parts", "2", "--cluster", "c.yaml"], "--parts or --cluster"),
-        ([], "--parts or --cluster"),
+        (["--parts", "2", "--cluster", "c.yaml"], "exactly one of --parts and --cluster"),
+        ([], "exactly one of --parts and --cluster"),
         (["--parts", "5000"], "5000 partitions"),
         (["--parts", "2", "--method", "best"], "no partitioner 'best'"),
         (["--parts", "2", "--balance", "weight"], "'weight' cannot be balanced"),
