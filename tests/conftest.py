@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from typing import Any
 
@@ -29,6 +30,9 @@ _TOGETHER = {
         "unit/simulator/",
     ),
 }
+
+# Tests use compiled kernels, and start no process that compiles them.
+os.environ["HEADRACE_COMPILE"] = "now"
 
 # Shells let what they run in the background ignore Ctrl-C, and its children inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -13,6 +13,7 @@ import numpy as np
 
 from headrace.policies.compiled import hot, hot_loop
 from headrace.policies.flow import FLOW_DTYPE, FLOW_POLICIES
+from headrace.policies.interpreted import CALLER
 from headrace.simulator.progress_kernel import (
     EDGE_DST,
     EDGE_KIND,
@@ -32,6 +33,9 @@ from headrace.simulator.progress_kernel import (
     pop_task,
     start_ready,
 )
+
+_FLOW_S = 2e-6
+"""Seconds per completed flow and open flow, if interpreted."""
 
 
 class Live(NamedTuple):
@@ -58,15 +62,15 @@ def _open_flow(fixed, progress, live, edge, now_s):
             progress.flow_times[START, edge, n] = now_s
         if volume > 0.0:
             pair = fixed.edge_pair[edge]
-            slots[edge].src = pair // fixed.num_machines
-            slots[edge].dst = pair % fixed.num_machines
-            slots[edge].task = fixed.edges[EDGE_DST, edge]
-            slots[edge].edge = edge
-            slots[edge].kind = fixed.edges[EDGE_KIND, edge]
-            slots[edge].iteration = n
-            slots[edge].volume = volume
-            slots[edge].remaining = volume
-            slots[edge].opened = now_s
+            slots[edge]["src"] = pair // fixed.num_machines
+            slots[edge]["dst"] = pair % fixed.num_machines
+            slots[edge]["task"] = fixed.edges[EDGE_DST, edge]
+            slots[edge]["edge"] = edge
+            slots[edge]["kind"] = fixed.edges[EDGE_KIND, edge]
+            slots[edge]["iteration"] = n
+            slots[edge]["volume"] = volume
+            slots[edge]["remaining"] = volume
+            slots[edge]["opened"] = now_s
             live.is_open[edge] = True
             return True
         if progress.flow_times.shape[1] > 0:
@@ -86,12 +90,12 @@ def _move_on(fixed, progress, live):
         next_s = progress.heap_time[0]
     for i in range(num_flows):
         if rates[i] > 0.0:
-            next_s = min(next_s, now_s + flows[i].remaining / rates[i])
+            next_s = min(next_s, now_s + flows[i]["remaining"] / rates[i])
     changed = False
     for i in range(num_flows):
-        edge = flows[i].edge
-        if rates[i] > 0.0 and now_s + flows[i].remaining / rates[i] <= next_s:
-            n = flows[i].iteration
+        edge = flows[i]["edge"]
+        if rates[i] > 0.0 and now_s + flows[i]["remaining"] / rates[i] <= next_s:
+            n = flows[i]["iteration"]
             if progress.flow_times.shape[1] > 0:
                 progress.flow_times[END, edge, n] = next_s
             progress.num_sent[edge] = n + 1
@@ -101,8 +105,8 @@ def _move_on(fixed, progress, live):
             _open_flow(fixed, progress, live, edge, next_s)
             changed = True
         else:
-            flows[i].remaining -= rates[i] * (next_s - now_s)
-            live.slots[edge].remaining = flows[i].remaining
+            flows[i]["remaining"] -= rates[i] * (next_s - now_s)
+            live.slots[edge]["remaining"] = flows[i]["remaining"]
     live.clock_s[0] = next_s
     return changed
 
@@ -165,10 +169,13 @@ def run_flows(
         clock_s=np.zeros(1),
         num_open=np.zeros(1, np.int64),
     )
-    compute_rates = FLOW_POLICIES[policy].kernel
     nic_out, nic_in = fixed.nics[OUT], fixed.nics[IN]
+    estimate_s = _FLOW_S * fixed.num_iterations * num_edges * num_edges
+    advance = CALLER.choose(needs_rates, (fixed, progress, live), estimate_s)
+    rates_args = (live.flows, nic_out, nic_in, pace_s, live.rates)
+    compute_rates = CALLER.choose(FLOW_POLICIES[policy].kernel, rates_args, estimate_s)
     num_use = 0
-    while needs_rates(fixed, progress, live):
+    while advance(fixed, progress, live):
         num_open = live.num_open[0]
         flows, rates = live.flows[:num_open], live.rates[:num_open]
         compute_rates(flows, nic_out, nic_in, pace_s, rates)

@@ -36,6 +36,7 @@ from headrace.policies.flow.layout import (
 from headrace.policies.flow.ports import STARVED, fill_ports
 from headrace.policies.flow.priority import priority_class
 from headrace.simulator.even import share_evenly
+from headrace.simulator.instance import Instance
 from headrace.simulator.network import (
     aim,
     attach,
@@ -66,6 +67,15 @@ from headrace.simulator.progress_kernel import (
 from headrace.simulator.repair import MOST_PAIRS, change, settle
 
 OES, MAXMIN, PRIORITY = 0, 1, 2
+
+_COMPLETION_S, _PAIR_S = 20e-6, 3e-6
+"""Seconds per completion, and per completion and pair of machines, if interpreted (measured)."""
+
+
+def interpreted_s(instance: Instance) -> float:
+    """Estimated seconds of a simulation by interpreted code."""
+    num_completions = instance.num_iterations * (instance.num_tasks + instance.num_edges)
+    return num_completions * (_COMPLETION_S + _PAIR_S * instance.num_machines**2)
 
 
 @warm
@@ -203,7 +213,7 @@ def _allocate(net, even, now_s):
 
 
 @hot
-def _note_use(net, use_rate):
+def _record_use(net, use_rate):
     """Throughput of each NIC at the current rates: in, then out."""
     num = net.planes.shape[1]
     for p in range(2 * num):
@@ -237,7 +247,7 @@ def run_pairs(fixed, progress, net, code, even, use_time, use_rate):
         changed = _allocate(net, even, now_s)
         if changed and len(use_time) > 0:
             use_time[num_use] = now_s
-            _note_use(net, use_rate[num_use])
+            _record_use(net, use_rate[num_use])
             num_use += 1
         port = first_port(net)
         next_s = net.ports[NEXT_S, port]

@@ -60,6 +60,8 @@ EDGE_SRC, EDGE_DST, EDGE_LAG, EDGE_KIND, EDGE_TABLE = range(5)
 OUT, IN = range(2)
 START, END = range(2)
 HEAP, CANDIDATES, UNFINISHED, EVENTS = 0, 1, 2, 3
+DRAW_S = 10e-6
+"""Seconds per random draw, if interpreted."""
 
 
 def fix(instance: Instance) -> Fixed:

@@ -9,12 +9,14 @@ from headrace.core.errors import SpecError
 from headrace.core.tasks import ROLES, TaskGraph
 from headrace.core.trace import Executions, Flows, NicUse, Trace
 from headrace.policies.flow import FLOW_POLICIES
+from headrace.policies.interpreted import CALLER
 from headrace.simulator.flow_kernel import run_flows
 from headrace.simulator.instance import Instance
 from headrace.simulator.network import idle_network
 from headrace.simulator.outcome import Outcome, Record
-from headrace.simulator.pair_kernel import MAXMIN, OES, PRIORITY, run_pairs
+from headrace.simulator.pair_kernel import MAXMIN, OES, PRIORITY, interpreted_s, run_pairs
 from headrace.simulator.progress_kernel import (
+    DRAW_S,
     END,
     EVENTS,
     START,
@@ -51,7 +53,8 @@ def simulate(
     num_rows = instance.num_iterations * (instance.num_tasks + instance.num_edges) if record else 0
     use_time, use_rate = np.empty(num_rows), np.empty((num_rows, 2 * num))
     if code in (OES, MAXMIN, PRIORITY) and not general:
-        makespan_s, num_use = run_pairs(
+        makespan_s, num_use = CALLER.call(
+            run_pairs,
             fixed,
             progress,
             idle_network(fixed),
@@ -59,6 +62,7 @@ def simulate(
             True if code == OES else None,
             use_time,
             use_rate,
+            estimate_s=interpreted_s(instance),
         )
     else:
         makespan_s, num_use = run_flows(
@@ -69,7 +73,7 @@ def simulate(
     kept = None
     if record:
         volumes = np.empty((instance.num_edges, instance.num_iterations))
-        draw_volumes(fixed, volumes)
+        CALLER.call(draw_volumes, fixed, volumes, estimate_s=volumes.size * DRAW_S)
         kept = Record(
             task_start_s=progress.task_times[START],
             task_end_s=progress.task_times[END],
@@ -83,7 +87,8 @@ def simulate(
             ),
         )
     nic_bytes = np.zeros((2, num))
-    sum_bytes(fixed, progress.num_sent, nic_bytes)
+    estimate_s = instance.num_edges * instance.num_iterations * DRAW_S
+    CALLER.call(sum_bytes, fixed, progress.num_sent, nic_bytes, estimate_s=estimate_s)
     return Outcome(
         makespan_s=float(makespan_s),
         num_events=int(progress.sizes[EVENTS]),

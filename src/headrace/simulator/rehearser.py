@@ -13,14 +13,21 @@ from headrace.core.profile import Problem
 from headrace.core.tasks import ROLES, EdgeKind
 from headrace.costs import edge_volumes, nic_load_s
 from headrace.policies.flow import FLOW_POLICIES
+from headrace.policies.interpreted import CALLER
 from headrace.simulator.instance import Instance, build_instance
 from headrace.simulator.layout_kernel import lay_out
 from headrace.simulator.network import idle_network
-from headrace.simulator.pair_kernel import MAXMIN, OES, PRIORITY, run_pairs
+from headrace.simulator.pair_kernel import MAXMIN, OES, PRIORITY, interpreted_s, run_pairs
 from headrace.simulator.progress_kernel import Fixed, fix, start
 from headrace.simulator.rehearse import simulate
 
 _CACHE_LINE = 64
+
+_NUM_CALLS = 13
+"""Simulations of a plan's shortlist and prediction, in units of the shortlist's."""
+
+_EDGE_S = 5e-6
+"""Seconds per edge to lay out a placement, if interpreted."""
 
 _REWRITTEN = frozenset({"edge_pair", "task_time_s", "task_table", "edge_bytes"})
 """Fields of the kernel input that depend on placement and seed mix; written by `lay_out`."""
@@ -145,7 +152,8 @@ class Rehearser:
         self._progress.reset()
         self._network.reset()
         np.copyto(self._network.fields.item_start, self._item_start)
-        makespan_s, _ = run_pairs(
+        makespan_s, _ = CALLER.call(
+            run_pairs,
             self._fixed,
             self._progress.fields,
             self._network.fields,
@@ -153,6 +161,8 @@ class Rehearser:
             True if code == OES else None,
             self._no_time,
             self._no_rate,
+            estimate_s=interpreted_s(self._instance),
+            num_calls=_NUM_CALLS,
         )
         if makespan_s < 0:
             raise AssertionError("the simulation stopped before all tasks were done; this is a bug")
@@ -186,7 +196,8 @@ class Rehearser:
         if seeds is not None or not self._has_own_seeds:
             self._lay_out_seeds(self._seeds if seeds is None else seeds)
             self._has_own_seeds = seeds is None
-        lay_out(
+        CALLER.call(
+            lay_out,
             here,
             graph.role,
             self._time_s,
@@ -199,6 +210,7 @@ class Rehearser:
             self._instance.task_table,
             self._edge_pair,
             self._item_start,
+            estimate_s=len(self._edge_pair) * _EDGE_S,
         )
 
     def _lay_out_seeds(self, seeds: np.ndarray) -> None:

@@ -72,7 +72,7 @@ def _serve_next(net, port, row, classes, full_class, now_s):
     net.ports[MEMBERS, port] = 0.0
     net.port_ids[FILLED_AT, port] = NEVER
     if current < np.inf:
-        net.port_ids[FILLED_AT, port] = LAST + port
+        net.port_ids[FILLED_AT, port] = LAST + np.int64(port)
         for x in range(num):
             if classes[x] == current and full_class[x] >= current:
                 a, b = (port, x) if port < num else (x, port - num)
@@ -127,7 +127,7 @@ def _join(net, a, b, now_s):
             return
         net.ports[FULL_CLASS, port] = current
         net.ports[MEMBERS, port] = 0.0
-        net.port_ids[FILLED_AT, port] = LAST + port
+        net.port_ids[FILLED_AT, port] = LAST + np.int64(port)
     elif net.ports[FULL_CLASS, a] != current:
         port = num + b
     elif net.ports[FULL_CLASS, num + b] != current:

@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
 from headrace.cli import console as terminal
+from headrace.cli.kernels import first_use
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-COMPILING = "compiling kernels, only the first time: up to 40 seconds"
+COMPILING = "compiling kernels, only the first time: 5 to 40 seconds"
 """Printed while numba compiles kernels for the first time."""
 
 
@@ -19,7 +20,7 @@ COMPILING = "compiling kernels, only the first time: up to 40 seconds"
 def steps(num_steps: int) -> Iterator[Callable[[str], None]]:
     """Show progress while a block runs; yields a function to call with each step's name."""
     if not terminal.has_bars():
-        with _reporting_compilation(terminal.note):
+        with first_use(terminal.note), _reporting_compilation(terminal.note):
             yield _line_writer(num_steps)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
@@ -29,6 +30,7 @@ def steps(num_steps: int) -> Iterator[Callable[[str], None]]:
     console = terminal.console(stderr=True)
     with (
         Progress(*columns, *counted, console=console, transient=True) as progress,
+        first_use(progress.console.print),
         _reporting_compilation(progress.console.print),
     ):
         bar = progress.add_task("", total=num_steps)

@@ -15,9 +15,17 @@ from headrace.core.job import UNLIMITED_WINDOW, Role, Sync
 from headrace.core.profile import Problem
 from headrace.planner.cost.nic_loads import LoadModel, build_load_model, load_in, load_out
 from headrace.policies.compiled import hot
+from headrace.policies.interpreted import CALLER
 
 _MOST_STATES = 20_000_000
 """With more state transitions a check takes over 0.1 s; servers are then ignored."""
+
+
+_NUM_CHECKS = 50
+"""Checks of a bisection."""
+
+_STATE_S = 5e-6
+"""Seconds per state of a check, if interpreted."""
 
 
 def state_space(model: LoadModel) -> tuple[int, int, int]:
@@ -30,6 +38,15 @@ def state_space(model: LoadModel) -> tuple[int, int, int]:
     return model.num_servers, most_trainers, most_servers
 
 
+def interpreted_s(
+    model: LoadModel, num_servers: int, most_trainers: int, most_servers: int
+) -> float:
+    """Estimated seconds of one pass over the state space by interpreted code."""
+    num_ranges = model.num_machines * (most_trainers + 1) * (most_servers + 1)
+    num_states = int(model.graph_in.shape[1]) + model.num_trainers * (num_servers + 1)
+    return num_ranges * num_states * _STATE_S
+
+
 def load_bound(model: LoadModel, above: float = 0.0) -> float:
     """Lower bound of the largest load, at least `above`, for tabulated loads."""
     num_servers, most_trainers, most_servers = state_space(model)
@@ -39,13 +56,16 @@ def load_bound(model: LoadModel, above: float = 0.0) -> float:
         model = model._replace(sync_in=nothing, sync_out=nothing)
     low = above
     high = float(max(model.graph_in.max(), model.graph_out.max(), 1e-9))
-    while not _fits(model, high, num_servers, most_trainers, most_servers):
+    space = (num_servers, most_trainers, most_servers)
+    estimate_s = _NUM_CHECKS * interpreted_s(model, *space)
+    fits = CALLER.choose(_fits, (model, high, *space), estimate_s)
+    while not fits(model, high, *space):
         low, high = high, 2 * high
         if high > 1e12:
             return low
     while high - low > 1e-11 * high:
         middle = (low + high) / 2
-        if _fits(model, middle, num_servers, most_trainers, most_servers):
+        if fits(model, middle, *space):
             high = middle
         else:
             low = middle
@@ -95,8 +115,8 @@ def _fits(model, most_load, num_servers, most_trainers, most_servers):
     new_high = np.empty_like(high)
     limit = most_load * (1 + 1e-12)
     for m in range(model.num_machines):
-        new_low[:] = nothing
-        new_high[:] = -1
+        new_low.fill(nothing)
+        new_high.fill(-1)
         possible = False
         for w in range(most_trainers + 1):
             for p in range(most_servers + 1):

@@ -148,7 +148,7 @@ def _fits(model, search, role, m, gone):
 
 
 @hot
-def _shift_batches(model, search, sampler, machine, home, by):
+def _shift_batches(search, machine, home, by):
     """Add or remove a sampler on `machine` with its trainer on `home`."""
     if machine != home:
         search.leaving[machine] += by
@@ -163,16 +163,21 @@ def _relocate(model, search, task, target):
     role = _role(model, task)
     source = search.machine[task]
     num_samplers = model.num_trainers * model.per_trainer
+    first, last = task, task
     if role == SAMPLER:
-        home = search.machine[num_samplers + task // model.per_trainer]
-        _shift_batches(model, search, task, source, home, -1)
-        _shift_batches(model, search, task, target, home, 1)
+        last = task + 1
     elif role == TRAINER:
         first = (task - num_samplers) * model.per_trainer
-        for sampler in range(first, first + model.per_trainer):
-            at = search.machine[sampler]
-            _shift_batches(model, search, sampler, at, source, -1)
-            _shift_batches(model, search, sampler, at, target, 1)
+        last = first + model.per_trainer
+    for sampler in range(first, last):
+        home = np.int64(search.machine[num_samplers + sampler // model.per_trainer])
+        at = np.int64(search.machine[sampler])
+        _shift_batches(search, at, home, -1)
+        if role == SAMPLER:
+            at = target
+        else:
+            home = target
+        _shift_batches(search, at, home, 1)
     _touch(search, source)
     _touch(search, target)
     search.counts[source, role] -= 1
@@ -258,8 +263,9 @@ def anneal(model, search, steps, scale, hot_temperature, cold_temperature):
             gone = role if refuge == source else -1
             if not _fits(model, search, other_role, refuge, gone):
                 continue
-            _relocate(model, search, other, refuge)
-        _relocate(model, search, task, target)
+        # One call site: the function is inlined at each.
+        for is_task in range(0 if other >= 0 else 1, 2):
+            _relocate(model, search, task if is_task else other, target if is_task else refuge)
         after = total
         for i in range(search.sizes[0]):
             m = search.touched[i]
@@ -277,9 +283,10 @@ def anneal(model, search, steps, scale, hot_temperature, cold_temperature):
                 for j in range(len(search.machine)):
                     search.best[j] = search.machine[j]
         else:
-            _relocate(model, search, task, source)
-            if other >= 0:
-                _relocate(model, search, other, target)
+            for is_other in range(2 if other >= 0 else 1):
+                _relocate(
+                    model, search, other if is_other else task, target if is_other else source
+                )
         for i in range(search.sizes[0]):
             search.is_touched[search.touched[i]] = False
         search.sizes[0] = 0

@@ -126,7 +126,7 @@ def _move(chain, task, machine):
 
 
 @hot
-def _note(chain):
+def _record(chain):
     """Record the current placement; return whether it is new."""
     mixed = np.uint64(0xCBF29CE484222325)
     for machine in chain.machines:
@@ -171,7 +171,7 @@ def walk(chain, model, scratch, num_steps, beta, gamma, relaxation):
     """
     values = chain.values
     if chain.num_seen[0] == 0:
-        _note(chain)
+        _record(chain)
         return True
     while chain.step[0] < num_steps:
         num, tries = 0, 0
@@ -195,7 +195,7 @@ def walk(chain, model, scratch, num_steps, beta, gamma, relaxation):
             values[COST] = cost
             if penalty == 0.0 and cost <= (1.0 + gamma) * values[MIN_COST]:
                 values[MIN_COST] = min(values[MIN_COST], cost)
-                if _note(chain):
+                if _record(chain):
                     # Tolerance, so that rounding does not exclude a placement.
                     least_s = least_makespan_s(model, chain.machines, scratch) * (1.0 - ROUNDING)
                     if least_s < values[BEST_S]:

@@ -12,9 +12,10 @@ from numba import njit
 
 from headrace.core.job import Job
 from headrace.core.placement import Placement
-from headrace.planner.cost.lower_bound import sampler_range, state_space
+from headrace.planner.cost.lower_bound import interpreted_s, sampler_range, state_space
 from headrace.planner.cost.nic_loads import LoadModel
 from headrace.planner.methods.bin_packing import Counts, give_identities
+from headrace.policies.interpreted import CALLER
 
 _ABOVE = (1e-9, 1e-3, 1e-2, 0.1)
 """Relative distances above the bound to try; the first covers rounding only."""
@@ -55,8 +56,9 @@ def _counts(
     most_trainers: int,
     most_servers: int,
 ) -> Counts | None:
-    trainers, servers, fewest, most = _count(
-        model, limit_s, num_servers, most_trainers, most_servers
+    space = (num_servers, most_trainers, most_servers)
+    trainers, servers, fewest, most = CALLER.call(
+        _count, model, limit_s, *space, estimate_s=interpreted_s(model, *space)
     )
     room = most - fewest
     surplus = int(most.sum()) - job.num_samplers
@@ -92,7 +94,7 @@ def _count(model, limit, num_servers, most_trainers, most_servers):
     ranges = np.full((num, most_trainers + 1, most_servers + 1, 2), -1, np.int64)
     choice = np.full((num, num_trainers + 1, num_servers + 1), -1, np.int32)
     for m in range(num):
-        new_most[:] = -1
+        new_most.fill(-1)
         for w in range(most_trainers + 1):
             for p in range(most_servers + 1):
                 first, last = sampler_range(model, m, w, p, limit)
@@ -110,7 +112,7 @@ def _count(model, limit, num_servers, most_trainers, most_servers):
     i, j = num_trainers, num_servers
     for m in range(num - 1, -1, -1):
         if choice[m, i, j] < 0:
-            trainers[:] = 0
+            trainers.fill(0)
             break
         w, p = choice[m, i, j] // (most_servers + 1), choice[m, i, j] % (most_servers + 1)
         trainers[m], servers[m] = w, p

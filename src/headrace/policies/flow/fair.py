@@ -18,7 +18,7 @@ def fair_rates(flows, nic_out, nic_in, pace_s, rates):
     rates[:] = 0.0
     weight = np.empty(len(flows))
     for i in range(len(flows)):
-        weight[i] = flows[i].volume
+        weight[i] = flows[i]["volume"]
     everyone = np.ones(len(flows), np.bool_)
     fill_flows(flows, everyone, weight, port_capacities(nic_out, nic_in), rates)
 

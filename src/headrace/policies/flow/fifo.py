@@ -16,9 +16,9 @@ def fifo_rates(flows, nic_out, nic_in, pace_s, rates):
     head = np.full(len(nic_out), -1)
     for i in range(len(flows)):
         # Flows are sorted by edge, so ties go to the first edge.
-        j = head[flows[i].src]
-        if j < 0 or flows[i].opened < flows[j].opened:
-            head[flows[i].src] = i
+        j = head[flows[i]["src"]]
+        if j < 0 or flows[i]["opened"] < flows[j]["opened"]:
+            head[flows[i]["src"]] = i
     chosen = np.zeros(len(flows), np.bool_)
     for i in head:
         if i >= 0:

@@ -21,8 +21,8 @@ def fill_flows(flows, chosen, weight, left, rates):
     first = np.zeros(num_ports + 1, np.int64)
     for i in range(len(flows)):
         if chosen[i]:
-            first[flows[i].src + 1] += 1
-            first[num_machines + flows[i].dst + 1] += 1
+            first[flows[i]["src"] + 1] += 1
+            first[num_machines + flows[i]["dst"] + 1] += 1
     for p in range(num_ports):
         first[p + 1] += first[p]
     count = np.zeros(num_ports, np.int64)
@@ -31,7 +31,7 @@ def fill_flows(flows, chosen, weight, left, rates):
     open_ = chosen.copy()
     for i in range(len(flows)):
         if chosen[i]:
-            for p in (np.int64(flows[i].src), np.int64(num_machines + flows[i].dst)):
+            for p in (np.int64(flows[i]["src"]), np.int64(num_machines + flows[i]["dst"])):
                 members[first[p] + count[p]] = i
                 count[p] += 1
                 load[p] += weight[i]
@@ -59,7 +59,7 @@ def fill_flows(flows, chosen, weight, left, rates):
                 open_[i] = False
                 given = level * weight[i]
                 rates[i] += given
-                a, b = flows[i].src, num_machines + flows[i].dst
+                a, b = flows[i]["src"], num_machines + flows[i]["dst"]
                 other = b if a == full else a
                 left[other] = max(0.0, left[other] - given)
                 # Rounded up, so that a port is checked too early rather than too late.

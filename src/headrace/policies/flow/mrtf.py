@@ -13,7 +13,9 @@ from headrace.policies.flow.filling import port_capacities
 def _by_remaining_time(flows, nic_out, nic_in):
     remaining_s = np.empty(len(flows))
     for i in range(len(flows)):
-        remaining_s[i] = flows[i].remaining / min(nic_out[flows[i].src], nic_in[flows[i].dst])
+        remaining_s[i] = flows[i]["remaining"] / min(
+            nic_out[flows[i]["src"]], nic_in[flows[i]["dst"]]
+        )
     # Flows are sorted by edge, so a stable sort breaks ties by edge.
     return np.argsort(remaining_s, kind="mergesort")
 
@@ -23,7 +25,7 @@ def mrtf_rates(flows, nic_out, nic_in, pace_s, rates):
     """In order of remaining time, each flow gets all remaining bandwidth of its two NICs."""
     left = port_capacities(nic_out, nic_in)
     for i in _by_remaining_time(flows, nic_out, nic_in):
-        a, b = flows[i].src, len(nic_out) + flows[i].dst
+        a, b = flows[i]["src"], len(nic_out) + flows[i]["dst"]
         rates[i] = min(left[a], left[b])
         left[a] -= rates[i]
         left[b] -= rates[i]
@@ -34,10 +36,10 @@ def mrtf_exclusive_rates(flows, nic_out, nic_in, pace_s, rates):
     """In order of remaining time, each flow gets both its NICs exclusively or nothing."""
     busy = np.zeros(2 * len(nic_out), np.bool_)
     for i in _by_remaining_time(flows, nic_out, nic_in):
-        a, b = flows[i].src, len(nic_out) + flows[i].dst
+        a, b = flows[i]["src"], len(nic_out) + flows[i]["dst"]
         rates[i] = 0.0
         if not busy[a] and not busy[b]:
-            rates[i] = min(nic_out[flows[i].src], nic_in[flows[i].dst])
+            rates[i] = min(nic_out[flows[i]["src"]], nic_in[flows[i]["dst"]])
             busy[a] = True
             busy[b] = True
 

@@ -14,10 +14,10 @@ def oes_rates(flows, nic_out, nic_in, pace_s, rates):
     out_degree = np.zeros(len(nic_out))
     in_degree = np.zeros(len(nic_in))
     for i in range(len(flows)):
-        out_degree[flows[i].src] += 1
-        in_degree[flows[i].dst] += 1
+        out_degree[flows[i]["src"]] += 1
+        in_degree[flows[i]["dst"]] += 1
     for i in range(len(flows)):
-        a, b = flows[i].src, flows[i].dst
+        a, b = flows[i]["src"], flows[i]["dst"]
         rates[i] = min(nic_out[a] / out_degree[a], nic_in[b] / in_degree[b])
 
 

@@ -19,7 +19,7 @@ def omcoflow_rates(flows, nic_out, nic_in, pace_s, rates):
     rates[:] = 0.0
     key = np.empty(num_flows, np.int64)
     for i in range(num_flows):
-        key[i] = (np.int64(flows[i].task) << 32) + flows[i].iteration
+        key[i] = (np.int64(flows[i]["task"]) << 32) + flows[i]["iteration"]
     order = np.argsort(key, kind="mergesort")
     weight = np.empty(num_flows)
     out_degree = np.zeros(num_machines)
@@ -28,16 +28,16 @@ def omcoflow_rates(flows, nic_out, nic_in, pace_s, rates):
     while start < num_flows:
         end = start
         while end < num_flows and key[order[end]] == key[order[start]]:
-            out_degree[flows[order[end]].src] += 1
-            in_degree[flows[order[end]].dst] += 1
+            out_degree[flows[order[end]]["src"]] += 1
+            in_degree[flows[order[end]]["dst"]] += 1
             end += 1
         for i in order[start:end]:
-            a, b = flows[i].src, flows[i].dst
+            a, b = flows[i]["src"], flows[i]["dst"]
             alone = min(nic_out[a] / out_degree[a], nic_in[b] / in_degree[b])
-            weight[i] = alone / flows[i].remaining
+            weight[i] = alone / flows[i]["remaining"]
         for i in order[start:end]:
-            out_degree[flows[i].src] = 0.0
-            in_degree[flows[i].dst] = 0.0
+            out_degree[flows[i]["src"]] = 0.0
+            in_degree[flows[i]["dst"]] = 0.0
         start = end
     everyone = np.ones(num_flows, np.bool_)
     fill_flows(flows, everyone, weight, port_capacities(nic_out, nic_in), rates)

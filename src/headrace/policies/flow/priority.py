@@ -37,7 +37,7 @@ def priority_rates(flows, nic_out, nic_in, pace_s, rates):
     weight = np.empty(len(flows))
     for i in range(len(flows)):
         weight[i] = 1.0
-        classes[i] = priority_class(flows[i].kind, flows[i].iteration)
+        classes[i] = priority_class(flows[i]["kind"], flows[i]["iteration"])
     chosen = np.empty(len(flows), np.bool_)
     last = np.int64(-1)
     while True:
