@@ -200,7 +200,7 @@ def cached(profile: Profile, made: Plan, graph: Path) -> Profile:
     saved = hits / seeds * row_bytes
     whole = before.sum(axis=1).mean() * away_share
     factor = 1 - saved / whole
-    say(f"cache: {hits / rows:.0%} hits predicted, {factor:.0%} of the bytes are left")
+    log(f"cache: {hits / rows:.0%} hits predicted, {factor:.0%} of the bytes are left")
     own = np.diag(np.diag(before))
     matrix = own + (before - own) * factor
     traffic = profile.store_traffic.model_copy(
@@ -242,7 +242,7 @@ class Bench:
         if not graph.exists():
             partition(self.graph, graph, base.cluster.num_machines)
         bed_name = f"advice-{os.getpid()}"
-        bed = Testbed.up(base.cluster, bed_name, say=say, shaped=True, cores=CORES)
+        bed = Testbed.up(base.cluster, bed_name, log=log, shaped=True, cores=CORES)
         try:
             made = plan(
                 base.cluster, base.job, method="colocate", policy="priority", seed_mix="local-first"
@@ -283,7 +283,7 @@ class Bench:
                 if name == "base" and not repetition:
                     measured = profile_trace(trace, made, self.skip)
                     predicted_s[name] = _predicted_s(made, measured)
-                say(
+                log(
                     f"{base.job.name}, {name}: {took_s[-1] * 1e3:.0f} ms, predicted "
                     f"{predicted_s[name] * 1e3:.0f} ms"
                 )
@@ -340,7 +340,7 @@ def savings(found: Mapping[str, Any], name: str, base: str) -> dict[str, Any]:
     }
 
 
-def say(line: str) -> None:
+def log(line: str) -> None:
     """Tell who watches."""
     print(f"[{time.strftime('%H:%M:%S')}] {line}", file=sys.stderr, flush=True)
 

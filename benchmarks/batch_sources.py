@@ -238,7 +238,7 @@ def our_nodes(whole: Whole, task: Task, seed: int) -> Epochs:
     from headrace.graph.format.partitioned_graph import open_graph
     from headrace.graph.sampler_worker.config import SamplerConfig
     from headrace.graph.sampler_worker.prefetcher import start_prefetcher
-    from headrace.graph.sampler_worker.schedule import batches_per_epoch, share_of
+    from headrace.graph.sampler_worker.schedule import batches_per_epoch, sampler_batch_size
 
     # Samplers have ranges of seeds as they lie in the parts, not a random half of them.
     graph = open_graph(whole.folder)
@@ -251,7 +251,7 @@ def our_nodes(whole: Whole, task: Task, seed: int) -> Epochs:
             node_type=whole.seed_type,
             seeds=Path("given"),
             seed=seed,
-            share=share_of(task.batch_size, NUM_SAMPLERS, s),
+            seeds_per_iteration=sampler_batch_size(task.batch_size, NUM_SAMPLERS, s),
             batches_per_epoch=batches_per_epoch([len(part) for part in own], task.batch_size),
             fanouts=tuple((edge_type, task.fanouts) for edge_type in graph.edge_types),
         )

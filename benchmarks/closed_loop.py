@@ -57,7 +57,7 @@ from benchmarks.closed_loop_runs import (
     SKIP,
     Setting,
     Trainings,
-    say,
+    log,
 )
 from benchmarks.machine import describe_machine
 from headrace.api.documents.load import save_plan
@@ -89,7 +89,7 @@ def measure(mode: str, scratch: Path, args: argparse.Namespace) -> dict[str, Any
     steps = QUICK_STEPS if args.quick else args.steps
     (scratch / mode).mkdir(parents=True, exist_ok=True)
     bed_name = f"loop-{os.getpid()}"
-    bed = Testbed.up(setting.cluster, bed_name, say=say, shaped=True, cores=CORES[name])
+    bed = Testbed.up(setting.cluster, bed_name, log=log, shaped=True, cores=CORES[name])
     try:
         skip, last = (QUICK_SKIP, QUICK_LAST) if args.quick else (SKIP, LAST)
         trainings = Trainings(bed, setting, graph, scratch / mode, ACCURACY, skip, last)
@@ -110,7 +110,7 @@ def measure(mode: str, scratch: Path, args: argparse.Namespace) -> dict[str, Any
                 save_plan(made, scratch / mode / f"plan-{config}.json")
                 found = trainings.run(f"{config}-{repetition}", made, config, steps)
                 runs[config].append(found)
-                say(f"{mode} {config}: {found['measured_s'] * 1e3:.0f} ms, {found}")
+                log(f"{mode} {config}: {found['measured_s'] * 1e3:.0f} ms, {found}")
     finally:
         take_down(bed_name)
     predicted = {
@@ -187,14 +187,14 @@ def drift(scratch: Path) -> dict[str, Any]:
     if not graph.exists():
         partition(GRAPH, graph, setting.cluster.num_machines)
     bed_name = f"loop-{os.getpid()}"
-    bed = Testbed.up(setting.cluster, bed_name, say=say, shaped=True, cores=CORES["drift"])
+    bed = Testbed.up(setting.cluster, bed_name, log=log, shaped=True, cores=CORES["drift"])
     try:
         trainings = Trainings(bed, setting, graph, scratch / "drift", ACCURACY)
         made = setting.plan(trainings.profile(PROFILE_STEPS), "ours")
         found: dict[str, Any] = {}
         for name, replan in (("without", False), ("with", True)):
             found[name] = trainings.drift(name, made, DRIFT_STEPS, SLOW_AT, replan)
-            say(f"drift {name}: {found[name]}")
+            log(f"drift {name}: {found[name]}")
     finally:
         take_down(bed_name)
     without_s, with_s = (found[name]["since_slow_s"] for name in ("without", "with"))

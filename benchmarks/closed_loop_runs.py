@@ -226,6 +226,6 @@ def _agents_s() -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def say(line: str) -> None:
+def log(line: str) -> None:
     """Tell who watches."""
     print(f"[{time.strftime('%H:%M:%S')}] {line}", file=sys.stderr, flush=True)

@@ -80,17 +80,17 @@ class Bench:
     def __init__(self, scratch: Path) -> None:
         self.scratch = scratch
         self.found: dict[str, Any] = {}
-        self.bed = Testbed.up(make_cluster(), NAME, say=self.say)
+        self.bed = Testbed.up(make_cluster(), NAME, log=self.log)
         self._num_runs = 0
         self._idle_share = 0.0
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         print(f"[{time.strftime('%H:%M:%S')}] {line}", file=sys.stderr, flush=True)
 
     def graph(self, name: str, text: str) -> Path:
         folder = self.scratch / f"graph-{name}"
         if not folder.exists():
-            self.say(f"making graph {name}: {text}")
+            self.log(f"making graph {name}: {text}")
             partition(text, folder, 4, method="range" if name == "large" else "auto")
         return folder
 
@@ -112,7 +112,7 @@ class Bench:
             run = self.run(Layout(), graphs[name], 12, {"task": "steps", "steps": 20})
             folder = run.end()
             took.setdefault(name, []).append(_start_of(run, folder, trace_of(folder)))
-            self.say(f"start with graph {name}: {took[name][-1]}")
+            self.log(f"start with graph {name}: {took[name][-1]}")
         firsts = {name: [each["first_batch_s"] for each in all_] for name, all_ in took.items()}
         self.found["start_to_first_batch_s"] = statistics.median(firsts["small"])
         self.found["start_breakdown_s"] = took["small"][0]
@@ -251,7 +251,7 @@ class Bench:
             run.log.close()
             left += left_over(self.bed)
             took_s = time.monotonic() - asked_s
-            self.say(f"Ctrl-C {number} after {after_s:.1f} s: ended within {took_s:.1f} s")
+            self.log(f"Ctrl-C {number} after {after_s:.1f} s: ended within {took_s:.1f} s")
         self.found["interrupts"] = cuts
         self.found["left_by_interrupts"] = left
         self.bed.down()
@@ -259,7 +259,7 @@ class Bench:
         for number in range(rounds):
             began_s = time.monotonic()
             Testbed.up(make_cluster(), f"{NAME}-{number}").down()
-            self.say(f"up and down {number}: {time.monotonic() - began_s:.1f} s")
+            self.log(f"up and down {number}: {time.monotonic() - began_s:.1f} s")
         self.found["ups_and_downs"] = rounds
         self.found["left_by_testbeds"] = sorted(names_on_this_machine() - before)
 
@@ -302,7 +302,7 @@ def main() -> int:
     bench = Bench(scratch)
     try:
         for stage in wanted:
-            bench.say(f"stage {stage}")
+            bench.log(f"stage {stage}")
             method: Callable[[], None] = getattr(bench, stage)
             method()
     finally:

@@ -204,14 +204,14 @@ def measure(
         for seed in range(num_seeds):
             for way in ways:
                 points[way].append(trials.points(way, seed))
-                say(f"{name}, {way}, seed {seed}: {points[way][-1]:.2f} points")
+                log(f"{name}, {way}, seed {seed}: {points[way][-1]:.2f} points")
     finally:
         take_down(bed_name)
         shutil.rmtree(folder, ignore_errors=True)
     return {"lines_changed": lines_changed(name), "points": points, **compare(points)}
 
 
-def say(line: str) -> None:
+def log(line: str) -> None:
     """Tell who watches."""
     print(f"[{time.strftime('%H:%M:%S')}] {line}", file=sys.stderr, flush=True)
 

@@ -216,7 +216,7 @@ def importing() -> Callable[..., Any]:
 
 
 def run(
-    args: argparse.Namespace, scratch: Path, say: Callable[[str, Any], None], stack: ExitStack
+    args: argparse.Namespace, scratch: Path, log: Callable[[str, Any], None], stack: ExitStack
 ) -> dict[str, Any]:
     """All measurements that are asked for."""
     effort = QUICK if args.quick else FULL
@@ -233,7 +233,7 @@ def run(
     def add(answers: dict[str, Any]) -> None:
         found.update(answers)
         for name, value in answers.items():
-            say(name, value)
+            log(name, value)
 
     # All processes start at once, while nothing is measured.
     training, others = (stack.enter_context(staying(importing)) for _ in range(2))
@@ -313,7 +313,7 @@ def main() -> int:
     args = parser.parse_args()
     began = time.perf_counter()
 
-    def say(name: str, value: Any) -> None:
+    def log(name: str, value: Any) -> None:
         if not args.json:
             print(f"{name}: {json.dumps(value)}", flush=True)
 
@@ -321,7 +321,7 @@ def main() -> int:
     inherited = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "src"), inherited]))
     with tempfile.TemporaryDirectory(dir=args.scratch) as scratch, ExitStack() as stack:
-        document = run(args, Path(scratch), say, stack)
+        document = run(args, Path(scratch), log, stack)
     document |= {
         "seconds": round(time.perf_counter() - began, 1),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),

@@ -117,7 +117,7 @@ def main() -> int:
     document["commands"].append("python benchmarks/faults.py " + " ".join(sys.argv[1:]))
     document |= {"date": datetime.now(UTC).strftime("%Y-%m-%d"), "machine": describe_machine()}
 
-    def say(line: str) -> None:
+    def log(line: str) -> None:
         print(f"[{time.strftime('%H:%M:%S')}] {line}", file=sys.stderr, flush=True)
 
     scratch = args.scratch or Path(tempfile.mkdtemp(prefix="headrace-faults-"))
@@ -125,7 +125,7 @@ def main() -> int:
     name = f"faults-{os.getpid()}"
     bed = Testbed.up(make_cluster(), name)
     try:
-        trials = Trials(bed, scratch, say)
+        trials = Trials(bed, scratch, log)
         for case in wanted_cases(args, document):
             if args.within is not None and time.monotonic() - begin_s > args.within:
                 break
@@ -134,7 +134,7 @@ def main() -> int:
             document["summary"] = summary(document["trials"])
             if args.output:
                 write(args.output, document)
-            say(f"{case.number}: {found['problems'] or 'well'} ({found['elapsed_s']} s)")
+            log(f"{case.number}: {found['problems'] or 'well'} ({found['elapsed_s']} s)")
             if not args.json:
                 print(json.dumps(found), flush=True)
     finally:

@@ -189,7 +189,7 @@ def stream(source: str, num_parts: int) -> dict[str, Any]:
 
 
 def run(
-    quick: bool, scratch: Path, only: set[str], say: Callable[[str, Any], None]
+    quick: bool, scratch: Path, only: set[str], log: Callable[[str, Any], None]
 ) -> dict[str, Any]:
     """All measurements that are asked for."""
     found: dict[str, Any] = {}
@@ -197,14 +197,14 @@ def run(
     def measure(name: str, value: Callable[[], Any]) -> None:
         if not only or name in only:
             found[name] = value()
-            say(name, found[name])
+            log(name, found[name])
 
     source = SMALL if quick else LARGE
     folder = scratch / "parts"
     if not only or only & {"scale", "start", "kaminpar"}:
         method = "fennel" if quick else "auto"
         found["scale"] = apart(scale, source, 8, method, folder)
-        say("scale", found["scale"])
+        log("scale", found["scale"])
         measure("start", lambda: start(folder))
         shutil.rmtree(folder)
     if not quick:
@@ -251,7 +251,7 @@ def main() -> int:
     args = parser.parse_args()
     began = time.perf_counter()
 
-    def say(name: str, value: Any) -> None:
+    def log(name: str, value: Any) -> None:
         if not args.json:
             print(f"{name}: {json.dumps(value)}", flush=True)
 
@@ -259,7 +259,7 @@ def main() -> int:
         os.environ["TMPDIR"] = str(args.scratch)
     with tempfile.TemporaryDirectory(dir=args.scratch) as scratch:
         only = set(args.only.split(",")) if args.only else set()
-        document = run(args.quick, Path(scratch), only, say)
+        document = run(args.quick, Path(scratch), only, log)
     command = "python benchmarks/graph_data.py " + " ".join(sys.argv[1:])
     document |= {"commands": [command], "seconds": round(time.perf_counter() - began, 1)}
     if args.into and args.output and args.output.exists():

@@ -40,11 +40,11 @@ def main() -> int:
     num_trials = 5 if args.quick else args.trials
     seeds = range(args.first_seed, args.first_seed + num_trials)
 
-    def say(found: dict[str, Any]) -> None:
+    def log(found: dict[str, Any]) -> None:
         if not args.json:
             print(json.dumps(found), flush=True)
 
-    document = run(seeds, say)
+    document = run(seeds, log)
     document |= {
         "seconds": round(time.perf_counter() - began, 1),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),

@@ -91,7 +91,7 @@ class Bench:
     def graph(self, name: str) -> Path:
         folder = self.scratch / f"graph-{name}"
         if not folder.exists():
-            say(f"making graph {name}: {GRAPHS[name]}")
+            log(f"making graph {name}: {GRAPHS[name]}")
             partition(GRAPHS[name], folder, 4, method="range" if name == "large" else "auto")
         return folder
 
@@ -189,7 +189,7 @@ class Bench:
             self.found["checks"][name] = {"passed": done.returncode == 0, "said": last}
 
 
-def say(line: str) -> None:
+def log(line: str) -> None:
     print(f"[{time.strftime('%H:%M:%S')}] {line}", file=sys.stderr, flush=True)
 
 
@@ -210,7 +210,7 @@ def disturbed(run: Run, kind: str, at: Sequence[int]) -> tuple[Path, list[float 
         victim = choices[number % len(choices)]
         os.kill(victim.pid, signal.SIGKILL)
         killed.append(time.monotonic())
-        say(f"killed {victim}")
+        log(f"killed {victim}")
     folder = run.end()
     if left := left_over(run.bed):
         raise RuntimeError(f"left behind: {left}")
@@ -268,7 +268,7 @@ def main() -> int:
     if args.quick:
         # Imported while Ray starts, which leaves much of the cores idle.
         threading.Thread(target=importlib.import_module, args=("torch_geometric.nn",)).start()
-    bed = Testbed.up(make_cluster(), name, say=say)
+    bed = Testbed.up(make_cluster(), name, log=log)
     bench = Bench(bed, scratch, args)
     found: dict[str, Any] = {}
     if args.output is not None and args.output.exists():
@@ -276,7 +276,7 @@ def main() -> int:
         bench.found |= {key: found[key] for key in bench.found if key in found}
     try:
         for stage in wanted:
-            say(f"stage {stage}")
+            log(f"stage {stage}")
             method: Callable[[], None] = getattr(bench, stage)
             method()
     finally:

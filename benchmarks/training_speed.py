@@ -102,7 +102,7 @@ def configs(
 ) -> tuple[list[Any], list[np.ndarray]]:
     """Samplers of one trainer, and their seeds."""
     from headrace.graph.sampler_worker.config import SamplerConfig
-    from headrace.graph.sampler_worker.schedule import batches_per_epoch, share_of
+    from headrace.graph.sampler_worker.schedule import batches_per_epoch, sampler_batch_size
 
     own = [seeds[s::num_samplers] for s in range(num_samplers)]
     num_batches = batches_per_epoch([len(part) for part in own], model.batch_size, True)
@@ -116,7 +116,9 @@ def configs(
     }
     made = [
         SamplerConfig(
-            task=f"sampler {s}", share=share_of(model.batch_size, num_samplers, s), **settings
+            task=f"sampler {s}",
+            seeds_per_iteration=sampler_batch_size(model.batch_size, num_samplers, s),
+            **settings,
         )
         for s in range(num_samplers)
     ]

@@ -177,7 +177,7 @@ def write_packages(folder: Path, packages: dict[str, Package], seed: int) -> dic
                     table.add(rows[name], rows[target])
         if table.num_rows:
             edges.append(_edges("package", word, "package", f"rev_{word}"))
-            _say(f"{relation}: {table.num_rows:,}")
+            _log(f"{relation}: {table.num_rows:,}")
     nodes = {
         "package": {
             "path": "packages.parquet",
@@ -186,7 +186,7 @@ def write_packages(folder: Path, packages: dict[str, Package], seed: int) -> dic
             "split": "split",
         }
     }
-    _say(f"{len(packages):,} packages in {len(sections)} sections")
+    _log(f"{len(packages):,} packages in {len(sections)} sections")
     return {"version": 1, "name": "debian", "nodes": nodes, "edges": edges}
 
 
@@ -237,7 +237,7 @@ def write_files(
         for directory in directories:
             table.add(directory, directory.count("/") + 1 if directory else 0)
     num_edges = ships.num_rows + file_in.num_rows + directory_in.num_rows
-    _say(f"{files.num_rows:,} files, {len(directories):,} directories, {num_edges:,} edges")
+    _log(f"{files.num_rows:,} files, {len(directories):,} directories, {num_edges:,} edges")
     return {
         "nodes": {
             "file": {"path": "files.parquet", "columns": ["suffix"]},
@@ -272,7 +272,7 @@ def _edges(src: str, relation: str, dst: str, reverse: str) -> dict[str, Any]:
     }
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
 

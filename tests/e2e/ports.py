@@ -144,7 +144,7 @@ def in_files(secrets: list[bytes], paths: list[Path]) -> list[str]:
 
 def in_processes(secrets: list[bytes]) -> list[str]:
     found = []
-    for each in processes.look_around():
+    for each in processes.list_processes():
         for listing in ("cmdline", "environ"):
             path = Path(f"/proc/{each.process.pid}/{listing}")
             with suppress(OSError):

@@ -60,7 +60,7 @@ def left_of(name: str) -> dict[str, list[str]]:
         "control groups": [str(path) for path in cgroups.find_top().glob(f"hr.{name}.*")],
         "processes": [],
     }
-    for seen in processes.look_around():
+    for seen in processes.list_processes():
         try:
             text = Path(f"/proc/{seen.process.pid}/environ").read_bytes()
             text += Path(f"/proc/{seen.process.pid}/cmdline").read_bytes()

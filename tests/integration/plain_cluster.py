@@ -57,10 +57,10 @@ class PlainCluster:
     Args:
         folder: For files.
         graph: Directory of the parts; their splits are dealt.
-        mix: Seeds per iteration, by lane and part.
+        mix: Seeds per iteration, by shard and part.
         samplers_per_trainer: How many.
         far: Whether samplers are reached as on other machines.
-        lanes: How many each sampler has; none for one each.
+        shards: How many each sampler has; none for one each.
         **fields: More of `RunContext`.
     """
 
@@ -71,12 +71,12 @@ class PlainCluster:
         mix: np.ndarray,
         samplers_per_trainer: int = 1,
         far: bool = False,
-        lanes: tuple[int, ...] = (),
+        shards: tuple[int, ...] = (),
         **fields: Any,
     ) -> None:
         self.folder, self.graph, self.far = folder, graph, far
-        self._lanes = lanes or (1,) * len(mix)
-        self.num_trainers = len(self._lanes) // samplers_per_trainer
+        self._shards = shards or (1,) * len(mix)
+        self.num_trainers = len(self._shards) // samplers_per_trainer
         self._per_trainer = samplers_per_trainer
         self._processes: list[TaskProcess] = []
         self._is_closed = False
@@ -85,9 +85,9 @@ class PlainCluster:
         self._store_processes: dict[int, TaskProcess] = {}
         folder.mkdir(parents=True, exist_ok=True)
         Credentials(Secret.random()).save(folder / "keys")
-        self.shares = whole_seed_counts(mix, samplers_per_trainer)
+        self.seeds_per_iteration = whole_seed_counts(mix, samplers_per_trainer)
         self.assignment = {
-            split: assign_seeds(seeds_by_part(graph, split), mix, self.shares)
+            split: assign_seeds(seeds_by_part(graph, split), mix, self.seeds_per_iteration)
             for split in ("train", "val")
         }
         self._fields = {
@@ -97,9 +97,9 @@ class PlainCluster:
             "output": folder,
             "world_size": self.num_trainers,
             "samplers_per_trainer": samplers_per_trainer,
-            "shares": self.shares,
+            "seeds_per_iteration": self.seeds_per_iteration,
             "counts": {split: tuple(map(len, own)) for split, own in self.assignment.items()},
-            "lane_counts": lanes,
+            "shard_counts": shards,
             **fields,
         }
 
@@ -214,13 +214,13 @@ class PlainCluster:
     def _write_context(self, trainer: int) -> Path:
         first = trainer * self._per_trainer
         names = [f"sampler{trainer}.{i}" for i in range(self._per_trainer)]
-        begins = np.cumsum([0, *self._lanes])[first : first + self._per_trainer + 1]
+        begins = np.cumsum([0, *self._shards])[first : first + self._per_trainer + 1]
         for split, own in self.assignment.items():
             mine = own[begins[0] : begins[-1]]
             np.save(self.folder / f"{split}-trainer{trainer}.npy", np.sort(np.concatenate(mine)))
             for name, (begin, end) in zip(names, pairwise(begins), strict=True):
-                for lane, seeds in enumerate(own[begin:end]):
-                    np.save(self.folder / f"{split}-{name}-{lane}.npy", seeds)
+                for shard, seeds in enumerate(own[begin:end]):
+                    np.save(self.folder / f"{split}-{name}-{shard}.npy", seeds)
         asked = self.folder / f"ask{trainer}"
         self._servers.append(RequestServer(asked, self._start_samplers))
         context = RunContext(
@@ -243,8 +243,8 @@ class PlainCluster:
             task = config["task"]
             seeds = self.folder / f"{wanted.split}-{task}-0.npy"
             further = [
-                {**lane, "seeds": str(self.folder / f"{wanted.split}-{task}-{number}.npy")}
-                for number, lane in enumerate(config["further"], 1)
+                {**shard, "seeds": str(self.folder / f"{wanted.split}-{task}-{number}.npy")}
+                for number, shard in enumerate(config["further"], 1)
             ]
             if given is not None:
                 seeds = self.folder / f"given-{task}.npy"

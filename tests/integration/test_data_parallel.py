@@ -1,4 +1,4 @@
-"""Three trainers learn what one PyG process learns, whatever shares they have."""
+"""Three trainers learn what one PyG process learns, whatever seeds they have."""
 
 from __future__ import annotations
 
@@ -80,9 +80,11 @@ def test_gradients_are_those_of_one_process(
     assert [found["samplers"] for found in checks] == [num_samplers] * 3
     every = np.sort(np.concatenate(cluster.assignment["train"]))
     counts = tuple(map(len, cluster.assignment["train"]))
-    num_steps = GlobalBatches(cluster.shares, counts, per_trainer).num_iterations
+    num_steps = GlobalBatches(cluster.seeds_per_iteration, counts, per_trainer).num_iterations
     assert [found["steps"] for found in checks] == [num_steps] * 3
-    assert len(every) % sum(cluster.shares) != 0, "the end of an epoch must not be whole"
+    assert len(every) % sum(cluster.seeds_per_iteration) != 0, (
+        "the end of an epoch must not be whole"
+    )
     for epoch in range(NUM_EPOCHS):
         own = slice(epoch * num_steps, (epoch + 1) * num_steps)
         seen = torch.cat([seeds for steps in noted for seeds, _ in steps[own]])
@@ -108,29 +110,29 @@ def test_all_trainers_may_leave_an_epoch_early(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lanes", "per_trainer"),
+    ("shards", "per_trainer"),
     [((3, 1, 1, 1), 2), pytest.param((6,), 1, marks=pytest.mark.campaign)],
     ids=str,
 )
 def test_fewer_trainers_learn_the_same_from_the_same_lanes(
-    lanes: tuple[int, ...], per_trainer: int, tmp_path: Path
+    shards: tuple[int, ...], per_trainer: int, tmp_path: Path
 ) -> None:
-    settings = {"samplers_per_trainer": per_trainer, "lanes": lanes, "far": per_trainer == 2}
+    settings = {"samplers_per_trainer": per_trainer, "shards": shards, "far": per_trainer == 2}
     cluster, noted, checks, whole = learn(tmp_path, TWO_EACH, **settings)
-    assert len(noted) == len(lanes) // per_trainer
+    assert len(noted) == len(shards) // per_trainer
     counts = tuple(map(len, cluster.assignment["train"]))
-    num_steps = GlobalBatches(cluster.shares, counts, per_trainer).num_iterations
+    num_steps = GlobalBatches(cluster.seeds_per_iteration, counts, per_trainer).num_iterations
     assert [found["steps"] for found in checks] == [num_steps] * len(noted)
     task_configs = [
-        schedule(own, share, num_steps, 0, num_epochs=NUM_EPOCHS, ends=ends)
-        for own, share, ends in zip(
+        schedule(own, num_seeds, num_steps, 0, num_epochs=NUM_EPOCHS, ends=ends)
+        for own, num_seeds, ends in zip(
             cluster.assignment["train"],
-            cluster.shares,
-            map(GlobalBatches(cluster.shares, counts, per_trainer).ends, range(6)),
+            cluster.seeds_per_iteration,
+            map(GlobalBatches(cluster.seeds_per_iteration, counts, per_trainer).ends, range(6)),
             strict=True,
         )
     ]
-    # As if each lane had a sampler of its own.
+    # As if each shard had a sampler of its own.
     for steps, jobs in zip(zip(*noted, strict=True), zip(*task_configs, strict=True), strict=True):
         seen = torch.cat([seeds for seeds, _ in steps])
         assert seen.tolist() == np.concatenate([job.seeds for job in jobs]).tolist()

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
-from headrace.graph.sampler_worker.channels.errors import FeedError
+from headrace.graph.sampler_worker.channels.errors import PrefetchError
 from headrace.graph.sampler_worker.config import SamplerConfig
 from headrace.graph.sampler_worker.prefetcher import Prefetcher, start_prefetcher
-from headrace.graph.sampler_worker.schedule import batches_per_epoch, schedule, share_of
+from headrace.graph.sampler_worker.schedule import batches_per_epoch, sampler_batch_size, schedule
 from headrace.graph.sampling.neighbor_sampler import BatchKey
 from headrace.graph.store.server import StoreServer
 from headrace.graph.store.shard import open_shard
@@ -67,7 +67,7 @@ def configs_of(
             **{
                 **settings,
                 "task": f"sampler {s}",
-                "share": share_of(batch_size, num_samplers, s),
+                "seeds_per_iteration": sampler_batch_size(batch_size, num_samplers, s),
                 **changes,
             }
         )
@@ -164,7 +164,7 @@ def test_parts_of_two_samplers_are_what_one_process_draws(
     configs, seeds = configs_of(graph, num_samplers=2)
     sampler = local_sampler(graph)
     jobs = [
-        list(schedule(own, config.share, len(SEEDS), config.seed, num_epochs=1))
+        list(schedule(own, config.seeds_per_iteration, len(SEEDS), config.seed, num_epochs=1))
         for config, own in zip(configs, seeds, strict=True)
     ]
     with start_prefetcher(configs, seeds, time.perf_counter) as prefetcher:
@@ -219,7 +219,7 @@ def test_a_sampler_that_is_killed_is_named(graphs: dict[int, PartitionedGraph], 
             next(iter(prefetcher))
         time.sleep(float(rng.random()) * 0.3)
         os.kill(pids[victim], signal.SIGKILL)
-        with pytest.raises(FeedError, match=f"sampler {victim} on m1 is gone: .* SIGKILL"):
+        with pytest.raises(PrefetchError, match=f"sampler {victim} on m1 is gone: .* SIGKILL"):
             drain(prefetcher)
     del prefetcher
     gc.collect()
@@ -237,7 +237,7 @@ def test_a_sampler_that_hangs_is_named(graphs: dict[int, PartitionedGraph]) -> N
         fired: list[float] = []
         timer = threading.Timer(10, lambda: fired.append(time.monotonic()))
         timer.start()
-        with pytest.raises(FeedError, match="sampler 0 on m1 sent nothing for 10 s"):
+        with pytest.raises(PrefetchError, match="sampler 0 on m1 sent nothing for 10 s"):
             drain(prefetcher)
         timer.join()
         assert time.monotonic() - fired[0] < 5
@@ -252,7 +252,7 @@ def test_a_store_that_is_killed_is_named(
         with start_prefetcher(*configs_of(graphs[2], **settings), time.perf_counter) as prefetcher:
             list(prefetcher)
             store.process.kill()
-            with pytest.raises(FeedError, match="sampler 0 on m1: store 1 on m7"):
+            with pytest.raises(PrefetchError, match="sampler 0 on m1: store 1 on m7"):
                 drain(prefetcher)
 
 
@@ -291,6 +291,6 @@ def test_a_sampler_that_cannot_start_says_why(
     nowhere = configs[0].model_copy(update={"graph": tmp_path / "nowhere"})
     with (
         start_prefetcher([nowhere], seeds, time.perf_counter) as prefetcher,
-        pytest.raises(FeedError, match=r"sampler 0 on m1: .*nowhere"),
+        pytest.raises(PrefetchError, match=r"sampler 0 on m1: .*nowhere"),
     ):
         next(iter(prefetcher))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from headrace.graph.format.partitioned_graph import open_graph
-from headrace.graph.sampler_worker.channels.errors import FeedError
+from headrace.graph.sampler_worker.channels.errors import PrefetchError
 from headrace.graph.sampler_worker.channels.rpc import RpcReceiver, RpcSender
 from headrace.graph.sampler_worker.channels.shm import TrainerGoneError
 from headrace.graph.sampler_worker.channels.sub_batch import Key, SubBatch, arrays_in, place
@@ -87,7 +87,7 @@ def test_a_failure_follows_what_was_made() -> None:
     receiver = connect(sender)
     assert receiver.receive().batch == 1
     for _ in range(2):
-        with pytest.raises(FeedError, match=r"sampler 2 on m9.*store 1 on m2 is gone"):
+        with pytest.raises(PrefetchError, match=r"sampler 2 on m9.*store 1 on m2 is gone"):
             receiver.receive()
     receiver.close()
     sender.shut_down()
@@ -97,7 +97,7 @@ def test_a_sampler_that_ends_is_named() -> None:
     sender = RpcSender(OWN, window=2)
     receiver = connect(sender)
     sender.shut_down()
-    with pytest.raises(FeedError, match="sampler 2 on m9"):
+    with pytest.raises(PrefetchError, match="sampler 2 on m9"):
         receiver.receive()
     receiver.close()
 
@@ -130,7 +130,7 @@ def test_a_sampler_process_feeds_another_machine(tmp_path: Path) -> None:
         tls=False,
         node_type="node",
         seeds=tmp_path / "seeds.npy",
-        share=16,
+        seeds_per_iteration=16,
         batches_per_epoch=7,
         fanouts=tuple((edge_type, (4, 3)) for edge_type in graph.edge_types),
         listen=ListenAddress(ready=tmp_path / "ready"),
@@ -167,7 +167,7 @@ def test_a_sampler_process_feeds_another_machine(tmp_path: Path) -> None:
         with Prefetcher([RpcReceiver(channel)], 7, time.perf_counter) as prefetcher:
             seen = [(batch.n_id.tolist(), batch.x.tolist()) for batch in prefetcher]
             process.kill()
-            with pytest.raises(FeedError, match="sampler 2 on m9"):
+            with pytest.raises(PrefetchError, match="sampler 2 on m9"):
                 drain(prefetcher)
     assert seen == expected
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
-from headrace.graph.sampler_worker.channels.errors import FeedError
+from headrace.graph.sampler_worker.channels.errors import PrefetchError
 from headrace.graph.sampler_worker.config import SamplerConfig, SeedShard
 from headrace.graph.sampler_worker.prefetcher import Prefetcher, start_prefetcher
 from headrace.rpc.credentials import Credentials, Secret
@@ -110,7 +110,7 @@ def config_of(graph: PartitionedGraph, **changes: Any) -> SamplerConfig:
         "graph": graph.folder,
         "node_type": "node",
         "seeds": "given",
-        "share": 16,
+        "seeds_per_iteration": 16,
         "batches_per_epoch": NUM_BATCHES,
         "seed": 3,
         "fanouts": [[edge_type, [5, 4]] for edge_type in graph.edge_types],
@@ -194,7 +194,7 @@ def test_patience_with_a_store_ends(graph: PartitionedGraph, store: Store) -> No
     with start_prefetcher([config], [SEEDS], time.perf_counter) as prefetcher:
         list(prefetcher)
         store.process.kill()
-        with pytest.raises(FeedError, match=r"store1 on m1 has not answered for 5 s"):
+        with pytest.raises(PrefetchError, match=r"store1 on m1 has not answered for 5 s"):
             take(prefetcher, 99, {})
 
 
@@ -337,7 +337,7 @@ def test_a_silent_sampler_is_replaced_and_a_lasting_fault_is_reported(
         assert waits[0].task == "sampler0.0 on m0"
         actors.sampler._settings["graph"] = str(tmp_path / "nowhere")
         actors.kill()
-        with pytest.raises(FeedError, match=r"sampler0\.0 on m0: .*nowhere"):
+        with pytest.raises(PrefetchError, match=r"sampler0\.0 on m0: .*nowhere"):
             take(prefetcher, 99, {})
         assert len(actors.asked) == 3
 
@@ -346,19 +346,25 @@ def test_lanes_make_the_same_batches_on_fewer_samplers(
     graph: PartitionedGraph, store: Store, tmp_path: Path
 ) -> None:
     seeds = np.array_split(SEEDS, 3)
-    lanes = []
-    for number, (own, share) in enumerate(zip(seeds, (5, 6, 5), strict=True)):
+    shards = []
+    for number, (own, num_seeds) in enumerate(zip(seeds, (5, 6, 5), strict=True)):
         np.save(tmp_path / f"{number}.npy", own)
-        lanes.append(SeedShard(seeds=tmp_path / f"{number}.npy", share=share, ends=(2, 2)))
+        shards.append(
+            SeedShard(seeds=tmp_path / f"{number}.npy", seeds_per_iteration=num_seeds, ends=(2, 2))
+        )
 
-    def config(*lanes: SeedShard) -> SamplerConfig:
-        first, *further = lanes
-        own = {"share": first.share, "ends": first.ends, "further": further}
+    def config(*shards: SeedShard) -> SamplerConfig:
+        first, *further = shards
+        own = {
+            "seeds_per_iteration": first.seeds_per_iteration,
+            "ends": first.ends,
+            "further": further,
+        }
         return config_of(graph, trace=tmp_path / "trace", **own, **store.settings)
 
     seen = []
     for groups in ([[0], [1], [2]], [[0, 1], [2]], [[0, 1, 2]]):
-        configs = [config(*(lanes[lane] for lane in group)) for group in groups]
+        configs = [config(*(shards[shard] for shard in group)) for group in groups]
         with start_prefetcher(
             configs, [seeds[group[0]] for group in groups], time.perf_counter
         ) as prefetcher:
@@ -378,6 +384,6 @@ def test_without_patience_a_lost_sampler_ends_the_feed(
     with running(tmp_path / "run", graph, store, retry_budget_s=0.0) as (actors, _, prefetcher):
         list(prefetcher)
         actors.kill()
-        with pytest.raises(FeedError, match=r"sampler0\.0 on m0 is gone"):
+        with pytest.raises(PrefetchError, match=r"sampler0\.0 on m0 is gone"):
             take(prefetcher, 99, {})
         assert len(actors.asked) == 1

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from headrace.graph.format.partitioned_graph import open_graph
-from headrace.graph.sampler_worker.channels.errors import FeedError
+from headrace.graph.sampler_worker.channels.errors import PrefetchError
 from headrace.graph.sampler_worker.channels.shm import meet_sampler
 from headrace.graph.sampler_worker.config import ListenAddress, SamplerConfig
 from headrace.graph.sampler_worker.prefetcher import Prefetcher, start_prefetcher
@@ -38,7 +38,7 @@ def config(tmp_path: Path) -> SamplerConfig:
         graph=tmp_path / "graph",
         node_type="node",
         seeds=tmp_path / "seeds.npy",
-        share=16,
+        seeds_per_iteration=16,
         batches_per_epoch=7,
         fanouts=tuple((edge_type, (4, 3)) for edge_type in edge_types),
         listen=ListenAddress(path=tmp_path / "socket", ready=tmp_path / "ready"),
@@ -83,7 +83,7 @@ def test_batches_come_over_the_file_and_the_sampler_ends_with_its_trainer(
         with feed_of(tmp_path) as prefetcher:
             assert [(batch.n_id.tolist(), batch.x.tolist()) for batch in prefetcher] == expected
             assert len(list(prefetcher)) == 7
-            with pytest.raises(FeedError, match="does not listen"):
+            with pytest.raises(PrefetchError, match="does not listen"):
                 meet_sampler(tmp_path / "socket", "sampler1.0 on m9")
         assert process.wait(30) == 0
 
@@ -92,13 +92,13 @@ def test_a_sampler_that_dies_or_fails_is_named(config: SamplerConfig, tmp_path: 
     with started(config, tmp_path) as process, feed_of(tmp_path) as prefetcher:
         assert len(list(prefetcher)) == 7
         process.kill()
-        with pytest.raises(FeedError, match=r"sampler1\.0 on m9 is gone"):
+        with pytest.raises(PrefetchError, match=r"sampler1\.0 on m9 is gone"):
             drain(prefetcher)
     (tmp_path / "ready").unlink()
     (tmp_path / "seeds.npy").unlink()
     np.save(tmp_path / "seeds.npy", np.array([10**6]))
     with started(config, tmp_path) as process, feed_of(tmp_path) as prefetcher:
-        with pytest.raises(FeedError, match=r"sampler1\.0 on m9"):
+        with pytest.raises(PrefetchError, match=r"sampler1\.0 on m9"):
             list(prefetcher)
         assert process.wait(30) != 0
 

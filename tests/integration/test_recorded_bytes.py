@@ -99,7 +99,7 @@ def test_records_say_what_sockets_carried(tmp_path: Path) -> None:
             tls=False,
             node_type="node",
             seeds=tmp_path / "seeds.npy",
-            share=SHARE,
+            seeds_per_iteration=SHARE,
             batches_per_epoch=NUM_BATCHES,
             num_epochs=1,
             fanouts=tuple((edge_type, (8, 5)) for edge_type in graph.edge_types),
@@ -109,11 +109,11 @@ def test_records_say_what_sockets_carried(tmp_path: Path) -> None:
         settings = json.loads(config.model_dump_json())
         port = stack.enter_context(process("headrace.graph.sampler_worker", tmp_path, settings))
         steps = StepRecorder(TraceWriter(tmp_path / "trace-trainer", "trainer0", time.monotonic))
-        note = steps.recording_from("sampler0.0", NUM_BATCHES)
+        record = steps.recording_from("sampler0.0", NUM_BATCHES)
         channel = FlightChannel(
             TaskAddress(task="sampler0.0", machine="m", host="127.0.0.1", port=port), own
         )
-        receiver = RpcReceiver(MeteredChannel(channel, time.monotonic, lambda: note))
+        receiver = RpcReceiver(MeteredChannel(channel, time.monotonic, lambda: record))
         prefetcher = stack.enter_context(Prefetcher([receiver], NUM_BATCHES, time.perf_counter, 1))
         for _batch in prefetcher:
             steps.begin()

@@ -31,7 +31,7 @@ from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
 from headrace.graph.loader.neighbor_loader import NeighborLoader  # noqa: E402
 from headrace.graph.sampler_worker.config import SamplerConfig  # noqa: E402
 from headrace.graph.sampler_worker.prefetcher import start_prefetcher  # noqa: E402
-from headrace.graph.sampler_worker.schedule import batches_per_epoch, share_of  # noqa: E402
+from headrace.graph.sampler_worker.schedule import batches_per_epoch, sampler_batch_size  # noqa: E402
 from headrace.graph.sources.resolve import open_source  # noqa: E402
 from tests.support.stores import RunningStores, running_stores  # noqa: E402
 from tests.unit.graph.small_graphs import endpoints  # noqa: E402
@@ -172,7 +172,7 @@ def two_samplers(
             graph=graph.folder,
             node_type="node",
             seeds=Path("given"),
-            share=share_of(BATCH_SIZE, 2, s),
+            seeds_per_iteration=sampler_batch_size(BATCH_SIZE, 2, s),
             batches_per_epoch=batches_per_epoch([len(part) for part in own], BATCH_SIZE),
             fanouts=((("node", "to", "node"), (-1, -1)),),
             **stores.settings(),

@@ -14,7 +14,7 @@ HOSTS = {"m0": "10.79.0.1", "m1": "10.79.0.2"}
 NIC_BYTES_PER_S = 25e6
 
 
-def say(line: str) -> None:
+def log(line: str) -> None:
     """Answer whoever started this process."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
@@ -40,18 +40,18 @@ def drive(folder: Path, policy: str) -> None:
         folders = dict.fromkeys(tasks, str(folder))
         order = control.order(machine, "eth0", folders, HOSTS["m0"], port)
         (folder / f"{machine}.json").write_text(json.dumps(order))
-    say("ready")
+    log("ready")
     for _ in sys.stdin:
-        control.look()
-        say(json.dumps({**control.figures(), "said": said}))
+        control.poll()
+        log(json.dumps({**control.figures(), "said": said}))
     control.close()
-    say(json.dumps({**control.figures(), "said": said}))
+    log(json.dumps({**control.figures(), "said": said}))
 
 
 def send(port: int) -> None:
     """Send until the input closes."""
     sock = socket.create_connection((HOSTS["m1"], port), 20.0)
-    say("ready")
+    log("ready")
 
     def sending() -> None:
         with suppress(OSError):
@@ -65,7 +65,7 @@ def send(port: int) -> None:
 def take(port: int) -> None:
     """Take what comes; answers every line with how much came until when."""
     listener = socket.create_server((HOSTS["m1"], port))
-    say("ready")
+    log("ready")
     taken = [0]
 
     def taking() -> None:
@@ -76,7 +76,7 @@ def take(port: int) -> None:
 
     threading.Thread(target=taking, daemon=True).start()
     for _ in sys.stdin:
-        say(json.dumps([time.monotonic(), taken[0]]))
+        log(json.dumps([time.monotonic(), taken[0]]))
 
 
 if __name__ == "__main__":

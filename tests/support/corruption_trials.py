@@ -28,7 +28,7 @@ from headrace.graph.store.embedding_table import EmbeddingSpec
 from headrace.graph.store.shard import open_shard
 from headrace.graph.store.write_ahead_log import Change, WriteAheadLog
 from headrace.planner.planner import make_plan
-from headrace.runtime.run_dir.run_config import RunFile
+from headrace.runtime.run_dir.run_config import RunSettings
 from headrace.training.checkpoint_files import Position, read_sidecar
 from headrace.training.checkpoint_files import save as save_checkpoint
 from tests.unit.graph.small_graphs import homogeneous, write
@@ -288,9 +288,11 @@ class Formats:
         return lambda: vars(load_trace(path))
 
     def _run_file(self) -> Callable[[], Any]:
-        made = RunFile(graph=self._folder / "parts", script=self._folder / "x.py", config={"a": 1})
+        made = RunSettings(
+            graph=self._folder / "parts", script=self._folder / "x.py", config={"a": 1}
+        )
         made.save(self._folder)
-        return lambda: RunFile.load(self._folder)
+        return lambda: RunSettings.load(self._folder)
 
     def _sidecar(self) -> Callable[[], Any]:
         position = Position(iteration=7, epoch=1, batch=3, plan="0123", lanes="4567")

@@ -131,10 +131,10 @@ class Trials:
         self,
         bed: Testbed,
         scratch: Path,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
         most_silent_s: float | None = SILENCE_S,
     ) -> None:
-        self._bed, self._scratch, self._say = bed, scratch, say
+        self._bed, self._scratch, self._log = bed, scratch, log
         self._most_silent_s = most_silent_s
         self._ends: dict[tuple[str, float], tuple[int, dict[str, Any]]] = {}
         self._graph = scratch / "graph"
@@ -191,7 +191,7 @@ class Trials:
         """How a run ends that nobody disturbs."""
         key = (sync, dropout)
         if key not in self._ends:
-            self._say(f"undisturbed: {sync}, dropout {dropout}")
+            self._log(f"undisturbed: {sync}, dropout {dropout}")
             case = Case(0, "raylet" if not dropout else "store", "", sync, 0, 0, 0)
             watch = self._start(case, f"undisturbed-{sync}-{dropout}", 0.0)
             is_over = watch.end(PATIENCE_S)
@@ -296,7 +296,7 @@ class Trials:
             found["in_checkpoint"] = self._partial(watch, case.choice < 0.5).exists()
         os.kill(victim.pid, signal.SIGKILL)
         found["since_s"] = time.monotonic()
-        self._say(f"{case.number}: killed {victim} at iteration {watch.iterations}")
+        self._log(f"{case.number}: killed {victim} at iteration {watch.iterations}")
         if case.kind == "driver":
             watch.end(PATIENCE_S)
             watch.process.communicate()
@@ -310,7 +310,7 @@ class Trials:
         watch.wait(lambda: watch.iterations >= iteration, PATIENCE_S)
         (driver,) = victims(self._bed, "driver")
         os.kill(driver.pid, signal.SIGINT)
-        self._say(f"{case.number}: interrupted at iteration {watch.iterations}")
+        self._log(f"{case.number}: interrupted at iteration {watch.iterations}")
         watch.end(PATIENCE_S)
         watch.process.communicate()
         problems = []
@@ -331,7 +331,7 @@ class Trials:
         found: dict[str, Any] = {"victim": f"{one} - {other}", "killed_at": watch.iterations}
         cut(self._bed, one, other, is_cut=True)
         found["since_s"] = since_s = time.monotonic()
-        self._say(f"{case.number}: cut {one} from {other} for {case.seconds:g} s")
+        self._log(f"{case.number}: cut {one} from {other} for {case.seconds:g} s")
         try:
             # A run that ends without the network does not need it any more.
             watch.wait(lambda: time.monotonic() >= since_s + case.seconds, case.seconds + 1)

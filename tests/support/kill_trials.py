@@ -46,7 +46,7 @@ def trial(graph: Path, seed: int, scratch: Path) -> dict[str, Any]:
     # Loading this takes as long as samplers need to start: they would never be killed before.
     import torch_geometric.data  # noqa: F401
 
-    from headrace.graph.sampler_worker.channels.errors import FeedError
+    from headrace.graph.sampler_worker.channels.errors import PrefetchError
     from headrace.graph.sampler_worker.prefetcher import start_prefetcher
 
     rng = np.random.default_rng(seed)
@@ -87,7 +87,7 @@ def trial(graph: Path, seed: int, scratch: Path) -> dict[str, Any]:
                         del batch
                         if num_batches == after_batches:
                             timer.start()
-            except FeedError as error:
+            except PrefetchError as error:
                 found["error"] = str(error)
                 failed_at = time.monotonic()
             if timer.ident is not None:
@@ -105,7 +105,7 @@ def trial(graph: Path, seed: int, scratch: Path) -> dict[str, Any]:
 def samplers(graph: Path, reaching: dict[str, Any]) -> tuple[list[Any], list[np.ndarray]]:
     """All samplers of the trainer, and their seeds; they have one part, stores have the others."""
     from headrace.graph.sampler_worker.config import SamplerConfig
-    from headrace.graph.sampler_worker.schedule import batches_per_epoch, share_of
+    from headrace.graph.sampler_worker.schedule import batches_per_epoch, sampler_batch_size
 
     seeds = np.array_split(np.arange(0, 20_000, 10), NUM_SAMPLERS)
     configs = [
@@ -115,7 +115,7 @@ def samplers(graph: Path, reaching: dict[str, Any]) -> tuple[list[Any], list[np.
             graph=graph,
             node_type="node",
             seeds=Path("given"),
-            share=share_of(BATCH_SIZE, NUM_SAMPLERS, s),
+            seeds_per_iteration=sampler_batch_size(BATCH_SIZE, NUM_SAMPLERS, s),
             batches_per_epoch=batches_per_epoch([len(own) for own in seeds], BATCH_SIZE),
             fanouts=((("node", "to", "node"), (10, 5)),),
             **reaching,
@@ -193,7 +193,7 @@ def orphans(names: Iterable[str]) -> list[str]:
 
 def run(
     seeds: Sequence[int],
-    say: Callable[[dict[str, Any]], None] = lambda found: None,
+    log: Callable[[dict[str, Any]], None] = lambda found: None,
     promised_s: float = PROMISED_S,
 ) -> dict[str, Any]:
     """All trials, one after the other; an error must come within the promised time."""
@@ -203,7 +203,7 @@ def run(
         prepare(graph)
         for seed in seeds:
             trials.append(judge(graph, seed, promised_s))
-            say(trials[-1])
+            log(trials[-1])
     delays = [found["after_s"] for found in trials if found.get("after_s") is not None]
     return {
         "trials": len(trials),

@@ -160,7 +160,7 @@ class Role:
             command, stdin=pipe, stdout=pipe, text=True, env=environment
         )
 
-    def tell(self, value: Any) -> Any:
+    def notify(self, value: Any) -> Any:
         """Say something; the answer."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(value) + "\n")
@@ -197,7 +197,7 @@ def measure(plan: Plan, congestion: str) -> tuple[list[dict[str, Any]], np.ndarr
         time.sleep(1.0)
         phases = []
         for name, rates, length_s in plan:
-            done = controlling.tell(rates)
+            done = controlling.notify(rates)
             time.sleep(length_s)
             phases.append({**done, "name": name, "rates": rates, "end_s": time.monotonic()})
         return phases, np.array(json.loads(receiving.end()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from headrace.core.profile import Profile
 from headrace.core.units import format_seconds
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
 from headrace.observability.report.reading import read_lines
-from headrace.runtime.controller.run import TRACE, ClusterRun
+from headrace.runtime.controller.run import TRACE
+from headrace.runtime.run_dir.run_config import RunConfig
 from headrace.runtime.run_dir.run_dir import RunDirectory
 
 PROFILED_ITERATIONS = 40
@@ -36,7 +37,7 @@ PROFILE = "profile.yaml"
 """Profile file in the run directory."""
 
 Log = Callable[[str], None]
-Run = Callable[[ClusterRun], dict[str, Any]]
+Run = Callable[[RunConfig], dict[str, Any]]
 """Runs a plan and returns its summary."""
 
 
@@ -54,7 +55,7 @@ class Loop:
     """
 
     graph: Path
-    run_of: Callable[[Plan], ClusterRun]
+    run_of: Callable[[Plan], RunConfig]
     address: str | None = None
     cluster: Cluster | None = None
     job: Job | None = None
@@ -92,7 +93,8 @@ def run_loop(wanted: Loop, run: Run, log: Log) -> dict[str, Any]:
     )
     plan = plan_for(first, profile)
     log(_plan_line(plan, profiled["predicted_iteration_time_s"]))
-    real = replace(wanted.run_of(plan), files={PROFILE: profile_text(profile)})
+    files = {PROFILE: profile_text(profile)}
+    real = wanted.run_of(plan).model_copy(update={"files": files})
     summary = run(real)
     log(f"run: done in {format_seconds(summary['elapsed_s'])}, in {summary['folder']}")
     return {
@@ -146,16 +148,15 @@ def _first_plan(cluster: Cluster, job: Job) -> Plan:
 def _measure(wanted: Loop, first: Plan, run: Run, follows_script: bool = False) -> Path:
     """Run some iterations of a plan; returns the run directory."""
     base = wanted.run_of(first)
-    short = replace(
-        base,
-        name=f"{base.name or first.job.name}-profile",
-        iterations=wanted.iterations,
-        checkpoint_every=0,
-        replan=False,
-        track=(),
-        follows_script=follows_script,
-    )
-    return Path(run(short)["folder"])
+    changes = {
+        "name": f"{base.name or first.job.name}-profile",
+        "iterations": wanted.iterations,
+        "checkpoint_every": 0,
+        "replan": False,
+        "track": (),
+        "follows_script": follows_script,
+    }
+    return Path(run(base.model_copy(update=changes))["folder"])
 
 
 def _asked_batch_size(folder: Path) -> int | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.api.run_status import look_at
+from headrace.api.run_status import view_run
 from headrace.api.simulate import Simulation, simulate
 from headrace.core.errors import HeadraceError
 from headrace.core.plan import Plan, problem_of
@@ -250,7 +250,7 @@ def _report(
     advice: Advice | None,
 ) -> Report:
     status, events = state.status, state.lines("events.jsonl")
-    view = look_at(state.folder, status.updated_s, {})
+    view = view_run(state.folder, status.updated_s, {})
     problem, remedy = view.trouble or ("", "")
     reports = curves_of(state.lines("reports.jsonl"))
     if not reports:

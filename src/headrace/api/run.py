@@ -7,25 +7,24 @@ from headrace.runtime.callbacks.progress import Progress
 from headrace.runtime.controller.dry_run import describe
 from headrace.runtime.controller.local_backend import LocalRun
 from headrace.runtime.controller.local_backend import run_local_tracked as run_local
-from headrace.runtime.controller.run import ClusterRun, resumed, run_cluster
+from headrace.runtime.controller.run import run_cluster
 from headrace.runtime.protocol.trainer_messages import Message, Report, line_of
-from headrace.runtime.run_dir.run_config import Traffic
+from headrace.runtime.run_dir.run_config import RunConfig, Traffic
 from headrace.runtime.run_dir.run_dir import find_run, runs_folder
 from headrace.runtime.trainer.report import report
 
 __all__ = [
-    "ClusterRun",
     "LocalRun",
     "Message",
     "Progress",
     "Report",
+    "RunConfig",
     "RunWatcher",
     "Traffic",
     "describe",
     "find_run",
     "line_of",
     "report",
-    "resumed",
     "run_cluster",
     "run_local",
     "runs_folder",

@@ -35,9 +35,9 @@ __all__ = [
     "find_run",
     "line_of",
     "list_runs",
-    "look_at",
     "nic_limits",
     "runs_folder",
+    "view_run",
 ]
 
 INTERRUPTED = 130
@@ -106,7 +106,7 @@ class RunView:
         }
 
 
-def look_at(folder: RunDirectory, now_s: float, limits: NicLimits | None = None) -> RunView:
+def view_run(folder: RunDirectory, now_s: float, limits: NicLimits | None = None) -> RunView:
     """Read the status of a run."""
     status = folder.read_status()
     driver = folder.driver(status, now_s)

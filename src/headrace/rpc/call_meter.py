@@ -24,7 +24,7 @@ FLIGHT_FRAMES: tuple[Frame, Frame] = ((164, 1.004), (549, 1.0012))
 # Raw TCP socket: length, frame, array dtypes, and the headers of one packet.
 SOCKET_FRAMES: tuple[Frame, Frame] = ((130, 1.0012), (150, 1.0012))
 
-Note = Callable[[Call], None]
+Record = Callable[[Call], None]
 
 
 class MeteredChannel:
@@ -36,7 +36,7 @@ class MeteredChannel:
         who: Returns the callback for a call, or None; runs in the calling thread when it sends.
     """
 
-    def __init__(self, channel: Channel, clock: Clock, who: Callable[[], Note | None]) -> None:
+    def __init__(self, channel: Channel, clock: Clock, who: Callable[[], Record | None]) -> None:
         self._channel = channel
         self._clock = clock
         self._who = who
@@ -48,8 +48,8 @@ class MeteredChannel:
         self, fields: Fields, arrays: Sequence[np.ndarray], timeout_s: float
     ) -> Future[Message]:
         """Send a request; see `Channel`."""
-        note = self._who()
-        if note is None:
+        record = self._who()
+        if record is None:
             return self._channel.ask(fields, arrays, timeout_s)
         start_s = self._clock()
         request_bytes = _wire_bytes(fields, arrays, self._request)
@@ -59,7 +59,7 @@ class MeteredChannel:
             if future.exception() is None:
                 reply = future.result()
                 reply_bytes = _wire_bytes(reply.fields, reply.arrays, self._reply)
-                note(Call(start_s, self._clock(), request_bytes, reply_bytes, reply.fields))
+                record(Call(start_s, self._clock(), request_bytes, reply_bytes, reply.fields))
 
         # Registered before the caller can wait: a finished sub-batch has recorded all its calls.
         future.add_done_callback(done)
@@ -73,17 +73,17 @@ class MeteredChannel:
 def measured_store(channel: Channel, task: str, clock: Clock) -> MeteredChannel:
     """Wrap a store channel; calls are recorded in the meter of the calling sub-batch."""
 
-    def who() -> Note | None:
+    def who() -> Record | None:
         meter = current_meter()
         if meter is None:
             return None
 
-        def note(call: Call) -> None:
+        def record(call: Call) -> None:
             service_s = float(call.fields.get("service_s", 0.0))
             times_s = (call.start_s, call.end_s)
             meter.add_call(task, times_s, call.request_bytes, call.reply_bytes, service_s)
 
-        return note
+        return record
 
     return MeteredChannel(channel, clock, who)
 

@@ -34,8 +34,8 @@ class RpcLimits:
     max_request_bytes: int = 64 << 20
     max_reply_bytes: int = 1 << 30
     max_streams: int = 2048
-    greeting_s: float = 10.0
-    greeting_bytes: int = 1 << 16
+    handshake_s: float = 10.0
+    handshake_bytes: int = 1 << 16
     idle_s: float = 120.0
     stall_s: float = 60.0
     stream_s: float | None = None

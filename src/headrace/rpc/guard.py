@@ -161,8 +161,8 @@ class Guard:
                 connection.received_bytes = received_bytes
         since_request = received_bytes - connection.received_bytes
         if not any(stream.registered for stream in streams):
-            late = connection.rounds * ROUND_S > limits.greeting_s
-            return late or since_request > limits.greeting_bytes
+            late = connection.rounds * ROUND_S > limits.handshake_s
+            return late or since_request > limits.handshake_bytes
         connection.rounds = 0
         if since_request > FACTOR_CUT * limits.max_request_bytes:
             return True

@@ -42,7 +42,7 @@ class RetryBudget:
 
     limit_s: float
     clock: Callable[[], float]
-    tell: Callable[[str, bool], None] = lambda _name, _waits: None
+    notify: Callable[[str, bool], None] = lambda _name, _waits: None
 
 
 @dataclass(eq=False)
@@ -200,7 +200,7 @@ class ReconnectingChannel:
                 waits = any(now_s - each.asked_s > TELL_AFTER_S for each in self._waiting)
             if waits != self._is_reported:
                 self._is_reported = waits
-                self._retry_budget.tell(str(self._address), waits)
+                self._retry_budget.notify(str(self._address), waits)
             # The reconnecting thread may hang in a connection attempt.
             for request in self._pop_queued(only_late=True):
                 self._fail(request, self._late_error())

@@ -129,13 +129,13 @@ def make(
     name: str,
     with_ray: bool,
     shape: Shape | None,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> HostLayout:
     """Create a testbed from scratch."""
     layout = _lay_out(cluster, name, with_ray, shape)
     state_file.write(layout)
     try:
-        say(f"connecting {len(layout.hosts)} machines (10.78.{layout.subnet}.0/24)")
+        log(f"connecting {len(layout.hosts)} machines (10.78.{layout.subnet}.0/24)")
         network.make_network(layout)
         if layout.is_shaped:
             shaping.shape_links(layout)
@@ -144,7 +144,7 @@ def make(
         layout = layout.model_copy(update={"hosts": hosts})
         state_file.write(layout)
         if layout.with_ray:
-            ray_nodes.start_nodes(layout, say, _RAY_START_TIMEOUT_S)
+            ray_nodes.start_nodes(layout, log, _RAY_START_TIMEOUT_S)
             ray_nodes.warm(layout)
         for host in layout.hosts:
             shaping.limit_cores(host)  # only now: a Ray node must start within 30 s

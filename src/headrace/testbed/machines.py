@@ -78,8 +78,8 @@ def start_machine(layout: HostLayout, host: Host) -> Host:
         os.close(output)
         if given >= 0:
             os.close(given)
-    holder = processes.look_at(pid)
-    inits = [each.process for each in processes.look_around() if each.parent == pid]
+    holder = processes.read_process(pid)
+    inits = [each.process for each in processes.list_processes() if each.parent == pid]
     if text != b"ready\n" or holder is None or len(inits) != 1:
         raise RunError(
             f"machine {host.name} did not start within {_START_S:g} s: {tail(layout, host.name)}",

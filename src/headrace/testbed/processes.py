@@ -23,7 +23,7 @@ class Seen:
     command: str
 
 
-def look_at(pid: int) -> Seen | None:
+def read_process(pid: int) -> Seen | None:
     """The process with that ID, if it is running."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
@@ -38,9 +38,9 @@ def look_at(pid: int) -> Seen | None:
     return Seen(process, int(fields[1]), head.partition("(")[2])
 
 
-def look_around() -> list[Seen]:
+def list_processes() -> list[Seen]:
     """All running processes."""
-    seen = (look_at(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())
+    seen = (read_process(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())
     return [each for each in seen if each is not None]
 
 
@@ -48,7 +48,7 @@ def is_alive(process: Process | None) -> bool:
     """Whether exactly that process is still running."""
     if process is None:
         return False
-    seen = look_at(process.pid)
+    seen = read_process(process.pid)
     return seen is not None and seen.process == process
 
 
@@ -68,7 +68,7 @@ def namespace_of(pid: int, kind: str) -> int | None:
 def living_in(namespaces: Iterable[int], kind: str) -> Iterator[tuple[int, Seen]]:
     """All processes in some namespaces, each with its namespace's inode."""
     wanted = set(namespaces)
-    for seen in look_around():
+    for seen in list_processes():
         number = namespace_of(seen.process.pid, kind)
         if number in wanted and number is not None:
             yield number, seen

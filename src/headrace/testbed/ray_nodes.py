@@ -105,21 +105,21 @@ def write_token(layout: HostLayout) -> None:
         token.write(secrets.token_hex(32))
 
 
-def start_nodes(layout: HostLayout, say: Callable[[str], None], deadline_s: float) -> None:
+def start_nodes(layout: HostLayout, log: Callable[[str], None], deadline_s: float) -> None:
     """Start Ray with a new token: first the head node, then all others in parallel."""
     end_s = time.monotonic() + deadline_s
     head, *others = layout.hosts
     nodes: dict[str, Popen[bytes]] = {}
     write_token(layout)
     try:
-        say(f"starting Ray's head on {head.name}")
+        log(f"starting Ray's head on {head.name}")
         nodes[head.name] = _start(layout, head)
         while not _is_listening(head):
             _check(layout, nodes)
             _check_time(layout, [head.name], "Ray's head to listen", end_s)
             time.sleep(_POLL_EVERY_S)
         if others:
-            say(f"starting Ray on {', '.join(host.name for host in others)}")
+            log(f"starting Ray on {', '.join(host.name for host in others)}")
         nodes |= {host.name: _start(layout, host) for host in others}
         while waiting := [name for name, node in nodes.items() if node.poll() is None]:
             _check(layout, nodes)
@@ -140,9 +140,9 @@ def _start(layout: HostLayout, host: Host) -> Popen[bytes]:
 def _check(layout: HostLayout, nodes: Mapping[str, Popen[bytes]]) -> None:
     for name, node in nodes.items():
         if node.poll():
-            log = machines.tail(layout, name)
+            tail = machines.tail(layout, name)
             raise RunError(
-                f"Ray on machine {name} exited with code {node.returncode}: {log}",
+                f"Ray on machine {name} exited with code {node.returncode}: {tail}",
                 "check that this machine has free memory and that Ray works outside of a testbed",
             )
 

@@ -44,7 +44,7 @@ class Testbed:
         with_ray: bool = True,
         shaped: bool = False,
         cores: float | None = None,
-        say: Callable[[str], None] = _silent,
+        log: Callable[[str], None] = _silent,
     ) -> Self:
         """Start a testbed, or return it if it is up; remains of a crash are removed first.
 
@@ -55,7 +55,7 @@ class Testbed:
             shaped: Whether to limit NICs to the rates of the cluster file, and CPU time in
                 proportion to the machines' `cpu`. A testbed that is up gets the new limits.
             cores: Number of cores to distribute; None for all cores of this machine.
-            say: Called with progress messages.
+            log: Called with progress messages.
 
         Raises:
             SpecError: This machine does not support it, or the name is used for another cluster.
@@ -71,19 +71,19 @@ class Testbed:
                 is_up = not problems_of(old)
                 if is_up:
                     return cls(builder.relimit(old, cluster, with_ray, shape), was_up=True)
-                say("removing the remains of an earlier testbed")
+                log("removing the remains of an earlier testbed")
                 builder.remove(old)
             for _ in range(_ATTEMPTS - 1):
                 try:
-                    return cls(builder.make(cluster, name, with_ray, shape, say))
+                    return cls(builder.make(cluster, name, with_ray, shape, log))
                 except RunError as error:
-                    say(f"{error.problem}; trying again")
-            return cls(builder.make(cluster, name, with_ray, shape, say))
+                    log(f"{error.problem}; trying again")
+            return cls(builder.make(cluster, name, with_ray, shape, log))
 
     @classmethod
     def find(cls, name: str = DEFAULT_NAME) -> Self:
         """A testbed that is up or broken; raises `SpecError` if there is none of that name."""
-        found = cls.look(name)
+        found = cls.lookup(name)
         if found is None:
             others = ", ".join(state_file.names())
             raise SpecError(
@@ -93,7 +93,7 @@ class Testbed:
         return found
 
     @classmethod
-    def look(cls, name: str = DEFAULT_NAME) -> Self | None:
+    def lookup(cls, name: str = DEFAULT_NAME) -> Self | None:
         """A testbed that is up or broken; None if there is none of that name."""
         check_name(name)
         layout = state_file.read(name)

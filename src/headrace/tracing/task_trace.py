@@ -59,7 +59,7 @@ class TraceWriter:
     ) -> None:
         self.close()
 
-    def note(self, *records: Record) -> None:
+    def record(self, *records: Record) -> None:
         """Buffer records; write the buffer if the last write was over a second ago."""
         now_s = self.clock()
         with self._lock:
@@ -165,19 +165,19 @@ class SubBatchNotes:
 
 
 class SubBatchRecorder:
-    """Records the sub-batches of a sampler; the `num_lanes` of an iteration are recorded as one."""
+    """Records the sub-batches of a sampler; `num_shards` sub-batches of an iteration are one."""
 
     def __init__(
         self,
         recorder: TraceWriter,
         batches_per_epoch: int,
         busy_clock: Clock,
-        num_lanes: int = 1,
+        num_shards: int = 1,
     ) -> None:
         self._recorder = recorder
         self._batches_per_epoch = batches_per_epoch
         self._busy_clock = busy_clock
-        self._num_lanes = num_lanes
+        self._num_shards = num_shards
         self._shared = SharedTime(recorder.clock)
         self._lock = threading.Lock()
         self._meters: dict[int, Meter] = {}
@@ -197,7 +197,7 @@ class SubBatchRecorder:
         with self._lock:
             done = self._done.setdefault(n, [])
             done.append((notes, num_bytes))
-            if len(done) < self._num_lanes:
+            if len(done) < self._num_shards:
                 return
             del self._meters[n], self._done[n]
             self._recorder.mark(min(self._meters, default=n + 1))
@@ -213,7 +213,7 @@ class SubBatchRecorder:
             records.append(("serve", store, task, n, _round(use.service_s)))
         for part, local_bytes in notes.meter.local_bytes.items():
             records.append(("local", f"store{part}", task, n, local_bytes))
-        self._recorder.note(*records)
+        self._recorder.record(*records)
 
 
 class StepRecorder:
@@ -247,44 +247,44 @@ class StepRecorder:
         """End the step."""
         if self._begun_s is not None:
             times = (_round(self._begun_s), _round(self._recorder.clock()))
-            self._recorder.note(("exec", self._recorder.task, self._next, *times))
+            self._recorder.record(("exec", self._recorder.task, self._next, *times))
             self._begun_s = None
             self._next += 1
 
     def exchange(self, start_s: float, end_s: float, num_bytes: int) -> None:
         """Record a gradient exchange, from the last gradient's readiness to completion."""
         times = (_round(start_s), _round(end_s))
-        self._recorder.note(("ring", self._recorder.task, self._next, *times, num_bytes))
+        self._recorder.record(("ring", self._recorder.task, self._next, *times, num_bytes))
 
     def moved(
         self, src: str, dst: str, n: int, num_bytes: int, start_s: float, end_s: float
     ) -> None:
         """Record a transfer between this trainer and another task."""
-        self._recorder.note(("flow", src, dst, n, num_bytes, _round(start_s), _round(end_s)))
+        self._recorder.record(("flow", src, dst, n, num_bytes, _round(start_s), _round(end_s)))
 
     def recording_from(
-        self, sampler: str, batches_per_epoch: int, num_lanes: int = 1
+        self, sampler: str, batches_per_epoch: int, num_shards: int = 1
     ) -> Callable[[Call], None]:
         """Return a callback that records the sub-batches of a remote sampler."""
         arrived: dict[int, list[Call]] = {}
 
-        def note(call: Call) -> None:
+        def record(call: Call) -> None:
             part = call.fields.get("part")
             if part is None:
                 return
             n = part["epoch"] * batches_per_epoch + part["batch"]
             arrived.setdefault(n, []).append(call)
-            if len(arrived[n]) == num_lanes:
+            if len(arrived[n]) == num_shards:
                 calls, task = arrived.pop(n), self._recorder.task
                 times = (_round(calls[0].start_s), _round(calls[-1].end_s))
                 got = sum(each.reply_bytes for each in calls)
                 asked = sum(each.request_bytes for each in calls)
-                self._recorder.note(
+                self._recorder.record(
                     ("flow", sampler, task, n, got, *times),
                     ("flow", task, sampler, n, asked, *times),
                 )
 
-        return note
+        return record
 
     def close(self) -> None:
         """End the step, write the buffer and close the file."""

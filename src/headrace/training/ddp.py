@@ -160,7 +160,7 @@ def _weighed_sum(step: Step, bucket: Any) -> torch.futures.Future[Tensor]:
     return future
 
 
-Tell = Callable[[float, float, int], None]
+Notify = Callable[[float, float, int], None]
 """Called with start, end and bytes of an exchange."""
 
 
@@ -173,9 +173,9 @@ class ExchangeWatch:
             all were exchanged, and the bytes of gradients.
     """
 
-    def __init__(self, clock: Callable[[], float], tell: Tell) -> None:
+    def __init__(self, clock: Callable[[], float], notify: Notify) -> None:
         self._clock = clock
-        self._tell = tell
+        self._notify = notify
         self._lock = threading.Lock()
         self._num_open = 0
         self._num_bytes = 0
@@ -197,4 +197,4 @@ class ExchangeWatch:
                 return
             exchange = (self._ready_s, self._clock(), self._num_bytes)
             self._ready_s, self._num_bytes = None, 0
-        self._tell(*exchange)
+        self._notify(*exchange)

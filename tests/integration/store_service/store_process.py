@@ -202,7 +202,7 @@ class SamplerProcess(ServingProcess):
             "graph": str(graph),
             "node_type": "node",
             "seeds": str(folder / "seeds.npy"),
-            "share": 8,
+            "seeds_per_iteration": 8,
             "batches_per_epoch": NUM_SEEDS // 8,
             "fanouts": [[["node", "to", "node"], [3, 2]]],
             "listen": {"ready": str(folder / "ready"), "limits": limits},

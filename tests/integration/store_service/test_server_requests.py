@@ -75,8 +75,8 @@ def test_two_trainers_step_together(servers: list[ServerProcess], which: int) ->
     def train(rank: int) -> list[Any]:
         model = torch.nn.Linear(3, 2)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-        note = told.extend if rank == 0 else None
-        reached = reach([server], rank, server.client_credentials, note=note)
+        record = told.extend if rank == 0 else None
+        reached = reach([server], rank, server.client_credentials, record=record)
         RemoteOptimizer(optimizer, reached, 0, lambda: 0.5)
         for step in range(5):
             optimizer.zero_grad()

@@ -212,7 +212,7 @@ def test_nothing_listens_without_a_certificate(folder: Path, tmp_path: Path, mod
     elif module == "training.parameter_server":
         config = {"credentials": config["credentials"], "num_trainers": 1, "ready": ready}
     else:
-        sizes = {"share": 1, "batches_per_epoch": 1, "fanouts": []}
+        sizes = {"seeds_per_iteration": 1, "batches_per_epoch": 1, "fanouts": []}
         config |= {"node_type": "node", "seeds": "none", "listen": {"ready": ready}, **sizes}
     (tmp_path / "config.json").write_text(json.dumps(config))
     command = [sys.executable, "-m", f"headrace.{module}", "--config"]

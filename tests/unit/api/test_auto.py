@@ -16,7 +16,7 @@ from headrace.core.errors import SpecError
 from headrace.core.job import Job, Role
 from headrace.core.plan import Plan
 from headrace.graph.format.partitioned_graph import open_graph
-from headrace.runtime.controller.run import ClusterRun
+from headrace.runtime.run_dir.run_config import RunConfig
 from headrace.runtime.run_dir.run_dir import RunDirectory
 from tests.unit.graph.small_graphs import homogeneous, write
 
@@ -47,9 +47,9 @@ class Rehearsals:
 
     def __init__(self, runs: Path) -> None:
         self.runs = runs
-        self.done: list[ClusterRun] = []
+        self.done: list[RunConfig] = []
 
-    def __call__(self, wanted: ClusterRun) -> dict[str, Any]:
+    def __call__(self, wanted: RunConfig) -> dict[str, Any]:
         self.done.append(wanted)
         plan = wanted.plan
         with RunDirectory.create(self.runs, wanted.name or plan.job.name) as folder:
@@ -65,8 +65,10 @@ def test_all_four_steps_are_done_and_leave_their_files(graph: Path, tmp_path: Pa
     run = Rehearsals(tmp_path)
     said: list[str] = []
 
-    def run_of(plan: Plan) -> ClusterRun:
-        return ClusterRun(plan, graph, Path("train.py"), checkpoint_every=7, replan=True)
+    def run_of(plan: Plan) -> RunConfig:
+        return RunConfig(
+            plan=plan, graph=graph, script=Path("train.py"), checkpoint_every=7, replan=True
+        )
 
     found = run_loop(Loop(graph, run_of, cluster=CLUSTER, job=JOB), run, said.append)
     short, real = run.done
@@ -98,7 +100,7 @@ class ScriptOf(Rehearsals):
         super().__init__(runs)
         self._batch_size = batch_size
 
-    def __call__(self, wanted: ClusterRun) -> dict[str, Any]:
+    def __call__(self, wanted: RunConfig) -> dict[str, Any]:
         if not wanted.follows_script or wanted.plan.job.batch_size == self._batch_size:
             return super().__call__(wanted)
         self.done.append(wanted)
@@ -108,8 +110,8 @@ class ScriptOf(Rehearsals):
 
 
 def test_a_scripts_batch_size_is_kept_unless_there_is_a_job(graph: Path, tmp_path: Path) -> None:
-    def run_of(plan: Plan) -> ClusterRun:
-        return ClusterRun(plan, graph, Path("train.py"))
+    def run_of(plan: Plan) -> RunConfig:
+        return RunConfig(plan=plan, graph=graph, script=Path("train.py"))
 
     usual = usual_job(CLUSTER, open_graph(graph)).batch_size
     said: list[str] = []

@@ -29,11 +29,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunDirector
     """A run that this process drives."""
     monkeypatch.setenv("HEADRACE_RUNS", str(tmp_path))
     with RunDirectory.create(tmp_path, "sage") as folder:
-        tell(folder)
+        notify(folder)
         yield folder
 
 
-def tell(run: RunDirectory, **changes: Any) -> None:
+def notify(run: RunDirectory, **changes: Any) -> None:
     """Write a status of this moment."""
     changes = {"updated_s": time.time()} | changes
     run.write_status(made_up_status(run.run_id).model_copy(update=changes))
@@ -64,7 +64,7 @@ def test_status_says_how_it_goes(run: RunDirectory) -> None:
 
 
 def test_what_was_done_about_faults_is_shown(run: RunDirectory) -> None:
-    tell(run, attempt=2, restarts=1, last_decision="m3 is lost: gone: resuming")
+    notify(run, attempt=2, restarts=1, last_decision="m3 is lost: gone: resuming")
     for verb in ("status", "top"):
         assert "attempt 2, 1 restarts  ·  m3 is lost: gone: resuming" in call(verb).output
 
@@ -83,7 +83,7 @@ def test_status_as_json(run: RunDirectory) -> None:
 )
 def test_exit_codes(run: RunDirectory, state: RunState, code: int) -> None:
     error = Failure(problem="store0 on m0 is gone", remedy="look") if code == 7 else None
-    tell(run, state=state, error=error)
+    notify(run, state=state, error=error)
     for verb in ("status", "top"):
         result = call(verb)
         assert result.exit_code == code
@@ -101,7 +101,7 @@ def test_a_driver_that_died_is_told(run: RunDirectory) -> None:
 
 
 def test_a_silent_driver_is_told(run: RunDirectory) -> None:
-    tell(run, updated_s=time.time() - 60)
+    notify(run, updated_s=time.time() - 60)
     result = call("status")
     assert result.exit_code == 0
     assert "wrote no status for 6" in result.output
@@ -110,7 +110,7 @@ def test_a_silent_driver_is_told(run: RunDirectory) -> None:
 def test_status_names_tasks_that_do_not_start(run: RunDirectory) -> None:
     tasks = made_up_status("x").tasks
     late = tasks[0].model_copy(update={"state": TaskState.STARTING, "waits_for": "part 0"})
-    tell(run, tasks=(late, *tasks[1:]))
+    notify(run, tasks=(late, *tasks[1:]))
     assert "store0 on m0: starting, waits for part 0" in call("status").output
 
 
@@ -222,7 +222,7 @@ def test_following_ends_with_the_run(run: RunDirectory) -> None:
         with run.log("store0").open("a") as file:
             file.write("ond\n")
         run.log("trainer0").write_text("late\n")
-        tell(run, state=RunState.DONE)
+        notify(run, state=RunState.DONE)
 
     writer = threading.Thread(target=go_on)
     writer.start()

@@ -13,7 +13,7 @@ from headrace.policies.drift.deciding import (
     Replan,
     Rules,
     begin,
-    look,
+    evaluate,
     weigh,
 )
 from headrace.policies.drift.figures import Figures, NicChange, Peak, Window, with_peaks
@@ -33,7 +33,7 @@ def window(number: int, time_s: float, sampler: float = 0.04) -> Window:
 def feed(state: Drift, *windows: Window, now_s: float = 100.0) -> tuple[Drift, list[Examine]]:
     asked = []
     for each in windows:
-        state, examine = look(state, each, now_s)
+        state, examine = evaluate(state, each, now_s)
         if examine is not None:
             asked.append(examine)
     return state, asked

@@ -17,6 +17,7 @@ from headrace.policies.lifecycle.events import (
     Finish,
     Heard,
     Interrupted,
+    Log,
     Lost,
     Outcome,
     Phase,
@@ -24,7 +25,6 @@ from headrace.policies.lifecycle.events import (
     Placed,
     Ready,
     Regroup,
-    Say,
     Ship,
     Shipped,
     Stage,
@@ -193,7 +193,7 @@ def test_trainers_that_are_interrupted_have_time_to_save_until_told_again() -> N
     state, _ = drive(*START)
     state, commands = drive(Interrupted(), state=state)
     assert commands[:2] == SAVE
-    assert isinstance(commands[2], Say)
+    assert isinstance(commands[2], Log)
     assert "Ctrl-C again" in commands[2].line
     state, commands = drive(Tick(), state=state, now_s=limits.save_s - 1)
     assert not any(isinstance(command, Stop) for command in commands)
@@ -216,15 +216,15 @@ def test_a_slow_start_says_who_waits_for_what_and_then_fails_with_it() -> None:
     limits = Deadlines()
     state, _ = drive(Waits("store1", "4 CPU"))
     state, commands = drive(Tick(), state=state, now_s=limits.slow_s)
-    assert commands == [Say("store1 on m1 waits for 4 CPU after 10 s")]
+    assert commands == [Log("store1 on m1 waits for 4 CPU after 10 s")]
     assert drive(Tick(), state=state, now_s=limits.slow_s + 1)[1] == []
     state, commands = drive(Tick(), state=state, now_s=2 * limits.slow_s)
-    assert commands == [Say("store1 on m1 waits for 4 CPU after 20 s")]
+    assert commands == [Log("store1 on m1 waits for 4 CPU after 20 s")]
     _, commands = drive(Tick(), state=state, now_s=limits.place_s)
     assert outcome_of(commands).problem == "store1 on m1 waits for 4 CPU after 150 s"
     state, _ = drive(*START[:3])
     _, commands = drive(Tick(), state=state, now_s=limits.slow_s)
-    assert commands == [Say("store1 on m1 waits for its process after 10 s")]
+    assert commands == [Log("store1 on m1 waits for its process after 10 s")]
 
 
 def test_a_shipment_that_goes_on_is_not_late() -> None:
@@ -256,7 +256,7 @@ def test_silence_is_told_before_it_counts_as_loss() -> None:
     state, _ = drive(*START)
     state, _ = drive(Heard(frozenset(NAMES) - {"store1"}), state=state, now_s=5)
     state, commands = drive(Tick(), state=state, now_s=limits.slow_s)
-    assert commands == [Say("m1 has not answered for 10 s")]
+    assert commands == [Log("m1 has not answered for 10 s")]
     state, commands = drive(Tick(), state=state, now_s=limits.slow_s + 1)
     assert commands == []
     # A network that was cut for 10 s is no loss.

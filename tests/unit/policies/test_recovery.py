@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.core.errors import RunError
+from headrace.core.errors import HeadraceError, RunError
 from headrace.core.job import Role
-from headrace.graph.sampler_worker.channels.errors import FeedError
+from headrace.graph.sampler_worker.channels.errors import PrefetchError
 from headrace.policies.lifecycle.events import Task
 from headrace.policies.recovery.deciding import Recovery, decide
 from headrace.policies.recovery.events import (
@@ -123,9 +123,9 @@ def test_a_script_that_fails_later_is_run_again_once() -> None:
     assert [type(each) for each in decisions] == [Resume]
 
 
-@pytest.mark.parametrize("code", [StoreError.exit_code, FeedError.exit_code, RunError.exit_code])
-def test_whoever_lost_another_task_is_not_to_blame(code: int) -> None:
-    _, decisions = after(TaskEnded(TRAINER, code, "lost somebody"))
+@pytest.mark.parametrize("error", [StoreError, PrefetchError, RunError])
+def test_whoever_lost_another_task_is_not_to_blame(error: type[HeadraceError]) -> None:
+    _, decisions = after(TaskEnded(TRAINER, error.exit_code, "lost somebody"))
     assert [type(each) for each in decisions] == [Resume]
 
 

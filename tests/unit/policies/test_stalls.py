@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.policies.recovery.stalls import Stall, accuse, describe, look
+from headrace.policies.recovery.stalls import Stall, accuse, check, describe
 
 
 def test_somebody_who_watches_hears_something_every_15_s() -> None:
     stall, told, probed = Stall(100.0), [], []
     for tenth in range(1000, 1900):
         now_s = tenth / 10
-        stall, says, probes = look(stall, now_s)
+        stall, says, probes = check(stall, now_s)
         told += [now_s] * says
         probed += [now_s] * probes
     assert told[0] == 110.0
@@ -18,9 +18,9 @@ def test_somebody_who_watches_hears_something_every_15_s() -> None:
 
 
 def test_a_step_ends_a_stall() -> None:
-    _, says, _ = look(Stall(0.0), 20.0)
+    _, says, _ = check(Stall(0.0), 20.0)
     assert says
-    _, says, _ = look(Stall(21.0), 30.0)
+    _, says, _ = check(Stall(21.0), 30.0)
     assert not says
 
 

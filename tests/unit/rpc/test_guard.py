@@ -14,8 +14,8 @@ from headrace.rpc.guard import ROUND_S, Guard, Stream, parse_peer
 LIMITS = RpcLimits(
     max_request_bytes=1000,
     max_streams=2,
-    greeting_s=4 * ROUND_S,
-    greeting_bytes=100,
+    handshake_s=4 * ROUND_S,
+    handshake_bytes=100,
     idle_s=8 * ROUND_S,
     stall_s=2 * ROUND_S,
     stream_s=40 * ROUND_S,

@@ -80,9 +80,9 @@ class Lines:
 
 
 def patient(
-    lines: Lines, clock: Clock, tell: Callable[[str, bool], None] = lambda _name, _waits: None
+    lines: Lines, clock: Clock, notify: Callable[[str, bool], None] = lambda _name, _waits: None
 ) -> ReconnectingChannel:
-    return ReconnectingChannel(STORE, lines, RetryBudget(30.0, clock, tell))
+    return ReconnectingChannel(STORE, lines, RetryBudget(30.0, clock, notify))
 
 
 def ask(channel: ReconnectingChannel, op: str = "gather") -> Future[Message]:
@@ -150,11 +150,11 @@ def test_waiting_is_told_once_and_so_is_its_end() -> None:
     told: list[tuple[str, bool]] = []
     news = threading.Semaphore(0)
 
-    def tell(name: str, waits: bool) -> None:
+    def notify(name: str, waits: bool) -> None:
         told.append((name, waits))
         news.release()
 
-    channel = patient(Lines(line, second), clock, tell)
+    channel = patient(Lines(line, second), clock, notify)
     futures = [ask(channel) for _ in range(3)]
     clock.now_s = 5.5
     assert news.acquire(timeout=WAIT_S)

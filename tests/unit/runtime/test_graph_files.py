@@ -26,7 +26,7 @@ def test_two_machines_may_take_the_same_files_into_one_folder(tmp_path: Path) ->
                 files.take(name, begin, data[begin : begin + 1] if not begin else data[1:])
     for files in both:
         assert files.seal(CHECKSUMS) == {"folder": str(tmp_path / FINGERPRINT)}
-    assert GraphCache(str(tmp_path)).look("/nowhere", FINGERPRINT, SIZES)["missing"] == []
+    assert GraphCache(str(tmp_path)).locate("/nowhere", FINGERPRINT, SIZES)["missing"] == []
     left = {str(path.relative_to(tmp_path / FINGERPRINT)) for path in tmp_path.rglob("*.*")}
     assert left == set(FILES)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,7 @@ from headrace.api.plan import plan
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
 from headrace.core.job import Job
-from headrace.runtime.controller.run import ClusterRun, _run_file, resumed
-from headrace.runtime.run_dir.run_config import RunFile
+from headrace.runtime.run_dir.run_config import RunConfig, RunSettings
 from headrace.runtime.run_dir.run_dir import RunDirectory
 
 CLUSTER = Cluster.model_validate(
@@ -27,7 +25,7 @@ def folder(tmp_path: Path) -> RunDirectory:
 
 
 def test_a_run_is_asked_for_again_as_it_was(folder: RunDirectory, tmp_path: Path) -> None:
-    wanted = ClusterRun(
+    wanted = RunConfig(
         plan=plan(CLUSTER, Job(trainers=2, batch_size=4), method="colocate"),
         graph=tmp_path / "parts",
         script=tmp_path / "train.py",
@@ -37,23 +35,23 @@ def test_a_run_is_asked_for_again_as_it_was(folder: RunDirectory, tmp_path: Path
         checkpoint_every=50,
     )
     folder.plan.write_text(wanted.plan.model_dump_json())
-    _run_file(wanted).save(folder.path)
-    assert resumed(folder) == replace(wanted, resume=folder.path)
-    changed = resumed(folder, config={"lr": 0.2}, checkpoint_every=7)
+    wanted.settings.save(folder.path)
+    assert RunConfig.resumed(folder) == wanted.model_copy(update={"resume": folder.path})
+    changed = RunConfig.resumed(folder, config={"lr": 0.2}, checkpoint_every=7)
     assert changed.config == {"lr": 0.2, "width": 8}
     assert changed.checkpoint_every == 7
     folder.plan.write_text("{}")
     with pytest.raises(SpecError, match="cannot be read as a plan"):
-        resumed(folder)
-    assert resumed(folder, plan=wanted.plan).plan == wanted.plan
+        RunConfig.resumed(folder)
+    assert RunConfig.resumed(folder, plan=wanted.plan).plan == wanted.plan
 
 
 def test_a_folder_without_what_was_asked_for(folder: RunDirectory) -> None:
     with pytest.raises(SpecError, match=r"cannot be resumed: it has no run.json"):
-        resumed(folder)
+        RunConfig.resumed(folder)
     (folder.path / "run.json").write_text('{"version": 2}')
     with pytest.raises(SpecError, match="version"):
-        RunFile.load(folder.path)
+        RunSettings.load(folder.path)
 
 
 def test_only_one_process_drives_a_run(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_process_is_not_taken_for_another() -> None:
-    seen = processes.look_at(os.getpid())
+    seen = processes.read_process(os.getpid())
     assert seen is not None
     assert processes.is_alive(seen.process)
     later = Process(pid=os.getpid(), start_ticks=seen.process.start_ticks + 1)
@@ -165,7 +165,7 @@ def test_a_process_is_not_taken_for_another() -> None:
 
 def test_ending_waits_for_the_end() -> None:
     with subprocess.Popen(["sleep", "1000"]) as child:
-        seen = processes.look_at(child.pid)
+        seen = processes.read_process(child.pid)
         assert seen is not None
         assert seen.parent == os.getpid()
         assert seen.command in ("sleep", "python", "pytest")  # not always executed yet

@@ -42,16 +42,16 @@ def lines(folder: Path) -> list[Any]:
 def test_records_are_written_once_a_second_and_at_the_end(
     tmp_path: Path, clock: HandClock, recorder: TraceWriter
 ) -> None:
-    recorder.note(("exec", "trainer0", 0, 1.0, 2.0))
+    recorder.record(("exec", "trainer0", 0, 1.0, 2.0))
     assert lines(tmp_path) == []
     clock.now_s += 1.5
-    recorder.note(("exec", "trainer0", 1, 2.0, 3.0))
+    recorder.record(("exec", "trainer0", 1, 2.0, 3.0))
     assert len(lines(tmp_path)) == 2
-    recorder.note(("exec", "trainer0", 2, 3.0, 4.0))
+    recorder.record(("exec", "trainer0", 2, 3.0, 4.0))
     assert len(lines(tmp_path)) == 2
     recorder.close()
     assert lines(tmp_path)[2] == ["exec", "trainer0", 2, 3.0, 4.0]
-    recorder.note(("exec", "trainer0", 3, 4.0, 5.0))
+    recorder.record(("exec", "trainer0", 3, 4.0, 5.0))
     recorder.close()
     assert len(lines(tmp_path)) == 3
 
@@ -111,9 +111,9 @@ def test_a_trainer_says_when_it_worked(
     steps.begin()
     # A loop that was left in the middle of this step goes on with the next one.
     steps.begin()
-    note = steps.recording_from("sampler1.1", 5)
-    note(Call(1.0, 2.0, 60, 7000, {"part": {"epoch": 1, "batch": 2}}))
-    note(Call(1.0, 2.0, 60, 500, {"wait": True}))
+    record = steps.recording_from("sampler1.1", 5)
+    record(Call(1.0, 2.0, 60, 7000, {"part": {"epoch": 1, "batch": 2}}))
+    record(Call(1.0, 2.0, 60, 500, {"wait": True}))
     steps.close()
     found = lines(tmp_path)
     assert found[:2] == [

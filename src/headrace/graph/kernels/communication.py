@@ -71,7 +71,7 @@ def count_remote(parts, num_parts, begins, sizes, names):
 
 
 @njit(cache=True)
-def look(node, indptr, indices, arc_weights, parts, begins, sizes, names, counts, known, strength):
+def visit(node, indptr, indices, arc_weights, parts, begins, sizes, names, counts, known, strength):
     """Evaluate the moves of one node to all partitions.
 
     For every partition, fills `known` with the number of the node's neighbours that the partition
@@ -231,7 +231,7 @@ def sweep(
                 wanted = wanted or waiting[part, source] >= 0
         if not wanted or loads[0, source] <= node_weights[0, node]:
             continue
-        freed = look(
+        freed = visit(
             node,
             indptr,
             indices,

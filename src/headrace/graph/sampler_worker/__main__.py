@@ -67,7 +67,7 @@ def _connect_trainer(config: SamplerConfig) -> SubBatchSender:
 
 def _join(config: SamplerConfig, connection: socket.socket) -> SubBatchSender:
     """Connect to a trainer on this machine."""
-    sender = ShmSender(connection, config.window * len(config.lanes), on_gone=_end)
+    sender = ShmSender(connection, config.window * len(config.shards), on_gone=_end)
     threading.Thread(target=_send_heartbeats, args=(sender,), daemon=True).start()
     return sender
 
@@ -79,7 +79,7 @@ def _listen(config: SamplerConfig) -> SubBatchSender:
     at = config.listen
     assert at is not None
     credentials = load_credentials(config)
-    window = config.window * len(config.lanes)
+    window = config.window * len(config.shards)
     sender = RpcSender(credentials, window, at.host, at.port, _end, at.limits)
     write_ready(at.ready, {"port": sender.port})
     return sender
@@ -97,29 +97,29 @@ def _work(config: SamplerConfig, sender: SubBatchSender) -> None:
     if config.trace is not None:
         _RECORDERS.append(TraceWriter(config.trace, config.task, time.monotonic))
         recorder = SubBatchRecorder(
-            _RECORDERS[0], config.batches_per_epoch, time.thread_time, len(config.lanes)
+            _RECORDERS[0], config.batches_per_epoch, time.thread_time, len(config.shards)
         )
     try:
         clock = None if recorder is None else time.monotonic
         access, caches = open_access(config, clock, _retry_budget(config))
         builder = SubBatchBuilder(access, config, time.perf_counter, recorder)
-        seeds = [np.load(lane.seeds) for lane in config.lanes]
+        seeds = [np.load(shard.seeds) for shard in config.shards]
     except HeadraceError as error:
         sender.fail(error.problem, error.remedy, isinstance(error, StoreLostError))
         raise
     jobs = interleave(
         schedule(
             own,
-            lane.share,
+            shard.seeds_per_iteration,
             config.batches_per_epoch,
             config.seed,
             shuffle=config.shuffle,
             first_epoch=config.first_epoch,
             first_batch=config.first_batch,
             num_epochs=config.num_epochs,
-            ends=lane.ends,
+            ends=shard.ends,
         )
-        for own, lane in zip(seeds, config.lanes, strict=True)
+        for own, shard in zip(seeds, config.shards, strict=True)
     )
     threads = config.sampling_threads or (config.sampled_ahead if config.stores else 1)
     figures = _Figures(caches)

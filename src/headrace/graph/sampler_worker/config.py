@@ -13,7 +13,7 @@ from headrace.rpc.config import RpcLimits, TaskAddress
 Count = Annotated[int, Field(ge=1)]
 
 # A request for a sub-batch is a few bytes; a trainer has one stream.
-PART_LIMITS = RpcLimits(max_rows=1, max_request_bytes=1 << 16, max_streams=8)
+SUB_BATCH_LIMITS = RpcLimits(max_rows=1, max_request_bytes=1 << 16, max_streams=8)
 
 
 class StoreAddress(TaskAddress):
@@ -58,7 +58,7 @@ class ListenAddress(Value):
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     ready: Path
-    limits: RpcLimits = PART_LIMITS
+    limits: RpcLimits = SUB_BATCH_LIMITS
 
 
 class SeedShard(Value):
@@ -69,26 +69,44 @@ class SeedShard(Value):
 
     Attributes:
         seeds: File of `numpy.save` with original ids.
-        share: Seeds per iteration.
-        ends: Seeds of the last batches of an epoch, if different from `share`.
+        seeds_per_iteration: Seeds per iteration.
+        ends: Seeds of the last batches of an epoch, if different from `seeds_per_iteration`.
     """
 
     seeds: Path
-    share: Count
+    seeds_per_iteration: Count
     ends: tuple[Annotated[int, Field(ge=0)], ...] = ()
 
 
-class SamplerConfig(Value):
-    """Config of a sampler process; task and machine are for messages.
+class StoreClientConfig(Value):
+    """How a task connects to the stores of a run.
+
+    Attributes:
+        machine: Name of the task's machine, for messages.
+        stores: Stores of the graph partitions that are not on this machine.
+        credentials: File written by `Credentials.save`; required for remote tasks.
+        tls: Whether connections are encrypted.
+        retry_budget_s: How long to retry requests to a task that restarts; 0 to fail at once.
+        trace: File for the task's trace; None for no trace.
+    """
+
+    machine: str = "this machine"
+    stores: tuple[StoreAddress, ...] = ()
+    credentials: Path | None = None
+    tls: bool = True
+    retry_budget_s: Annotated[float, Field(ge=0)] = 0.0
+    trace: Path | None = None
+
+
+class SamplerConfig(StoreClientConfig):
+    """Config of a sampler process; the task's name is for messages.
 
     Attributes:
         graph: Directory of the partitioned graph.
-        stores: Stores of the graph partitions that are not on this machine.
-        credentials: File written by `Credentials.save`; required for remote stores and trainers.
         node_type: Node type of the seeds.
         seeds: File of `numpy.save` with original ids.
-        share: Seeds per iteration of this sampler.
-        ends: Seeds of the last batches of an epoch, if different from `share`.
+        seeds_per_iteration: Seeds per iteration of this sampler.
+        ends: Seeds of the last batches of an epoch, if different from `seeds_per_iteration`.
         further: Additional seed shards; each produces its own sub-batch, after the first.
         batches_per_epoch: Batches per epoch, equal for all samplers of a trainer.
         num_epochs: Number of epochs; None for no limit.
@@ -105,20 +123,14 @@ class SamplerConfig(Value):
         fetching_threads: Sub-batches whose features are fetched concurrently.
         listen: Where to listen for a trainer that did not start this process; None if standard
             input is the socket of the trainer.
-        trace: File for trace records of each sub-batch; None for no trace.
-        retry_budget_s: How long to retry requests to a store that restarts; 0 to fail at once.
         waits: File with the names of the stores that block the sampler; None for no file.
     """
 
     task: str = "sampler 0"
-    machine: str = "this machine"
     graph: Path
-    stores: tuple[StoreAddress, ...] = ()
-    credentials: Path | None = None
-    tls: bool = True
     node_type: str
     seeds: Path
-    share: Count
+    seeds_per_iteration: Count
     ends: tuple[Annotated[int, Field(ge=0)], ...] = ()
     further: tuple[SeedShard, ...] = ()
     batches_per_epoch: Count
@@ -141,14 +153,17 @@ class SamplerConfig(Value):
     fetching_threads: Count = 2
     cache: CacheConfig | None = None
     listen: ListenAddress | None = None
-    trace: Path | None = None
-    retry_budget_s: Annotated[float, Field(ge=0)] = 0.0
     waits: Path | None = None
 
     @property
-    def lanes(self) -> tuple[SeedShard, ...]:
+    def shards(self) -> tuple[SeedShard, ...]:
         """All seed shards, in the order of their sub-batches."""
-        return (SeedShard(seeds=self.seeds, share=self.share, ends=self.ends), *self.further)
+        return (
+            SeedShard(
+                seeds=self.seeds, seeds_per_iteration=self.seeds_per_iteration, ends=self.ends
+            ),
+            *self.further,
+        )
 
     @property
     def name(self) -> str:

@@ -41,38 +41,38 @@ def _new(num_bytes: int) -> np.ndarray:
     return np.empty(num_bytes, np.uint8)
 
 
-def merge(parts: Sequence[SubBatch], allocate: Allocate = _new) -> SubBatch:
+def merge(sub_batches: Sequence[SubBatch], allocate: Allocate = _new) -> SubBatch:
     """Merge the sub-batches of all samplers, in order; a single one is not copied."""
-    first = parts[0]
-    if len(parts) == 1:
+    first = sub_batches[0]
+    if len(sub_batches) == 1:
         return first
-    for part in parts:
-        _check(first, part)
+    for sub_batch in sub_batches:
+        _check(first, sub_batch)
     nodes = {
-        name: np.array([part.num_sampled_nodes[name] for part in parts], np.int64)
+        name: np.array([each.num_sampled_nodes[name] for each in sub_batches], np.int64)
         for name in first.num_sampled_nodes
     }
     edges = {
-        edge_type: np.array([part.num_sampled_edges[edge_type] for part in parts], np.int64)
+        edge_type: np.array([each.num_sampled_edges[edge_type] for each in sub_batches], np.int64)
         for edge_type in first.num_sampled_edges
     }
     figures: dict[str, float] = {}
-    for part in parts:
-        for name, value in part.figures.items():
+    for sub_batch in sub_batches:
+        for name, value in sub_batch.figures.items():
             figures[name] = figures.get(name, 0.0) + value
     num_nodes = {name: counts.sum(0).tolist() for name, counts in nodes.items()}
     num_edges = {edge_type: counts.sum(0).tolist() for edge_type, counts in edges.items()}
-    placed, num_bytes = place({key: _shape(key, parts) for key in first.arrays})
+    placed, num_bytes = place({key: _shape(key, sub_batches) for key in first.arrays})
     arrays = arrays_in(allocate(num_bytes), placed)
     for key, out in arrays.items():
-        _join(key, [part.arrays[key] for part in parts], nodes, edges, out)
+        _join(key, [sub_batch.arrays[key] for sub_batch in sub_batches], nodes, edges, out)
     return SubBatch(first.epoch, first.batch, num_nodes, num_edges, arrays, figures)
 
 
-def _shape(key: Key, parts: Sequence[SubBatch]) -> tuple[int, ...]:
+def _shape(key: Key, sub_batches: Sequence[SubBatch]) -> tuple[int, ...]:
     axis = 1 if key.kind == "ends" else 0
-    shape = list(parts[0].arrays[key].shape)
-    shape[axis] = sum(part.arrays[key].shape[axis] for part in parts)
+    shape = list(sub_batches[0].arrays[key].shape)
+    shape[axis] = sum(sub_batch.arrays[key].shape[axis] for sub_batch in sub_batches)
     return tuple(shape)
 
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from queue import Empty, Full, Queue
 from typing import TypeVar
 
@@ -117,21 +118,19 @@ class Pipeline:
         figures: dict[str, float],
     ) -> Filled:
         begin = self._clock()
-        part = draft.fill(arrays_in(memory, placed))
+        sub_batch = draft.fill(arrays_in(memory, placed))
         figures["fetch_s"] = self._clock() - begin
         figures["num_bytes"] = float(len(memory))
         self._maker.end(draft, len(memory))
-        with_figures = SubBatch(
-            part.epoch, part.batch, part.num_sampled_nodes, part.num_sampled_edges, {}, figures
-        )
+        with_figures = replace(sub_batch, arrays={}, figures=figures)
         return slot, with_figures, placed
 
     def _send(self) -> None:
         with self._guarded():
-            for slot, part, placed in self._drain(self._filled):
-                assert isinstance(part.figures, dict)
-                part.figures.update(self._figures())
-                self._sender.send(slot, part, placed)
+            for slot, sub_batch, placed in self._drain(self._filled):
+                assert isinstance(sub_batch.figures, dict)
+                sub_batch.figures.update(self._figures())
+                self._sender.send(slot, sub_batch, placed)
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from headrace.core.errors import MissingExtraError, SpecError
 from headrace.graph.format.partitioned_graph import as_tensor
-from headrace.graph.sampler_worker.channels.errors import FeedError
+from headrace.graph.sampler_worker.channels.errors import PrefetchError
 from headrace.graph.sampler_worker.channels.shm import SubBatchReceiver
 from headrace.graph.sampler_worker.channels.sub_batch import Key, SubBatch
 from headrace.graph.sampler_worker.config import SamplerConfig
@@ -61,9 +61,9 @@ class Prefetcher:
     An iteration over it is one epoch; samplers prefetch the next epoch meanwhile. After an early
     `break`, the next iteration continues in the same epoch.
 
-    `lanes` is the number of sub-batches of each sampler per batch, by default one. `tell` is called
-    with the name of the sampler that blocks the trainer, and True when the wait becomes long, False
-    when it ends. `close` stops the `processes`.
+    `shards` is the number of sub-batches of each sampler per batch, by default one. `tell` is
+    called with the name of the sampler that blocks the trainer, and True when the wait becomes
+    long, False when it ends. `close` stops the `processes`.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class Prefetcher:
         num_epochs: int | None = None,
         processes: Sequence[SamplerProcess] = (),
         first_batch: int = 0,
-        lanes: Sequence[int] = (),
-        tell: Callable[[str, bool], None] = lambda _name, _waits: None,
+        shards: Sequence[int] = (),
+        notify: Callable[[str, bool], None] = lambda _name, _waits: None,
     ) -> None:
         self.processes = tuple(processes)
-        self._lanes = tuple(lanes) or (1,) * len(receivers)
-        self._tell = tell
+        self._shards = tuple(shards) or (1,) * len(receivers)
+        self._notify = notify
         self._waits_for = "batches"
         self._receivers = tuple(receivers)
         self._batches_per_epoch = batches_per_epoch
@@ -148,41 +148,42 @@ class Prefetcher:
         # Free the memory of the unused batch.
         with suppress(Empty):
             self._ready.get_nowait()
-        self._ready.put(FeedError("the prefetcher was closed", "start another one"))
+        self._ready.put(PrefetchError("the prefetcher was closed", "start another one"))
 
     def _next(self) -> tuple[int, Any]:
         if self._failure is not None:
             raise self._failure
         if self._closed.is_set():
-            raise FeedError("a batch was requested from a closed prefetcher", "start another one")
+            problem = "a batch was requested from a closed prefetcher"
+            raise PrefetchError(problem, "start another one")
         begin = self._clock()
         item = self._pop()
         self._waited_s += self._clock() - begin
         if isinstance(item, Exception):
             self._failure = item
             raise item
-        part, batch = item
+        sub_batch, batch = item
         self._num_batches += 1
-        for name, value in part.figures.items():
+        for name, value in sub_batch.figures.items():
             self._figures[name] = self._figures.get(name, 0.0) + value
         if self._left is not None:
             self._left -= 1
-        return part.batch, batch
+        return sub_batch.batch, batch
 
     def _pop(self) -> tuple[SubBatch, Any] | Exception:
         with suppress(Empty):
             return self._ready.get(timeout=TELL_AFTER_S)
         name = self._waits_for
-        self._tell(name, True)
+        self._notify(name, True)
         try:
             return self._ready.get()
         finally:
-            self._tell(name, False)
+            self._notify(name, False)
 
     def _receive(self) -> Iterator[SubBatch]:
-        for receiver, num_lanes in zip(self._receivers, self._lanes, strict=True):
+        for receiver, num_shards in zip(self._receivers, self._shards, strict=True):
             self._waits_for = getattr(receiver, "sampler", "batches")
-            for _ in range(num_lanes):
+            for _ in range(num_shards):
                 yield receiver.receive()
 
     def _merge(self) -> None:
@@ -244,7 +245,7 @@ def start_prefetcher(
         first.num_epochs,
         processes,
         first.first_batch,
-        [len(config.lanes) for config in configs],
+        [len(config.shards) for config in configs],
     )
 
 
@@ -253,22 +254,22 @@ def _batches(config: SamplerConfig) -> tuple[int | None, ...]:
     return (config.batches_per_epoch, config.num_epochs, *begin)
 
 
-def to_pyg(part: SubBatch) -> Any:
+def to_pyg(sub_batch: SubBatch) -> Any:
     """Convert a batch to PyG's `Data`, or `HeteroData` if heterogeneous, without a copy."""
     try:
         from torch_geometric.data import Data, HeteroData
     except ImportError:
         raise MissingExtraError("PyG is not installed", "pip install 'headrace[train]'") from None
-    nodes, edges = part.num_sampled_nodes, part.num_sampled_edges
+    nodes, edges = sub_batch.num_sampled_nodes, sub_batch.num_sampled_edges
     is_homogeneous = tuple(nodes) == (NODE,) and tuple(edges) == (EDGE,)
     data = Data() if is_homogeneous else HeteroData()
     # Features come first, as in PyG, which infers the number of nodes from them.
-    for key, array in part.arrays.items():
+    for key, array in sub_batch.arrays.items():
         _store(data, is_homogeneous, key)[key.name] = as_tensor(array, key.dtype)
     for name, counts in nodes.items():
         store = data if is_homogeneous else data[name]
         if not any(
-            key.of == name and key.kind == "node" and key.name != "n_id" for key in part.arrays
+            key.of == name and key.kind == "node" and key.name != "n_id" for key in sub_batch.arrays
         ):
             store.num_nodes = sum(counts)
         store.num_sampled_nodes = counts

@@ -27,7 +27,7 @@ class SampleTask:
     seeds: np.ndarray
 
 
-def share_of(batch_size: int, num_samplers: int, sampler: int) -> int:
+def sampler_batch_size(batch_size: int, num_samplers: int, sampler: int) -> int:
     """Seeds per iteration of one sampler; samplers differ by at most one."""
     if not 1 <= num_samplers <= batch_size:
         raise SpecError(
@@ -39,12 +39,12 @@ def share_of(batch_size: int, num_samplers: int, sampler: int) -> int:
 
 def batches_per_epoch(counts: Sequence[int], batch_size: int, drop_last: bool = False) -> int:
     """Batches of an epoch, given the seeds of each sampler; `drop_last` drops incomplete ones."""
-    shares = [share_of(batch_size, len(counts), s) for s in range(len(counts))]
-    pairs = list(zip(counts, shares, strict=True))
+    sizes = [sampler_batch_size(batch_size, len(counts), s) for s in range(len(counts))]
+    pairs = list(zip(counts, sizes, strict=True))
     if drop_last:
-        num_batches = min(num // share for num, share in pairs)
+        num_batches = min(num // size for num, size in pairs)
     else:
-        num_batches = max(-(-num // share) for num, share in pairs)
+        num_batches = max(-(-num // size) for num, size in pairs)
     if num_batches == 0:
         raise SpecError(
             f"{sum(counts)} seeds make no batch of {batch_size}",
@@ -66,7 +66,7 @@ def epoch_order(num_seeds: int, seed: int, epoch: int) -> np.ndarray:
 
 def schedule(
     seeds: np.ndarray,
-    share: int,
+    seeds_per_iteration: int,
     num_batches: int,
     seed: int,
     *,
@@ -78,11 +78,11 @@ def schedule(
 ) -> Iterator[SampleTask]:
     """All sample tasks of one seed shard, epoch after epoch, for seeds (original ids) in any order.
 
-    `share` is the number of seeds per iteration, `ends` that of the last batches of an epoch if
-    different. Without `shuffle` seeds are sorted by original id. Batches before `first_batch` of
-    `first_epoch` are skipped. Without `num_epochs` there is no end.
+    `ends` are the numbers of seeds of the last batches of an epoch if different. Without `shuffle`
+    seeds are sorted by original id. Batches before `first_batch` of `first_epoch` are skipped.
+    Without `num_epochs` there is no end.
     """
-    sizes = [share] * (num_batches - len(ends)) + list(ends)
+    sizes = [seeds_per_iteration] * (num_batches - len(ends)) + list(ends)
     cuts = np.cumsum([0, *sizes])
     ids = np.sort(np.asarray(seeds, np.int64))
     last = None if num_epochs is None else first_epoch + num_epochs
@@ -93,9 +93,9 @@ def schedule(
             yield SampleTask(epoch, batch, order[cuts[batch] : cuts[batch + 1]])
 
 
-def interleave(lanes: Iterable[Iterator[SampleTask]]) -> Iterator[SampleTask]:
+def interleave(shards: Iterable[Iterator[SampleTask]]) -> Iterator[SampleTask]:
     """Interleave the tasks of all seed shards of a sampler: one of each per batch."""
-    for tasks in zip(*lanes, strict=True):
+    for tasks in zip(*shards, strict=True):
         yield from tasks
 
 

@@ -31,114 +31,127 @@ class GlobalBatches:
     seed shards of its first plan, and so its batches.
 
     Attributes:
-        shares: Seeds per iteration of every seed shard, grouped by trainer.
+        seeds_per_iteration: Seeds per iteration of every seed shard, grouped by trainer.
         counts: Seeds per epoch of every seed shard.
         samplers_per_trainer: Samplers of each trainer in the first plan.
         drop_last: Whether incomplete batches are dropped.
-        lanes: Seed shards of each trainer now, in order; empty if as in the first plan.
+        shards: Seed shards of each trainer now, in order; empty if as in the first plan.
     """
 
-    shares: tuple[int, ...]
+    seeds_per_iteration: tuple[int, ...]
     counts: tuple[int, ...]
     samplers_per_trainer: int = 1
     drop_last: bool = False
-    lanes: tuple[int, ...] = ()
+    shards: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.lanes and (sum(self.lanes) != len(self.shares) or min(self.lanes) < 1):
+        if self.shards and (
+            sum(self.shards) != len(self.seeds_per_iteration) or min(self.shards) < 1
+        ):
             raise SpecError(
-                f"{len(self.shares)} seed shards are divided among trainers as {list(self.lanes)}",
+                f"{len(self.seeds_per_iteration)} seed shards are divided among trainers as "
+                f"{list(self.shards)}",
                 "assign every seed shard to one trainer, and at least one to every trainer",
             )
-        if len(self.shares) != len(self.counts) or len(self.shares) % self.samplers_per_trainer:
+        if (
+            len(self.seeds_per_iteration) != len(self.counts)
+            or len(self.seeds_per_iteration) % self.samplers_per_trainer
+        ):
             raise SpecError(
-                f"there are {len(self.shares)} shares, {len(self.counts)} seed counts and "
-                f"{self.samplers_per_trainer} samplers per trainer",
-                "pass one share and one count for each sampler of each trainer",
+                f"there are {len(self.seeds_per_iteration)} seed shards, {len(self.counts)} seed "
+                f"counts and {self.samplers_per_trainer} samplers per trainer",
+                "pass one shard and one count for each sampler of each trainer",
             )
 
     @property
     def num_trainers(self) -> int:
         """Number of trainers."""
-        return len(self._num_lanes)
+        return len(self._num_shards)
 
     @property
     def num_iterations(self) -> int:
         """Batches of every trainer; 0 if a trainer has no seeds."""
         if self.drop_last:
-            return min(n // share for n, share in zip(self.counts, self.shares, strict=True))
-        needed = -(-sum(self.counts) // sum(self.shares))
+            pairs = zip(self.counts, self.seeds_per_iteration, strict=True)
+            return min(count // num_seeds for count, num_seeds in pairs)
+        needed = -(-sum(self.counts) // sum(self.seeds_per_iteration))
         # Trainers of the first plan: a resumed run keeps the number of iterations.
         by_trainer = np.reshape(self.counts, (-1, self.samplers_per_trainer))
         return min(needed, *by_trainer.sum(1).tolist()) if needed else 0
 
     @property
-    def _num_lanes(self) -> tuple[int, ...]:
+    def _num_shards(self) -> tuple[int, ...]:
         num = self.samplers_per_trainer
-        return self.lanes or (num,) * (len(self.shares) // num)
+        return self.shards or (num,) * (len(self.seeds_per_iteration) // num)
 
-    def lanes_of(self, trainer: int) -> slice:
+    def shards_of(self, trainer: int) -> slice:
         """Slice of a trainer's seed shards."""
-        first = sum(self._num_lanes[:trainer])
-        return slice(first, first + self._num_lanes[trainer])
+        first = sum(self._num_shards[:trainer])
+        return slice(first, first + self._num_shards[trainer])
 
     def batch_size(self, trainer: int) -> int:
         """Seeds of a trainer in a complete batch."""
-        return sum(self.shares[self.lanes_of(trainer)])
+        return sum(self.seeds_per_iteration[self.shards_of(trainer)])
 
-    def ends(self, lane: int) -> tuple[int, ...]:
+    def ends(self, shard: int) -> tuple[int, ...]:
         """Seeds of a seed shard in its last batches; empty if all are complete."""
         if self.drop_last or not self.num_iterations:
             return ()
         num_ends = min(self.num_iterations, 2)
         num_whole = self.num_iterations - num_ends
-        left = max(self.counts[lane] - num_whole * self.shares[lane], 0)
+        left = max(self.counts[shard] - num_whole * self.seeds_per_iteration[shard], 0)
         if num_ends == 1:
             return (left,)
         # The odd seed alternates between the two, so that no trainer has an empty batch.
-        first = (left + (lane + 1) % 2) // 2
+        first = (left + (shard + 1) % 2) // 2
         return first, left - first
 
     def num_seeds(self) -> np.ndarray:
         """Seeds by iteration and trainer."""
-        sizes = np.empty((self.num_iterations, len(self.shares)), np.int64)
-        for lane, (share, count) in enumerate(zip(self.shares, self.counts, strict=True)):
-            ends = self.ends(lane)
+        sizes = np.empty((self.num_iterations, len(self.seeds_per_iteration)), np.int64)
+        pairs = zip(self.counts, self.seeds_per_iteration, strict=True)
+        for shard, (count, num_seeds) in enumerate(pairs):
+            ends = self.ends(shard)
             num_whole = len(sizes) - len(ends)
-            sizes[:num_whole, lane] = np.clip(count - share * np.arange(num_whole), 0, share)
-            sizes[num_whole:, lane] = ends
-        firsts = [self.lanes_of(trainer).start for trainer in range(self.num_trainers)]
+            sizes[:num_whole, shard] = np.clip(
+                count - num_seeds * np.arange(num_whole), 0, num_seeds
+            )
+            sizes[num_whole:, shard] = ends
+        firsts = [self.shards_of(trainer).start for trainer in range(self.num_trainers)]
         per_trainer: np.ndarray = np.add.reduceat(sizes, firsts, axis=1)
         return per_trainer
 
     def merged(self) -> GlobalBatches:
         """The same with one seed shard per trainer."""
-        own = [self.lanes_of(trainer) for trainer in range(self.num_trainers)]
-        shares = tuple(sum(self.shares[lanes]) for lanes in own)
-        counts = tuple(sum(self.counts[lanes]) for lanes in own)
-        return GlobalBatches(shares, counts, 1, self.drop_last)
+        own = [self.shards_of(trainer) for trainer in range(self.num_trainers)]
+        seeds_per_iteration = tuple(sum(self.seeds_per_iteration[shards]) for shards in own)
+        counts = tuple(sum(self.counts[shards]) for shards in own)
+        return GlobalBatches(seeds_per_iteration, counts, 1, self.drop_last)
 
 
-def divide_lanes(shares: Sequence[int], num_samplers: int) -> tuple[int, ...]:
+def divide_shards(seeds_per_iteration: Sequence[int], num_samplers: int) -> tuple[int, ...]:
     """Number of consecutive seed shards of each sampler, for a changed number of samplers.
 
     Every sampler has at least one, and samplers have about equally many seeds.
     """
-    if num_samplers > len(shares):
+    if num_samplers > len(seeds_per_iteration):
         raise SpecError(
-            f"a run started with {len(shares)} samplers cannot resume with {num_samplers}",
+            f"a run started with {len(seeds_per_iteration)} samplers cannot resume with "
+            f"{num_samplers}",
             "plan with at most as many trainers and samplers as at the start",
         )
-    if num_samplers == len(shares):
+    if num_samplers == len(seeds_per_iteration):
         return (1,) * num_samplers
-    before = np.cumsum([0, *shares])
+    before = np.cumsum([0, *seeds_per_iteration])
     ends = [0]
     for sampler in range(1, num_samplers):
         # The nearest sum that leaves one seed shard for each sampler before and after.
         wanted = before[-1] * sampler / num_samplers
         nearest = int(np.argmin(np.abs(before - wanted)))
-        ends.append(min(max(nearest, ends[-1] + 1), len(shares) - num_samplers + sampler))
-    return tuple(np.diff([*ends, len(shares)]).tolist())
+        ends.append(
+            min(max(nearest, ends[-1] + 1), len(seeds_per_iteration) - num_samplers + sampler)
+        )
+    return tuple(np.diff([*ends, len(seeds_per_iteration)]).tolist())
 
 
 def whole_seed_counts(mix: np.ndarray, samplers_per_trainer: int = 1) -> tuple[int, ...]:
@@ -161,28 +174,28 @@ def whole_seed_counts(mix: np.ndarray, samplers_per_trainer: int = 1) -> tuple[i
     trainers = rows.reshape(-1, samplers_per_trainer)
     sizes = _round(trainers.sum(1), total, samplers_per_trainer)
     whole = [_round(own, int(size), 1) for own, size in zip(trainers, sizes, strict=True)]
-    return tuple(int(share) for own in whole for share in own)
+    return tuple(int(num_seeds) for own in whole for num_seeds in own)
 
 
 def assign_seeds(
     parts: Sequence[np.ndarray],
     mix: np.ndarray,
-    shares: Sequence[int],
+    seeds_per_iteration: Sequence[int],
     seed: int = 0,
 ) -> list[np.ndarray]:
     """Assign every seed of a split to one sampler; returns original ids per sampler, ascending.
 
-    A sampler's number of seeds is proportional to its share, as exactly as whole iterations allow;
-    its seeds come from graph partitions in the proportions of the plan.
+    A sampler's number of seeds is proportional to its seeds per iteration, as exactly as whole
+    iterations allow; its seeds come from graph partitions in the proportions of the plan.
 
     Args:
         parts: Original ids of the split's seeds in each graph partition.
         mix: Seeds per iteration, shape (num_samplers, num_parts).
-        shares: Result of `whole_seed_counts`.
+        seeds_per_iteration: Result of `whole_seed_counts`.
         seed: Random seed of the choice within a partition.
     """
     sizes = np.array([len(ids) for ids in parts], np.int64)
-    rows = _counts(int(sizes.sum()), np.asarray(shares, np.int64))
+    rows = _counts(int(sizes.sum()), np.asarray(seeds_per_iteration, np.int64))
     amounts = _amounts(np.asarray(mix, np.float64), rows, sizes)
     assignment: list[list[np.ndarray]] = [[np.empty(0, np.int64)] for _ in rows]
     for part, ids in enumerate(parts):
@@ -195,10 +208,10 @@ def assign_seeds(
     return [np.sort(np.concatenate(own)) for own in assignment]
 
 
-def _counts(total: int, shares: np.ndarray) -> np.ndarray:
-    """Seeds per sampler: whole iterations plus a remainder split by shares."""
-    num_whole, left = divmod(total, int(shares.sum()))
-    counts: np.ndarray = num_whole * shares + _round(shares * (left / shares.sum()), left, 0)
+def _counts(total: int, sizes: np.ndarray) -> np.ndarray:
+    """Seeds per sampler: whole iterations plus a remainder split in proportion."""
+    num_whole, left = divmod(total, int(sizes.sum()))
+    counts: np.ndarray = num_whole * sizes + _round(sizes * (left / sizes.sum()), left, 0)
     return counts
 
 

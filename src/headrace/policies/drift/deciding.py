@@ -128,7 +128,7 @@ def begin(expected: Figures, first: int, now_s: float, rules: Rules = _DEFAULT_R
     return Drift(expected, first, now_s + rules.rest_s, 2 * rules.rest_s, {}, rules)
 
 
-def look(state: Drift, window: Window, now_s: float) -> tuple[Drift, Examine | None]:
+def evaluate(state: Drift, window: Window, now_s: float) -> tuple[Drift, Examine | None]:
     """Update the state with another window; decide whether to examine the drift."""
     rules = state.rules
     if window.first < state.first + rules.warm_up:

@@ -206,7 +206,7 @@ class Stop:
 
 
 @dataclass(frozen=True)
-class Say:
+class Log:
     """Log a line for the user."""
 
     line: str
@@ -238,4 +238,4 @@ class Finish:
     outcome: Outcome
 
 
-Command = Place | Ship | Start | Stop | Say | Finish
+Command = Place | Ship | Start | Stop | Log | Finish

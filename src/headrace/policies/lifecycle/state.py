@@ -45,7 +45,7 @@ class Lifecycle:
     heard_s: Mapping[str, float] = field(default_factory=dict)
     outcome: Outcome | None = None
     blame: int = 0
-    told_s: float = 0.0
+    reported_s: float = 0.0
     is_urgent: bool = False
     unverified: frozenset[str] = frozenset()
 

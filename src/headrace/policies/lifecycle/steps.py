@@ -20,6 +20,7 @@ from headrace.policies.lifecycle.events import (
     Finish,
     Heard,
     Interrupted,
+    Log,
     Lost,
     Outcome,
     Phase,
@@ -27,7 +28,6 @@ from headrace.policies.lifecycle.events import (
     Placed,
     Ready,
     Regroup,
-    Say,
     Ship,
     Shipped,
     Stage,
@@ -62,7 +62,9 @@ def begin(
     stages = dict.fromkeys((task.name for task in tasks), Stage.WAITING)
     limits = deadlines or Deadlines()
     stores = frozenset(task.name for task in tasks if task.role is Role.STORE)
-    state = Lifecycle(tasks, limits, Phase.PLACING, now_s, stages, told_s=now_s, unverified=stores)
+    state = Lifecycle(
+        tasks, limits, Phase.PLACING, now_s, stages, reported_s=now_s, unverified=stores
+    )
     return state, [Place()]
 
 
@@ -106,7 +108,7 @@ def step(state: Lifecycle, event: Event, now_s: float) -> tuple[Lifecycle, list[
 
 def _enter(state: Lifecycle, now_s: float) -> tuple[Lifecycle, list[Command]]:
     """Enter the next phase; skip phases without tasks to start."""
-    state = replace(state, phase=_NEXT[state.phase], since_s=now_s, waits={}, told_s=now_s)
+    state = replace(state, phase=_NEXT[state.phase], since_s=now_s, waits={}, reported_s=now_s)
     if state.phase is Phase.SHIPPING:
         return state, [Ship()]
     role = STARTS.get(state.phase)
@@ -216,7 +218,7 @@ def _stop(
             state = _with_stage(state, task.name, Stage.STOPPING)
             commands.append(Stop(task.name, is_urgent))
     if commands and outcome.is_interrupted and state.phase is Phase.STOPPING:
-        commands.append(Say("stopping: trainers save after this step; Ctrl-C again ends them now"))
+        commands.append(Log("stopping: trainers save after this step; Ctrl-C again ends them now"))
     state, more = _after_stop(state, now_s)
     return state, commands + more
 
@@ -256,12 +258,12 @@ def _tick(state: Lifecycle, now_s: float) -> tuple[Lifecycle, list[Command]]:
     assert deadline_s is not None
     if now_s >= deadline_s:
         return _late(state, now_s)
-    if now_s < state.told_s + state.deadlines.slow_s:
+    if now_s < state.reported_s + state.deadlines.slow_s:
         return state, []
     line = _describe_silence(state, now_s)
     if state.phase in _NEXT:
         line = _describe_wait(state, now_s)
-    return (replace(state, told_s=now_s), [Say(line)]) if line else (state, [])
+    return (replace(state, reported_s=now_s), [Log(line)]) if line else (state, [])
 
 
 def _late(state: Lifecycle, now_s: float) -> tuple[Lifecycle, list[Command]]:

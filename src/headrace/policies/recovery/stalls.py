@@ -28,17 +28,19 @@ class Stall:
     """
 
     moved_s: float
-    told_s: float | None = None
+    reported_s: float | None = None
     has_probed: bool = False
 
 
-def look(stall: Stall, now_s: float) -> tuple[Stall, bool, bool]:
+def check(stall: Stall, now_s: float) -> tuple[Stall, bool, bool]:
     """Update the state; decide whether to log the stall and whether to probe the network."""
     still_s = now_s - stall.moved_s
-    next_s = stall.moved_s + LOG_AFTER_S if stall.told_s is None else stall.told_s + LOG_INTERVAL_S
+    next_s = stall.moved_s + LOG_AFTER_S
+    if stall.reported_s is not None:
+        next_s = stall.reported_s + LOG_INTERVAL_S
     logs, probes = now_s >= next_s, still_s >= PROBE_AFTER_S and not stall.has_probed
     if logs:
-        stall = replace(stall, told_s=now_s)
+        stall = replace(stall, reported_s=now_s)
     if probes:
         stall = replace(stall, has_probed=True)
     return stall, logs, probes

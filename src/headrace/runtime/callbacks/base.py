@@ -25,10 +25,10 @@ class RunCallback:
     def began(self, plan: Plan, slots: Sequence[TaskPlacement]) -> None:
         """An attempt starts with these placements."""
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         """There is a line for the user."""
 
-    def placed(self, hellos: Mapping[str, Mapping[str, Any]]) -> None:
+    def placed(self, registrations: Mapping[str, Mapping[str, Any]]) -> None:
         """All task actors have registered."""
 
     def changed(self, state: Lifecycle, event: Event) -> None:
@@ -91,7 +91,7 @@ class RunWatcher(Protocol):
 
     output: int | None
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         """Show a line of the run itself."""
         ...
 
@@ -99,6 +99,6 @@ class RunWatcher(Protocol):
         """Show a line printed by the script."""
         ...
 
-    def tell(self, message: Message) -> None:
+    def notify(self, message: Message) -> None:
         """Handle a message of the trainer; see `Progress.after`."""
         ...

@@ -16,7 +16,7 @@ from headrace.policies.drift.deciding import (
     Replan,
     Rules,
     begin,
-    look,
+    evaluate,
     weigh,
 )
 from headrace.policies.drift.figures import Peak, with_peaks
@@ -54,14 +54,14 @@ class DriftMonitor(RunCallback):
         measure: Measure,
         offsets: Callable[[], Mapping[str, float]],
         adopt: Callable[[Plan], None],
-        say: Callable[[str], None],
+        log: Callable[[str], None],
         log_event: Callable[..., None],
         iterations: int | None = None,
         rules: Rules | None = None,
         windows: Windows | None = None,
     ) -> None:
         self._plan, self._measure, self._offsets = plan, measure, offsets
-        self._adopt, self._say, self._log_event = adopt, say, log_event
+        self._adopt, self._log, self._log_event = adopt, log, log_event
         self._iterations, self._rules = iterations, rules or Rules()
         self._windows = windows or Windows(plan)
         self._state: Drift | None = None
@@ -104,9 +104,9 @@ class DriftMonitor(RunCallback):
         if self._state is None:
             expected = expected_of(self._plan)
             self._state = begin(expected, span.first, now_s, self._rules)
-        self._state, asked = look(self._state, window, now_s)
+        self._state, asked = evaluate(self._state, window, now_s)
         if asked is not None and can_resume:
-            self._say(f"{asked.why}: measuring the network and replanning")
+            self._log(f"{asked.why}: measuring the network and replanning")
             self._examination = Replanner(self._plan, span, asked, self._offsets(), self._rules)
             self._examination.begin(self._measure)
         return None
@@ -134,7 +134,7 @@ class DriftMonitor(RunCallback):
                 nics={change.nic: [change.before, change.now] for change in found.nics},
             )
         if not is_taken:
-            self._say(f"{decision.why}: {done.problem}" if done.problem else decision.why)
+            self._log(f"{decision.why}: {done.problem}" if done.problem else decision.why)
             return None
         assert done.plan is not None
         self._adopt(done.plan)

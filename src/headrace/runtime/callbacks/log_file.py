@@ -38,7 +38,7 @@ class LogFile(RunCallback):
         """Record the machines of tasks."""
         self._machines |= {slot.task.name: slot.task.machine for slot in slots}
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         """Write a line shown to the user."""
         self._write(DRIVER, [line.encode()])
 

@@ -124,17 +124,17 @@ class StatusWriter(RunCallback):
             "phases_s": dict(self._phases),
         }
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         """Show and log a line."""
         self._folder.append_event("say", line=line)
-        self._callbacks.say(line)
-        self._watcher.say(line)
+        self._callbacks.log(line)
+        self._watcher.log(line)
         self._update_status()
 
-    def placed(self, hellos: Mapping[str, Mapping[str, Any]]) -> None:
+    def placed(self, registrations: Mapping[str, Mapping[str, Any]]) -> None:
         """Write the registration data of all task actors."""
         keys = ("address", "interface", "pid", "gpus")
-        tasks = {task: {key: hello[key] for key in keys} for task, hello in hellos.items()}
+        tasks = {task: {key: each[key] for key in keys} for task, each in registrations.items()}
         self._folder.append_event("places", tasks=tasks)
 
     def changed(self, state: Lifecycle, event: Event) -> None:
@@ -143,8 +143,8 @@ class StatusWriter(RunCallback):
         if before is None or before.phase is not state.phase:
             self._phases[state.phase] = time.monotonic() - self._begin_s
             self._folder.append_event("phase", phase=state.phase.value)
-            self._callbacks.say(_line_of(state))
-            self._watcher.say(_line_of(state))
+            self._callbacks.log(_line_of(state))
+            self._watcher.log(_line_of(state))
             self._next_write_s = 0.0
             self._update_status()
         if not isinstance(event, Heard | Tick | Waits):
@@ -163,7 +163,7 @@ class StatusWriter(RunCallback):
                 self._iterations[task] = max(self._iterations.get(task, 0), message.steps - 1)
             if task == self._first:
                 self._record(message)
-                self._watcher.tell(message)
+                self._watcher.notify(message)
         if state.nic is not None:
             self._record_nic(task, *state.nic)
         self._update_status()
@@ -208,17 +208,17 @@ class StatusWriter(RunCallback):
         clock_s = round(time.monotonic(), 6)
         self._folder.append_event("decision", what=what, line=decision.line, clock_s=clock_s)
         self._next_write_s = 0.0
-        self.say(decision.line)
+        self.log(decision.line)
 
     def kept(self, name: str, pieces: Iterator[bytes]) -> None:
         """Fetch an output file of the script."""
         try:
             push(self._folder.path, name, pieces)
         except SpecError as error:
-            self.say(f"{name} was not fetched: {error.problem}")
+            self.log(f"{name} was not fetched: {error.problem}")
         except Exception as error:
             # A missing output file does not fail the run.
-            self.say(f"{name} was not fetched: {type(error).__name__}")
+            self.log(f"{name} was not fetched: {type(error).__name__}")
 
     def finish(self, outcome: Outcome) -> None:
         """Write the final status."""
@@ -314,14 +314,14 @@ class StatusWriter(RunCallback):
         if isinstance(message, BatchSizeRequest | CheckpointWrite | Resumed):
             self._folder.append_event(**encode(message))
         if isinstance(message, CheckpointWrite) and message.problem is not None:
-            self.say(f"the checkpoint of iteration {message.iteration} {message.problem}")
+            self.log(f"the checkpoint of iteration {message.iteration} {message.problem}")
         if isinstance(message, Resumed):
             where = f"epoch {message.epoch}, batch {message.batch}"
-            self.say(f"resumed at iteration {message.iteration} ({where})")
+            self.log(f"resumed at iteration {message.iteration} ({where})")
             if message.is_over:
-                self.say("all epochs of the script were completed before: nothing is left to do")
+                self.log("all epochs of the script were completed before: nothing is left to do")
             elif message.deals_anew:
-                self.say("the seed assignment has changed, so batches differ from before")
+                self.log("the seed assignment has changed, so batches differ from before")
 
     def _record_work(self, task: str, data: bytes) -> None:
         """Update iteration and busy share of a task from its latest records."""

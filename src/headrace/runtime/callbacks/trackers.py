@@ -27,13 +27,13 @@ class Trackers(RunCallback):
     def __init__(
         self,
         trackers: Sequence[Tracker],
-        say: Callable[[str], None],
+        log: Callable[[str], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._say, self._clock = say, clock
+        self._log, self._clock = log, clock
         self._num_reports = 0
         self._run: dict[str, float] = {}
-        self._queues = [_Queue(tracker, say) for tracker in trackers]
+        self._queues = [_Queue(tracker, log) for tracker in trackers]
 
     def start(self, run: str, config: Mapping[str, Any]) -> None:
         """Start or resume a run."""
@@ -76,8 +76,8 @@ class Trackers(RunCallback):
 class _Queue:
     """A tracker with its queue and thread."""
 
-    def __init__(self, tracker: Tracker, say: Callable[[str], None]) -> None:
-        self._tracker, self._say = tracker, say
+    def __init__(self, tracker: Tracker, log: Callable[[str], None]) -> None:
+        self._tracker, self._log = tracker, log
         self._works: SimpleQueue[Work | None] = SimpleQueue()
         name = f"tracker {tracker.name}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -90,7 +90,7 @@ class _Queue:
         self._works.put(None)
         self._thread.join(timeout_s)
         if self._thread.is_alive():
-            self._say(f"{self._tracker.name} does not respond: it may lack the last figures")
+            self._log(f"{self._tracker.name} does not respond: it may lack the last figures")
 
     def _run(self) -> None:
         while (work := self._works.get()) is not None:
@@ -99,7 +99,7 @@ class _Queue:
             except Exception as error:
                 reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
                 why = without_passwords(reason[0])
-                self._say(f"{self._tracker.name} is disabled after an error: {why}")
+                self._log(f"{self._tracker.name} is disabled after an error: {why}")
                 return
 
 
@@ -110,14 +110,14 @@ def check_trackers(wanted: Sequence[str]) -> None:
 
 
 def make_tracking(
-    wanted: Sequence[str], folder: Path, experiment: str, say: Callable[[str], None]
+    wanted: Sequence[str], folder: Path, experiment: str, log: Callable[[str], None]
 ) -> Trackers:
     """Create the trackers given by `--track`; see `make_tracker`."""
     server = os.environ.get(_SERVER)
     trackers = [make_tracker(each, folder, experiment, server) for each in wanted]
     for tracker in trackers:
-        say(f"figures are logged to {tracker.name}, {tracker.where}")
-    return Trackers(trackers, say)
+        log(f"figures are logged to {tracker.name}, {tracker.where}")
+    return Trackers(trackers, log)
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ MAX_ROUNDS = 15
 _START_S = 240.0
 _CALL_S = 90.0
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class Discovery:
 
 
 def discover(
-    address: str | None, say: Say, measure: bool = True, bandwidth_bytes_per_s: float | None = None
+    address: str | None, log: Log, measure: bool = True, bandwidth_bytes_per_s: float | None = None
 ) -> Discovery:
     """Discover the machines of a live Ray cluster.
 
     Args:
         address: Address of the head; the cluster of this machine by default.
-        say: Receives progress lines.
+        log: Receives progress lines.
         measure: Whether to measure bandwidth; else the NICs' link speeds are used.
         bandwidth_bytes_per_s: Bandwidth of every machine, instead of measuring.
 
@@ -75,7 +75,7 @@ def discover(
             for node in all_nodes
             if not node.can_work
         ]
-        say(f"found {len(nodes)} machines")
+        log(f"found {len(nodes)} machines")
         probes = _Probes(ray, nodes)
         try:
             nodes = probes.facts()
@@ -83,7 +83,7 @@ def discover(
                 bandwidths = [Bandwidth(bandwidth_bytes_per_s, bandwidth_bytes_per_s)] * len(nodes)
                 notes.append("bandwidth: as given, not measured")
             elif measure and len(nodes) > 1:
-                bandwidths, more = probes.measure(say)
+                bandwidths, more = probes.measure(log)
                 notes += more
             else:
                 bandwidths = [_link_bandwidth(node, name) for name, node in _named(nodes)]
@@ -144,7 +144,7 @@ class _Probes:
         ]
         return self._nodes
 
-    def measure(self, say: Say) -> tuple[list[Bandwidth], list[str]]:
+    def measure(self, log: Log) -> tuple[list[Bandwidth], list[str]]:
         """Measure all pairs; return bandwidths and notes on failures."""
         best_in, best_out = ([0.0] * len(self._nodes) for _ in range(2))
         notes: list[str] = []
@@ -159,7 +159,7 @@ class _Probes:
                         way = f"{self._names[src]} to {self._names[dst]}"
                         notes.append(f"not measured from {way}: {problem}")
             fastest = max(*best_in, *best_out)
-            say(
+            log(
                 f"round {number} of {len(rounds)}: {len(pairs)} pairs, both directions; "
                 f"best so far {format_bytes_per_s(fastest)}"
             )

@@ -36,7 +36,7 @@ class Script:
     code: bytes | None
 
 
-def pack(folder: Path, script: Path, say: Callable[[str], None]) -> bytes:
+def pack(folder: Path, script: Path, log: Callable[[str], None]) -> bytes:
     """Pack a folder as a zip archive; `script` is always included, other large files are not.
 
     Raises:
@@ -63,7 +63,7 @@ def pack(folder: Path, script: Path, say: Callable[[str], None]) -> bytes:
                 )
             archive.write(path, path.relative_to(folder))
     if large:
-        say(f"files over {MAX_FILE_BYTES >> 20} MiB are not sent to trainers: {_listed(large)}")
+        log(f"files over {MAX_FILE_BYTES >> 20} MiB are not sent to trainers: {_listed(large)}")
     return packed.getvalue()
 
 

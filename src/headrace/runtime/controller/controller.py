@@ -18,6 +18,7 @@ from headrace.policies.lifecycle.events import (
     Finish,
     Heard,
     Interrupted,
+    Log,
     Lost,
     Outcome,
     Phase,
@@ -25,7 +26,6 @@ from headrace.policies.lifecycle.events import (
     Placed,
     Ready,
     Regroup,
-    Say,
     Ship,
     Stage,
     Start,
@@ -96,7 +96,7 @@ class Controller:
         piece = partial(worker_group.piece, self._first)
         self._collector = CheckpointFetcher(checkpoints, self._calls, piece, self._collected)
         self._shipping = GraphShipping(
-            files, worker_group, task_configs, self._calls, callback.say, self._emit
+            files, worker_group, task_configs, self._calls, callback.log, self._emit
         )
         sinks = {"log": callback.printed, "trace": callback.traced}
         self._reader = LogReader(self._calls, worker_group.actor, sinks)
@@ -169,7 +169,7 @@ class Controller:
                 if before.unverified and not self._state.unverified:
                     release(self._checkpoints)
                 if isinstance(event, Placed):
-                    self._callback.placed(self._worker_group.hellos)
+                    self._callback.placed(self._worker_group.registrations)
                 if self._state.phase is Phase.RUNNING and before.phase is not Phase.RUNNING:
                     self._callback.synchronised(self._worker_group.clock_offsets())
                     self._watch.begin(time.monotonic())
@@ -186,8 +186,8 @@ class Controller:
                     self._start(task)
                 case Stop(task, is_urgent):
                     self._stop(task, is_urgent)
-                case Say(line):
-                    self._callback.say(line)
+                case Log(line):
+                    self._callback.log(line)
                 case Finish(outcome):
                     self._finish(outcome)
 
@@ -390,9 +390,9 @@ class Controller:
         if self._worker_group.is_lost(self._first):
             return
         if self._collector.is_busy:
-            self._callback.say("waiting for the newest checkpoint to be fetched")
+            self._callback.log("waiting for the newest checkpoint to be fetched")
         if not self._collector.wait():
-            self._callback.say(f"{self._first} does not respond: its last files were not fetched")
+            self._callback.log(f"{self._first} does not respond: its last files were not fetched")
             return
         for name in self._output_files.get(self._first, ()):
             self._callback.kept(name, self._worker_group.pieces(self._first, name))

@@ -9,13 +9,14 @@ from headrace.runtime.cluster.nodes import check_resources, find_nodes
 from headrace.runtime.cluster.placement_group import slots_of
 from headrace.runtime.controller.code_archive import pack
 from headrace.runtime.controller.graph_shipping import WantedFiles, wanted_files
-from headrace.runtime.controller.run import ClusterRun, check, connected
+from headrace.runtime.controller.run import check, connected
+from headrace.runtime.run_dir.run_config import RunConfig
 from headrace.runtime.workers.graph_cache import GraphCache
 
 _LOCATE_TIMEOUT_S = 60.0
 
 
-def describe(wanted: ClusterRun) -> dict[str, Any]:
+def describe(config: RunConfig) -> dict[str, Any]:
     """Describe where each task would run, and which graph files would be shipped.
 
     Returns:
@@ -25,16 +26,16 @@ def describe(wanted: ClusterRun) -> dict[str, Any]:
         SpecError: An input is invalid, or a machine is not available.
         MissingExtraError: Ray is not installed.
     """
-    graph = check(wanted)
+    graph = check(config)
     left_out: list[str] = []
-    code = pack(wanted.working_dir or wanted.script.parent, wanted.script, left_out.append)
-    plan = wanted.plan
-    with connected(wanted) as ray:
+    code = pack(config.working_dir or config.script.parent, config.script, left_out.append)
+    plan = config.plan
+    with connected(config) as ray:
         nodes = find_nodes(plan.cluster, ray.nodes())
         check_resources(nodes, plan.placed, plan.job)
         slots = slots_of(plan, nodes)
         files = wanted_files(plan, graph)
-        found = _locate(wanted, [node.node_id for node in nodes], files)
+        found = _locate(config, [node.node_id for node in nodes], files)
     machines = []
     for node, want, there in zip(nodes, files, found, strict=True):
         missing_bytes = sum(want.sizes[name] for name in there["missing"])
@@ -57,10 +58,10 @@ def describe(wanted: ClusterRun) -> dict[str, Any]:
     rendezvous = nodes[plan.placed.trainers[first]]
     notes = [
         f"start order: stores, samplers, {'parameter servers, ' * bool(plan.job.num_servers)}"
-        f"then {plan.job.trainers} trainers: {wanted.script} "
-        f"{' '.join(wanted.arguments)}".rstrip(),
+        f"then {plan.job.trainers} trainers: {config.script} "
+        f"{' '.join(config.arguments)}".rstrip(),
         f"trainers rendezvous at {rendezvous.address}; free ports are chosen at the start",
-        f"connections between machines are {'encrypted' if wanted.tls else 'not encrypted'}",
+        f"connections between machines are {'encrypted' if config.tls else 'not encrypted'}",
         f"{len(code) / 1e6:.1f} MB of code are sent to the trainers",
         *left_out,
     ]
@@ -82,7 +83,7 @@ def describe(wanted: ClusterRun) -> dict[str, Any]:
 
 
 def _locate(
-    wanted: ClusterRun, node_ids: list[str], files: list[WantedFiles]
+    config: RunConfig, node_ids: list[str], files: list[WantedFiles]
 ) -> list[dict[str, Any]]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -92,12 +93,12 @@ def _locate(
         locate.options(
             num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)
         ).remote(
-            None if wanted.cache is None else wanted.cache.replace("{machine}", machine.name),
+            None if config.cache is None else config.cache.replace("{machine}", machine.name),
             str(want.folder),
             want.fingerprint,
             want.sizes,
         )
-        for node_id, want, machine in zip(node_ids, files, wanted.plan.cluster.hosts, strict=True)
+        for node_id, want, machine in zip(node_ids, files, config.plan.cluster.hosts, strict=True)
     ]
     try:
         found: list[dict[str, Any]] = ray.get(refs, timeout=_LOCATE_TIMEOUT_S)
@@ -112,4 +113,4 @@ def _locate(
 def _locate_here(
     cache: str | None, given: str, fingerprint: str, files: dict[str, int]
 ) -> dict[str, Any]:
-    return GraphCache(cache).look(given, fingerprint, files)
+    return GraphCache(cache).locate(given, fingerprint, files)

@@ -152,11 +152,11 @@ class GraphShipping:
         worker_group: WorkerGroup,
         task_configs: TaskConfigs,
         calls: PendingActorCalls,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
         emit: Callable[[Event], None],
     ) -> None:
         self._files, self._worker_group, self._task_configs = files, worker_group, task_configs
-        self._calls, self._say, self._emit = calls, say, emit
+        self._calls, self._log, self._emit = calls, log, emit
         self._num_shipped = 0
 
     def begin(self) -> None:
@@ -179,7 +179,7 @@ class GraphShipping:
         self._task_configs.set_folder(machine, folder)
         if shipped_bytes:
             where = self._worker_group.slot(f"store{machine}").task.machine
-            self._say(f"{where} received {shipped_bytes / _MB:.1f} MB of the graph in {folder}")
+            self._log(f"{where} received {shipped_bytes / _MB:.1f} MB of the graph in {folder}")
         self._num_shipped += 1
         if self._num_shipped == len(self._files):
             self._emit(Shipped())

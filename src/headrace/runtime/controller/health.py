@@ -10,7 +10,7 @@ from headrace.core.job import Role
 from headrace.graph.format.manifest import REMEDY
 from headrace.policies.lifecycle.events import Event, Failed, Lost, Regroup, Task, Verified
 from headrace.policies.recovery.events import MachinesJoined, Resume, Stepped
-from headrace.policies.recovery.stalls import Stall, accuse, describe, look
+from headrace.policies.recovery.stalls import Stall, accuse, check, describe
 from headrace.runtime.callbacks.base import RunCallback
 from headrace.runtime.callbacks.drift_monitor import DriftMonitor
 from headrace.runtime.controller.failure_handling import FailureHandler
@@ -78,18 +78,18 @@ class Watch:
         for message in state.messages:
             match message:
                 case Note(text):
-                    self._callback.say(f"{task}: {text}")
+                    self._callback.log(f"{task}: {text}")
                 case ParameterChecksum() if self._parameters is not None:
-                    self._fail(self._parameters.see(str(task), message))
+                    self._fail(self._parameters.update(str(task), message))
                 case NonFinite():
-                    self._fail(self._finite.see(str(task), message, now_s))
+                    self._fail(self._finite.update(str(task), message, now_s))
 
     def poll(self, now_s: float) -> None:
         """Run all checks that are due."""
-        self._fail(self._finite.look(now_s))
+        self._fail(self._finite.poll(now_s))
         line, probes = self._stalls.poll(now_s)
         if line:
-            self._callback.say(line)
+            self._callback.log(line)
         if probes:
             self._probe()
         if self._handler.state.elastic and now_s >= self._next_join_s:
@@ -97,7 +97,7 @@ class Watch:
             before = self._handler.state.joined
             self._handler.handle(MachinesJoined(self._alive()))
             for name in sorted(self._handler.state.joined - before):
-                self._callback.say(f"{name} has joined: it is used after the next checkpoint")
+                self._callback.log(f"{name} has joined: it is used after the next checkpoint")
         if self._drift is not None:
             drifted = self._drift.poll(now_s, self._handler.state.saved is not None)
             if drifted is not None and isinstance(self._handler.handle(drifted), Resume):
@@ -108,13 +108,13 @@ class Watch:
             self._emit(failed)
 
     def _probe(self) -> None:
-        self._callback.say("probing the connections between all machines")
+        self._callback.log("probing the connections between all machines")
         stores = self._worker_group.stores
         places = {
             slot.task.machine: (slot.node.address, self._task_configs.some_port(slot.index))
             for slot in stores
         }
-        probe = PartitionProbe(places, self._worker_group.home, self._callback.say, self._emit)
+        probe = PartitionProbe(places, self._worker_group.home, self._callback.log, self._emit)
         actors = {slot.task.machine: self._worker_group.actor(slot.task.name) for slot in stores}
         probe.begin(self._calls, actors)
 
@@ -157,7 +157,7 @@ class StallDetector:
                     self._waits.setdefault(name, {})[task] = is_waiting
         self._has_begun = self._has_begun or has_stepped
         if moves:
-            if self._stall.told_s is not None:
+            if self._stall.reported_s is not None:
                 self._pending_line = f"the run resumed after {now_s - self._stall.moved_s:.0f} s"
             self._stall = Stall(now_s)
         return has_stepped
@@ -168,7 +168,7 @@ class StallDetector:
             line, self._pending_line = self._pending_line, ""
             return line, False
         moved_s = self._stall.moved_s
-        self._stall, says, probes = look(self._stall, now_s)
+        self._stall, says, probes = check(self._stall, now_s)
         waits = {
             str(self._tasks[name]): ", ".join(text for text, is_so in own.items() if is_so)
             for name, own in self._waits.items()
@@ -203,11 +203,11 @@ class PartitionProbe:
         self,
         places: Mapping[str, tuple[str, int | None]],
         home: str,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
         accuse: Callable[[Lost], None],
     ) -> None:
         self._places = {name: (host, port or _CLOSED_PORT) for name, (host, port) in places.items()}
-        self._home, self._say, self._accuse = home, say, accuse
+        self._home, self._log, self._accuse = home, log, accuse
         self._asked: set[str] = set()
         self._cuts: dict[tuple[str, str], str] = {}
 
@@ -235,7 +235,7 @@ class PartitionProbe:
             return
         accused = accuse(self._cuts, self._home)
         if accused is None:
-            self._say("all machines are connected: the network is not the cause")
+            self._log("all machines are connected: the network is not the cause")
             return
         pairs = [f"{one} cannot reach {other}" for one, other in sorted(self._cuts)]
         self._accuse(Lost(accused, f"the network is partitioned: {', '.join(pairs[:4])}"))

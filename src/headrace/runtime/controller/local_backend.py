@@ -90,7 +90,7 @@ def run_local(wanted: LocalRun, watcher: RunWatcher) -> int:
             _keep_logs(folder, watcher)
             raise
         if code != 0:
-            watcher.say(f"trainer on {machine} {how_ended(code)}")
+            watcher.log(f"trainer on {machine} {how_ended(code)}")
             _keep_logs(folder, watcher)
     return code if code >= 0 else 128 - code
 
@@ -112,7 +112,7 @@ def _run_verified(
         verification.check()
         raise
     if not verification.wait(_VERIFY_TIMEOUT_S) and code == 0:
-        watcher.say("waiting for the verification of the graph files")
+        watcher.log("waiting for the verification of the graph files")
         verification.wait(None)
     verification.check()
     return code
@@ -148,7 +148,7 @@ def _run(
             stack.callback(stores[-1].close)
         places = tuple(store.wait_until_ready() for store in stores)
         for store, place in zip(stores, places, strict=True):
-            watcher.say(f"{store.name} serves partition {place.part} (process {store.pid})")
+            watcher.log(f"{store.name} serves partition {place.part} (process {store.pid})")
         context = RunContext(
             machine=machine,
             messages=folder / "messages",
@@ -165,15 +165,15 @@ def _run(
         path.write_text(context.model_dump_json(), encoding="utf-8")
         trainer = _start_trainer(wanted, path, machine, watcher.output)
         stack.callback(_end, trainer)
-        watcher.say(f"trainer on {machine} runs {wanted.script} (process {trainer.pid})")
+        watcher.log(f"trainer on {machine} runs {wanted.script} (process {trainer.pid})")
         reader = _read_lines(trainer.stdout, watcher)
         first_batch = StartupWatch(time.monotonic())
         while not _has_ended(trainer):
             for message in inbox.receive(_POLL_INTERVAL_S):
                 first_batch.update(message)
-                watcher.tell(message)
+                watcher.notify(message)
             if line := first_batch.poll(time.monotonic()):
-                watcher.say(line)
+                watcher.log(line)
             check()
             for store in stores:
                 store.check()
@@ -181,14 +181,14 @@ def _run(
         if reader is not None:
             reader.join(_SHUTDOWN_TIMEOUT_S)
         for message in inbox.receive(0):
-            watcher.tell(message)
+            watcher.notify(message)
     return code
 
 
 def _keep_logs(folder: Path, watcher: RunWatcher) -> None:
     kept = keep_logs(folder)
     if kept is not None:
-        watcher.say(f"logs of stores and samplers are in {kept}")
+        watcher.log(f"logs of stores and samplers are in {kept}")
 
 
 def _check(wanted: LocalRun) -> int:
@@ -314,7 +314,7 @@ def run_local_tracked(wanted: LocalRun, track: Sequence[str], watcher: RunWatche
     check_trackers(track)
     name = wanted.script.stem
     run = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
-    tracking = make_tracking(track, runs_folder() / run, name, watcher.say)
+    tracking = make_tracking(track, runs_folder() / run, name, watcher.log)
     tracking.start(run, {"script": wanted.script.name, **settings_of(wanted.config)})
     state = "failed"
     try:
@@ -333,10 +333,10 @@ class _TrackedWatcher:
 
     def __init__(self, watcher: RunWatcher, tracking: Trackers) -> None:
         self.output = watcher.output
-        self.say, self.show = watcher.say, watcher.show
+        self.log, self.show = watcher.log, watcher.show
         self._watcher, self._tracking = watcher, tracking
 
-    def tell(self, message: Message) -> None:
+    def notify(self, message: Message) -> None:
         if isinstance(message, Report):
             self._tracking.reported(message.figures)
-        self._watcher.tell(message)
+        self._watcher.notify(message)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import RunError, SpecError
@@ -36,10 +34,10 @@ from headrace.runtime.controller.failure_handling import FailureHandler
 from headrace.runtime.controller.graph_shipping import wanted_files
 from headrace.runtime.controller.machines import AvailableMachines, run_attempts
 from headrace.runtime.controller.signals import Interruption, signals_set
-from headrace.runtime.controller.task_configs import RETRY_BUDGET_S, TaskConfigs
+from headrace.runtime.controller.task_configs import TaskConfigs
 from headrace.runtime.controller.worker_group import WorkerGroup
 from headrace.runtime.protocol.parameter_check import ParameterCheck
-from headrace.runtime.run_dir.run_config import RunFile, Traffic
+from headrace.runtime.run_dir.run_config import RunConfig
 from headrace.runtime.run_dir.run_dir import RunDirectory, runs_folder
 from headrace.runtime.traffic.coordinator import control_of
 from headrace.training.checkpoint_files import newest_whole
@@ -48,90 +46,7 @@ TRACE = "trace.npz"
 """Trace of all tasks, in the run folder."""
 
 
-@dataclass(frozen=True)
-class ClusterRun:
-    """Settings of a run on a cluster.
-
-    Attributes:
-        plan: The plan.
-        graph: Directory of the partitioned graph, one partition per machine of the plan.
-        script: Python training script.
-        arguments: Arguments of the script.
-        address: Ray address; None for `RAY_ADDRESS`, else the local cluster.
-        config: The user's config of the script.
-        name: Name of the run; the job's name if empty.
-        runs: Folder of all runs; None for the default.
-        tls: Whether connections between machines are encrypted.
-        working_dir: Folder with the user's code; None for the script's folder.
-        iterations: Number of iterations to run; None for all.
-        pip: Requirements file of the script.
-        cache: Folder for shipped graphs on every machine, in which `{machine}` is replaced by the
-            machine's name; None for the default.
-        checkpoint_every: Steps between checkpoints; 0 for none.
-        resume: Folder of the run to resume from its newest complete checkpoint; None for a new run.
-        max_restarts: Restarts of a task without a new checkpoint; 0 to stop at the first fault.
-        elastic: Whether to run without missing machines of the plan and add them when they join.
-        replan: Whether to replan and resume when the measured performance drifts from the plan.
-        traffic: `plan` to enforce the plan's flow policy, which needs privileges on every machine;
-            `none` to leave flows to the operating system.
-        track: Experiment trackers: `tensorboard[:DIR]`, `mlflow[:URI]`.
-        independent: Whether trainers may have different models; else their parameters are compared
-            after the first steps.
-        allow_nan: Whether losses and gradients may be infinite or NaN; else the run fails.
-        follows_script: Whether the run stops if the script sets another batch size.
-        files: Texts to write to the run folder, by name.
-    """
-
-    plan: Plan
-    graph: Path
-    script: Path
-    arguments: tuple[str, ...] = ()
-    address: str | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
-    name: str = ""
-    runs: Path | None = None
-    tls: bool = True
-    working_dir: Path | None = None
-    pip: Path | None = None
-    iterations: int | None = None
-    cache: str | None = None
-    checkpoint_every: int = 0
-    resume: Path | None = None
-    max_restarts: int = 3
-    elastic: bool = False
-    replan: bool = False
-    traffic: Traffic = "none"
-    track: tuple[str, ...] = ()
-    independent: bool = False
-    allow_nan: bool = False
-    follows_script: bool = False
-    files: Mapping[str, str] = field(default_factory=dict)
-
-
-def resumed(folder: RunDirectory, **changes: Any) -> ClusterRun:
-    """Settings to resume a run, from its run folder.
-
-    Args:
-        folder: The run folder.
-        **changes: Overrides of `ClusterRun` fields; `config` is merged into the run's config.
-
-    Raises:
-        SpecError: A file in the folder is missing or invalid.
-    """
-    saved = RunFile.load(folder.path)
-    try:
-        plan = changes.pop("plan", None) or Plan.model_validate_json(folder.plan.read_bytes())
-    except (OSError, ValueError):
-        raise SpecError(
-            f"{folder.plan} cannot be read as a plan", "give --plan with the plan of the run"
-        ) from None
-    fields = {name: getattr(saved, name) for name in type(saved).model_fields if name != "version"}
-    config = {**saved.config, **changes.pop("config", {})}
-    whole = {**fields, **changes, "config": config, "resume": folder.path}
-    return ClusterRun(plan=plan, **whole)
-
-
-def run_cluster(wanted: ClusterRun, watcher: RunWatcher) -> dict[str, Any]:
+def run_cluster(config: RunConfig, watcher: RunWatcher) -> dict[str, Any]:
     """Run a plan; all started processes end with this call.
 
     Must be called from the main thread, which handles signals.
@@ -145,28 +60,28 @@ def run_cluster(wanted: ClusterRun, watcher: RunWatcher) -> dict[str, Any]:
         RunError: A task did not start, failed or was lost; the message names it and its machine.
         KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP, after all tasks have ended.
     """
-    graph = check(wanted)
-    code = pack(wanted.working_dir or wanted.script.parent, wanted.script, watcher.say)
+    graph = check(config)
+    code = pack(config.working_dir or config.script.parent, config.script, watcher.log)
     with ExitStack() as stack:
         interrupted = Interruption()
         stack.enter_context(signals_set(interrupted))
-        ray = stack.enter_context(connected(wanted))
+        ray = stack.enter_context(connected(config))
         # Set again: `ray.init` replaces the SIGTERM handler.
         stack.enter_context(signals_set(interrupted))
-        machines = AvailableMachines(wanted.plan, ray.nodes)
-        there = first_machines(wanted, machines)
-        folder = stack.enter_context(_open(wanted))
-        folder.plan.write_text(wanted.plan.to_text(indent=1), encoding="utf-8")
-        _run_file(wanted).save(folder.path)
-        for name, text in wanted.files.items():
+        machines = AvailableMachines(config.plan, ray.nodes)
+        there = first_machines(config, machines)
+        folder = stack.enter_context(_open(config))
+        folder.plan.write_text(config.plan.to_text(indent=1), encoding="utf-8")
+        config.settings.save(folder.path)
+        for name, text in config.files.items():
             (folder.path / name).write_text(text, encoding="utf-8")
-        run = _Run(wanted, graph, code, folder, watcher, machines, there, interrupted, ray)
+        run = _Run(config, graph, code, folder, watcher, machines, there, interrupted, ray)
         outcome = run_attempts(run.plan_for, run.handler, machines, run.attempt, interrupted)
         run.finish(outcome)
     if outcome.is_interrupted:
         if newest_whole(folder.checkpoints) is not None:
-            place = "" if wanted.runs is None else f" --runs {shlex.quote(str(wanted.runs))}"
-            watcher.say(f"to resume the run: headrace run --resume {folder.run_id}{place}")
+            place = "" if config.runs is None else f" --runs {shlex.quote(str(config.runs))}"
+            watcher.log(f"to resume the run: headrace run --resume {folder.run_id}{place}")
         raise KeyboardInterrupt
     if not outcome.is_success:
         raise RunError(outcome.problem, outcome.remedy)
@@ -178,7 +93,7 @@ class _Run:
 
     def __init__(
         self,
-        wanted: ClusterRun,
+        config: RunConfig,
         graph: PartitionedGraph,
         code: bytes,
         folder: RunDirectory,
@@ -188,12 +103,12 @@ class _Run:
         interrupted: Interruption,
         ray: Any,
     ) -> None:
-        self._wanted, self._graph, self._folder, self._ray = wanted, graph, folder, ray
+        self._config, self._graph, self._folder, self._ray = config, graph, folder, ray
         self._watcher, self._machines, self._interrupted = watcher, machines, interrupted
-        inside = (wanted.working_dir or wanted.script.parent).resolve()
-        command = (str(wanted.script.resolve().relative_to(inside)), *wanted.arguments)
+        inside = (config.working_dir or config.script.parent).resolve()
+        command = (str(config.script.resolve().relative_to(inside)), *config.arguments)
         self._script = Script(command, code)
-        self._callbacks = callbacks_of(wanted, folder, watcher.say)
+        self._callbacks = callbacks_of(config, folder, watcher.log)
         self._history = RunHistory()
         self._recorder: StatusWriter | None = None
         self._traffic: list[dict[str, Any]] = []
@@ -202,55 +117,43 @@ class _Run:
         newest = newest_whole(folder.checkpoints)
         state = Recovery(
             machines=there,
-            limits=Limits.of(wanted.max_restarts),
-            elastic=wanted.elastic,
-            attempt=1 if wanted.resume is None else folder.read_status().attempt + 1,
+            limits=Limits.of(config.max_restarts),
+            elastic=config.elastic,
+            attempt=1 if config.resume is None else folder.read_status().attempt + 1,
             has_stepped=newest is not None,
             saved=None if newest is None else newest.sidecar.iteration,
         )
         self.handler = FailureHandler(state, self._decided)
-        if wanted.resume is not None and newest is None:
-            watcher.say("there is no complete checkpoint: the run starts from the beginning")
+        if config.resume is not None and newest is None:
+            watcher.log("there is no complete checkpoint: the run starts from the beginning")
 
     def plan_for(self, machines: frozenset[str]) -> Plan:
         """The best known plan for these machines."""
-        if len(machines) < self._wanted.plan.cluster.num_machines:
-            self._watcher.say(f"planning for the {len(machines)} remaining machines")
-        return self._better.get(machines) or replan(self._wanted.plan, machines)
+        if len(machines) < self._config.plan.cluster.num_machines:
+            self._watcher.log(f"planning for the {len(machines)} remaining machines")
+        return self._better.get(machines) or replan(self._config.plan, machines)
 
     def attempt(self, plan: Plan) -> tuple[Outcome, tuple[Task, ...]]:
         """Run a plan once, from the newest checkpoint."""
-        wanted, folder = self._wanted, self._folder
+        config, folder = self._config, self._folder
         nodes = self._machines.nodes(plan)
         check_resources(nodes, plan.placed, plan.job)
         number = self.handler.state.attempt
         if self._plan is not None and plan != self._plan:
             folder.set_aside(number - 1, self._plan.to_text(indent=1))
-            if plan.cluster.num_machines == wanted.plan.cluster.num_machines:
+            if plan.cluster.num_machines == config.plan.cluster.num_machines:
                 # A later resume uses this plan: its seed assignment is the same.
                 folder.plan.write_text(plan.to_text(indent=1), encoding="utf-8")
         slots, self._plan = slots_of(plan, nodes), plan
-        drift = self._watch_drift(plan, nodes) if wanted.replan else None
+        drift = self._watch_drift(plan, nodes) if config.replan else None
         callbacks = self._callbacks if drift is None else [*self._callbacks, drift]
         self._recorder = recorder = StatusWriter(
             folder, plan, slots, self._watcher, number, callbacks, self._history
         )
-        task_configs = TaskConfigs(
-            plan,
-            nodes,
-            self._graph,
-            wanted.tls,
-            wanted.config,
-            wanted.iterations,
-            wanted.checkpoint_every,
-            newest_whole(folder.checkpoints),
-            wanted.plan,
-            RETRY_BUDGET_S if wanted.max_restarts else 0.0,
-            wanted.allow_nan,
-            wanted.follows_script,
-        )
-        traffic = control_of(plan, recorder.say) if wanted.traffic == "plan" else None
-        worker_group = WorkerGroup(slots, f"{folder.run_id}-{number}", wanted.cache, traffic)
+        resume = newest_whole(folder.checkpoints)
+        task_configs = TaskConfigs(config, plan, nodes, self._graph, resume)
+        traffic = control_of(plan, recorder.log) if config.traffic == "plan" else None
+        worker_group = WorkerGroup(slots, f"{folder.run_id}-{number}", config.cache, traffic)
         controller = Controller(
             worker_group,
             task_configs,
@@ -261,7 +164,7 @@ class _Run:
             self.handler,
             self._machines.there,
             drift,
-            None if wanted.independent else ParameterCheck(),
+            None if config.independent else ParameterCheck(),
         )
         outcome = controller.run(self._interrupted)
         if traffic is not None:
@@ -297,54 +200,47 @@ class _Run:
         def adopt(better: Plan) -> None:
             self._better[machines] = better
 
-        def say(line: str) -> None:
+        def log(line: str) -> None:
             assert self._recorder is not None
-            self._recorder.say(line)
+            self._recorder.log(line)
 
         return DriftMonitor(
             plan,
             partial(measure_peaks, self._ray, nodes),
             lambda: read_offsets(self._folder.path),
             adopt,
-            say,
+            log,
             self._folder.append_event,
-            self._wanted.iterations,
+            self._config.iterations,
         )
 
 
-def first_machines(wanted: ClusterRun, machines: AvailableMachines) -> frozenset[str]:
+def first_machines(config: RunConfig, machines: AvailableMachines) -> frozenset[str]:
     """Check and return the machines of the first attempt."""
     there = machines.there()
-    plan = replan(wanted.plan, there) if wanted.elastic else wanted.plan
+    plan = replan(config.plan, there) if config.elastic else config.plan
     check_resources(machines.nodes(plan), plan.placed, plan.job)
     return there
 
 
-def _open(wanted: ClusterRun) -> RunDirectory:
-    if wanted.resume is not None:
-        return RunDirectory(wanted.resume).reopen()
-    return RunDirectory.create(runs_folder(wanted.runs), wanted.name or wanted.plan.job.name)
+def _open(config: RunConfig) -> RunDirectory:
+    if config.resume is not None:
+        return RunDirectory(config.resume).reopen()
+    return RunDirectory.create(runs_folder(config.runs), config.name or config.plan.job.name)
 
 
-def _run_file(wanted: ClusterRun) -> RunFile:
-    fields = {name: getattr(wanted, name) for name in RunFile.model_fields if name != "version"}
-    for name in ("graph", "script", "working_dir", "pip"):
-        fields[name] = None if fields[name] is None else fields[name].resolve()
-    return RunFile(**fields)
-
-
-def check(wanted: ClusterRun) -> PartitionedGraph:
+def check(config: RunConfig) -> PartitionedGraph:
     """Check all inputs and open the graph; raises SpecError if one is missing or invalid."""
-    if not wanted.script.is_file():
-        raise SpecError(f"there is no script {wanted.script}", "give a Python file")
-    if wanted.pip is not None and not wanted.pip.is_file():
-        raise SpecError(f"there is no file {wanted.pip}", "give --pip a requirements file")
-    check_trackers(wanted.track)
-    graph = open_graph(wanted.graph)
-    num_parts = len(wanted.plan.part_machines)
+    if not config.script.is_file():
+        raise SpecError(f"there is no script {config.script}", "give a Python file")
+    if config.pip is not None and not config.pip.is_file():
+        raise SpecError(f"there is no file {config.pip}", "give --pip a requirements file")
+    check_trackers(config.track)
+    graph = open_graph(config.graph)
+    num_parts = len(config.plan.part_machines)
     if graph.num_parts != num_parts:
         raise SpecError(
-            f"the plan needs {num_parts} partitions, {wanted.graph} has {graph.num_parts}",
+            f"the plan needs {num_parts} partitions, {config.graph} has {graph.num_parts}",
             f"partition the graph with `--parts {num_parts}`, or plan for "
             f"{graph.num_parts} machines",
         )
@@ -352,34 +248,34 @@ def check(wanted: ClusterRun) -> PartitionedGraph:
 
 
 def callbacks_of(
-    wanted: ClusterRun, folder: RunDirectory, say: Callable[[str], None]
+    config: RunConfig, folder: RunDirectory, log: Callable[[str], None]
 ) -> list[RunCallback]:
     """Callbacks of a run: log file, Prometheus metrics and trackers."""
-    plan = wanted.plan
+    plan = config.plan
     callbacks: list[RunCallback] = [LogFile(folder.path / LOG)]
     endpoint = endpoint_here()
     if endpoint is not None:
         folder.append_event("metrics", endpoint=endpoint)
-        say(f"metrics at http://{endpoint}/metrics")
+        log(f"metrics at http://{endpoint}/metrics")
         callbacks.append(RunMetrics(RaySink(folder.run_id, plan.job.name)))
-    if wanted.track:
-        tracking = make_tracking(wanted.track, folder.path, plan.job.name, say)
+    if config.track:
+        tracking = make_tracking(config.track, folder.path, plan.job.name, log)
         params = {
-            "script": wanted.script.name,
-            "arguments": " ".join(wanted.arguments),
+            "script": config.script.name,
+            "arguments": " ".join(config.arguments),
             "machines": plan.cluster.num_machines,
             "trainers": plan.job.trainers,
             "batch_size": plan.job.batch_size,
         }
-        tracking.start(folder.run_id, params | settings_of(wanted.config))
+        tracking.start(folder.run_id, params | settings_of(config.config))
         callbacks.append(tracking)
     return callbacks
 
 
 @contextmanager
-def connected(wanted: ClusterRun) -> Iterator[Any]:
+def connected(config: RunConfig) -> Iterator[Any]:
     """Connect to the Ray cluster; disconnect at the end."""
-    environment = {} if wanted.pip is None else {"pip": str(wanted.pip.resolve())}
+    environment = {} if config.pip is None else {"pip": str(config.pip.resolve())}
     options = {"runtime_env": environment or None, "namespace": "headrace"}
-    with connection.connected(wanted.address, **options) as ray:
+    with connection.connected(config.address, **options) as ray:
         yield ray

@@ -17,11 +17,13 @@ from headrace.core.plan import Plan
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.sampler_worker.seed_assignment import (
     assign_seeds,
-    divide_lanes,
+    divide_shards,
     whole_seed_counts,
 )
 from headrace.rpc.credentials import Authority, Credentials, Secret
 from headrace.runtime.cluster.nodes import Node
+from headrace.runtime.protocol.run_context import TrainerSettings
+from headrace.runtime.run_dir.run_config import RunConfig
 from headrace.runtime.run_dir.temp_dirs import run_folder
 from headrace.training.checkpoint_files import Checkpoint
 
@@ -39,18 +41,18 @@ class SeedAssignment:
     """Seed shards of a job, which a resumed run keeps.
 
     Attributes:
-        shares: Seeds per iteration of each sampler in the run's first plan.
+        seeds_per_iteration: Seeds per iteration of each sampler in the run's first plan.
         ids: Original node ids per shard, by split.
     """
 
-    shares: tuple[int, ...]
+    seeds_per_iteration: tuple[int, ...]
     ids: Mapping[str, Sequence[np.ndarray]]
 
     @classmethod
     def of(cls, plan: Plan, graph: PartitionedGraph) -> SeedAssignment:
         """Assign a graph's splits to the samplers of a plan."""
         mix = plan.seeds
-        shares = whole_seed_counts(mix, plan.job.samplers_per_trainer)
+        seeds_per_iteration = whole_seed_counts(mix, plan.job.samplers_per_trainer)
         ids: dict[str, Sequence[np.ndarray]] = {}
         for node in graph.manifest.nodes:
             if not node.splits:
@@ -60,14 +62,14 @@ class SeedAssignment:
                     np.asarray(part.original_ids(node.name))[part.split(node.name, split)]
                     for part in map(graph.part, range(graph.num_parts))
                 ]
-                ids[split] = assign_seeds(parts, mix, shares, plan.seed)
+                ids[split] = assign_seeds(parts, mix, seeds_per_iteration, plan.seed)
             # A job trains on one node type.
             break
-        return cls(shares, ids)
+        return cls(seeds_per_iteration, ids)
 
     def fingerprint(self) -> str:
         """Hash (16 hex digits) of the assignment."""
-        digest = hashlib.sha256(repr(self.shares).encode())
+        digest = hashlib.sha256(repr(self.seeds_per_iteration).encode())
         for split, own in sorted(self.ids.items()):
             for ids in own:
                 digest.update(f"{split} {len(ids)} ".encode() + np.ascontiguousarray(ids).tobytes())
@@ -78,40 +80,26 @@ class TaskConfigs:
     """Builds the configs of all tasks.
 
     Args:
+        run: The run; its plan, the first one, defines the seed assignment.
+        plan: The plan of this attempt.
         nodes: Nodes in the order of the plan's cluster.
-        config: The user's config of the script.
-        iterations: Number of iterations to run; None for all.
-        checkpoint_every: Steps between checkpoints; 0 for none.
         resume: Checkpoint to resume from.
-        began: The run's first plan, if it differs; defines the seed assignment.
-        retry_budget_s: Retry budget for a lost store or sampler; 0 to fail immediately.
-        allow_nan: Whether losses and gradients may be infinite or NaN.
-        follows_script: Whether the run stops if the script sets another batch size.
     """
 
     def __init__(
         self,
+        run: RunConfig,
         plan: Plan,
         nodes: Sequence[Node],
         graph: PartitionedGraph,
-        tls: bool,
-        config: Mapping[str, Any],
-        iterations: int | None = None,
-        checkpoint_every: int = 0,
         resume: Checkpoint | None = None,
-        began: Plan | None = None,
-        retry_budget_s: float = RETRY_BUDGET_S,
-        allow_nan: bool = False,
-        follows_script: bool = False,
     ) -> None:
-        self._iterations = iterations
-        self._retry_budget_s, self._allow_nan = retry_budget_s, allow_nan
-        self._follows_script = follows_script
-        self._checkpoint_every, self._resume = checkpoint_every, resume
-        self._plan, self._nodes, self._tls, self._config = plan, nodes, tls, config
-        self._assignment = SeedAssignment.of(began or plan, graph)
-        self._shard_counts = divide_lanes(self._assignment.shares, len(plan.placed.samplers))
-        self._keys = make_keys(nodes, tls)
+        self._run, self._plan, self._nodes, self._resume = run, plan, nodes, resume
+        self._assignment = SeedAssignment.of(run.plan, graph)
+        self._shard_counts = divide_shards(
+            self._assignment.seeds_per_iteration, len(plan.placed.samplers)
+        )
+        self._keys = make_keys(nodes, run.tls)
         self._ports: dict[int, Mapping[int, int]] = {}
         self._server_ports: dict[int, int] = {}
         self._folders: dict[int, str] = {}
@@ -145,7 +133,7 @@ class TaskConfigs:
                 part: 0 for part, home in enumerate(self._plan.part_machines) if home == machine
             },
             "host": self._nodes[machine].address,
-            "tls": self._tls,
+            "tls": self._run.tls,
             "verify": True,
         }
 
@@ -155,7 +143,7 @@ class TaskConfigs:
         settings = {
             "graph": self._folders[machine],
             "stores": self._stores_for(machine),
-            "tls": self._tls,
+            "tls": self._run.tls,
         }
         own = self._shards_of(sampler)
         return settings, {
@@ -169,7 +157,7 @@ class TaskConfigs:
             "num_trainers": self._plan.job.trainers,
             "num_threads": max(1, int(self._plan.job.demand(Role.SERVER).get("cpu", 1))),
             "host": self._nodes[self._plan.placed.servers[server]].address,
-            "tls": self._tls,
+            "tls": self._run.tls,
         }
 
     def trainer(self, trainer: int) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -190,23 +178,20 @@ class TaskConfigs:
             "stores": self._stores_for(machine),
             "own_stores": self._stores_for(machine, own=True),
             "servers": self._servers(),
-            "tls": self._tls,
-            "retry_budget_s": self._retry_budget_s,
-            "allow_nan": self._allow_nan,
-            "follows_script": self._follows_script,
+            "tls": self._run.tls,
+            "retry_budget_s": RETRY_BUDGET_S if self._run.max_restarts else 0.0,
+            "follows_script": self._run.follows_script,
             "num_samplers": per_trainer,
             "rank": self.ranks[trainer],
             "world_size": job.trainers,
-            "config": dict(self._config),
-            "iterations": self._iterations,
-            "checkpoint_every": self._checkpoint_every,
+            **{name: getattr(self._run, name) for name in TrainerSettings.model_fields},
             "plan": self._plan.fingerprint(),
-            "lanes": self._assignment.fingerprint(),
+            "assignment": self._assignment.fingerprint(),
             "samplers": names,
             "samplers_per_trainer": per_trainer,
             "window": job.window or _UNLIMITED_WINDOW,
-            "lane_counts": self._shard_counts,
-            "shares": self._assignment.shares,
+            "shard_counts": self._shard_counts,
+            "seeds_per_iteration": self._assignment.seeds_per_iteration,
             "counts": {
                 split: [len(one) for one in ids] for split, ids in self._assignment.ids.items()
             },

@@ -57,7 +57,7 @@ class WorkerGroup:
         self._name, self._cache, self._traffic = name, cache, traffic
         self._group: TaskPlacementGroup | None = None
         self._actors: dict[str, Any] = {}
-        self._hellos: dict[str, dict[str, Any]] = {}
+        self._registrations: dict[str, dict[str, Any]] = {}
         self._lost: set[str] = set()
         self._calls = PendingActorCalls()
         self._emit: Callable[[Event], None] = lambda event: None
@@ -76,13 +76,13 @@ class WorkerGroup:
     @property
     def is_placed(self) -> bool:
         """Whether every task actor has registered."""
-        return len(self._hellos) == len(self._slots)
+        return len(self._registrations) == len(self._slots)
 
     @property
     def gpus(self) -> dict[int, list[str]]:
         """GPU ids assigned by Ray, by trainer."""
         return {
-            slot.index: self._hellos[name]["gpus"]
+            slot.index: self._registrations[name]["gpus"]
             for name, slot in self._slots.items()
             if slot.task.role is Role.TRAINER
         }
@@ -126,9 +126,9 @@ class WorkerGroup:
         return self._machines[name]
 
     @property
-    def hellos(self) -> dict[str, dict[str, Any]]:
+    def registrations(self) -> dict[str, dict[str, Any]]:
         """Registration data of every task actor."""
-        return self._hellos
+        return self._registrations
 
     def pieces(self, task: str, name: str) -> Iterator[bytes]:
         """Chunks of an output file of a trainer's script; raises RayError if it is unreachable."""
@@ -156,7 +156,7 @@ class WorkerGroup:
     def poll(self) -> None:
         """Start the task actors once the placement group is ready."""
         if self._traffic is not None:
-            self._traffic.look()
+            self._traffic.poll()
         if self._group is None or self._actors or time.monotonic() < self._next_poll_s:
             return
         self._next_poll_s = time.monotonic() + _POLL_INTERVAL_S
@@ -175,7 +175,7 @@ class WorkerGroup:
             self._actors[name] = actor
             self._emit(Waits(name, "its Ray actor"))
             self._calls.add(
-                actor.hello.remote(),
+                actor.register.remote(),
                 partial(self._register, name),
                 partial(self._on_error, name),
             )
@@ -191,22 +191,23 @@ class WorkerGroup:
     def _on_error(self, name: str, error: Exception) -> None:
         self._emit(self.explain(name, error))
 
-    def _register(self, name: str, hello: dict[str, Any]) -> None:
+    def _register(self, name: str, registration: dict[str, Any]) -> None:
         slot = self._slots[name]
-        if hello["version"] != own_version():
-            versions = f"headrace {hello['version']}, the driver {own_version()}"
+        if registration["version"] != own_version():
+            versions = f"headrace {registration['version']}, the driver {own_version()}"
             remedy = "install the same version on every machine"
             self._emit(Failed(f"{slot.task.machine} has {versions}", remedy))
             # Not registered: its state may have another format.
             return
-        if hello["node_id"] != slot.node.node_id:
+        if registration["node_id"] != slot.node.node_id:
             self._emit(
                 Failed(
-                    f"{slot.task} was started at {hello['address']} instead of {slot.node.address}",
+                    f"{slot.task} was started at {registration['address']} instead of "
+                    f"{slot.node.address}",
                     "report this as a bug: Ray ignored the placement group",
                 )
             )
-        self._hellos[name] = hello
+        self._registrations[name] = registration
         if self.is_placed:
             self._control_traffic()
             self._emit(Placed())
@@ -221,8 +222,8 @@ class WorkerGroup:
         port = self._traffic.begin(address)
         for store in self.stores:
             beside = (name for name, slot in self._slots.items() if slot.node == store.node)
-            folders = {name: self._hellos[name]["folder"] for name in beside}
-            interface = self._hellos[store.task.name]["interface"] or ""
+            folders = {name: self._registrations[name]["folder"] for name in beside}
+            interface = self._registrations[store.task.name]["interface"] or ""
             order = self._traffic.order(store.task.machine, interface, folders, address, port)
             self._actors[store.task.name].control_traffic.remote(order)
 
@@ -272,7 +273,7 @@ class WorkerGroup:
         if self._traffic is not None:
             self._traffic.close()
         with suppress(Exception):
-            there = self._hellos.keys() - self._lost
+            there = self._registrations.keys() - self._lost
             refs = [actor.close.remote() for name, actor in self._actors.items() if name in there]
             if refs:
                 ray.wait(refs, num_returns=len(refs), timeout=timeout_s)

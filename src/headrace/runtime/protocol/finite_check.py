@@ -136,14 +136,14 @@ class FiniteCheck:
     def __init__(self) -> None:
         self._others: list[tuple[float, str, NonFinite]] = []
 
-    def see(self, task: str, message: NonFinite, now_s: float) -> Failed | None:
+    def update(self, task: str, message: NonFinite, now_s: float) -> Failed | None:
         """Process a trainer's message; return a failure if it computed the value itself."""
         if message.is_own:
             return Failed(f"{task}: {_problem(message.what, message.step)}", REMEDY)
         self._others.append((now_s, task, message))
         return None
 
-    def look(self, now_s: float) -> Failed | None:
+    def poll(self, now_s: float) -> Failed | None:
         """Return a failure if no trainer reported the value as its own in time."""
         if not self._others or now_s < self._others[0][0] + _OWN_REPORT_TIMEOUT_S:
             return None

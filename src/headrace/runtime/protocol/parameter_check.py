@@ -93,7 +93,7 @@ class ParameterCheck:
     def __init__(self) -> None:
         self._reported: dict[tuple[int, int], dict[int, tuple[str, list[float]]]] = {}
 
-    def see(self, task: str, message: ParameterChecksum) -> Failed | None:
+    def update(self, task: str, message: ParameterChecksum) -> Failed | None:
         """Process a message; return a failure if trainers differ."""
         reported = self._reported.setdefault((message.optimizer, message.step), {})
         reported.setdefault(message.checksum, (task, message.values))

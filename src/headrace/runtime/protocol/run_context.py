@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 
 from headrace.core.errors import SpecError
 from headrace.core.values import Value
-from headrace.graph.sampler_worker.config import StoreAddress
+from headrace.graph.sampler_worker.config import StoreAddress, StoreClientConfig
 from headrace.graph.sampler_worker.seed_assignment import GlobalBatches
 from headrace.rpc.config import TaskAddress
 
@@ -26,21 +26,31 @@ CONTEXT_VARIABLE = "HEADRACE_RUN"
 """Environment variable with the path of the file."""
 
 
-class RunContext(Value):
+class TrainerSettings(Value):
+    """Settings of a run that its trainers need.
+
+    Attributes:
+        config: The user's config of the script.
+        iterations: Number of iterations after which trainers exit; None for no limit.
+        checkpoint_every: Steps between checkpoints; 0 for none.
+        allow_nan: Whether losses and gradients may be infinite or NaN; else the run fails.
+    """
+
+    config: Mapping[str, Any] = Field(default_factory=dict)
+    iterations: Annotated[int, Field(ge=1)] | None = None
+    checkpoint_every: Annotated[int, Field(ge=0)] = 0
+    allow_nan: bool = False
+
+
+class RunContext(StoreClientConfig, TrainerSettings):
     """A run, as one of its trainers uses it.
 
     Attributes:
-        machine: Name of the machine, for messages.
         messages: Socket for metrics and events.
         parts: Folder of the graph whose partitions stores serve; none without stores.
-        stores: Addresses of the stores.
         own_stores: Stores of this machine's graph partitions, which are mapped here; used only for
             learnable embeddings.
         servers: Parameter servers, each with a shard of the model; empty for ring all-reduce.
-        credentials: File with the credentials for stores and servers.
-        tls: Whether connections are encrypted.
-        retry_budget_s: How long to wait for the replacement of a lost store or sampler; 0 to fail
-            at once.
         num_samplers: Sampler processes for each training loader; 0 for none.
         log: File for messages of samplers.
         task: Name of the trainer.
@@ -48,57 +58,44 @@ class RunContext(Value):
         world_size: Number of trainers.
         requests: Socket of the task actor that starts samplers (see `sampler_requests`); none if
             the trainer starts them itself.
-        config: Settings of the script.
-        trace: File for the trainer's trace; none to record nothing.
-        iterations: Number of iterations after which the trainer exits; none for no limit.
         output: Folder for the script's output.
-        checkpoint_every: Steps between two checkpoints; 0 for none.
         resume: Checkpoint to resume from; none to start at the beginning.
         plan: Fingerprint of the plan.
-        lanes: Fingerprint of the seed assignment, which determines the batches.
+        assignment: Fingerprint of the seed assignment, which determines the batches.
         samplers: Names of the trainer's samplers, in order.
         samplers_per_trainer: Samplers of each trainer, in this and in the run's first plan.
         window: Sub-batches that each sampler may have queued for the trainer.
-        shares: Seeds per iteration of every seed shard of the job; a shard is what one sampler of
+        seeds_per_iteration: Seeds of every seed shard of the job; a shard is what one sampler of
             the run's first plan processes. Shards of a trainer are adjacent; trainers are ordered
             by name, which may differ from the rank.
         counts: Seeds per epoch of every seed shard, by split.
-        lane_counts: Seed shards of each sampler of the job; empty for one each.
-        allow_nan: Whether losses and gradients may be infinite or not a number.
+        shard_counts: Seed shards of each sampler of the job; empty for one each.
         follows_script: Whether the run ends at once if the script has another batch size.
         seeds: Folder with original ids: `<split>-<task>.npy` for the trainer and its samplers.
     """
 
     machine: str
     messages: Path
+    tls: bool = False
     parts: Path | None = None
-    stores: tuple[StoreAddress, ...] = ()
     own_stores: tuple[StoreAddress, ...] = ()
     servers: tuple[TaskAddress, ...] = ()
-    credentials: Path | None = None
-    tls: bool = False
-    retry_budget_s: Annotated[float, Field(ge=0)] = 0.0
     num_samplers: Annotated[int, Field(ge=0)] = 0
     log: Path | None = None
     task: str = "trainer0"
     rank: Annotated[int, Field(ge=0)] = 0
     world_size: Annotated[int, Field(ge=1)] = 1
     requests: Path | None = None
-    config: Mapping[str, Any] = Field(default_factory=dict)
-    trace: Path | None = None
-    iterations: Annotated[int, Field(ge=1)] | None = None
     output: Path | None = None
-    checkpoint_every: Annotated[int, Field(ge=0)] = 0
     resume: Path | None = None
     plan: str = ""
-    lanes: str = ""
+    assignment: str = ""
     samplers: tuple[str, ...] = ()
     samplers_per_trainer: Annotated[int, Field(ge=1)] = 1
     window: Annotated[int, Field(ge=1)] = 4
-    shares: tuple[int, ...] = ()
+    seeds_per_iteration: tuple[int, ...] = ()
     counts: Mapping[str, tuple[int, ...]] = Field(default_factory=dict)
-    lane_counts: tuple[Annotated[int, Field(ge=1)], ...] = ()
-    allow_nan: bool = False
+    shard_counts: tuple[Annotated[int, Field(ge=1)], ...] = ()
     follows_script: bool = False
     seeds: Path | None = None
 
@@ -114,15 +111,17 @@ class RunContext(Value):
                 f"this run assigns no seeds of split {split!r}",
                 f"its splits are: {', '.join(self.counts) or 'none'}",
             )
-        num, lanes = self.samplers_per_trainer, self.lane_counts
-        of_trainers = tuple(sum(lanes[s : s + num]) for s in range(0, len(lanes), num))
-        return GlobalBatches(self.shares, self.counts[split], num, drop_last, of_trainers)
+        num, shards = self.samplers_per_trainer, self.shard_counts
+        of_trainers = tuple(sum(shards[s : s + num]) for s in range(0, len(shards), num))
+        return GlobalBatches(
+            self.seeds_per_iteration, self.counts[split], num, drop_last, of_trainers
+        )
 
     @property
-    def own_lanes(self) -> tuple[int, ...]:
+    def own_shards(self) -> tuple[int, ...]:
         """Seed shards of each of the trainer's samplers; empty for one each."""
         num = self.samplers_per_trainer
-        return self.lane_counts[self.trainer * num : (self.trainer + 1) * num]
+        return self.shard_counts[self.trainer * num : (self.trainer + 1) * num]
 
     def seeds_of(self, split: str, task: str | None = None) -> np.ndarray:
         """Original ids of a split that are assigned to the trainer or one of its samplers."""

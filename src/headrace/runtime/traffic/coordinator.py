@@ -85,7 +85,7 @@ class TrafficControl:
             "poll_s": self._poll_s,
         }
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Pass the thread's notes to the user."""
         while not self._notes.empty():
             self._notify(self._notes.get())
@@ -101,7 +101,7 @@ class TrafficControl:
         if not self._thread.is_alive():
             self._waker.close()
             self._woken.close()
-        self.look()
+        self.poll()
 
     def figures(self) -> dict[str, Any]:
         """Counters and CPU time of the controller and all agents."""

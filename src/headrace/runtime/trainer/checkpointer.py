@@ -236,7 +236,7 @@ class Checkpoints:
             epoch=self._epoch or 0,
             batch=0 if loop is None else loop.position(is_looping=True)[1],
             plan=self._run.plan,
-            lanes=self._run.lanes,
+            lanes=self._run.assignment,
         )
 
     def _snapshot(self, loop: Loader | None) -> dict[str, Any]:
@@ -311,7 +311,7 @@ class Checkpoints:
         if steps is not None:
             steps.start_at(self._num_taken)
         if self._run.rank == 0:
-            sidecar, others = self._sidecar, self._run.lanes != self._sidecar.lanes
+            sidecar, others = self._sidecar, self._run.assignment != self._sidecar.lanes
             resumed = Resumed(self._num_taken, sidecar.epoch, sidecar.batch, others, is_over)
             send(self._run.messages, resumed)
 
@@ -322,7 +322,7 @@ class Checkpoints:
         if number < len(places):
             epoch, batch = places[number]
             # With another seed assignment, the batch of this number has other seeds.
-            is_same = self._run.lanes == self._sidecar.lanes and batch < len(loader)
+            is_same = self._run.assignment == self._sidecar.lanes and batch < len(loader)
             loader.go_to(epoch, batch if is_same else 0)
 
     def _restore_random(self) -> None:

@@ -200,7 +200,7 @@ class TrainContext:
             optimizer.register_step_post_hook(lambda *_: self._embeddings.step())
         if self._served is not None:
             self._join()
-            self._served.share(model, optimizer)
+            self._served.synchronise(model, optimizer)
         elif self.world_size > 1:
             self._join()
             steps = None if self._run is None else steps_of(self._run)

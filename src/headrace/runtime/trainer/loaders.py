@@ -59,7 +59,7 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         settings = _bind_settings(neighbor_loader.NeighborLoader, args, kwargs)
         self._prefetcher: Prefetcher | None = None
-        self._share: TrainerSeeds | None = None
+        self._trainer_seeds: TrainerSeeds | None = None
         self._checkpoints: Checkpoints | None = None
         self._next = (0, 0)
         self._settings = settings
@@ -68,13 +68,13 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
             # Seeds are resolved locally: this machine has the graph's files, even if stores serve
             # them.
             here = PartitionedGraphView(self._graph)
-            self._share = assign_seeds(self._run, settings)
+            self._trainer_seeds = assign_seeds(self._run, settings)
             settings["input_nodes"] = seeds_of(here, settings.get("input_nodes"))
             self._samplers = _num_samplers(self._run, settings, self)
             if not self._samplers:
                 settings["connect"] = _connect(self._run, self._graph)
             assignment = sum(self._run.counts.get("train", ()))
-            if self._share is None and _num_seeds(settings) >= assignment:
+            if self._trainer_seeds is None and _num_seeds(settings) >= assignment:
                 _warn_unsharded(self._run, settings, "seeds", "pass a split's name, e.g. 'train'")
         super().__init__(**self._for_torch(settings))
         if self._samplers:
@@ -113,14 +113,14 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
         return self._samplers
 
     def __len__(self) -> int:
-        if self._share is not None:
-            return len(self._share)
+        if self._trainer_seeds is not None:
+            return len(self._trainer_seeds)
         if not self.num_samplers:
             return super().__len__()
         return num_batches(len(self.input_data.node), self.num_samplers, self._settings)
 
     def __iter__(self) -> Any:
-        run, share = self._run, self._share
+        run, trainer_seeds = self._run, self._trainer_seeds
         if run is None:
             return super().__iter__()
         trains = bool(self._settings.get("shuffle"))
@@ -132,9 +132,9 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
             self._next = (self.epoch, self._next[1] if self._next[0] == self.epoch else 0)
         first = self._next[1]
         batches = super().__iter__() if prefetcher is None else self._fed(prefetcher)
-        if share is not None:
-            share.iteration = first
-            batches = share.in_step(batches)
+        if trainer_seeds is not None:
+            trainer_seeds.iteration = first
+            batches = trainer_seeds.in_step(batches)
         points = _Points(self, self._checkpoints) if trains and self._checkpoints else None
         return _watched(run, self._counted(batches), trains, size, prefetcher, first, points)
 
@@ -168,12 +168,14 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
 
     def _for_torch(self, settings: dict[str, Any]) -> dict[str, Any]:
         """Settings of a loader without samplers, which selects its own seeds."""
-        if self._share is None or self.num_samplers:
+        if self._trainer_seeds is None or self.num_samplers:
             return settings
-        share = self._share = replace(self._share, batches=self._share.batches.merged())
+        trainer_seeds = self._trainer_seeds = replace(
+            self._trainer_seeds, batches=self._trainer_seeds.batches.merged()
+        )
         nodes = settings["input_nodes"]
         num_seeds = len(nodes[1] if isinstance(nodes, tuple) else nodes)
-        batches = SharedBatches(share, num_seeds, settings.get("seed", 0))
+        batches = SharedBatches(trainer_seeds, num_seeds, settings.get("seed", 0))
         theirs = {"batch_size", "shuffle", "drop_last"}
         kept = {name: value for name, value in settings.items() if name not in theirs}
         return {**kept, "batch_sampler": batches}
@@ -199,12 +201,12 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
             run, graph, access = self._run, self._graph, self._access
             assert run is not None
             assert graph is not None
-            share, seeds = self._share, self.input_data.node.numpy()
-            if share is None:
+            trainer_seeds, seeds = self._trainer_seeds, self.input_data.node.numpy()
+            if trainer_seeds is None:
                 batch_size = self._settings.get("batch_size", 1)
                 portions = portions_of(seeds, batch_size, self.num_samplers)
             else:
-                portions = share.portions
+                portions = trainer_seeds.portions
             self._prefetcher = start_samplers(
                 run,
                 access,
@@ -214,7 +216,7 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
                 len(self),
                 self._fanouts,
                 self._settings,
-                None if share is None else share.split,
+                None if trainer_seeds is None else trainer_seeds.split,
                 self._next,
             )
             weakref.finalize(self, self._prefetcher.close)

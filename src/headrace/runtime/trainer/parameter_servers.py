@@ -19,7 +19,7 @@ from headrace.training.parameter_server.remote_optimizer import RemoteOptimizer
 
 
 class ServedModels:
-    """Delegates optimizer steps to parameter servers; models are numbered in `share` order."""
+    """Delegates optimizer steps to parameter servers; models are numbered in order."""
 
     def __init__(self, run: RunContext) -> None:
         self._run = run
@@ -27,7 +27,7 @@ class ServedModels:
         self._servers: Servers | None = None
         self._shared: dict[nn.Module, RemoteOptimizer] = {}
 
-    def share(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+    def synchronise(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
         """Train a model with all trainers; needs the process group.
 
         Raises `SpecError` if there is no supported optimizer or the model has one already, and

@@ -19,7 +19,7 @@ from headrace.graph.sampler_worker.channels.failover import FailoverReceiver, Lo
 from headrace.graph.sampler_worker.channels.shm import SubBatchReceiver, meet_sampler
 from headrace.graph.sampler_worker.config import CacheConfig, SamplerConfig, SeedShard, Wanted
 from headrace.graph.sampler_worker.prefetcher import Prefetcher, start_prefetcher
-from headrace.graph.sampler_worker.schedule import batches_per_epoch, share_of
+from headrace.graph.sampler_worker.schedule import batches_per_epoch, sampler_batch_size
 from headrace.graph.schema import EdgeType
 from headrace.rpc.config import TaskAddress
 from headrace.runtime.protocol.run_context import RunContext
@@ -76,13 +76,13 @@ class Portion:
     """One sampler's sub-batches of a trainer's batches.
 
     Attributes:
-        share: Seeds per batch.
-        ends: Seeds in the last batches of an epoch, where they differ from `share`.
+        seeds_per_iteration: Seeds per batch.
+        ends: Seeds in the last batches of an epoch, where they differ from `seeds_per_iteration`.
         seeds: Original ids; none for the seeds that the plan assigns.
         further: Further seed shards of the sampler, with sub-batches of their own.
     """
 
-    share: int
+    seeds_per_iteration: int
     ends: tuple[int, ...] = ()
     seeds: np.ndarray | None = None
     further: tuple[Portion, ...] = ()
@@ -93,7 +93,7 @@ def portions_of(seeds: np.ndarray, batch_size: int, num_samplers: int) -> list[P
     # Strided, so that each sampler gets a fair sample in any order of ids.
     ids = np.sort(seeds)
     return [
-        Portion(share_of(batch_size, num_samplers, s), (), ids[s::num_samplers])
+        Portion(sampler_batch_size(batch_size, num_samplers, s), (), ids[s::num_samplers])
         for s in range(num_samplers)
     ]
 
@@ -136,10 +136,12 @@ def start_samplers(
             tls=run.tls,
             node_type=node_type,
             seeds=_PLACEHOLDER,
-            share=portion.share,
+            seeds_per_iteration=portion.seeds_per_iteration,
             ends=portion.ends,
             further=tuple(
-                SeedShard(seeds=_PLACEHOLDER, share=each.share, ends=each.ends)
+                SeedShard(
+                    seeds=_PLACEHOLDER, seeds_per_iteration=each.seeds_per_iteration, ends=each.ends
+                )
                 for each in portion.further
             ),
             batches_per_epoch=num_steps,
@@ -172,8 +174,8 @@ def start_samplers(
             num_steps,
             time.perf_counter,
             first_batch=first[1],
-            lanes=[len(config.lanes) for config in configs],
-            tell=partial(send_waiting, run),
+            shards=[len(config.shards) for config in configs],
+            notify=partial(send_waiting, run),
         )
     own = [ids for ids in seeds if ids is not None]
     if run.log is None:
@@ -244,7 +246,7 @@ def _fail_over(
         (config.first_epoch, config.first_batch),
         config.batches_per_epoch,
         lambda text: send(run.messages, Failover(text)),
-        len(config.lanes),
+        len(config.shards),
     )
 
 
@@ -264,5 +266,5 @@ def _connect_to(run: RunContext, place: SamplerPlace, config: SamplerConfig) -> 
         channel = FlightChannel(address, run.load_credentials())
     except StoreLostError as error:
         raise SamplerLostError(error.problem, error.remedy) from None
-    parts = metered_channel(run, channel, name, config.batches_per_epoch, len(config.lanes))
+    parts = metered_channel(run, channel, name, config.batches_per_epoch, len(config.shards))
     return RpcReceiver(parts, str(address))

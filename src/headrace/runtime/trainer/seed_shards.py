@@ -28,14 +28,14 @@ class TrainerSeeds:
 
     Attributes:
         iteration: Next iteration of this epoch.
-        lanes: Seed shards of each of the trainer's samplers; empty for one each.
+        shards: Seed shards of each of the trainer's samplers; empty for one each.
     """
 
     split: str
     trainer: int
     batches: GlobalBatches
     iteration: int = 0
-    lanes: tuple[int, ...] = ()
+    shards: tuple[int, ...] = ()
 
     @cached_property
     def num_seeds(self) -> np.ndarray:
@@ -48,14 +48,14 @@ class TrainerSeeds:
     @property
     def portions(self) -> list[Portion]:
         """Sub-batches of each of the trainer's samplers."""
-        own = self.batches.lanes_of(self.trainer)
-        numbers = iter(range(*own.indices(len(self.batches.shares))))
-        lanes = self.lanes or (1,) * (own.stop - own.start)
-        groups = [[self._portion(shard) for shard in islice(numbers, num)] for num in lanes]
+        own = self.batches.shards_of(self.trainer)
+        numbers = iter(range(*own.indices(len(self.batches.seeds_per_iteration))))
+        shards = self.shards or (1,) * (own.stop - own.start)
+        groups = [[self._portion(shard) for shard in islice(numbers, num)] for num in shards]
         return [replace(first, further=tuple(further)) for first, *further in groups]
 
     def _portion(self, shard: int) -> Portion:
-        return Portion(self.batches.shares[shard], self.batches.ends(shard))
+        return Portion(self.batches.seeds_per_iteration[shard], self.batches.ends(shard))
 
     def in_step(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield the batches and set the gradient weight of each: its part of all seeds."""
@@ -73,8 +73,8 @@ class TrainerSeeds:
 class SharedBatches:
     """Batch sampler for loaders without samplers: seed positions in batches of planned sizes."""
 
-    def __init__(self, share: TrainerSeeds, num_seeds: int, seed: int) -> None:
-        self._share = share
+    def __init__(self, trainer_seeds: TrainerSeeds, num_seeds: int, seed: int) -> None:
+        self._trainer_seeds = trainer_seeds
         self._shuffle = SeededShuffle(num_seeds, seed)
 
     @property
@@ -87,12 +87,12 @@ class SharedBatches:
         self._shuffle.epoch = epoch
 
     def __len__(self) -> int:
-        return len(self._share)
+        return len(self._trainer_seeds)
 
     def __iter__(self) -> Iterator[list[int]]:
         order = list(self._shuffle)
         self._shuffle.epoch += 1
-        cuts = np.cumsum([0, *self._share.num_seeds[:, self._share.trainer]])
+        cuts = np.cumsum([0, *self._trainer_seeds.num_seeds[:, self._trainer_seeds.trainer]])
         for begin, end in pairwise(cuts.tolist()):
             yield order[begin:end]
 
@@ -113,7 +113,7 @@ def compare_batch_size(run: RunContext, asked: int | None) -> None:
     If the run follows its script, another size ends all trainers, which run the same script; the
     driver plans again. Otherwise the plan's size is used, and the user is notified.
     """
-    planned = sum(run.shares) / run.world_size
+    planned = sum(run.seeds_per_iteration) / run.world_size
     if asked is None or asked == planned:
         return
     if run.follows_script:
@@ -142,7 +142,7 @@ def assign_seeds(run: RunContext, settings: dict[str, Any]) -> TrainerSeeds | No
     if isinstance(settings["data"], PartitionedGraph):
         check_assignment(settings["data"], node_type)
     batches = run.batches_of(split, bool(settings.get("drop_last")))
-    share = TrainerSeeds(split, run.trainer, batches, lanes=run.own_lanes)
+    trainer_seeds = TrainerSeeds(split, run.trainer, batches, shards=run.own_shards)
     batch_size = batches.batch_size(run.trainer)
     given = settings.setdefault("batch_size", batch_size)
     if given != batch_size:
@@ -152,12 +152,12 @@ def assign_seeds(run: RunContext, settings: dict[str, Any]) -> TrainerSeeds | No
             f"the plan assigns {run.task} batches of {batch_size} seeds, its loader has {given}",
             f"omit batch_size or pass {batch_size}; to change it, change the job and plan again",
         )
-    if not len(share):
+    if not len(trainer_seeds):
         raise SpecError(
             f"the {sum(batches.counts)} seeds of {split} make no batch of "
-            f"{sum(batches.shares)} for {batches.num_trainers} trainers",
+            f"{sum(batches.seeds_per_iteration)} for {batches.num_trainers} trainers",
             "plan with smaller batches or fewer trainers",
         )
     ids = torch.from_numpy(run.seeds_of(split))
     settings["input_nodes"] = ids if node_type is None else (node_type, ids)
-    return share
+    return trainer_seeds

@@ -21,14 +21,14 @@ def steps_of(run: RunContext) -> StepRecorder | None:
 
 
 def metered_channel(
-    run: RunContext, channel: Channel, sampler: str, batches_per_epoch: int, num_lanes: int = 1
+    run: RunContext, channel: Channel, sampler: str, batches_per_epoch: int, num_shards: int = 1
 ) -> Channel:
     """Return a channel to a remote sampler that records its sub-batches."""
     steps = steps_of(run)
     if steps is None:
         return channel
-    note = steps.recording_from(sampler, batches_per_epoch, num_lanes)
-    return MeteredChannel(channel, steps.clock, lambda: note)
+    record = steps.recording_from(sampler, batches_per_epoch, num_shards)
+    return MeteredChannel(channel, steps.clock, lambda: record)
 
 
 def record_exchanges(steps: StepRecorder, task: str, exchanges: Sequence[Exchange]) -> None:

@@ -40,7 +40,7 @@ class TaskActor:
         self._interface: str | None = None
         self._lease = ForkLease(self.preload)
 
-    def hello(self) -> dict[str, Any]:
+    def register(self) -> dict[str, Any]:
         """Node, address and version of this actor."""
         import ray
 

@@ -29,7 +29,7 @@ class GraphCache:
         # Random, not the PID: machines may share the folder.
         self._partial = f".partial-{secrets.token_hex(8)}"
 
-    def look(self, given: str, fingerprint: str, files: dict[str, int]) -> dict[str, Any]:
+    def locate(self, given: str, fingerprint: str, files: dict[str, int]) -> dict[str, Any]:
         """Find the graph in `given` or in the cache; return its folder and its missing files."""
         for folder in (Path(given), self._cache / fingerprint):
             if fingerprint_of(folder) == fingerprint and not _missing(folder, files):
@@ -38,8 +38,8 @@ class GraphCache:
         return {"folder": str(folder), "missing": _missing(folder, files)}
 
     def find(self, given: str, fingerprint: str, files: dict[str, int]) -> dict[str, Any]:
-        """Like `look`, and prepare to receive the missing files."""
-        found = self.look(given, fingerprint, files)
+        """Like `locate`, and prepare to receive the missing files."""
+        found = self.locate(given, fingerprint, files)
         if not found["missing"]:
             return found
         self._folder = Path(found["folder"])

@@ -38,7 +38,7 @@ def load_kernels() -> None:
             graph=folder,
             node_type=graph.node_types[0],
             seeds=Path("none"),
-            share=_NUM_SEEDS,
+            seeds_per_iteration=_NUM_SEEDS,
             batches_per_epoch=1,
             fanouts=tuple((edge_type, (3, 2)) for edge_type in graph.edge_types),
         )

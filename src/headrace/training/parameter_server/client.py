@@ -22,8 +22,8 @@ from headrace.training.parameter_server.optimizer_specs import SCALARS
 from headrace.training.parameter_server.types import (
     Exchange,
     GradientShard,
-    Note,
     Options,
+    Record,
     Shared,
     States,
 )
@@ -35,7 +35,7 @@ PATIENCE_S = 60.0
 """Time a server may be unreachable."""
 
 Clock = Callable[[], float]
-Tell = Callable[[str, bool], None]
+Notify = Callable[[str, bool], None]
 """Called with what is awaited, and True when waiting for it takes long, False when it ends."""
 
 
@@ -60,7 +60,7 @@ class Servers:
         rank: Rank of this trainer.
         clock: Returns seconds.
         timeout_s: Timeout for other trainers.
-        note: Called with the exchanges of every step, one per server.
+        record: Called with the exchanges of every step, one per server.
         tell: Called with late trainers once waiting takes long, and when it ends.
     """
 
@@ -70,12 +70,12 @@ class Servers:
         rank: int,
         clock: Clock,
         timeout_s: float,
-        note: Note | None = None,
-        tell: Tell = _ignore,
+        record: Record | None = None,
+        notify: Notify = _ignore,
     ) -> None:
         self.rank = rank
         self._clock, self._timeout_s = clock, timeout_s
-        self._note, self._tell = note, tell
+        self._record, self._notify = record, notify
         self._servers = [_Server(name, channel) for name, channel in channels.items()]
         for server in self._servers:
             add = server.calls.append
@@ -89,14 +89,14 @@ class Servers:
         rank: int,
         clock: Clock,
         timeout_s: float,
-        note: Note | None = None,
-        tell: Tell = _ignore,
+        record: Record | None = None,
+        notify: Notify = _ignore,
         retry_budget_s: float = PATIENCE_S,
     ) -> Servers:
         """Connect to all servers, which may be unreachable for `retry_budget_s`; see the class."""
-        retry_budget = RetryBudget(retry_budget_s, clock, tell)
+        retry_budget = RetryBudget(retry_budget_s, clock, notify)
         channels = {at.task: reach_store(at, credentials, TIMEOUT_S, retry_budget) for at in places}
-        return cls(channels, rank, clock, timeout_s, note, tell)
+        return cls(channels, rank, clock, timeout_s, record, notify)
 
     def __len__(self) -> int:
         return len(self._servers)
@@ -129,22 +129,22 @@ class Servers:
             server.calls.clear()
         return found
 
-    def step(self, shared: Shared, part: GradientShard) -> np.ndarray:
+    def step(self, shared: Shared, shard: GradientShard) -> np.ndarray:
         """Push gradients, and return the parameters once all trainers have pushed theirs."""
-        found = self._collect(shared, self._answers(*self._gradient_pushes(shared, part, False)))
-        self._note_exchanges(part.iteration)
+        found = self._collect(shared, self._answers(*self._gradient_pushes(shared, shard, False)))
+        self._record_exchanges(shard.iteration)
         return found
 
-    def hold(self, shared: Shared, part: GradientShard) -> float:
+    def hold(self, shared: Shared, shard: GradientShard) -> float:
         """Like `step`, but only sum the gradients; returns their squared norm. See `scale`."""
-        replies = self._answers(*self._gradient_pushes(shared, part, True))
+        replies = self._answers(*self._gradient_pushes(shared, shard, True))
         return float(sum(reply.fields["square"] for reply in replies))
 
-    def scale(self, shared: Shared, part: GradientShard, factor: float) -> np.ndarray:
+    def scale(self, shared: Shared, shard: GradientShard, factor: float) -> np.ndarray:
         """Make a held step with scaled gradients; returns the parameters."""
-        fields = {"op": "scale", "model": shared.number, "step": part.number, "factor": factor}
+        fields = {"op": "scale", "model": shared.number, "step": shard.number, "factor": factor}
         found = self._collect(shared, self._answers(fields, [()] * len(self)))
-        self._note_exchanges(part.iteration)
+        self._record_exchanges(shard.iteration)
         return found
 
     def state(self, shared: Shared) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -187,19 +187,19 @@ class Servers:
             server.channel.close()
 
     def _gradient_pushes(
-        self, shared: Shared, part: GradientShard, holds: bool
+        self, shared: Shared, shard: GradientShard, holds: bool
     ) -> tuple[dict[str, Any], list[list[np.ndarray]]]:
-        options = None if part.options is None else list(part.options)
+        options = None if shard.options is None else list(shard.options)
         fields = {
-            "op": "gradients", "model": shared.number, "rank": self.rank, "step": part.number,
-            "iteration": part.iteration, "holds": holds, "options": options,
+            "op": "gradients", "model": shared.number, "rank": self.rank, "step": shard.number,
+            "iteration": shard.iteration, "holds": holds, "options": options,
         }  # fmt: skip
         arrays = []
         for server in range(len(self)):
             own = slice(*shared.layout.bounds(server))
-            has = part.present[[piece.parameter for piece in shared.layout.pieces(server)]]
-            changed = [] if part.values is None else [part.values[own]]
-            arrays.append([part.gradients[own], has, *changed])
+            has = shard.present[[piece.parameter for piece in shared.layout.pieces(server)]]
+            changed = [] if shard.values is None else [shard.values[own]]
+            arrays.append([shard.gradients[own], has, *changed])
         return fields, arrays
 
     def _answers(
@@ -226,11 +226,11 @@ class Servers:
                     )
                 if waited_s > TELL_AFTER_S and not awaited:
                     awaited = f"gradients of rank {late}"
-                    self._tell(awaited, True)
+                    self._notify(awaited, True)
                 reply = self._ask(server, wait, ()).result()
             replies.append(reply)
         if awaited:
-            self._tell(awaited, False)
+            self._notify(awaited, False)
         return replies
 
     def _collect(self, shared: Shared, replies: Sequence[Message]) -> np.ndarray:
@@ -268,10 +268,10 @@ class Servers:
         server.channel.ask(fields, arrays, TIMEOUT_S).add_done_callback(pass_on)
         return made
 
-    def _note_exchanges(self, iteration: int) -> None:
+    def _record_exchanges(self, iteration: int) -> None:
         exchanges = [self._exchange(server, iteration) for server in self._servers]
-        if self._note is not None:
-            self._note(exchanges)
+        if self._record is not None:
+            self._record(exchanges)
 
     def _exchange(self, server: _Server, iteration: int) -> Exchange:
         calls = list(server.calls)

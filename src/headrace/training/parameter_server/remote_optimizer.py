@@ -94,14 +94,14 @@ class RemoteOptimizer:
         return flat, views
 
     def _register_hooks(self, weight: Callable[[], float]) -> None:
-        def note(parameter: Tensor, number: int) -> None:
+        def record(parameter: Tensor, number: int) -> None:
             assert parameter.grad is not None
             self._seen[number] = (parameter.grad, parameter.grad._version)
 
         for number, parameter in enumerate(self._learnt):
             parameter.register_hook(lambda gradient: gradient * weight())
             parameter.register_post_accumulate_grad_hook(
-                lambda parameter, number=number: note(parameter, number)
+                lambda parameter, number=number: record(parameter, number)
             )
 
     def _replace_methods(self) -> None:
@@ -127,10 +127,10 @@ class RemoteOptimizer:
             with torch.enable_grad():
                 loss = closure()
         if self._held is None:
-            values = self._servers.step(self._shared, self._part())
+            values = self._servers.step(self._shared, self._shard())
         else:
-            part, _, factor = self._held
-            values, self._held = self._servers.scale(self._shared, part, factor), None
+            shard, _, factor = self._held
+            values, self._held = self._servers.scale(self._shared, shard, factor), None
         self._set_parameters(values)
         self._seen.clear()
         self._optimizer._opt_called = True  # type: ignore[attr-defined]
@@ -139,15 +139,15 @@ class RemoteOptimizer:
     def clip(self, max_norm: float) -> float:
         """Clip the gradient norm of the next step, on all trainers; returns the previous norm."""
         if self._held is None:
-            part = self._part()
-            self._held = (part, math.sqrt(self._servers.hold(self._shared, part)), 1.0)
-        part, norm, factor = self._held
+            shard = self._shard()
+            self._held = (shard, math.sqrt(self._servers.hold(self._shared, shard)), 1.0)
+        shard, norm, factor = self._held
         # Same formula as torch; may be called repeatedly.
         now = norm * factor
-        self._held = (part, norm, factor * min(1.0, max_norm / (now + 1e-6)))
+        self._held = (shard, norm, factor * min(1.0, max_norm / (now + 1e-6)))
         return now
 
-    def _part(self) -> GradientShard:
+    def _shard(self) -> GradientShard:
         """This trainer's gradients for the next step."""
         self._check()
         self._num_steps += 1

@@ -52,4 +52,4 @@ class Recording:
         """Record a step."""
         if self._recorder is not None:
             times_s = (round(start_s, 6), round(end_s, 6))
-            self._recorder.note(("exec", self._task, iteration, *times_s))
+            self._recorder.record(("exec", self._task, iteration, *times_s))

@@ -51,7 +51,7 @@ class Exchange:
         return there_s, moving_s - there_s
 
 
-Note = Callable[[Sequence[Exchange]], None]
+Record = Callable[[Sequence[Exchange]], None]
 """Called with the exchanges of one step, one per server."""
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.graph.kernels.communication import count_neighbours, count_remote, look, move
+from headrace.graph.kernels.communication import count_neighbours, count_remote, move, visit
 from headrace.graph.partitioners.g3_communication import balance_communication
 from headrace.graph.partitioners.rebalance import load_parts, repair, stack_weights
 from tests.unit.graph.cut_graphs import community_graph, cut_of, loads_of, question_of, remote_of
@@ -78,7 +78,7 @@ def test_moves_keep_count_of_remote_neighbours() -> None:
         if source == target:
             continue
         looked: tuple[Any, ...] = (node, *graph, None, parts, *table, known, strength)
-        freed = look(*looked)
+        freed = visit(*looked)
         expected = remote.copy()
         expected[source] += (strength[source] > 0) - freed
         expected[target] += degree - known[target] - (strength[target] > 0)

@@ -14,12 +14,17 @@ import pytest
 from headrace.core.errors import SpecError
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
 from headrace.graph.loader.graph_view import PartitionedGraphView
-from headrace.graph.sampler_worker.channels.errors import FeedError
+from headrace.graph.sampler_worker.channels.errors import PrefetchError
 from headrace.graph.sampler_worker.channels.shm import ShmReceiver, ShmSender, socket_pair
 from headrace.graph.sampler_worker.config import SamplerConfig
 from headrace.graph.sampler_worker.pipeline import Pipeline
 from headrace.graph.sampler_worker.prefetcher import Prefetcher
-from headrace.graph.sampler_worker.schedule import SampleTask, batches_per_epoch, schedule, share_of
+from headrace.graph.sampler_worker.schedule import (
+    SampleTask,
+    batches_per_epoch,
+    sampler_batch_size,
+    schedule,
+)
 from headrace.graph.sampler_worker.sub_batch_builder import SubBatchBuilder
 from headrace.graph.sampling.neighbor_sampler import BatchKey
 from headrace.rpc.errors import StoreError
@@ -51,7 +56,7 @@ def config_of(graph: PartitionedGraph, **changes: Any) -> SamplerConfig:
         "graph": graph.folder,
         "node_type": graph.node_types[0],
         "seeds": Path("given"),
-        "share": 8,
+        "seeds_per_iteration": 8,
         "batches_per_epoch": 4,
         "seed": 7,
         "fanouts": tuple((edge_type, (4, 3)) for edge_type in graph.edge_types),
@@ -72,7 +77,11 @@ def feeding(
         maker = SubBatchBuilder(PartitionedGraphView(graph), config, Clock())
         pipeline = Pipeline(maker, sender, config, config.sampling_threads or 1, Clock())
         jobs = schedule(
-            own, config.share, config.batches_per_epoch, config.seed, num_epochs=config.num_epochs
+            own,
+            config.seeds_per_iteration,
+            config.batches_per_epoch,
+            config.seed,
+            num_epochs=config.num_epochs,
         )
         thread = threading.Thread(target=_run, args=(pipeline, sender, jobs))
         thread.start()
@@ -149,7 +158,12 @@ def test_two_samplers_make_one_batch(tmp_path: Path) -> None:
     seeds = [SEEDS[:15], SEEDS[15:]]
     num = batches_per_epoch([15, 15], 8)
     configs = [
-        config_of(graph, share=share_of(8, 2, s), batches_per_epoch=num, num_epochs=1)
+        config_of(
+            graph,
+            seeds_per_iteration=sampler_batch_size(8, 2, s),
+            batches_per_epoch=num,
+            num_epochs=1,
+        )
         for s in range(2)
     ]
     singles = []
@@ -184,7 +198,9 @@ def test_a_graph_of_several_types(tmp_path: Path) -> None:
     write(heterogeneous(), tmp_path / "g", 2)
     graph = open_graph(tmp_path / "g")
     seeds = np.sort(np.random.default_rng(0).permutation(20)[:16])
-    config = config_of(graph, node_type="paper", edge_ids=True, share=4, batches_per_epoch=2)
+    config = config_of(
+        graph, node_type="paper", edge_ids=True, seeds_per_iteration=4, batches_per_epoch=2
+    )
     configs = [config.model_copy(update={"num_epochs": 1})] * 2
     with feeding(graph, configs, [seeds[:8], seeds[8:]]) as prefetcher:
         for batch in prefetcher:
@@ -220,7 +236,7 @@ def test_halves_become_whole_unless_asked_otherwise(tmp_path: Path, stored: str)
 
 def test_disjoint_trees_are_numbered_through(tmp_path: Path) -> None:
     graph = opened(tmp_path)
-    configs = [config_of(graph, num_epochs=1, disjoint=True, share=4)] * 2
+    configs = [config_of(graph, num_epochs=1, disjoint=True, seeds_per_iteration=4)] * 2
     with feeding(graph, configs, [SEEDS[:15], SEEDS[15:]]) as prefetcher:
         for batch in prefetcher:
             assert batch.batch[: batch.batch_size].tolist() == list(range(batch.batch_size))
@@ -279,9 +295,9 @@ def test_a_store_that_dies_is_named_at_once(tmp_path: Path) -> None:
     thread = threading.Thread(target=work)
     thread.start()
     with Prefetcher([receiver], 4, Clock()) as prefetcher:
-        with pytest.raises(FeedError, match="sampler 0 on m4: store 1 on m2 is gone"):
+        with pytest.raises(PrefetchError, match="sampler 0 on m4: store 1 on m2 is gone"):
             list(prefetcher)
-        with pytest.raises(FeedError, match="store 1 on m2 is gone"):
+        with pytest.raises(PrefetchError, match="store 1 on m2 is gone"):
             next(iter(prefetcher))
     thread.join()
     assert len(failures) == 1

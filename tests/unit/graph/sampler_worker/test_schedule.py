@@ -10,18 +10,18 @@ from headrace.graph.sampler_worker.schedule import (
     batches_per_epoch,
     epoch_order,
     interleave,
+    sampler_batch_size,
     schedule,
-    share_of,
 )
 
 
 def test_shares_of_a_batch_are_even_and_add_up() -> None:
     for size, num in ((1024, 4), (10, 3), (5, 5)):
-        shares = [share_of(size, num, s) for s in range(num)]
-        assert sum(shares) == size
-        assert max(shares) - min(shares) <= 1
+        sizes = [sampler_batch_size(size, num, s) for s in range(num)]
+        assert sum(sizes) == size
+        assert max(sizes) - min(sizes) <= 1
     with pytest.raises(SpecError, match="2 seeds cannot be split among 3 samplers"):
-        share_of(2, 3, 0)
+        sampler_batch_size(2, 3, 0)
 
 
 @pytest.mark.parametrize(
@@ -98,11 +98,11 @@ def test_a_schedule_that_begins_later_gives_what_is_left_of_the_whole() -> None:
 
 
 def test_lanes_take_turns_in_every_batch() -> None:
-    lanes = [
+    shards = [
         schedule(np.arange(first, first + 6), 2, 3, 0, shuffle=False, num_epochs=1)
         for first in (0, 10)
     ]
-    jobs = [(job.batch, job.seeds.tolist()) for job in interleave(lanes)]
+    jobs = [(job.batch, job.seeds.tolist()) for job in interleave(shards)]
     assert jobs == [
         (0, [0, 1]), (0, [10, 11]), (1, [2, 3]), (1, [12, 13]), (2, [4, 5]), (2, [14, 15]),
     ]  # fmt: skip

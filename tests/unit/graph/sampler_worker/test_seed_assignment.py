@@ -1,4 +1,4 @@
-"""Whole shares of a global batch, and seeds dealt by them."""
+"""Whole seed counts of a global batch, and seeds assigned by them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.core.errors import SpecError
 from headrace.graph.sampler_worker.seed_assignment import (
     GlobalBatches,
     assign_seeds,
-    divide_lanes,
+    divide_shards,
     whole_seed_counts,
 )
 
@@ -65,43 +65,43 @@ def test_a_trainer_without_seeds_makes_no_batches() -> None:
     assert GlobalBatches((4, 4), (0, 0)).num_seeds().shape == (0, 2)
 
 
-@pytest.mark.parametrize("lanes", [(4, 2), (1, 4, 1), (6,), (3, 3)])
-def test_batches_stay_what_they_are_whoever_has_the_lanes(lanes: tuple[int, ...]) -> None:
-    shares, counts = (2, 1, 3, 3, 2, 2), (5, 2, 9, 6, 5, 1)
-    began = GlobalBatches(shares, counts, samplers_per_trainer=2)
-    later = GlobalBatches(shares, counts, 2, lanes=lanes)
-    assert later.num_trainers == len(lanes)
+@pytest.mark.parametrize("shards", [(4, 2), (1, 4, 1), (6,), (3, 3)])
+def test_batches_stay_what_they_are_whoever_has_the_shards(shards: tuple[int, ...]) -> None:
+    sizes, counts = (2, 1, 3, 3, 2, 2), (5, 2, 9, 6, 5, 1)
+    began = GlobalBatches(sizes, counts, samplers_per_trainer=2)
+    later = GlobalBatches(sizes, counts, 2, shards=shards)
+    assert later.num_trainers == len(shards)
     assert later.num_iterations == began.num_iterations
-    assert [later.ends(lane) for lane in range(6)] == [began.ends(lane) for lane in range(6)]
+    assert [later.ends(shard) for shard in range(6)] == [began.ends(shard) for shard in range(6)]
     assert later.num_seeds().sum(1).tolist() == began.num_seeds().sum(1).tolist()
-    assert sum(later.batch_size(t) for t in range(len(lanes))) == sum(shares)
-    taken = [lane for t in range(len(lanes)) for lane in range(6)[later.lanes_of(t)]]
+    assert sum(later.batch_size(t) for t in range(len(shards))) == sum(sizes)
+    taken = [shard for t in range(len(shards)) for shard in range(6)[later.shards_of(t)]]
     assert taken == list(range(6))
     with pytest.raises(SpecError, match="6 seed shards are divided"):
-        GlobalBatches(shares, counts, 2, lanes=(*lanes, 1))
+        GlobalBatches(sizes, counts, 2, shards=(*shards, 1))
 
 
 @given(
-    shares=st.lists(st.integers(1, 50), min_size=1, max_size=12),
+    sizes=st.lists(st.integers(1, 50), min_size=1, max_size=12),
     num_samplers=st.integers(1, 12),
 )
-def test_lanes_are_divided_evenly_and_completely(shares: list[int], num_samplers: int) -> None:
-    if num_samplers > len(shares):
+def test_shards_are_divided_evenly_and_completely(sizes: list[int], num_samplers: int) -> None:
+    if num_samplers > len(sizes):
         with pytest.raises(SpecError, match="cannot resume with"):
-            divide_lanes(shares, num_samplers)
+            divide_shards(sizes, num_samplers)
         return
-    lanes = divide_lanes(shares, num_samplers)
-    assert len(lanes) == num_samplers
-    assert sum(lanes) == len(shares)
-    assert min(lanes) >= 1
-    ends = np.cumsum([0, *lanes])
-    seeds = [sum(shares[a:b]) for a, b in pairwise(ends.tolist())]
-    if len(set(shares)) == 1 and len(shares) % num_samplers == 0:
+    shards = divide_shards(sizes, num_samplers)
+    assert len(shards) == num_samplers
+    assert sum(shards) == len(sizes)
+    assert min(shards) >= 1
+    ends = np.cumsum([0, *shards])
+    seeds = [sum(sizes[a:b]) for a, b in pairwise(ends.tolist())]
+    if len(set(sizes)) == 1 and len(sizes) % num_samplers == 0:
         assert len(set(seeds)) == 1
 
 
 def test_shares_and_counts_belong_together() -> None:
-    with pytest.raises(SpecError, match="2 shares"):
+    with pytest.raises(SpecError, match="2 seed shards"):
         GlobalBatches((1, 1), (3,))
 
 
@@ -121,16 +121,16 @@ def test_every_seed_once_and_epochs_end_together(
     starts = np.cumsum([0, *counts])
     parts = [np.arange(starts[p], starts[p + 1]) for p in range(len(counts))]
 
-    shares = whole_seed_counts(mix, samplers_per_trainer)
-    assert sum(shares) == round(float(mix.sum()))
-    assert min(shares) >= 1
-    assignment = assign_seeds(parts, mix, shares)
+    sizes = whole_seed_counts(mix, samplers_per_trainer)
+    assert sum(sizes) == round(float(mix.sum()))
+    assert min(sizes) >= 1
+    assignment = assign_seeds(parts, mix, sizes)
     np.testing.assert_array_equal(np.sort(np.concatenate(assignment)), np.arange(starts[-1]))
-    for own, again in zip(assignment, assign_seeds(parts, mix, shares), strict=True):
+    for own, again in zip(assignment, assign_seeds(parts, mix, sizes), strict=True):
         np.testing.assert_array_equal(own, again)
 
     own_counts = tuple(len(own) for own in assignment)
-    batches = GlobalBatches(shares, own_counts, samplers_per_trainer)
+    batches = GlobalBatches(sizes, own_counts, samplers_per_trainer)
     for each in (batches, batches.merged()):
         num_seeds = each.num_seeds()
         assert (num_seeds >= 1).all()
@@ -138,8 +138,8 @@ def test_every_seed_once_and_epochs_end_together(
             assert len(num_seeds) == 0
         else:
             assert num_seeds.sum() == starts[-1]
-            assert len(num_seeds) <= -(-int(starts[-1]) // sum(shares))
-            assert (num_seeds[:-2] == batches.merged().shares).all()
-    if sum(shares) <= starts[-1] and min(batches.merged().shares) > 1:
-        assert batches.num_iterations == -(-int(starts[-1]) // sum(shares))
-        assert (batches.num_seeds() <= batches.merged().shares).all()
+            assert len(num_seeds) <= -(-int(starts[-1]) // sum(sizes))
+            assert (num_seeds[:-2] == batches.merged().seeds_per_iteration).all()
+    if sum(sizes) <= starts[-1] and min(batches.merged().seeds_per_iteration) > 1:
+        assert batches.num_iterations == -(-int(starts[-1]) // sum(sizes))
+        assert (batches.num_seeds() <= batches.merged().seeds_per_iteration).all()

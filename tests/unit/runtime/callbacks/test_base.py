@@ -27,9 +27,9 @@ def test_lists_may_be_empty_or_nested() -> None:
     lines: list[str] = []
 
     class Says(RunCallback):
-        def say(self, line: str) -> None:
+        def log(self, line: str) -> None:
             lines.append(line)
 
-    CallbackList([]).say("lost")
-    CallbackList([RunCallback(), CallbackList([Says()])]).say("running")
+    CallbackList([]).log("lost")
+    CallbackList([RunCallback(), CallbackList([Says()])]).log("running")
     assert lines == ["running"]

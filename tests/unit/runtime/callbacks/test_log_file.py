@@ -14,7 +14,7 @@ from tests.unit.runtime.listened import small_plan, status
 def test_every_line_has_its_task_and_machine(tmp_path: Path) -> None:
     log = LogFile(tmp_path / "log.jsonl", clock=lambda: 12.3456)
     log.began(*small_plan())
-    log.say("starting 2 stores")
+    log.log("starting 2 stores")
     log.printed("trainer1", b"epoch 1\nUserWarning: sl")
     log.printed("trainer1", "ow\nTraceback (most recent call last):\n  x\nValueError: é".encode())
     error = Failure(problem="trainer1 on m1 exited with code 1", remedy="see its log")

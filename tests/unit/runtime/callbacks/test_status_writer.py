@@ -40,13 +40,13 @@ class Watcher:
         self.lines: list[str] = []
         self.messages: list[Message] = []
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         self.lines.append(line)
 
     def show(self, line: str) -> None:
         self.lines.append(line)
 
-    def tell(self, message: Message) -> None:
+    def notify(self, message: Message) -> None:
         self.messages.append(message)
 
 

@@ -99,7 +99,7 @@ class Crew:
 
     def __init__(self) -> None:
         self.gpus: dict[int, list[str]] = {}
-        self.hellos: dict[str, Any] = {}
+        self.registrations: dict[str, Any] = {}
         self.tasks, self.names = TASKS, tuple(task.name for task in TASKS)
         self.actors = {task.name: Shell(task) for task in TASKS}
         node = Node("m0", "id0", "10.0.0.1", {})
@@ -107,8 +107,8 @@ class Crew:
         self.stores = (self.slots["store0"],)
         self.lost: set[str] = set()
 
-    def place(self, calls: Any, tell: Callable[[Event], None]) -> None:
-        tell(Placed())
+    def place(self, calls: Any, notify: Callable[[Event], None]) -> None:
+        notify(Placed())
 
     def poll(self) -> None: ...
 

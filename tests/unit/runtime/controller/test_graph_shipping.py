@@ -102,7 +102,7 @@ def test_what_is_missing_is_shipped_once(
     # The machine has another graph at the same place.
     (graph / MANIFEST).write_text("{}")
     machine = Machine(tmp_path / "cache")
-    monkeypatch.setattr(GraphCache, "look", elsewhere(graph, here))
+    monkeypatch.setattr(GraphCache, "locate", elsewhere(graph, here))
     wanted = replace(wanted, folder=here)
     result = ship_wanted(wanted, machine)
     assert result.error == ""
@@ -120,7 +120,7 @@ def test_what_is_missing_is_shipped_once(
 
 
 def test_damage_is_found(graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GraphCache, "look", elsewhere(tmp_path / "nowhere", graph))
+    monkeypatch.setattr(GraphCache, "locate", elsewhere(tmp_path / "nowhere", graph))
     result = ship(graph, Machine(tmp_path / "cache", damage=True))
     assert "indices.bin is corrupt after the transfer" in result.error
     assert result.folder == ""
@@ -128,9 +128,9 @@ def test_damage_is_found(graph: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 
 def elsewhere(given: Path, here: Path) -> Any:
     """A machine that does not see the driver's folder."""
-    look = GraphCache.look
+    locate = GraphCache.locate
 
     def looked(files: GraphCache, path: str, *rest: Any) -> dict[str, Any]:
-        return look(files, str(given) if Path(path) == here else path, *rest)
+        return locate(files, str(given) if Path(path) == here else path, *rest)
 
     return looked

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from headrace.runtime.cluster.nodes import Node
 from headrace.runtime.cluster.placement_group import slots_of
 from headrace.runtime.controller.task_configs import TaskConfigs, make_keys
 from headrace.runtime.protocol.run_context import RunContext
+from headrace.runtime.run_dir.run_config import RunConfig
 from headrace.training.parameter_server.types import ServerConfig
 from tests.unit.graph.small_graphs import homogeneous, write
 
@@ -35,6 +37,10 @@ CLUSTER = Cluster.model_validate(
         ],
     }
 )
+
+
+def run_of(plan: Plan, **fields: Any) -> RunConfig:
+    return RunConfig(plan=plan, graph=Path("parts"), script=Path("train.py"), **fields)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +62,9 @@ def made() -> Plan:
 @pytest.fixture
 def task_configs(made: Plan, tmp_path: Path) -> TaskConfigs:
     write(homogeneous(), tmp_path / "parts", 3)
-    task_configs = TaskConfigs(made, NODES, open_graph(tmp_path / "parts"), True, {"lr": 0.1})
+    task_configs = TaskConfigs(
+        run_of(made, config={"lr": 0.1}), made, NODES, open_graph(tmp_path / "parts")
+    )
     for machine in range(3):
         task_configs.set_folder(machine, f"/parts{machine}")
         task_configs.set_ports(machine, {machine: 100 + machine})
@@ -87,7 +95,7 @@ def test_parameter_servers_are_told_what_they_understand(tmp_path: Path) -> None
     assert [slots[name].node.machine for name in ("ps0", "ps1")] == ["m2", "m0"]
     assert slots["ps1"].bundle == {"CPU": 1}
     write(homogeneous(), tmp_path / "parts", 3)
-    task_configs = TaskConfigs(made, NODES, open_graph(tmp_path / "parts"), True, {})
+    task_configs = TaskConfigs(run_of(made), made, NODES, open_graph(tmp_path / "parts"))
     for machine in range(3):
         task_configs.set_folder(machine, "/parts")
         task_configs.set_ports(machine, {machine: 100 + machine})
@@ -105,7 +113,13 @@ def test_stores_and_samplers_are_told_what_they_understand(task_configs: TaskCon
     store = StoreConfig(**task_configs.store(1), credentials=Path("c"), ready=Path("r"))
     assert (store.ports, store.host, store.graph) == ({1: 0}, "10.0.0.2", Path("/parts1"))
     settings, seeds = task_configs.sampler(1)
-    fields = {"node_type": "node", "seeds": "s", "share": 1, "batches_per_epoch": 1, "fanouts": ()}
+    fields = {
+        "node_type": "node",
+        "seeds": "s",
+        "seeds_per_iteration": 1,
+        "batches_per_epoch": 1,
+        "fanouts": (),
+    }
     sampler = SamplerConfig.model_validate({**settings, **fields})
     assert [at.part for at in sampler.stores] == [1, 2]
     assert [at.port for at in sampler.stores] == [101, 102]
@@ -115,7 +129,7 @@ def test_stores_and_samplers_are_told_what_they_understand(task_configs: TaskCon
 def test_parts_are_asked_for_where_they_lie(made: Plan, tmp_path: Path) -> None:
     moved = made.model_copy(update={"parts": (2, 1, 2)})
     write(homogeneous(), tmp_path / "parts", 3)
-    task_configs = TaskConfigs(moved, NODES, open_graph(tmp_path / "parts"), True, {})
+    task_configs = TaskConfigs(run_of(moved), moved, NODES, open_graph(tmp_path / "parts"))
     for machine in range(3):
         task_configs.set_folder(machine, "/parts")
     assert [set(task_configs.store(machine)["parts"]) for machine in range(3)] == [
@@ -139,7 +153,7 @@ def test_trainers_are_told_what_they_understand(task_configs: TaskConfigs) -> No
         context = RunContext(**fields, machine="m", messages=Path("m"), task=f"trainer{trainer}")
         assert context.rank == (1, 0, 2)[trainer]
         assert context.samplers == (f"sampler{trainer}.0", f"sampler{trainer}.1")
-        assert sum(context.shares) == 12
+        assert sum(context.seeds_per_iteration) == 12
         assert context.config == {"lr": 0.1}
         assert sorted(at.part for at in context.stores + context.own_stores) == [0, 1, 2]
         assert len({at.machine for at in context.own_stores}) == 1
@@ -156,30 +170,31 @@ def test_trainers_are_told_what_they_understand(task_configs: TaskConfigs) -> No
 def test_a_run_that_goes_on_elsewhere_keeps_its_lanes(made: Plan, tmp_path: Path) -> None:
     write(homogeneous(), tmp_path / "parts", 3)
     graph = open_graph(tmp_path / "parts")
-    first = TaskConfigs(made, NODES, graph, True, {})
+    first = TaskConfigs(run_of(made), made, NODES, graph)
     job = made.job.model_copy(update={"trainers": 2, "batch_size": 6})
     placement = PlacementFile(samplers=("m0", "m1", "m1", "m2"), trainers=("m0", "m1"))
     fewer = made.model_copy(update={"job": job, "placement": placement})
-    later = TaskConfigs(fewer, NODES, graph, True, {}, began=made, retry_budget_s=7.0)
+    later = TaskConfigs(run_of(made, max_restarts=0), fewer, NODES, graph)
     for task_configs in (first, later):
         for machine in range(3):
             task_configs.set_folder(machine, "/parts")
             task_configs.set_ports(machine, {machine: 100 + machine})
-    began = [lane for s in range(6) for lane in first.sampler(s)[1]["train"]]
-    assert [lane for s in range(4) for lane in later.sampler(s)[1]["train"]] == began
+    began = [shard for s in range(6) for shard in first.sampler(s)[1]["train"]]
+    assert [shard for s in range(4) for shard in later.sampler(s)[1]["train"]] == began
     seen, contexts = [], []
     for trainer in range(2):
         fields, files = later.trainer(trainer)
         context = RunContext(**fields, machine="m", messages=Path("m"), task=f"trainer{trainer}")
         seen.append(np.load(io.BytesIO(files[f"train-trainer{trainer}.npy"])))
         contexts.append(context)
-        assert context.retry_budget_s == 7.0
+        assert context.retry_budget_s == 0
         assert context.batches_of("train").num_trainers == 2
-        assert sum(context.own_lanes) == len(
-            range(6)[context.batches_of("train").lanes_of(trainer)]
+        assert sum(context.own_shards) == len(
+            range(6)[context.batches_of("train").shards_of(trainer)]
         )
     whole = RunContext(**first.trainer(0)[0], machine="m", messages=Path("m"))
-    assert contexts[0].lanes == whole.lanes
+    assert whole.retry_budget_s > 0
+    assert contexts[0].assignment == whole.assignment
     assert len(np.unique(np.concatenate(seen))) == sum(whole.counts["train"])
     for split in ("train", "val"):
         one, other = whole.batches_of(split), contexts[0].batches_of(split)

@@ -17,8 +17,8 @@ def test_an_actor_of_another_version_is_not_registered() -> None:
     group._emit = events.append
     for slot in slots:
         version = "0.0" if slot.task.name == "store1" else own_version()
-        hello: dict[str, Any] = {"version": version, "node_id": slot.node.node_id}
-        group._register(slot.task.name, hello)
+        registration: dict[str, Any] = {"version": version, "node_id": slot.node.node_id}
+        group._register(slot.task.name, registration)
     (failed,) = events
     assert isinstance(failed, Failed)
     assert failed.problem == f"m1 has headrace 0.0, the driver {own_version()}"

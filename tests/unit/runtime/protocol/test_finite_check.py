@@ -128,9 +128,9 @@ def said(is_own: bool) -> NonFinite:
 
 def test_the_run_names_the_trainer_that_had_them_first() -> None:
     check = FiniteCheck()
-    assert check.see("trainer0 on m0", said(False), 10.0) is None
-    assert check.look(10.5) is None
-    found = check.see("trainer1 on m1", said(True), 10.6)
+    assert check.update("trainer0 on m0", said(False), 10.0) is None
+    assert check.poll(10.5) is None
+    found = check.update("trainer1 on m1", said(True), 10.6)
     assert isinstance(found, Failed)
     assert found.problem == "trainer1 on m1: gradients are infinite or not a number in step 7"
     assert "--allow-nan" in found.remedy
@@ -139,7 +139,7 @@ def test_the_run_names_the_trainer_that_had_them_first() -> None:
 def test_the_run_names_all_if_nobody_was_the_first() -> None:
     check = FiniteCheck()
     for name in ("trainer0 on m0", "trainer1 on m1"):
-        assert check.see(name, said(False), 10.0) is None
-    found = check.look(13.0)
+        assert check.update(name, said(False), 10.0) is None
+    found = check.poll(13.0)
     assert isinstance(found, Failed)
     assert found.problem.startswith("trainer0 on m0, trainer1 on m1: gradients")

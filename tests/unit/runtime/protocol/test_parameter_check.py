@@ -40,13 +40,13 @@ def test_equal_parameters_are_fine_in_any_order() -> None:
     for task in ("trainer0 on m0", "trainer1 on m1"):
         for step in (1, 2):
             for optimizer in (0, 1):
-                assert check.see(task, said(10 * optimizer + step, step, optimizer)) is None
+                assert check.update(task, said(10 * optimizer + step, step, optimizer)) is None
 
 
 def test_different_parameters_are_a_failure_that_names_both_and_says_what_helps() -> None:
     check = ParameterCheck()
-    assert check.see("trainer0 on m0", said(1)) is None
-    found = check.see("trainer1 on m1", said(2))
+    assert check.update("trainer0 on m0", said(1)) is None
+    found = check.update("trainer1 on m1", said(2))
     assert isinstance(found, Failed)
     assert found.problem.startswith("trainer0 on m0 and trainer1 on m1 train different models")
     for help_ in ("ctx.prepare(model", "DistributedDataParallel(model)", "--independent"):
@@ -57,11 +57,11 @@ def test_parameters_that_were_rounded_differently_are_one_model() -> None:
     check = ParameterCheck()
     for checksum, value in enumerate((0.25, 0.25 * (1 + 1e-6))):
         message = replace(said(checksum), values=[1.0, value])
-        assert check.see(f"trainer{checksum}", message) is None
+        assert check.update(f"trainer{checksum}", message) is None
     message = replace(said(3), values=[1.0, 0.2501])
     other = ParameterCheck()
-    assert other.see("trainer0", replace(said(1), values=[1.0, 0.25])) is None
-    found = other.see("trainer1", message)
+    assert other.update("trainer0", replace(said(1), values=[1.0, 0.25])) is None
+    found = other.update("trainer1", message)
     assert isinstance(found, Failed)
     assert "differ by up to 0.0001 after step 1" in found.problem
 
@@ -80,7 +80,7 @@ def watch(parameters: ParameterCheck | None) -> tuple[Watch, list[Event], list[s
     lines: list[str] = []
 
     class Says(RunCallback):
-        def say(self, line: str) -> None:
+        def log(self, line: str) -> None:
             lines.append(line)
 
     slots = {task.name: SimpleNamespace(task=task) for task in TASKS}

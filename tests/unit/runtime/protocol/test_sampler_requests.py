@@ -23,7 +23,7 @@ CONFIG = SamplerConfig(
     graph=Path("here"),
     node_type="node",
     seeds=Path("given"),
-    share=4,
+    seeds_per_iteration=4,
     batches_per_epoch=3,
     fanouts=((("a", "to", "b"), (5, 5)),),
 )
@@ -47,7 +47,7 @@ def test_places_come_back(tmp_path: Path) -> None:
         SamplerPlace(host="10.0.0.2", port=77),
     )
     whole = {**heard[0].configs[0], "graph": "there", "seeds": "theirs"}
-    assert SamplerConfig.model_validate(whole).share == 4
+    assert SamplerConfig.model_validate(whole).seeds_per_iteration == 4
 
 
 @pytest.mark.parametrize("error", [SpecError("no room", "make some"), OSError("no room")])

@@ -239,9 +239,9 @@ def test_no_checkpoints_if_nobody_wants_them(run: Callable[..., Any], tmp_path: 
 
 def test_seeds_that_are_dealt_otherwise_begin_the_epoch_again(run: Callable[..., Any]) -> None:
     with pytest.raises(StoppedError):
-        run(Training(8), "stopped", lanes="some")
+        run(Training(8), "stopped", assignment="some")
     again = Training()
-    run(again, "again", resume="stopped", lanes="others")
+    run(again, "again", resume="stopped", assignment="others")
     assert again.num_steps == 2 * NUM_BATCHES
     (told,) = [message for message in run.sent if isinstance(message, Resumed)]  # type: ignore[attr-defined]
     assert told.deals_anew

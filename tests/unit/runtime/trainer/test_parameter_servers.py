@@ -63,12 +63,12 @@ def test_what_is_prepared_wrongly_is_said(run: RunContext) -> None:
     served, model = ServedModels(run), torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(SpecError, match="without an optimizer") as caught:
-        served.share(model, None)
+        served.synchronise(model, None)
     assert "sync: ring" in caught.value.remedy
     with pytest.raises(SpecError, match="LBFGS"):
-        served.share(model, torch.optim.LBFGS(model.parameters()))
+        served.synchronise(model, torch.optim.LBFGS(model.parameters()))
     with pytest.raises(SpecError, match="not prepared"):
         served.clip(model, 1.0)
-    served.share(model, optimizer)
+    served.synchronise(model, optimizer)
     with pytest.raises(SpecError, match="prepared already"):
-        served.share(model, optimizer)
+        served.synchronise(model, optimizer)

@@ -1,4 +1,4 @@
-"""A loader's share of the plan."""
+"""A loader's seeds of the plan."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         world_size=2,
         requests=tmp_path / "requests",
         samplers=("sampler1.0",),
-        shares=(6, 2),
+        seeds_per_iteration=(6, 2),
         counts={"train": (15, 5)},
         seeds=tmp_path,
     )

@@ -14,9 +14,9 @@ from headrace.core.errors import SpecError
 from headrace.rpc.config import RpcLimits
 from headrace.rpc.errors import StoreError
 from headrace.rpc.framing import Message, decode_request, encode_request
-from headrace.training.parameter_server.client import Servers, Tell
+from headrace.training.parameter_server.client import Notify, Servers
 from headrace.training.parameter_server.service import ParameterService
-from headrace.training.parameter_server.types import Note
+from headrace.training.parameter_server.types import Record
 
 T = TypeVar("T")
 
@@ -55,14 +55,14 @@ def make_servers(num_servers: int, num_trainers: int = 1) -> list[ParameterServi
 def reach(
     made: Sequence[ParameterService],
     rank: int = 0,
-    note: Note | None = None,
+    record: Record | None = None,
     timeout_s: float = 1e9,
-    tell: Tell = lambda _name, _waits: None,
+    notify: Notify = lambda _name, _waits: None,
 ) -> Servers:
     """A trainer's way to servers."""
     times = count()
     channels = {f"ps{p}": DirectChannel(each) for p, each in enumerate(made)}
-    return Servers(channels, rank, lambda: float(next(times)), timeout_s, note, tell)
+    return Servers(channels, rank, lambda: float(next(times)), timeout_s, record, notify)
 
 
 def together(num_trainers: int, train: Callable[[int], T]) -> list[T]:

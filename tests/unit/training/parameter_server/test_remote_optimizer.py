@@ -249,7 +249,7 @@ def test_other_models_and_trainers_that_do_not_come_are_named() -> None:
         if rank:
             assert begun.wait(30)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        reached = reach(made, rank, timeout_s=20, tell=lambda *each: told.append(each))
+        reached = reach(made, rank, timeout_s=20, notify=lambda *each: told.append(each))
         shared = RemoteOptimizer(optimizer, reached, 0, lambda: 1.0)
         begun.set()
         model(torch.ones(1, 2)).sum().backward()
@@ -266,7 +266,7 @@ def test_exchanges_are_told() -> None:
     told: list[list[Exchange]] = []
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    share(model, optimizer, make_servers(2), note=lambda each: told.append(list(each)))
+    share(model, optimizer, make_servers(2), record=lambda each: told.append(list(each)))
     learn(model, optimizer, num=2)
     num_bytes = 4 * sum(parameter.numel() for parameter in model.parameters())
     assert [[each.server for each in step] for step in told] == [["ps0", "ps1"]] * 2

@@ -125,6 +125,6 @@ def _check(folder: RunDirectory, wanted: set[str]) -> None:
 
 
 def _is_over(folder: RunDirectory) -> bool:
-    from headrace.api.run_status import look_at
+    from headrace.api.run_status import view_run
 
-    return look_at(folder, time.time(), {}).is_over
+    return view_run(folder, time.time(), {}).is_over

@@ -67,10 +67,10 @@ def report(
 
 def _check_is_over(folder: RunDirectory) -> None:
     """Refuse a running run: its tasks write their traces when they end."""
-    from headrace.api.run_status import look_at
+    from headrace.api.run_status import view_run
     from headrace.core.errors import SpecError
 
-    if not look_at(folder, time.time(), {}).is_over:
+    if not view_run(folder, time.time(), {}).is_over:
         raise SpecError(
             f"run {folder.run_id} is not over yet",
             "watch it with `headrace top`, and create the report when it has ended",

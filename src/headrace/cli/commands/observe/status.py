@@ -28,14 +28,14 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show the state of a run, while it runs or after it has ended."""
-    from headrace.api.run_status import find_run, list_runs, look_at, runs_folder
+    from headrace.api.run_status import find_run, list_runs, runs_folder, view_run
 
     place, now_s = runs_folder(runs), time.time()
     if all_runs:
-        views = [look_at(find_run(place, each), now_s, {}) for each in list_runs(place)]
+        views = [view_run(find_run(place, each), now_s, {}) for each in list_runs(place)]
         _show_all(views, place, as_json)
         return
-    view = look_at(find_run(place, run), now_s)
+    view = view_run(find_run(place, run), now_s)
     if as_json:
         typer.echo(json.dumps(view.summary()))
     else:

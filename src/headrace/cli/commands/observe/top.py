@@ -30,10 +30,10 @@ def top(
 
     Exits with the run; Ctrl-C does not stop the run. Without a terminal it prints one table.
     """
-    from headrace.api.run_status import find_run, look_at, runs_folder
+    from headrace.api.run_status import find_run, runs_folder, view_run
 
     folder = find_run(runs_folder(runs), run)
-    view = look_at(folder, time.time())
+    view = view_run(folder, time.time())
     if as_json:
         typer.echo(json.dumps(view.summary()))
     elif once or not sys.stdout.isatty():
@@ -56,7 +56,7 @@ def _watch(folder: RunDirectory, view: RunView) -> RunView:
     """Show a run until it ends or the user presses Ctrl-C; returns the last view."""
     from rich.live import Live
 
-    from headrace.api.run_status import look_at, nic_limits
+    from headrace.api.run_status import nic_limits, view_run
     from headrace.cli.output.run_view import picture
 
     console = terminal.console()
@@ -67,7 +67,7 @@ def _watch(folder: RunDirectory, view: RunView) -> RunView:
                 if view.is_over:
                     break
                 time.sleep(_PERIOD_S)
-                view = look_at(folder, time.time(), view.limits or nic_limits(folder))
+                view = view_run(folder, time.time(), view.limits or nic_limits(folder))
         except KeyboardInterrupt:
             pass
     return view

@@ -90,10 +90,10 @@ def profile(
 
 def _run(wanted: dict[str, Any], config: Path | None, settings: list[str], as_json: bool) -> Path:
     """Run the job; returns the path of its trace."""
-    from headrace.api.run import ClusterRun
+    from headrace.api.run import RunConfig
     from headrace.cli.commands.run.run import read_settings, run_shown
 
-    asked = ClusterRun(**wanted, config=read_settings(config, settings))
+    asked = RunConfig(**wanted, config=read_settings(config, settings))
     return Path(run_shown(asked, as_json)["folder"]) / "trace.npz"
 
 

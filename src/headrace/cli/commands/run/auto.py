@@ -12,18 +12,18 @@ import typer
 from headrace.cli import console
 
 if TYPE_CHECKING:
-    from headrace.api.run import ClusterRun
+    from headrace.api.run import RunConfig
     from headrace.core.plan import Plan
 
 
 def run_auto(
-    run_of: Callable[[Plan], ClusterRun],
+    run_of: Callable[[Plan], RunConfig],
     graph: Path,
     cluster: Path | None,
     job: Path | None,
     address: str | None,
     as_json: bool,
-    run: Callable[[ClusterRun], dict[str, Any]],
+    run: Callable[[RunConfig], dict[str, Any]],
 ) -> None:
     """Profile, plan, run and report, with a line of output for each.
 

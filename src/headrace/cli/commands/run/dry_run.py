@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from headrace.api.run import ClusterRun
+    from headrace.api.run import RunConfig
 
 
-def show_dry_run(wanted: ClusterRun, as_json: bool) -> None:
+def show_dry_run(wanted: RunConfig, as_json: bool) -> None:
     """Show the tasks that would start, and their machines."""
     from headrace.api.run import describe
 

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
-    from headrace.api.run import ClusterRun, LocalRun, Message
+    from headrace.api.run import LocalRun, Message, RunConfig
+    from headrace.core.plan import Plan
 
 CHECKPOINT_EVERY = 100
 MAX_RESTARTS = 3
@@ -173,30 +174,32 @@ def run(
     if not auto and (cluster or job):
         raise SpecError("a plan has its own cluster and job", "omit both, or use --auto")
     from headrace.api.documents.load import load_plan
-    from headrace.api.run import ClusterRun
+    from headrace.api.run import RunConfig
 
-    run_of = partial(
-        ClusterRun,
-        graph=graph,
-        script=script,
-        arguments=tuple(arguments or ()),
-        address=address,
-        config=wanted_config,
-        name=name,
-        runs=runs,
-        tls=not no_tls,
-        working_dir=working_dir,
-        pip=pip,
-        cache=cache,
-        checkpoint_every=CHECKPOINT_EVERY if checkpoint_every is None else checkpoint_every,
-        max_restarts=MAX_RESTARTS if max_restarts is None else max_restarts,
-        elastic=elastic,
-        replan=replan or auto,
-        independent=independent,
-        allow_nan=allow_nan,
-        traffic=traffic_of(traffic) or "none",
-        track=tuple(track or ()),
-    )
+    def run_of(plan: Plan) -> RunConfig:
+        return RunConfig(
+            plan=plan,
+            graph=graph,
+            script=script,
+            arguments=tuple(arguments or ()),
+            address=address,
+            config=wanted_config,
+            name=name,
+            runs=runs,
+            tls=not no_tls,
+            working_dir=working_dir,
+            pip=pip,
+            cache=cache,
+            checkpoint_every=CHECKPOINT_EVERY if checkpoint_every is None else checkpoint_every,
+            max_restarts=MAX_RESTARTS if max_restarts is None else max_restarts,
+            elastic=elastic,
+            replan=replan or auto,
+            independent=independent,
+            allow_nan=allow_nan,
+            traffic=traffic_of(traffic) or "none",
+            track=tuple(track or ()),
+        )
+
     if plan is None:
         from headrace.cli.commands.run.auto import run_auto
 
@@ -212,22 +215,22 @@ def _resume(
     run_id: str, runs: Path | None, changes: dict[str, Any], config: dict[str, Any], as_json: bool
 ) -> None:
     from headrace.api.documents.load import load_plan
-    from headrace.api.run import find_run, resumed, runs_folder
+    from headrace.api.run import RunConfig, find_run, runs_folder
 
     given = {name: value for name, value in changes.items() if value is not None}
     if "plan" in given:
         given["plan"] = load_plan(given["plan"])
     folder = find_run(runs_folder(runs), run_id)
-    _run_cluster(resumed(folder, config=config, **given), as_json)
+    _run_cluster(RunConfig.resumed(folder, config=config, **given), as_json)
 
 
-def _run_cluster(wanted: ClusterRun, as_json: bool) -> None:
+def _run_cluster(wanted: RunConfig, as_json: bool) -> None:
     summary = run_shown(wanted, as_json)
     if as_json:
         typer.echo(json.dumps(summary))
 
 
-def run_shown(wanted: ClusterRun, as_json: bool) -> dict[str, Any]:
+def run_shown(wanted: RunConfig, as_json: bool) -> dict[str, Any]:
     """Run a plan and show its progress; returns its metrics."""
     from headrace.api.run import run_cluster
 
@@ -235,7 +238,7 @@ def run_shown(wanted: ClusterRun, as_json: bool) -> dict[str, Any]:
         try:
             summary = run_cluster(wanted, display)
         except KeyboardInterrupt:
-            display.say("interrupted; all tasks of the run have ended")
+            display.log("interrupted; all tasks of the run have ended")
             raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
     return summary | _figures(display)
 
@@ -248,7 +251,7 @@ def _run_local(wanted: LocalRun, track: tuple[str, ...], as_json: bool) -> NoRet
         try:
             code = run_local(wanted, track, display)
         except KeyboardInterrupt:
-            display.say("interrupted; all processes of the run have ended")
+            display.log("interrupted; all processes of the run have ended")
             raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
     if code == 0 and not display.progress.has_asked:
         console.note(
@@ -336,7 +339,7 @@ class Display:
         if self._bars is not None:
             self._bars.stop()
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         """Print a line of progress."""
         self._write(line)
 
@@ -347,7 +350,7 @@ class Display:
         else:
             self._write(line)
 
-    def tell(self, message: Message) -> None:
+    def notify(self, message: Message) -> None:
         """Show metrics sent by a trainer."""
         from headrace.api.run import Report, line_of
 

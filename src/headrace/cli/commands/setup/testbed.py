@@ -59,7 +59,7 @@ def up(
                 with_ray=not without_ray,
                 shaped=shaped,
                 cores=cores,
-                say=terminal.note,
+                log=terminal.note,
             )
         )
     except KeyboardInterrupt:
@@ -141,7 +141,7 @@ def status(name: _Name = "headrace", as_json: AsJson = False) -> None:
     """Show a testbed's machines. Exits with 1 if it is down or broken."""
     from headrace.api.testbed import Testbed
 
-    bed = Testbed.look(name)
+    bed = Testbed.lookup(name)
     if bed is None:
         down: dict[str, Any] = {"name": name, "state": "down", "machines": []}
         typer.echo(json.dumps(down) if as_json else f"testbed {name} is down")

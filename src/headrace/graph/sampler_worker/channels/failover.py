@@ -44,7 +44,7 @@ class FailoverReceiver:
         replace: Starts a replacement.
         first: Epoch and batch of the first sub-batch.
         tell: Called with a message for the user whenever a sampler is replaced.
-        num_lanes: Sub-batches of the sampler per batch.
+        num_shards: Sub-batches of the sampler per batch.
         pauses_s: Pause before each attempt; their number bounds consecutive failed attempts.
     """
 
@@ -55,12 +55,12 @@ class FailoverReceiver:
         replace: Replace,
         first: tuple[int, int],
         batches_per_epoch: int,
-        tell: Callable[[str], None] = lambda _: None,
-        num_lanes: int = 1,
+        notify: Callable[[str], None] = lambda _: None,
+        num_shards: int = 1,
         pauses_s: Sequence[float] = PAUSES_S,
     ) -> None:
         self.sampler = sampler
-        self._num_lanes = num_lanes
+        self._num_shards = num_shards
         self._pauses_s = pauses_s
         # Sub-batches of the next batch: received so far, and to skip after a failover.
         self._num_received = self._num_to_skip = 0
@@ -68,7 +68,7 @@ class FailoverReceiver:
         self._replace = replace
         self._next = first
         self._batches_per_epoch = batches_per_epoch
-        self._tell = tell
+        self._notify = notify
         self._num_attempts = 0
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -82,7 +82,7 @@ class FailoverReceiver:
         """
         while True:
             try:
-                part = self._receiver.receive()
+                sub_batch = self._receiver.receive()
             except SamplerLostError as error:
                 self._fail_over(error)
                 continue
@@ -91,11 +91,12 @@ class FailoverReceiver:
                 self._num_to_skip -= 1
                 continue
             self._num_received += 1
-            if self._num_received == self._num_lanes:
+            if self._num_received == self._num_shards:
                 self._num_received = 0
-                is_last = part.batch + 1 >= self._batches_per_epoch
-                self._next = (part.epoch + 1, 0) if is_last else (part.epoch, part.batch + 1)
-            return part
+                is_last = sub_batch.batch + 1 >= self._batches_per_epoch
+                epoch, batch = sub_batch.epoch, sub_batch.batch + 1
+                self._next = (epoch + 1, 0) if is_last else (epoch, batch)
+            return sub_batch
 
     def close(self) -> None:
         """Close the connection and release threads in `receive`."""
@@ -111,7 +112,8 @@ class FailoverReceiver:
                 break
             self._num_attempts += 1
             epoch, batch = self._next
-            self._tell(f"{error.problem}; starting a replacement at batch {batch} of epoch {epoch}")
+            where = f"batch {batch} of epoch {epoch}"
+            self._notify(f"{error.problem}; starting a replacement at {where}")
             try:
                 replacement = self._replace(epoch, batch, error.problem)
             except SamplerLostError as next_error:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import SpecError
-from headrace.graph.sampler_worker.channels.errors import FeedError, SamplerLostError
+from headrace.graph.sampler_worker.channels.errors import PrefetchError, SamplerLostError
 from headrace.graph.sampler_worker.channels.shm import TrainerGoneError
 from headrace.graph.sampler_worker.channels.sub_batch import (
     Placed,
@@ -26,7 +26,7 @@ from headrace.graph.sampler_worker.channels.sub_batch import (
     from_fields,
     to_fields,
 )
-from headrace.graph.sampler_worker.config import PART_LIMITS
+from headrace.graph.sampler_worker.config import SUB_BATCH_LIMITS
 from headrace.graph.store.service import StoreService
 from headrace.graph.store.shard import Shard
 from headrace.rpc.channel import Channel
@@ -59,7 +59,7 @@ class RpcSender:
         host: str = "127.0.0.1",
         port: int = 0,
         on_gone: Callable[[], None] | None = None,
-        limits: RpcLimits = PART_LIMITS,
+        limits: RpcLimits = SUB_BATCH_LIMITS,
     ) -> None:
         self._credits = threading.Semaphore(window)
         self._is_gone = False
@@ -82,9 +82,9 @@ class RpcSender:
         self._memory[slot] = np.empty(num_bytes, np.uint8)
         return slot, self._memory[slot]
 
-    def send(self, slot: int, part: SubBatch, placed: list[Placed]) -> None:
+    def send(self, slot: int, sub_batch: SubBatch, placed: list[Placed]) -> None:
         """Queue the contents of a slot."""
-        self._queue.put(({"part": to_fields(part, placed)}, self._memory.pop(slot)))
+        self._queue.put(({"part": to_fields(sub_batch, placed)}, self._memory.pop(slot)))
 
     def fail(self, problem: str, remedy: str, is_lost: bool = False) -> None:
         """Queue an error after all sub-batches; if `is_lost`, a replacement may succeed."""
@@ -125,7 +125,7 @@ class RpcReceiver:
             except StoreLostError as error:
                 raise SamplerLostError(error.problem, error.remedy) from None
             except StoreError as error:
-                raise FeedError(error.problem, error.remedy) from None
+                raise PrefetchError(error.problem, error.remedy) from None
             if "lost" in reply.fields:
                 problem, remedy = reply.fields["lost"]
                 raise SamplerLostError(f"{self._sampler}: {problem}", remedy)
@@ -191,7 +191,7 @@ class _SubBatchServer(RpcServer):
         limits: RpcLimits,
     ) -> None:
         super().__init__(operations, credentials, host, port, limits)
-        self._parts = operations
+        self._sub_batches = operations
         self._on_end = on_end
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
@@ -199,7 +199,7 @@ class _SubBatchServer(RpcServer):
         try:
             super().do_exchange(context, descriptor, reader, writer)
         finally:
-            if self._parts.end_stream():
+            if self._sub_batches.end_stream():
                 self._on_end()
 
 

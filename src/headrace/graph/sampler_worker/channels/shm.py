@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from headrace.core.errors import SpecError
-from headrace.graph.sampler_worker.channels.errors import FeedError, SamplerLostError
+from headrace.graph.sampler_worker.channels.errors import PrefetchError, SamplerLostError
 from headrace.graph.sampler_worker.channels.shared_memory import Held, Segment
 from headrace.graph.sampler_worker.channels.sub_batch import (
     Placed,
@@ -45,7 +45,7 @@ class SubBatchSender(Protocol):
         """Wait for a credit and return a slot and its memory."""
         ...
 
-    def send(self, slot: int, part: SubBatch, placed: list[Placed]) -> None:
+    def send(self, slot: int, sub_batch: SubBatch, placed: list[Placed]) -> None:
         """Send the contents of a slot."""
         ...
 
@@ -111,13 +111,13 @@ class ShmSender:
         segment.reserve(num_bytes)
         return slot, segment.map(num_bytes)
 
-    def send(self, slot: int, part: SubBatch, placed: list[Placed]) -> None:
+    def send(self, slot: int, sub_batch: SubBatch, placed: list[Placed]) -> None:
         """Send the contents of a slot; may raise `TrainerGoneError`."""
         segment = self._segments[slot]
         fds = [] if slot in self._known else [segment.fd]
         self._known.add(slot)
         room = {"slot": slot, "num_bytes": segment.num_bytes}
-        self._send({"part": to_fields(part, placed), **room}, fds)
+        self._send({"part": to_fields(sub_batch, placed), **room}, fds)
 
     def beat(self) -> None:
         """Send a heartbeat."""
@@ -187,12 +187,12 @@ class ShmReceiver:
             while True:
                 fields = self._next()
                 if "problem" in fields:
-                    kind = SamplerLostError if fields.get("is_lost") else FeedError
+                    kind = SamplerLostError if fields.get("is_lost") else PrefetchError
                     raise kind(f"{self._sampler}: {fields['problem']}", fields["remedy"])
                 if "part" in fields:
-                    part = self._map(fields)
+                    sub_batch = self._map(fields)
                     _notify(self._socket, {"credits": 1})
-                    return part
+                    return sub_batch
 
     def close(self) -> None:
         """Close the connection and release threads in `receive`; sub-batches stay valid."""

@@ -86,18 +86,18 @@ def stored_dtype(name: str) -> np.dtype:
     return np.dtype(np.uint16 if name == "bfloat16" else name)
 
 
-def to_fields(part: SubBatch, placed: Sequence[Placed]) -> dict[str, Any]:
+def to_fields(sub_batch: SubBatch, placed: Sequence[Placed]) -> dict[str, Any]:
     """Encode everything but the arrays for JSON."""
     return {
-        "epoch": part.epoch,
-        "batch": part.batch,
-        "nodes": [[name, list(map(int, n))] for name, n in part.num_sampled_nodes.items()],
-        "edges": [[list(e), list(map(int, n))] for e, n in part.num_sampled_edges.items()],
+        "epoch": sub_batch.epoch,
+        "batch": sub_batch.batch,
+        "nodes": [[name, list(map(int, n))] for name, n in sub_batch.num_sampled_nodes.items()],
+        "edges": [[list(e), list(map(int, n))] for e, n in sub_batch.num_sampled_edges.items()],
         "placed": [
             [_plain(key.of), key.name, key.kind, key.dtype, list(map(int, shape)), offset]
             for key, shape, offset in placed
         ],
-        "figures": {name: float(value) for name, value in part.figures.items()},
+        "figures": {name: float(value) for name, value in sub_batch.figures.items()},
     }
 
 

@@ -26,10 +26,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, bool, float
     calls: list[tuple[str | None, bool, float | None]] = []
 
     def find(
-        address: str | None, say: Callable[[str], None], measure: bool, rate: float | None
+        address: str | None, log: Callable[[str], None], measure: bool, rate: float | None
     ) -> cluster.Discovery:
         calls.append((address, measure, rate))
-        say("found 1 machines")
+        log("found 1 machines")
         return cluster.Discovery(CLUSTER, ("bandwidth: made up",))
 
     monkeypatch.setattr(cluster, "discover_cluster", find)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from headrace.graph.sampler_worker.channels.errors import FeedError, SamplerLostError
+from headrace.graph.sampler_worker.channels.errors import PrefetchError, SamplerLostError
 from headrace.graph.sampler_worker.channels.failover import FailoverReceiver, LostReceiver
 from headrace.graph.sampler_worker.channels.shm import SubBatchReceiver
 from headrace.graph.sampler_worker.channels.sub_batch import SubBatch
@@ -20,9 +20,9 @@ class Parts:
     """Hands over a number of parts from a position on, then fails."""
 
     def __init__(
-        self, epoch: int, batch: int, num: int, error: Exception = LOST, num_lanes: int = 1
+        self, epoch: int, batch: int, num: int, error: Exception = LOST, num_shards: int = 1
     ) -> None:
-        self._at, self._num_lanes = (epoch * NUM_BATCHES + batch) * num_lanes, num_lanes
+        self._at, self._num_shards = (epoch * NUM_BATCHES + batch) * num_shards, num_shards
         self._left, self._error = num, error
         self.is_closed = False
 
@@ -30,9 +30,9 @@ class Parts:
         if not self._left:
             raise self._error
         self._left -= 1
-        number, lane = divmod(self._at, self._num_lanes)
+        number, shard = divmod(self._at, self._num_shards)
         self._at += 1
-        return SubBatch(*divmod(number, NUM_BATCHES), {}, {}, figures={"lane": lane})
+        return SubBatch(*divmod(number, NUM_BATCHES), {}, {}, figures={"shard": shard})
 
     def close(self) -> None:
         self.is_closed = True
@@ -57,9 +57,9 @@ class Others:
 def healed(
     first: SubBatchReceiver, others: Others, told: list[str] | None = None
 ) -> FailoverReceiver:
-    tell = (lambda _: None) if told is None else told.append
+    notify = (lambda _: None) if told is None else told.append
     return FailoverReceiver(
-        "sampler0.1 on m1", first, others, (0, 0), NUM_BATCHES, tell, pauses_s=(0.0, 0.0, 0.01)
+        "sampler0.1 on m1", first, others, (0, 0), NUM_BATCHES, notify, pauses_s=(0.0, 0.0, 0.01)
     )
 
 
@@ -83,12 +83,12 @@ def test_parts_of_a_batch_that_was_begun_are_not_taken_twice() -> None:
 
     def replace(epoch: int, batch: int, why: str) -> SubBatchReceiver:
         asked.append((epoch, batch))
-        return Parts(epoch, batch, 100, num_lanes=2)
+        return Parts(epoch, batch, 100, num_shards=2)
 
-    first = Parts(0, 0, 5, num_lanes=2)
-    receiver = FailoverReceiver("s", first, replace, (0, 0), NUM_BATCHES, num_lanes=2)
+    first = Parts(0, 0, 5, num_shards=2)
+    receiver = FailoverReceiver("s", first, replace, (0, 0), NUM_BATCHES, num_shards=2)
     parts = [receiver.receive() for _ in range(10)]
-    assert [(p.epoch, p.batch, p.figures["lane"]) for p in parts] == [
+    assert [(p.epoch, p.batch, p.figures["shard"]) for p in parts] == [
         (*divmod(n // 2, NUM_BATCHES), n % 2) for n in range(10)
     ]
     assert asked == [(0, 2)]
@@ -118,11 +118,11 @@ def test_one_that_cannot_be_started_is_tried_again() -> None:
 
 def test_a_mistake_is_not_made_again() -> None:
     others = Others([1])
-    wrong = FeedError("sampler0.1 on m1: there is no column 'z'", "name another")
-    with pytest.raises(FeedError, match="no column"):
+    wrong = PrefetchError("sampler0.1 on m1: there is no column 'z'", "name another")
+    with pytest.raises(PrefetchError, match="no column"):
         healed(Parts(0, 0, 0, wrong), others).receive()
-    nobody = FeedError("nobody starts samplers", "start again")
-    with pytest.raises(FeedError, match="nobody"):
+    nobody = PrefetchError("nobody starts samplers", "start again")
+    with pytest.raises(PrefetchError, match="nobody"):
         healed(Parts(0, 0, 0), Others([nobody])).receive()
     assert others.asked == []
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.graph.sampler_worker.channels.errors import FeedError
+from headrace.graph.sampler_worker.channels.errors import PrefetchError
 from headrace.graph.sampler_worker.channels.shared_memory import Segment, memory_file
 from headrace.graph.sampler_worker.channels.shm import (
     ShmReceiver,
@@ -117,10 +117,10 @@ def test_a_sampler_whose_trainer_is_gone_stops_waiting() -> None:
 def test_errors_name_the_sampler() -> None:
     sender, receiver = pair()
     sender.fail("store 1 on m2 is gone", "start it")
-    with pytest.raises(FeedError, match="sampler 3 on m5: store 1 on m2 is gone: start it"):
+    with pytest.raises(PrefetchError, match="sampler 3 on m5: store 1 on m2 is gone: start it"):
         receiver.receive()
     sender.close()
-    with pytest.raises(FeedError, match="sampler 3 on m5 is gone: it closed the connection"):
+    with pytest.raises(PrefetchError, match="sampler 3 on m5 is gone: it closed the connection"):
         receiver.receive()
     receiver.close()
 
@@ -131,9 +131,9 @@ def test_last_words_are_heard_though_the_sampler_left_credits_unread() -> None:
     theirs.send(b'{"problem": "no room", "remedy": "make some"}')
     ours.send(b'{"credits": 1}')
     theirs.close()
-    with pytest.raises(FeedError, match="no room"):
+    with pytest.raises(PrefetchError, match="no room"):
         receiver.receive()
-    with pytest.raises(FeedError, match="is gone"):
+    with pytest.raises(PrefetchError, match="is gone"):
         receiver.receive()
     receiver.close()
 
@@ -141,7 +141,7 @@ def test_last_words_are_heard_though_the_sampler_left_credits_unread() -> None:
 def test_a_silent_sampler_is_taken_for_dead() -> None:
     sender, receiver = pair(quiet_s=0.05)
     sender.beat()
-    with pytest.raises(FeedError, match=r"sampler 3 on m5 sent nothing for 0.05 s"):
+    with pytest.raises(PrefetchError, match=r"sampler 3 on m5 sent nothing for 0.05 s"):
         receiver.receive()
     sender.close()
     receiver.close()
@@ -152,7 +152,7 @@ def test_a_sampler_may_take_its_time_to_begin() -> None:
     sender, receiver = ShmSender(theirs, 3), ShmReceiver(ours, "s", 0.05, starting_s=60)
     timer = threading.Timer(0.2, sender.beat)
     timer.start()
-    with pytest.raises(FeedError, match=r"s sent nothing for 0.05 s"):
+    with pytest.raises(PrefetchError, match=r"s sent nothing for 0.05 s"):
         receiver.receive()
     timer.join()
     sender.close()
