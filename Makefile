@@ -14,7 +14,7 @@ dev: ## create the virtual environment and install headrace for editing
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --editable '.[train,partition,report,metrics,track,dev]'
 
-check: lint types fast ## everything a change must pass, in under 3 minutes
+check: lint types fast ## everything a change must pass, in about 3 minutes
 
 lint:
 	$(BIN)/ruff format --check .

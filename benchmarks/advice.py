@@ -188,7 +188,7 @@ def cached(profile: Profile, made: Plan, graph: Path) -> Profile:
         for iteration, batch in enumerate(loader):
             ids = opened.to_new(nodes.name, batch.n_id.numpy()).astype(np.int64)
             away = ids[opened.owner(nodes.name, ids) != machine]
-            values, misses = cache.take(away)
+            values, misses = cache.lookup(away)
             cache.admit(away[misses], values[misses])
             if iteration >= SKIP:
                 hits += len(away) - len(misses)

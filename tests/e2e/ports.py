@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "explanation" / "security.md"
 OWNERS = (
     (r"headrace\.graph\.store\b", "store"),
-    (r"headrace\.graph\.sampler_worker\b", "parts"),
-    (r"headrace\.training\.parameter_server\b", "server"),
+    (r"headrace\.graph\.sampler_worker\b", "sub-batches"),
+    (r"headrace\.training\.parameter_server\b", "parameter server"),
     (r"headrace\.runtime\.trainer\b", "torch"),
     (r"/gcs_server ", "Ray head"),
     (r"/raylet ", "Ray node"),
@@ -31,9 +31,9 @@ OWNERS = (
     (r"ray\.util\.client\.server", "Ray client"),
     (r"ray::|headrace run ", "Ray worker"),
 )
-OURS = ("store", "parts", "server")
+OURS = ("store", "sub-batches", "parameter server")
 PATIENCE_S = 600.0
-MEETING_PORTS = range(20_000, 32_000)
+RENDEZVOUS_PORTS = range(20_000, 32_000)
 """Those of `linux.network.free_port`."""
 
 
@@ -78,7 +78,7 @@ def name_of(listener: Listener) -> str:
 
 def is_meeting_point(listener: Listener) -> bool:
     """Whether it is where trainers meet: the one port that is chosen, not given by Linux."""
-    return listener.port in MEETING_PORTS
+    return listener.port in RENDEZVOUS_PORTS
 
 
 def ask_all(bed: Testbed, names: dict[Listener, str]) -> dict[Listener, dict[str, Any]]:

@@ -108,7 +108,7 @@ def test_every_open_port_is_documented(planned: PlannedRun) -> None:
     for listener, name in planned.seen.names.items():
         assert name in known, listener
     # A run has all of these, else this test shows nothing.
-    expected = {"store", "parts", "server", "TCPStore", "gloo"}
+    expected = {"store", "sub-batches", "parameter server", "TCPStore", "gloo"}
     expected |= {"Ray head", "Ray node", "Ray worker", "Ray environments"}
     assert expected <= set(planned.seen.names.values())
 

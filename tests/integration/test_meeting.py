@@ -15,7 +15,7 @@ import pytest
 
 from headrace.graph.format.partitioned_graph import open_graph
 from headrace.graph.sampler_worker.channels.errors import PrefetchError
-from headrace.graph.sampler_worker.channels.shm import meet_sampler
+from headrace.graph.sampler_worker.channels.shm import connect_sampler
 from headrace.graph.sampler_worker.config import ListenAddress, SamplerConfig
 from headrace.graph.sampler_worker.prefetcher import Prefetcher, start_prefetcher
 from tests.support.waiting import eventually
@@ -64,7 +64,9 @@ def started(config: SamplerConfig, folder: Path) -> Iterator[subprocess.Popen[by
 
 
 def feed_of(folder: Path) -> Prefetcher:
-    return Prefetcher([meet_sampler(folder / "socket", "sampler1.0 on m9")], 7, time.perf_counter)
+    return Prefetcher(
+        [connect_sampler(folder / "socket", "sampler1.0 on m9")], 7, time.perf_counter
+    )
 
 
 def drain(prefetcher: Prefetcher) -> None:
@@ -84,7 +86,7 @@ def test_batches_come_over_the_file_and_the_sampler_ends_with_its_trainer(
             assert [(batch.n_id.tolist(), batch.x.tolist()) for batch in prefetcher] == expected
             assert len(list(prefetcher)) == 7
             with pytest.raises(PrefetchError, match="does not listen"):
-                meet_sampler(tmp_path / "socket", "sampler1.0 on m9")
+                connect_sampler(tmp_path / "socket", "sampler1.0 on m9")
         assert process.wait(30) == 0
 
 

@@ -14,7 +14,7 @@ from headrace.graph.sampling.hop import (
     HopSource,
     LocalSource,
     Rule,
-    split_by_owner,
+    split_by_partition,
     stitch,
 )
 from headrace.graph.sampling.local_edges import open_edge_parts
@@ -29,7 +29,7 @@ class StitchedSource:
 
     def hop(self, request: HopRequest) -> Hop:
         """Sample neighbours."""
-        split = split_by_owner(request.nodes, self._offsets[request.edge_type[2]])
+        split = split_by_partition(request.nodes, self._offsets[request.edge_type[2]])
         hops = [(at, self._owners[part].hop(request.at(at))) for part, at in split]
         return stitch(len(request.nodes), hops)
 

@@ -23,8 +23,8 @@ class RpcLimits:
         max_reply_bytes: Size of a reply, computed before it is created.
         max_streams: Concurrent clients. 16 machines with 20 trainers and 4 samplers each need
             1,280.
-        greeting_s: Time within which a connection must open a stream with the token.
-        greeting_bytes: Bytes a connection may send before that.
+        handshake_s: Time within which a connection must open a stream with the token.
+        handshake_bytes: Bytes a connection may send before that.
         idle_s: An idle stream is closed after this time; clients ping more often.
         stall_s: A connection whose client does not read a reply for this long is closed.
         stream_s: Maximum lifetime of a stream; None for no limit.

@@ -11,7 +11,7 @@ from headrace.rpc.credentials import Credentials
 from headrace.rpc.errors import StoreError
 from headrace.rpc.framing import MAX_FRAME_BYTES, Message, receive_reply
 from headrace.rpc.open_sockets import cut
-from headrace.rpc.socket_server import LENGTH, WELCOME, fill, read, read_length
+from headrace.rpc.socket_server import ACCEPTED, LENGTH, fill, read, read_length
 
 _MORE = getattr(socket, "MSG_MORE", 0)
 
@@ -28,10 +28,10 @@ class SocketChannel(StreamChannel):
         token = credentials.token.reveal()
         try:
             sock.sendall(LENGTH.pack(len(token)) + token)
-            reply = bytes(read(sock, len(WELCOME)))
+            reply = bytes(read(sock, len(ACCEPTED)))
         except (EOFError, OSError):
             reply = b""
-        if reply != WELCOME:
+        if reply != ACCEPTED:
             self._close_ends()
             raise PermissionError
         sock.settimeout(None)

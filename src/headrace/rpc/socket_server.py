@@ -22,7 +22,7 @@ from headrace.rpc.framing import Message, encode_frame
 from headrace.rpc.guard import Guard, Stream
 from headrace.rpc.open_sockets import cut
 
-WELCOME = b"HRW1"
+ACCEPTED = b"HRW1"
 LENGTH = struct.Struct("<I")
 MAX_TOKEN_BYTES = 256
 
@@ -86,7 +86,7 @@ class SocketServer:
                 return
             with self._guard.admit(f"socket:[{peer[0]}]:{peer[1]}") as stream:
                 stream.registered = True
-                sock.sendall(WELCOME)
+                sock.sendall(ACCEPTED)
                 while True:
                     # A separate call: no request stays in memory while the client is idle.
                     self._serve_one(stream, sock)

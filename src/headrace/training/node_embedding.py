@@ -121,7 +121,7 @@ class EmbeddingTable:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore all rows and their optimizer state; one trainer suffices."""
-        self.take_settings(state)
+        self.load_settings(state)
         arrays = [each.numpy() for each in (state["rows"], *state["states"])]
         new = self._graph.to_new(self.node_type, np.arange(self.num_nodes))
         order = np.argsort(new)
@@ -137,7 +137,7 @@ class EmbeddingTable:
                     asked.clear()
         _all(asked)
 
-    def take_settings(self, state: Mapping[str, Any]) -> None:
+    def load_settings(self, state: Mapping[str, Any]) -> None:
         """Restore the settings of a state, without its rows."""
         shape = (self.num_nodes, self.spec.dim)
         if state["optimizer"] != self.spec.optimizer:
@@ -150,10 +150,10 @@ class EmbeddingTable:
     def _read(self, column: str, original_ids: np.ndarray) -> np.ndarray:
         ids = self._graph.to_new(self.node_type, original_ids)
         rows = np.empty((len(ids), self.spec.dim), np.float32)
-        owners = np.searchsorted(self._offsets, ids, side="right") - 1
+        partitions = np.searchsorted(self._offsets, ids, side="right") - 1
         asked: list[tuple[np.ndarray, Future[np.ndarray]]] = []
         for part, store in enumerate(self._stores):
-            own = np.flatnonzero(owners == part)
+            own = np.flatnonzero(partitions == part)
             for begin, end in self._ranges(0, len(own)):
                 places = own[begin:end]
                 asked.append((places, store.gather_soon(self.node_type, column, ids[places])))

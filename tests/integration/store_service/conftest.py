@@ -25,7 +25,7 @@ LIMITS = {
     "max_request_bytes": 8 * MEBIBYTE,
     "max_reply_bytes": 8 * MEBIBYTE,
     "max_streams": 40,
-    "greeting_s": 2.0,
+    "handshake_s": 2.0,
     "idle_s": 120.0,
     "stall_s": 2.0,
 }

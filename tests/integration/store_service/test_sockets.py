@@ -21,7 +21,7 @@ from headrace.rpc.credentials import Credentials, Secret
 from headrace.rpc.errors import StoreError
 from headrace.rpc.framing import Message, encode_request, receive_reply
 from headrace.rpc.socket_channel import SocketChannel, open_channel
-from headrace.rpc.socket_server import WELCOME, fill, read, read_length
+from headrace.rpc.socket_server import ACCEPTED, fill, read, read_length
 from tests.integration.store_service.conftest import EMBEDDING, LIMITS
 from tests.integration.store_service.store_process import (
     MEBIBYTE,
@@ -97,7 +97,7 @@ class Rude:
 @pytest.fixture
 def rude(store: StoreProcess, port: int) -> Iterator[Rude]:
     made = Rude(port, store.token.reveal())
-    assert read(made.socket, len(WELCOME)) == WELCOME
+    assert read(made.socket, len(ACCEPTED)) == ACCEPTED
     with made.socket:
         yield made
 

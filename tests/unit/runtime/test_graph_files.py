@@ -23,7 +23,7 @@ def test_two_machines_may_take_the_same_files_into_one_folder(tmp_path: Path) ->
     for name, data in FILES.items():
         for begin in (0, 1):
             for files in both:
-                files.take(name, begin, data[begin : begin + 1] if not begin else data[1:])
+                files.receive(name, begin, data[begin : begin + 1] if not begin else data[1:])
     for files in both:
         assert files.seal(CHECKSUMS) == {"folder": str(tmp_path / FINGERPRINT)}
     assert GraphCache(str(tmp_path)).locate("/nowhere", FINGERPRINT, SIZES)["missing"] == []
@@ -35,8 +35,8 @@ def test_a_file_may_be_taken_again_from_its_beginning(tmp_path: Path) -> None:
     files = GraphCache(str(tmp_path))
     files.find("/nowhere", FINGERPRINT, SIZES)
     for name, data in FILES.items():
-        files.take(name, 0, b"a broken beginning")
-        files.take(name, 0, data)
+        files.receive(name, 0, b"a broken beginning")
+        files.receive(name, 0, data)
     assert "error" not in files.seal(CHECKSUMS)
 
 
@@ -45,4 +45,4 @@ def test_only_files_of_the_graph_are_taken(tmp_path: Path, name: str) -> None:
     files = GraphCache(str(tmp_path))
     files.find("/nowhere", FINGERPRINT, SIZES)
     with pytest.raises(ValueError, match="not a file of a graph"):
-        files.take(name, 0, b"x")
+        files.receive(name, 0, b"x")

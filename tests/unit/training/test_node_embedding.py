@@ -129,7 +129,7 @@ def test_a_state_is_put_back_to_the_last_bit(
     state = whole.tables[0].state_dict()
     again.step(*batches(1, seed=9)[0])
     again.tables[0].load_state_dict(state)
-    again.tables[1].take_settings(state)
+    again.tables[1].load_settings(state)
     assert again.tables[0].lr == again.tables[1].lr == 0.02
     for ids, factors in batches(3, seed=1):
         whole.step(ids, factors)

@@ -136,10 +136,10 @@ class PartitionedGraph(DataView):
         Raises:
             SpecError: An id is out of range.
         """
-        owners = self.owner(node_type, new_ids)
+        partitions = self.owner(node_type, new_ids)
         original = np.empty(np.shape(new_ids), np.int64)
-        for number in np.unique(owners):
-            part, own = self.part(number), owners == number
+        for number in np.unique(partitions):
+            part, own = self.part(number), partitions == number
             original[own] = part.original_ids(node_type)[new_ids[own] - part.start(node_type)]
         return original
 

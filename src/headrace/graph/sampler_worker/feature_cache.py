@@ -86,7 +86,7 @@ class FeatureCache:
         """Capacity in rows."""
         return len(self._rows)
 
-    def take(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def lookup(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rows of ids (`int64`), and positions of the misses."""
         out = np.empty((len(ids), *self._shape), self._dtype)
         misses = np.empty(len(ids), np.int64)
@@ -184,7 +184,7 @@ class CachedStoreHandle:
         cache = self._caches.get((of, column))
         if cache is None or dims is not None:
             return self._handle.gather_soon(of, column, ids, dims)
-        out, misses = cache.take(ids)
+        out, misses = cache.lookup(ids)
         if len(misses) == 0:
             done: Future[np.ndarray] = Future()
             done.set_result(out)

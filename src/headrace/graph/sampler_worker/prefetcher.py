@@ -115,7 +115,7 @@ class Prefetcher:
         """Batches of one epoch: PyG's `Data` or `HeteroData`.
 
         Raises:
-            FeedError: A sampler, or a store it needs, failed or is lost.
+            PrefetchError: A sampler, or a store it needs, failed or is lost.
         """
         while self._left is None or self._left > 0:
             number, batch = self._next()

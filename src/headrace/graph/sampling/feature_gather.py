@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.graph.kernels import gathering
-from headrace.graph.sampling.hop import split_by_owner
+from headrace.graph.sampling.hop import split_by_partition
 from headrace.graph.sampling.store_pool import StorePool
 from headrace.graph.schema import TypeName
 from headrace.tracing.meter import current_meter
@@ -53,7 +53,7 @@ class FeatureGather:
         self._is_split = bool(stores) or len(rows.parts) > _MAX_SCANNED_PARTS
         if not self._is_split:
             return
-        split = split_by_owner(ids, rows.offsets)
+        split = split_by_partition(ids, rows.offsets)
         self._local = [(part, at) for part, at in split if part not in stores]
         meter = current_meter()
         if meter is not None:

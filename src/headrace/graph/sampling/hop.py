@@ -176,7 +176,7 @@ class LocalSource:
     """A `HopSource` of memory-mapped graph partitions, in order of partitions."""
 
     def __init__(self, parts: Mapping[EdgeType, Sequence[EdgePart]]) -> None:
-        self._parts = {edge_type: tuple(owners) for edge_type, owners in parts.items()}
+        self._parts = {edge_type: tuple(partitions) for edge_type, partitions in parts.items()}
 
     def hop(self, request: HopRequest) -> Hop:
         """Sample neighbours."""
@@ -184,7 +184,7 @@ class LocalSource:
         if len(parts) <= _MAX_SCANNED_PARTS:
             return hop_over(parts, request)
         offsets = np.array([0, *(part.first_node + len(part.originals) for part in parts)])
-        split = split_by_owner(request.nodes, offsets)
+        split = split_by_partition(request.nodes, offsets)
         hops = [(at, hop_over([parts[p]], request.at(at))) for p, at in split]
         return stitch(len(request.nodes), hops)
 
@@ -281,15 +281,17 @@ def _check(parts: Sequence[EdgePart], request: HopRequest) -> None:
         )
 
 
-def split_by_owner(nodes: np.ndarray, offsets: np.ndarray) -> list[tuple[int, np.ndarray]]:
+def split_by_partition(nodes: np.ndarray, offsets: np.ndarray) -> list[tuple[int, np.ndarray]]:
     """Group new ids by graph partition: partitions, and the positions of their nodes, ascending.
 
     `offsets` are the first new id of each partition, and the end.
     """
-    owners = np.searchsorted(offsets, nodes, side="right") - 1
+    partitions = np.searchsorted(offsets, nodes, side="right") - 1
     # numpy uses radix sort for 16 bits, which is several times as fast.
-    order = np.argsort(owners.astype(np.uint16) if len(offsets) < 2**16 else owners, kind="stable")
-    ends = np.cumsum(np.bincount(owners, minlength=len(offsets) - 1))
+    order = np.argsort(
+        partitions.astype(np.uint16) if len(offsets) < 2**16 else partitions, kind="stable"
+    )
+    ends = np.cumsum(np.bincount(partitions, minlength=len(offsets) - 1))
     return [
         (part, order[begin:end])
         for part, (begin, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True))

@@ -7,7 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from headrace.graph.sampling.hop import EdgePart, Hop, HopRequest, hop_over, split_by_owner, stitch
+from headrace.graph.sampling.hop import (
+    EdgePart,
+    Hop,
+    HopRequest,
+    hop_over,
+    split_by_partition,
+    stitch,
+)
 from headrace.graph.sampling.store_pool import StorePool
 from headrace.graph.schema import EdgeType
 from headrace.tracing.meter import current_meter
@@ -36,7 +43,7 @@ class DistributedHopSource:
         """Sample neighbours; raise `StoreError` if a store fails."""
         parts = self._parts[request.edge_type]
         request = replace(request, weight=self._weight, time=self._time)
-        split = split_by_owner(request.nodes, self._offsets[request.edge_type[2]])
+        split = split_by_partition(request.nodes, self._offsets[request.edge_type[2]])
         pending = [
             (at, self._stores.handle(part).sample_soon(request.at(at)))
             for part, at in split

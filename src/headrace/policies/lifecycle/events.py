@@ -120,13 +120,13 @@ class Ended:
         task: Name of the task.
         code: Exit code.
         how: Description: `exited with code 1`.
-        said: Last output, if any.
+        output: Last output, if any.
     """
 
     task: str
     code: int
     how: str
-    said: str = ""
+    output: str = ""
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,7 @@ def _ended(state: Lifecycle, event: Ended, now_s: float) -> tuple[Lifecycle, lis
         if state.phase is Phase.TRAINERS:
             return _advance(state, now_s)
         return _finished(state, now_s)
-    output = f"; last output: {event.said}" if event.said else ""
+    output = f"; last output: {event.output}" if event.output else ""
     remedy = _SEE_LOG.format(task=task.name)
     outcome = Outcome(problem=f"{task} {event.how}{output}", remedy=remedy, fault=event)
     return _stop(state, outcome, _BLAME[task.role], now_s)

@@ -62,8 +62,8 @@ def connected(address: str | None, **options: Any) -> Iterator[Any]:
         if found := _ADDRESS.search(reason):
             check_token(found[1], int(found[2]))
         # Omit Ray's advice, which names Ray's options instead of ours.
-        said = "" if "any running Ray instance" in reason else f" ({reason})"
-        raise SpecError(f"there is no Ray cluster {where}{said}", _REMEDY) from None
+        detail = "" if "any running Ray instance" in reason else f" ({reason})"
+        raise SpecError(f"there is no Ray cluster {where}{detail}", _REMEDY) from None
     try:
         yield ray
     finally:
@@ -75,16 +75,16 @@ def _without_ray_lines() -> Iterator[None]:
     """Filter log lines of Ray's C++ libraries, which write directly to file descriptor 2."""
     sys.stderr.flush()
     before = os.dup(2)
-    with tempfile.TemporaryFile() as said:
-        os.dup2(said.fileno(), 2)
+    with tempfile.TemporaryFile() as output:
+        os.dup2(output.fileno(), 2)
         try:
             yield
         finally:
             sys.stderr.flush()
             os.dup2(before, 2)
             os.close(before)
-            said.seek(0)
-            lines = said.read().decode(errors="replace").splitlines(keepends=True)
+            output.seek(0)
+            lines = output.read().decode(errors="replace").splitlines(keepends=True)
             sys.stderr.write("".join(line for line in lines if not _RAY_LINE.match(line)))
 
 

@@ -286,8 +286,8 @@ class Controller:
     def _record_exit(self, name: str, state: ActorState) -> None:
         # The last line of a killed process is unrelated to its end.
         assert state.code is not None
-        said = "" if state.code in (-signal.SIGKILL, -signal.SIGTERM) else state.said
-        ended = Ended(name, state.code, state.how, said)
+        output = "" if state.code in (-signal.SIGKILL, -signal.SIGTERM) else state.last_error
+        ended = Ended(name, state.code, state.how, output)
         is_stopping = self._state.phase in (Phase.STOPPING, Phase.ENDED)
         role = self._worker_group.slot(name).task.role
         if is_stopping or (not ended.code and role is not Role.STORE):

@@ -64,8 +64,8 @@ def event_of(fault: Ended | Lost | Regroup, tasks: tuple[Task, ...]) -> Event:
     """Convert a fault to an event of the recovery policy."""
     by_name = {task.name: task for task in tasks}
     match fault:
-        case Ended(name, code, how, said):
-            what = f"{how}; last output: {said[:_QUOTE_CHARS]}" if said else how
+        case Ended(name, code, how, output):
+            what = f"{how}; last output: {output[:_QUOTE_CHARS]}" if output else how
             return TaskEnded(by_name[name], code, what)
         case Lost(name, why) if name in by_name:
             return TaskLost(by_name[name], why)

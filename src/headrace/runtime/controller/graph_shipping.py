@@ -123,7 +123,7 @@ class Shipment:
                 self._on_failure(f"{self._wanted.folder / name} cannot be read: {error.strerror}")
                 return
             self._num_pending += 1
-            ref = self._actor.take.remote(name, offset, piece)
+            ref = self._actor.receive.remote(name, offset, piece)
             self._calls.add(ref, partial(self._sent, len(piece)), self._on_failure)
 
     def _sent(self, num_bytes: int, _: object) -> None:

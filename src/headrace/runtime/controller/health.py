@@ -74,7 +74,7 @@ class Watch:
         if state.is_verified:
             self._emit(Verified(name))
         if task.role is Role.STORE and state.code == DamagedGraphError.exit_code:
-            self._fail(Failed(f"{task}: {state.said.rpartition(' ERROR ')[2]}", REMEDY))
+            self._fail(Failed(f"{task}: {state.last_error.rpartition(' ERROR ')[2]}", REMEDY))
         for message in state.messages:
             match message:
                 case Note(text):

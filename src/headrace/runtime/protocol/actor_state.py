@@ -17,7 +17,7 @@ class ActorState:
     Attributes:
         pid: Process id; None if no process is running.
         code: Exit code of the process; None if it has not exited.
-        how, said, ended_ago_s: How and when it exited, and its last error line.
+        how, last_error, ended_ago_s: How and when it exited, and its last error line.
         messages: New messages of a trainer.
         output: Names of a trainer's output files.
         checkpoints: Texts of a trainer's checkpoint sidecars by name.
@@ -36,7 +36,7 @@ class ActorState:
     trace_bytes: int = 0
     rss_bytes: int | None = None
     how: str = ""
-    said: str = ""
+    last_error: str = ""
     ended_ago_s: float = 0.0
     messages: tuple[Message, ...] = ()
     output: tuple[str, ...] = ()

@@ -99,7 +99,7 @@ class Port:
 
     nic_bytes_per_s: float
     paths: dict[int, float] = field(default_factory=dict)
-    told: dict[int, ClassShare] = field(default_factory=dict)
+    sent: dict[int, ClassShare] = field(default_factory=dict)
 
     def change(
         self, given: Mapping[int, float], most: Mapping[int, float] | None = None
@@ -109,7 +109,7 @@ class Port:
         shares = shares_of(self.nic_bytes_per_s, self.paths, own, most)
         worth = _SEND_THRESHOLD * self.nic_bytes_per_s
         if all(
-            number in self.told and _differ(self.told[number], share) <= worth
+            number in self.sent and _differ(self.sent[number], share) <= worth
             for number, share in shares.items()
         ):
             return {}
@@ -117,10 +117,10 @@ class Port:
         changed = {
             number: share
             for number, share in shares.items()
-            if number not in self.told
-            or _differ(self.told[number], share) > _SAME * self.told[number].rate_bytes_per_s
+            if number not in self.sent
+            or _differ(self.sent[number], share) > _SAME * self.sent[number].rate_bytes_per_s
         }
-        self.told.update(changed)
+        self.sent.update(changed)
         return changed
 
 

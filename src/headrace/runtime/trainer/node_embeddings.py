@@ -106,7 +106,7 @@ class KeptTable:
         if self._rank == 0:
             self._table.load_state_dict(state)
         else:
-            self._table.take_settings(state)
+            self._table.load_settings(state)
         self._wait()
 
 

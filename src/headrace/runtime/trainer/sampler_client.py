@@ -16,7 +16,7 @@ from headrace.core.errors import RunError
 from headrace.graph.loader.graph_view import GraphView
 from headrace.graph.sampler_worker.channels.errors import SamplerLostError
 from headrace.graph.sampler_worker.channels.failover import FailoverReceiver, LostReceiver
-from headrace.graph.sampler_worker.channels.shm import SubBatchReceiver, meet_sampler
+from headrace.graph.sampler_worker.channels.shm import SubBatchReceiver, connect_sampler
 from headrace.graph.sampler_worker.config import CacheConfig, SamplerConfig, SeedShard, Wanted
 from headrace.graph.sampler_worker.prefetcher import Prefetcher, start_prefetcher
 from headrace.graph.sampler_worker.schedule import batches_per_epoch, sampler_batch_size
@@ -254,7 +254,7 @@ def _connect_to(run: RunContext, place: SamplerPlace, config: SamplerConfig) -> 
     """Connect to a sampler; raises `SamplerLostError` if it is unreachable."""
     name, machine = place.task or config.task, place.machine or run.machine
     if place.socket is not None:
-        return meet_sampler(place.socket, f"{name} on {machine}")
+        return connect_sampler(place.socket, f"{name} on {machine}")
     from headrace.graph.sampler_worker.channels.rpc import RpcReceiver
     from headrace.rpc.channel import FlightChannel
     from headrace.rpc.errors import StoreLostError

@@ -68,9 +68,14 @@ class TaskActor:
             return ActorState(None, None, *sizes)
         if code is None:
             return ActorState(process.pid, None, *sizes, rss_bytes(process.pid))
-        said = process.last_error_line() if code else ""
+        last_error = process.last_error_line() if code else ""
         return ActorState(
-            None, code, *sizes, how=how_ended(code), said=said, ended_ago_s=process.ended_ago_s
+            None,
+            code,
+            *sizes,
+            how=how_ended(code),
+            last_error=last_error,
+            ended_ago_s=process.ended_ago_s,
         )
 
     def nic(self) -> tuple[int, int] | None:

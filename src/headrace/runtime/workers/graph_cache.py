@@ -56,7 +56,7 @@ class GraphCache:
             }
         return found
 
-    def take(self, name: str, offset: int, data: bytes) -> None:
+    def receive(self, name: str, offset: int, data: bytes) -> None:
         """Write a chunk of a file; chunks arrive in order."""
         path = self._hidden(name)
         path.parent.mkdir(parents=True, exist_ok=True)

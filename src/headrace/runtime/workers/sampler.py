@@ -63,7 +63,7 @@ class SamplerActor(TaskActor):
             path.write_bytes(seeds)
         listen: dict[str, Any] = {"ready": str(self.folder / f"ready-{number}")}
         if trainer_machine == self.machine:
-            socket_path = str(self.folder / f"parts-{number}")
+            socket_path = str(self.folder / f"sub-batches-{number}")
             listen["path"], self._place = socket_path, {"socket": socket_path}
         else:
             listen["host"], self._place = self.address, {"host": self.address}
@@ -119,8 +119,8 @@ class SamplerActor(TaskActor):
                 self._num_early += 1
                 self.begin_again(*self._first(), f"{self.task} {how_ended(code)}")
                 return None
-            said = "" if self._process is None else self._process.last_error_line()
-            problem = f"{self.task} on {self.machine} did not start: {said or f'code {code}'}"
+            last_error = "" if self._process is None else self._process.last_error_line()
+            problem = f"{self.task} on {self.machine} did not start: {last_error or f'code {code}'}"
             remedy = f"see `headrace logs --task {self.task}`"
             return {"error": {"problem": problem, "remedy": remedy}}
         self._num_early = 0

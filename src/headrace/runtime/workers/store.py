@@ -31,9 +31,9 @@ class StoreActor(TaskActor):
         """Return the graph's folder on this machine and its missing files."""
         return self._files.find(given, fingerprint, files)
 
-    def take(self, name: str, offset: int, data: bytes) -> None:
+    def receive(self, name: str, offset: int, data: bytes) -> None:
         """Write a chunk of a shipped file."""
-        self._files.take(name, offset, data)
+        self._files.receive(name, offset, data)
 
     def seal(self, checksums: dict[str, int]) -> dict[str, Any]:
         """Verify shipped files and give them their final names."""

@@ -89,6 +89,6 @@ class StoreProcess:
     def _last_error(self) -> str:
         with suppress(OSError):
             lines = self._log.read_bytes()[-_LOG_BYTES:].decode(errors="replace").split("\n")
-            said = [line.strip() for line in lines if "ERROR" in line or "Error" in line]
-            return f"; last error: {said[-1]}" if said else ""
+            errors = [line.strip() for line in lines if "ERROR" in line or "Error" in line]
+            return f"; last error: {errors[-1]}" if errors else ""
         return ""

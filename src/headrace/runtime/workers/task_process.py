@@ -120,9 +120,9 @@ class TaskProcess:
                 lines = file.read().decode(errors="replace").splitlines()
         except OSError:
             return ""
-        said = [line.strip() for line in lines if line.strip() and not line.startswith(_WARNING)]
-        errors = [line for line in said if "error" in line.lower()]
-        return (errors or said or [""])[-1][:500]
+        output = [line.strip() for line in lines if line.strip() and not line.startswith(_WARNING)]
+        errors = [line for line in output if "error" in line.lower()]
+        return (errors or output or [""])[-1][:500]
 
     def _request_exit(self) -> None:
         if self._end_by is None:

@@ -161,10 +161,10 @@ class Servers:
                 values = values.astype(shared.dtype)
             fields = {"op": "state", "model": shared.number, "name": name}
             for server, reply in enumerate(self._ask_all(fields)):
-                owners = [piece.parameter for piece in layout.pieces(server)]
+                parameters = [piece.parameter for piece in layout.pieces(server)]
                 own, own_has = reply.arrays
-                has[owners] = own_has
-                values[owners if name in SCALARS else slice(*layout.bounds(server))] = own
+                has[parameters] = own_has
+                values[parameters if name in SCALARS else slice(*layout.bounds(server))] = own
             found[name] = (values, has)
         return found
 
@@ -176,9 +176,9 @@ class Servers:
             fields = {"op": "load", "model": shared.number, "name": name}
             arrays = []
             for server in range(len(self)):
-                owners = [piece.parameter for piece in layout.pieces(server)]
-                own = values[owners if name in SCALARS else slice(*layout.bounds(server))]
-                arrays.append([own, has[owners]])
+                parameters = [piece.parameter for piece in layout.pieces(server)]
+                own = values[parameters if name in SCALARS else slice(*layout.bounds(server))]
+                arrays.append([own, has[parameters]])
             self._ask_all(fields, arrays)
 
     def close(self) -> None:

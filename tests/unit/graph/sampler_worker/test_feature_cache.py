@@ -92,7 +92,7 @@ def test_a_cache_keeps_to_its_budget() -> None:
         for hot in (None, np.arange(1000)):
             cache = FeatureCache(INFO, 1000, num_bytes, hot)
             assert cache.report().memory_bytes <= num_bytes + 64
-            assert np.array_equal(cache.take(np.arange(5))[1], np.arange(5))
+            assert np.array_equal(cache.lookup(np.arange(5))[1], np.arange(5))
 
 
 def test_the_hot_set_follows_what_is_wanted() -> None:
@@ -102,7 +102,7 @@ def test_the_hot_set_follows_what_is_wanted() -> None:
         for _ in range(200):
             ids = np.arange(low, low + 50)
             assert np.array_equal(owner.gather_soon("node", "x", ids).result(), X[ids])
-        assert len(cache.take(np.arange(low, low + 50))[1]) == 0
+        assert len(cache.lookup(np.arange(low, low + 50))[1]) == 0
 
 
 def test_other_columns_and_dimensions_pass_by() -> None:

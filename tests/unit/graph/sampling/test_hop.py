@@ -15,7 +15,7 @@ from headrace.graph.sampling.hop import (
     Rule,
     hop_key,
     hop_over,
-    split_by_owner,
+    split_by_partition,
 )
 from tests.support.local_sampling import StitchedSource
 from tests.unit.graph.sampling_cases import (
@@ -90,7 +90,7 @@ def test_owners_asked_one_by_one_give_the_same(fanout: int, rule: Rule) -> None:
 
 def test_nodes_are_grouped_by_owner() -> None:
     nodes = np.array([9, 0, 5, 4, 9])
-    groups = split_by_owner(nodes, np.array([0, 4, 4, 6, 10]))
+    groups = split_by_partition(nodes, np.array([0, 4, 4, 6, 10]))
     assert [(part, at.tolist()) for part, at in groups] == [(0, [1]), (2, [2, 3]), (3, [0, 4])]
 
 

@@ -53,7 +53,7 @@ class Machine:
     def _take(self, name: str, offset: int, data: bytes) -> None:
         self.num_pieces += 1
         is_last = self._damage and name.endswith("indices.bin")
-        self._files.take(name, offset, bytes(len(data)) if is_last else data)
+        self._files.receive(name, offset, bytes(len(data)) if is_last else data)
 
 
 class Result:

@@ -77,7 +77,7 @@ class FailoverReceiver:
         """Wait for the next sub-batch, replacing lost samplers.
 
         Raises:
-            FeedError: The sampler failed, or all attempts to replace it failed.
+            PrefetchError: The sampler failed, or all attempts to replace it failed.
             HeadraceError: No replacement can be started.
         """
         while True:

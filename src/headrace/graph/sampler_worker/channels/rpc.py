@@ -116,7 +116,7 @@ class RpcReceiver:
         self._pending: deque[Future[Message]] = deque()
 
     def receive(self) -> SubBatch:
-        """Wait for the next sub-batch; raise `FeedError` if the sampler failed or is lost."""
+        """Wait for the next sub-batch; raise `PrefetchError` if the sampler failed or is lost."""
         while True:
             while len(self._pending) <= _NUM_PREFETCHED:
                 self._pending.append(self._channel.ask({"op": "next"}, (), _TIMEOUT_S))

@@ -62,7 +62,7 @@ class SubBatchReceiver(Protocol):
     """Trainer side of a channel."""
 
     def receive(self) -> SubBatch:
-        """Wait for the next sub-batch; raise `FeedError` if the sampler failed or is lost."""
+        """Wait for the next sub-batch; raise `PrefetchError` if the sampler failed or is lost."""
         ...
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ class ShmReceiver:
         self._receiving = threading.Lock()
 
     def receive(self) -> SubBatch:
-        """Wait for the next sub-batch; raise `FeedError` if the sampler failed or is lost."""
+        """Wait for the next sub-batch; raise `PrefetchError` if the sampler failed or is lost."""
         with self._receiving:
             while True:
                 fields = self._next()
@@ -273,7 +273,7 @@ def accept_trainer(path: Path, on_listening: Callable[[], None]) -> socket.socke
     return connection
 
 
-def meet_sampler(path: Path, sampler: str, quiet_s: float = HEARTBEAT_TIMEOUT_S) -> ShmReceiver:
+def connect_sampler(path: Path, sampler: str, quiet_s: float = HEARTBEAT_TIMEOUT_S) -> ShmReceiver:
     """Connect to a listening sampler; raise `SamplerLostError` if it does not listen."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.settimeout(quiet_s)
