@@ -157,6 +157,7 @@ def explanation_summary(explanation: Explanation) -> dict[str, Any]:
         "bound_s": explanation.plan.bound_s,
         "gap": explanation.plan.gap,
         "proven": explanation.plan.proven,
+        "idle": list(explanation.idle),
         "remedies": [
             asdict(remedy) | {"sentence": remedy.sentence()} for remedy in explanation.remedies
         ],

@@ -337,6 +337,7 @@ class Explanation:
         time_s: Time per iteration that the changes are compared with.
         is_rehearsed: Whether times per iteration are simulated; otherwise they are objectives.
         remedies: Changes, largest saving first.
+        idle: Sentences about machines that host no task of a role because they are too slow.
     """
 
     plan: Plan
@@ -345,12 +346,14 @@ class Explanation:
     time_s: float
     is_rehearsed: bool
     remedies: tuple[Remedy, ...]
+    idle: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         basis = "simulated" if self.is_rehearsed else "by the objective"
         lines = [
             f"{format_seconds(self.time_s)} per iteration, {basis}.",
             f"The bottleneck is {self.bottleneck}.",
+            *self.idle,
         ]
         if self.remedies:
             lines.append("Changes that would help, each planned again:")

@@ -9,10 +9,12 @@ import numpy as np
 
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.job import UNLIMITED_WINDOW, Role
+from headrace.core.placement import demand_vector, resource_names
 from headrace.core.plan import Explanation, Plan, Remedy, problem_of
 from headrace.core.profile import Problem, Profile
 from headrace.core.report import MachinePlan, PlanFacts
 from headrace.core.units import format_seconds
+from headrace.planner.cost.speed_classes import machine_times_s
 from headrace.planner.cost.traffic_matrix import traffic_of
 from headrace.planner.planner import make_plan
 
@@ -59,6 +61,7 @@ def explain(plan: Plan, on_step: Callable[[str], None] = lambda name: None) -> E
         time_s=plan.time_s,
         is_rehearsed=is_rehearsed,
         remedies=tuple(sorted(remedies, key=lambda remedy: -remedy.saving)),
+        idle=tuple(_idle(plan)),
     )
 
 
@@ -91,6 +94,46 @@ def bottleneck_of(plan: Plan) -> str:
         f"waiting: {format_seconds(terms.latency_s)} between neighbouring stages, with a window of "
         f"{plan.job.window}"
     )
+
+
+def _idle(plan: Plan) -> Iterator[str]:
+    """Sentences about machines that a role avoids because they are too slow."""
+    problem, placed = problem_of(plan), plan.placed
+    for role, machines in (
+        (Role.TRAINER, placed.trainers),
+        (Role.SAMPLER, placed.samplers),
+        (Role.SERVER, placed.servers),
+    ):
+        if not machines:
+            continue
+        times_s = machine_times_s(problem, role)
+        used_s = times_s[list(machines)].max()
+        avoided = [m for m in np.flatnonzero(times_s > used_s).tolist() if _has_room(plan, role, m)]
+        for time_s in sorted(set(times_s[avoided].tolist())):
+            names = [plan.cluster.hosts[m].name for m in avoided if times_s[m] == time_s]
+            one = f"a {role.value}"
+            # The task may take as long as now, plus the time by which it does not limit the plan.
+            enough_s = plan.terms.time_s - (plan.terms.cycle_s - used_s)
+            if role is Role.SAMPLER:
+                enough_s = plan.terms.time_s
+            yield (
+                f"No {role.value} runs on {_listed(names)}: {one} takes {format_seconds(time_s)} "
+                f"there and at most {format_seconds(used_s)} elsewhere, and all wait for the "
+                f"slowest. It would pay if {one} took at most {format_seconds(enough_s)} there."
+            )
+
+
+def _has_room(plan: Plan, role: Role, machine: int) -> bool:
+    """Whether a machine without other tasks than its store can host a task of a role."""
+    names = resource_names(plan.cluster, plan.job)
+    free = plan.cluster.capacities(names)[machine] - demand_vector(plan.job, Role.STORE, names)
+    return bool((demand_vector(plan.job, role, names) <= free * (1 + 1e-9)).all())
+
+
+def _listed(names: list[str]) -> str:
+    if len(names) <= 4:
+        return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    return f"{names[0]} and the {len(names) - 1} machines like it"
 
 
 def plan_facts(plan: Plan) -> PlanFacts:
@@ -200,9 +243,7 @@ def nics_of(hosts: tuple[Machine, ...], members: list[int]) -> str:
     names = [hosts[m].name for m in sorted(members)]
     if len(names) == 1:
         return f"the NIC of {names[0]}"
-    if len(names) <= 4:
-        return f"the NICs of {', '.join(names[:-1])} and {names[-1]}"
-    return f"the NICs of {names[0]} and the {len(names) - 1} machines like it"
+    return f"the NICs of {_listed(names)}"
 
 
 def doubled_nics(hosts: tuple[Machine, ...], members: list[int]) -> Cluster:

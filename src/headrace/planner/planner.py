@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -22,11 +23,12 @@ from headrace.core.plan import (
     Terms,
 )
 from headrace.core.profile import Problem, Profile
-from headrace.planner.cost.lower_bound import time_bound_s
 from headrace.planner.cost.objective import Objective, evaluate
 from headrace.planner.cost.seed_mix import local_first_seeds
+from headrace.planner.cost.speed_classes import time_bound_s
 from headrace.planner.cost.traffic_matrix import traffic_of
 from headrace.planner.methods import PLACEMENT_METHODS, anneal, exact, place
+from headrace.planner.methods.by_speed import Found, improved, search_by_speed
 from headrace.policies.flow import FLOW_POLICIES
 from headrace.simulator import build_instance, simulate
 from headrace.simulator.rehearser import Rehearser
@@ -65,6 +67,12 @@ takes 15 times as long as `maxmin` and gains 0.4 %."""
 _SHORTLIST_WORK, _PREDICTION_WORK = 10_000_000, 100_000_000
 """Largest edges x iterations x machines of a simulation; `maxmin` takes about 50 ns per unit."""
 
+_MOST_IMPROVEMENT_WORK = 20_000_000
+"""Largest edges x iterations x machines of all simulations that improve a placement."""
+
+_SMALLEST_GAIN = 0.005
+"""Smallest relative gain of a simulated makespan by a move; smaller ones are random."""
+
 _FEWEST_ITERATIONS = 4
 """Shorter simulations only cover pipeline fill and are skipped."""
 
@@ -82,16 +90,6 @@ class _Option:
     mix: SeedMixName
     seeds: np.ndarray
     objective: Objective
-
-
-@dataclass(frozen=True)
-class _Found:
-    """Result of a placement method for one seed mix."""
-
-    placements: list[Placement]
-    load_bound_s: float | None = None
-    proven_s: float = 0.0
-    rounds: int = 1
 
 
 def make_plan(
@@ -144,10 +142,7 @@ def make_plan(
     for mix in mixes:
         search = _Search(problem, mix == "local-first", seed)
         found = search.run(method, steps, rounds, keep_searching)
-        bound_s = time_bound_s(
-            problem, local_seeds=mix == "local-first", load_bound_s=found.load_bound_s
-        )
-        bounds[mix], num_rounds = max(bound_s, found.proven_s), max(num_rounds, found.rounds)
+        bounds[mix], num_rounds = found.bound_s, max(num_rounds, found.rounds)
         # Without simulations only the best placement is evaluated.
         most = None if _iterations(problem, SHORTLIST_ITERATIONS, _SHORTLIST_WORK) else 1
         placements = dict.fromkeys([*found.placements[:most], *also])
@@ -155,7 +150,7 @@ def make_plan(
             options.append(_option(problem, placement, mix))
     options = _most_promising(options)
     on_step("choosing by simulation")
-    chosen, chosen_policy, shortlist = _choose(problem, options, policies, seed)
+    chosen, chosen_policy, shortlist = _choose(problem, options, policies, seed, method == "anneal")
     on_step("predicting")
     predicted = predict(problem, chosen.placement, chosen.seeds, chosen_policy, seed)
     network_bytes, uniform_network_bytes = (
@@ -252,25 +247,34 @@ class _Search:
 
     def run(
         self, method: str, steps: int | None, rounds: int, keep_searching: KeepSearching | None
-    ) -> _Found:
+    ) -> Found:
+        search = self._exact
         if method == "anneal":
-            return self._anneal(steps, rounds, keep_searching)
-        if method == "exact":
-            # `exact` does not support local seeds with a measured matrix.
-            local = self.local_seeds and not self.problem.profile.store_traffic.matrix
-            certified = exact.solve(self.problem, local_seeds=local, seed=self.seed)
-            proven_s = certified.bound_s if local == self.local_seeds else 0.0
-            return _Found([certified.placement], proven_s=proven_s)
-        return _Found([place(method, self.problem, self.seed)])
+            search = partial(self._anneal, steps, rounds, keep_searching)
+        elif method != "exact":
+            bound_s = time_bound_s(self.problem, local_seeds=self.local_seeds)
+            return Found([place(method, self.problem, self.seed)], bound_s)
+        found = search_by_speed(self.problem, search, local_seeds=self.local_seeds)
+        return replace(found, placements=found.placements[:NUM_PLACEMENTS])
+
+    def _exact(self, problem: Problem) -> Found:
+        # `exact` does not support local seeds with a measured matrix.
+        local = self.local_seeds and not problem.profile.store_traffic.matrix
+        certified = exact.solve(problem, local_seeds=local, seed=self.seed)
+        return Found([certified.placement], certified.bound_s if local == self.local_seeds else 0.0)
 
     def _anneal(
-        self, steps: int | None, rounds: int, keep_searching: KeepSearching | None
-    ) -> _Found:
+        self,
+        steps: int | None,
+        rounds: int,
+        keep_searching: KeepSearching | None,
+        problem: Problem,
+    ) -> Found:
         found: dict[Placement, float] = {}
-        bound_s, num_rounds = 0.0, 0
+        num_rounds = 0
         while num_rounds < rounds or (keep_searching is not None and keep_searching()):
             candidates, bound_s = anneal.shortlist(
-                self.problem,
+                problem,
                 seed=self.seed + 1_000_003 * num_rounds,
                 steps=steps,
                 local_seeds=self.local_seeds,
@@ -281,7 +285,7 @@ class _Search:
             if min(found.values()) <= bound_s * (1 + _PROVEN):
                 break
         ranked = sorted(found, key=lambda placement: found[placement])
-        return _Found(ranked[:NUM_PLACEMENTS], load_bound_s=bound_s, rounds=num_rounds)
+        return Found(ranked[:NUM_PLACEMENTS], 0.0, num_rounds)
 
 
 def _option(problem: Problem, placement: Placement, mix: SeedMixName) -> _Option:
@@ -298,9 +302,12 @@ def _most_promising(options: list[_Option]) -> list[_Option]:
 
 
 def _choose(
-    problem: Problem, options: list[_Option], policies: tuple[str, ...], seed: int
+    problem: Problem, options: list[_Option], policies: tuple[str, ...], seed: int, improves: bool
 ) -> tuple[_Option, str, Shortlist | None]:
-    """Simulate all options under the first policy and the best options under all policies."""
+    """Simulate all options under the first policy and the best options under all policies.
+
+    With `improves`, move tasks where the simulation differs from the objective.
+    """
     iterations = _iterations(problem, SHORTLIST_ITERATIONS, _SHORTLIST_WORK)
     if iterations == 0 or len(options) * len(policies) == 1:
         return options[0], policies[0], None
@@ -319,6 +326,24 @@ def _choose(
         for policy in others:
             if min(makespans.values()) > enough_s:
                 simulate_option(number, policy)
+    number, policy = min(makespans, key=lambda line: makespans[line])
+    chosen = options[number]
+    enough_s = (1 + _GOOD_ENOUGH_MARGIN) * iterations * chosen.objective.time_s
+    if improves and (makespans[number, policy] > enough_s or chosen.objective.limit == "latency"):
+        # The objective is too small, or assumes that no transfer overlaps with computing: compare
+        # other placements by simulation.
+        mix = chosen.mix
+
+        def makespan_s(placement: Placement) -> float:
+            seeds = None if mix == "uniform" else local_first_seeds(problem, placement)
+            return rehearser.makespan_s(placement, policy, seeds)
+
+        work = iterations * _num_edges(problem) * problem.cluster.num_machines
+        most = _MOST_IMPROVEMENT_WORK // work
+        better = improved(problem, chosen.placement, makespan_s, most, _SMALLEST_GAIN)
+        if better != chosen.placement:
+            options.append(_option(problem, better.numbered_by_ring(), mix))
+            simulate_option(len(options) - 1, policy)
     # Ties: smaller objective first, then the simpler policy.
     lines = sorted(makespans, key=lambda line: (makespans[line], line[0], policies.index(line[1])))
     number, policy = lines[0]

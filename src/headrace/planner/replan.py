@@ -19,8 +19,8 @@ from headrace.core.job import Job
 from headrace.core.placement import Placement, PlacementFile
 from headrace.core.plan import Fingerprints, Plan, problem_of
 from headrace.core.profile import Problem, Profile, StoreTraffic
-from headrace.planner.cost.lower_bound import compute_bound_s
 from headrace.planner.cost.objective import Objective, evaluate
+from headrace.planner.cost.speed_classes import compute_bound_s
 from headrace.planner.cost.traffic_matrix import traffic_of
 from headrace.planner.methods import anneal, place
 from headrace.planner.planner import PREDICTED_ITERATIONS, predict, terms_of

@@ -46,7 +46,8 @@ def show_explanation(explanation: Explanation) -> None:
     console.print()
     console.print(_terms_table(plan))
     console.print()
-    _print(console, f"The bottleneck is {explanation.bottleneck}.")
+    for sentence in (f"The bottleneck is {explanation.bottleneck}.", *explanation.idle):
+        _print(console, sentence)
     if not explanation.remedies:
         return
     console.print()

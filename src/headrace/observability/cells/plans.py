@@ -26,7 +26,7 @@ def explanation_cell(explanation: Explanation) -> Html:
     for each in explanation.remedies:
         rows.append((each.change, _saving(each), seconds(each.time_s)))
     basis = "simulated" if explanation.is_rehearsed else "by the objective"
-    lead = f"The bottleneck is {explanation.bottleneck}."
+    lead = " ".join([f"The bottleneck is {explanation.bottleneck}.", *explanation.idle])
     found = table(("change (each re-planned)", "saves", "per iteration"), rows, "ttn")
     title = f"{seconds(explanation.time_s)} per iteration, {basis}"
     return cell(title, lead, found if rows else el("p", "No changes were evaluated."))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from headrace.core.job import UNLIMITED_WINDOW, Role, Sync
 from headrace.core.profile import Problem
 from headrace.planner.cost.nic_loads import LoadModel, build_load_model, load_in, load_out
 from headrace.policies.compiled import hot
@@ -20,6 +19,9 @@ from headrace.policies.interpreted import CALLER
 _MOST_STATES = 20_000_000
 """With more state transitions a check takes over 0.1 s; servers are then ignored."""
 
+
+INFEASIBLE_S = 1e12
+"""No job has such a load: the tasks do not fit."""
 
 _NUM_CHECKS = 50
 """Checks of a bisection."""
@@ -55,14 +57,16 @@ def load_bound(model: LoadModel, above: float = 0.0) -> float:
         nothing = np.zeros(model.num_machines)
         model = model._replace(sync_in=nothing, sync_out=nothing)
     low = above
-    high = float(max(model.graph_in.max(), model.graph_out.max(), 1e-9))
     space = (num_servers, most_trainers, most_servers)
     estimate_s = _NUM_CHECKS * interpreted_s(model, *space)
-    fits = CALLER.choose(_fits, (model, high, *space), estimate_s)
+    fits = CALLER.choose(_fits, (model, low, *space), estimate_s)
+    if above > 0 and fits(model, above, *space):
+        return above
+    high = float(max(model.graph_in.max(), model.graph_out.max(), 1e-9, 2 * above))
     while not fits(model, high, *space):
         low, high = high, 2 * high
-        if high > 1e12:
-            return low
+        if high > INFEASIBLE_S:
+            return high
     while high - low > 1e-11 * high:
         middle = (low + high) / 2
         if fits(model, middle, *space):
@@ -137,43 +141,12 @@ def _fits(model, most_load, num_servers, most_trainers, most_servers):
     return low[num_trainers, at] <= num_samplers <= high[num_trainers, at]
 
 
-def time_bound_s(
-    problem: Problem, *, local_seeds: bool, load_bound_s: float | None = None
-) -> float:
-    """Lower bound of the objective over all placements.
-
-    The network bound is `load_bound`; pass its value as `load_bound_s` if known. The compute bound
-    assumes the fastest machine class for each role. The job must fit the cluster.
-    """
-    compute_s = compute_bound_s(problem)
-    is_measured = local_seeds and bool(problem.profile.store_traffic.matrix)
-    if load_bound_s is not None and not is_measured:
-        return max(load_bound_s, compute_s)
+def network_model(problem: Problem, *, local_seeds: bool) -> LoadModel:
+    """Loads for a lower bound: with a measured matrix and local seeds, those of the best case."""
     model = build_load_model(problem, local_seeds=local_seeds)
-    if is_measured:
-        model = _at_best(model, problem)
-    return load_bound(model, above=compute_s)
-
-
-def compute_bound_s(problem: Problem) -> float:
-    """Lower bound of the time per iteration from task times alone."""
-    cluster, job, profile = problem
-    kinds = {machine.kind for machine in cluster.hosts}
-
-    def fastest_s(role: Role) -> float:
-        fastest_s = min(profile.task_time(role, kind).mean for kind in kinds)
-        return fastest_s * profile.seed_scale(role, job)
-
-    store_s = max(profile.task_time(Role.STORE, kind).mean for kind in kinds)
-    sampler_s, trainer_s = fastest_s(Role.SAMPLER), fastest_s(Role.TRAINER)
-    cycle_s = trainer_s
-    if job.sync is Sync.PS:
-        cycle_s += fastest_s(Role.SERVER)
-    elif job.trainers > 1:
-        cycle_s += 2 * (job.trainers - 1) * fastest_s(Role.RING)
-    latency_s = max(store_s + sampler_s, sampler_s + trainer_s)
-    waiting_s = 0.0 if job.window == UNLIMITED_WINDOW else latency_s / job.window
-    return max(store_s, sampler_s, cycle_s, waiting_s)
+    if local_seeds and problem.profile.store_traffic.matrix:
+        return _at_best(model, problem)
+    return model
 
 
 def _at_best(model: LoadModel, problem: Problem) -> LoadModel:

@@ -14,6 +14,7 @@ from headrace.planner.cost.lower_bound import load_bound
 from headrace.planner.cost.nic_loads import LoadModel, build_load_model, port_loads
 from headrace.planner.methods._base import PlacementMethod
 from headrace.planner.methods.anneal_kernel import anneal, start_search
+from headrace.planner.methods.by_speed import Found, search_by_speed
 from headrace.planner.methods.colocate import Colocate
 from headrace.planner.methods.ifs import Ifs
 from headrace.planner.methods.relaxed_start import relaxed_placement
@@ -112,11 +113,15 @@ def _load(model: LoadModel, placement: Placement) -> float:
 
 
 class Anneal(PlacementMethod):
-    """Minimises the largest NIC load by simulated annealing."""
+    """Minimises the objective by simulated annealing of NIC loads in classes by speed."""
 
     name: ClassVar[str] = "anneal"
 
     def place(self, problem: Problem, seed: int) -> Placement:
-        """Return the best placement of `shortlist`; see `PlacementMethod.place`."""
-        candidates, _ = shortlist(problem, seed=seed)
-        return candidates[0].placement
+        """Return the placement with the smallest objective; see `PlacementMethod.place`."""
+
+        def search(limited: Problem) -> Found:
+            candidates, _ = shortlist(limited, seed=seed)
+            return Found([each.placement for each in candidates], 0.0)
+
+        return search_by_speed(problem, search, local_seeds=False).placements[0]

@@ -22,6 +22,7 @@ from headrace.planner.cost.seed_mix import local_first_seeds
 from headrace.planner.cost.traffic_matrix import traffic_of
 from headrace.planner.methods._base import PlacementMethod
 from headrace.planner.methods.bin_packing import Counts, Room, give_identities, num_fitting
+from headrace.planner.methods.by_speed import Found, search_by_speed
 from headrace.planner.methods.ifs import Ifs
 
 if TYPE_CHECKING:
@@ -59,13 +60,18 @@ class Certified:
 
 
 class Exact(PlacementMethod):
-    """Minimises the largest NIC load over all placements (uniform seed mix)."""
+    """Minimises the objective over all placements (uniform seed mix)."""
 
     name: ClassVar[str] = "exact"
 
     def place(self, problem: Problem, seed: int) -> Placement:
         """See `PlacementMethod.place`; deterministic unless the time limit is reached."""
-        return solve(problem, seed=seed).placement
+
+        def search(limited: Problem) -> Found:
+            certified = solve(limited, seed=seed)
+            return Found([certified.placement], certified.bound_s)
+
+        return search_by_speed(problem, search, local_seeds=False).placements[0]
 
 
 def solve(

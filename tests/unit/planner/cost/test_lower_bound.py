@@ -11,9 +11,9 @@ from headrace.core.errors import InfeasibleError
 from headrace.core.job import Job, Role, Sync
 from headrace.core.placement import Placement
 from headrace.core.profile import BatchTraffic, Problem, Profile, StoreTraffic, TaskTime
-from headrace.planner.cost.lower_bound import compute_bound_s, time_bound_s
 from headrace.planner.cost.objective import evaluate
 from headrace.planner.cost.seed_mix import local_first_seeds
+from headrace.planner.cost.speed_classes import compute_bound_s, time_bound_s
 from headrace.planner.planner import make_plan
 from tests.support.examples import examples
 

@@ -28,7 +28,13 @@ TASKS = (
     Task("sampler0.0", Role.SAMPLER, "m0"),
     Task("trainer0", Role.TRAINER, "m0"),
 )
-KILLED = {"code": -9, "pid": None, "how": "was ended by SIGKILL", "said": "", "ended_ago_s": 0.0}
+KILLED = {
+    "code": -9,
+    "pid": None,
+    "how": "was ended by SIGKILL",
+    "last_error": "",
+    "ended_ago_s": 0.0,
+}
 
 
 class Method:

@@ -46,11 +46,11 @@ class Machine:
         self._files = GraphCache(str(cache))
         self._damage = damage
         self.find_graph = Method(self._files.find)
-        self.take = Method(self._take)
+        self.receive = Method(self._receive)
         self.seal = Method(self._files.seal)
         self.num_pieces = 0
 
-    def _take(self, name: str, offset: int, data: bytes) -> None:
+    def _receive(self, name: str, offset: int, data: bytes) -> None:
         self.num_pieces += 1
         is_last = self._damage and name.endswith("indices.bin")
         self._files.receive(name, offset, bytes(len(data)) if is_last else data)
