@@ -12,8 +12,8 @@ The last line is one JSON object:
   needed.
 
 A file counts if one of its functions is entered. Functions called by a module during its import do
-not count, nor numba kernels. `rooms` are the files of graph, runtime, training and of the packages
-that were split off from them; `files` are those without these packages; `all` is everything below
+not count, nor numba kernels. `packages` are the files of graph, runtime, training and of packages
+that were split off from them; `files` are those without the latter; `all` is everything below
 `src/headrace`. `--quick` counts only the batch.
 """
 
@@ -141,15 +141,15 @@ headrace.report(batches=number)
 def count(entered: dict[str, set[str]]) -> dict[str, Any]:
     """Counts of files, by kind of process and in all."""
     everything = set().union(*entered.values())
-    rooms = within(everything, FIRST + SPLIT_OFF)
+    packages = within(everything, FIRST + SPLIT_OFF)
     return {
         "files": len(within(everything, FIRST)),
-        "rooms": len(rooms),
+        "packages": len(packages),
         "all": len(everything),
         "by_process": {
             kind: len(within(files, FIRST + SPLIT_OFF)) for kind, files in entered.items()
         },
-        "names": sorted(rooms),
+        "names": sorted(packages),
     }
 
 

@@ -47,7 +47,8 @@ def compile_in_background() -> Callable[[], object]:
 
     Returns a function that waits for its end.
     """
-    with suppress(BlockingIOError), _locked(fcntl.LOCK_NB):
+    # Without the lock or the process, the next command interprets or compiles again.
+    with suppress(OSError), _locked(fcntl.LOCK_NB):
         subprocess.Popen(
             [sys.executable, "-m", "headrace.cli.kernels"],
             stdin=subprocess.DEVNULL,
@@ -60,7 +61,7 @@ def compile_in_background() -> Callable[[], object]:
 
 def wait() -> None:
     """Wait for the process that compiles the kernels."""
-    with _locked():
+    with suppress(OSError), _locked():
         pass
 
 

@@ -14,8 +14,7 @@ from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.sampling.feature_gather import FeatureColumns, FeatureGather
 from headrace.graph.sampling.hop import HopSource, LocalSource
 from headrace.graph.sampling.local_edges import open_edge_parts
-from headrace.graph.sampling.remote_hops import DistributedHopSource
-from headrace.graph.sampling.store_pool import IDS, Connect, StorePool
+from headrace.graph.sampling.store_pool import IDS, Connect, DistributedHopSource, StorePool
 from headrace.graph.schema import EdgeType, TypeName
 from headrace.graph.sources.arrays import EDGE, NODE
 from headrace.graph.store.shard import open_shard

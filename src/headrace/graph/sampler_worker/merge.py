@@ -15,7 +15,7 @@ import numpy as np
 
 from headrace.core.errors import SpecError
 from headrace.graph.kernels.gathering import shift_rows
-from headrace.graph.sampler_worker.channels.shared_memory import Held
+from headrace.graph.sampler_worker.channels.shm import Held
 from headrace.graph.sampler_worker.channels.sub_batch import Key, SubBatch, arrays_in, place
 
 Allocate = Callable[[int], np.ndarray]

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from headrace.graph.sampler_worker.channels.errors import PrefetchError
-from headrace.graph.sampler_worker.channels.shared_memory import Segment, memory_file
 from headrace.graph.sampler_worker.channels.shm import (
+    Segment,
     ShmReceiver,
     ShmSender,
     TrainerGoneError,
+    memory_file,
     socket_pair,
 )
 from headrace.graph.sampler_worker.channels.sub_batch import Key, SubBatch, arrays_in, place
