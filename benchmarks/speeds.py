@@ -22,9 +22,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import combinations_with_replacement, product
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +33,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.machine import describe_machine
 from benchmarks.planner import drawn, tight
 from headrace.core.cluster import Cluster, Machine
-from headrace.core.errors import InfeasibleError
 from headrace.core.job import Job, Role, Sync
 from headrace.core.placement import Placement
 from headrace.core.profile import BatchTraffic, Problem, Profile, StoreTraffic, TaskTime
@@ -43,6 +40,7 @@ from headrace.planner.cost.objective import evaluate
 from headrace.planner.methods import place
 from headrace.planner.planner import make_plan, policies_to_try
 from headrace.simulator import build_instance, simulate
+from tests.oracle.placements import all_placements
 
 NUM_CLUSTERS, NUM_QUICK = 200, 4
 BASELINES = ("colocate", "ifs", "etp")
@@ -143,27 +141,6 @@ def random_problem(seed: int) -> Problem:
     return Problem(Cluster(machines=tuple(machines)), job, profile)
 
 
-def placements(problem: Problem) -> Iterator[Placement]:
-    """All feasible placements, but for the names of equal tasks."""
-    cluster, job, _ = problem
-    machines = range(cluster.num_machines)
-    samplers = combinations_with_replacement(machines, job.samplers_per_trainer)
-    teams = list(product(machines, samplers))
-    servers = list(combinations_with_replacement(machines, job.num_servers))
-    for chosen in combinations_with_replacement(teams, job.trainers):
-        for hosts in servers:
-            placement = Placement(
-                samplers=tuple(m for _, own in chosen for m in own),
-                trainers=tuple(trainer for trainer, _ in chosen),
-                servers=hosts,
-            )
-            try:
-                placement.check(cluster, job)
-            except InfeasibleError:
-                continue
-            yield placement
-
-
 def time_s(problem: Problem, placement: Placement, policy: str) -> float:
     """Simulated time per iteration with a uniform seed mix."""
     instance, _ = build_instance(problem, placement, num_iterations=ITERATIONS)
@@ -178,7 +155,7 @@ def best_time_s(problem: Problem, placement: Placement) -> float:
 
 def compare(problem: Problem) -> dict[str, float] | None:
     """Our plan against all placements; None if the job does not fit."""
-    objectives_s = {each: evaluate(problem, each).time_s for each in placements(problem)}
+    objectives_s = {each: evaluate(problem, each).time_s for each in all_placements(problem)}
     if not objectives_s:
         return None
     plan = make_plan(problem, seed_mix="uniform")

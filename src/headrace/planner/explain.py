@@ -98,28 +98,27 @@ def bottleneck_of(plan: Plan) -> str:
 
 def _idle(plan: Plan) -> Iterator[str]:
     """Sentences about machines that a role avoids because they are too slow."""
-    problem, placed = problem_of(plan), plan.placed
-    for role, machines in (
-        (Role.TRAINER, placed.trainers),
-        (Role.SAMPLER, placed.samplers),
-        (Role.SERVER, placed.servers),
+    problem, placed, terms = problem_of(plan), plan.placed, plan.terms
+    for role, word, machines in (
+        (Role.TRAINER, "trainer", placed.trainers),
+        (Role.SAMPLER, "sampler", placed.samplers),
+        (Role.SERVER, "parameter server", placed.servers),
     ):
         if not machines:
             continue
         times_s = machine_times_s(problem, role)
         used_s = times_s[list(machines)].max()
-        avoided = [m for m in np.flatnonzero(times_s > used_s).tolist() if _has_room(plan, role, m)]
+        # A longer task delays the plan if its stage, or for the cycle the sum, takes longer than T.
+        others_s = 0.0 if role is Role.SAMPLER else terms.cycle_s - used_s
+        enough_s = terms.time_s - others_s
+        avoided = np.flatnonzero((times_s > used_s) & (times_s > enough_s)).tolist()
+        avoided = [m for m in avoided if _has_room(plan, role, m)]
         for time_s in sorted(set(times_s[avoided].tolist())):
             names = [plan.cluster.hosts[m].name for m in avoided if times_s[m] == time_s]
-            one = f"a {role.value}"
-            # The task may take as long as now, plus the time by which it does not limit the plan.
-            enough_s = plan.terms.time_s - (plan.terms.cycle_s - used_s)
-            if role is Role.SAMPLER:
-                enough_s = plan.terms.time_s
             yield (
-                f"No {role.value} runs on {_listed(names)}: {one} takes {format_seconds(time_s)} "
+                f"No {word} runs on {_listed(names)}: a {word} takes {format_seconds(time_s)} "
                 f"there and at most {format_seconds(used_s)} elsewhere, and all wait for the "
-                f"slowest. It would pay if {one} took at most {format_seconds(enough_s)} there."
+                f"slowest. It would pay if a {word} took at most {format_seconds(enough_s)} there."
             )
 
 

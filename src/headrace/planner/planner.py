@@ -67,7 +67,7 @@ takes 15 times as long as `maxmin` and gains 0.4 %."""
 _SHORTLIST_WORK, _PREDICTION_WORK = 10_000_000, 100_000_000
 """Largest edges x iterations x machines of a simulation; `maxmin` takes about 50 ns per unit."""
 
-_MOST_IMPROVEMENT_WORK = 20_000_000
+_MOST_IMPROVEMENT_WORK = 3_000_000
 """Largest edges x iterations x machines of all simulations that improve a placement."""
 
 _SMALLEST_GAIN = 0.005

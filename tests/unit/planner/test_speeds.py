@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from itertools import combinations_with_replacement, product
 
 import numpy as np
 import pytest
@@ -11,12 +10,14 @@ import pytest
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.errors import InfeasibleError
 from headrace.core.job import Job, Role, Sync
-from headrace.core.placement import Placement
 from headrace.core.profile import BatchTraffic, Problem, Profile, StoreTraffic, TaskTime
 from headrace.planner.cost.objective import evaluate
 from headrace.planner.cost.speed_classes import speed_classes
 from headrace.planner.explain import explain
+from headrace.planner.methods import place
+from headrace.planner.methods.by_speed import Found, search_by_speed
 from headrace.planner.planner import make_plan
+from tests.oracle.placements import all_placements
 
 
 def problem_of(
@@ -82,14 +83,39 @@ def test_trainers_use_slow_machines_where_others_are_full() -> None:
 
 def test_explain_says_why_a_slow_machine_is_idle() -> None:
     plan = make_plan(problem_of(SPEEDS, nic=25e9 / 8, gpus=4, trainers=8))
-    (sentence,) = explain(plan).idle
+    explanation = explain(plan)
+    (sentence,) = explanation.idle
     assert sentence.startswith(
         "No trainer runs on slow-0 and slow-1: a trainer takes 90 ms there and at most 30 ms "
     )
     assert "It would pay if a trainer took at most 3" in sentence
-    assert sentence in repr(explain(plan))
-    used = make_plan(problem_of({"fast": 0.03, "slow": 0.03}, nic=1e9, gpus=4, trainers=8))
-    assert explain(used).idle == ()
+    assert sentence in repr(explanation)
+
+
+def test_explain_does_not_blame_a_slow_machine_that_does_not_limit_the_plan() -> None:
+    problem = problem_of({"fast": 0.03, "slow": 0.04}, nic=0.1e9, gpus=8, trainers=1)
+    plan = make_plan(problem)
+    assert plan.terms.time_s > 0.1
+    assert explain(plan).idle == ()
+
+
+def test_a_class_without_a_placement_is_skipped() -> None:
+    problem = problem_of(SPEEDS, nic=25e9 / 8, gpus=4, trainers=8)
+    placement = place("colocate", problem)
+
+    def search(limited: Problem) -> Found:
+        if limited != problem:
+            raise InfeasibleError("no", "none")
+        return Found([placement], 0.0)
+
+    found = search_by_speed(problem, search, local_seeds=False)
+    assert found.placements[0] == placement
+    assert found.bound_s < 0.035
+
+
+def test_a_job_that_does_not_fit_is_an_error_about_real_resources() -> None:
+    with pytest.raises(InfeasibleError, match="gpu"):
+        make_plan(problem_of(SPEEDS, nic=1e9, gpus=1, trainers=8))
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -103,32 +129,8 @@ def test_is_near_the_best_of_all_placements(seed: int) -> None:
         counts=(1, rng.randint(1, 2)),
         sync=rng.choice(list(Sync)),
     )
-    best_s = min(
-        (evaluate(problem, placement).time_s for placement in _all(problem)), default=np.inf
-    )
+    times_s = [evaluate(problem, placement).time_s for placement in all_placements(problem)]
+    best_s = min(times_s, default=np.inf)
     plan = make_plan(problem, policy="maxmin", seed_mix="uniform")
     assert plan.bound_s <= best_s * (1 + 1e-9)
     assert plan.terms.time_s <= best_s * 1.1
-
-
-def _all(problem: Problem) -> list[Placement]:
-    """All feasible placements, but for the names of trainers."""
-    cluster, job, _ = problem
-    machines = range(cluster.num_machines)
-    teams = list(product(machines, combinations_with_replacement(machines, 2)))
-    found = []
-    for chosen, servers in product(
-        combinations_with_replacement(teams, job.trainers),
-        product(machines, repeat=job.num_servers),
-    ):
-        placement = Placement(
-            samplers=tuple(m for _, samplers in chosen for m in samplers),
-            trainers=tuple(trainer for trainer, _ in chosen),
-            servers=servers,
-        )
-        try:
-            placement.check(cluster, job)
-        except InfeasibleError:
-            continue
-        found.append(placement)
-    return found

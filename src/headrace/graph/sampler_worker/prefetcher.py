@@ -71,7 +71,7 @@ class Prefetcher:
     An iteration over it is one epoch; samplers prefetch the next epoch meanwhile. After an early
     `break`, the next iteration continues in the same epoch.
 
-    `shards` is the number of sub-batches of each sampler per batch, by default one. `tell` is
+    `shards` is the number of sub-batches of each sampler per batch, by default one. `notify` is
     called with the name of the sampler that blocks the trainer, and True when the wait becomes
     long, False when it ends. `close` stops the `processes`.
     """

@@ -32,13 +32,11 @@ class SpeedClass:
     Attributes:
         problem: The problem, in which slower machines cannot host a role.
         limits_s: Longest task time per role.
-        compute_s: Lower bound of the objective from task times alone, at the limits.
         bound_s: Lower bound of the objective from task times and NIC loads.
     """
 
     problem: Problem
     limits_s: Mapping[Role, float]
-    compute_s: float
     bound_s: float
 
     def contains(self, other: SpeedClass) -> bool:
@@ -58,7 +56,7 @@ def speed_classes(problem: Problem, *, local_seeds: bool) -> list[SpeedClass]:
         limited = _limit(problem, times_s, limits_s)
         compute_s = compute_bound_s(problem, limits_s)
         bound_s = load_bound(network_model(limited, local_seeds=local_seeds), above=compute_s)
-        found.append(SpeedClass(limited, limits_s, compute_s, bound_s))
+        found.append(SpeedClass(limited, limits_s, bound_s))
     possible = [each for each in found if each.bound_s < INFEASIBLE_S] or found[-1:]
     # Of classes with equal bounds, the largest one comes first: it has the most placements.
     most_s = {role: max(by_kind.values()) for role, by_kind in times_s.items()}

@@ -19,7 +19,6 @@ from headrace.planner.cost.speed_classes import SpeedClass, speed_classes
 _WORTH_SEARCHING = 1e-3
 """Smallest relative gain of another class of placements for which it is searched."""
 
-
 _MOST_MOVES = 1000
 """Most placements whose objective is computed to improve one, at 0.3 ms each."""
 
@@ -43,6 +42,9 @@ def search_by_speed(
 
     `search` minimises NIC loads; its bound is one of these loads. Where NICs limit the best
     placement of a class, fewer machines cannot help.
+
+    Raises:
+        InfeasibleError: The job does not fit.
     """
     times_s: dict[Placement, float] = {}
     best_s, bound_s, num_rounds = np.inf, np.inf, 1
@@ -53,7 +55,12 @@ def search_by_speed(
         ):
             bound_s = min(bound_s, each.bound_s)
             continue
-        found = search(each.problem)
+        try:
+            found = search(each.problem)
+        except InfeasibleError:
+            # The bound ignores some constraints, so a class may have no placement.
+            bound_s = min(bound_s, each.bound_s)
+            continue
         bound_s = min(bound_s, max(each.bound_s, found.bound_s))
         num_rounds = max(num_rounds, found.rounds)
         objectives = {
@@ -75,6 +82,9 @@ def search_by_speed(
             )
             times_s[better] = _objective(problem, better, local_seeds).time_s
         best_s = min(best_s, *times_s.values())
+    if not times_s:
+        # Raises an error about the resources of the user's machines.
+        return search(problem)
     ranked = sorted(times_s, key=lambda placement: times_s[placement])
     return Found(ranked, bound_s, num_rounds)
 

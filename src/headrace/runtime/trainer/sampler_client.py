@@ -266,5 +266,5 @@ def _connect_to(run: RunContext, place: SamplerPlace, config: SamplerConfig) -> 
         channel = FlightChannel(address, run.load_credentials())
     except StoreLostError as error:
         raise SamplerLostError(error.problem, error.remedy) from None
-    parts = metered_channel(run, channel, name, config.batches_per_epoch, len(config.shards))
-    return RpcReceiver(parts, str(address))
+    metered = metered_channel(run, channel, name, config.batches_per_epoch, len(config.shards))
+    return RpcReceiver(metered, str(address))
