@@ -80,7 +80,7 @@ def recording_cost_s(num_samplers: int, num_trainers: int, num_stores: int) -> f
     for measured in (False, True):
         began_s = time.process_time()
         for number in range(num):
-            notes = parts.begin(0, number)
+            notes = parts.begin(0, number, 1)
             with notes.working():
                 for channel in channels:
                     for _ in range(CALLS_PER_STORE):

@@ -10,7 +10,9 @@ The last line is one JSON object:
 - `random`: clusters of up to four machines with speeds from 1:1 to 1:8 and at most ten tasks: our
   time over that of the best of all placements (mean and worst), over the best of the baselines
   (worst), and the number of bounds above the best objective;
-- `search_s`: seconds to plan the paper's settings and 64 machines.
+- `search_s`: seconds to plan the paper's settings and 64 machines;
+- `curves`: growth of batches with their seeds on real graphs: largest relative errors of predicted
+  nodes, edges and bytes, between the measured sizes and at twice the largest.
 
 The best of all placements is simulated: those with the smallest objectives under every policy that
 `auto` may choose.
@@ -30,6 +32,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.curves import GRAPHS, run_curves
 from benchmarks.machine import describe_machine
 from benchmarks.planner import drawn, tight
 from headrace.core.cluster import Cluster, Machine
@@ -240,6 +243,7 @@ def main() -> int:
         "cases": run_cases(),
         "random": run_random(NUM_QUICK if args.quick else NUM_CLUSTERS),
         "search_s": run_searches(),
+        "curves": run_curves(1 if args.quick else len(GRAPHS)),
     }
     found["seconds"] = round(time.perf_counter() - begin, 1)
     if args.output:

@@ -10,7 +10,7 @@ from typing import Any
 from headrace.api.cluster import discover_cluster
 from headrace.api.plan import plan as make_plan
 from headrace.api.plan import plan_summary
-from headrace.api.profile import compare, load_trace, profile_text, profile_trace
+from headrace.api.profile import SIZES, compare, load_trace, profile_text, profile_trace
 from headrace.api.report import FILE_NAME, report_on
 from headrace.core.cluster import Cluster
 from headrace.core.errors import HeadraceError, SpecError
@@ -151,6 +151,7 @@ def _measure(wanted: Loop, first: Plan, run: Run, follows_script: bool = False) 
     changes = {
         "name": f"{base.name or first.job.name}-profile",
         "iterations": wanted.iterations,
+        "sizes": SIZES,
         "checkpoint_every": 0,
         "replan": False,
         "track": (),

@@ -19,6 +19,7 @@ from headrace.profiling import measured_iteration_time_s, num_iterations, profil
 from headrace.profiling.trace_assembly import link_bytes
 
 __all__ = [
+    "SIZES",
     "Outlook",
     "compare",
     "link_bytes",
@@ -29,6 +30,10 @@ __all__ = [
     "save_trace",
     "trace_summary",
 ]
+
+
+SIZES = (1.0, 0.5, 2.0)
+"""Batch sizes of a profiling run, as factors of the plan's."""
 
 
 @dataclass(frozen=True)

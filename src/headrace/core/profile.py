@@ -16,6 +16,7 @@ from pydantic import (
 
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
+from headrace.core.growth import Growth, Quantity
 from headrace.core.job import Job, Role
 from headrace.core.seeds import uniform_seeds
 from headrace.core.units import SECONDS_SCHEMA, Bytes, Count, Number, Seconds
@@ -88,7 +89,7 @@ class _Figure(Spec):
     def _omit_unset_fields(self, write: SerializerFunctionWrapHandler) -> Any:
         optional = {
             "relative_error", "num_iterations", "relative_errors", "model_bytes", "skipped",
-            "seeds_per_trainer",
+            "seeds_per_trainer", "num_samplers", "growth",
         }  # fmt: skip
         written = write(self)
         return {k: v for k, v in written.items() if k not in optional or v not in (None, (), [])}
@@ -199,15 +200,24 @@ class BatchTraffic(_Figure):
     relative_error: RelativeError | None = None
 
 
+_NEW_FIELDS = ("growth", "num_samplers")
+"""Fields that version 1 does not have."""
+
+
 class Profile(_Figure):
     """Times and volumes of one job on some machine classes.
 
     Attributes:
         source: `measured`, or `synthetic` with the model's origin in `note`.
         note: Origin of the figures.
-        seeds_per_sampler: Seeds per sampler and iteration for which sampler times hold; times
-            scale proportionally. 0 means the job's own number.
+        version: 2 if the profile has `growth` or `num_samplers`, else 1.
+        seeds_per_sampler: Seeds per sampler and iteration for which sampler times and bytes per
+            seed hold. 0 means the job's own number.
         seeds_per_trainer: The same for trainers; defaults to the seeds of all its samplers.
+        num_samplers: Samplers of all trainers for which store times hold; without it store times
+            are constant.
+        growth: Growth of a sub-batch with its seeds; without it times and volumes are proportional
+            to seeds.
         task_times: Times per role, then per machine class; class `default` applies to all others.
         store_traffic: Store to sampler volumes.
         batch_traffic: Sampler to trainer volumes.
@@ -215,28 +225,78 @@ class Profile(_Figure):
         skipped: Number of warm-up iterations that were not measured.
     """
 
-    version: Literal[1] = 1
+    version: Literal[1, 2] = 1
     source: Literal["measured", "synthetic"] = "synthetic"
     note: str = ""
     seeds_per_sampler: Number = Field(default=0.0, ge=0)
     seeds_per_trainer: Number | None = Field(default=None, gt=0)
+    num_samplers: Annotated[Count, Field(ge=1)] | None = None
+    growth: Growth | None = None
     task_times: Mapping[Role, Mapping[str, TaskTime]]
     store_traffic: StoreTraffic
     batch_traffic: BatchTraffic
     model_bytes: Bytes | None = None
     skipped: Annotated[Count, Field(ge=0)] | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _version_of_growth(cls, data: object) -> object:
+        new = [] if not isinstance(data, Mapping) else [k for k in _NEW_FIELDS if data.get(k)]
+        if not new or not isinstance(data, Mapping):
+            return data
+        if data.get("version", 2) == 1:
+            raise SpecError(
+                f"a profile of version 1 has no {new[0]}", "write `version: 2`", at=("version",)
+            )
+        return {"version": 2, **data}
+
     def nominal_seeds(self, job: Job) -> tuple[float, float]:
         """Seeds per iteration of a sampler and of a trainer for which their times hold."""
         per_sampler = self.seeds_per_sampler or job.batch_size / job.samplers_per_trainer
         return per_sampler, self.seeds_per_trainer or per_sampler * job.samplers_per_trainer
 
+    def equivalent_seeds(self, quantity: Quantity, seeds: np.ndarray, job: Job) -> np.ndarray:
+        """Seeds per sampler, converted to seeds at which a quantity is proportional.
+
+        `seeds` are the seeds per iteration of samplers. Multiplied by the nominal bytes or seconds
+        per seed, the result is the quantity of each sampler's sub-batch.
+        """
+        if self.growth is None:
+            return seeds
+        return self.growth.equivalent_seeds(quantity, seeds, self.nominal_seeds(job)[0])
+
+    def store_bytes_per_seed(self, job: Job, num_parts: int) -> np.ndarray:
+        """Bytes per seed of equally large sub-batches, shape (partition of the seed, store)."""
+        seeds = np.array(job.batch_size / job.samplers_per_trainer)
+        ratio = float(self.equivalent_seeds("store_bytes", seeds, job) / seeds)
+        return self.store_traffic.bytes_per_seed_matrix(num_parts) * ratio
+
+    def batch_bytes(self, job: Job, seeds: np.ndarray) -> np.ndarray:
+        """Bytes of sub-batches with these seeds, from sampler to trainer."""
+        equivalent = self.equivalent_seeds("batch_bytes", seeds, job)
+        return equivalent * self.batch_traffic.bytes_per_seed
+
     def seed_scale(self, role: Role, job: Job) -> float:
         """Factor of a role's times for the job's batch size, split equally over samplers."""
-        per_sampler, per_trainer = self.nominal_seeds(job)
+        seeds = np.full(job.num_samplers, job.batch_size / job.samplers_per_trainer)
+        return float(self.time_factors(role, job, seeds)[0])
+
+    def time_factors(self, role: Role, job: Job, seeds: np.ndarray) -> np.ndarray:
+        """Factor of the time of each sampler, each trainer, all stores or all others.
+
+        `seeds` are the seeds per iteration of all samplers, grouped by trainer.
+        """
+        sampler_seeds, trainer_seeds = self.nominal_seeds(job)
         if role is Role.SAMPLER:
-            return job.batch_size / job.samplers_per_trainer / per_sampler
-        return job.batch_size / per_trainer if role is Role.TRAINER else 1.0
+            return self.equivalent_seeds("sampler_time", seeds, job) / sampler_seeds
+        if role is Role.TRAINER:
+            equivalent = self.equivalent_seeds("trainer_time", seeds, job)
+            per_trainer: np.ndarray = equivalent.reshape(job.trainers, -1).sum(axis=1)
+            return per_trainer / trainer_seeds
+        if role is Role.STORE and self.num_samplers is not None:
+            total: np.ndarray = self.equivalent_seeds("store_bytes", seeds, job).sum(keepdims=True)
+            return total / (self.num_samplers * sampler_seeds)
+        return np.ones(1)
 
     def task_time(self, role: Role, kind: str) -> TaskTime:
         """Time of a role on a machine class; 0 for ring steps without a measurement.

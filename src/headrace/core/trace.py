@@ -68,6 +68,7 @@ class Trace:
         nic_use: NIC throughput over time, if recorded.
         local: Transfers within a machine, if recorded; their times are those of use.
         marks: Logged decisions.
+        seeds: Seeds by sampler and iteration, if recorded; 0 where unknown.
     """
 
     task_names: tuple[str, ...]
@@ -81,6 +82,7 @@ class Trace:
     nic_use: NicUse | None = None
     local: Flows | None = None
     marks: tuple[Mark, ...] = ()
+    seeds: np.ndarray | None = None
 
     @property
     def makespan_s(self) -> float:

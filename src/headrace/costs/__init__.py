@@ -5,8 +5,10 @@ from headrace.costs.estimates import (
     nic_load_s,
     nic_loads,
     ring_chunk_bytes,
+    store_seeds,
     task_machines,
     task_times,
+    time_factors,
 )
 
 __all__ = [
@@ -14,6 +16,8 @@ __all__ = [
     "nic_load_s",
     "nic_loads",
     "ring_chunk_bytes",
+    "store_seeds",
     "task_machines",
     "task_times",
+    "time_factors",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.core.cluster import Cluster
-from headrace.core.job import Job
+from headrace.core.job import Job, Role
 from headrace.core.placement import Placement
 from headrace.core.profile import Problem
 from headrace.core.tasks import ROLES, EdgeKind, TaskGraph
@@ -18,14 +18,25 @@ def edge_volumes(graph: TaskGraph, problem: Problem, seeds: np.ndarray) -> np.nd
     """
     _, job, profile = problem
     volumes = np.zeros(graph.num_edges)
-    per_store = seeds @ profile.store_traffic.bytes_per_seed_matrix(graph.num_machines)
-    volumes[graph.kind == EdgeKind.GRAPH] = per_store.ravel()
-    volumes[graph.kind == EdgeKind.BATCH] = seeds.sum(axis=1) * profile.batch_traffic.bytes_per_seed
+    matrix = profile.store_traffic.bytes_per_seed_matrix(graph.num_machines)
+    volumes[graph.kind == EdgeKind.GRAPH] = (store_seeds(problem, seeds) @ matrix).ravel()
+    volumes[graph.kind == EdgeKind.BATCH] = profile.batch_bytes(job, seeds.sum(axis=1))
     if graph.num_servers:
         shard = job.model_bytes / graph.num_servers
         volumes[(graph.kind == EdgeKind.GRADIENT) | (graph.kind == EdgeKind.PARAMETER)] = shard
     volumes[graph.kind == EdgeKind.RING] = ring_chunk_bytes(job)
     return volumes
+
+
+def store_seeds(problem: Problem, seeds: np.ndarray) -> np.ndarray:
+    """Seeds for which store volumes are proportional, shape (num_samplers, num_parts)."""
+    _, job, profile = problem
+    if profile.growth is None:
+        return seeds
+    own = seeds.sum(axis=1)
+    ratio = profile.equivalent_seeds("store_bytes", own, job) / np.where(own > 0, own, 1.0)
+    equivalent: np.ndarray = seeds * ratio[:, None]
+    return equivalent
 
 
 def ring_chunk_bytes(job: Job) -> float:
@@ -50,29 +61,38 @@ def task_machines(graph: TaskGraph, placement: Placement) -> np.ndarray:
 def task_times(
     graph: TaskGraph, problem: Problem, machines: np.ndarray, seeds: np.ndarray
 ) -> np.ndarray:
-    """Mean seconds per task and iteration on its machine.
-
-    Sampler and trainer times are proportional to their seeds; store and server times are constant.
-    The ring's barrier takes no time.
-    """
-    cluster, job, profile = problem
+    """Mean seconds per task and iteration on its machine; see `time_factors`."""
+    cluster, _, profile = problem
     kinds = [machine.kind for machine in cluster.hosts]
     cache = {
         (role, kind): profile.task_time(role, kind).mean
         for role in {ROLES[code] for code in np.unique(graph.role)}
         for kind in set(kinds)
     }
-    times = np.array(
+    times: np.ndarray = np.array(
         [cache[ROLES[graph.role[j]], kinds[machines[j]]] for j in range(graph.num_tasks)]
     )
-    per_sampler = seeds.sum(axis=1)
-    sampler_seeds, trainer_seeds = profile.nominal_seeds(job)
-    times[graph.first_sampler : graph.first_trainer] *= per_sampler / sampler_seeds
-    per_trainer = per_sampler.reshape(graph.num_trainers, -1).sum(axis=1)
-    times[graph.first_trainer : graph.first_server] *= per_trainer / trainer_seeds
-    if graph.num_tasks > graph.first_ring:
-        times[graph.first_ring] = 0.0
+    times *= time_factors(graph, problem, seeds)
     return times
+
+
+def time_factors(graph: TaskGraph, problem: Problem, seeds: np.ndarray) -> np.ndarray:
+    """Factor of each task's time for its seeds.
+
+    Times of samplers, trainers and stores follow the profile's growth curves. Server times are
+    constant, and the ring's barrier takes no time.
+    """
+    _, job, profile = problem
+    factors = np.ones(graph.num_tasks)
+    own = seeds.sum(axis=1)
+    factors[: graph.first_sampler] = profile.time_factors(Role.STORE, job, own)
+    factors[graph.first_sampler : graph.first_trainer] = profile.time_factors(
+        Role.SAMPLER, job, own
+    )
+    factors[graph.first_trainer : graph.first_server] = profile.time_factors(Role.TRAINER, job, own)
+    if graph.num_tasks > graph.first_ring:
+        factors[graph.first_ring] = 0.0
+    return factors
 
 
 def nic_loads(

@@ -41,6 +41,8 @@ def save_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
         "nic_in_bytes_per_s": trace.nic_in_bytes_per_s,
         "nic_out_bytes_per_s": trace.nic_out_bytes_per_s,
     }
+    if trace.seeds is not None:
+        arrays["seeds"] = trace.seeds
     for name in _TABLES:
         table = getattr(trace, name)
         if table is not None:
@@ -75,6 +77,7 @@ def load_trace(path: str | os.PathLike[str]) -> Trace:
             nic_in_bytes_per_s=arrays["nic_in_bytes_per_s"],
             nic_out_bytes_per_s=arrays["nic_out_bytes_per_s"],
             marks=tuple(Mark(at_s, text) for at_s, text in header.get("marks", ())),
+            seeds=arrays.get("seeds"),
             **tables,
         )
     except SpecError:

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from headrace.core.errors import SpecError
+from headrace.core.growth import Growth, Quantity
 from headrace.core.job import Role
 from headrace.core.plan import Plan
 from headrace.core.profile import BatchTraffic, Profile, StoreTraffic, TaskTime
-from headrace.core.trace import Flows, Trace
+from headrace.core.trace import Trace
+from headrace.profiling.growth import growth_of
 from headrace.profiling.samples import relative_error, task_time_of, variation_of
 from headrace.profiling.volumes import bytes_per_seed
 
@@ -44,7 +46,25 @@ def measured_iteration_time_s(trace: Trace, skip: int | None = None) -> float:
         ends_s, trace.executions.iteration[is_trainer], trace.executions.end_s[is_trainer]
     )
     first = max(skip - 1, 0)
-    return float((ends_s[last] - ends_s[first]) / (last - first))
+    usual = usual_iterations(trace, last + 1)
+    # In a profiling run other sizes follow the usual one, and then the usual one again.
+    steady = usual & np.roll(usual, 1) & np.roll(usual, 2)
+    steady[: first + 1] = False
+    if usual.all() or not steady.any():
+        return float((ends_s[last] - ends_s[first]) / (last - first))
+    return float(np.diff(ends_s)[steady[1:]].mean())
+
+
+def usual_iterations(trace: Trace, num: int) -> np.ndarray:
+    """Whether each iteration has the most frequent number of seeds; all if not recorded."""
+    if trace.seeds is None:
+        return np.ones(num, dtype=bool)
+    total = np.zeros(num, np.int64)
+    known = trace.seeds[:, :num].sum(axis=0)
+    total[: len(known)] = known
+    sizes, counts = np.unique(total, return_counts=True)
+    usual: np.ndarray = total == sizes[np.argmax(counts)]
+    return usual
 
 
 def profile_trace(trace: Trace, plan: Plan, skip: int | None = None) -> Profile:
@@ -56,27 +76,34 @@ def profile_trace(trace: Trace, plan: Plan, skip: int | None = None) -> Profile:
             f"the trace has {num} iterations, of which {skip} are to be excluded",
             "run more iterations, or exclude fewer",
         )
-    volumes = _Volumes(trace, plan, skip, num)
+    usual = usual_iterations(trace, num)
+    usual[:skip] = False
+    if not usual.any():
+        usual[skip:] = True
+    growth = growth_of(trace, plan, skip, num) or plan.profile.growth
+    volumes = _Volumes(trace, plan, usual, growth)
     return Profile(
         source="measured",
-        note=f"{num - skip} iterations of {plan.job.name} on {plan.cluster.num_machines} machines",
+        note=f"{usual.sum()} iterations of {plan.job.name} on {plan.cluster.num_machines} machines",
         seeds_per_sampler=plan.job.batch_size / plan.job.samplers_per_trainer,
         seeds_per_trainer=plan.job.batch_size,
-        task_times=_task_times(trace, plan, skip, num),
+        num_samplers=plan.job.num_samplers,
+        task_times=_task_times(trace, plan, usual, growth),
         store_traffic=volumes.stores(),
         batch_traffic=volumes.batches(),
         model_bytes=volumes.model_bytes(),
         skipped=skip,
+        **({} if growth is None else {"growth": growth}),
     )
 
 
 def _task_times(
-    trace: Trace, plan: Plan, skip: int, num: int
+    trace: Trace, plan: Plan, wanted: np.ndarray, growth: Growth | None
 ) -> Mapping[Role, Mapping[str, TaskTime]]:
     rows = trace.executions
-    kept = (rows.iteration >= skip) & (rows.iteration < num)
+    kept = _are_in(rows.iteration, wanted)
     # Ring steps of zero duration may be negative by a rounding error.
-    time_s = np.maximum(rows.end_s - rows.start_s, 0.0) * _per_seed(trace, plan)[rows.task]
+    time_s = np.maximum(rows.end_s - rows.start_s, 0.0) * _per_seed(trace, plan, growth)[rows.task]
     kinds = [machine.kind for machine in plan.cluster.hosts]
     times: dict[Role, dict[str, TaskTime]] = {}
     for role in dict.fromkeys(Role(name) for name in trace.task_roles):
@@ -89,7 +116,7 @@ def _task_times(
         of_role = kept & is_of_role[rows.task]
         if not of_role.any() and role in (Role.TRAINER, Role.SAMPLER):
             raise SpecError(
-                f"the trace has no {role.value} execution after {skip} iterations",
+                f"the trace has no {role.value} execution in {wanted.sum()} iterations",
                 "run more iterations, and check the logs of the tasks",
             )
         if not of_role.any():
@@ -105,31 +132,40 @@ def _task_times(
     return times
 
 
-def _per_seed(trace: Trace, plan: Plan) -> np.ndarray:
+def _per_seed(trace: Trace, plan: Plan, growth: Growth | None) -> np.ndarray:
     """Factor per task that scales its time to the nominal number of seeds."""
     factor = np.ones(len(trace.task_names))
     nominal = plan.job.batch_size / plan.job.samplers_per_trainer
     seeds = plan.seeds.sum(axis=1)
     roles = np.array(trace.task_roles)
-    factor[roles == Role.SAMPLER] = nominal / seeds
-    factor[roles == Role.TRAINER] = nominal / seeds.reshape(plan.job.trainers, -1).mean(axis=1)
+    factor[roles == Role.SAMPLER] = nominal / _equivalent(growth, "sampler_time", seeds, nominal)
+    equivalent = _equivalent(growth, "trainer_time", seeds, nominal)
+    factor[roles == Role.TRAINER] = nominal / equivalent.reshape(plan.job.trainers, -1).mean(axis=1)
     return factor
+
+
+def _equivalent(
+    growth: Growth | None, quantity: Quantity, seeds: np.ndarray, nominal: float
+) -> np.ndarray:
+    return seeds if growth is None else growth.equivalent_seeds(quantity, seeds, nominal)
 
 
 class _Volumes:
     """Transfers between tasks, local or remote, in the counted iterations."""
 
-    def __init__(self, trace: Trace, plan: Plan, skip: int, num: int) -> None:
-        self._trace, self._plan = trace, plan
-        self._num = num - skip
+    def __init__(self, trace: Trace, plan: Plan, wanted: np.ndarray, growth: Growth | None) -> None:
+        self._trace, self._plan, self._growth = trace, plan, growth
+        self._num = int(wanted.sum())
         self._roles = np.array(trace.task_roles)
         self._first = {role: int(np.argmax(self._roles == role)) for role in Role}
         tables = [trace.flows] if trace.local is None else [trace.flows, trace.local]
         self._src, self._dst, self._iteration, self._bytes = (
-            np.concatenate([getattr(table, name)[_kept(table, skip, num)] for table in tables])
+            np.concatenate(
+                [getattr(table, name)[_are_in(table.iteration, wanted)] for table in tables]
+            )
             for name in ("src", "dst", "iteration", "num_bytes")
         )
-        self._iteration = self._iteration - skip
+        self._iteration = (np.cumsum(wanted) - 1)[self._iteration]
 
     def stores(self) -> StoreTraffic:
         """Bytes per seed by graph partition and store; requests count as responses."""
@@ -146,7 +182,8 @@ class _Volumes:
         # Transfers within a machine are known only if they were recorded.
         unseen = (here[:, None] == np.arange(num_stores)) & (means == 0)
         means[unseen] = np.nan
-        matrix, errors = bytes_per_seed(seeds, means, spread / np.sqrt(self._num))
+        equivalent = seeds * self._ratio("store_bytes")[:, None]
+        matrix, errors = bytes_per_seed(equivalent, means, spread / np.sqrt(self._num))
         pairs = volumes[~unseen & (means > 0)]
         factors = (pairs / pairs.mean(axis=1, keepdims=True)).ravel() if len(pairs) else np.ones(1)
         return StoreTraffic(
@@ -160,7 +197,8 @@ class _Volumes:
         """Bytes per seed from sampler to trainer."""
         of = self._between(Role.SAMPLER, Role.TRAINER)
         sampler = self._src[of] - self._first[Role.SAMPLER]
-        samples = self._bytes[of] / self._plan.seeds.sum(axis=1)[sampler]
+        equivalent = self._plan.seeds.sum(axis=1) * self._ratio("batch_bytes")
+        samples = self._bytes[of] / equivalent[sampler]
         if not len(samples):
             return BatchTraffic(bytes_per_seed=0.0)
         return BatchTraffic(
@@ -180,11 +218,20 @@ class _Volumes:
             return float(self._bytes[servers].mean() * self._plan.job.num_servers)
         return None
 
+    def _ratio(self, quantity: Quantity) -> np.ndarray:
+        """Equivalent seeds over seeds, per sampler."""
+        job, own = self._plan.job, self._plan.seeds.sum(axis=1)
+        nominal = job.batch_size / job.samplers_per_trainer
+        ratio: np.ndarray = _equivalent(self._growth, quantity, own, nominal) / own
+        return ratio
+
     def _between(self, src: Role, dst: Role) -> np.ndarray:
         found: np.ndarray = (self._roles[self._src] == src) & (self._roles[self._dst] == dst)
         return found
 
 
-def _kept(flows: Flows, skip: int, num: int) -> np.ndarray:
-    kept: np.ndarray = (flows.iteration >= skip) & (flows.iteration < num)
-    return kept
+def _are_in(iterations: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Whether iterations are among the wanted ones, a mask."""
+    inside: np.ndarray = iterations < len(wanted)
+    inside[inside] = wanted[iterations[inside]]
+    return inside

@@ -33,7 +33,7 @@ Pair = tuple[int, int, int]
 _RING_STEP_BYTES = 800
 _RING_SHARE = 1.001
 
-_NUM_ENTRIES = {"exec": (5, 8), "flow": (7,), "serve": (5,), "local": (5,), "ring": (6,)}
+_NUM_ENTRIES = {"exec": (5, 8, 9), "flow": (7,), "serve": (5,), "local": (5,), "ring": (6,)}
 
 
 @dataclass
@@ -202,7 +202,19 @@ class _Merging:
             flows=made[0],
             local=made[1],
             marks=_since(marks, begin_s),
+            seeds=self._seeds(),
         )
+
+    def _seeds(self) -> np.ndarray | None:
+        """Seeds by sampler and iteration; versions before 0.2 did not record them."""
+        known = {key: row[5] for key, row in self._samplers.items() if len(row) > 5}
+        if not known:
+            return None
+        num = self._graph.first_trainer - self._graph.first_sampler
+        seeds = np.zeros((num, 1 + max(n for _, n in known)), np.int64)
+        for (sampler, n), num_seeds in known.items():
+            seeds[sampler - self._graph.first_sampler, n] = num_seeds
+        return seeds
 
     def _are_apart(self, src: int, dst: int) -> bool:
         return bool(self._machines[src] != self._machines[dst])
@@ -216,7 +228,7 @@ class _Merging:
     def _add_samplers(self) -> dict[tuple[int, int], float]:
         ends_s = {}
         per_trainer = self._plan.job.samplers_per_trainer
-        for (sampler, n), (_, end_s, taken_s, busy_s, part_bytes) in self._samplers.items():
+        for (sampler, n), (_, end_s, taken_s, busy_s, part_bytes, *_) in self._samplers.items():
             # Sub-batches built on several cores take less time than their compute time.
             time_s = min(busy_s, taken_s)
             self._executions.add(sampler, n, end_s - time_s, end_s)

@@ -11,7 +11,7 @@ from headrace.core.errors import SpecError
 from headrace.core.placement import Placement, demand_vector, resource_names
 from headrace.core.profile import Problem
 from headrace.core.tasks import ROLES, EdgeKind
-from headrace.costs import edge_volumes, nic_load_s
+from headrace.costs import edge_volumes, nic_load_s, time_factors
 from headrace.policies.flow import FLOW_POLICIES
 from headrace.policies.interpreted import CALLER
 from headrace.simulator.instance import Instance, build_instance
@@ -216,14 +216,7 @@ class Rehearser:
     def _lay_out_seeds(self, seeds: np.ndarray) -> None:
         problem, graph = self._problem, self._graph
         np.copyto(self._instance.edge_bytes, edge_volumes(graph, problem, seeds))
-        self._scale[:] = 1.0
-        per_sampler = seeds.sum(axis=1)
-        sampler_seeds, trainer_seeds = problem.profile.nominal_seeds(problem.job)
-        self._scale[graph.first_sampler : graph.first_trainer] = per_sampler / sampler_seeds
-        per_trainer = per_sampler.reshape(graph.num_trainers, -1).sum(axis=1)
-        self._scale[graph.first_trainer : graph.first_server] = per_trainer / trainer_seeds
-        if self._is_ring:
-            self._scale[graph.first_ring] = 0.0
+        self._scale[:] = time_factors(graph, problem, seeds)
 
     def _turn_ring(self, order: tuple[int, ...]) -> None:
         """Set another ring order; see `build_task_graph`."""

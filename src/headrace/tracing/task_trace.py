@@ -2,7 +2,7 @@
 
 A line is a JSON list; its first entry is the kind:
 
-- `exec`: task, iteration, start_s, end_s; for samplers also taken_s, busy_s, sub-batch bytes
+- `exec`: task, iteration, start_s, end_s; for samplers also taken_s, busy_s, sub-batch bytes, seeds
 - `flow`: source, destination, iteration, bytes, start_s, end_s
 - `serve`: store, sampler, iteration, service_s
 - `local`: source, destination, iteration, bytes that stayed on the machine
@@ -138,9 +138,15 @@ class SubBatchNotes:
     """Measurements of one sub-batch; `busy_clock` is the CPU time of the calling thread."""
 
     def __init__(
-        self, iteration: int, shared: SharedTime, busy_clock: Clock, meter: Meter | None = None
+        self,
+        iteration: int,
+        num_seeds: int,
+        shared: SharedTime,
+        busy_clock: Clock,
+        meter: Meter | None = None,
     ) -> None:
         self.iteration = iteration
+        self.num_seeds = num_seeds
         self.meter = meter or Meter()
         self.start_s = float("inf")
         self.end_s = 0.0
@@ -183,13 +189,13 @@ class SubBatchRecorder:
         self._meters: dict[int, Meter] = {}
         self._done: dict[int, list[tuple[SubBatchNotes, int]]] = {}
 
-    def begin(self, epoch: int, batch: int) -> SubBatchNotes:
+    def begin(self, epoch: int, batch: int, num_seeds: int) -> SubBatchNotes:
         """Start the measurements of a sub-batch."""
         iteration = epoch * self._batches_per_epoch + batch
         with self._lock:
             meter = self._meters.setdefault(iteration, Meter())
             self._recorder.mark(min(self._meters))
-        return SubBatchNotes(iteration, self._shared, self._busy_clock, meter)
+        return SubBatchNotes(iteration, num_seeds, self._shared, self._busy_clock, meter)
 
     def end(self, notes: SubBatchNotes, num_bytes: int) -> None:
         """Record an iteration once all its sub-batches, of `num_bytes` each, are done."""
@@ -205,7 +211,8 @@ class SubBatchRecorder:
         times = (_round(min(x.start_s for x in measured)), _round(max(x.end_s for x in measured)))
         taken = (_round(sum(x.taken_s for x in measured)), _round(sum(x.busy_s for x in measured)))
         total_bytes = sum(each for _, each in done)
-        records: list[Record] = [("exec", task, n, *times, *taken, total_bytes)]
+        num_seeds = sum(each.num_seeds for each in measured)
+        records: list[Record] = [("exec", task, n, *times, *taken, total_bytes, num_seeds)]
         for store, use in notes.meter.stores.items():
             asked = (_round(use.first_s), _round(use.last_s))
             records.append(("flow", store, task, n, use.reply_bytes, *asked))

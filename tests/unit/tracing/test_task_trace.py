@@ -74,7 +74,7 @@ def test_time_is_shared_by_those_who_work(clock: HandClock) -> None:
 
 def test_a_part_says_what_it_took(tmp_path: Path, clock: HandClock, recorder: TraceWriter) -> None:
     parts = SubBatchRecorder(recorder, 10, lambda: clock.now_s / 2)
-    notes = parts.begin(2, 3)
+    notes = parts.begin(2, 3, 64)
     with notes.working():
         meter = current_meter()
         assert meter is notes.meter
@@ -89,7 +89,7 @@ def test_a_part_says_what_it_took(tmp_path: Path, clock: HandClock, recorder: Tr
     parts.end(notes, 4096)
     recorder.close()
     assert lines(tmp_path) == [
-        ["exec", "sampler1.0", 23, 100.0, 113.0, 3.0, 1.5, 4096],
+        ["exec", "sampler1.0", 23, 100.0, 113.0, 3.0, 1.5, 4096, 64],
         ["flow", "store1", "sampler1.0", 23, 1500, 100.5, 113.0],
         ["flow", "sampler1.0", "store1", 23, 35, 100.5, 113.0],
         ["serve", "store1", "sampler1.0", 23, 0.75],

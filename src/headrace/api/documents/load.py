@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from pydantic import ValidationError
 
@@ -22,9 +22,6 @@ from headrace.core.values import Value
 
 AnyPath = str | os.PathLike[str]
 V = TypeVar("V", bound=Value)
-
-FILE_VERSION = 1
-"""Supported version of all file formats."""
 
 _SLOWEST_NIC_BYTES_PER_S = 1000.0
 """Minimum plausible NIC bandwidth; smaller values are probably missing their unit."""
@@ -185,7 +182,7 @@ def _is_plan(document: Document) -> bool:
 
 
 def _validate(model: type[V], document: Document) -> V:
-    _check_version(document)
+    _check_version(model, document)
     try:
         return model.model_validate(document.data)
     except ValidationError as error:
@@ -205,16 +202,18 @@ def _listed(lines: list[int]) -> str:
     return ", ".join(shown)
 
 
-def _check_version(document: Document) -> None:
-    version = document.data.get("version", FILE_VERSION)
-    if type(version) is int and version == FILE_VERSION:
+def _check_version(model: type[Value], document: Document) -> None:
+    known: tuple[int, ...] = get_args(model.model_fields["version"].annotation)
+    version = document.data.get("version", known[0])
+    if type(version) is int and version in known:
         return
-    if type(version) is int and version > FILE_VERSION:
-        problem = f"the file has version {version}, this headrace reads version {FILE_VERSION}"
+    versions = f"version{'s' if len(known) > 1 else ''} {' and '.join(map(str, known))}"
+    if type(version) is int and version > known[-1]:
+        problem = f"the file has version {version}, this headrace reads {versions}"
         raise document.error(problem, "upgrade headrace", ("version",))
     raise document.error(
-        f"{quote(version)} is not a version; this headrace reads version {FILE_VERSION}",
-        f"write `version: {FILE_VERSION}`",
+        f"{quote(version)} is not a version; this headrace reads {versions}",
+        f"write `version: {known[-1]}`",
         ("version",),
     )
 

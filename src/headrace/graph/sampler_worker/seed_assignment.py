@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -17,6 +18,12 @@ from headrace.graph.sampler_worker.schedule import epoch_order
 
 # Meets the margins to one seed in a million; the remainder is assigned one by one.
 _NUM_FITS = 50
+
+_NOMINAL_SHARE = 0.6
+"""Share of the first size in a profiling run: other figures are measured at this size alone."""
+
+_LEAST_OF_A_SIZE = 3
+"""Iterations of each size in a profiling run; with fewer, all have the first size."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,9 @@ class GlobalBatches:
         samplers_per_trainer: Samplers of each trainer in the first plan.
         drop_last: Whether incomplete batches are dropped.
         shards: Seed shards of each trainer now, in order; empty if as in the first plan.
+        sizes: Sizes of the batches of a profiling run, as factors of `seeds_per_iteration`: 1,
+            then others; incomplete batches are dropped. Empty if all batches are equally large.
+        span: Iterations of the profiling run.
     """
 
     seeds_per_iteration: tuple[int, ...]
@@ -43,6 +53,8 @@ class GlobalBatches:
     samplers_per_trainer: int = 1
     drop_last: bool = False
     shards: tuple[int, ...] = ()
+    sizes: tuple[float, ...] = ()
+    span: int = 0
 
     def __post_init__(self) -> None:
         if self.shards and (
@@ -71,6 +83,8 @@ class GlobalBatches:
     @property
     def num_iterations(self) -> int:
         """Batches of every trainer; 0 if a trainer has no seeds."""
+        if self._varied is not None:
+            return len(self._varied)
         if self.drop_last:
             pairs = zip(self.counts, self.seeds_per_iteration, strict=True)
             return min(count // num_seeds for count, num_seeds in pairs)
@@ -78,6 +92,23 @@ class GlobalBatches:
         # Trainers of the first plan: a resumed run keeps the number of iterations.
         by_trainer = np.reshape(self.counts, (-1, self.samplers_per_trainer))
         return min(needed, *by_trainer.sum(1).tolist()) if needed else 0
+
+    @cached_property
+    def _varied(self) -> np.ndarray | None:
+        """Seeds by iteration and shard in a profiling run; None if all batches are equal."""
+        whole = np.array(self.seeds_per_iteration, np.int64)
+        length = min(self.span, sum(self.counts) // int(whole.sum()))
+        num_each = int(length * (1 - _NOMINAL_SHARE)) // max(len(self.sizes) - 1, 1)
+        if len(self.sizes) < 2 or num_each < _LEAST_OF_A_SIZE:
+            return None
+        others = np.repeat(self.sizes[1:], num_each)
+        factors = np.concatenate([np.full(length - len(others), self.sizes[0]), others])
+        least = max(1, int(min(self.sizes) * whole.sum()) // 2)
+        factors = np.resize(factors, sum(self.counts) // least)
+        seeds = np.maximum(np.rint(factors[:, None] * whole), 1).astype(np.int64)
+        used = np.cumsum(seeds, axis=0) <= np.array(self.counts, np.int64)
+        varied: np.ndarray = seeds[: int(used.all(axis=1).sum())]
+        return varied
 
     @property
     def _num_shards(self) -> tuple[int, ...]:
@@ -95,6 +126,8 @@ class GlobalBatches:
 
     def ends(self, shard: int) -> tuple[int, ...]:
         """Seeds of a seed shard in its last batches; empty if all are complete."""
+        if self._varied is not None:
+            return tuple(self._varied[:, shard].tolist())
         if self.drop_last or not self.num_iterations:
             return ()
         num_ends = min(self.num_iterations, 2)
@@ -126,7 +159,9 @@ class GlobalBatches:
         own = [self.shards_of(trainer) for trainer in range(self.num_trainers)]
         seeds_per_iteration = tuple(sum(self.seeds_per_iteration[shards]) for shards in own)
         counts = tuple(sum(self.counts[shards]) for shards in own)
-        return GlobalBatches(seeds_per_iteration, counts, 1, self.drop_last)
+        return GlobalBatches(
+            seeds_per_iteration, counts, 1, self.drop_last, sizes=self.sizes, span=self.span
+        )
 
 
 def divide_shards(seeds_per_iteration: Sequence[int], num_samplers: int) -> tuple[int, ...]:

@@ -125,7 +125,9 @@ class SubBatchBuilder:
     def sample(self, job: SampleTask) -> SampledSubBatch:
         """Sample nodes and edges around a task's seeds."""
         begin = self._clock()
-        notes = None if self._recorder is None else self._recorder.begin(job.epoch, job.batch)
+        notes = None
+        if self._recorder is not None:
+            notes = self._recorder.begin(job.epoch, job.batch, len(job.seeds))
         with _working(notes):
             name = self._config.node_type
             seeds = {name: self._access.to_new(name, job.seeds)}

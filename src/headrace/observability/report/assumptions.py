@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from headrace.core.errors import SpecError
 from headrace.core.job import Role
 from headrace.core.plan import Plan
@@ -70,7 +72,7 @@ def _time_s(profile: Profile, role: Role, kind: str, plan: Plan) -> float | None
 
 def _store_bytes(profile: Profile, plan: Plan) -> float | None:
     try:
-        matrix = profile.store_traffic.bytes_per_seed_matrix(plan.cluster.num_machines)
+        matrix = profile.store_bytes_per_seed(plan.job, plan.cluster.num_machines)
     except SpecError:
         return None
     seeds = plan.seeds.sum(axis=0)
@@ -78,7 +80,8 @@ def _store_bytes(profile: Profile, plan: Plan) -> float | None:
 
 
 def _batch_bytes(profile: Profile, plan: Plan) -> float | None:
-    return profile.batch_traffic.bytes_per_seed
+    seeds = plan.job.batch_size / plan.job.samplers_per_trainer
+    return float(profile.batch_bytes(plan.job, np.array(seeds))) / seeds
 
 
 def _times(value: float | None, factor: float) -> float | None:

@@ -159,7 +159,7 @@ def _at_best(model: LoadModel, problem: Problem) -> LoadModel:
     num = cluster.num_machines
     if num == 1:
         return model
-    matrix = profile.store_traffic.bytes_per_seed_matrix(num)
+    matrix = profile.store_bytes_per_seed(job, num)
     wanted = job.batch_size / job.samplers_per_trainer
     demand = wanted * np.arange(model.graph_in.shape[1])[None, :]
     supply = wanted * job.num_samplers / num

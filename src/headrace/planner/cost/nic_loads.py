@@ -63,7 +63,7 @@ def build_load_model(problem: Problem, *, local_seeds: bool) -> LoadModel:
     cluster, job, profile = problem
     num = cluster.num_machines
     nic_in, nic_out = cluster.nic_in_bytes_per_s(), cluster.nic_out_bytes_per_s()
-    matrix = profile.store_traffic.bytes_per_seed_matrix(num)
+    matrix = profile.store_bytes_per_seed(job, num)
     wanted = job.batch_size / job.samplers_per_trainer
     counts = np.arange(_most_samplers(cluster, job) + 1)
     demand = wanted * counts[None, :]
@@ -80,7 +80,7 @@ def build_load_model(problem: Problem, *, local_seeds: bool) -> LoadModel:
     served_beside = own * beside[:, None] + foreign * others_beside[:, None]
     received = own * matrix.sum(axis=1)[:, None] + foreign * others_all[:, None] - served_beside
     sent = supply * matrix.sum(axis=0)[:, None] - served_beside
-    batch = wanted * profile.batch_traffic.bytes_per_seed
+    batch = float(profile.batch_bytes(job, np.array(wanted)))
     shard = job.model_bytes / job.num_servers if job.num_servers else 0.0
     is_ring = job.sync is Sync.RING
     ring = 2 * (job.trainers - 1) * ring_chunk_bytes(job) if is_ring else 0.0

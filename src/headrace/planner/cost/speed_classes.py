@@ -82,6 +82,7 @@ def compute_bound_s(problem: Problem, limits_s: Mapping[Role, float] | None = No
         role: min(by_kind.values()) for role, by_kind in _times_s(problem).items()
     }
     store_s = max(profile.task_time(Role.STORE, kind).mean for kind in kinds)
+    store_s *= profile.seed_scale(Role.STORE, job)
     ring_s = min(profile.task_time(Role.RING, kind).mean for kind in kinds)
     sampler_s, trainer_s = slowest_s[Role.SAMPLER], slowest_s[Role.TRAINER]
     cycle_s = trainer_s

@@ -10,7 +10,7 @@ from headrace.core.cluster import Cluster
 from headrace.core.job import Sync
 from headrace.core.placement import Placement
 from headrace.core.profile import Problem
-from headrace.costs import ring_chunk_bytes
+from headrace.costs import ring_chunk_bytes, store_seeds
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ def traffic_of(problem: Problem, placement: Placement, seeds: np.ndarray) -> Tra
     trainers = np.array(placement.trainers, dtype=np.int64)
     servers = np.array(placement.servers, dtype=np.int64)
     by_machine = np.zeros((num, num))
-    np.add.at(by_machine, samplers, seeds)
+    np.add.at(by_machine, samplers, store_seeds(problem, seeds))
     pairs = (by_machine @ profile.store_traffic.bytes_per_seed_matrix(num)).T.copy()
-    batches = seeds.sum(axis=1) * profile.batch_traffic.bytes_per_seed
+    batches = profile.batch_bytes(job, seeds.sum(axis=1))
     np.add.at(pairs, (samplers, np.repeat(trainers, job.samplers_per_trainer)), batches)
     if len(servers):
         shard = job.model_bytes / len(servers)

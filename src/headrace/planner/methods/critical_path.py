@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from headrace.core.job import Role
 from headrace.core.placement import Placement
 from headrace.core.profile import Problem
 from headrace.core.tasks import ROLES, EdgeKind
@@ -74,15 +75,15 @@ def _model_of(problem: Problem, seeds: np.ndarray, num_iterations: int, seed: in
             profile.task_time(ROLES[code], machine.kind).mean for machine in cluster.hosts
         ]
     per_sampler = seeds.sum(axis=1)
-    sampler_seeds, trainer_seeds = profile.nominal_seeds(job)
+    time_s[0] *= profile.time_factors(Role.STORE, job, per_sampler)
     is_ring = graph.num_tasks > graph.first_ring
     sync = (graph.kind == EdgeKind.GRADIENT) | (graph.kind == EdgeKind.RING)
     return PathModel(
         nic_out=cluster.nic_out_bytes_per_s(),
         nic_in=cluster.nic_in_bytes_per_s(),
         time_s=time_s,
-        sampler_scale=per_sampler / sampler_seeds,
-        trainer_scale=per_sampler.reshape(num_trainers, -1).sum(axis=1) / trainer_seeds,
+        sampler_scale=profile.time_factors(Role.SAMPLER, job, per_sampler),
+        trainer_scale=profile.time_factors(Role.TRAINER, job, per_sampler),
         store_end_s=np.cumsum(np.tile(time_s[0], (num_iterations, 1)), axis=0),
         graph_bytes=np.ascontiguousarray(by_store.transpose(2, 1, 0)),
         batch_bytes=np.ascontiguousarray(volumes[num_samplers * num_machines :].T),

@@ -34,12 +34,14 @@ class TrainerSettings(Value):
         iterations: Number of iterations after which trainers exit; None for no limit.
         checkpoint_every: Steps between checkpoints; 0 for none.
         allow_nan: Whether losses and gradients may be infinite or NaN; else the run fails.
+        sizes: Batch sizes of a profiling run, as factors of the plan's: 1, then others.
     """
 
     config: Mapping[str, Any] = Field(default_factory=dict)
     iterations: Annotated[int, Field(ge=1)] | None = None
     checkpoint_every: Annotated[int, Field(ge=0)] = 0
     allow_nan: bool = False
+    sizes: tuple[Annotated[float, Field(gt=0)], ...] = ()
 
 
 class RunContext(StoreClientConfig, TrainerSettings):
@@ -114,7 +116,13 @@ class RunContext(StoreClientConfig, TrainerSettings):
         num, shards = self.samplers_per_trainer, self.shard_counts
         of_trainers = tuple(sum(shards[s : s + num]) for s in range(0, len(shards), num))
         return GlobalBatches(
-            self.seeds_per_iteration, self.counts[split], num, drop_last, of_trainers
+            self.seeds_per_iteration,
+            self.counts[split],
+            num,
+            drop_last,
+            of_trainers,
+            self.sizes,
+            self.iterations or 0,
         )
 
     @property

@@ -51,12 +51,14 @@ def test_documented_files_mean_what_the_comments_say(documented: Path) -> None:
 
 def test_every_documented_profile_loads(tmp_path: Path) -> None:
     profiles = [text for name, text in BLOCKS if name == "profile"]
-    assert len(profiles) == 2
+    assert len(profiles) == 3
+    path, loaded = tmp_path / "profile.yaml", []
     for text in profiles:
-        path = tmp_path / "profile.yaml"
         path.write_text(text)
-        load_profile(path)
-    assert load_profile(path).store_traffic.bytes_per_seed_matrix(3)[0, 1] == 20e3
+        loaded.append(load_profile(path))
+    assert loaded[1].store_traffic.bytes_per_seed_matrix(3)[0, 1] == 20e3
+    assert loaded[2].growth is not None
+    assert loaded[2].growth.trainer_time == (0.008, 0.012, 0.02)
 
 
 def test_documented_defaults_are_the_defaults(documented: Path) -> None:

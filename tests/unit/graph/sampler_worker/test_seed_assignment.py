@@ -60,6 +60,22 @@ def test_trainers_end_together_with_what_is_left() -> None:
     assert whole.num_seeds().tolist() == [[3, 6], [3, 6]]
 
 
+def test_a_profiling_run_has_batches_of_several_sizes() -> None:
+    batches = GlobalBatches((8, 4), (480, 240), sizes=(1.0, 0.5, 2.0), span=30)
+    seeds = batches.num_seeds()
+    assert seeds[:30].tolist() == [[8, 4]] * 18 + [[4, 2]] * 6 + [[16, 8]] * 6
+    assert seeds[30:48].tolist() == [[8, 4]] * 18
+    assert seeds[48:].tolist() == [[4, 2]] * 6 + [[16, 8]] * 3
+    assert (seeds.sum(0) <= (480, 240)).all()
+    assert batches.num_iterations == len(seeds) == len(batches.ends(0)) == len(batches.ends(1))
+    assert batches.batch_size(0) == 8
+
+
+def test_a_short_epoch_has_one_size_even_in_a_profiling_run() -> None:
+    batches = GlobalBatches((8, 4), (80, 40), sizes=(1.0, 0.5, 2.0), span=30)
+    assert batches.num_seeds().tolist() == GlobalBatches((8, 4), (80, 40)).num_seeds().tolist()
+
+
 def test_a_trainer_without_seeds_makes_no_batches() -> None:
     assert GlobalBatches((4, 4), (0, 1)).num_iterations == 0
     assert GlobalBatches((4, 4), (0, 0)).num_seeds().shape == (0, 2)

@@ -44,6 +44,10 @@ def profile(
         int | None,
         typer.Option(help="Iterations to skip; default a fifth.", metavar="N", min=0),
     ] = None,
+    sizes: Annotated[
+        str,
+        typer.Option(help="Batch sizes to measure, times the plan's.", metavar="FACTORS"),
+    ] = "1,0.5,2",
     address: Address = None,
     config: Config = None,
     settings: Settings = None,
@@ -74,6 +78,7 @@ def profile(
             "runs": runs,
             "tls": not no_tls,
             "iterations": iterations,
+            "sizes": _read_sizes(sizes),
         }
         trace = _run(wanted, config, settings or [], as_json)
     seen = load_trace(trace)
@@ -88,6 +93,21 @@ def profile(
     typer.echo(f"The profile is in {output}, the trace in {trace}.")
 
 
+def _read_sizes(text: str) -> tuple[float, ...]:
+    from headrace.core.errors import SpecError
+
+    try:
+        sizes = tuple(float(each) for each in text.split(","))
+    except ValueError:
+        sizes = (0.0,)
+    if sizes[0] != 1 or min(sizes) <= 0:
+        raise SpecError(
+            f"--sizes {text} are not batch sizes",
+            "give factors of the plan's size separated by commas, 1 first, such as 1,0.5,2",
+        )
+    return () if len(sizes) == 1 else sizes
+
+
 def _run(wanted: dict[str, Any], config: Path | None, settings: list[str], as_json: bool) -> Path:
     """Run the job; returns the path of its trace."""
     from headrace.api.run import RunConfig
@@ -100,7 +120,7 @@ def _run(wanted: dict[str, Any], config: Path | None, settings: list[str], as_js
 def _show(profile: Profile, plan: Plan, outlook: Outlook) -> None:
     from rich.table import Table
 
-    from headrace.core.units import format_seconds
+    from headrace.core.units import format_bytes, format_seconds
 
     table = Table("task", "machine class", "mean", "95 %", "samples", box=None)
     for role, kinds in profile.task_times.items():
@@ -116,6 +136,10 @@ def _show(profile: Profile, plan: Plan, outlook: Outlook) -> None:
         f"{profile.batch_traffic.bytes_per_seed:,.0f}; the first {profile.skipped} iterations "
         "were skipped."
     )
+    if profile.growth is not None and profile.growth.store_bytes:
+        sizes = ", ".join(f"{seeds:g}" for seeds in profile.growth.seeds)
+        volumes = ", ".join(map(format_bytes, profile.growth.store_bytes))
+        typer.echo(f"Sub-batches of {sizes} seeds take {volumes} from stores.")
     typer.echo(
         f"An iteration took {format_seconds(outlook.measured_s)}; simulated with this profile: "
         f"{format_seconds(outlook.predicted_s)}, {outlook.ratio:.2f} times as long."
