@@ -1,6 +1,7 @@
 """Plans for machines of different speed, against every placement and against the baselines.
 
     python benchmarks/speeds.py --json --output benchmarks/results/speeds.json
+    python benchmarks/speeds.py --only shares,curves --output benchmarks/results/speeds.json
     python benchmarks/speeds.py --quick --json
 
 The last line is one JSON object:
@@ -11,6 +12,9 @@ The last line is one JSON object:
   time over that of the best of all placements (mean and worst), over the best of the baselines
   (worst), and the number of bounds above the best objective;
 - `search_s`: seconds to plan the paper's settings and 64 machines;
+- `shares`: batch shares in the simulator: our time over that of equal shares and over the best of
+  a grid search of shares, on random clusters; time saved where trainers of two speeds bind;
+- `shares_for_real`: the same on a testbed with CPU quotas of 1:2, with accuracy; null if quick;
 - `curves`: growth of batches with their seeds on real graphs: largest relative errors of predicted
   nodes, edges and bytes, between the measured sizes and at twice the largest.
 
@@ -22,8 +26,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,9 +38,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.batch_shares import run_shares
 from benchmarks.curves import GRAPHS, run_curves
 from benchmarks.machine import describe_machine
 from benchmarks.planner import drawn, tight
+from benchmarks.shares_testbed import run_real
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.job import Job, Role, Sync
 from headrace.core.placement import Placement
@@ -93,6 +101,17 @@ CASES = {
     "one-slow": case(THREE, 25e9 / 8, {"fast": 3, "slow": 1}, 4, 8),
     "one-to-four": case({"fast": 0.2, "slow": 0.8}, 10e9 / 8, {"fast": 2, "slow": 2}, 2, 4),
 }
+
+
+def trainers_bind(ratio: float) -> Problem:
+    """Two speeds, as many trainers as GPUs, and little traffic."""
+    times_s = {"fast": 0.2, "slow": 0.2 * ratio}
+    problem = case(times_s, 25e9 / 8, {"fast": 2, "slow": 2}, 2, 8)
+    light = {
+        "store_traffic": StoreTraffic(bytes_per_seed=2_000),
+        "batch_traffic": BatchTraffic(bytes_per_seed=2_000),
+    }
+    return problem._replace(profile=problem.profile.model_copy(update=light))
 
 
 def random_problem(seed: int) -> Problem:
@@ -161,7 +180,7 @@ def compare(problem: Problem) -> dict[str, float] | None:
     objectives_s = {each: evaluate(problem, each).time_s for each in all_placements(problem)}
     if not objectives_s:
         return None
-    plan = make_plan(problem, seed_mix="uniform")
+    plan = make_plan(problem, seed_mix="uniform", shares="equal")
     ours_s = time_s(problem, plan.placed, plan.policy)
     ranked = sorted(objectives_s, key=lambda each: objectives_s[each])[:NUM_SIMULATED]
     best_s = min(best_time_s(problem, each) for each in ranked)
@@ -179,7 +198,7 @@ def run_cases() -> dict[str, Any]:
     """The cases with known answers."""
     found = {}
     for name, problem in CASES.items():
-        plan = make_plan(problem)
+        plan = make_plan(problem, shares="equal")
         paper = make_plan(problem, method="etp")
         fast = [m for m, host in enumerate(problem.cluster.hosts) if host.kind == "fast"]
         trainers = tuple(fast[w % len(fast)] for w in range(problem.job.trainers))
@@ -232,27 +251,40 @@ def run_searches() -> dict[str, float]:
     return found
 
 
+PARTS: dict[str, Callable[[bool], Any]] = {
+    "cases": lambda is_quick: run_cases(),
+    "random": lambda is_quick: run_random(NUM_QUICK if is_quick else NUM_CLUSTERS),
+    "search_s": lambda is_quick: run_searches(),
+    "shares": lambda is_quick: run_shares(
+        NUM_QUICK if is_quick else NUM_CLUSTERS, random_problem, trainers_bind
+    ),
+    "shares_for_real": lambda is_quick: None if is_quick else run_real(),
+    "curves": lambda is_quick: run_curves(1 if is_quick else len(GRAPHS)),
+}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help=f"{NUM_QUICK} random clusters")
+    parser.add_argument("--only", help=f"of {', '.join(PARTS)}, by commas")
     parser.add_argument("--json", action="store_true", help="print only the JSON object")
-    parser.add_argument("--output", type=Path, help="also write the JSON object to a file")
+    parser.add_argument("--output", type=Path, help="result file to write, or to add to")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # takes the testbed down
     begin = time.perf_counter()
-    found: dict[str, Any] = {
-        "cases": run_cases(),
-        "random": run_random(NUM_QUICK if args.quick else NUM_CLUSTERS),
-        "search_s": run_searches(),
-        "curves": run_curves(1 if args.quick else len(GRAPHS)),
-    }
+    found: dict[str, Any] = dict.fromkeys(PARTS)
+    if args.output and args.output.exists():
+        found = json.loads(args.output.read_text())
+    for name in args.only.split(",") if args.only else PARTS:
+        found[name] = PARTS[name](args.quick)
+        if args.output:
+            found |= {
+                "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+                "machine": describe_machine(),
+                "command": "python benchmarks/speeds.py " + " ".join(sys.argv[1:]),
+            }
+            args.output.write_text(json.dumps(found, indent=1) + "\n")
     found["seconds"] = round(time.perf_counter() - begin, 1)
-    if args.output:
-        origin = {
-            "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-            "machine": describe_machine(),
-            "command": "python benchmarks/speeds.py " + " ".join(sys.argv[1:]),
-        }
-        args.output.write_text(json.dumps(found | origin, indent=1) + "\n")
     if not args.json:
         print(json.dumps(found, indent=1))
     print(json.dumps(found))

@@ -13,7 +13,12 @@ RECORD = ("task_start_s", "task_end_s", "flow_start_s", "flow_end_s", "flow_byte
 
 
 def differences(
-    instance: Instance, policy: str, *, general: bool = False, ties: bool = False
+    instance: Instance,
+    policy: str,
+    *,
+    general: bool = False,
+    ties: bool = False,
+    exact: bool = False,
 ) -> list[str]:
     """What differs between kernel and naive twin, as readable lines; empty if they agree.
 
@@ -22,10 +27,11 @@ def differences(
         policy: Flow policy.
         general: Whether to use the kernel that runs every policy where there is a faster one.
         ties: Flows may end with the last task but for rounding; leave those out on both sides.
+        exact: Whether the twin computes with fractions.
     """
     outcome = simulate(instance, policy, record=True, general=general)
     assert outcome.record is not None
-    found, wanted = _figures(outcome, outcome.record), rehearse(instance, policy)
+    found, wanted = _figures(outcome, outcome.record), rehearse(instance, policy, exact=exact)
     expected = _figures(wanted, wanted)
     if ties:
         for figures in (found, expected):

@@ -89,14 +89,37 @@ def random_case(
     return Case(instance, graph, problem, placement)
 
 
+def symmetric_instance(seed: int) -> Instance:
+    """An instance of small integers without variation: many events are exactly simultaneous."""
+    instance = constant_case(seed, generic=False).instance
+    rng = np.random.default_rng([seed, 0x7135])
+    nics = rng.choice([60, 120, 240], size=2)
+    slow = rng.integers(instance.num_machines)
+    nic_out = np.full(instance.num_machines, float(nics[0]))
+    nic_out[slow] = nics[1]
+    times = rng.choice([0, 1, 2, 4], size=4) / 8
+    _, kind = np.unique(instance.task_time_s, return_inverse=True)
+    sizes = np.unique(instance.edge_bytes)
+    volumes = rng.choice([12, 24, 60, 120], size=len(sizes)).astype(float)
+    volumes[sizes == 0] = 0.0
+    return replace(
+        instance,
+        window=int(rng.choice(WINDOWS)),
+        edge_bytes=volumes[np.searchsorted(sizes, instance.edge_bytes)],
+        task_time_s=times[kind % len(times)],
+        nic_out_bytes_per_s=nic_out,
+        nic_in_bytes_per_s=nic_out.copy(),
+    )
+
+
 def random_instance(seed: int) -> Instance:
     """The instance of `random_case`."""
     return random_case(seed).instance
 
 
-def constant_case(seed: int) -> Case:
+def constant_case(seed: int, *, generic: bool = True) -> Case:
     """A case as the paper's theory has it: unlimited window, no variation."""
-    case = random_case(seed, varied=False, window=0)
+    case = random_case(seed, generic=generic, varied=False, window=0)
     instance = case.instance
     # Table 0 is the single factor 1.
     instance = replace(

@@ -2,13 +2,19 @@
 
 Whenever the set of open flows changed all rates are computed anew, and time advances to the next
 end of a task or a flow. It shares nothing with the package's kernel but the input, `Instance`.
+
+With exact fractions instead of floats there are no rounding errors, and simultaneous events are
+simultaneous without a tolerance.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -132,12 +138,15 @@ class _Task:
 
 
 class _Rehearsal:
-    def __init__(self, instance: Instance, policy: str) -> None:
+    def __init__(self, instance: Instance, policy: str, exact: bool) -> None:
         self.instance = instance
         self.rule = POLICIES[policy]
+        number: Any = Fraction if exact else float
+        self.number: Callable[[float], Any] = number
+        self.latest = 1 if exact else 1 + SIMULTANEOUS
         self.ports = capacities(
-            [float(x) for x in instance.nic_out_bytes_per_s],
-            [float(x) for x in instance.nic_in_bytes_per_s],
+            [self.number(float(x)) for x in instance.nic_out_bytes_per_s],
+            [self.number(float(x)) for x in instance.nic_in_bytes_per_s],
         )
         self.tasks = [_Task(j, int(machine)) for j, machine in enumerate(instance.task_machine)]
         self.edges = [
@@ -170,7 +179,7 @@ class _Rehearsal:
         self.rates: dict[int, float] = {}
         self.rated: set[tuple[int, int]] = set()
         self.num_events = 0
-        self.now = 0.0
+        self.now: Any = self.number(0)
 
     def may_start(self, task: _Task) -> bool:
         n = task.num_started
@@ -188,7 +197,7 @@ class _Rehearsal:
             n = task.num_started
             task.num_started += 1
             self.task_start[task.id, n] = self.now
-            task.end_s = self.now + float(self.duration[task.id, n])
+            task.end_s = self.now + self.number(float(self.duration[task.id, n]))
             self.idle.remove(task)
             self.running.append(task)
         return bool(ready)
@@ -215,7 +224,7 @@ class _Rehearsal:
         """Open the flow whose turn it is; flows without bytes are through at once."""
         while edge.open is None and edge.waiting:
             n = edge.waiting.popleft()
-            volume = float(self.volume[edge.id, n])
+            volume = self.number(float(self.volume[edge.id, n]))
             self.flow_start[edge.id, n] = self.now
             if volume > 0:
                 edge.open = OpenFlow(
@@ -245,7 +254,7 @@ class _Rehearsal:
         self.open_next_flow(edge)
 
     def is_now(self, time_s: float) -> bool:
-        return time_s <= self.now * (1 + SIMULTANEOUS)
+        return bool(time_s <= self.now * self.latest)
 
     def settle(self) -> None:
         """Everything that happens at this instant, in as many rounds as it takes."""
@@ -300,6 +309,6 @@ class _Rehearsal:
         )
 
 
-def rehearse(instance: Instance, policy: str) -> NaiveOutcome:
-    """Rehearse an instance under a policy."""
-    return _Rehearsal(instance, policy).run()
+def rehearse(instance: Instance, policy: str, *, exact: bool = False) -> NaiveOutcome:
+    """Simulate an instance under a policy, with floats or with exact fractions."""
+    return _Rehearsal(instance, policy, exact).run()

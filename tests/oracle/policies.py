@@ -38,9 +38,9 @@ def capacities(nic_out: Sequence[float], nic_in: Sequence[float]) -> dict[Port, 
     """Capacity of every port."""
     ports: dict[Port, float] = {}
     for m, capacity in enumerate(nic_out):
-        ports["out", m] = float(capacity)
+        ports["out", m] = capacity
     for m, capacity in enumerate(nic_in):
-        ports["in", m] = float(capacity)
+        ports["in", m] = capacity
     return ports
 
 
@@ -50,7 +50,7 @@ def progressive_filling(
     weights: Mapping[int, float] | None = None,
 ) -> Rates:
     """Weighted max-min: all rates grow in proportion to weight; a full port freezes its flows."""
-    weight = {f.edge: 1.0 if weights is None else weights[f.edge] for f in flows}
+    weight = {f.edge: 1 if weights is None else weights[f.edge] for f in flows}
     left = dict(left)
     growing = list(flows)
     rates: Rates = {}
@@ -58,9 +58,10 @@ def progressive_filling(
         total: dict[Port, float] = {}
         for f in growing:
             for port in f.ports:
-                total[port] = total.get(port, 0.0) + weight[f.edge]
+                total[port] = total.get(port, 0) + weight[f.edge]
         full = min(total, key=lambda port: left[port] / total[port])
-        level = max(0.0, left[full]) / total[full]
+        # A zero of the same type: fractions stay fractions.
+        level = max(0 * left[full], left[full]) / total[full]
         for f in growing:
             if full in f.ports:
                 rates[f.edge] = level * weight[f.edge]
@@ -102,7 +103,7 @@ def priority(flows: Sequence[OpenFlow], ports: Mapping[Port, float], pace_s: flo
         granted = progressive_filling(members, left)
         for f in members:
             for port in f.ports:
-                left[port] = max(0.0, left[port] - granted[f.edge])
+                left[port] = max(0 * left[port], left[port] - granted[f.edge])
         rates.update(granted)
     return rates
 

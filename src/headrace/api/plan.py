@@ -31,13 +31,14 @@ def plan(
     method: str = "anneal",
     policy: str = AUTO,
     seed_mix: Literal["auto", "uniform", "local-first"] = "auto",
+    shares: Literal["auto", "equal"] = "auto",
     seed: int = 0,
     rounds: int = 1,
     budget_s: float | None = None,
     clock: Callable[[], float] | None = None,
     on_step: Callable[[str], None] = _ignore,
 ) -> Plan:
-    """Choose the placement, the flow policy and the seed mix of a job.
+    """Choose the placement, the flow policy, the seed mix and the batch shares of a job.
 
     Args:
         cluster: The machines.
@@ -46,6 +47,8 @@ def plan(
         method: Name of a placement method.
         policy: Name of a flow policy, or `auto` to choose by simulation.
         seed_mix: `uniform`, `local-first`, or `auto` to choose the better one.
+        shares: `equal` batch sizes, or `auto` to give trainers on slower machines fewer seeds if
+            that is faster (`anneal` and `exact` only).
         seed: Random seed; equal arguments give equal plans.
         rounds: Number of search runs, each with different starting points (`anneal` only).
         budget_s: Minimum search time unless the optimum is proven earlier (`anneal` only). The
@@ -90,6 +93,7 @@ def plan(
         method=method,
         policy=policy,
         seed_mix=seed_mix,
+        shares=shares,
         seed=seed,
         rounds=rounds,
         keep_searching=keep_searching,
@@ -130,6 +134,7 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
         "method": plan.method,
         "policy": plan.policy,
         "seed_mix": plan.seed_mix_name,
+        "shares": None if plan.shares is None else list(plan.shares),
         "seed": plan.seed,
         "rounds": plan.rounds,
         "predicted": None if plan.predicted is None else plan.predicted.model_dump(mode="json"),

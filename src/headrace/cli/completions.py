@@ -14,6 +14,7 @@ import typer
 POLICIES = ("oes", "maxmin", "priority", "paced", "mrtf", "mrtf-exclusive", "omcoflow", "fifo")
 METHODS = ("anneal", "colocate", "etp", "exact", "ifs")
 SEED_MIXES = ("auto", "uniform", "local-first")
+SHARES = ("auto", "equal")
 PARTITIONERS = ("metis", "kaminpar", "fennel", "hash", "range")
 BALANCED = ("nodes", "edges", "train", "val", "test")
 FEATURE_TYPES = ("float32", "float16", "bfloat16")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
@@ -12,6 +12,7 @@ from pydantic import (
     PlainSerializer,
     SerializerFunctionWrapHandler,
     field_serializer,
+    model_serializer,
     model_validator,
 )
 
@@ -81,7 +82,7 @@ class Prediction(Value):
 
 
 class Terms(Value):
-    """Lower-bound terms of a placement's time per iteration, at mean volumes and times.
+    """Terms of a placement's objective, an estimate of the time per iteration.
 
     Attributes:
         nic_s: Largest NIC load: bytes per iteration over bandwidth.
@@ -106,10 +107,17 @@ class Asked(Value):
     Attributes:
         policy: A flow policy, or `auto`.
         seed_mix: A kind of seed mix, or `auto`.
+        shares: `equal` batch shares, or `auto`.
     """
 
     policy: str = "auto"
     seed_mix: Literal["auto", "uniform", "local-first"] = "auto"
+    shares: Literal["auto", "equal"] = "auto"
+
+    @model_serializer(mode="wrap")
+    def _omit_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Plans of version 1 have no shares; their fingerprints stay the same.
+        return {k: v for k, v in write(self).items() if (k, v) != ("shares", "auto")}
 
 
 class Candidate(Value):
@@ -144,17 +152,20 @@ class Plan(CheckedFile):
     """A placement, flow policy and seed mix, with the inputs they were computed from.
 
     Attributes:
+        version: 2 if the plan has `shares`, else 1.
         method: Name of the placement method.
         policy: Name of the flow policy.
         placement: Machine name of every task.
         seed_mix_name: How seeds are assigned to samplers.
         seed_mix: Seeds of each sampler; uniform over all graph partitions if absent.
+        shares: Seeds of each trainer per iteration; equal if absent.
         seed: Random seed of the search.
         rounds: Number of search runs, each with different starting points.
         asked: Which choices were left to the planner.
         predicted: Simulation of the plan; none if the job is too large to simulate.
         terms: Bounds of the time per iteration.
-        bound_s: Lower bound of `terms.time_s` over all placements with this kind of seed mix.
+        bound_s: Lower bound of `terms.time_s` over all placements with this kind of seed mix, and
+            over all shares if `shares` is present.
         gap: `terms.time_s` over `bound_s`, minus one.
         proven: Whether no placement has a smaller `terms.time_s`.
         network_bytes: Mean bytes between machines per iteration.
@@ -167,12 +178,13 @@ class Plan(CheckedFile):
         parts: Machine index of every graph partition; partition m is on machine m if absent.
     """
 
-    version: Literal[1] = 1
+    version: Literal[1, 2] = 1
     method: str
     policy: str
     placement: PlacementFile
     seed_mix_name: SeedMixName = "uniform"
     seed_mix: SeedMix | None = None
+    shares: tuple[Annotated[Count, Field(ge=1)], ...] | None = None
     seed: Count = 0
     rounds: Annotated[Count, Field(ge=1)] = 1
     asked: Asked = Asked()
@@ -225,6 +237,16 @@ class Plan(CheckedFile):
                 self.seed_mix.array(self.cluster)
             except SpecError as error:
                 raise SpecError(error.problem, error.remedy, ("seed_mix", *error.at)) from None
+        total = self.job.trainers * self.job.batch_size
+        if self.shares is not None and (
+            len(self.shares) != self.job.trainers or sum(self.shares) != total
+        ):
+            raise SpecError(
+                f"the shares have {sum(self.shares)} seeds for {len(self.shares)} trainers, the "
+                f"job {total} for {self.job.trainers}",
+                "give every trainer its seeds, with the same sum",
+                at=("shares",),
+            )
         if max(self.part_machines) >= self.cluster.num_machines:
             raise SpecError(
                 f"a graph partition is on machine {max(self.part_machines)}, but the cluster has "
@@ -233,6 +255,16 @@ class Plan(CheckedFile):
                 at=("parts",),
             )
         return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _version_of_shares(cls, data: object) -> object:
+        has_shares = isinstance(data, Mapping) and data.get("shares") is not None
+        return {"version": 2, **data} if has_shares and isinstance(data, Mapping) else data
+
+    @model_serializer(mode="wrap")
+    def _omit_equal_shares(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {k: v for k, v in write(self).items() if (k, v) != ("shares", None)}
 
     @field_serializer("job", mode="wrap", when_used="json")
     def _write_window(self, job: Job, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -258,6 +290,9 @@ class Plan(CheckedFile):
         # Seeds are proportional to the number of partitions on a machine.
         counts = np.bincount(self.part_machines, minlength=num)
         seeds: np.ndarray = uniform_seeds(self.job, num) * (counts * (num / counts.sum()))
+        if self.shares is not None:
+            ratios = np.array(self.shares) / self.job.batch_size
+            seeds *= np.repeat(ratios, self.job.samplers_per_trainer)[:, None]
         return seeds
 
     @property

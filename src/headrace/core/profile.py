@@ -36,11 +36,11 @@ class Variation(Spec):
     p * u ** (p - 1) for uniform u, with the same mean and peak; both agree at p = 2.
 
     Attributes:
-        peak_to_mean: Largest factor, at least 1.
+        peak_to_mean: Largest factor, from 1 to 256: a sampled distribution has 256 quantiles.
         quantiles: Equally likely factors.
     """
 
-    peak_to_mean: Annotated[Number, Field(ge=1)] | None = None
+    peak_to_mean: Annotated[Number, Field(ge=1, le=NUM_QUANTILES)] | None = None
     quantiles: tuple[Number, ...] = ()
 
     @model_validator(mode="after")

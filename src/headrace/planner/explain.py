@@ -47,6 +47,7 @@ def explain(plan: Plan, on_step: Callable[[str], None] = lambda name: None) -> E
             method=plan.method,
             policy=plan.asked.policy,
             seed_mix=plan.asked.seed_mix,
+            shares=plan.asked.shares,
             seed=plan.seed,
             rounds=plan.rounds,
             also=(plan.placed,),

@@ -24,11 +24,12 @@ from headrace.core.plan import (
 )
 from headrace.core.profile import Problem, Profile
 from headrace.planner.cost.objective import Objective, evaluate
-from headrace.planner.cost.seed_mix import local_first_seeds
+from headrace.planner.cost.seed_mix import Shares, seeds_of
+from headrace.planner.cost.shares import best_shares, share_bound_s, speeds_differ
 from headrace.planner.cost.speed_classes import time_bound_s
 from headrace.planner.cost.traffic_matrix import traffic_of
 from headrace.planner.methods import PLACEMENT_METHODS, anneal, exact, place
-from headrace.planner.methods.by_speed import Found, improved, search_by_speed
+from headrace.planner.methods.by_speed import Found, improved, search_by_speed, search_shares
 from headrace.policies.flow import FLOW_POLICIES
 from headrace.simulator import build_instance, simulate
 from headrace.simulator.rehearser import Rehearser
@@ -84,10 +85,11 @@ KeepSearching = Callable[[], bool]
 
 @dataclass(frozen=True)
 class _Option:
-    """A placement with a seed mix and its objective."""
+    """A placement with a seed mix, batch shares and its objective."""
 
     placement: Placement
     mix: SeedMixName
+    shares: Shares
     seeds: np.ndarray
     objective: Objective
 
@@ -98,6 +100,7 @@ def make_plan(
     method: str = "anneal",
     policy: str = AUTO,
     seed_mix: str = AUTO,
+    shares: str = AUTO,
     seed: int = 0,
     steps: int | None = None,
     rounds: int = 1,
@@ -105,7 +108,7 @@ def make_plan(
     also: Sequence[Placement] = (),
     on_step: Callable[[str], None] = lambda name: None,
 ) -> Plan:
-    """Choose the placement, the flow policy and the seed mix of a job.
+    """Choose the placement, the flow policy, the seed mix and the batch shares of a job.
 
     Placements of the method are ranked by the objective T. The best ones are simulated with equal
     random draws, and the winner is simulated for more iterations. Equal arguments give equal plans
@@ -116,6 +119,7 @@ def make_plan(
         method: Name of a placement method.
         policy: Name of a flow policy, or `auto`.
         seed_mix: `uniform`, `local-first` or `auto`.
+        shares: `equal`, or `auto` to give slower trainers fewer seeds (`anneal` and `exact`).
         seed: Seed of the search and the simulations.
         steps: Steps per `anneal` search; depends on the job size by default.
         rounds: Number of `anneal` searches from different starts.
@@ -124,7 +128,7 @@ def make_plan(
         on_step: Called with the name of each step before it begins.
 
     Raises:
-        SpecError: The method, policy or seed mix does not exist.
+        SpecError: The method, policy, seed mix or kind of shares does not exist.
         InfeasibleError: The job does not fit; the message names the missing resource.
         MissingExtraError: The method needs a package that is not installed.
     """
@@ -135,6 +139,9 @@ def make_plan(
             f"there is no placement method {method!r}",
             f"use one of {', '.join(sorted(PLACEMENT_METHODS))}",
         )
+    if shares not in (AUTO, "equal"):
+        raise SpecError(f"there are no shares {shares!r}", "use auto or equal")
+    may_differ = shares == AUTO and method in ("anneal", "exact") and speeds_differ(problem)
     on_step(f"placing tasks with {method}")
     options: list[_Option] = []
     bounds: dict[SeedMixName, float] = {}
@@ -148,6 +155,10 @@ def make_plan(
         placements = dict.fromkeys([*found.placements[:most], *also])
         for placement in dict.fromkeys(each.numbered_by_ring() for each in placements):
             options.append(_option(problem, placement, mix))
+        best_s = min(option.objective.time_s for option in options if option.mix == mix)
+        if may_differ and best_s > share_bound_s(problem) * (1 + _GOOD_ENOUGH_MARGIN):
+            for placement, found_shares in search.shared(list(placements)):
+                options.append(_option(problem, placement, mix, found_shares))
     options = _most_promising(options)
     on_step("choosing by simulation")
     chosen, chosen_policy, shortlist = _choose(problem, options, policies, seed, method == "anneal")
@@ -158,16 +169,18 @@ def make_plan(
         for seeds in (chosen.seeds, problem.uniform_seeds)
     )
     terms = terms_of(chosen.objective)
-    bound_s = min(bounds[chosen.mix], terms.time_s)
+    bound_s = bounds[chosen.mix] if chosen.shares is None else share_bound_s(problem)
+    bound_s = min(bound_s, terms.time_s)
     return Plan(
         method=method,
         policy=chosen_policy,
         placement=PlacementFile.of(chosen.placement, problem.cluster),
         seed_mix_name=chosen.mix,
         seed_mix=None if chosen.mix == "uniform" else SeedMix.of(chosen.seeds, problem.cluster),
+        shares=None if chosen.shares is None else tuple(chosen.shares),
         seed=seed,
         rounds=num_rounds,
-        asked=Asked.model_validate({"policy": policy, "seed_mix": seed_mix}),
+        asked=Asked.model_validate({"policy": policy, "seed_mix": seed_mix, "shares": shares}),
         predicted=predicted,
         terms=terms,
         bound_s=bound_s,
@@ -257,6 +270,10 @@ class _Search:
         found = search_by_speed(self.problem, search, local_seeds=self.local_seeds)
         return replace(found, placements=found.placements[:NUM_PLACEMENTS])
 
+    def shared(self, placements: Sequence[Placement]) -> list[tuple[Placement, Shares]]:
+        """Placements with unequal batch shares, best first."""
+        return search_shares(self.problem, placements, local_seeds=self.local_seeds)
+
     def _exact(self, problem: Problem) -> Found:
         # `exact` does not support local seeds with a measured matrix.
         local = self.local_seeds and not problem.profile.store_traffic.matrix
@@ -288,17 +305,24 @@ class _Search:
         return Found(ranked[:NUM_PLACEMENTS], 0.0, num_rounds)
 
 
-def _option(problem: Problem, placement: Placement, mix: SeedMixName) -> _Option:
-    is_uniform = mix == "uniform"
-    seeds = problem.uniform_seeds if is_uniform else local_first_seeds(problem, placement)
-    return _Option(placement, mix, seeds, evaluate(problem, placement, seeds))
+def _option(
+    problem: Problem, placement: Placement, mix: SeedMixName, shares: Shares = None
+) -> _Option:
+    seeds = seeds_of(problem, placement, local_seeds=mix == "local-first", shares=shares)
+    return _Option(placement, mix, shares, seeds, evaluate(problem, placement, seeds))
 
 
 def _most_promising(options: list[_Option]) -> list[_Option]:
-    """Options within the shortlist margin, smallest objective first."""
+    """Options within the shortlist margin, smallest objective first.
+
+    If these have unequal shares, the best option with equal ones is last.
+    """
     ranked = sorted(options, key=lambda option: option.objective.time_s)
     most_s = ranked[0].objective.time_s * (1 + _SHORTLIST_MARGIN)
-    return [option for option in ranked if option.objective.time_s <= most_s][:NUM_PLACEMENTS]
+    kept = [option for option in ranked if option.objective.time_s <= most_s][:NUM_PLACEMENTS]
+    if all(option.shares is not None for option in kept):
+        kept.append(next(option for option in ranked if option.shares is None))
+    return kept
 
 
 def _choose(
@@ -332,17 +356,23 @@ def _choose(
     if improves and (makespans[number, policy] > enough_s or chosen.objective.limit == "latency"):
         # The objective is too small, or assumes that no transfer overlaps with computing: compare
         # other placements by simulation.
-        mix = chosen.mix
+        is_local, has_shares = chosen.mix == "local-first", chosen.shares is not None
+
+        def shares_of(placement: Placement) -> Shares:
+            if not has_shares:
+                return None
+            return best_shares(problem, placement, local_seeds=is_local)
 
         def makespan_s(placement: Placement) -> float:
-            seeds = None if mix == "uniform" else local_first_seeds(problem, placement)
+            seeds = seeds_of(problem, placement, local_seeds=is_local, shares=shares_of(placement))
             return rehearser.makespan_s(placement, policy, seeds)
 
         work = iterations * _num_edges(problem) * problem.cluster.num_machines
         most = _MOST_IMPROVEMENT_WORK // work
         better = improved(problem, chosen.placement, makespan_s, most, _SMALLEST_GAIN)
         if better != chosen.placement:
-            options.append(_option(problem, better.numbered_by_ring(), mix))
+            numbered = better.numbered_by_ring()
+            options.append(_option(problem, numbered, chosen.mix, shares_of(numbered)))
             simulate_option(len(options) - 1, policy)
     # Ties: smaller objective first, then the simpler policy.
     lines = sorted(makespans, key=lambda line: (makespans[line], line[0], policies.index(line[1])))

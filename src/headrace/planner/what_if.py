@@ -224,6 +224,7 @@ def _planned(plan: Plan, base: _Setup, changes: dict[str, Any]) -> _Setup:
         method=METHOD,
         policy=plan.policy,
         seed_mix=plan.asked.seed_mix if changes else AUTO,
+        shares=plan.asked.shares,
         seed=plan.seed,
         also=() if changes else (plan.placed,),
     )

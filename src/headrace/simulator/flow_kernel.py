@@ -22,6 +22,7 @@ from headrace.simulator.progress_kernel import (
     EVENTS,
     HEAP,
     IN,
+    LATEST_TIE,
     OUT,
     START,
     UNFINISHED,
@@ -92,9 +93,10 @@ def _move_on(fixed, progress, live):
         if rates[i] > 0.0:
             next_s = min(next_s, now_s + flows[i]["remaining"] / rates[i])
     changed = False
+    due_s = next_s * LATEST_TIE
     for i in range(num_flows):
         edge = flows[i]["edge"]
-        if rates[i] > 0.0 and now_s + flows[i]["remaining"] / rates[i] <= next_s:
+        if rates[i] > 0.0 and now_s + flows[i]["remaining"] / rates[i] <= due_s:
             n = flows[i]["iteration"]
             if progress.flow_times.shape[1] > 0:
                 progress.flow_times[END, edge, n] = next_s
@@ -122,7 +124,7 @@ def needs_rates(fixed, progress, live):
     while True:
         now_s = live.clock_s[0]
         start_ready(fixed, progress, now_s)
-        if progress.sizes[HEAP] > 0 and progress.heap_time[0] <= now_s:
+        if progress.sizes[HEAP] > 0 and progress.heap_time[0] <= now_s * LATEST_TIE:
             task = pop_task(progress)
             n = finish_task(fixed, progress, task, now_s)
             for k in range(fixed.starts[OUT, task], fixed.starts[OUT, task + 1]):

@@ -55,6 +55,7 @@ from headrace.simulator.progress_kernel import (
     END,
     EVENTS,
     HEAP,
+    LATEST_TIE,
     OUT,
     START,
     UNFINISHED,
@@ -237,7 +238,7 @@ def run_pairs(fixed, progress, net, code, even, use_time, use_rate):
     now_s = 0.0
     while True:
         start_ready(fixed, progress, now_s)
-        while progress.sizes[HEAP] > 0 and progress.heap_time[0] <= now_s:
+        while progress.sizes[HEAP] > 0 and progress.heap_time[0] <= now_s * LATEST_TIE:
             task = pop_task(progress)
             n = finish_task(fixed, progress, task, now_s)
             _open_flows(fixed, progress, net, code, task, n, now_s)
@@ -256,6 +257,6 @@ def run_pairs(fixed, progress, net, code, even, use_time, use_rate):
         if next_s == np.inf:
             return -1.0, num_use
         now_s = next_s
-        while net.ports[NEXT_S, port] <= now_s:
+        while net.ports[NEXT_S, port] <= now_s * LATEST_TIE:
             _complete(fixed, progress, net, code, port, now_s)
             port = first_port(net)

@@ -60,6 +60,11 @@ EDGE_SRC, EDGE_DST, EDGE_LAG, EDGE_KIND, EDGE_TABLE = range(5)
 OUT, IN = range(2)
 START, END = range(2)
 HEAP, CANDIDATES, UNFINISHED, EVENTS = 0, 1, 2, 3
+
+LATEST_TIE = 1.0 + 1e-12
+"""Events up to this factor later are simultaneous: they differ by rounding. Otherwise a flow with a
+rounding error left could be starved by a flow of an earlier class that opens at the same time."""
+
 DRAW_S = 10e-6
 """Seconds per random draw, if interpreted."""
 

@@ -156,7 +156,7 @@ def test_without_a_seed_mix_seeds_are_uniform() -> None:
 def test_a_plan_of_another_version_is_refused() -> None:
     with pytest.raises(ValidationError):
         Plan.model_validate_json(
-            plan_of().model_dump_json().replace('"version":1,"method"', '"version":2,"method"')
+            plan_of().model_dump_json().replace('"version":1,"method"', '"version":3,"method"')
         )
 
 

@@ -27,7 +27,7 @@ _LIMITS = {
 
 
 def show_plan(plan: Plan) -> None:
-    """Print the plan, its prediction and lower bound, and a row per machine."""
+    """Print the plan, its prediction and objective, and a row per machine."""
     console = terminal.console()
     _figures(console, _decision(plan) | _prediction(plan) | _certificate(plan))
     console.print()
@@ -102,13 +102,30 @@ def _figures(console: Console, figures: dict[str, str]) -> None:
 def _decision(plan: Plan) -> dict[str, str]:
     searches = "" if plan.rounds == 1 else f", {plan.rounds} rounds"
     figures = {"method": f"{plan.method} (seed {plan.seed}{searches})", "policy": plan.policy}
-    if plan.seed_mix_name == "uniform":
-        return figures | {"seed mix": "uniform"}
-    saved = 1 - plan.network_bytes / plan.uniform_network_bytes
-    return figures | {
-        "seed mix": f"{plan.seed_mix_name}: {format_bytes(plan.network_bytes)} per iteration on "
-        f"the network, {saved:.0%} less than a uniform mix"
-    }
+    figures["seed mix"] = plan.seed_mix_name
+    if plan.seed_mix_name != "uniform":
+        saved = 1 - plan.network_bytes / plan.uniform_network_bytes
+        figures["seed mix"] += (
+            f": {format_bytes(plan.network_bytes)} per iteration on the network, {saved:.0%} less "
+            "than a uniform mix"
+        )
+    if plan.shares is not None:
+        figures["batch shares"] = _shares(plan)
+    return figures
+
+
+def _shares(plan: Plan) -> str:
+    """Seeds per trainer and machine class, largest first."""
+    assert plan.shares is not None
+    kinds = {host.name: host.kind for host in plan.cluster.hosts}
+    seeds: dict[str, set[int]] = {}
+    for machine, share in zip(plan.placement.trainers, plan.shares, strict=True):
+        seeds.setdefault(kinds[machine], set()).add(share)
+    ranked = sorted(seeds.items(), key=lambda item: -max(item[1]))
+    listed = [
+        f"{kind} {min(own)}" + (f" to {max(own)}" if len(own) > 1 else "") for kind, own in ranked
+    ]
+    return f"seeds per trainer: {', '.join(listed)}; {plan.job.batch_size} if equal"
 
 
 def _prediction(plan: Plan) -> dict[str, str]:
@@ -130,10 +147,11 @@ def _prediction(plan: Plan) -> dict[str, str]:
 
 
 def _certificate(plan: Plan) -> dict[str, str]:
-    bound = f"{format_seconds(plan.bound_s)} per iteration"
+    objective = f"{format_seconds(plan.terms.time_s)} per iteration"
     if plan.proven:
-        return {"lower bound": f"{bound}; no placement has a smaller objective (proven)"}
-    return {"lower bound": f"{bound}; the objective is {plan.gap:.2%} above it"}
+        return {"objective": f"{objective}; no placement has a smaller one (proven)"}
+    bound = format_seconds(plan.bound_s)
+    return {"objective": f"{objective}, {plan.gap:.2%} above the bound of all placements ({bound})"}
 
 
 def _terms_table(plan: Plan) -> Table:

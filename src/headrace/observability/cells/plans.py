@@ -73,11 +73,11 @@ def _machines(plan: Plan, in_s: np.ndarray, out_s: np.ndarray) -> Html:
 
 
 def _facts(plan: Plan) -> Html:
-    bound = f"{seconds(plan.bound_s)} per iteration"
+    objective = f"{seconds(plan.terms.time_s)} per iteration"
     if plan.proven:
-        bound += "; no placement has a smaller objective (proven)"
+        objective += "; no placement has a smaller one (proven)"
     else:
-        bound += f"; the objective is {percent(plan.gap)} above it"
+        objective += f", {percent(plan.gap)} above the bound of all placements"
     network = f"{format_bytes(plan.network_bytes)} per iteration between machines"
     if plan.network_bytes < plan.uniform_network_bytes:
         saved = 1 - plan.network_bytes / plan.uniform_network_bytes
@@ -86,7 +86,7 @@ def _facts(plan: Plan) -> Html:
         {
             "made by": f"{plan.method}, {plan.seed_mix_name} seeds",
             "flow policy": plan.policy,
-            "lower bound": bound,
+            "objective": objective,
             "network": network,
             "profile": plan.profile.source,
         }

@@ -113,7 +113,7 @@ def _tiles(report: Report) -> Html | None:
         tiles.append((percent(nic[1]), f"of its bandwidth used by {nic[0]}, the busiest NIC"))
     if report.plan is not None:
         gap = percent(0.0 if report.plan.proven else report.plan.gap)
-        tiles.append((gap, "gap between plan and lower bound"))
+        tiles.append((gap, "gap between objective and its bound"))
     if not tiles:
         return None
     return el(

@@ -258,8 +258,8 @@ def plan_section(report: Report) -> Html | None:
         "No placement has a smaller objective."
         if plan.proven
         else (
-            f"The lower bound over all placements is {seconds(plan.bound_s)}: the gap is "
-            f"{percent(plan.gap)}."
+            f"The objective is {percent(plan.gap)} above its bound over all placements, "
+            f"{seconds(plan.bound_s)}."
         )
     )
     saved = ""

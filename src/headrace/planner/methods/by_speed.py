@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations, product
 
@@ -13,14 +14,22 @@ from headrace.core.job import Job
 from headrace.core.placement import Placement
 from headrace.core.profile import Problem
 from headrace.planner.cost.objective import Objective, evaluate
-from headrace.planner.cost.seed_mix import local_first_seeds
+from headrace.planner.cost.seed_mix import Shares, seeds_of
+from headrace.planner.cost.shares import best_shares, shared_time_s
 from headrace.planner.cost.speed_classes import SpeedClass, speed_classes
+from headrace.planner.methods.colocate import Colocate
 
 _WORTH_SEARCHING = 1e-3
 """Smallest relative gain of another class of placements for which it is searched."""
 
 _MOST_MOVES = 1000
 """Most placements whose objective is computed to improve one, at 0.3 ms each."""
+
+_MOST_SHARED_MOVES = 400
+"""The same for an objective with batch shares, at 2 ms each."""
+
+_NUM_STARTS = 2
+"""Placements for equal shares from which a search with shares starts."""
 
 _SMALLEST_GAIN = 1e-6
 """Smallest relative gain of the objective by a move."""
@@ -89,6 +98,36 @@ def search_by_speed(
     return Found(ranked, bound_s, num_rounds)
 
 
+def search_shares(
+    problem: Problem, placements: Sequence[Placement], *, local_seeds: bool
+) -> list[tuple[Placement, Shares]]:
+    """Placements with unequal batch shares, best first; none if equal shares are best.
+
+    With shares a slow machine may host a trainer that has few seeds, so placements for equal shares
+    and some others are improved by the objective with shares.
+    """
+    starts = [*placements[:_NUM_STARTS]]
+    with suppress(InfeasibleError):
+        starts.append(Colocate().place(problem, 0))
+    found: dict[Placement, tuple[float, Shares]] = {}
+    for start in dict.fromkeys(starts):
+        better = improved(
+            problem,
+            start,
+            lambda other: shared_time_s(problem, other, local_seeds=local_seeds),
+            _MOST_SHARED_MOVES,
+            _SMALLEST_GAIN,
+        )
+        for each in (start, better):
+            placement = each.numbered_by_ring()
+            if placement not in found:
+                shares = best_shares(problem, placement, local_seeds=local_seeds)
+                time_s = _objective(problem, placement, local_seeds, shares).time_s
+                found[placement] = (time_s, shares)
+    ranked = sorted(found, key=lambda placement: found[placement][0])
+    return [(each, found[each][1]) for each in ranked if found[each][1] is not None]
+
+
 def improved(
     problem: Problem,
     placement: Placement,
@@ -147,6 +186,8 @@ def _groups(job: Job) -> list[frozenset[int]]:
     return list(dict.fromkeys([*single, *teams, *pairs]))
 
 
-def _objective(problem: Problem, placement: Placement, local_seeds: bool) -> Objective:
-    seeds = local_first_seeds(problem, placement) if local_seeds else None
+def _objective(
+    problem: Problem, placement: Placement, local_seeds: bool, shares: Shares = None
+) -> Objective:
+    seeds = seeds_of(problem, placement, local_seeds=local_seeds, shares=shares)
     return evaluate(problem, placement, seeds)

@@ -145,7 +145,10 @@ def assign_seeds(run: RunContext, settings: dict[str, Any]) -> TrainerSeeds | No
     trainer_seeds = TrainerSeeds(split, run.trainer, batches, shards=run.own_shards)
     batch_size = batches.batch_size(run.trainer)
     given = settings.setdefault("batch_size", batch_size)
-    if given != batch_size:
+    if given == sum(run.seeds_per_iteration) / run.world_size:
+        # The plan may give the trainer another share of the global batch.
+        settings["batch_size"] = batch_size
+    elif given != batch_size:
         if run.follows_script:
             compare_batch_size(run, given)
         raise SpecError(

@@ -177,7 +177,7 @@ def test_a_page_says_everything() -> None:
         "143 of 168 iterations",
         "Doubling the NIC of m0",
         "None of the 1 other changes saves 1 %.",
-        "the gap is 5 %",
+        "5 % above its bound",
         "m0 was started again",
         "Attempts under other plans",
         "210 ms",

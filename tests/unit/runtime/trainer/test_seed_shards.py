@@ -88,6 +88,8 @@ def test_who_leaves_a_loop_is_in_no_step(graph: Path) -> None:
 
 def test_a_loader_that_contradicts_the_plan_is_refused(graph: Path) -> None:
     assert len(loader(graph, batch_size=2)) == 3
+    # The job's batch size is accepted: the plan gives this trainer another share.
+    assert next(iter(loader(graph, batch_size=4))).batch_size == 2
     with pytest.raises(SpecError, match="trainer1 batches of 2 seeds, its loader has 5"):
         loader(graph, batch_size=5)
     with pytest.raises(SpecError, match="assigns no seeds of split 'val'"):

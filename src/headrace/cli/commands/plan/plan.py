@@ -50,6 +50,14 @@ def plan(
             autocompletion=completions.one_of(*completions.SEED_MIXES),
         ),
     ] = "auto",
+    shares: Annotated[
+        str,
+        typer.Option(
+            help="Batch shares: auto or equal.",
+            metavar="NAME",
+            autocompletion=completions.one_of(*completions.SHARES),
+        ),
+    ] = "auto",
     budget: Annotated[
         str | None, typer.Option(help="Minimum search time, e.g. 2s.", metavar="TIME")
     ] = None,
@@ -62,7 +70,7 @@ def plan(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Place every task on a machine, and compute a lower bound of the iteration time."""
+    """Place every task on a machine, and predict the time per iteration."""
     from headrace.core.errors import SpecError
 
     if diff is not None:
@@ -89,6 +97,7 @@ def plan(
             method=method,
             policy=policy,
             seed_mix=seed_mix,  # type: ignore[arg-type]  # checked by the planner
+            shares=shares,  # type: ignore[arg-type]  # likewise
             seed=seed,
             budget_s=budget_s,
             clock=time.monotonic,
