@@ -341,7 +341,7 @@ def savings(found: Mapping[str, Any], name: str, base: str) -> dict[str, Any]:
 
 
 def log(line: str) -> None:
-    """Tell who watches."""
+    """Log a line with the time."""
     print(f"[{time.strftime('%H:%M:%S')}] {line}", file=sys.stderr, flush=True)
 
 

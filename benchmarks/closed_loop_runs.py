@@ -39,9 +39,9 @@ CONFIGS: dict[str, tuple[str, str, str]] = {
     "dgtp": ("etp", "oes", "plan"),
     "ours": ("anneal", "priority", "plan"),
 }
-"""Method, flow policy of the prediction, and who shares the network: the plan, or the system alone.
+"""Method, flow policy of the prediction, and what shares the network: the plan or only the system.
 
-Without anybody who shares it, TCP comes near to max-min fairness. Ours was `auto` until a first
+Without traffic control, TCP is close to max-min fairness. Ours was `auto` until a first
 look at a-ps, with whose profile `priority` was predicted to be the best policy, or as good, in all
 modes; where `auto` takes `maxmin`, nothing is shared at all.
 """
@@ -227,5 +227,5 @@ def _agents_s() -> float:
 
 
 def log(line: str) -> None:
-    """Tell who watches."""
+    """Log a line with the time."""
     print(f"[{time.strftime('%H:%M:%S')}] {line}", file=sys.stderr, flush=True)

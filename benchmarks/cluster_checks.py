@@ -135,7 +135,7 @@ def accuracy(bench: Bench, name: str, num_seeds: int) -> dict[str, Any]:
 
 
 def _with_splits(whole: Whole, folder: Path) -> Path:
-    """Parts that know who trains and who is tested."""
+    """Graph partitions with training and test splits."""
     import torch
 
     from headrace.api.graph import partition

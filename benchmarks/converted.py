@@ -212,7 +212,7 @@ def measure(
 
 
 def log(line: str) -> None:
-    """Tell who watches."""
+    """Log a line with the time."""
     print(f"[{time.strftime('%H:%M:%S')}] {line}", file=sys.stderr, flush=True)
 
 

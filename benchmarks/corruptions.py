@@ -1,4 +1,4 @@
-"""Damage one file of a graph after the other; nobody may train on it without a word, or crash.
+"""Damage one file of a graph after the other: runs must report it, and not crash.
 
     python benchmarks/corruptions.py --json --output benchmarks/results/corruptions.json
     python benchmarks/corruptions.py --quick --json
@@ -6,7 +6,7 @@
 A trial flips a bit or exponents, writes noise or zeros, cuts, lengthens or turns one file of a
 graph in two parts. A store then answers requests for all that it has, in a process of its own; or
 `headrace run --local` trains with stores and a sampler. `silent` counts answers that were wrong
-without an error, `crash` processes that a signal ended, `traceback` errors that nobody explained:
+without an error, `crash` processes that a signal ended, `traceback` errors without an explanation:
 each has to be 0. `refused` were told with a sentence, `harmless` changed no answer. `formats` are
 manifests, plans, traces, `run.json`, sidecars of checkpoints, journals and records of learnt rows.
 """

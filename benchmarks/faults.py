@@ -1,4 +1,4 @@
-"""Kill whoever a run consists of, again and again: it must go on and end as if nothing had been.
+"""Kill tasks of a run: it must recover and end with the same parameters as an undisturbed run.
 
     python benchmarks/faults.py --trials 60 --seed 0 --output benchmarks/results/faults.json
     python benchmarks/faults.py --quick --json
@@ -7,19 +7,19 @@
 On an emulated cluster of four machines (needs root and iproute2) every trial is a real training,
 with a ring or with parameter servers, with dropout, with a checkpoint every 15 steps. A store, a
 sampler, a trainer, a parameter server, a raylet or the driver is killed with SIGKILL while the run
-starts, trains or writes a checkpoint; the seed says who and when. Whoever lost the driver goes on
-with `headrace run --resume`. With `--cut` the network between two machines is cut instead.
+starts, trains or writes a checkpoint; the seed determines which one and when. A run that lost its
+driver is resumed with `headrace run --resume`. With `--cut` the network between two machines is cut
+instead.
 
-For every trial the result has what was decided (`decisions`), the seconds to the first message
-about it, the longest time without a message or an iteration (`silence_s`, at most 15), the seconds
-to the step after which training went on as before (`recovery_s`; of a driver since its resume),
-whether parameters and the optimizer's state are those of the undisturbed run to the last bit
-(`is_same`; of a run on other machines `difference`, at most 1e-4), what was left behind, and what
-of all that was wrong (`problems`). `in_checkpoint` says whether the file was still being written
-when somebody was killed.
+Each trial has the decisions of the driver (`decisions`), the seconds to the first message about the
+fault, the longest time without a message or an iteration (`silence_s`, at most 15), the seconds to
+the first step after recovery (`recovery_s`; for a driver, since it was resumed), whether parameters
+and optimizer state are bit-identical to those of the undisturbed run (`is_same`; for a run on other
+machines `difference`, at most 1e-4), what was left behind, and all violations (`problems`).
+`in_checkpoint` tells whether a checkpoint was being written at the time.
 
-The file is written after every trial. Trials that it has are not done again, so that a campaign can
-be stopped and gone on with. The last line is one JSON object.
+The file is written after every trial. Trials that it contains are not repeated, so a campaign can
+be interrupted and resumed. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -102,13 +102,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--trials", type=int, default=60, help="of the whole campaign (60)")
     parser.add_argument("--first", type=int, default=0, help="number of the first one (0)")
-    parser.add_argument("--seed", type=int, default=0, help="says who is killed and when (0)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed of victims and times (0)")
     parser.add_argument("--quick", action="store_true", help=f"the first {QUICK} trials")
     parser.add_argument("--cut", type=float, action="append", help="seconds without network")
-    parser.add_argument("--between", help="whom to cut, like m1,m2; else the seed says so")
+    parser.add_argument("--between", help="machines to separate, like m1,m2; drawn by default")
     parser.add_argument("--within", type=float, help="begin no trial after so many seconds")
-    parser.add_argument("--scratch", type=Path, help="folder for runs; those that fail are kept")
-    parser.add_argument("--output", type=Path, help="result file to write, or to go on with")
+    parser.add_argument("--scratch", type=Path, help="folder for runs; failed ones are kept")
+    parser.add_argument("--output", type=Path, help="result file to write or to continue")
     parser.add_argument("--json", action="store_true", help="print only the JSON object")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # takes the testbed down

@@ -1,14 +1,13 @@
-"""Kill a store or a sampler at a random moment, again and again; somebody must say so.
+"""Kill a store or a sampler at a random time: the trainer must get an error that names it.
 
     python benchmarks/kills.py --json
     python benchmarks/kills.py --quick --json
 
 Two stores and two samplers feed a trainer; all are processes. Every trial is a process too, with
-its own seed, which says who is killed and when: in one trial of three while samplers start, else
-after some batches, also in the middle of one. The trainer must meet an error within 15 s that names
-the task and its machine; afterwards no process of the trial is left, and no shared memory. The last
-line is one JSON object: `failed` has what went wrong per trial, `slowest_s` the longest time from a
-death to its error.
+its own random seed for victim and time: in one trial of three while samplers start, otherwise after
+or during some batch. Within 15 s the trainer must get an error that names the task and its machine.
+After the trial no process and no shared memory may be left. The last line is one JSON object:
+`failed` has the problems of each trial, `slowest_s` the longest time from a death to its error.
 """
 
 from __future__ import annotations

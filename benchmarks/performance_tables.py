@@ -246,7 +246,7 @@ def kills(result: Result) -> Table:
     return figures(
         result,
         ("stores and samplers killed at random", "trials", ""),
-        ("of these, nobody said so in time, or something was left", "failed", ""),
+        ("of these, without an error in time, or with something left", "failed", ""),
         ("the slowest error that names them", "slowest_s", "s"),
         ("the median", "median_s", "s"),
     )
@@ -350,7 +350,7 @@ def closed_loop(result: Result) -> Table:
 
 
 def as_it_is(result: Result) -> Table:
-    """All single figures of a file that nobody has described."""
+    """All figures of a file without a description."""
     rows: list[tuple[str, str]] = []
 
     def add(name: str, value: Any) -> None:

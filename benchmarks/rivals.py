@@ -1,12 +1,12 @@
-"""What the data path is measured against, each in a process of its own, perhaps of another Python.
+"""Baselines of the data path, each in its own process, possibly of another Python.
 
     python benchmarks/rivals.py dgl FOLDER
     python benchmarks/rivals.py torch-sparse FOLDER
     python benchmarks/rivals.py inference FOLDER
     python benchmarks/rivals.py socket FOLDER
 
-Nothing of headrace is imported. Whoever starts it writes how often to do it, a number per line, and
-reads how long it took. `FOLDER` has the graph as .npy files, and `settings.json`.
+Nothing of headrace is imported. The caller writes the number of repetitions, one per line, and
+reads the seconds. `FOLDER` has the graph as .npy files, and `settings.json`.
 """
 
 from __future__ import annotations

@@ -227,7 +227,7 @@ def end_to_end(
     plain: Callable[[int], float],
     rival: Callable[[int], dict[str, float]] | None,
 ) -> dict[str, Any]:
-    """Samples/s of a trainer by who feeds it.
+    """Samples/s of a trainer by the source of its batches.
 
     The trainer keeps its memory, as in a run; the plain loop is a process that knows nothing of
     headrace's trainers. What that alone gives, and what a step takes, is told if asked for.

@@ -237,7 +237,7 @@ def test_samplers_give_what_pyg_scripts_expect(
     loader._prefetcher.close()
 
 
-@pytest.mark.campaign  # `test_feeding.py` has graphs with types, without a run around them
+@pytest.mark.campaign  # unit tests of the loader cover heterogeneous graphs
 @pytest.mark.parametrize(
     ("example", "source", "figure", "least"),
     [
