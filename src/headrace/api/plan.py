@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -37,6 +38,8 @@ def plan(
     budget_s: float | None = None,
     clock: Callable[[], float] | None = None,
     on_step: Callable[[str], None] = _ignore,
+    graph: str | os.PathLike[str] | None = None,
+    num_neighbors: Sequence[int] | None = None,
 ) -> Plan:
     """Choose the placement, the flow policy, the seed mix and the batch shares of a job.
 
@@ -55,6 +58,9 @@ def plan(
             plan then depends on the machine's speed; its `rounds` reproduce it.
         clock: Clock for the budget, e.g. `time.monotonic`.
         on_step: Called with the name of each step before it starts.
+        graph: Partitioned graph, from which the plan takes the training seeds of each partition.
+        num_neighbors: Neighbours per hop in the script's loader: with `graph`, bytes per seed are
+            those of sampled batches.
 
     Raises:
         SpecError: A name is unknown, or the values are inconsistent.
@@ -88,8 +94,18 @@ def plan(
         def keep_searching() -> bool:
             return now() < end_s
 
+    known = default_profile() if profile is None else profile
+    if num_neighbors is not None and graph is None:
+        raise SpecError("fan-outs need a graph to sample", "pass the partitioned graph too")
+    if graph is not None:
+        # Sampling imports half of the package.
+        from headrace.graph.format.partitioned_graph import open_graph
+        from headrace.profiling.from_graph import with_graph
+
+        on_step("sampling the graph")
+        known = with_graph(known, open_graph(graph), job, num_neighbors, seed=seed)
     return make_plan(
-        Problem(cluster, job, default_profile() if profile is None else profile),
+        Problem(cluster, job, known),
         method=method,
         policy=policy,
         seed_mix=seed_mix,

@@ -32,8 +32,8 @@ __all__ = [
 ]
 
 
-SIZES = (1.0, 0.5, 2.0)
-"""Batch sizes of a profiling run, as factors of the plan's."""
+SIZES = (1.0, 0.5, 0.25)
+"""Batch sizes of a profiling run, as factors of the plan's; larger ones may not fit the memory."""
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ class Shortlist(Value):
 
 
 class Plan(CheckedFile):
-    """A placement, flow policy and seed mix, with the inputs they were computed from.
+    """A placement, flow policy, seed mix and batch shares, with the inputs of the planner.
 
     Attributes:
         version: 2 if the plan has `shares`, else 1.
@@ -163,7 +163,7 @@ class Plan(CheckedFile):
         rounds: Number of search runs, each with different starting points.
         asked: Which choices were left to the planner.
         predicted: Simulation of the plan; none if the job is too large to simulate.
-        terms: Bounds of the time per iteration.
+        terms: Terms of the objective.
         bound_s: Lower bound of `terms.time_s` over all placements with this kind of seed mix, and
             over all shares if `shares` is present.
         gap: `terms.time_s` over `bound_s`, minus one.
@@ -259,8 +259,13 @@ class Plan(CheckedFile):
     @model_validator(mode="before")
     @classmethod
     def _version_of_shares(cls, data: object) -> object:
-        has_shares = isinstance(data, Mapping) and data.get("shares") is not None
-        return {"version": 2, **data} if has_shares and isinstance(data, Mapping) else data
+        if not isinstance(data, Mapping) or data.get("shares") is None:
+            return data
+        if data.get("version", 2) == 1:
+            raise SpecError(
+                "a plan of version 1 has no shares", "write `version: 2`", at=("version",)
+            )
+        return {"version": 2, **data}
 
     @model_serializer(mode="wrap")
     def _omit_equal_shares(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -287,9 +292,13 @@ class Plan(CheckedFile):
         num = self.cluster.num_machines
         if self.seed_mix is not None:
             return self.seed_mix.array(self.cluster)
-        # Seeds are proportional to the number of partitions on a machine.
-        counts = np.bincount(self.part_machines, minlength=num)
-        seeds: np.ndarray = uniform_seeds(self.job, num) * (counts * (num / counts.sum()))
+        weights = self.profile.part_weights(num)
+        if weights is None:
+            # Seeds are proportional to the number of partitions on a machine.
+            counts = np.bincount(self.part_machines, minlength=num)
+            seeds: np.ndarray = uniform_seeds(self.job, num) * (counts * (num / counts.sum()))
+        else:
+            seeds = uniform_seeds(self.job, num) * (num * weights)
         if self.shares is not None:
             ratios = np.array(self.shares) / self.job.batch_size
             seeds *= np.repeat(ratios, self.job.samplers_per_trainer)[:, None]

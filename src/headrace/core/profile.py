@@ -89,7 +89,7 @@ class _Figure(Spec):
     def _omit_unset_fields(self, write: SerializerFunctionWrapHandler) -> Any:
         optional = {
             "relative_error", "num_iterations", "relative_errors", "model_bytes", "skipped",
-            "seeds_per_trainer", "num_samplers", "growth",
+            "seeds_per_trainer", "num_samplers", "growth", "part_seeds",
         }  # fmt: skip
         written = write(self)
         return {k: v for k, v in written.items() if k not in optional or v not in (None, (), [])}
@@ -200,7 +200,7 @@ class BatchTraffic(_Figure):
     relative_error: RelativeError | None = None
 
 
-_NEW_FIELDS = ("growth", "num_samplers")
+_NEW_FIELDS = ("growth", "num_samplers", "part_seeds")
 """Fields that version 1 does not have."""
 
 
@@ -210,7 +210,7 @@ class Profile(_Figure):
     Attributes:
         source: `measured`, or `synthetic` with the model's origin in `note`.
         note: Origin of the figures.
-        version: 2 if the profile has `growth` or `num_samplers`, else 1.
+        version: 2 if the profile has `growth`, `num_samplers` or `part_seeds`, else 1.
         seeds_per_sampler: Seeds per sampler and iteration for which sampler times and bytes per
             seed hold. 0 means the job's own number.
         seeds_per_trainer: The same for trainers; defaults to the seeds of all its samplers.
@@ -218,6 +218,7 @@ class Profile(_Figure):
             are constant.
         growth: Growth of a sub-batch with its seeds; without it times and volumes are proportional
             to seeds.
+        part_seeds: Training seeds of each graph partition; equally many if absent.
         task_times: Times per role, then per machine class; class `default` applies to all others.
         store_traffic: Store to sampler volumes.
         batch_traffic: Sampler to trainer volumes.
@@ -232,6 +233,7 @@ class Profile(_Figure):
     seeds_per_trainer: Number | None = Field(default=None, gt=0)
     num_samplers: Annotated[Count, Field(ge=1)] | None = None
     growth: Growth | None = None
+    part_seeds: tuple[Annotated[Count, Field(ge=0)], ...] | None = None
     task_times: Mapping[Role, Mapping[str, TaskTime]]
     store_traffic: StoreTraffic
     batch_traffic: BatchTraffic
@@ -276,8 +278,22 @@ class Profile(_Figure):
         equivalent = self.equivalent_seeds("batch_bytes", seeds, job)
         return equivalent * self.batch_traffic.bytes_per_seed
 
+    def part_weights(self, num_parts: int) -> np.ndarray | None:
+        """Share of the training seeds in each graph partition; None if all are equal."""
+        if self.part_seeds is None:
+            return None
+        if len(self.part_seeds) != num_parts or not sum(self.part_seeds):
+            raise SpecError(
+                f"the profile has {sum(self.part_seeds)} training seeds in {len(self.part_seeds)} "
+                f"graph partitions, the cluster has {num_parts} machines",
+                "partition a graph with training nodes for this cluster, and plan with it",
+            )
+        return np.array(self.part_seeds, dtype=np.float64) / sum(self.part_seeds)
+
     def seed_scale(self, role: Role, job: Job) -> float:
         """Factor of a role's times for the job's batch size, split equally over samplers."""
+        if role is Role.TRAINER and self.growth is None:
+            return job.batch_size / self.nominal_seeds(job)[1]
         seeds = np.full(job.num_samplers, job.batch_size / job.samplers_per_trainer)
         return float(self.time_factors(role, job, seeds)[0])
 
@@ -326,8 +342,14 @@ class Problem(NamedTuple):
 
     @property
     def uniform_seeds(self) -> np.ndarray:
-        """Uniform seeds per iteration, shape (num_samplers, num_machines)."""
-        return uniform_seeds(self.job, self.cluster.num_machines)
+        """Uniform seeds per iteration, shape (num_samplers, num_machines).
+
+        Every sampler takes seeds of all graph partitions in proportion to their training seeds.
+        """
+        num = self.cluster.num_machines
+        weights = self.profile.part_weights(num)
+        seeds = uniform_seeds(self.job, num)
+        return seeds if weights is None else seeds * (num * weights)
 
     def with_profile(self, profile: Profile) -> Problem:
         """The same job with another profile, and with its model size if that was measured."""

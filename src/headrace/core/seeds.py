@@ -15,7 +15,7 @@ from headrace.core.units import Count, Number
 from headrace.core.values import Value
 
 SeedMixName = Literal["uniform", "local-first"]
-"""Seed assignment: from all graph partitions equally, or from the local one first."""
+"""Seed assignment: from all graph partitions in proportion, or from the local one first."""
 
 Positive = Annotated[Number, Field(ge=0)]
 

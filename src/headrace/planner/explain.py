@@ -105,7 +105,7 @@ def _idle(plan: Plan) -> Iterator[str]:
         (Role.SAMPLER, "sampler", placed.samplers),
         (Role.SERVER, "parameter server", placed.servers),
     ):
-        if not machines:
+        if not machines or (plan.shares is not None and role is not Role.SERVER):
             continue
         times_s = machine_times_s(problem, role)
         used_s = times_s[list(machines)].max()
@@ -196,7 +196,8 @@ def _changes(plan: Plan) -> Iterator[_Change]:
     for name, members in doubled:
         wider = problem._replace(cluster=doubled_nics(hosts, members))
         yield _Change(f"doubling {name}", wider)
-    if not profile.store_traffic.matrix:  # a measured matrix has a fixed number of partitions
+    # A measured matrix and known seeds are those of a fixed number of partitions.
+    if not profile.store_traffic.matrix and profile.part_seeds is None:
         for members in _distinct_resources(hosts, classes):
             model = hosts[members[0]]
             grown = problem._replace(cluster=_grown(hosts, model))

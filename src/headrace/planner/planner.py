@@ -71,6 +71,9 @@ _SHORTLIST_WORK, _PREDICTION_WORK = 10_000_000, 100_000_000
 _MOST_IMPROVEMENT_WORK = 3_000_000
 """Largest edges x iterations x machines of all simulations that improve a placement."""
 
+_NUM_STARTS = 2
+"""Placements for equal shares from which a search with shares starts."""
+
 _SMALLEST_GAIN = 0.005
 """Smallest relative gain of a simulated makespan by a move; smaller ones are random."""
 
@@ -157,7 +160,7 @@ def make_plan(
             options.append(_option(problem, placement, mix))
         best_s = min(option.objective.time_s for option in options if option.mix == mix)
         if may_differ and best_s > share_bound_s(problem) * (1 + _GOOD_ENOUGH_MARGIN):
-            for placement, found_shares in search.shared(list(placements)):
+            for placement, found_shares in search.shared([*also, *found.placements[:_NUM_STARTS]]):
                 options.append(_option(problem, placement, mix, found_shares))
     options = _most_promising(options)
     on_step("choosing by simulation")
@@ -356,23 +359,20 @@ def _choose(
     if improves and (makespans[number, policy] > enough_s or chosen.objective.limit == "latency"):
         # The objective is too small, or assumes that no transfer overlaps with computing: compare
         # other placements by simulation.
-        is_local, has_shares = chosen.mix == "local-first", chosen.shares is not None
-
-        def shares_of(placement: Placement) -> Shares:
-            if not has_shares:
-                return None
-            return best_shares(problem, placement, local_seeds=is_local)
+        is_local = chosen.mix == "local-first"
 
         def makespan_s(placement: Placement) -> float:
-            seeds = seeds_of(problem, placement, local_seeds=is_local, shares=shares_of(placement))
+            seeds = seeds_of(problem, placement, local_seeds=is_local, shares=chosen.shares)
             return rehearser.makespan_s(placement, policy, seeds)
 
         work = iterations * _num_edges(problem) * problem.cluster.num_machines
         most = _MOST_IMPROVEMENT_WORK // work
         better = improved(problem, chosen.placement, makespan_s, most, _SMALLEST_GAIN)
         if better != chosen.placement:
-            numbered = better.numbered_by_ring()
-            options.append(_option(problem, numbered, chosen.mix, shares_of(numbered)))
+            numbered, shares = better.numbered_by_ring(), None
+            if chosen.shares is not None:
+                shares = best_shares(problem, numbered, local_seeds=is_local)
+            options.append(_option(problem, numbered, chosen.mix, shares))
             simulate_option(len(options) - 1, policy)
     # Ties: smaller objective first, then the simpler policy.
     lines = sorted(makespans, key=lambda line: (makespans[line], line[0], policies.index(line[1])))

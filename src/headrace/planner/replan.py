@@ -20,6 +20,7 @@ from headrace.core.placement import Placement, PlacementFile
 from headrace.core.plan import Fingerprints, Plan, problem_of
 from headrace.core.profile import Problem, Profile, StoreTraffic
 from headrace.planner.cost.objective import Objective, evaluate
+from headrace.planner.cost.shares import share_bound_s, share_limits
 from headrace.planner.cost.speed_classes import compute_bound_s
 from headrace.planner.cost.traffic_matrix import traffic_of
 from headrace.planner.methods import anneal, place
@@ -53,8 +54,15 @@ def replan(plan: Plan, machines: Collection[str]) -> Plan:
     parts = _move(plan.part_machines, left)
     profile = _fold(plan.profile, parts, len(left))
     problem, placement, objective = _place(cluster, plan, profile, parts)
-    seeds = _seeds(problem, parts)
-    return _plan_of(plan, problem, placement, seeds, objective, {"parts": parts})
+    seeds, shares = _seeds(problem, parts), None
+    if plan.shares is not None and problem.job.trainers == plan.job.trainers:
+        # The run keeps the batches of its first plan.
+        shares = plan.shares
+        ratios = np.array(shares) / problem.job.batch_size
+        seeds = seeds * np.repeat(ratios, problem.job.samplers_per_trainer)[:, None]
+        objective = evaluate(problem, placement, seeds)
+    more = {"parts": parts, "shares": shares}
+    return _plan_of(plan, problem, placement, seeds, objective, more)
 
 
 @dataclass(frozen=True)
@@ -90,11 +98,17 @@ def replan_measured(plan: Plan, cluster: Cluster, profile: Profile) -> Replanned
     candidates, _ = anneal.shortlist(problem, seed=plan.seed, local_seeds=plan.seed_mix is not None)
     now = plan.placed
     placements = [now, *(_renamed(each.placement, now, job, seeds) for each in candidates)]
+    if plan.shares is not None:
+        shares = np.array(plan.shares)
+        placements[1:] = [
+            each for each in placements[1:] if (shares <= share_limits(problem, each)).all()
+        ]
     times_s = {placement: simulated_s(placement) for placement in placements}
     best = min(times_s, key=lambda placement: times_s[placement])
     objective = evaluate(planned, best, seeds)
     kept = {
         "parts": plan.parts,
+        "shares": plan.shares,
         "seed_mix_name": plan.seed_mix_name,
         "seed_mix": plan.seed_mix,
         "predicted": predict(planned, best, seeds, plan.policy, plan.seed),
@@ -112,7 +126,9 @@ def _plan_of(
     more: Mapping[str, Any],
 ) -> Plan:
     """Plan with another placement and the policy and seed of `plan`; `more` sets further fields."""
-    bound_s = min(compute_bound_s(problem), objective.time_s)
+    has_shares = more.get("shares") is not None
+    bound_s = share_bound_s(problem) if has_shares else compute_bound_s(problem)
+    bound_s = min(bound_s, objective.time_s)
     traffic = traffic_of(problem, placement, seeds)
     return Plan(
         method=METHOD,
@@ -203,21 +219,29 @@ def _move(parts: tuple[int, ...], left: list[int]) -> tuple[int, ...]:
 def _seeds(problem: Problem, parts: tuple[int, ...]) -> np.ndarray:
     """See `Plan.seeds`."""
     num_machines = problem.cluster.num_machines
+    if problem.profile.part_seeds is not None:
+        return problem.uniform_seeds
     counts = np.bincount(parts, minlength=num_machines)
     seeds: np.ndarray = problem.uniform_seeds * (counts * (num_machines / len(parts)))
     return seeds
 
 
 def _fold(profile: Profile, parts: tuple[int, ...], num_machines: int) -> Profile:
-    """Convert a measured traffic matrix from partitions to machines."""
+    """Convert a measured traffic matrix and seed counts from partitions to machines."""
+    weights = np.ones(len(parts))
+    if profile.part_seeds is not None:
+        weights = np.maximum(np.array(profile.part_seeds, dtype=np.float64), 1e-9)
+        sums = np.bincount(parts, weights=profile.part_seeds, minlength=num_machines)
+        profile = profile.model_copy(update={"part_seeds": tuple(sums.astype(int).tolist())})
     matrix = np.array(profile.store_traffic.matrix)
     if not matrix.size:
         return profile
     sends = np.zeros((len(parts), num_machines))
     sends[np.arange(len(parts)), parts] = 1.0
-    counts = sends.sum(axis=0)
+    owned = sends * weights[:, None]
+    counts = owned.sum(axis=0)
     # Machines without partitions have no seeds; the value is not used.
-    shares = np.where(counts > 0, sends / np.maximum(counts, 1.0), 1.0 / len(parts))
+    shares = np.where(counts > 0, owned / np.where(counts > 0, counts, 1.0), 1.0 / len(parts))
     folded = shares.T @ matrix @ sends
     traffic = StoreTraffic(
         matrix=tuple(tuple(float(entry) for entry in row) for row in folded),

@@ -55,15 +55,20 @@ def measured_iteration_time_s(trace: Trace, skip: int | None = None) -> float:
     return float(np.diff(ends_s)[steady[1:]].mean())
 
 
-def usual_iterations(trace: Trace, num: int) -> np.ndarray:
-    """Whether each iteration has the most frequent number of seeds; all if not recorded."""
+def usual_iterations(trace: Trace, num: int, usual_seeds: float | None = None) -> np.ndarray:
+    """Whether each iteration has the usual number of seeds; all if not recorded.
+
+    `usual_seeds` is the plan's number; without it, or if no iteration has it, the most frequent.
+    """
     if trace.seeds is None:
         return np.ones(num, dtype=bool)
     total = np.zeros(num, np.int64)
     known = trace.seeds[:, :num].sum(axis=0)
     total[: len(known)] = known
-    sizes, counts = np.unique(total, return_counts=True)
-    usual: np.ndarray = total == sizes[np.argmax(counts)]
+    usual: np.ndarray = total == (0 if usual_seeds is None else round(usual_seeds))
+    if usual_seeds is None or not usual.any():
+        sizes, counts = np.unique(total[total > 0], return_counts=True)
+        usual = total == sizes[np.argmax(counts)] if len(sizes) else np.ones(num, dtype=bool)
     return usual
 
 
@@ -76,7 +81,7 @@ def profile_trace(trace: Trace, plan: Plan, skip: int | None = None) -> Profile:
             f"the trace has {num} iterations, of which {skip} are to be excluded",
             "run more iterations, or exclude fewer",
         )
-    usual = usual_iterations(trace, num)
+    usual = usual_iterations(trace, num, float(plan.seeds.sum()))
     usual[:skip] = False
     if not usual.any():
         usual[skip:] = True
@@ -93,6 +98,7 @@ def profile_trace(trace: Trace, plan: Plan, skip: int | None = None) -> Profile:
         batch_traffic=volumes.batches(),
         model_bytes=volumes.model_bytes(),
         skipped=skip,
+        part_seeds=plan.profile.part_seeds,
         **({} if growth is None else {"growth": growth}),
     )
 

@@ -12,6 +12,9 @@ from headrace.core.trace import Trace
 _LEAST_ITERATIONS = 3
 """Measured iterations per size; sizes with fewer are not used."""
 
+_RANGE = 1.8
+"""Least quotient of the largest and the smallest size: ends of epochs are too close for a curve."""
+
 _NEXT_SIZE = 1.2
 """Least quotient of two sizes; closer ones, as at the end of an epoch, are one size."""
 
@@ -26,6 +29,9 @@ def growth_of(trace: Trace, plan: Plan, skip: int, num: int) -> Growth | None:
     per_sampler = trace.seeds[:, skip:num].mean(axis=0)
     groups = _groups(per_sampler)
     if len(groups) < 2:
+        return None
+    smallest, largest = (float(per_sampler[groups[i]].mean()) for i in (0, -1))
+    if largest < _RANGE * smallest:
         return None
     tables = _Tables(trace, plan)
     means = [tables.means(skip + group) for group in groups]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Self
 
 from headrace.cli import console as terminal
@@ -17,10 +17,13 @@ COMPILING = "compiling kernels, only the first time: 5 to 40 seconds"
 
 
 @contextmanager
-def steps(num_steps: int) -> Iterator[Callable[[str], None]]:
-    """Show progress while a block runs; yields a function to call with each step's name."""
+def steps(num_steps: int, *, interpret: bool = True) -> Iterator[Callable[[str], None]]:
+    """Show progress while a block runs; yields a function to call with each step's name.
+
+    With `interpret`, kernels that are not compiled yet may be interpreted (`first_use`).
+    """
     if not terminal.has_bars():
-        with first_use(terminal.note), _reporting_compilation(terminal.note):
+        with _first_use(interpret, terminal.note), _reporting_compilation(terminal.note):
             yield _line_writer(num_steps)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
@@ -30,7 +33,7 @@ def steps(num_steps: int) -> Iterator[Callable[[str], None]]:
     console = terminal.console(stderr=True)
     with (
         Progress(*columns, *counted, console=console, transient=True) as progress,
-        first_use(progress.console.print),
+        _first_use(interpret, progress.console.print),
         _reporting_compilation(progress.console.print),
     ):
         bar = progress.add_task("", total=num_steps)
@@ -42,6 +45,10 @@ def steps(num_steps: int) -> Iterator[Callable[[str], None]]:
             num_begun += 1
 
         yield begin
+
+
+def _first_use(interpret: bool, report: Callable[[str], None]) -> AbstractContextManager[None]:
+    return first_use(report) if interpret else nullcontext()
 
 
 @contextmanager

@@ -30,9 +30,9 @@ _LEAST_OF_A_SIZE = 3
 class GlobalBatches:
     """One epoch of a split for all trainers, which all have the same number of batches.
 
-    Otherwise a trainer would block on gradients of the others. All batches but the last two of each
-    sampler are complete, and these two split the remainder evenly. Both are larger only if a
-    trainer has fewer seeds than iterations.
+    Otherwise a trainer would block on gradients of the others. Unless `sizes` are given, all
+    batches but the last two of each sampler are complete, and these two split the remainder evenly.
+    Both are larger only if a trainer has fewer seeds than iterations.
 
     The seeds of one sampler of the plan are a seed shard. A run resumed on other machines keeps the
     seed shards of its first plan, and so its batches.

@@ -8,6 +8,8 @@ it. If the check fails, no placement has load T, so bisection over T gives a bou
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
@@ -162,7 +164,12 @@ def _at_best(model: LoadModel, problem: Problem) -> LoadModel:
     matrix = profile.store_bytes_per_seed(job, num)
     wanted = job.batch_size / job.samplers_per_trainer
     demand = wanted * np.arange(model.graph_in.shape[1])[None, :]
-    supply = wanted * job.num_samplers / num
+    weights = profile.part_weights(num)
+    supply: Any = wanted * job.num_samplers / num
+    requested = supply * matrix.sum(axis=0)[:, None]
+    if weights is not None:
+        supply = wanted * job.num_samplers * weights[:, None]
+        requested = wanted * job.num_samplers * (weights @ matrix)[:, None]
     own = np.minimum(supply, demand)
     foreign = demand - own
     beside = matrix.diagonal()[:, None]
@@ -172,7 +179,7 @@ def _at_best(model: LoadModel, problem: Problem) -> LoadModel:
     least = np.where(others, arriving, np.inf).min(axis=0)[:, None]
     most_beside = np.where(others, matrix, 0.0).max(axis=0)[:, None]
     received = own * arriving.diagonal()[:, None] + foreign * least
-    sent = supply * matrix.sum(axis=0)[:, None] - own * beside - foreign * most_beside
+    sent = requested - own * beside - foreign * most_beside
     return model._replace(
         graph_in=np.ascontiguousarray(received / cluster.nic_in_bytes_per_s()[:, None]),
         graph_out=np.ascontiguousarray(

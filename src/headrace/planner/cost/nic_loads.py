@@ -67,12 +67,17 @@ def build_load_model(problem: Problem, *, local_seeds: bool) -> LoadModel:
     wanted = job.batch_size / job.samplers_per_trainer
     counts = np.arange(_most_samplers(cluster, job) + 1)
     demand = wanted * counts[None, :]
-    supply = wanted * job.num_samplers / num
+    weights = profile.part_weights(num)
+    supply: Any = wanted * job.num_samplers / num
+    if weights is not None:
+        supply = wanted * job.num_samplers * weights[:, None]
     own = np.minimum(supply, demand) if local_seeds else np.zeros_like(demand)
     foreign = demand - own
     # Bytes per remote seed: from all stores, and from the store on the sampler's machine.
     total, beside = matrix.sum(), matrix.diagonal()
-    if local_seeds and num > 1:
+    if weights is not None:
+        others_all, others_beside = _of_others(matrix, weights, local_seeds)
+    elif local_seeds and num > 1:
         others_all = (total - matrix.sum(axis=1)) / (num - 1)
         others_beside = (matrix.sum(axis=0) - beside) / (num - 1)
     else:
@@ -80,6 +85,8 @@ def build_load_model(problem: Problem, *, local_seeds: bool) -> LoadModel:
     served_beside = own * beside[:, None] + foreign * others_beside[:, None]
     received = own * matrix.sum(axis=1)[:, None] + foreign * others_all[:, None] - served_beside
     sent = supply * matrix.sum(axis=0)[:, None] - served_beside
+    if weights is not None:
+        sent = wanted * job.num_samplers * (weights @ matrix)[:, None] - served_beside
     batch = float(profile.batch_bytes(job, np.array(wanted)))
     shard = job.model_bytes / job.num_servers if job.num_servers else 0.0
     is_ring = job.sync is Sync.RING
@@ -102,6 +109,22 @@ def build_load_model(problem: Problem, *, local_seeds: bool) -> LoadModel:
         capacity=cluster.capacities(names) - demand_vector(job, Role.STORE, names),
         demand=np.array([demand_vector(job, role, names) for role in roles]),
     )
+
+
+def _of_others(
+    matrix: np.ndarray, weights: np.ndarray, local_seeds: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes per seed that is not local: from all stores, and from the store of the machine.
+
+    Such seeds come from the other partitions, or from all with uniform seeds, in proportion to
+    their weights.
+    """
+    weighted = weights[:, None] * matrix
+    rows, columns = weighted.sum(axis=1), weighted.sum(axis=0)
+    if not local_seeds or len(weights) == 1:
+        return np.full(len(weights), rows.sum()), columns
+    rest = np.maximum(1 - weights, 1e-12)
+    return (rows.sum() - rows) / rest, (columns - weighted.diagonal()) / rest
 
 
 def _most_samplers(cluster: Cluster, job: Job) -> int:

@@ -21,17 +21,20 @@ def seeds_of(
         return local_first_seeds(problem, placement, shares)
     if shares is None:
         return problem.uniform_seeds
-    num = problem.cluster.num_machines
-    return np.repeat(_wanted(problem, shares)[:, None] / num, num, axis=1)
+    job = problem.job
+    # The same operations as in `Plan.seeds`, which must give the same bits.
+    ratios = np.repeat(np.array(shares) / job.batch_size, job.samplers_per_trainer)
+    seeds: np.ndarray = problem.uniform_seeds * ratios[:, None]
+    return seeds
 
 
 def local_first_seeds(problem: Problem, placement: Placement, shares: Shares = None) -> np.ndarray:
     """Assign seeds to samplers on the same machine first.
 
-    Partitions hold equal numbers of training seeds, and each seed is used once per epoch, so all
-    partitions are consumed at the same rate. Samplers that need more seeds than their partition has
-    take them from the other partitions in proportion to what is left (owner-compute rule of
-    DistDGLv2).
+    Each seed is used once per epoch, so partitions are consumed in proportion to their training
+    seeds, which are equally many if the profile does not know them. Samplers that need more seeds
+    than their partition has take them from the other partitions in proportion to what is left
+    (owner-compute rule of DistDGLv2).
 
     Returns:
         Seeds per iteration, shape (num_samplers, num_parts).
@@ -42,10 +45,13 @@ def local_first_seeds(problem: Problem, placement: Placement, shares: Shares = N
     if shares is None:
         # Without rounding errors of a sum.
         on_machine = wanted[0] * np.bincount(machines, minlength=num_parts)
-        supply = float(wanted[0] * job.num_samplers / num_parts)
+        supply: float | np.ndarray = float(wanted[0] * job.num_samplers / num_parts)
     else:
         on_machine = np.bincount(machines, weights=wanted, minlength=num_parts)
         supply = float(wanted.sum() / num_parts)
+    weights = problem.profile.part_weights(num_parts)
+    if weights is not None:
+        supply = wanted.sum() * weights
     local = np.minimum(supply, on_machine)
     spare = supply - local
     missing = on_machine - local

@@ -29,6 +29,7 @@ _SMALLEST_GAIN = 1e-3
 
 _MEMORY = "memory"
 _GRID = 512
+_TABLE_ERROR = 1e-4
 _BISECTIONS = 60
 
 
@@ -97,7 +98,8 @@ def share_bound_s(problem: Problem) -> float:
     fastest_s = np.sort(slots)[: job.trainers]
     no_limits = np.full(len(fastest_s), np.inf)
     balance = _Balance(problem, fastest_s, np.zeros(len(fastest_s)), 0.0, no_limits)
-    return balance.time_s(float(job.trainers * job.batch_size))
+    # Times between the points of the table are interpolated.
+    return balance.time_s(float(job.trainers * job.batch_size)) * (1 - _TABLE_ERROR)
 
 
 def share_limits(problem: Problem, placement: Placement) -> np.ndarray:
@@ -138,8 +140,10 @@ class _Balance:
         nominal, trainer_seeds = profile.nominal_seeds(job)
         per_sampler = self._seeds / each
         trainer_time = profile.equivalent_seeds("trainer_time", per_sampler, job)
-        self._trainer = each * trainer_time / trainer_seeds
-        self._sampler = profile.equivalent_seeds("sampler_time", per_sampler, job) / nominal
+        self._trainer = _ascending(each * trainer_time / trainer_seeds)
+        self._sampler = _ascending(
+            profile.equivalent_seeds("sampler_time", per_sampler, job) / nominal
+        )
 
     def seeds(self, time_s: float) -> np.ndarray:
         """Most seeds of each trainer within a time."""
@@ -167,6 +171,11 @@ class _Balance:
             else:
                 low = middle
         return high
+
+
+def _ascending(times: np.ndarray) -> np.ndarray:
+    """The largest ascending times that are nowhere longer; measured ones may decrease by noise."""
+    return np.minimum.accumulate(times[::-1])[::-1]
 
 
 def _blends(

@@ -28,9 +28,6 @@ _MOST_MOVES = 1000
 _MOST_SHARED_MOVES = 400
 """The same for an objective with batch shares, at 2 ms each."""
 
-_NUM_STARTS = 2
-"""Placements for equal shares from which a search with shares starts."""
-
 _SMALLEST_GAIN = 1e-6
 """Smallest relative gain of the objective by a move."""
 
@@ -106,7 +103,7 @@ def search_shares(
     With shares a slow machine may host a trainer that has few seeds, so placements for equal shares
     and some others are improved by the objective with shares.
     """
-    starts = [*placements[:_NUM_STARTS]]
+    starts = [*placements]
     with suppress(InfeasibleError):
         starts.append(Colocate().place(problem, 0))
     found: dict[Placement, tuple[float, Shares]] = {}

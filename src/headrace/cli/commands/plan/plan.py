@@ -26,6 +26,13 @@ def plan(
     profile: Annotated[
         Path | None, typer.Option(help="Profile; default synthetic.", metavar="FILE")
     ] = None,
+    graph: Annotated[
+        Path | None, typer.Option(help="Partitioned graph to plan for.", metavar="DIR")
+    ] = None,
+    fanout: Annotated[
+        str | None,
+        typer.Option(help="Neighbours per hop to sample, e.g. 15,10.", metavar="N,N"),
+    ] = None,
     method: Annotated[
         str,
         typer.Option(
@@ -88,7 +95,7 @@ def plan(
     check_can_write(output)
     budget_s = None if budget is None else parse_seconds(budget)
     inputs = (load_cluster(cluster), load_job(job), find_profile(profile))
-    with steps(3) as begin:
+    with steps(3 if graph is None else 4) as begin:
         from headrace.api.plan import plan as make_plan
         from headrace.api.plan import plan_summary
 
@@ -102,6 +109,8 @@ def plan(
             budget_s=budget_s,
             clock=time.monotonic,
             on_step=begin,
+            graph=graph,
+            num_neighbors=None if fanout is None else _read_fanout(fanout),
         )
     if output is not None:
         save_plan(found, output)
@@ -114,6 +123,18 @@ def plan(
     show_plan(found)
     if output is not None:
         typer.echo(f"The plan is in {output}: headrace explain {output} shows improvements.")
+
+
+def _read_fanout(text: str) -> list[int]:
+    from headrace.core.errors import SpecError
+
+    try:
+        return [int(each) for each in text.split(",")]
+    except ValueError:
+        raise SpecError(
+            f"--fanout {text} is not a list of numbers",
+            "give the neighbours of each hop separated by commas, such as 15,10",
+        ) from None
 
 
 def _diff(before: Path, after: Path, as_json: bool) -> None:

@@ -47,7 +47,7 @@ def profile(
     sizes: Annotated[
         str,
         typer.Option(help="Batch sizes to measure, times the plan's.", metavar="FACTORS"),
-    ] = "1,0.5,2",
+    ] = "1,0.5,0.25",
     address: Address = None,
     config: Config = None,
     settings: Settings = None,
@@ -100,10 +100,10 @@ def _read_sizes(text: str) -> tuple[float, ...]:
         sizes = tuple(float(each) for each in text.split(","))
     except ValueError:
         sizes = (0.0,)
-    if sizes[0] != 1 or min(sizes) <= 0:
+    if sizes[0] != 1 or not all(0 < size < 100 for size in sizes):
         raise SpecError(
             f"--sizes {text} are not batch sizes",
-            "give factors of the plan's size separated by commas, 1 first, such as 1,0.5,2",
+            "give factors of the plan's size separated by commas, 1 first, such as 1,0.5,0.25",
         )
     return () if len(sizes) == 1 else sizes
 

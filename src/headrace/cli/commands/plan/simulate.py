@@ -126,7 +126,8 @@ def _simulate(
 
     policy = policy or default_policy(settings["placement"])
     num_iterations = settings["iterations"] or settings["job"].iterations
-    with steps(1) as begin:
+    # Compiling the kernel of one policy takes no longer than interpreting it once.
+    with steps(1, interpret=False) as begin:
         begin(f"simulating {num_iterations} iterations under {policy}")
         found = simulate(**settings, policy=policy, record=bool(trace or gantt))
         if trace or gantt:
