@@ -24,6 +24,7 @@ _NUM_DRAWS = 8
 """Batches of the largest size; smaller ones are their slices."""
 
 _QUANTITIES: tuple[Quantity, ...] = ("nodes", "edges", "store_bytes", "batch_bytes")
+_IN_PROFILE: tuple[Quantity, ...] = ("store_bytes", "batch_bytes")
 
 
 def with_graph(
@@ -58,13 +59,22 @@ def with_graph(
     profile = profile.model_copy(update={"version": 2, "part_seeds": known})
     if num_neighbors is None:
         return profile
-    # Bytes per seed hold for the same number of seeds as times.
-    per_sampler = profile.nominal_seeds(job)[0]
+    per_sampler = job.batch_size / job.samplers_per_trainer
     matrix = sample_matrix(graph, num_neighbors, per_sampler, seed=seed)
     growth = sample_growth(graph, num_neighbors, per_sampler, seed=seed)
     store_bytes, batch_bytes = (
-        float(growth.values_at(name, per_sampler)) / per_sampler
-        for name in ("store_bytes", "batch_bytes")
+        float(growth.values_at(name, per_sampler)) / per_sampler for name in _IN_PROFILE
+    )
+    profile = profile.model_copy(update={"growth": profile.growth or growth})
+    # Bytes per seed of a profile hold for the same number of seeds as its times.
+    store_ratio, batch_ratio = (
+        float(profile.equivalent_seeds(name, np.array(per_sampler), job)) / per_sampler
+        for name in _IN_PROFILE
+    )
+    matrix, store_bytes, batch_bytes = (
+        matrix / store_ratio,
+        store_bytes / store_ratio,
+        batch_bytes / batch_ratio,
     )
     traffic, batches = profile.store_traffic, profile.batch_traffic
     if profile.source == "measured":
@@ -83,8 +93,7 @@ def with_graph(
         update={
             "store_traffic": traffic,
             "batch_traffic": batches,
-            "growth": profile.growth or growth,
-            "seeds_per_sampler": per_sampler,
+            "seeds_per_sampler": profile.nominal_seeds(job)[0],
         }
     )
 

@@ -57,6 +57,16 @@ def test_matrix_has_the_volumes_of_batches_of_one_partition(graph: PartitionedGr
     assert matrix.sum(axis=1).mean() <= uniform * 1.02
 
 
+def test_sampled_bytes_hold_for_the_batches_of_the_job(graph: PartitionedGraph) -> None:
+    found = with_graph(default_profile(), graph, JOB, [5, 5])
+    assert found.seeds_per_sampler == default_profile().seeds_per_sampler != 30
+    sampled = sample_matrix(graph, [5, 5], 30)
+    np.testing.assert_allclose(found.store_bytes_per_seed(JOB, 3), sampled, rtol=1e-4)
+    growth = sample_growth(graph, [5, 5], 30)
+    expected = float(growth.values_at("batch_bytes", 30))
+    assert float(found.batch_bytes(JOB, np.array(30.0))) == pytest.approx(expected)
+
+
 def test_a_profile_of_uniform_seeds_gets_sampled_rows(graph: PartitionedGraph) -> None:
     rows = ((9e3, 6e3, 3e3),) * 3
     measured = default_profile().model_copy(
