@@ -7,12 +7,12 @@
 Each benchmark that both checkouts have runs with `--quick` in one and then in the other, `--rounds`
 times. A checkout is run by the Python in its own `.venv`, or by the one that runs this command.
 
-The last line is one JSON object. `benchmarks` has for each of them the seconds it took and its
-`figures`: every number in its result, with the values of both checkouts and `ratio`, the quotient
-of their medians. A figure is `outside` if no value of one checkout is between two values of the
-other and the medians differ by more than `--noise`. `failed` lists benchmarks that did not end with
-a JSON object. The file is written after each benchmark; benchmarks that it contains are not run
-again.
+The last line is one JSON object. `benchmarks` has for each of them the seconds it took, the number
+of figures in its result, and the figures that are `outside`: no value of one checkout is between
+two values of the other, and the medians differ by more than `--noise`. These have the values of
+both checkouts and `ratio`, the quotient of their medians. `failed` lists benchmarks that ended with
+an error. The file is written after each benchmark; benchmarks that it contains are not run again
+unless named by `--only`.
 """
 
 from __future__ import annotations
@@ -111,10 +111,12 @@ def compare(
             "before": [each["seconds"] for each in before],
             "after": [each["seconds"] for each in after],
         },
-        "outside": [key for key, each in figures.items() if each["outside"]],
-        "only_before": sorted(before[0]["figures"].keys() - after[0]["figures"].keys()),
-        "only_after": sorted(after[0]["figures"].keys() - before[0]["figures"].keys()),
-        "figures": figures,
+        "num_figures": len(figures),
+        "outside": {
+            key: {name: each[name] for name in ("before", "after", "ratio")}
+            for key, each in figures.items()
+            if each["outside"]
+        },
     }
 
 
@@ -151,7 +153,7 @@ def main() -> int:
         result["benchmarks"], result["failed"] = old["benchmarks"], old["failed"]
     chosen = [QUICK] if args.quick else args.only
     for name in sorted(names(trees["before"]) & names(trees["after"])):
-        if (chosen and name not in chosen) or name in result["benchmarks"]:
+        if (name not in chosen) if chosen else (name in result["benchmarks"]):
             continue
         runs: dict[str, list[dict[str, Any]]] = {side: [] for side in trees}
         for _ in range(args.rounds):
@@ -166,7 +168,7 @@ def main() -> int:
         else:
             result["benchmarks"][name] = compare(runs["before"], runs["after"], args.noise)
             if not args.json:
-                print(f"  outside: {result['benchmarks'][name]['outside']}", flush=True)
+                print(f"  outside: {list(result['benchmarks'][name]['outside'])}", flush=True)
         if args.output:
             args.output.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 Result = Mapping[str, Any]
@@ -349,6 +350,36 @@ def closed_loop(result: Result) -> Table:
     ]  # fmt: skip
 
 
+def speeds(result: Result) -> Table:
+    """Plans for machines of different speed."""
+    return figures(
+        result,
+        ("trainers of 30 and 90 ms, our plan", "cases/slow-trainers/ours_s", "s"),
+        ("the same, `etp`", "cases/slow-trainers/etp_s", "s"),
+        ("random clusters", "random/clusters", ""),
+        ("our time over the best of all placements, mean", "random/over_best_mean", "x"),
+        ("the same, worst", "random/over_best_worst", "x"),
+        ("time saved by batch shares, speeds 1:2", "shares/1:2/saved", "%"),
+        ("the same, speeds 1:4", "shares/1:4/saved", "%"),
+        ("random clusters where shares are worse than equal ones", "shares/worse_than_equal", ""),
+        ("our shares over a grid search, worst", "shares/over_grid_worst", "x"),
+        ("time saved by shares on a testbed, CPU quotas 1:2", "shares_for_real/saved", "%"),
+        ("accuracy with shares minus equal, points", "shares_for_real/points_difference", ""),
+        ("curves of batch growth: nodes, worst error between", "curves/worst_between/nodes", "%"),
+        ("the same at twice the largest size", "curves/worst_twice/nodes", "%"),
+        ("seconds to plan 64 machines", "search_s/64 machines", "s"),
+    )
+
+
+def beside(result: Result) -> Table:
+    """Two commits beside each other."""
+    rows = []
+    for name, each in result["benchmarks"].items():
+        took = [f"{median(each['seconds'][side]):.0f} s" for side in ("before", "after")]
+        rows.append((name, *took, str(each["num_figures"]), str(len(each["outside"]))))
+    return table(("benchmark", "before", "after", "figures", "that differ by more than 10 %"), rows)
+
+
 def as_it_is(result: Result) -> Table:
     """All figures of a file without a description."""
     rows: list[tuple[str, str]] = []
@@ -367,6 +398,7 @@ def as_it_is(result: Result) -> Table:
 SECTIONS: Mapping[str, tuple[str, Callable[[Result], Table]]] = {
     "first_hour": ("The first hour", first_hour),
     "planner": ("Plans", planner),
+    "speeds": ("Machines of different speed", speeds),
     "simulator": ("Rehearsals", simulator),
     "theory": ("Theory", theory),
     "paper_figures": ("Beside the paper's schedulers", paper),
@@ -378,4 +410,5 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Result], Table]]] = {
     "faults": ("Faults, on a cluster", faults),
     "training_for_keeps": ("Training for keeps", training_for_keeps),
     "closed_loop": ("The closed loop, on a shaped testbed", closed_loop),
+    "beside": ("Quick benchmarks of two commits", beside),
 }

@@ -162,9 +162,14 @@ def make_plan(
         if may_differ and best_s > share_bound_s(problem) * (1 + _GOOD_ENOUGH_MARGIN):
             for placement, found_shares in search.shared([*also, *found.placements[:_NUM_STARTS]]):
                 options.append(_option(problem, placement, mix, found_shares))
-    options = _most_promising(options)
     on_step("choosing by simulation")
-    chosen, chosen_policy, shortlist = _choose(problem, options, policies, seed, method == "anneal")
+    choose = partial(_choose, problem, policies, seed, method == "anneal")
+    chosen, chosen_policy, shortlist = choose(_most_promising(options))
+    if chosen.shares is not None and shortlist is not None:
+        # Moving tasks may have improved a placement with equal shares even more.
+        equal = choose(_most_promising([each for each in options if each.shares is None]))
+        if equal[2] is not None and _best_s(equal[2]) < _best_s(shortlist):
+            chosen, chosen_policy, shortlist = equal
     on_step("predicting")
     predicted = predict(problem, chosen.placement, chosen.seeds, chosen_policy, seed)
     network_bytes, uniform_network_bytes = (
@@ -329,7 +334,7 @@ def _most_promising(options: list[_Option]) -> list[_Option]:
 
 
 def _choose(
-    problem: Problem, options: list[_Option], policies: tuple[str, ...], seed: int, improves: bool
+    problem: Problem, policies: tuple[str, ...], seed: int, improves: bool, options: list[_Option]
 ) -> tuple[_Option, str, Shortlist | None]:
     """Simulate all options under the first policy and the best options under all policies.
 
@@ -387,6 +392,10 @@ def _choose(
         for line in lines
     )
     return options[number], policy, Shortlist(iterations=iterations, candidates=candidates)
+
+
+def _best_s(shortlist: Shortlist) -> float:
+    return shortlist.candidates[0].makespan_s
 
 
 def terms_of(objective: Objective) -> Terms:
