@@ -10,7 +10,17 @@ Result = Mapping[str, Any]
 Table = list[str]
 
 _NOT_FIGURES = frozenset(
-    {"benchmark", "date", "machine", "command", "commands", "is_quick", "seconds", "elapsed_s"}
+    {
+        "benchmark",
+        "date",
+        "machine",
+        "command",
+        "commands",
+        "note",
+        "is_quick",
+        "seconds",
+        "elapsed_s",
+    }
 )
 _MOST_ROWS = 60
 _NOTHING = 5e-5  # share that is shown as 0 %
@@ -374,7 +384,7 @@ def speeds(result: Result) -> Table:
 def beside(result: Result) -> Table:
     """Two commits beside each other."""
     rows = []
-    for name, each in result["benchmarks"].items():
+    for name, each in result.get("benchmarks", {}).items():
         took = [f"{median(each['seconds'][side]):.0f} s" for side in ("before", "after")]
         rows.append((name, *took, str(each["num_figures"]), str(len(each["outside"]))))
     return table(("benchmark", "before", "after", "figures", "that differ by more than 10 %"), rows)
