@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from headrace.api.cluster import discover_cluster
+from headrace.api.graph import check_parts
 from headrace.api.plan import plan as make_plan
 from headrace.api.plan import plan_summary
 from headrace.api.profile import SIZES, compare, load_trace, profile_text, profile_trace
 from headrace.api.report import FILE_NAME, report_on
 from headrace.core.cluster import Cluster
-from headrace.core.errors import HeadraceError, SpecError
+from headrace.core.errors import HeadraceError
 from headrace.core.job import Job, Role
 from headrace.core.plan import Plan, problem_of
 from headrace.core.profile import Profile
@@ -105,17 +106,6 @@ def run_loop(wanted: Loop, run: Run, log: Log) -> dict[str, Any]:
         "run": summary,
         "report": _report(Path(summary["folder"]), log),
     }
-
-
-def check_parts(graph: PartitionedGraph, cluster: Cluster) -> None:
-    """Raise `SpecError` unless the graph has one partition per machine."""
-    if graph.num_parts != cluster.num_machines:
-        raise SpecError(
-            f"the cluster has {cluster.num_machines} machines, but the graph has "
-            f"{graph.num_parts} partitions",
-            f"partition it with `--parts {cluster.num_machines}`, or pass --cluster with a file of "
-            f"{graph.num_parts} machines",
-        )
 
 
 def usual_job(cluster: Cluster, graph: PartitionedGraph) -> Job:

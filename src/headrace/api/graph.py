@@ -89,3 +89,14 @@ def partition(
     )
     make_parts(source, wanted, Path(folder), watcher)
     return open_graph(Path(folder))
+
+
+def check_parts(graph: PartitionedGraph, cluster: Cluster) -> None:
+    """Raise `SpecError` unless the graph has one partition per machine."""
+    if graph.num_parts != cluster.num_machines:
+        raise SpecError(
+            f"the cluster has {cluster.num_machines} machines, but the graph has "
+            f"{graph.num_parts} partitions",
+            f"partition it with `--parts {cluster.num_machines}`, or pass --cluster with a file of "
+            f"{graph.num_parts} machines",
+        )

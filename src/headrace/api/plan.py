@@ -99,11 +99,13 @@ def plan(
         raise SpecError("fan-outs need a graph to sample", "pass the partitioned graph too")
     if graph is not None:
         # Sampling imports half of the package.
-        from headrace.graph.format.partitioned_graph import open_graph
+        from headrace.api.graph import check_parts, open_graph
         from headrace.profiling.from_graph import with_graph
 
         on_step("sampling the graph")
-        known = with_graph(known, open_graph(graph), job, num_neighbors, seed=seed)
+        opened = open_graph(graph)
+        check_parts(opened, cluster)
+        known = with_graph(known, opened, job, num_neighbors, seed=seed)
     return make_plan(
         Problem(cluster, job, known),
         method=method,

@@ -107,11 +107,11 @@ def _completed(
     part of what was measured.
     """
     measured = traffic.bytes_per_seed_matrix(len(sampled))
-    is_known = np.ptp(measured, axis=0).max() > 0 and np.ones_like(measured, dtype=bool)
+    # Equal rows are those of uniform seeds, which do not tell partitions apart.
+    is_known = np.full(measured.shape, len(set(traffic.matrix)) > 1)
     if traffic.relative_errors:
         is_known = np.array(traffic.relative_errors) < NOTHING_KNOWN
-    if not np.any(is_known):
-        # Measured with uniform seeds: only the total is known.
+    if not is_known.any():
         total = float(weights @ measured.sum(axis=1))
         return sampled * (total / store_bytes)
     ratio = float(measured[is_known].sum() / sampled[is_known].sum())

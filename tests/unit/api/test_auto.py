@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from headrace.api.auto import Loop, check_parts, run_loop, usual_job
+from headrace.api.auto import Loop, run_loop, usual_job
 from headrace.api.documents.load import load_plan, load_profile
+from headrace.api.graph import check_parts
 from headrace.api.profile import save_trace
 from headrace.api.simulate import simulate
 from headrace.core.cluster import Cluster, Machine

@@ -108,6 +108,12 @@ def test_plan_takes_local_seeds_and_the_run_assigns_what_was_planned(
     np.testing.assert_allclose(by_part, planned, atol=JOB.batch_size)
 
 
+def test_a_graph_with_another_number_of_partitions_is_refused(graph: PartitionedGraph) -> None:
+    smaller = Cluster(machines=CLUSTER.machines[:2])
+    with pytest.raises(SpecError, match="2 machines, but the graph has 3 partitions"):
+        headrace.plan(smaller, JOB, graph=graph.folder)
+
+
 def test_fan_outs_need_a_graph() -> None:
     with pytest.raises(SpecError, match="fan-outs need a graph"):
         headrace.plan(CLUSTER, JOB, num_neighbors=[5])

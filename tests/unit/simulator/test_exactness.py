@@ -80,7 +80,8 @@ def ties_of(seed: int) -> list[str]:
 
 
 def test_both_kernels_are_exact_where_events_are_simultaneous() -> None:
-    assert not [line for seed in range(60) for line in ties_of(seed)]
+    # Without a tolerance, both kernels are wrong on the last two.
+    assert not [line for seed in (*range(10), 1005, 1132) for line in ties_of(seed)]
 
 
 @pytest.mark.campaign
