@@ -249,7 +249,7 @@ class Bench:
             )
             if repetitions > 1:
                 found = self.run(bed, base, made, graph, "profile")
-                made = _planned(base, profile_trace(found, made))
+                made = _planned(base, profile_trace(found, made), graph)
             return self._compare(bed, base, made, graph, kinds, repetitions)
         finally:
             take_down(bed_name)
@@ -273,7 +273,7 @@ class Bench:
                     kind = kinds[name]
                     changed = kind.change(base)
                     profile = kind.profile(measured, made, graph)
-                    plans[name] = changed, _planned(changed, profile)
+                    plans[name] = changed, _planned(changed, profile, graph)
                     predicted_s[name] = _predicted_s(plans[name][1], profile)
                 setup, its_plan = plans[name]
                 for host in setup.cluster.hosts:
@@ -307,11 +307,13 @@ class Bench:
         return trace_of(Run(bed, made, graph, folder, config, options).end())
 
 
-def _planned(setup: Setup, profile: Profile) -> Plan:
+def _planned(setup: Setup, profile: Profile, graph: Path) -> Plan:
     wanted = setup.job
     if profile.model_bytes is not None:
         wanted = wanted.model_copy(update={"model_bytes": profile.model_bytes})
-    return plan(setup.cluster, wanted, profile, policy="priority")
+    return plan(
+        setup.cluster, wanted, profile, policy="priority", graph=graph, num_neighbors=FANOUTS
+    )
 
 
 def _predicted_s(made: Plan, profile: Profile) -> float:

@@ -11,12 +11,18 @@ The last line is one JSON object:
 - `random`: clusters of up to four machines with speeds from 1:1 to 1:8 and at most ten tasks: our
   time over that of the best of all placements (mean and worst), over the best of the baselines
   (worst), and the number of bounds above the best objective;
-- `search_s`: seconds to plan the paper's settings and 64 machines;
+- `search_s`: seconds from the inputs to placement and policy in the paper's settings and with 64
+  machines; `plan_s` has the same with the prediction;
 - `shares`: batch shares in the simulator: our time over that of equal shares and over the best of
   a grid search of shares, on random clusters; time saved where trainers of two speeds bind;
 - `shares_for_real`: the same on a testbed with CPU quotas of 1:2, with accuracy; null if quick;
 - `curves`: growth of batches with their seeds on real graphs: largest relative errors of predicted
-  nodes, edges and bytes, between the measured sizes and at twice the largest.
+  nodes, edges and bytes, between the measured sizes and at twice the largest;
+- `owner`: `partition --cluster` and `plan --graph` on real graphs: rows per iteration from other
+  machines over those of local-first and uniform seeds, and planned against assigned seeds;
+- `clusters`: input nodes and accuracy with ranges of second-level clusters instead of a mix;
+- `ties`: symmetric jobs whose two kernels differ from exact fractions by more than 1e-9;
+- `drift`: a CPU quota is halved during a run on a testbed; null if quick.
 
 The best of all placements is simulated: those with the smallest objectives under every policy that
 `auto` may choose.
@@ -41,8 +47,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.batch_shares import run_shares
 from benchmarks.curves import GRAPHS, run_curves
 from benchmarks.machine import describe_machine
-from benchmarks.planner import drawn, tight
+from benchmarks.owner_compute import CLUSTERED, OWNED, run_clusters, run_owner
+from benchmarks.planner import drawn, plan_search_s, tight
 from benchmarks.shares_testbed import run_real
+from benchmarks.slow_cpu import run_drift
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.job import Job, Role, Sync
 from headrace.core.placement import Placement
@@ -51,6 +59,7 @@ from headrace.planner.cost.objective import evaluate
 from headrace.planner.methods import place
 from headrace.planner.planner import make_plan, policies_to_try
 from headrace.simulator import build_instance, simulate
+from tests.oracle.comparison import exact_differences
 from tests.oracle.placements import all_placements
 
 NUM_CLUSTERS, NUM_QUICK = 200, 4
@@ -236,9 +245,9 @@ def run_random(num_clusters: int) -> dict[str, Any]:
     }
 
 
-def run_searches() -> dict[str, float]:
-    """Seconds to plan, kernels compiled."""
-    found = {}
+def run_searches() -> dict[str, Any]:
+    """Seconds to search and to plan, kernels compiled."""
+    found: dict[str, Any] = {"plan_s": {}}
     for name, problem in (
         ("sim1", drawn("sim1", 0)),
         ("sim2", drawn("sim2", 0)),
@@ -246,9 +255,15 @@ def run_searches() -> dict[str, float]:
     ):
         make_plan(problem)
         begin = time.perf_counter()
-        make_plan(problem)
-        found[name] = time.perf_counter() - begin
+        found[name] = plan_search_s(problem, 0)
+        found["plan_s"][name] = time.perf_counter() - begin
     return found
+
+
+def run_ties(num_instances: int) -> dict[str, Any]:
+    """Symmetric jobs with many simultaneous events, against exact fractions."""
+    rows = [exact_differences(1000 + seed) for seed in range(num_instances)]
+    return {"instances": num_instances, "differing": sum(map(bool, rows))}
 
 
 PARTS: dict[str, Callable[[bool], Any]] = {
@@ -260,6 +275,10 @@ PARTS: dict[str, Callable[[bool], Any]] = {
     ),
     "shares_for_real": lambda is_quick: None if is_quick else run_real(),
     "curves": lambda is_quick: run_curves(1 if is_quick else len(GRAPHS)),
+    "owner": lambda is_quick: run_owner(1 if is_quick else len(OWNED)),
+    "clusters": lambda is_quick: run_clusters(*((1, 1) if is_quick else (len(CLUSTERED), 5))),
+    "ties": lambda is_quick: run_ties(10 if is_quick else 5000),
+    "drift": lambda is_quick: None if is_quick else run_drift(),
 }
 
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.simulator import Instance, Outcome, Record, simulate
+from tests.oracle.instances import symmetric_instance
 from tests.oracle.naive import NaiveOutcome, rehearse
 
 RELATIVE = 1e-9
+PAIR_POLICIES = ("oes", "maxmin", "priority")
+"""Policies of both kernels."""
+
 OUTCOME = ("makespan_s", "num_events", "iteration_end_s", "in_bytes", "out_bytes")
 RECORD = ("task_start_s", "task_end_s", "flow_start_s", "flow_end_s", "flow_bytes")
 
@@ -37,6 +41,17 @@ def differences(
         for figures in (found, expected):
             _leave_out_last_instant(figures, instance)
     return [line for name in found for line in _compare(name, found[name], expected[name])]
+
+
+def exact_differences(seed: int) -> list[str]:
+    """What differs from exact fractions on a symmetric instance, with both kernels."""
+    instance = symmetric_instance(seed)
+    return [
+        f"seed {seed}, {policy}, general {general}: {line}"
+        for policy in PAIR_POLICIES
+        for general in (False, True)
+        for line in differences(instance, policy, general=general, ties=True, exact=True)
+    ]
 
 
 def _figures(

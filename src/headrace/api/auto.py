@@ -92,9 +92,9 @@ def run_loop(wanted: Loop, run: Run, log: Log) -> dict[str, Any]:
         f"profile: {profiled['iterations']} iterations of a first plan took "
         f"{format_seconds(profiled['measured_iteration_time_s'])} each"
     )
-    plan = plan_for(first, profile)
+    plan = plan_for(first, profile, graph)
     log(_plan_line(plan, profiled["predicted_iteration_time_s"]))
-    files = {PROFILE: profile_text(profile)}
+    files = {PROFILE: profile_text(plan.profile)}
     real = wanted.run_of(plan).model_copy(update={"files": files})
     summary = run(real)
     log(f"run: done in {format_seconds(summary['elapsed_s'])}, in {summary['folder']}")
@@ -125,9 +125,15 @@ def usual_job(cluster: Cluster, graph: PartitionedGraph) -> Job:
     )
 
 
-def plan_for(first: Plan, profile: Profile) -> Plan:
-    """Plan again with the profile measured in a run of the first plan."""
-    return make_plan(*problem_of(first).with_profile(profile))
+def plan_for(first: Plan, profile: Profile, graph: PartitionedGraph) -> Plan:
+    """Plan again with the profile measured in a run of the first plan.
+
+    Graphs for link prediction may have no training nodes; their profiles are not completed.
+    """
+    has_seeds = any(sum(node.splits.get("train", ())) for node in graph.manifest.nodes)
+    return make_plan(
+        *problem_of(first).with_profile(profile), graph=graph.folder if has_seeds else None
+    )
 
 
 def _first_plan(cluster: Cluster, job: Job) -> Plan:

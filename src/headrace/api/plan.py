@@ -58,9 +58,9 @@ def plan(
             plan then depends on the machine's speed; its `rounds` reproduce it.
         clock: Clock for the budget, e.g. `time.monotonic`.
         on_step: Called with the name of each step before it starts.
-        graph: Partitioned graph, from which the plan takes the training seeds of each partition.
-        num_neighbors: Neighbours per hop in the script's loader: with `graph`, bytes per seed are
-            those of sampled batches.
+        graph: Partitioned graph, from which the plan takes the training seeds of each partition,
+            and the bytes per seed of sampled batches.
+        num_neighbors: Neighbours per hop in the script's loader; 10 and 5 by default.
 
     Raises:
         SpecError: A name is unknown, or the values are inconsistent.
@@ -100,9 +100,10 @@ def plan(
     if graph is not None:
         # Sampling imports half of the package.
         from headrace.api.graph import check_parts, open_graph
-        from headrace.profiling.from_graph import with_graph
+        from headrace.profiling.from_graph import FAN_OUTS, with_graph
 
-        on_step("sampling the graph")
+        assumed = f" with fan-outs {','.join(map(str, FAN_OUTS))}" if num_neighbors is None else ""
+        on_step(f"sampling the graph{assumed}")
         opened = open_graph(graph)
         check_parts(opened, cluster)
         known = with_graph(known, opened, job, num_neighbors, seed=seed)

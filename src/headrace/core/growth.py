@@ -86,12 +86,13 @@ class Growth(Spec):
         return {name: values for name, values in write(self).items() if values}
 
     @cached_property
-    def _polynomials(self) -> dict[Quantity, np.ndarray]:
-        """Coefficients by quantity in logarithms, highest power first."""
+    def _polynomials(self) -> dict[Quantity, tuple[float, ...]]:
+        """Coefficients by quantity in logarithms, highest power first; no arrays, for equality."""
         x, found = np.log(self.seeds), {}
         for name in _NAMES:
             if values := getattr(self, name):
-                found[name] = np.polyfit(x, np.log(values), min(2, len(x) - 1))
+                fitted = np.polyfit(x, np.log(values), min(2, len(x) - 1))
+                found[name] = tuple(fitted.tolist())
         return found
 
     def values_at(self, quantity: Quantity, seeds: Any) -> np.ndarray:
@@ -117,7 +118,7 @@ class Growth(Spec):
         return found
 
 
-def _rise(fit: np.ndarray, start: float, end: np.ndarray) -> np.ndarray:
+def _rise(fit: tuple[float, ...], start: float, end: np.ndarray) -> np.ndarray:
     """Absolute change of a polynomial from `start` to `end`, with its slope clipped to [0, 1]."""
     slope = np.polyder(fit)
     distance = np.abs(end - start)

@@ -9,30 +9,35 @@ from functools import partial
 import numpy as np
 
 from headrace.core.errors import SpecError
-from headrace.core.job import Sync
 from headrace.core.placement import Placement, PlacementFile
 from headrace.core.plan import (
     Asked,
-    Candidate,
     Fingerprints,
     Plan,
     Prediction,
     SeedMix,
     SeedMixName,
-    Shortlist,
     Terms,
 )
 from headrace.core.profile import Problem, Profile
-from headrace.planner.cost.objective import Objective, evaluate
-from headrace.planner.cost.seed_mix import Shares, seeds_of
-from headrace.planner.cost.shares import best_shares, share_bound_s, speeds_differ
+from headrace.planner.cost.objective import Objective
+from headrace.planner.cost.seed_mix import Shares
+from headrace.planner.cost.shares import share_bound_s, speeds_differ
 from headrace.planner.cost.speed_classes import time_bound_s
 from headrace.planner.cost.traffic_matrix import traffic_of
 from headrace.planner.methods import PLACEMENT_METHODS, anneal, exact, place
-from headrace.planner.methods.by_speed import Found, improved, search_by_speed, search_shares
+from headrace.planner.methods.by_speed import Found, search_by_speed, search_shares
+from headrace.planner.selection import (
+    GOOD_ENOUGH_MARGIN,
+    NUM_PLACEMENTS,
+    Option,
+    Selection,
+    most_promising,
+    num_edges,
+    option_of,
+)
 from headrace.policies.flow import FLOW_POLICIES
 from headrace.simulator import build_instance, simulate
-from headrace.simulator.rehearser import Rehearser
 
 AUTO = "auto"
 """Choose the policy or the seed mix by simulation."""
@@ -46,18 +51,6 @@ SHORTLIST_ITERATIONS = 40
 PREDICTED_ITERATIONS = 200
 """Most simulated iterations of a prediction."""
 
-NUM_PLACEMENTS = 4
-"""Placements on the shortlist per seed mix."""
-
-NUM_FINALISTS = 2
-"""Placements simulated under every policy; the others only under the first."""
-
-_SHORTLIST_MARGIN = 0.05
-"""Largest relative distance to the smallest objective for a place on the shortlist."""
-
-_GOOD_ENOUGH_MARGIN = 0.01
-"""Stop trying policies if a makespan is within this relative distance of the objective."""
-
 _PACED_EDGES = 600
 """Most edges for which `auto` tries `paced`; its kernel scans every open flow at each event."""
 
@@ -68,14 +61,11 @@ takes 15 times as long as `maxmin` and gains 0.4 %."""
 _SHORTLIST_WORK, _PREDICTION_WORK = 10_000_000, 100_000_000
 """Largest edges x iterations x machines of a simulation; `maxmin` takes about 50 ns per unit."""
 
-_MOST_IMPROVEMENT_WORK = 3_000_000
-"""Largest edges x iterations x machines of all simulations that improve a placement."""
+_PUBLISHED = ("colocate", "ifs")
+"""Fast published methods whose placements are simulated too if the job is small."""
 
 _NUM_STARTS = 2
 """Placements for equal shares from which a search with shares starts."""
-
-_SMALLEST_GAIN = 0.005
-"""Smallest relative gain of a simulated makespan by a move; smaller ones are random."""
 
 _FEWEST_ITERATIONS = 4
 """Shorter simulations only cover pipeline fill and are skipped."""
@@ -84,17 +74,6 @@ _PROVEN = 1e-9
 """Relative distance of objective and bound below which a plan is optimal."""
 
 KeepSearching = Callable[[], bool]
-
-
-@dataclass(frozen=True)
-class _Option:
-    """A placement with a seed mix, batch shares and its objective."""
-
-    placement: Placement
-    mix: SeedMixName
-    shares: Shares
-    seeds: np.ndarray
-    objective: Objective
 
 
 def make_plan(
@@ -145,8 +124,17 @@ def make_plan(
     if shares not in (AUTO, "equal"):
         raise SpecError(f"there are no shares {shares!r}", "use auto or equal")
     may_differ = shares == AUTO and method in ("anneal", "exact") and speeds_differ(problem)
+    selection = Selection(
+        problem,
+        policies,
+        _iterations(problem, SHORTLIST_ITERATIONS, _SHORTLIST_WORK),
+        seed,
+        improves=method == "anneal",
+        may_share=may_differ,
+    )
     on_step(f"placing tasks with {method}")
-    options: list[_Option] = []
+    options: list[Option] = []
+    published: list[Option] = []
     bounds: dict[SeedMixName, float] = {}
     num_rounds = 1
     for mix in mixes:
@@ -157,19 +145,26 @@ def make_plan(
         most = None if _iterations(problem, SHORTLIST_ITERATIONS, _SHORTLIST_WORK) else 1
         placements = dict.fromkeys([*found.placements[:most], *also])
         for placement in dict.fromkeys(each.numbered_by_ring() for each in placements):
-            options.append(_option(problem, placement, mix))
+            options.append(option_of(problem, placement, mix))
+        if selection.is_small:
+            for name in _PUBLISHED:
+                placement = place(name, problem, seed).numbered_by_ring()
+                published.append(option_of(problem, placement, mix))
         best_s = min(option.objective.time_s for option in options if option.mix == mix)
-        if may_differ and best_s > share_bound_s(problem) * (1 + _GOOD_ENOUGH_MARGIN):
+        if may_differ and best_s > share_bound_s(problem) * (1 + GOOD_ENOUGH_MARGIN):
             for placement, found_shares in search.shared([*also, *found.placements[:_NUM_STARTS]]):
-                options.append(_option(problem, placement, mix, found_shares))
+                options.append(option_of(problem, placement, mix, found_shares))
     on_step("choosing by simulation")
-    choose = partial(_choose, problem, policies, seed, method == "anneal")
-    chosen, chosen_policy, shortlist = choose(_most_promising(options))
-    if chosen.shares is not None and shortlist is not None:
+    selected = selection.select(most_promising(options), published)
+    if selected.option.shares is not None:
         # Moving tasks may have improved a placement with equal shares even more.
-        equal = choose(_most_promising([each for each in options if each.shares is None]))
-        if equal[2] is not None and _best_s(equal[2]) < _best_s(shortlist):
-            chosen, chosen_policy, shortlist = equal
+        equal = [each for each in options if each.shares is None]
+        selected = min(
+            selected,
+            selection.select(most_promising(equal), published),
+            key=lambda each: each.makespan_s,
+        )
+    chosen, chosen_policy, shortlist = selected.option, selected.policy, selected.shortlist
     on_step("predicting")
     predicted = predict(problem, chosen.placement, chosen.seeds, chosen_policy, seed)
     network_bytes, uniform_network_bytes = (
@@ -224,7 +219,7 @@ def predict(
 
 def rehearsable_iterations(problem: Problem, most: int, work: int = _PREDICTION_WORK) -> int:
     """Iterations that can be simulated within the work limit, up to `most`; may be 0."""
-    return min(most, work // (_num_edges(problem) * problem.cluster.num_machines))
+    return min(most, work // (num_edges(problem) * problem.cluster.num_machines))
 
 
 def follows_locality(profile: Profile) -> bool:
@@ -238,7 +233,7 @@ def policies_to_try(policy: str, problem: Problem) -> tuple[str, ...]:
         worth_trying = {
             "priority": problem.cluster.num_machines <= _PRIORITY_MACHINES,
             # In the paper's settings pacing is best only at K = 1, without overlap.
-            "paced": problem.job.window == 1 and _num_edges(problem) <= _PACED_EDGES,
+            "paced": problem.job.window == 1 and num_edges(problem) <= _PACED_EDGES,
         }
         return tuple(name for name in AUTO_POLICIES if worth_trying.get(name, True))
     if policy not in FLOW_POLICIES:
@@ -313,91 +308,6 @@ class _Search:
         return Found(ranked[:NUM_PLACEMENTS], 0.0, num_rounds)
 
 
-def _option(
-    problem: Problem, placement: Placement, mix: SeedMixName, shares: Shares = None
-) -> _Option:
-    seeds = seeds_of(problem, placement, local_seeds=mix == "local-first", shares=shares)
-    return _Option(placement, mix, shares, seeds, evaluate(problem, placement, seeds))
-
-
-def _most_promising(options: list[_Option]) -> list[_Option]:
-    """Options within the shortlist margin, smallest objective first.
-
-    If these have unequal shares, the best option with equal ones is last.
-    """
-    ranked = sorted(options, key=lambda option: option.objective.time_s)
-    most_s = ranked[0].objective.time_s * (1 + _SHORTLIST_MARGIN)
-    kept = [option for option in ranked if option.objective.time_s <= most_s][:NUM_PLACEMENTS]
-    if all(option.shares is not None for option in kept):
-        kept.append(next(option for option in ranked if option.shares is None))
-    return kept
-
-
-def _choose(
-    problem: Problem, policies: tuple[str, ...], seed: int, improves: bool, options: list[_Option]
-) -> tuple[_Option, str, Shortlist | None]:
-    """Simulate all options under the first policy and the best options under all policies.
-
-    With `improves`, move tasks where the simulation differs from the objective.
-    """
-    iterations = _iterations(problem, SHORTLIST_ITERATIONS, _SHORTLIST_WORK)
-    if iterations == 0 or len(options) * len(policies) == 1:
-        return options[0], policies[0], None
-    rehearser = Rehearser(problem, num_iterations=iterations, seed=seed)
-    makespans: dict[tuple[int, str], float] = {}
-
-    def simulate_option(number: int, policy: str) -> float:
-        option = options[number]
-        makespans[number, policy] = rehearser.makespan_s(option.placement, policy, option.seeds)
-        return makespans[number, policy]
-
-    first, *others = policies
-    ranked = sorted(range(len(options)), key=lambda number: simulate_option(number, first))
-    for number in ranked[:NUM_FINALISTS]:
-        enough_s = (1 + _GOOD_ENOUGH_MARGIN) * iterations * options[number].objective.time_s
-        for policy in others:
-            if min(makespans.values()) > enough_s:
-                simulate_option(number, policy)
-    number, policy = min(makespans, key=lambda line: makespans[line])
-    chosen = options[number]
-    enough_s = (1 + _GOOD_ENOUGH_MARGIN) * iterations * chosen.objective.time_s
-    if improves and (makespans[number, policy] > enough_s or chosen.objective.limit == "latency"):
-        # The objective is too small, or assumes that no transfer overlaps with computing: compare
-        # other placements by simulation.
-        is_local = chosen.mix == "local-first"
-
-        def makespan_s(placement: Placement) -> float:
-            seeds = seeds_of(problem, placement, local_seeds=is_local, shares=chosen.shares)
-            return rehearser.makespan_s(placement, policy, seeds)
-
-        work = iterations * _num_edges(problem) * problem.cluster.num_machines
-        most = _MOST_IMPROVEMENT_WORK // work
-        better = improved(problem, chosen.placement, makespan_s, most, _SMALLEST_GAIN)
-        if better != chosen.placement:
-            numbered, shares = better.numbered_by_ring(), None
-            if chosen.shares is not None:
-                shares = best_shares(problem, numbered, local_seeds=is_local)
-            options.append(_option(problem, numbered, chosen.mix, shares))
-            simulate_option(len(options) - 1, policy)
-    # Ties: smaller objective first, then the simpler policy.
-    lines = sorted(makespans, key=lambda line: (makespans[line], line[0], policies.index(line[1])))
-    number, policy = lines[0]
-    candidates = tuple(
-        Candidate(
-            placement=line[0],
-            seed_mix=options[line[0]].mix,
-            policy=line[1],
-            makespan_s=makespans[line],
-        )
-        for line in lines
-    )
-    return options[number], policy, Shortlist(iterations=iterations, candidates=candidates)
-
-
-def _best_s(shortlist: Shortlist) -> float:
-    return shortlist.candidates[0].makespan_s
-
-
 def terms_of(objective: Objective) -> Terms:
     """The terms of a plan."""
     return Terms(
@@ -408,14 +318,6 @@ def terms_of(objective: Objective) -> Terms:
         latency_s=objective.latency_s,
         time_s=objective.time_s,
     )
-
-
-def _num_edges(problem: Problem) -> int:
-    job = problem.job
-    sync = 2 * job.trainers * job.num_servers
-    if job.sync is Sync.RING:
-        sync = 2 * (job.trainers - 1) * job.trainers
-    return (problem.cluster.num_machines + 1) * job.num_samplers + sync
 
 
 def _iterations(problem: Problem, most: int, work: int) -> int:

@@ -24,7 +24,9 @@ from headrace.planner.cost.shares import share_bound_s, share_limits
 from headrace.planner.cost.speed_classes import compute_bound_s
 from headrace.planner.cost.traffic_matrix import traffic_of
 from headrace.planner.methods import anneal, place
+from headrace.planner.methods.by_speed import Found, search_by_speed
 from headrace.planner.planner import PREDICTED_ITERATIONS, predict, terms_of
+from headrace.planner.selection import NUM_PLACEMENTS
 
 METHOD = "replanned"
 """Method name in replanned plans."""
@@ -95,9 +97,15 @@ def replan_measured(plan: Plan, cluster: Cluster, profile: Profile) -> Replanned
             return evaluate(problem, placement, seeds).time_s
         return found.iteration_time_s
 
-    candidates, _ = anneal.shortlist(problem, seed=plan.seed, local_seeds=plan.seed_mix is not None)
+    is_local = plan.seed_mix is not None
+
+    def search(each: Problem) -> Found:
+        candidates, _ = anneal.shortlist(each, seed=plan.seed, local_seeds=is_local)
+        return Found([candidate.placement for candidate in candidates], 0.0)
+
+    found = search_by_speed(problem, search, local_seeds=is_local).placements[:NUM_PLACEMENTS]
     now = plan.placed
-    placements = [now, *(_renamed(each.placement, now, job, seeds) for each in candidates)]
+    placements = [now, *(_renamed(each, now, job, seeds) for each in found)]
     if plan.shares is not None:
         shares = np.array(plan.shares)
         placements[1:] = [

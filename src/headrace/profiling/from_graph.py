@@ -20,6 +20,9 @@ from headrace.profiling.samples import NOTHING_KNOWN
 _STEP = 4
 """Quotient of two sampled sizes."""
 
+FAN_OUTS = (10, 5)
+"""Neighbours per hop to sample if those of the script's loader are not known."""
+
 _NUM_DRAWS = 8
 """Batches of the largest size; smaller ones are their slices."""
 
@@ -35,7 +38,7 @@ def with_graph(
     *,
     seed: int = 0,
 ) -> Profile:
-    """A profile with the training seeds of each partition and, with fan-outs, sampled traffic.
+    """A profile with the training seeds of each partition and sampled traffic.
 
     Bytes per seed, by partition of the seed and store, are those of batches whose seeds are from
     one partition. Entries of a measured profile are kept, except those that its run did not
@@ -46,7 +49,7 @@ def with_graph(
         profile: The profile.
         graph: The partitioned graph.
         job: The job, for its seeds per sampler.
-        num_neighbors: Neighbours per hop, as in the script's loader.
+        num_neighbors: Neighbours per hop, as in the script's loader; `FAN_OUTS` by default.
         seed: Random seed of the samples.
 
     Raises:
@@ -58,7 +61,7 @@ def with_graph(
         raise SpecError("the graph has no training nodes", "partition a graph with a train mask")
     profile = profile.model_copy(update={"version": 2, "part_seeds": known})
     if num_neighbors is None:
-        return profile
+        num_neighbors = FAN_OUTS
     per_sampler = job.batch_size / job.samplers_per_trainer
     matrix = sample_matrix(graph, num_neighbors, per_sampler, seed=seed)
     growth = sample_growth(graph, num_neighbors, per_sampler, seed=seed)

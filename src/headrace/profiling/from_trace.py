@@ -189,7 +189,9 @@ class _Volumes:
         unseen = (here[:, None] == np.arange(num_stores)) & (means == 0)
         means[unseen] = np.nan
         equivalent = seeds * self._ratio("store_bytes")[:, None]
-        matrix, errors = bytes_per_seed(equivalent, means, spread / np.sqrt(self._num))
+        # Entries that the run does not determine are those of the plan's profile, scaled.
+        expected = self._plan.profile.store_traffic.bytes_per_seed_matrix(num_stores)
+        matrix, errors = bytes_per_seed(equivalent, means, spread / np.sqrt(self._num), expected)
         pairs = volumes[~unseen & (means > 0)]
         factors = (pairs / pairs.mean(axis=1, keepdims=True)).ravel() if len(pairs) else np.ones(1)
         return StoreTraffic(

@@ -7,7 +7,7 @@ import numpy as np
 from headrace.profiling.samples import NOTHING_KNOWN
 
 _RIDGE = 1e-9
-"""Ridge weight that pulls unidentified entries towards the mean over all graph partitions."""
+"""Ridge weight that pulls unidentified entries towards the expected ones."""
 
 _MIN_DATA_WEIGHT = 0.9
 """Minimum fraction of an entry that is determined by data for its error to be meaningful."""
@@ -16,7 +16,7 @@ _Z = 1.96
 
 
 def bytes_per_seed(
-    seeds: np.ndarray, means: np.ndarray, errors: np.ndarray
+    seeds: np.ndarray, means: np.ndarray, errors: np.ndarray, expected: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Non-negative least squares: a sampler's volume is the sum over its seeds.
 
@@ -24,18 +24,22 @@ def bytes_per_seed(
         seeds: Seeds per iteration, shape (num_samplers, num_parts).
         means: Mean bytes per iteration, shape (num_samplers, num_stores); `nan` if not recorded.
         errors: Standard errors of the means.
+        expected: Bytes per seed, shape (num_parts, num_stores), for entries that the means do not
+            determine; scaled to the means of each store. Equal by default.
 
     Returns:
         Bytes per seed, shape (num_parts, num_stores), and their relative errors.
     """
     num_parts = seeds.shape[1]
+    if expected is None:
+        expected = np.ones((num_parts, means.shape[1]))
     found = np.full((num_parts, means.shape[1]), np.nan)
     unsure = np.full(found.shape, NOTHING_KNOWN)
     for store in range(means.shape[1]):
         seen = ~np.isnan(means[:, store])
         if seeds[seen].sum() > 0:
             found[:, store], unsure[:, store] = _solve(
-                seeds[seen], means[seen, store], errors[seen, store]
+                seeds[seen], means[seen, store], errors[seen, store], expected[:, store]
             )
     # Stores without recorded traffic get the mean.
     known = ~np.isnan(found)
@@ -43,9 +47,13 @@ def bytes_per_seed(
     return found, unsure
 
 
-def _solve(x: np.ndarray, y: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _solve(
+    x: np.ndarray, y: np.ndarray, error: np.ndarray, expected: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     num_parts = x.shape[1]
     mean = y.sum() / x.sum()
+    total = float((x @ expected).sum())
+    expected = expected * (y.sum() / total) if total > 0 else np.full(num_parts, mean)
     pull = np.sqrt(_RIDGE * max(float((x**2).sum()), 1e-30) / num_parts)
     found = np.zeros(num_parts)
     free = np.ones(num_parts, dtype=bool)
@@ -53,7 +61,7 @@ def _solve(x: np.ndarray, y: np.ndarray, error: np.ndarray) -> tuple[np.ndarray,
     while free.any():
         own = x[:, free]
         system = np.vstack([own, pull * np.eye(own.shape[1])])
-        right = np.concatenate([y, np.full(own.shape[1], pull * mean)])
+        right = np.concatenate([y, pull * expected[free]])
         values = np.linalg.lstsq(system, right, rcond=None)[0]
         found[:] = 0.0
         found[free] = values

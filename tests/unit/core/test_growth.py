@@ -143,3 +143,10 @@ def test_unequal_seeds_are_simulated_alike_by_both_paths() -> None:
     np.testing.assert_allclose(
         trainers, 0.01 * GROWTH.values_at("trainer_time", [25, 50, 75]) / 0.010
     )
+
+
+def test_curves_are_equal_after_use() -> None:
+    one, other = (Growth(seeds=(10, 40), nodes=(30, 90)) for _ in range(2))
+    one.values_at("nodes", 20)
+    other.values_at("nodes", 30)
+    assert one == other

@@ -13,9 +13,10 @@ from headrace.core.cluster import Cluster
 from headrace.core.errors import InfeasibleError, SpecError
 from headrace.core.job import Job, Role, Sync
 from headrace.core.plan import Plan
-from headrace.core.profile import Problem, Profile, StoreTraffic
+from headrace.core.profile import Problem, Profile, StoreTraffic, TaskTime
 from headrace.planner.planner import make_plan
 from headrace.planner.replan import replan, replan_measured
+from headrace.profiling.by_machine import told_apart
 from tests.unit.planner.small import JOB, PROFILE, cluster_of, profile_of
 
 CLUSTER = cluster_of(1.0, 1.0, 0.25, 1.0)
@@ -140,6 +141,25 @@ def test_a_slower_card_is_planned_around() -> None:
     again = replan_measured(found.plan, slow, PROFILE)
     assert again.plan.placement == found.plan.placement
     assert again.time_s == again.before_s == found.time_s
+
+
+def test_a_slower_cpu_is_planned_around() -> None:
+    profile = profile_of(bytes_per_seed=1e3)
+    plan = make_plan(Problem(cluster_of(1.0, 1.0, 1.0), JOB, profile), policy="maxmin")
+    slow = plan.placement.trainers[0]
+    cluster = told_apart(plan.cluster)
+    trainers = {host.name: TaskTime(mean=0.01) for host in cluster.hosts}
+    times = {
+        **{
+            role: {"default": time}
+            for role, by_kind in profile.task_times.items()
+            for time in by_kind.values()
+        },
+        Role.TRAINER: trainers | {slow: TaskTime(mean=0.05)},
+    }
+    found = replan_measured(plan, cluster, profile.model_copy(update={"task_times": times}))
+    assert slow not in found.plan.placement.trainers
+    assert found.time_s < 0.7 * found.before_s
 
 
 def test_seeds_stay_with_their_samplers() -> None:

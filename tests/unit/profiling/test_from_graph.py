@@ -43,7 +43,13 @@ def test_part_seeds_are_those_of_the_graph(graph: PartitionedGraph) -> None:
     assert found.part_seeds == tuple(map(len, seeds))
     assert found.version == 2
     assert Profile.model_validate(found.model_dump(mode="json")) == found
-    assert found.store_traffic == default_profile().store_traffic
+
+
+def test_fan_outs_have_a_default(graph: PartitionedGraph) -> None:
+    assert with_graph(default_profile(), graph, JOB) == with_graph(
+        default_profile(), graph, JOB, [10, 5]
+    )
+    assert headrace.plan(CLUSTER, JOB, graph=graph.folder).seed_mix_name == "local-first"
 
 
 def test_matrix_has_the_volumes_of_batches_of_one_partition(graph: PartitionedGraph) -> None:

@@ -63,3 +63,14 @@ def test_intervals() -> None:
     assert relative_error(np.array([1.0, 3.0])) > 2
     assert not variation_of(np.array([3.0, 3.0])).quantiles
     assert variation_of(np.array([1.0, 3.0])).quantiles == (0.75, 1.25)
+
+
+def test_what_is_not_determined_is_as_expected() -> None:
+    seeds = np.full((3, 2), 5.0)
+    found, error = bytes_per_seed(seeds, 2 * seeds @ B, np.zeros((3, 2)), expected=B)
+    assert found == pytest.approx(2 * B, rel=1e-4)
+    assert (error == NOTHING_KNOWN).all()
+    # Measured entries do not depend on it.
+    seeds = np.array([[10.0, 0.0], [0.0, 20.0]])
+    found, _ = bytes_per_seed(seeds, seeds @ B, np.full((2, 2), 0.1), expected=B[::-1])
+    assert found == pytest.approx(B, rel=1e-6)

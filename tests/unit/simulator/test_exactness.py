@@ -10,8 +10,8 @@ from headrace.core.job import Sync
 from headrace.policies.flow import FLOW_POLICIES
 from headrace.simulator import simulate
 from headrace.simulator.draws import draw_index
-from tests.oracle.comparison import differences
-from tests.oracle.instances import WINDOWS, random_case, random_instance, symmetric_instance
+from tests.oracle.comparison import differences, exact_differences
+from tests.oracle.instances import WINDOWS, random_case, random_instance
 from tests.oracle.naive import draw_index as draw_index_by_hand
 from tests.oracle.policies import POLICIES
 
@@ -21,9 +21,6 @@ CHUNK = 50
 
 # Where flows end together by symmetry, rounding decides who is first, and a rule that serves one
 # flow at a time may then take another branch; the others depend continuously on when things happen.
-PAIR_POLICIES = ("oes", "maxmin", "priority")
-"""Policies of both kernels."""
-
 CONTINUOUS = ("oes", "maxmin", "priority", "paced", "omcoflow")
 
 
@@ -69,25 +66,15 @@ def test_kernel_agrees_where_flows_are_symmetric(policy: str) -> None:
     assert not found
 
 
-def ties_of(seed: int) -> list[str]:
-    instance = symmetric_instance(seed)
-    return [
-        f"seed {seed}, {policy}, general {general}: {line}"
-        for policy in PAIR_POLICIES
-        for general in (False, True)
-        for line in differences(instance, policy, general=general, ties=True, exact=True)
-    ]
-
-
 def test_both_kernels_are_exact_where_events_are_simultaneous() -> None:
     # Without a tolerance, both kernels are wrong on the last two.
-    assert not [line for seed in (*range(10), 1005, 1132) for line in ties_of(seed)]
+    assert not [line for seed in (*range(10), 1005, 1132) for line in exact_differences(seed)]
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("first", range(1_000, 6_000, 250))
 def test_both_kernels_are_exact_on_5000_symmetric_instances(first: int) -> None:
-    assert not [line for seed in range(first, first + 250) for line in ties_of(seed)]
+    assert not [line for seed in range(first, first + 250) for line in exact_differences(seed)]
 
 
 def test_sample_covers_what_it_should() -> None:

@@ -217,25 +217,32 @@ def assign_seeds(
     mix: np.ndarray,
     seeds_per_iteration: Sequence[int],
     seed: int = 0,
+    clusters: Sequence[np.ndarray] | None = None,
 ) -> list[np.ndarray]:
     """Assign every seed of a split to one sampler; returns original ids per sampler, ascending.
 
     A sampler's number of seeds is proportional to its seeds per iteration, as exactly as whole
-    iterations allow; its seeds come from graph partitions in the proportions of the plan.
+    iterations allow; its seeds come from graph partitions in the proportions of the plan. With
+    clusters, a sampler gets consecutive clusters of a partition instead of a random sample: its
+    seeds have more neighbours in common.
 
     Args:
         parts: Original ids of the split's seeds in each graph partition.
         mix: Seeds per iteration, shape (num_samplers, num_parts).
         seeds_per_iteration: Result of `whole_seed_counts`.
         seed: Random seed of the choice within a partition.
+        clusters: Second-level cluster of every seed in `parts`.
     """
     sizes = np.array([len(ids) for ids in parts], np.int64)
     rows = _counts(int(sizes.sum()), np.asarray(seeds_per_iteration, np.int64))
     amounts = _amounts(np.asarray(mix, np.float64), rows, sizes)
     assignment: list[list[np.ndarray]] = [[np.empty(0, np.int64)] for _ in rows]
     for part, ids in enumerate(parts):
-        # Shuffled, so that every sampler gets a random sample of the partition's seeds.
-        mixed = np.sort(np.asarray(ids, np.int64))[epoch_order(len(ids), seed, part)]
+        # Shuffled, so that every sampler gets a random sample of the partition or cluster.
+        order = np.argsort(ids, kind="stable")[epoch_order(len(ids), seed, part)]
+        if clusters is not None:
+            order = order[np.argsort(clusters[part][order], kind="stable")]
+        mixed = np.asarray(ids, np.int64)[order]
         ends = np.cumsum(amounts[:, part])
         for sampler in np.flatnonzero(amounts[:, part]):
             end = ends[sampler]

@@ -42,21 +42,41 @@ def speeds_differ(problem: Problem) -> bool:
     )
 
 
-def best_shares(problem: Problem, placement: Placement, *, local_seeds: bool) -> Shares:
-    """Shares that minimise the objective of a placement; None if equal ones are best."""
+def best_shares(
+    problem: Problem,
+    placement: Placement,
+    *,
+    local_seeds: bool,
+    measure: Callable[[np.ndarray], float] | None = None,
+    start: Shares = None,
+) -> Shares:
+    """Shares that minimise a measure of a placement's seeds; None if equal ones are best.
+
+    Args:
+        problem: The machines, the job and its profile.
+        placement: The placement.
+        local_seeds: Whether samplers take local seeds first.
+        measure: Time with these seeds; the objective by default.
+        start: Shares to compare besides balanced ones.
+    """
     measured: dict[tuple[int, ...], float] = {}
 
     def time_s(shares: np.ndarray) -> float:
         key = tuple(shares.tolist())
         if key not in measured:
             seeds = seeds_of(problem, placement, local_seeds=local_seeds, shares=key)
-            measured[key] = evaluate(problem, placement, seeds).time_s
+            measured[key] = (
+                evaluate(problem, placement, seeds).time_s if measure is None else measure(seeds)
+            )
         return measured[key]
 
     equal = np.full(problem.job.trainers, problem.job.batch_size)
     equal_s = time_s(equal)
     limits = share_limits(problem, placement)
-    best = min((equal, *_blends(problem, placement, limits, _BLENDS)), key=time_s)
+    starts = [equal, *_blends(problem, placement, limits, _BLENDS)]
+    if start is not None:
+        starts.append(np.array(start))
+    best = min(starts, key=time_s)
     best = _descend(problem, placement, best, limits, time_s)
     if time_s(best) >= equal_s * (1 - _SMALLEST_GAIN):
         return None

@@ -36,6 +36,18 @@ RETRY_BUDGET_S = 60.0
 _CERTIFICATE_LIFETIME = timedelta(days=30)
 
 
+def split_by_partition(
+    graph: PartitionedGraph, node_type: str, split: str
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Original ids of a split's nodes in every partition, and their second-level clusters."""
+    parts, clusters = [], []
+    for part in map(graph.part, range(graph.num_parts)):
+        local = part.split(node_type, split)
+        parts.append(np.asarray(part.original_ids(node_type))[local])
+        clusters.append(np.searchsorted(part.clusters(node_type)[1:], local, side="right"))
+    return parts, clusters
+
+
 @dataclass(frozen=True)
 class SeedAssignment:
     """Seed shards of a job, which a resumed run keeps.
@@ -58,11 +70,10 @@ class SeedAssignment:
             if not node.splits:
                 continue
             for split in node.splits:
-                parts = [
-                    np.asarray(part.original_ids(node.name))[part.split(node.name, split)]
-                    for part in map(graph.part, range(graph.num_parts))
-                ]
-                ids[split] = assign_seeds(parts, mix, seeds_per_iteration, plan.seed)
+                parts, clusters = split_by_partition(graph, node.name, split)
+                ids[split] = assign_seeds(
+                    parts, mix, seeds_per_iteration, plan.seed, clusters=clusters
+                )
             # A job trains on one node type.
             break
         return cls(seeds_per_iteration, ids)

@@ -36,6 +36,20 @@ def test_local_first_stays_local_where_parts_are_even() -> None:
     np.testing.assert_array_equal(assignment[1], parts[1])
 
 
+def test_samplers_of_a_part_get_ranges_of_its_clusters() -> None:
+    ids = np.random.default_rng(0).permutation(80)
+    clusters = np.repeat([0, 1, 2, 3], 20)
+    mix = np.full((2, 1), 8.0)
+    first, second = assign_seeds([ids], mix, (8, 8), clusters=[clusters])
+    np.testing.assert_array_equal(first, np.sort(ids[clusters < 2]))
+    np.testing.assert_array_equal(second, np.sort(ids[clusters >= 2]))
+    # Where a cluster is divided, its seeds are chosen at random.
+    first, second = assign_seeds([ids], mix, (8, 8), clusters=[np.zeros(80, int)])
+    expected = assign_seeds([ids], mix, (8, 8))
+    np.testing.assert_array_equal(first, expected[0])
+    np.testing.assert_array_equal(second, expected[1])
+
+
 def test_what_one_part_has_too_much_goes_to_others() -> None:
     parts = [np.arange(0, 60), np.arange(60, 80)]
     assignment = assign_seeds(parts, np.diag([8.0, 8.0]), (8, 8))

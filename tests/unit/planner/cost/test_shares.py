@@ -164,3 +164,21 @@ def test_plan_file_keeps_shares_and_refuses_wrong_ones(plan: Plan, tmp_path: Pat
 def test_unknown_shares_are_refused() -> None:
     with pytest.raises(SpecError, match="there are no shares 'fair'"):
         make_plan(problem_of(), shares="fair")
+
+
+def test_shares_minimise_a_given_measure() -> None:
+    wanted = np.array([1200.0, 1000.0, 800.0, 600.0])
+
+    def measure(seeds: np.ndarray) -> float:
+        return 1.0 + float(np.abs(seeds.sum(axis=1) - wanted).max())
+
+    found = best_shares(problem_of(), FAST_AND_SLOW, local_seeds=False, measure=measure)
+    assert found is not None
+    assert sum(found) == 3600
+    assert measure(np.array(found)[:, None]) < 20
+    assert (
+        best_shares(
+            problem_of(), FAST_AND_SLOW, local_seeds=False, measure=lambda seeds: 1.0, start=found
+        )
+        is None
+    )

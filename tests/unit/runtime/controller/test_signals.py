@@ -22,7 +22,12 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 def _harmless() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, _ignore)
     yield
+    # A signal that is pending when its handler is replaced raises OSError at some later time.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    while signal.sigtimedwait({signal.SIGTERM}, 0) is not None:
+        pass
     signal.signal(signal.SIGTERM, before)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 def _shoot() -> None:

@@ -31,7 +31,7 @@ def plan(
     ] = None,
     fanout: Annotated[
         str | None,
-        typer.Option(help="Neighbours per hop to sample, e.g. 15,10.", metavar="N,N"),
+        typer.Option(help="Neighbours per hop of the loader; default 10,5.", metavar="N,N"),
     ] = None,
     method: Annotated[
         str,
