@@ -1,4 +1,4 @@
-"""Line coverage of `src` by the tests of a change, in this or another checkout.
+"""Line coverage of `src` by the tests that every change runs, in this or another checkout.
 
     python benchmarks/line_coverage.py --json --output benchmarks/results/line_coverage.json
     python benchmarks/line_coverage.py --json --tree PATH --python PATH/.venv/bin/python
@@ -53,7 +53,7 @@ def measure(tree: Path, python: Path, words: list[str]) -> dict[str, Any]:
         given = f"--rcfile={settings}"
         tests = [*start, "run", given, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
         done = subprocess.run(tests, cwd=tree, check=False, stdout=subprocess.PIPE, text=True)
-        outcome = done.stdout.strip().splitlines()[-1]
+        outcome = (done.stdout.strip().splitlines() or ["no output"])[-1]
         report = Path(folder) / "report.json"
         subprocess.run([*start, "combine", "-q", given], cwd=tree, check=True)
         subprocess.run([*start, "json", "-q", given, "-o", str(report)], cwd=tree, check=True)
@@ -70,6 +70,7 @@ def measure(tree: Path, python: Path, words: list[str]) -> dict[str, Any]:
         "lines": totals["num_statements"],
         "missed": totals["missing_lines"],
         "outcome": outcome,
+        "exit_code": done.returncode,
         "packages": {
             name: round(100 * covered / max(num, 1), 1)
             for name, (covered, num) in sorted(packages.items())
@@ -99,7 +100,7 @@ def main() -> int:
     if args.output:
         args.output.write_text(json.dumps(document, indent=1) + "\n")
     print(json.dumps(document))
-    return 0
+    return 1 if found["exit_code"] else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Owner-compute: remote rows of planned seeds, and second-level clusters, on real graphs."""
+"""Owner-compute: remote rows of planned seeds, second-level clusters, and runs on a testbed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from benchmarks.graph_checks import DATA
 
 FAN_OUTS = [10, 5]
 NUM_BATCHES = 20
+MODE_B_STEPS = 45
 
 OWNED = ("amazon_computers", "coauthor_cs", "debian_bookworm", "generated:nodes=1e5,edges=2e6")
 """Graphs whose remote rows are counted."""
@@ -137,6 +138,57 @@ def _seeds_by_part(graph: Any, made: Any, assignment: Any) -> tuple[np.ndarray, 
     return planned, assigned
 
 
+def run_mode_b() -> dict[str, Any]:
+    """Mode b of `closed_loop.py` with the planner's choice of seeds and with uniform seeds."""
+    import os
+
+    from benchmarks.closed_loop_runs import CORES, GRAPH, MODEL, Setting, Trainings
+    from headrace import partition, plan
+    from headrace.core.job import Role
+    from headrace.testbed import Testbed, take_down
+    from tests.support.cluster_bed import trace_of
+
+    setting = Setting.of("b", "ring")
+    bed_name = f"owner-{os.getpid()}"
+    rows: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        partition(GRAPH, scratch / "graph", setting.cluster.num_machines)
+        bed = Testbed.up(setting.cluster, bed_name, shaped=True, cores=CORES["b"])
+        try:
+            trainings = Trainings(bed, setting, scratch / "graph", scratch, 1.0)
+            profile = trainings.profile(MODE_B_STEPS)
+            job = setting.job.model_copy(update={"model_bytes": profile.model_bytes})
+            for mix in ("uniform", "auto"):
+                made = plan(
+                    setting.cluster,
+                    job,
+                    profile,
+                    policy="priority",
+                    seed_mix=mix,
+                    graph=scratch / "graph",
+                    num_neighbors=MODEL["fanouts"],  # type: ignore[arg-type]
+                )
+                done = trainings.run(mix, made, "ours", MODE_B_STEPS)
+                trace = trace_of(Path(done["folder"]))
+                flows, roles = trace.flows, np.array(trace.task_roles)
+                from_stores = roles[flows.src] == Role.STORE
+                iterations = 1 + int(flows.iteration.max())
+                rows[mix] = {
+                    "seed_mix": made.seed_mix_name,
+                    "iteration_s": done["measured_s"],
+                    "predicted_s": made.time_s,
+                    "store_bytes": float(flows.num_bytes[from_stores].sum()) / iterations,
+                }
+        finally:
+            take_down(bed_name)
+    return {
+        **rows,
+        "saved": 1 - rows["auto"]["iteration_s"] / rows["uniform"]["iteration_s"],
+        "bytes_saved": 1 - rows["auto"]["store_bytes"] / rows["uniform"]["store_bytes"],
+    }
+
+
 def run_clusters(num_graphs: int, num_seeds: int) -> dict[str, Any]:
     """Input nodes per sub-batch and accuracy with a mix of all clusters and with ranges of them."""
     rows = {name: _cluster_row(name, num_seeds) for name in CLUSTERED[:num_graphs]}
@@ -187,10 +239,10 @@ def _cluster_row(name: str, num_seeds: int) -> dict[str, Any]:
 def _shards(graph: Any, has_ranges: bool, seed: int) -> list[np.ndarray]:
     """Original ids of the seeds of each sampler: two samplers per partition, local seeds only."""
     from headrace.graph.sampler_worker.seed_assignment import assign_seeds
-    from headrace.runtime.controller.task_configs import split_by_partition
+    from headrace.runtime.controller.task_configs import seeds_by_partition
 
     (name,) = graph.node_types
-    parts, clusters = split_by_partition(graph, name, "train")
+    parts, clusters = seeds_by_partition(graph, name, "train")
     mix = np.repeat(np.eye(NUM_PARTS), NUM_CLUSTERS, axis=0) * SUB_BATCH
     counts = [SUB_BATCH] * len(mix)
     return assign_seeds(parts, mix, counts, seed, clusters=clusters if has_ranges else None)

@@ -377,7 +377,19 @@ def speeds(result: Result) -> Table:
         ("accuracy with shares minus equal, points", "shares_for_real/points_difference", ""),
         ("curves of batch growth: nodes, worst error between", "curves/worst_between/nodes", "%"),
         ("the same at twice the largest size", "curves/worst_twice/nodes", "%"),
-        ("seconds to plan 64 machines", "search_s/64 machines", "s"),
+        ("seconds to search 64 machines", "search_s/64 machines", "s"),
+        ("the same with the prediction", "search_s/plan_s/64 machines", "s"),
+        (
+            "remote rows of `plan --graph` over local-first seeds",
+            "owner/over_local_first_worst",
+            "x",
+        ),
+        ("seeds per partition, planned and assigned: largest difference", "owner/seeds_apart", ""),
+        ("six shaped machines: time saved against uniform seeds", "mode_b/saved", "%"),
+        ("the same, bytes from stores", "mode_b/bytes_saved", "%"),
+        ("symmetric jobs compared with exact fractions", "ties/instances", ""),
+        ("of these, jobs that differ", "ties/differing", ""),
+        ("a CPU quota halved in mid-run: time saved by planning again", "drift/saved", "%"),
     )
 
 

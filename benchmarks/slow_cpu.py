@@ -28,14 +28,14 @@ CONFIG = {"features": 767, "classes": 10, "width": 64, "fanouts": [5, 5]}
 def make_cluster() -> Cluster:
     """Machines that host at most one trainer each."""
     return Cluster(
-        machines=(
+        machines=tuple(
             Machine(
-                name="m",
-                count=3,
+                name=f"m{number}",
                 resources={"cpu": 4, "gpu": 1, "memory": 8e9},
                 nic_in=1.25e9,
                 nic_out=1.25e9,
-            ),
+            )
+            for number in range(3)
         )
     )
 
@@ -65,6 +65,7 @@ def run_drift() -> dict[str, Any]:
             config = {**CONFIG, "task": "steps", "steps": PROFILED}
             profiled = Run(bed, first, scratch / "graph", scratch / "profile", config)
             profile = profile_trace(trace_of(profiled.end()), first)
+            job = job.model_copy(update={"model_bytes": profile.model_bytes})
             made = plan(cluster, job, profile, policy="maxmin", seed_mix="uniform")
             found = {
                 name: _train(bed, made, scratch, name, options)

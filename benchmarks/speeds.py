@@ -20,6 +20,8 @@ The last line is one JSON object:
   nodes, edges and bytes, between the measured sizes and at twice the largest;
 - `owner`: `partition --cluster` and `plan --graph` on real graphs: rows per iteration from other
   machines over those of local-first and uniform seeds, and planned against assigned seeds;
+- `mode_b`: mode b of `closed_loop.py` with the planner's choice of seeds and with uniform seeds:
+  seconds per iteration and bytes from stores; null if quick;
 - `clusters`: input nodes and accuracy with ranges of second-level clusters instead of a mix;
 - `ties`: symmetric jobs whose two kernels differ from exact fractions by more than 1e-9;
 - `drift`: a CPU quota is halved during a run on a testbed; null if quick.
@@ -47,7 +49,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.batch_shares import run_shares
 from benchmarks.curves import GRAPHS, run_curves
 from benchmarks.machine import describe_machine
-from benchmarks.owner_compute import CLUSTERED, OWNED, run_clusters, run_owner
+from benchmarks.owner_compute import CLUSTERED, OWNED, run_clusters, run_mode_b, run_owner
 from benchmarks.planner import drawn, plan_search_s, tight
 from benchmarks.shares_testbed import run_real
 from benchmarks.slow_cpu import run_drift
@@ -276,6 +278,7 @@ PARTS: dict[str, Callable[[bool], Any]] = {
     "shares_for_real": lambda is_quick: None if is_quick else run_real(),
     "curves": lambda is_quick: run_curves(1 if is_quick else len(GRAPHS)),
     "owner": lambda is_quick: run_owner(1 if is_quick else len(OWNED)),
+    "mode_b": lambda is_quick: None if is_quick else run_mode_b(),
     "clusters": lambda is_quick: run_clusters(*((1, 1) if is_quick else (len(CLUSTERED), 5))),
     "ties": lambda is_quick: run_ties(10 if is_quick else 5000),
     "drift": lambda is_quick: None if is_quick else run_drift(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,14 @@ from headrace.api.plan import plan_summary
 from headrace.api.profile import SIZES, compare, load_trace, profile_text, profile_trace
 from headrace.api.report import FILE_NAME, report_on
 from headrace.core.cluster import Cluster
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, SpecError
 from headrace.core.job import Job, Role
 from headrace.core.plan import Plan, problem_of
 from headrace.core.profile import Profile
 from headrace.core.units import format_seconds
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
 from headrace.observability.report.reading import read_lines
+from headrace.profiling.from_graph import with_graph
 from headrace.runtime.controller.run import TRACE
 from headrace.runtime.run_dir.run_config import RunConfig
 from headrace.runtime.run_dir.run_dir import RunDirectory
@@ -128,12 +130,13 @@ def usual_job(cluster: Cluster, graph: PartitionedGraph) -> Job:
 def plan_for(first: Plan, profile: Profile, graph: PartitionedGraph) -> Plan:
     """Plan again with the profile measured in a run of the first plan.
 
-    Graphs for link prediction may have no training nodes; their profiles are not completed.
+    Graphs for link prediction may have too few training nodes to sample; their profiles are not
+    completed.
     """
-    has_seeds = any(sum(node.splits.get("train", ())) for node in graph.manifest.nodes)
-    return make_plan(
-        *problem_of(first).with_profile(profile), graph=graph.folder if has_seeds else None
-    )
+    problem = problem_of(first).with_profile(profile)
+    with suppress(SpecError):
+        problem = problem.with_profile(with_graph(profile, graph, problem.job))
+    return make_plan(*problem)
 
 
 def _first_plan(cluster: Cluster, job: Job) -> Plan:

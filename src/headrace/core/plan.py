@@ -124,7 +124,8 @@ class Candidate(Value):
     """One entry of the shortlist.
 
     Attributes:
-        placement: Index of the placement on the shortlist; 0 had the smallest objective.
+        placement: Index of the option: those of the method by their objectives, then published
+            and improved ones.
         seed_mix: How seeds are assigned to samplers.
         policy: Flow policy.
         makespan_s: Makespan of a short simulation of `Shortlist.iterations` iterations.

@@ -22,7 +22,7 @@ from headrace.core.plan import (
 from headrace.core.profile import Problem, Profile
 from headrace.planner.cost.objective import Objective
 from headrace.planner.cost.seed_mix import Shares
-from headrace.planner.cost.shares import share_bound_s, speeds_differ
+from headrace.planner.cost.shares import nics_differ, share_bound_s, speeds_differ
 from headrace.planner.cost.speed_classes import time_bound_s
 from headrace.planner.cost.traffic_matrix import traffic_of
 from headrace.planner.methods import PLACEMENT_METHODS, anneal, exact, place
@@ -123,14 +123,15 @@ def make_plan(
         )
     if shares not in (AUTO, "equal"):
         raise SpecError(f"there are no shares {shares!r}", "use auto or equal")
-    may_differ = shares == AUTO and method in ("anneal", "exact") and speeds_differ(problem)
+    may_share = shares == AUTO and method in ("anneal", "exact")
+    may_differ = may_share and speeds_differ(problem)
     selection = Selection(
         problem,
         policies,
         _iterations(problem, SHORTLIST_ITERATIONS, _SHORTLIST_WORK),
         seed,
         improves=method == "anneal",
-        may_share=may_differ,
+        may_share=may_share and (may_differ or nics_differ(problem)),
     )
     on_step(f"placing tasks with {method}")
     options: list[Option] = []
@@ -156,7 +157,7 @@ def make_plan(
                 options.append(option_of(problem, placement, mix, found_shares))
     on_step("choosing by simulation")
     selected = selection.select(most_promising(options), published)
-    if selected.option.shares is not None:
+    if selected.option.shares is not None and any(each.shares for each in options):
         # Moving tasks may have improved a placement with equal shares even more.
         equal = [each for each in options if each.shares is None]
         selected = min(
@@ -223,7 +224,7 @@ def rehearsable_iterations(problem: Problem, most: int, work: int = _PREDICTION_
 
 
 def follows_locality(profile: Profile) -> bool:
-    """Whether traffic depends on a seed's partition; runs with uniform seeds give equal rows."""
+    """Whether traffic depends on a seed's partition."""
     return len(set(profile.store_traffic.matrix)) > 1 or profile.store_traffic.locality > 0
 
 

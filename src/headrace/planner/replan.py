@@ -15,10 +15,10 @@ import numpy as np
 
 from headrace.core.cluster import Cluster
 from headrace.core.errors import InfeasibleError, SpecError
-from headrace.core.job import Job
+from headrace.core.job import Job, Role
 from headrace.core.placement import Placement, PlacementFile
 from headrace.core.plan import Fingerprints, Plan, problem_of
-from headrace.core.profile import Problem, Profile, StoreTraffic
+from headrace.core.profile import Problem, Profile, StoreTraffic, TaskTime
 from headrace.planner.cost.objective import Objective, evaluate
 from headrace.planner.cost.shares import share_bound_s, share_limits
 from headrace.planner.cost.speed_classes import compute_bound_s
@@ -30,6 +30,9 @@ from headrace.planner.selection import NUM_PLACEMENTS
 
 METHOD = "replanned"
 """Method name in replanned plans."""
+
+_SAME_SPEED = 0.1
+"""Relative difference of measured times up to which machines are equally fast."""
 
 _NUM_PACKINGS = 8
 """Number of `ifs` placements, each with another machine order, in addition to `colocate`."""
@@ -103,7 +106,8 @@ def replan_measured(plan: Plan, cluster: Cluster, profile: Profile) -> Replanned
         candidates, _ = anneal.shortlist(each, seed=plan.seed, local_seeds=is_local)
         return Found([candidate.placement for candidate in candidates], 0.0)
 
-    found = search_by_speed(problem, search, local_seeds=is_local).placements[:NUM_PLACEMENTS]
+    grouped = problem._replace(profile=_with_few_speeds(profile))
+    found = search_by_speed(grouped, search, local_seeds=is_local).placements[:NUM_PLACEMENTS]
     now = plan.placed
     placements = [now, *(_renamed(each, now, job, seeds) for each in found)]
     if plan.shares is not None:
@@ -123,6 +127,18 @@ def replan_measured(plan: Plan, cluster: Cluster, profile: Profile) -> Replanned
     }
     made = _plan_of(plan, planned, best, seeds, objective, kept)
     return Replanned(made, times_s[best], times_s[now])
+
+
+def _with_few_speeds(profile: Profile) -> Profile:
+    """Times of machines that differ by a tenth or less are equal: every speed is a search."""
+    times: dict[Role, dict[str, TaskTime]] = {}
+    for role, by_kind in profile.task_times.items():
+        times[role], first_s = {}, 0.0
+        for kind, time in sorted(by_kind.items(), key=lambda item: (item[1].mean, item[0])):
+            if time.mean > first_s * (1 + _SAME_SPEED):
+                first_s = time.mean
+            times[role][kind] = time.model_copy(update={"mean": first_s})
+    return profile.model_copy(update={"task_times": times})
 
 
 def _plan_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -29,15 +30,16 @@ _SHORTLIST_MARGIN = 0.05
 """Largest relative distance to the smallest objective for a place on the shortlist."""
 
 _MOST_IMPROVEMENT_WORK = 3_000_000
-"""Largest edges x iterations x machines of all simulations that improve a placement."""
+"""Largest edges x iterations x machines of all simulations that improve one placement."""
 
 _SIMULATIONS_OF_SMALL_JOBS = 300
 """A job is small if so many simulations are within the limit of improvements."""
 
 _SMALLEST_GAIN = 0.005
-"""Smallest relative gain of a simulated makespan by a move; smaller ones are random."""
+"""Smallest relative gain of a simulated makespan; smaller ones are random."""
 
-_SMALLEST_GAIN_OF_SMALL_JOBS = 1e-5
+_SMALLEST_GAIN_OF_MOVES = 1e-5
+"""The same for moved tasks of small jobs: another placement costs nothing."""
 
 _NUM_STARTS_OF_SMALL_JOBS = 3
 """Options whose tasks are moved if the job is small; otherwise only the best."""
@@ -53,6 +55,11 @@ class Option:
     seeds: np.ndarray
     objective: Objective
 
+    @property
+    def key(self) -> tuple[Placement, SeedMixName, Shares]:
+        """What distinguishes the option from others."""
+        return self.placement, self.mix, self.shares
+
 
 @dataclass(frozen=True)
 class Selected:
@@ -64,7 +71,7 @@ class Selected:
 
     @property
     def makespan_s(self) -> float:
-        """Simulated makespan; infinite if nothing was simulated."""
+        """Smallest simulated makespan; infinite if nothing was simulated."""
         return np.inf if self.shortlist is None else self.shortlist.candidates[0].makespan_s
 
 
@@ -79,11 +86,15 @@ def option_of(
 def most_promising(options: list[Option]) -> list[Option]:
     """Options within the shortlist margin, smallest objective first.
 
-    If these have unequal shares, the best option with equal ones is last.
+    If these have unequal shares or only uniform seeds, the best option with equal shares or local
+    seeds follows.
     """
     ranked = sorted(options, key=lambda option: option.objective.time_s)
     most_s = ranked[0].objective.time_s * (1 + _SHORTLIST_MARGIN)
-    kept = [option for option in ranked if option.objective.time_s <= most_s][:NUM_PLACEMENTS]
+    near = [option for option in ranked if option.objective.time_s <= most_s]
+    kept = near[:NUM_PLACEMENTS]
+    if all(option.mix == "uniform" for option in kept):
+        kept += [option for option in near if option.mix == "local-first"][:1]
     if all(option.shares is not None for option in kept):
         kept.append(next(option for option in ranked if option.shares is None))
     return kept
@@ -99,7 +110,7 @@ def num_edges(problem: Problem) -> int:
 
 
 class Selection:
-    """Simulates options with equal random draws and improves the best one.
+    """Simulates options with equal random draws and improves the best ones.
 
     Args:
         problem: The machines, the job and its profile.
@@ -125,22 +136,28 @@ class Selection:
         work = iterations * num_edges(problem) * problem.cluster.num_machines
         self._most = _MOST_IMPROVEMENT_WORK // work if work else 0
         self.is_small = improves and self._most >= _SIMULATIONS_OF_SMALL_JOBS
-        self._rehearser = (
-            Rehearser(problem, num_iterations=iterations, seed=seed) if iterations else None
-        )
+        self._seed = seed
+
+    @cached_property
+    def _rehearser(self) -> Rehearser:
+        return Rehearser(self._problem, num_iterations=self._iterations, seed=self._seed)
 
     def select(self, options: list[Option], published: list[Option]) -> Selected:
         """Simulate all options under the first policy and the best options under all policies.
 
-        `published` are options that are simulated under all policies. The best option is improved.
+        `published` are options that are simulated under all policies. The best options are
+        improved: three if the job is small, else one.
         """
-        if self._rehearser is None or len(options) * len(self._policies) == 1:
+        is_alone = len(options) * len(self._policies) == 1 and not self.is_small
+        if not self._iterations or is_alone:
             return Selected(options[0], self._policies[0], None)
-        simulated = _Simulated(self._rehearser, [*options, *published])
-        first, *others = self._policies
+        keys = {each.key for each in options}
+        others = {each.key: each for each in published if each.key not in keys}
+        simulated = _Simulated(self._rehearser, [*options, *others.values()])
+        first, *further = self._policies
         ranked = sorted(range(len(options)), key=lambda number: simulated.run(number, first))
         for number in ranked[:NUM_FINALISTS]:
-            for policy in others:
+            for policy in further:
                 if not self._is_enough(simulated.best_s, options[number]):
                     simulated.run(number, policy)
         for number in range(len(options), len(simulated.options)):
@@ -149,7 +166,7 @@ class Selection:
         self._move_tasks(simulated)
         if self._may_share and self.is_small:
             self._share(simulated)
-        # Ties: smaller objective first, then the simpler policy.
+        # Ties: options of the method by their objective, then others; then the simpler policy.
         lines = sorted(
             simulated.makespans,
             key=lambda line: (
@@ -158,6 +175,7 @@ class Selection:
                 self._policies.index(line[1]),
             ),
         )
+        lines = simulated.with_local_seeds_first(lines)
         candidates = tuple(
             Candidate(
                 placement=number,
@@ -196,7 +214,7 @@ class Selection:
             seeds = seeds_of(self._problem, placement, local_seeds=is_local, shares=chosen.shares)
             return simulated.rehearser.makespan_s(placement, policy, seeds)
 
-        gain = _SMALLEST_GAIN_OF_SMALL_JOBS if self.is_small else _SMALLEST_GAIN
+        gain = _SMALLEST_GAIN_OF_MOVES if self.is_small else _SMALLEST_GAIN
         better = improved(self._problem, chosen.placement, makespan_s, self._most, gain)
         if better == chosen.placement:
             return
@@ -220,8 +238,10 @@ class Selection:
             local_seeds=is_local,
             measure=makespan_s,
             start=chosen.shares,
+            smallest_gain=_SMALLEST_GAIN,
         )
-        simulated.add(option_of(self._problem, chosen.placement, chosen.mix, shares), policy)
+        if shares != chosen.shares:
+            simulated.add(option_of(self._problem, chosen.placement, chosen.mix, shares), policy)
 
 
 class _Simulated:
@@ -251,6 +271,17 @@ class _Simulated:
         for number, policy in sorted(self.makespans, key=lambda line: self.makespans[line]):
             found.setdefault(number, policy)
         return list(found.items())
+
+    def with_local_seeds_first(self, lines: list[tuple[int, str]]) -> list[tuple[int, str]]:
+        """Ranked lines; one with local seeds is first if it is about as fast as the best.
+
+        It moves fewer bytes, which counts if the network is slower than the cluster file says.
+        """
+        most_s = self.makespans[lines[0]] * (1 + _SMALLEST_GAIN)
+        for line in lines:
+            if self.makespans[line] <= most_s and self.options[line[0]].mix == "local-first":
+                return [line, *(other for other in lines if other != line)]
+        return lines
 
     @property
     def best_s(self) -> float:

@@ -80,8 +80,9 @@ def with_graph(
         batch_bytes / batch_ratio,
     )
     traffic, batches = profile.store_traffic, profile.batch_traffic
+    errors: tuple[tuple[float, ...], ...] = ()
     if profile.source == "measured":
-        matrix = _completed(traffic, matrix, store_bytes, np.array(known) / sum(known))
+        matrix, errors = _completed(traffic, matrix, store_bytes, np.array(known) / sum(known))
     else:
         batches = batches.model_copy(update={"bytes_per_seed": batch_bytes})
     traffic = traffic.model_copy(
@@ -89,7 +90,7 @@ def with_graph(
             "matrix": tuple(tuple(float(f"{value:.6g}") for value in row) for row in matrix),
             "bytes_per_seed": 0.0,
             "locality": 0.0,
-            "relative_errors": (),
+            "relative_errors": errors,
         }
     )
     return profile.model_copy(
@@ -103,8 +104,8 @@ def with_graph(
 
 def _completed(
     traffic: StoreTraffic, sampled: np.ndarray, store_bytes: float, weights: np.ndarray
-) -> np.ndarray:
-    """The measured matrix, with sampled entries where the run did not determine them.
+) -> tuple[np.ndarray, tuple[tuple[float, ...], ...]]:
+    """The measured matrix, with sampled entries where the run did not determine them, and errors.
 
     `store_bytes` are bytes per seed of sampled uniform batches. Requests and protocol overhead are
     part of what was measured.
@@ -114,12 +115,13 @@ def _completed(
     is_known = np.full(measured.shape, len(set(traffic.matrix)) > 1)
     if traffic.relative_errors:
         is_known = np.array(traffic.relative_errors) < NOTHING_KNOWN
-    if not is_known.any():
-        total = float(weights @ measured.sum(axis=1))
-        return sampled * (total / store_bytes)
-    ratio = float(measured[is_known].sum() / sampled[is_known].sum())
-    completed: np.ndarray = np.where(is_known, measured, sampled * ratio)
-    return completed
+    if sampled[is_known].sum() > 0:
+        ratio = float(measured[is_known].sum() / sampled[is_known].sum())
+    else:
+        ratio = float(weights @ measured.sum(axis=1)) / store_bytes
+    errors = np.where(is_known, traffic.relative_errors or 0.0, NOTHING_KNOWN)
+    completed = np.where(is_known, measured, sampled * ratio)
+    return completed, tuple(tuple(map(float, row)) for row in errors)
 
 
 def sample_growth(

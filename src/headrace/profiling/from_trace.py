@@ -189,8 +189,10 @@ class _Volumes:
         unseen = (here[:, None] == np.arange(num_stores)) & (means == 0)
         means[unseen] = np.nan
         equivalent = seeds * self._ratio("store_bytes")[:, None]
-        # Entries that the run does not determine are those of the plan's profile, scaled.
-        expected = self._plan.profile.store_traffic.bytes_per_seed_matrix(num_stores)
+        # Entries that the run does not determine are those of the plan's profile, scaled, if they
+        # were measured or sampled.
+        known = self._plan.profile.store_traffic
+        expected = known.bytes_per_seed_matrix(num_stores) if known.matrix else None
         matrix, errors = bytes_per_seed(equivalent, means, spread / np.sqrt(self._num), expected)
         pairs = volumes[~unseen & (means > 0)]
         factors = (pairs / pairs.mean(axis=1, keepdims=True)).ravel() if len(pairs) else np.ones(1)

@@ -12,6 +12,9 @@ _RIDGE = 1e-9
 _MIN_DATA_WEIGHT = 0.9
 """Minimum fraction of an entry that is determined by data for its error to be meaningful."""
 
+_LEAST_SEEN = 0.02
+"""Smallest part of the expected bytes that scales the others."""
+
 _Z = 1.96
 
 
@@ -53,7 +56,9 @@ def _solve(
     num_parts = x.shape[1]
     mean = y.sum() / x.sum()
     total = float((x @ expected).sum())
-    expected = expected * (y.sum() / total) if total > 0 else np.full(num_parts, mean)
+    # Where only a small part of the expected bytes was seen, the rest is not extrapolated.
+    is_seen = total > _LEAST_SEEN * expected.mean() * x.sum()
+    expected = expected * (y.sum() / total) if is_seen else np.full(num_parts, mean)
     pull = np.sqrt(_RIDGE * max(float((x**2).sum()), 1e-30) / num_parts)
     found = np.zeros(num_parts)
     free = np.ones(num_parts, dtype=bool)

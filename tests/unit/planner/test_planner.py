@@ -29,7 +29,7 @@ def rehearse(plan: Plan) -> float:
     instance, _ = build_instance(
         problem_of(plan),
         plan.placed,
-        seeds=None if plan.seed_mix is None else plan.seeds,
+        seeds=plan.seeds,
         num_iterations=plan.predicted.iterations,
         window=plan.predicted.window,
         seed=plan.predicted.seed,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from headrace.core.errors import InfeasibleError, SpecError
 from headrace.core.job import Job, Role, Sync
 from headrace.core.plan import Plan
 from headrace.core.profile import Problem, Profile, StoreTraffic, TaskTime
+from headrace.planner.methods import anneal
 from headrace.planner.planner import make_plan
 from headrace.planner.replan import replan, replan_measured
 from headrace.profiling.by_machine import told_apart
@@ -175,3 +177,27 @@ def test_a_plan_for_fewer_machines_can_change_again() -> None:
     found = replan_measured(plan, cluster_of(1.0, 0.2, 1.0), plan.profile).plan
     assert found.parts == plan.parts
     assert (found.seeds == plan.seeds).all()
+
+
+def test_noise_between_machines_does_not_multiply_searches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = make_plan(Problem(cluster_of(*[1.0] * 8), JOB, PROFILE), policy="maxmin")
+    cluster = told_apart(plan.cluster)
+    times = {
+        role: {
+            host.name: TaskTime(mean=0.01 * (1 + 0.001 * number))
+            for number, host in enumerate(cluster.hosts)
+        }
+        for role in PROFILE.task_times
+    }
+    searches = []
+    shortlist = anneal.shortlist
+
+    def counted(problem: Problem, **options: Any) -> Any:
+        searches.append(problem)
+        return shortlist(problem, **options)
+
+    monkeypatch.setattr(anneal, "shortlist", counted)
+    replan_measured(plan, cluster, PROFILE.model_copy(update={"task_times": times}))
+    assert len(searches) == 1

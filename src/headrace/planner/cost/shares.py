@@ -1,4 +1,4 @@
-"""Batch shares: seeds of each trainer, so that slow machines do not hold fast ones back.
+"""Batch shares: seeds of each trainer, so that slow machines or NICs do not hold others back.
 
 Shares are integers with the sum of equal shares. Balanced shares let all trainers and samplers
 take the same time on the profile's growth curves. The best shares are between equal and balanced
@@ -27,6 +27,15 @@ _MOST_EVALUATIONS = 300
 _SMALLEST_GAIN = 1e-3
 """Smallest relative gain for which shares are unequal."""
 
+_EQUAL_SPEEDS = (0.25, 2.0)
+"""Smallest and largest share, relative to the batch size, where all machines are equally fast:
+bandwidth alone is no reason to leave a trainer without work."""
+
+_SMALLEST_GAIN_AT_EQUAL_SPEEDS = 0.02
+
+_SAME_SPEED = 0.02
+"""Relative difference of times up to which machines are equally fast."""
+
 _MEMORY = "memory"
 _GRID = 512
 _TABLE_ERROR = 1e-4
@@ -36,10 +45,16 @@ _BISECTIONS = 60
 def speeds_differ(problem: Problem) -> bool:
     """Whether trainers or samplers take longer on some machines than on others."""
     kinds = {machine.kind for machine in problem.cluster.hosts}
-    return any(
-        len({problem.profile.task_time(role, kind).mean for kind in kinds}) > 1
-        for role in (Role.TRAINER, Role.SAMPLER)
-    )
+    for role in (Role.TRAINER, Role.SAMPLER):
+        times_s = [problem.profile.task_time(role, kind).mean for kind in kinds]
+        if max(times_s) > min(times_s) * (1 + _SAME_SPEED):
+            return True
+    return False
+
+
+def nics_differ(problem: Problem) -> bool:
+    """Whether some machines have faster NICs than others."""
+    return len({(machine.nic_in, machine.nic_out) for machine in problem.cluster.hosts}) > 1
 
 
 def best_shares(
@@ -49,6 +64,7 @@ def best_shares(
     local_seeds: bool,
     measure: Callable[[np.ndarray], float] | None = None,
     start: Shares = None,
+    smallest_gain: float = _SMALLEST_GAIN,
 ) -> Shares:
     """Shares that minimise a measure of a placement's seeds; None if equal ones are best.
 
@@ -58,6 +74,8 @@ def best_shares(
         local_seeds: Whether samplers take local seeds first.
         measure: Time with these seeds; the objective by default.
         start: Shares to compare besides balanced ones.
+        smallest_gain: Smallest relative gain for which shares are unequal; at least 2 % where all
+            machines are equally fast.
     """
     measured: dict[tuple[int, ...], float] = {}
 
@@ -72,13 +90,18 @@ def best_shares(
 
     equal = np.full(problem.job.trainers, problem.job.batch_size)
     equal_s = time_s(equal)
-    limits = share_limits(problem, placement)
+    least, most = 0.0, np.inf
+    if not speeds_differ(problem):
+        least, most = _EQUAL_SPEEDS
+        smallest_gain = max(smallest_gain, _SMALLEST_GAIN_AT_EQUAL_SPEEDS)
+    limits = np.minimum(share_limits(problem, placement), most * problem.job.batch_size)
     starts = [equal, *_blends(problem, placement, limits, _BLENDS)]
     if start is not None:
         starts.append(np.array(start))
     best = min(starts, key=time_s)
-    best = _descend(problem, placement, best, limits, time_s)
-    if time_s(best) >= equal_s * (1 - _SMALLEST_GAIN):
+    least = max(least * problem.job.batch_size, problem.job.samplers_per_trainer)
+    best = _descend(problem, placement, best, (least, limits), time_s)
+    if time_s(best) >= equal_s * (1 - smallest_gain):
         return None
     return tuple(best.tolist())
 
@@ -248,10 +271,13 @@ def _descend(
     problem: Problem,
     placement: Placement,
     shares: np.ndarray,
-    limits: np.ndarray,
+    limits: tuple[float, np.ndarray],
     time_s: Callable[[np.ndarray], float],
 ) -> np.ndarray:
-    """Move seeds between groups of equally placed trainers as long as the objective decreases."""
+    """Move seeds between groups of equally placed trainers as long as the time decreases.
+
+    `limits` are the smallest share, and the largest one of each trainer.
+    """
     job = problem.job
     samplers = np.array(placement.samplers).reshape(job.trainers, -1)
     groups: dict[tuple[int, ...], list[int]] = {}
@@ -271,7 +297,7 @@ def _descend(
                     moved = shares.copy()
                     moved[giver] -= num // len(giver)
                     moved[taker] += num // len(taker)
-                    if (moved < job.samplers_per_trainer).any() or (moved > limits).any():
+                    if (moved < limits[0]).any() or (moved > limits[1]).any():
                         continue
                     num_evaluations += 1
                     if time_s(moved) < time_s(shares) * (1 - 1e-6):

@@ -36,7 +36,7 @@ RETRY_BUDGET_S = 60.0
 _CERTIFICATE_LIFETIME = timedelta(days=30)
 
 
-def split_by_partition(
+def seeds_by_partition(
     graph: PartitionedGraph, node_type: str, split: str
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Original ids of a split's nodes in every partition, and their second-level clusters."""
@@ -70,7 +70,7 @@ class SeedAssignment:
             if not node.splits:
                 continue
             for split in node.splits:
-                parts, clusters = split_by_partition(graph, node.name, split)
+                parts, clusters = seeds_by_partition(graph, node.name, split)
                 ids[split] = assign_seeds(
                     parts, mix, seeds_per_iteration, plan.seed, clusters=clusters
                 )
