@@ -162,7 +162,8 @@ class Selection:
                     simulated.run(number, policy)
         for number in range(len(options), len(simulated.options)):
             for policy in self._policies:
-                simulated.run(number, policy)
+                if self._may_win(simulated.options[number].objective, simulated.best_s):
+                    simulated.run(number, policy)
         self._move_tasks(simulated)
         if self._may_share and self.is_small:
             self._share(simulated)
@@ -194,6 +195,10 @@ class Selection:
             return False
         return makespan_s <= (1 + GOOD_ENOUGH_MARGIN) * self._iterations * option.objective.time_s
 
+    def _may_win(self, objective: Objective, best_s: float) -> bool:
+        """Whether a simulation can be faster: NICs and the longest task limit every schedule."""
+        return self._iterations * max(objective.nic_s, objective.task_s) < best_s
+
     def _move_tasks(self, simulated: _Simulated) -> None:
         """Compare other placements where the objective is too small or assumes no overlap."""
         for number, policy in simulated.ranked()[
@@ -212,6 +217,8 @@ class Selection:
 
         def makespan_s(placement: Placement) -> float:
             seeds = seeds_of(self._problem, placement, local_seeds=is_local, shares=chosen.shares)
+            if not self._may_win(evaluate(self._problem, placement, seeds), simulated.best_s):
+                return np.inf
             return simulated.rehearser.makespan_s(placement, policy, seeds)
 
         gain = _SMALLEST_GAIN_OF_MOVES if self.is_small else _SMALLEST_GAIN
