@@ -387,6 +387,8 @@ def speeds(result: Result) -> Table:
         ("seeds per partition, planned and assigned: largest difference", "owner/seeds_apart", ""),
         ("six shaped machines: time saved against uniform seeds", "mode_b/saved", "%"),
         ("the same, bytes from stores", "mode_b/bytes_saved", "%"),
+        ("input nodes saved by clusters, largest of five graphs", "clusters/most_nodes_saved", "%"),
+        ("their accuracy within noise", "clusters/is_safe", ""),
         ("symmetric jobs compared with exact fractions", "ties/instances", ""),
         ("of these, jobs that differ", "ties/differing", ""),
         ("a CPU quota halved in mid-run: time saved by planning again", "drift/saved", "%"),

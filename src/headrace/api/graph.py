@@ -48,7 +48,7 @@ def partition(
         method: `auto`, `metis`, `kaminpar`, `fennel`, `hash` or `range`.
         balance: Quantities to balance: `nodes`, `edges`, `train`, `val`, `test`.
         tolerance: Maximum relative excess of a partition over its target size.
-        clusters: Second-level clusters per partition, one per trainer of a machine.
+        clusters: Second-level clusters per partition, one per sampler of a machine.
         features: `float32`, `float16` or `bfloat16`; unchanged if not given.
         seed: Random seed.
         watcher: Receives progress callbacks.

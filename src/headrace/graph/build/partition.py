@@ -45,7 +45,7 @@ class PartitionSpec:
         method: Name of a partitioner, or `auto`.
         balance: Quantities to balance: `nodes`, `edges`, `train`, `val`, `test`.
         tolerance: Allowed relative excess of a partition over its share.
-        num_clusters: Second-level clusters per partition, one per trainer of its machine.
+        num_clusters: Second-level clusters per partition, one per sampler of its machine.
         feature_dtype: `float32`, `float16` or `bfloat16` for floating-point features; unchanged if
             `None`.
         seed: Random seed.

@@ -1,4 +1,4 @@
-"""Second-level clusters within every partition, one per trainer of a machine (DistDGLv2, 5.3)."""
+"""Second-level clusters within every partition, one per sampler of a machine (DistDGLv2, 5.3)."""
 
 from __future__ import annotations
 

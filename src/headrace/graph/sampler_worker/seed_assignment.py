@@ -2,7 +2,7 @@
 
 The plan has the mean number of seeds per iteration that a sampler takes from each graph partition,
 as fractions. This module rounds them and assigns each seed of a split exactly once. The result
-depends only on the plan and the ids, so every process computes the same.
+depends only on the plan, the ids and their clusters, so every process computes the same.
 """
 
 from __future__ import annotations
