@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from headrace.api.documents.load import find_plan, load_placement
 from headrace.api.results.simulation import Comparison, Simulation, run_simulator
 from headrace.core.cluster import Cluster
@@ -202,16 +204,30 @@ def _place(
     else:
         raise SpecError(f"the window is {window}", "use 1 for no overlap, more, or `unlimited`")
     found, plan, name = _find_placement(placement, problem, seed)
-    mix = None if plan is None else plan.seed_mix
     instance, graph = build_instance(
         problem,
         found,
-        seeds=None if mix is None else mix.array(problem.cluster),
+        seeds=None if plan is None else _seeds_of(plan, problem),
         num_iterations=iterations,
         window=num_ahead,
         seed=seed,
     )
     return _Placed(problem, found, name, instance, graph, plan is not None)
+
+
+def _seeds_of(plan: Plan, problem: Problem) -> np.ndarray | None:
+    """Seeds of a plan by sampler and partition; None if they are uniform and equal."""
+    if plan.seed_mix is not None:
+        return plan.seed_mix.array(problem.cluster)
+    if plan.shares is None:
+        return None
+    if plan.job.trainers * plan.job.batch_size != problem.job.trainers * problem.job.batch_size:
+        raise SpecError(
+            f"the plan has shares of {plan.job.trainers} x {plan.job.batch_size} seeds, the job "
+            f"{problem.job.trainers} x {problem.job.batch_size}",
+            "plan this job, or simulate the job of the plan",
+        )
+    return plan.seeds
 
 
 def _find_placement(

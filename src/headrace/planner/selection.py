@@ -228,7 +228,13 @@ class Selection:
         numbered, shares = better.numbered_by_ring(), None
         if chosen.shares is not None:
             shares = best_shares(self._problem, numbered, local_seeds=is_local)
-        simulated.add(option_of(self._problem, numbered, chosen.mix, shares), policy)
+        self._add(option_of(self._problem, numbered, chosen.mix, shares), policy, simulated)
+
+    def _add(self, option: Option, policy: str, simulated: _Simulated) -> None:
+        """Simulate an improved option, if the job is small under all policies."""
+        simulated.options.append(option)
+        for each in self._policies if self.is_small else (policy,):
+            simulated.run(len(simulated.options) - 1, each)
 
     def _share(self, simulated: _Simulated) -> None:
         """Compare batch shares of the best placement by simulation."""
@@ -248,7 +254,8 @@ class Selection:
             smallest_gain=_SMALLEST_GAIN,
         )
         if shares != chosen.shares:
-            simulated.add(option_of(self._problem, chosen.placement, chosen.mix, shares), policy)
+            option = option_of(self._problem, chosen.placement, chosen.mix, shares)
+            self._add(option, policy, simulated)
 
 
 class _Simulated:
@@ -263,10 +270,6 @@ class _Simulated:
         found = self.rehearser.makespan_s(option.placement, policy, option.seeds)
         self.makespans[number, policy] = found
         return found
-
-    def add(self, option: Option, policy: str) -> None:
-        self.options.append(option)
-        self.run(len(self.options) - 1, policy)
 
     @property
     def best(self) -> tuple[int, str]:

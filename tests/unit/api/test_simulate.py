@@ -8,6 +8,7 @@ import pytest
 
 import headrace
 from headrace.core.errors import SpecError
+from headrace.core.job import Role
 
 CLUSTER = headrace.Cluster.model_validate(
     {"machines": [{"name": "a", "nic": "10Gbps"}, {"name": "b", "nic": "1Gbps"}]}
@@ -153,3 +154,22 @@ def test_no_iteration_is_faster_than_the_busiest_nic(policy: str) -> None:
     if policy == "oes":
         ends_s = found.outcome.iteration_end_s
         assert (ends_s[-1] - ends_s[41]) / 43 < found.instance.pace_s / 2
+
+
+def test_a_plan_with_shares_is_simulated_with_them() -> None:
+    machines = [
+        headrace.Machine(name="big", nic_in=1.25e9, nic_out=1.25e9, resources={"gpu": 2}),
+        headrace.Machine(name="small", count=2, nic_in=1e8, nic_out=1e8, resources={"gpu": 1}),
+    ]
+    cluster = headrace.Cluster(machines=tuple(machines))
+    job = headrace.Job(
+        trainers=4, batch_size=500, iterations=30, demands={Role.TRAINER: {"gpu": 1.0}}
+    )
+    plan = headrace.plan(cluster, job, seed_mix="uniform")
+    assert plan.shares is not None
+    assert plan.predicted is not None
+    found = headrace.simulate(cluster, job, placement=plan)
+    assert found.makespan_s == plan.predicted.makespan_s
+    larger = job.model_copy(update={"batch_size": 600})
+    with pytest.raises(SpecError, match="the plan has shares of 4 x 500 seeds"):
+        headrace.simulate(cluster, larger, placement=plan)
