@@ -17,7 +17,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.performance_tables import SECTIONS, Result, as_it_is
+from benchmarks.performance_format import Result
+from benchmarks.performance_tables import SECTIONS, as_it_is
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -160,7 +160,7 @@ def measure(
         if not setting.makespans:
             break
         rehearser = Rehearser(problem, num_iterations=iterations, window=window, seed=seed + FRESH)
-        ours = rehearser.makespan_s(plan.placed, plan.policy)
+        ours = rehearser.makespan_s(plan.placed, plan.policy, plan.seeds)
         makespans = {"ours": ours}
         if theirs is not None and colocated is not None:
             makespans["etp+oes"] = rehearser.makespan_s(theirs, "oes")
