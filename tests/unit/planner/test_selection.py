@@ -74,6 +74,8 @@ def test_trainers_behind_slow_cards_get_other_shares_within_limits() -> None:
     assert plan.shares is not None
     assert sum(plan.shares) == 3000
     assert all(250 <= share <= 2000 for share in plan.shares)
+    by_machine = dict(zip(plan.placement.trainers, plan.shares, strict=True))
+    assert [by_machine[name] for name in plan.placement.trainers] == list(plan.shares)
     assert plan.time_s < 0.95 * equal.time_s
 
 

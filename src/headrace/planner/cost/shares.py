@@ -267,6 +267,23 @@ def _whole(wanted: np.ndarray, total: int, limits: np.ndarray, problem: Problem)
     return shares
 
 
+def _groups(problem: Problem, placement: Placement) -> list[list[int]]:
+    """Trainers that get equal shares: those with the same machines.
+
+    Where all machines are equally fast, those whose machines have equal NICs.
+    """
+    hosts = problem.cluster.hosts
+    samplers = np.array(placement.samplers).reshape(problem.job.trainers, -1)
+    by_machine = speeds_differ(problem)
+    groups: dict[tuple[float, ...], list[int]] = {}
+    for trainer, machine in enumerate(placement.trainers):
+        key: tuple[float, ...] = (hosts[machine].nic_in, hosts[machine].nic_out)
+        if by_machine:
+            key = (machine, *sorted(samplers[trainer].tolist()))
+        groups.setdefault(key, []).append(trainer)
+    return list(groups.values())
+
+
 def _descend(
     problem: Problem,
     placement: Placement,
@@ -274,16 +291,12 @@ def _descend(
     limits: tuple[float, np.ndarray],
     time_s: Callable[[np.ndarray], float],
 ) -> np.ndarray:
-    """Move seeds between groups of equally placed trainers as long as the time decreases.
+    """Move seeds between groups of equal trainers as long as the time decreases.
 
     `limits` are the smallest share, and the largest one of each trainer.
     """
     job = problem.job
-    samplers = np.array(placement.samplers).reshape(job.trainers, -1)
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for trainer, machine in enumerate(placement.trainers):
-        groups.setdefault((machine, *sorted(samplers[trainer].tolist())), []).append(trainer)
-    members = list(groups.values())
+    members = _groups(problem, placement)
     num_evaluations = 0
     for step in _STEPS:
         has_moved = True
