@@ -189,9 +189,9 @@ def run_mode_b() -> dict[str, Any]:
     }
 
 
-def run_clusters(num_graphs: int, num_seeds: int) -> dict[str, Any]:
+def run_clusters(num_graphs: int, num_seeds: int, epochs: int = EPOCHS) -> dict[str, Any]:
     """Input nodes per sub-batch and accuracy with a mix of all clusters and with ranges of them."""
-    rows = {name: _cluster_row(name, num_seeds) for name in CLUSTERED[:num_graphs]}
+    rows = {name: _cluster_row(name, num_seeds, epochs) for name in CLUSTERED[:num_graphs]}
     return {
         "graphs": rows,
         "most_nodes_saved": max(row["nodes_saved"] for row in rows.values()),
@@ -199,7 +199,7 @@ def run_clusters(num_graphs: int, num_seeds: int) -> dict[str, Any]:
     }
 
 
-def _cluster_row(name: str, num_seeds: int) -> dict[str, Any]:
+def _cluster_row(name: str, num_seeds: int, epochs: int) -> dict[str, Any]:
     import torch
     from torch_geometric.data import Data
 
@@ -223,7 +223,8 @@ def _cluster_row(name: str, num_seeds: int) -> dict[str, Any]:
         graph = partition(data, Path(scratch) / "parts", NUM_PARTS, clusters=NUM_CLUSTERS)
         for seed in range(num_seeds):
             for way in ("mix", "ranges"):
-                found = _train(graph, data, _shards(graph, way == "ranges", seed), seed)
+                shards = _shards(graph, way == "ranges", seed)
+                found = _train(graph, data, shards, seed, epochs)
                 points[way].append(found[0])
                 nodes[way].append(found[1])
     apart = mean(points["ranges"]) - mean(points["mix"])
@@ -252,7 +253,9 @@ def _shards(graph: Any, has_ranges: bool, seed: int) -> list[np.ndarray]:
     return assign_seeds(parts, mix, counts, seed, clusters=clusters if has_ranges else None)
 
 
-def _train(graph: Any, data: Any, shards: list[np.ndarray], seed: int) -> tuple[float, float]:
+def _train(
+    graph: Any, data: Any, shards: list[np.ndarray], seed: int, epochs: int
+) -> tuple[float, float]:
     """Points on the test set, and mean input nodes per sub-batch.
 
     Every iteration has a sub-batch of each shard; their gradients are added, as trainers do.
@@ -280,7 +283,7 @@ def _train(graph: Any, data: Any, shards: list[np.ndarray], seed: int) -> tuple[
     ]
     num_nodes = num_batches = 0
     model.train()
-    for _ in range(EPOCHS):
+    for _ in range(epochs):
         for batches in zip(*loaders, strict=False):
             optimizer.zero_grad()
             total = sum(batch.batch_size for batch in batches)
