@@ -45,6 +45,16 @@ def make_cluster() -> Cluster:
     )
 
 
+def make_job(name: str) -> Job:
+    """Two trainers that need a GPU each, so that a machine hosts one of them."""
+    return Job(
+        name=name,
+        trainers=2,
+        batch_size=128,
+        demands={Role.TRAINER: {"gpu": 1, "cpu": 1}, Role.SAMPLER: {"cpu": 0.5}},
+    )
+
+
 def run_real() -> dict[str, Any]:
     """Measure both kinds of shares."""
     from headrace.api.graph import partition
@@ -54,12 +64,7 @@ def run_real() -> dict[str, Any]:
     from tests.support.cluster_bed import Run, trace_of
 
     cluster = make_cluster()
-    job = Job(
-        name="shares",
-        trainers=2,
-        batch_size=128,
-        demands={Role.TRAINER: {"gpu": 1, "cpu": 1}, Role.SAMPLER: {"cpu": 0.5}},
-    )
+    job = make_job("shares")
     bed_name = f"shares-{os.getpid()}"
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)

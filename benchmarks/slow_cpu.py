@@ -15,14 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.graph_checks import DATA
+from benchmarks.shares_testbed import CONFIG, CORES, GRAPH, PROFILED, make_job
 from headrace.core.cluster import Cluster, Machine
-from headrace.core.job import Job, Role
 from headrace.core.plan import Plan
 
-CORES = 1.8
-GRAPH = "amazon_computers"
-PROFILED, STEPS, SLOW_AT = 40, 700, 100
-CONFIG = {"features": 767, "classes": 10, "width": 64, "fanouts": [5, 5]}
+STEPS, SLOW_AT = 700, 100
 
 
 def make_cluster() -> Cluster:
@@ -49,12 +46,7 @@ def run_drift() -> dict[str, Any]:
     from tests.support.cluster_bed import Run, trace_of
 
     cluster = make_cluster()
-    job = Job(
-        name="slow-cpu",
-        trainers=2,
-        batch_size=128,
-        demands={Role.TRAINER: {"gpu": 1, "cpu": 1}, Role.SAMPLER: {"cpu": 0.5}},
-    )
+    job = make_job("slow-cpu")
     bed_name = f"slow-cpu-{os.getpid()}"
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
