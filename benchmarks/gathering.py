@@ -21,10 +21,8 @@ import numpy as np
 from benchmarks import rivals
 from benchmarks.training_speed import Effort, over
 from headrace.graph.format.partitioned_graph import open_graph
-from headrace.graph.store.client import StoreClient
 from headrace.linux.malloc import keep_freed_memory
-from headrace.rpc.channel import FlightChannel
-from headrace.rpc.credentials import Authority, Credentials
+from headrace.rpc.credentials import Authority
 from tests.support.stores import running_stores
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,24 +49,19 @@ def gather(folder: Path, scratch: Path, effort: Effort, tls: bool) -> dict[str, 
         bare_socket(scratch / f"socket-{tls}", settings) as end,
     ):
         same = np.array_equal(client.gather("node", "x", requests[0]), x[requests[0]])
-        flight = StoreClient(FlightChannel(stores.stores[0].address, Credentials.load(stores.keys)))
         for in_flight in (1, 4):
             sides = {
                 f"service {in_flight}": partial(by_service, client, requests, in_flight),
                 f"socket {in_flight}": partial(by_socket, end, requests, in_flight, x.shape[1]),
             }
-            if in_flight == 1 and not tls:
-                sides["flight 1"] = partial(by_service, flight, requests, in_flight)
             for side in sides.values():
                 side()
             for _ in range(effort.gather_rounds):
                 for name, side in sides.items():
                     taken.setdefault(name, []).append(side())
-        flight.close()
     megabytes = len(requests) * NUM_ROWS * x.shape[1] * 4 / 1e6
     return {
         "ratio": over(taken["socket 1"], taken["service 1"]),
-        "ratio_flight": over(taken["socket 1"], taken["flight 1"]) if not tls else None,
         "ratio_4_in_flight": over(taken["socket 4"], taken["service 4"]),
         "megabytes_per_s": {
             name: round(megabytes / statistics.median(each)) for name, each in taken.items()

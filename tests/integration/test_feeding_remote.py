@@ -19,7 +19,7 @@ from headrace.graph.sampler_worker.channels.shm import TrainerGoneError
 from headrace.graph.sampler_worker.channels.sub_batch import Key, SubBatch, arrays_in, place
 from headrace.graph.sampler_worker.config import ListenAddress, SamplerConfig
 from headrace.graph.sampler_worker.prefetcher import Prefetcher, start_prefetcher
-from headrace.rpc.channel import FlightChannel
+from headrace.rpc.client import RpcChannel
 from headrace.rpc.config import TaskAddress
 from headrace.rpc.credentials import Credentials, Secret
 from headrace.rpc.errors import StoreError
@@ -43,7 +43,7 @@ def send(sender: RpcSender, batch: int) -> None:
 
 def connect(sender: RpcSender, credentials: Credentials = OWN) -> RpcReceiver:
     address = TaskAddress(task="sampler 2", machine="m9", host="127.0.0.1", port=sender.port)
-    return RpcReceiver(FlightChannel(address, credentials))
+    return RpcReceiver(RpcChannel(address, credentials))
 
 
 def test_parts_travel_in_order_within_the_window() -> None:
@@ -107,7 +107,7 @@ def test_strangers_get_nothing() -> None:
     with pytest.raises(StoreError, match="sampler 2 on m9 rejected this client"):
         connect(sender, Credentials(Secret.random()))
     address = TaskAddress(task="sampler 2", machine="m9", host="127.0.0.1", port=sender.port)
-    channel = FlightChannel(address, OWN)
+    channel = RpcChannel(address, OWN)
     for op in ("gather", "sample", "push", "status"):
         with pytest.raises(StoreError, match=op):
             channel.ask({"op": op}, (), 5.0).result()
@@ -150,7 +150,7 @@ def test_a_sampler_process_feeds_another_machine(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         assert eventually((tmp_path / "ready").exists)
         port = json.loads((tmp_path / "ready").read_text())["port"]
-        channel = FlightChannel(
+        channel = RpcChannel(
             TaskAddress(task="sampler 2", machine="m9", host="127.0.0.1", port=port), OWN
         )
         with Prefetcher([RpcReceiver(channel)], 7, time.perf_counter) as prefetcher:
@@ -161,7 +161,7 @@ def test_a_sampler_process_feeds_another_machine(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         assert eventually((tmp_path / "ready").exists)
         port = json.loads((tmp_path / "ready").read_text())["port"]
-        channel = FlightChannel(
+        channel = RpcChannel(
             TaskAddress(task="sampler 2", machine="m9", host="127.0.0.1", port=port), OWN
         )
         with Prefetcher([RpcReceiver(channel)], 7, time.perf_counter) as prefetcher:

@@ -22,7 +22,7 @@ from headrace.graph.sampler_worker.config import ListenAddress, SamplerConfig, S
 from headrace.graph.sampler_worker.prefetcher import Prefetcher
 from headrace.profiling.trace_assembly import read_records
 from headrace.rpc.call_meter import MeteredChannel
-from headrace.rpc.channel import FlightChannel
+from headrace.rpc.client import RpcChannel
 from headrace.rpc.config import TaskAddress
 from headrace.rpc.credentials import Credentials, Secret
 from headrace.tracing.task_trace import StepRecorder, TraceWriter
@@ -110,7 +110,7 @@ def test_records_say_what_sockets_carried(tmp_path: Path) -> None:
         port = stack.enter_context(process("headrace.graph.sampler_worker", tmp_path, settings))
         steps = StepRecorder(TraceWriter(tmp_path / "trace-trainer", "trainer0", time.monotonic))
         record = steps.recording_from("sampler0.0", NUM_BATCHES)
-        channel = FlightChannel(
+        channel = RpcChannel(
             TaskAddress(task="sampler0.0", machine="m", host="127.0.0.1", port=port), own
         )
         receiver = RpcReceiver(MeteredChannel(channel, time.monotonic, lambda: record))

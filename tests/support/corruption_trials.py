@@ -151,7 +151,7 @@ def use_store(folder: Path, known: VerifiedFiles) -> str:
 
     graph = open_graph(folder)
     shard = open_shard(graph, 0)
-    store, limits = StoreService(shard, RpcLimits(max_rows=10_000)), RpcLimits(max_rows=10_000)
+    store = StoreService(shard, RpcLimits(max_rows=10_000))
     verification = Verification(folder, files_of(graph.manifest, [0]), known=known)
     verification.start()
     ids = np.arange(*graph.offsets("node")[:2])
@@ -162,7 +162,7 @@ def use_store(folder: Path, known: VerifiedFiles) -> str:
     requests += [({"op": "gather", "of": "node", "column": name}, [ids]) for name in ("x", "y")]
     for fields, arrays in requests:
         plain = {name: value for name, value in fields.items() if value is not None}
-        reply = answer(store, limits, memoryview(encode_request(1, plain, arrays)))
+        reply = answer(store, memoryview(encode_request(1, plain, arrays)))
         said.append((str(reply.fields), [array.tobytes().hex() for array in reply.arrays]))
     verification.wait(None)
     verification.check()

@@ -61,7 +61,6 @@ def running_stores(
     parts: Sequence[int],
     folder: Path,
     tls: bool = False,
-    sockets: bool = True,
     settings: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[RunningStores]:
@@ -74,7 +73,7 @@ def running_stores(
     Credentials(token, authority.issue("sampler 0") if tls else None).save(keys)
     with ExitStack() as stack:
         begun = [
-            _start(graph, part, folder, token, authority, tls, sockets, stack, more, environment)
+            _start(graph, part, folder, token, authority, tls, stack, more, environment)
             for part in parts
         ]
         stores = [_wait(part, process, folder) for part, process in zip(parts, begun, strict=True)]
@@ -88,7 +87,6 @@ def _start(
     token: Secret,
     authority: Authority,
     tls: bool,
-    sockets: bool,
     stack: ExitStack,
     settings: Mapping[str, Any],
     environment: Mapping[str, str] | None,
@@ -101,7 +99,6 @@ def _start(
         "ready": str(folder / f"ready-{part}"),
         "host": HOST,
         "tls": tls,
-        "sockets": sockets,
         **settings,
     }
     path = folder / f"config-{part}.json"

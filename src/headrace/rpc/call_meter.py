@@ -7,22 +7,15 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from headrace.rpc.channel import Channel, FlightChannel
+from headrace.rpc.client import Channel
 from headrace.rpc.framing import Fields, Message
-from headrace.rpc.reconnect import ReconnectingChannel
 from headrace.tracing.meter import Call, current_meter
 
 Clock = Callable[[], float]
 
-Frame = tuple[int, float]
-"""Fixed overhead in bytes per message, and factor per payload byte."""
-
-# Overhead of gRPC, Arrow, TCP, IP and Ethernet for requests and replies, measured on a veth link
-# (packets of up to 64 KiB).
-FLIGHT_FRAMES: tuple[Frame, Frame] = ((164, 1.004), (549, 1.0012))
-
-# Raw TCP socket: length, frame, array dtypes, and the headers of one packet.
-SOCKET_FRAMES: tuple[Frame, Frame] = ((130, 1.0012), (150, 1.0012))
+# Length, frame, array dtypes, and the headers of a packet, in bytes; and the headers of TCP, IP and
+# Ethernet per byte (packets of up to 64 KiB).
+_REQUEST_BYTES, _REPLY_BYTES, _PER_BYTE = 130, 150, 1.0012
 
 Record = Callable[[Call], None]
 
@@ -40,9 +33,6 @@ class MeteredChannel:
         self._channel = channel
         self._clock = clock
         self._who = who
-        current = channel.current if isinstance(channel, ReconnectingChannel) else channel
-        is_flight = isinstance(current, FlightChannel)
-        self._request, self._reply = FLIGHT_FRAMES if is_flight else SOCKET_FRAMES
 
     def ask(
         self, fields: Fields, arrays: Sequence[np.ndarray], timeout_s: float
@@ -52,13 +42,13 @@ class MeteredChannel:
         if record is None:
             return self._channel.ask(fields, arrays, timeout_s)
         start_s = self._clock()
-        request_bytes = _wire_bytes(fields, arrays, self._request)
+        request_bytes = _wire_bytes(fields, arrays, _REQUEST_BYTES)
         future = self._channel.ask(fields, arrays, timeout_s)
 
         def done(future: Future[Message]) -> None:
             if future.exception() is None:
                 reply = future.result()
-                reply_bytes = _wire_bytes(reply.fields, reply.arrays, self._reply)
+                reply_bytes = _wire_bytes(reply.fields, reply.arrays, _REPLY_BYTES)
                 record(Call(start_s, self._clock(), request_bytes, reply_bytes, reply.fields))
 
         # Registered before the caller can wait: a finished sub-batch has recorded all its calls.
@@ -88,8 +78,8 @@ def measured_store(channel: Channel, task: str, clock: Clock) -> MeteredChannel:
     return MeteredChannel(channel, clock, who)
 
 
-def _wire_bytes(fields: Fields, arrays: Sequence[np.ndarray], frame: Frame) -> int:
+def _wire_bytes(fields: Fields, arrays: Sequence[np.ndarray], fixed_bytes: int) -> int:
     payload = sum(array.nbytes for array in arrays)
     # An estimate of the JSON size, several times as fast as encoding it.
     header = 2 + sum(len(name) + len(str(value)) + 4 for name, value in fields.items())
-    return int(frame[0] + frame[1] * (payload + header))
+    return int(fixed_bytes + _PER_BYTE * (payload + header))

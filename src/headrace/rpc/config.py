@@ -23,10 +23,10 @@ class RpcLimits:
         max_reply_bytes: Size of a reply, computed before it is created.
         max_streams: Concurrent clients. 16 machines with 20 trainers and 4 samplers each need
             1,280.
-        handshake_s: Time within which a connection must open a stream with the token.
-        handshake_bytes: Bytes a connection may send before that.
-        idle_s: An idle stream is closed after this time; clients ping more often.
-        stall_s: A connection whose client does not read a reply for this long is closed.
+        handshake_s: Time within which a connection must present the token.
+        idle_s: A connection without a complete request is closed after this time; clients ping more
+            often.
+        stall_s: A connection whose client does not read a reply within this time is closed.
         stream_s: Maximum lifetime of a stream; None for no limit.
     """
 
@@ -35,7 +35,6 @@ class RpcLimits:
     max_reply_bytes: int = 1 << 30
     max_streams: int = 2048
     handshake_s: float = 10.0
-    handshake_bytes: int = 1 << 16
     idle_s: float = 120.0
     stall_s: float = 60.0
     stream_s: float | None = None

@@ -14,10 +14,12 @@ import ipaddress
 import json
 import os
 import secrets
+import ssl
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, NoReturn
 
 from headrace.core.errors import MissingExtraError, SpecError
@@ -74,6 +76,34 @@ class Identity:
     certificate: bytes
     key: Secret
     authority: bytes
+
+    @cached_property
+    def client_context(self) -> ssl.SSLContext:
+        """TLS settings of a client, which checks the server's address."""
+        return self._context(ssl.PROTOCOL_TLS_CLIENT)
+
+    @cached_property
+    def server_context(self) -> ssl.SSLContext:
+        """TLS settings of a server, which accepts clients of the run only."""
+        context = self._context(ssl.PROTOCOL_TLS_SERVER)
+        # A connection stays open; a session is not resumed.
+        context.num_tickets = 0
+        return context
+
+    def _context(self, protocol: int) -> ssl.SSLContext:
+        context = ssl.SSLContext(protocol)
+        # Version 1.3 has no renegotiation.
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(cadata=self.authority.decode())
+        # ssl reads keys from files only; this one never leaves the memory.
+        fd = os.memfd_create("identity")
+        try:
+            os.write(fd, self.certificate + self.key.reveal())
+            context.load_cert_chain(f"/proc/self/fd/{fd}")
+        finally:
+            os.close(fd)
+        return context
 
 
 @dataclass(frozen=True)

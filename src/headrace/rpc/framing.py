@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ _ALIGN = 8
 MAX_HEADER_BYTES = 1 << 16
 MAX_FRAME_BYTES = _FRAME.size + MAX_HEADER_BYTES
 MAX_ARRAYS = 4
+_MAX_REPLY_BYTES = 1 << 34
 
 _DTYPES = {
     np.dtype(name).name: np.dtype(name)
@@ -42,11 +43,17 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Message:
-    """A request or a reply: small values (JSON) and arrays. A reply has its request's number."""
+    """A request or a reply: small values (JSON) and arrays.
+
+    Attributes:
+        number: Number of the request; its reply has the same.
+        stream: Connection of a request at its server; 0 within a process.
+    """
 
     number: int
     fields: Fields = field(default_factory=dict)
     arrays: tuple[np.ndarray, ...] = ()
+    stream: int = 0
 
 
 def encode_request(number: int, fields: Fields, arrays: Sequence[np.ndarray]) -> bytes:
@@ -74,7 +81,7 @@ def number_of(data: memoryview) -> int:
     return int(number) if magic == _MAGIC else 0
 
 
-def decode_request(data: memoryview) -> Message:
+def decode_request(data: memoryview, stream: int = 0) -> Message:
     """Decode a request; raises `SpecError` if it is malformed."""
     number, fields, described, at = _read_frame(data)
     arrays = []
@@ -92,50 +99,18 @@ def decode_request(data: memoryview) -> Message:
         at += num_bytes
     if at != len(data):
         raise _broken(f"{len(data) - at} bytes follow the last array")
-    return Message(number, fields, tuple(arrays))
+    return Message(number, fields, tuple(arrays), stream)
 
 
-def decode_reply(data: memoryview, buffers: Sequence[Any]) -> Message:
-    """Decode a reply.
-
-    `buffers` is the memory of the arrays, each with `address` and `size`; kept alive by its array.
-    The arrays are writable.
-    """
-    number, fields, described, at = _read_frame(data)
-    if at != len(data) or len(described) > len(buffers):
-        raise _broken("arrays are missing")
-    arrays = []
-    for (dtype, shape), buffer in zip(described, buffers, strict=False):
-        if math.prod(shape) * dtype.itemsize > buffer.size:
-            raise _broken(f"an array has {buffer.size} bytes instead of {dtype} {shape}")
-        memory = _Memory(buffer, dtype, tuple(shape))
-        array = np.empty(shape, dtype) if 0 in shape else np.asarray(memory)
-        arrays.append(np.require(array, requirements="A"))
-    return Message(number, fields, tuple(arrays))
-
-
-def receive_reply(data: memoryview, fill: Callable[[memoryview], None]) -> Message:
-    """Decode a reply; `fill` receives the bytes of its arrays into new memory."""
+def decode_frame(data: memoryview) -> Message:
+    """Decode the frame of a reply; its arrays are still to be filled with the following bytes."""
     number, fields, described, at = _read_frame(data)
     if at != len(data):
         raise _broken(f"{len(data) - at} bytes follow the header")
-    arrays = [np.empty(shape, dtype) for dtype, shape in described]
-    for array in arrays:
-        fill(array.reshape(-1).view(np.uint8).data)
-    return Message(number, fields, tuple(arrays))
-
-
-class _Memory:
-    """Exposes memory of another object to numpy and keeps that object alive."""
-
-    def __init__(self, owner: Any, dtype: np.dtype, shape: tuple[int, ...]) -> None:
-        self._owner = owner
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": shape,
-            "typestr": dtype.str,
-            "data": (owner.address, False),
-        }
+    num_bytes = sum(math.prod(shape) * dtype.itemsize for dtype, shape in described)
+    if num_bytes > _MAX_REPLY_BYTES:
+        raise _broken(f"arrays of {num_bytes} bytes")
+    return Message(number, fields, tuple(np.empty(shape, dtype) for dtype, shape in described))
 
 
 def _read_frame(data: memoryview) -> tuple[int, Fields, list[tuple[np.dtype, list[int]]], int]:

@@ -14,12 +14,11 @@ from functools import partial
 
 import numpy as np
 
-from headrace.rpc.channel import CHECK_LOG, Channel
+from headrace.rpc.client import CHECK_LOG, Channel, RpcChannel
 from headrace.rpc.config import TELL_AFTER_S, TaskAddress
 from headrace.rpc.credentials import Credentials
 from headrace.rpc.errors import StoreError, StoreLostError
 from headrace.rpc.framing import Fields, Message
-from headrace.rpc.socket_channel import open_channel
 
 # Connecting to an unreachable machine hangs: a short timeout allows a retry once it is back.
 _CONNECT_TIMEOUT_S = 5.0
@@ -77,11 +76,6 @@ class ReconnectingChannel:
         except BaseException:
             self.close()
             raise
-
-    @property
-    def current(self) -> Channel | None:
-        """The open connection, if any."""
-        return self._channel
 
     def ask(
         self, fields: Fields, arrays: Sequence[np.ndarray], timeout_s: float
@@ -246,13 +240,12 @@ def reach_store(
     timeout_s: float,
     retry_budget: RetryBudget | None,
 ) -> Channel:
-    """Open the fastest channel to a store; with a retry budget, one that reconnects.
+    """Open a channel to a store; with a retry budget, one that reconnects.
 
     Raises:
         StoreError: The store is unreachable or rejects this client.
-        MissingExtraError: pyarrow is not installed.
     """
     if retry_budget is None:
-        return open_channel(address, credentials, timeout_s)
-    connect = partial(open_channel, address, credentials, min(timeout_s, _CONNECT_TIMEOUT_S))
+        return RpcChannel(address, credentials, timeout_s)
+    connect = partial(RpcChannel, address, credentials, min(timeout_s, _CONNECT_TIMEOUT_S))
     return ReconnectingChannel(address, connect, retry_budget)

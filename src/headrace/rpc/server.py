@@ -1,64 +1,80 @@
-"""An RPC server over Arrow Flight and raw TCP sockets.
+"""An RPC server on TCP sockets, with TLS or without.
 
-Of Flight only `DoExchange` is used; all other operations are refused. A client first sends an empty
-schema, so that Arrow never unpacks a client's data. Each request is one metadata message
-(`framing.py`), answered by a record batch whose columns hold the reply's arrays.
+A client sends the token of the run and receives four bytes: accepted, or the reason why not. Then
+it sends requests, each preceded by its length. A reply is a length, a frame and the bytes of its
+arrays (`framing.py`). The requests of a connection are handled one after the other.
+
+All limits apply while bytes arrive: memory is allocated only for lengths within them, and a
+connection that misses a deadline is closed.
 """
 
 from __future__ import annotations
 
+import errno
+import itertools
 import logging
+import math
+import socket
+import threading
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NoReturn, Protocol
+from typing import Protocol
 
 import numpy as np
-import pyarrow as pa
-from pyarrow import flight
 
-from headrace.core.errors import HeadraceError, SpecError
+from headrace.core.errors import HeadraceError
+from headrace.linux.malloc import return_freed_memory
 from headrace.rpc.config import RpcLimits
-from headrace.rpc.credentials import Credentials, Secret
-from headrace.rpc.framing import (
-    MAX_ARRAYS,
-    Fields,
-    Message,
-    decode_request,
-    encode_frame,
-    number_of,
+from headrace.rpc.connection import (
+    ACCEPTED,
+    LENGTH,
+    MAX_TOKEN_BYTES,
+    TOO_MANY,
+    WRONG_TOKEN,
+    Connection,
+    Steps,
+    read,
+    read_length,
 )
-from headrace.rpc.guard import FACTOR_CUT, Guard, Stream
-from headrace.rpc.socket_server import SocketServer
+from headrace.rpc.credentials import Credentials
+from headrace.rpc.event_loop import EventLoop, Watched, event_loop
+from headrace.rpc.framing import Message, decode_request, encode_frame, number_of
 
 _LOG = logging.getLogger(__name__)
 
-TOKEN_HEADER = "x-headrace-token"
-REQUEST_SCHEMA = pa.schema([])
-REPLY_SCHEMA = pa.schema([(f"array{i}", pa.binary()) for i in range(MAX_ARRAYS)])
+_BACKLOG = 1024
+
+# Of connections without the token. The oldest is closed for a new one: a client of the run needs
+# milliseconds, so others cannot keep it out.
+_MAX_UNAUTHENTICATED = 256
+
+_CLOSE_TIMEOUT_S = 10.0
+
+_TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
+_RETRY_ACCEPT_S = 0.05
 
 
 class Service(Protocol):
-    """Handler of a server's requests.
-
-    Attributes:
-        offers: Fields that describe other transports to clients.
-    """
-
-    offers: Fields
+    """Handler of a server's requests."""
 
     def answer(self, request: Message) -> Message:
-        """Handle a request."""
+        """Handle a request; its `stream` identifies the connection."""
+        ...
+
+    def end_stream(self, stream: int) -> None:
+        """Handle the end of a connection."""
         ...
 
     def count(self, what: str) -> None:
-        """Count an event: `refused`, `failed`."""
+        """Count an event: `refused`, `failed`, `cut`."""
         ...
 
     def close(self) -> None:
-        """Release all resources."""
+        """Release all waiting requests."""
         ...
 
 
-class RpcServer(flight.FlightServerBase):  # type: ignore[misc]
+class RpcServer:
     """Serves requests until it is closed.
 
     Args:
@@ -66,9 +82,12 @@ class RpcServer(flight.FlightServerBase):  # type: ignore[misc]
         credentials: Credentials of the run. With an identity, connections use TLS, and clients must
             present a certificate of the run.
         host: Address to listen on.
-        port: 0 for any free port; see `port`.
+        port: 0 for any free port.
         limits: Limits for clients.
-        sockets: Whether to offer a raw TCP socket besides Flight; ignored with TLS.
+        loop: Event loop; that of the process by default.
+
+    Attributes:
+        port: Port that the server listens on.
     """
 
     def __init__(
@@ -78,121 +97,198 @@ class RpcServer(flight.FlightServerBase):  # type: ignore[misc]
         host: str = "127.0.0.1",
         port: int = 0,
         limits: RpcLimits | None = None,
-        sockets: bool = False,
+        loop: EventLoop | None = None,
     ) -> None:
         self._service = service
+        self._credentials = credentials
         self._limits = limits or RpcLimits()
-        self._guard = Guard(self._limits)
-        identity = credentials.identity
-        options: dict[str, Any] = {}
-        if identity is not None:
-            options = {
-                "tls_certificates": [(identity.certificate, identity.key.reveal())],
-                "verify_client": True,
-                "root_certificates": identity.authority,
-            }
-        scheme = "grpc+tcp" if identity is None else "grpc+tls"
-        bracketed = f"[{host}]" if ":" in host else host
-        super().__init__(
-            f"{scheme}://{bracketed}:{port}",
-            middleware={"token": _TokenCheck(credentials.token)},
-            **options,
-        )
-        self._sockets: SocketServer | None = None
-        ports = [self.port]
-        if sockets and identity is None:
-            self._sockets = SocketServer(
-                self._answer, credentials.token, self._guard, self._limits, host
-            )
-            ports.append(self._sockets.port)
-            service.offers = {"socket_port": self._sockets.port}
-        self._ports = tuple(ports)
-        self._guard.start(*ports)
+        self._loop = loop or event_loop()
+        self._lock = threading.Lock()
+        self._ended = threading.Condition(self._lock)
+        self._streams: set[_Stream] = set()
+        self._unauthenticated: dict[_Stream, None] = {}
+        self._is_closed = False
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        self.port: int = listener.getsockname()[1]
+        self._listener = _Listener(listener, self._admit, self._evict)
+        self._loop.watch(self._listener)
 
     def close(self) -> None:
-        """Stop serving; open streams end with an error."""
+        """Stop serving; open connections are closed."""
         self._service.close()
-        if self._sockets is not None:
-            self._sockets.close()
-        self._guard.close()
-        self._guard.cut_all(*self._ports)
-        self.shutdown()
+        self._listener.cut()
+        with self._ended:
+            self._is_closed = True
+            for stream in (*self._streams, *self._unauthenticated):
+                stream.cut()
+            self._ended.wait_for(
+                lambda: not self._streams and not self._unauthenticated, _CLOSE_TIMEOUT_S
+            )
 
-    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Answer the requests of a client, one after the other, until it closes the stream."""
-        try:
-            with self._guard.admit(context.peer()) as stream:
-                if reader.schema != REQUEST_SCHEMA:
-                    raise SpecError("a stream must begin with an empty schema", "use StoreClient")
-                stream.registered = True
-                writer.begin(REPLY_SCHEMA)
-                self._serve(stream, reader, writer)
-        except HeadraceError as error:
-            raise flight.FlightServerError(str(error)) from None
+    def _admit(self, sock: socket.socket) -> None:
+        """Serve a new connection."""
+        identity = self._credentials.identity
+        if identity is not None:
+            sock = identity.server_context.wrap_socket(
+                sock, server_side=True, do_handshake_on_connect=False
+            )
+        stream = _Stream(self, sock)
+        with self._lock:
+            self._unauthenticated[stream] = None
+            is_full = len(self._unauthenticated) > _MAX_UNAUTHENTICATED
+            if self._is_closed:
+                stream.cut()
+        if is_full:
+            self._evict()
+        self._loop.watch(stream)
 
-    def _serve(self, stream: Stream, reader: Any, writer: Any) -> None:
-        with suppress(StopIteration):
-            while True:
-                # A separate call: no request stays in memory while the client is idle.
-                self._serve_one(stream, reader, writer)
+    def _evict(self) -> None:
+        """Close the oldest connection without the token."""
+        with self._lock:
+            oldest = next(iter(self._unauthenticated), None)
+            if oldest is not None:
+                del self._unauthenticated[oldest]
+                oldest.cut()
 
-    def _serve_one(self, stream: Stream, reader: Any, writer: Any) -> None:
-        stream.enter("reading")
-        chunk = reader.read_chunk()
-        data = chunk.app_metadata
-        # Arrived faster than the guard polls.
-        if data is not None and len(data) > FACTOR_CUT * self._limits.max_request_bytes:
-            raise _too_large(len(data), self._limits)
-        stream.enter("working")
-        is_request = chunk.data is None and data is not None
-        reply = self._answer(memoryview(data) if is_request else None)
-        frame = encode_frame(reply.number, reply.fields, reply.arrays)
-        stream.enter("writing")
-        # Blocks until the client reads, so a slow client holds at most one reply.
-        writer.write_with_metadata(to_batch(reply), frame)
+    def _authenticate(self, stream: _Stream, token: bytes) -> bytes:
+        """Check the token; returns the four bytes of the reply."""
+        if not self._credentials.token.matches(token):
+            return WRONG_TOKEN
+        with self._lock:
+            self._unauthenticated.pop(stream, None)
+            if len(self._streams) >= self._limits.max_streams:
+                return TOO_MANY
+            self._streams.add(stream)
+        return ACCEPTED
 
-    def _answer(self, data: memoryview | None) -> Message:
-        return answer(self._service, self._limits, data)
-
-    def list_flights(self, context: Any, criteria: Any) -> NoReturn:
-        """Refuse."""
-        raise _unused()
-
-    def get_flight_info(self, context: Any, descriptor: Any) -> NoReturn:
-        """Refuse."""
-        raise _unused()
-
-    def get_schema(self, context: Any, descriptor: Any) -> NoReturn:
-        """Refuse."""
-        raise _unused()
-
-    def do_get(self, context: Any, ticket: Any) -> NoReturn:
-        """Refuse."""
-        raise _unused()
-
-    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> NoReturn:
-        """Refuse."""
-        raise _unused()
-
-    def do_action(self, context: Any, action: Any) -> NoReturn:
-        """Refuse."""
-        raise _unused()
-
-    def list_actions(self, context: Any) -> NoReturn:
-        """Refuse."""
-        raise _unused()
+    def _forget(self, stream: _Stream) -> None:
+        with self._ended:
+            was_accepted = stream in self._streams
+            self._streams.discard(stream)
+            self._unauthenticated.pop(stream, None)
+            self._ended.notify_all()
+        if was_accepted:
+            self._service.end_stream(stream.number)
+            # Requests of a client may have been large.
+            return_freed_memory()
 
 
-def answer(service: Service, limits: RpcLimits, data: memoryview | None) -> Message:
-    """Handle an encoded request, None if the received message was no request; never raises."""
-    number = 0
+class _Listener(Watched):
+    """Accepts connections.
+
+    Args:
+        sock: Listening socket.
+        admit: Called with each new connection.
+        evict: Closes a connection that is not needed.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        admit: Callable[[socket.socket], None],
+        evict: Callable[[], None],
+    ) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+        self._admit, self._evict = admit, evict
+        self._is_cut = threading.Event()
+
+    def fileno(self) -> int:
+        """The file descriptor."""
+        return self._socket.fileno()
+
+    def handle(self) -> bool:
+        """Accept the connections that wait."""
+        while not self._is_cut.is_set():
+            try:
+                sock, _ = self._socket.accept()
+            except BlockingIOError:
+                return True
+            except OSError as error:
+                if error.errno in _TOO_MANY_FILES:
+                    self._evict()
+                    self._is_cut.wait(_RETRY_ACCEPT_S)
+                continue
+            try:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._admit(sock)
+            except OSError:
+                sock.close()
+        return False
+
+    def expire(self, now_s: float) -> None:
+        """There is no deadline."""
+
+    def cut(self) -> None:
+        """Accept no more connections."""
+        self._is_cut.set()
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def release(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+
+class _Stream(Connection):
+    """Connection of one client."""
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, server: RpcServer, sock: socket.socket) -> None:
+        self._server = server
+        self.number = next(self._numbers)
+        limits = server._limits
+        self._end_s = self._opened_s = server._loop.clock()
+        self.deadline_s = self._opened_s + limits.handshake_s
+        super().__init__(sock)
+
+    def expire(self, now_s: float) -> None:
+        """Close a connection that has missed its deadline."""
+        self.deadline_s = math.inf
+        self._server._service.count("cut")
+        self.cut()
+
+    def _receive(self) -> Steps:
+        """Check the token and answer requests until the client disconnects."""
+        limits = self._server._limits
+        length = yield from read_length()
+        if not 0 < length <= MAX_TOKEN_BYTES:
+            return
+        verdict = self._server._authenticate(self, bytes((yield from read(length))))
+        self.send([verdict])
+        if verdict != ACCEPTED:
+            return
+        while True:
+            self._set_deadline(limits.idle_s)
+            length = yield from read_length()
+            if length > limits.max_request_bytes:
+                return
+            data = yield from read(length)
+            self._set_deadline(math.inf)
+            reply = answer(self._server._service, data, self.number)
+            del data
+            frame = encode_frame(reply.number, reply.fields, reply.arrays)
+            self._set_deadline(limits.stall_s)
+            self.send([LENGTH.pack(len(frame)) + frame, *map(_bytes_of, reply.arrays)])
+            # No request or reply stays in memory while the client is idle.
+            del reply, frame
+
+    def _end(self, failure: Exception | None) -> None:
+        self._server._forget(self)
+
+    def _set_deadline(self, after_s: float) -> None:
+        lifetime_s = self._server._limits.stream_s
+        end_s = math.inf if lifetime_s is None else self._opened_s + lifetime_s
+        self.deadline_s = min(self._server._loop.clock() + after_s, end_s)
+
+
+def answer(service: Service, data: memoryview, stream: int = 0) -> Message:
+    """Handle an encoded request; never raises."""
+    number = number_of(data)
     try:
-        if data is None:
-            raise SpecError("a request must be one metadata message", "use StoreClient")
-        number = number_of(data)
-        if len(data) > limits.max_request_bytes:
-            raise _too_large(len(data), limits)
-        return service.answer(decode_request(data))
+        return service.answer(decode_request(data, stream))
     except HeadraceError as error:
         service.count("refused")
         return _refusal(number, error.problem, error.remedy)
@@ -203,44 +299,9 @@ def answer(service: Service, limits: RpcLimits, data: memoryview | None) -> Mess
         return _refusal(number, "the store failed to answer", "check the store's log")
 
 
-def _too_large(num_bytes: int, limits: RpcLimits) -> SpecError:
-    return SpecError(
-        f"the request has {num_bytes} bytes, at most {limits.max_request_bytes} are allowed",
-        "send smaller requests",
-    )
-
-
-class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Rejects calls without the run's token."""
-
-    def __init__(self, token: Secret) -> None:
-        super().__init__()
-        self._token = token
-
-    def start_call(self, info: Any, headers: Any) -> None:
-        given = headers.get(TOKEN_HEADER, [])
-        given = [value.encode() if isinstance(value, str) else value for value in given]
-        if len(given) != 1 or not self._token.matches(given[0]):
-            raise flight.FlightUnauthenticatedError("this store requires the token of its run")
-
-
-def to_batch(reply: Message) -> pa.RecordBatch:
-    """Wrap a reply's arrays in a record batch without a copy: one row, a column per array."""
-    columns = []
-    for i in range(MAX_ARRAYS):
-        array = np.ascontiguousarray(reply.arrays[i]) if i < len(reply.arrays) else _NOTHING
-        ends = pa.py_buffer(np.array([0, array.nbytes], np.int32))
-        columns.append(pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(array)]))
-    return pa.RecordBatch.from_arrays(columns, schema=REPLY_SCHEMA)
-
-
-_NOTHING = np.empty(0, np.uint8)
-
-
 def _refusal(number: int, problem: str, remedy: str) -> Message:
     return Message(number, {"problem": problem, "remedy": remedy})
 
 
-def _unused() -> Exception:
-    error: Exception = flight.FlightServerError("a graph store supports DoExchange only")
-    return error
+def _bytes_of(array: np.ndarray) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

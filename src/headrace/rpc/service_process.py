@@ -11,6 +11,7 @@ import ctypes
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
@@ -58,7 +59,9 @@ def run_service(
 def begin_process(
     module: str, kind: type[Config], arguments: list[str] | None, description: str | None
 ) -> Config:
-    """Configure logging and read `--config FILE`."""
+    """Configure logging and read `--config FILE`; every client needs a file descriptor."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     parser = argparse.ArgumentParser(module, description=description)
     parser.add_argument("--config", required=True, type=Path, help=f"JSON; see {kind.__name__}")
     path = parser.parse_args(arguments).config

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -16,25 +18,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from pyarrow import flight
 
 from headrace.graph.store.client import StoreClient
-from headrace.rpc.channel import FlightChannel
+from headrace.rpc.client import RpcChannel
 from headrace.rpc.config import TaskAddress
-from headrace.rpc.credentials import Authority, Credentials, Secret
-from headrace.rpc.framing import Message, decode_reply
-from headrace.rpc.server import REQUEST_SCHEMA, TOKEN_HEADER
+from headrace.rpc.connection import ACCEPTED, LENGTH
+from headrace.rpc.credentials import Authority, Credentials, Identity, Secret
+from headrace.rpc.framing import Message, decode_frame
 from tests.support.waiting import eventually
 
 MEBIBYTE = 1 << 20
 NUM_SEEDS = 800
-
-GIANT_BYTES = 200 * MEBIBYTE
-# gRPC reads a whole message and Flight copies it, if both are faster than the watch.
-MOST_GIANT_BYTES = 2 * GIANT_BYTES + 64 * MEBIBYTE
-
 
 every_endpoint = pytest.mark.parametrize(
     "serving",
@@ -122,27 +117,17 @@ class ServingProcess:
 
     def ping(self) -> None:
         """See that it still lets a client in, and answers."""
-        FlightChannel(self.address, self.client_credentials).close()
+        channel = RpcChannel(self.address, self.client_credentials)
+        channel.ask({"op": "ping"}, (), 60.0).result()
+        channel.close()
 
-    def flight_client(self, identity: Any = "own", scheme: str | None = None) -> Any:
-        own = self.client_credentials.identity
-        identity = own if identity == "own" else identity
-        scheme = scheme or ("grpc+tls" if self.tls else "grpc+tcp")
-        options: dict[str, Any] = {}
-        if scheme == "grpc+tls":
-            options["tls_root_certs"] = self.authority.issue("anyone").authority
-        if identity is not None:
-            options["cert_chain"] = identity.certificate
-            options["private_key"] = identity.key.reveal()
-        # Else a client tries again what the store has cut.
-        pool = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
-        return flight.FlightClient(
-            f"{scheme}://127.0.0.1:{self.port}", generic_options=pool, **options
-        )
-
-    def call_options(self, *tokens: bytes) -> Any:
-        headers = [(TOKEN_HEADER.encode(), token) for token in tokens]
-        return flight.FlightCallOptions(timeout=60, headers=headers)
+    def connect_socket(self, tls: bool | None = None, own: Identity | None = None) -> socket.socket:
+        """A connection without a token; with TLS, a certificate of the run unless given."""
+        sock = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        if self.tls if tls is None else tls:
+            own = own or self.authority.issue("sampler 0")
+            return own.client_context.wrap_socket(sock, server_hostname="127.0.0.1")
+        return sock
 
     def freeze(self) -> None:
         """Stop all threads, and wait until they are: a signal takes effect a little later."""
@@ -236,41 +221,62 @@ def running(folder: Path, graph: Path, part: int = 0, **config: Any) -> Iterator
 
 
 class RawStream:
-    """A stream of someone who has the token and bad manners."""
+    """A connection of someone who may have the token, and has bad manners."""
 
-    def __init__(self, store: ServingProcess, schema: pa.Schema | None = REQUEST_SCHEMA) -> None:
-        self._client = store.flight_client()
-        self.writer, self.reader = self._client.do_exchange(
-            flight.FlightDescriptor.for_command(b""),
-            flight.FlightCallOptions(headers=[(TOKEN_HEADER.encode(), store.token.reveal())]),
-        )
-        if schema is not None:
-            self.begin(schema)
-
-    # What a write says depends on how soon the store objects; what a read says does not.
-    def begin(self, schema: pa.Schema, options: Any = None) -> None:
-        with suppress(flight.FlightError, pa.ArrowException):
-            self.writer.begin(schema, options)
+    def __init__(self, store: ServingProcess, token: bytes | None = None) -> None:
+        self.socket = store.connect_socket()
+        self.send(store.token.reveal() if token is None else token)
+        self.verdict = b""
+        with suppress(EOFError, ConnectionError):
+            self.verdict = bytes(self._read(len(ACCEPTED)))
 
     def send(self, data: bytes) -> bool:
-        with suppress(flight.FlightError, pa.ArrowException):
-            self.writer.write_metadata(data)
+        """Send a message; whether the other side still listens."""
+        return self.send_bytes(LENGTH.pack(len(data)) + data)
+
+    def send_bytes(self, data: bytes) -> bool:
+        with suppress(ConnectionError, ssl.SSLError):
+            self.socket.sendall(data)
             return True
         return False
 
-    def send_batch(self, batch: pa.RecordBatch) -> None:
-        with suppress(flight.FlightError, pa.ArrowException):
-            self.writer.write_batch(batch)
-
     def receive(self) -> Message:
-        chunk = self.reader.read_chunk()
-        return decode_reply(memoryview(chunk.app_metadata), [c.buffers()[2] for c in chunk.data])
+        (length,) = LENGTH.unpack(self._read(LENGTH.size))
+        reply = decode_frame(memoryview(self._read(length)))
+        for array in reply.arrays:
+            self._fill(array.reshape(-1).view(np.uint8).data)
+        return reply
+
+    def is_cut(self) -> bool:
+        """Wait until the other side ends the connection."""
+        return is_cut(self.socket)
 
     def close(self) -> None:
-        self.reader.cancel()
-        for end in (self.writer, self._client):
-            with suppress(pa.ArrowException, OSError):
-                end.close()
+        self.socket.close()
+
+    def _read(self, num_bytes: int) -> bytearray:
+        data = bytearray(num_bytes)
+        self._fill(memoryview(data))
+        return data
+
+    def _fill(self, memory: memoryview) -> None:
+        while memory:
+            num = self.socket.recv_into(memory)
+            if num == 0:
+                raise EOFError
+            memory = memory[num:]
+
+
+def is_cut(sock: socket.socket) -> bool:
+    """Wait until the other side ends a connection."""
+    try:
+        while sock.recv(1 << 16):
+            pass
+    except TimeoutError:
+        return False
+    except (ConnectionError, ssl.SSLError):
+        pass
+    return True
 
 
 class Peak:

@@ -15,7 +15,7 @@ import pytest
 
 from headrace.graph.format.partitioned_graph import open_graph
 from headrace.graph.store.client import StoreClient
-from headrace.rpc.channel import FlightChannel
+from headrace.rpc.client import RpcChannel
 from headrace.rpc.errors import StoreError
 from tests.integration.store_service.store_process import StoreProcess, running
 from tests.support.waiting import eventually
@@ -46,7 +46,7 @@ def _ask_for_ever(client: StoreClient, futures: list[Any], ids: np.ndarray) -> N
 
 def connect(store: StoreProcess) -> StoreClient:
     """A client that is impatient only once it is connected."""
-    return StoreClient(FlightChannel(store.address, store.client_credentials), 1.0)
+    return StoreClient(RpcChannel(store.address, store.client_credentials), 1.0)
 
 
 def test_a_stuck_store_is_named_in_time(folder: Path, tmp_path: Path) -> None:

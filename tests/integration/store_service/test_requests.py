@@ -12,7 +12,7 @@ from headrace.graph.sampler_worker.channels.rpc import RpcReceiver
 from headrace.graph.sampling.hop import HopRequest, Rule
 from headrace.graph.store.client import StoreClient
 from headrace.graph.store.embedding_service import GradientPush
-from headrace.rpc.channel import FlightChannel
+from headrace.rpc.client import RpcChannel
 from headrace.rpc.errors import StoreError
 from headrace.rpc.framing import encode_request
 from tests.integration.store_service.store_process import (
@@ -61,7 +61,7 @@ class Fed:
     """A trainer that a sampler feeds, and somebody beside it who has the token too."""
 
     def __init__(self, sampler: SamplerProcess) -> None:
-        self.receiver = RpcReceiver(FlightChannel(sampler.address, sampler.client_credentials))
+        self.receiver = RpcReceiver(RpcChannel(sampler.address, sampler.client_credentials))
         self.seen: list[tuple[int, int]] = []
         self.take()
         self.rude = RawStream(sampler)

@@ -3,165 +3,171 @@
 from __future__ import annotations
 
 import json
+import socket
+import ssl
 import subprocess
 import sys
-from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from pyarrow import flight
 
 from headrace.core.errors import SpecError
 from headrace.graph.store.client import StoreClient
-from headrace.rpc.channel import FlightChannel
-from headrace.rpc.credentials import Authority, Credentials, Secret
+from headrace.rpc.client import RpcChannel
+from headrace.rpc.connection import LENGTH, WRONG_TOKEN
+from headrace.rpc.credentials import Authority, Credentials, Identity, Secret
 from headrace.rpc.errors import StoreError
 from headrace.rpc.framing import encode_request
-from tests.integration.store_service.raw_calls import call, tls_context
 from tests.integration.store_service.store_process import (
-    GIANT_BYTES,
-    MOST_GIANT_BYTES,
+    MEBIBYTE,
     Peak,
+    RawStream,
     SamplerProcess,
     ServingProcess,
     StoreProcess,
     every_endpoint,
+    is_cut,
     running,
 )
 
 pytestmark = pytest.mark.integration
 
-DESCRIPTOR = flight.FlightDescriptor.for_path("x")
-
-
-def _do_put(client: Any, options: Any) -> None:
-    writer, _ = client.do_put(DESCRIPTOR, pa.schema([("a", pa.int8())]), options)
-    writer.write_batch(pa.record_batch({"a": pa.array([1], pa.int8())}))
-    writer.close()
-
-
-def _do_exchange(client: Any, options: Any) -> None:
-    writer, reader = client.do_exchange(DESCRIPTOR, options)
-    writer.begin(pa.schema([]))
-    writer.write_metadata(encode_request(1, {"op": "ping"}, []))
-    reader.read_chunk()
-
-
-class _Handshake(flight.ClientAuthHandler):  # type: ignore[misc]
-    def authenticate(self, outgoing: Any, incoming: Any) -> None:
-        outgoing.write(b"let me in")
-        incoming.read()
-
-    def get_token(self) -> bytes:
-        return b""
-
-
-ENDPOINTS: dict[str, Callable[[Any, Any], object]] = {
-    "Handshake": lambda client, options: client.authenticate(_Handshake(), options),
-    "ListFlights": lambda client, options: list(client.list_flights(b"", options)),
-    "GetFlightInfo": lambda client, options: client.get_flight_info(DESCRIPTOR, options),
-    "GetSchema": lambda client, options: client.get_schema(DESCRIPTOR, options),
-    "DoGet": lambda client, options: client.do_get(flight.Ticket(b"x"), options).read_all(),
-    "DoPut": _do_put,
-    "DoAction": lambda client, options: list(client.do_action(("x", b""), options)),
-    "ListActions": lambda client, options: client.list_actions(options),
-    "DoExchange": _do_exchange,
-}
-REFUSALS = (flight.FlightError, pa.ArrowException, OSError, NotImplementedError)
-
-
-TOKENS = ("none", "wrong", "short", "empty", "two")
-
-
-def _given(right: bytes, tokens: str) -> tuple[bytes, ...]:
-    return {
-        "none": (),
-        "wrong": (Secret.random().reveal(),),
-        "short": (right[:-1],),
-        "empty": (b"",),
-        "two": (right, Secret.random().reveal()),
-    }[tokens]
+PING = encode_request(1, {"op": "ping"}, [])
+every_endpoint_with_tls = pytest.mark.parametrize(
+    "serving", [("store", "tls"), ("sampler", "tls"), ("ps", "tls")], ids="-".join, indirect=True
+)
 
 
 @every_endpoint
-@pytest.mark.parametrize("endpoint", ENDPOINTS)
-@pytest.mark.parametrize("tokens", TOKENS)
-def test_without_the_token_every_call_is_refused(
-    serving: ServingProcess, endpoint: str, tokens: str
-) -> None:
+@pytest.mark.parametrize("how", ["wrong", "short", "long"])
+def test_another_token_is_refused(serving: ServingProcess, how: str) -> None:
     right = serving.token.reveal()
-    client = serving.flight_client()
-    with pytest.raises(REFUSALS, match="requires the token") as caught:
-        ENDPOINTS[endpoint](client, serving.call_options(*_given(right, tokens)))
-    assert right.decode() not in str(caught.value)
-    client.close()
+    token = {"wrong": Secret.random().reveal(), "short": right[:-1], "long": right + b"A"}[how]
+    stranger = RawStream(serving, token)
+    assert stranger.verdict == WRONG_TOKEN
+    stranger.send(PING)
+    assert stranger.is_cut()
+    stranger.close()
+    assert right.decode() not in serving.log
 
 
+@every_endpoint
 @pytest.mark.parametrize(
-    "serving", [("store", "tls"), ("sampler", "tls"), ("ps", "tls")], indirect=True
+    "greeting",
+    [
+        LENGTH.pack(0),
+        LENGTH.pack(2**32 - 1) + bytes(1000),
+        LENGTH.pack(257) + bytes(257),
+        b"GET / HTTP/1.1\r\nHost: store\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(64),
+        LENGTH.pack(len(PING)) + PING,
+    ],
+    ids=["empty", "giant", "too long", "http/1", "http/2", "request"],
 )
-@pytest.mark.parametrize("endpoint", ENDPOINTS)
-@pytest.mark.parametrize("how", ["plain text", "no certificate", "stranger's certificate"])
-def test_without_tls_every_call_is_refused(
-    serving: ServingProcess, endpoint: str, how: str
-) -> None:
-    if how == "plain text":
-        client = serving.flight_client(None, "grpc+tcp")
-    elif how == "no certificate":
-        client = serving.flight_client(None)
-    else:
-        client = serving.flight_client(_stranger().issue("sampler 0"))
-    with pytest.raises(REFUSALS, match="failed to connect"):
-        ENDPOINTS[endpoint](client, serving.call_options(serving.token.reveal()))
-    client.close()
+def test_without_a_token_nothing_is_answered(serving: ServingProcess, greeting: bytes) -> None:
+    with serving.connect_socket() as sock:
+        said = b""
+        with suppress(ConnectionError, ssl.SSLError):
+            sock.sendall(greeting)
+            while more := sock.recv(1 << 16):
+                said += more
+        assert said in (b"", WRONG_TOKEN)
+    serving.ping()
+
+
+@every_endpoint_with_tls
+@pytest.mark.parametrize("how", ["plain text", "no certificate", "another run's certificate"])
+def test_without_a_certificate_of_the_run_nobody_gets_in(serving: ServingProcess, how: str) -> None:
+    trusted = serving.authority.issue("anyone").authority
+    said = b""
+    with ExitStack() as stack:
+        sock = socket.create_connection(("127.0.0.1", serving.port), timeout=60)
+        stack.enter_context(sock)
+        if how != "plain text":
+            context = ssl.create_default_context(cadata=trusted.decode())
+            if how != "no certificate":
+                own = _stranger().issue("sampler 0")
+                context = Identity(own.certificate, own.key, trusted).client_context
+            with suppress(ConnectionError, ssl.SSLError):
+                sock = context.wrap_socket(sock, server_hostname="127.0.0.1")
+                stack.enter_context(sock)
+        with suppress(ConnectionError, ssl.SSLError):
+            token = serving.token.reveal()
+            sock.sendall(LENGTH.pack(len(token)) + token)
+            # In plain text, an alert of TLS is all that is said.
+            said = sock.recv(1 << 16)
+            said += sock.recv(1 << 16)
+    assert b"HRW" not in said
+    serving.ping()
+
+
+@every_endpoint_with_tls
+def test_older_versions_of_tls_which_renegotiate_are_refused(serving: ServingProcess) -> None:
+    context = serving.authority.issue("sampler 0").client_context
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with (
+        socket.create_connection(("127.0.0.1", serving.port), timeout=60) as sock,
+        pytest.raises((ssl.SSLError, ConnectionError)),
+    ):
+        context.wrap_socket(sock, server_hostname="127.0.0.1")
+    serving.ping()
+
+
+@every_endpoint_with_tls
+def test_a_slow_tls_handshake_is_cut(serving: ServingProcess) -> None:
+    context = serving.authority.issue("sampler 0").client_context
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    half = context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    with pytest.raises(ssl.SSLWantReadError):
+        half.do_handshake()
+    hello = outgoing.read()
+    with socket.create_connection(("127.0.0.1", serving.port), timeout=60) as sock:
+        cut = False
+        for byte in hello[:-1]:
+            try:
+                sock.sendall(bytes([byte]))
+                sock.settimeout(0.1)
+                cut = not sock.recv(1)
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                cut = True
+            if cut:
+                break
+        assert cut
+    serving.ping()
 
 
 def _stranger() -> Authority:
     return Authority(datetime.now(UTC), timedelta(hours=1))
 
 
-@every_endpoint
-@pytest.mark.parametrize("endpoint", sorted(ENDPOINTS.keys() - {"DoExchange"}))
-def test_with_the_token_other_calls_are_refused_too(serving: ServingProcess, endpoint: str) -> None:
-    client = serving.flight_client()
-    for _ in range(50):
-        with pytest.raises(REFUSALS):
-            ENDPOINTS[endpoint](client, serving.call_options(serving.token.reveal()))
-    serving.ping()
-    client.close()
-
-
-@every_endpoint
-@pytest.mark.parametrize("name", ["PollFlightInfo", "Invented"])
-def test_calls_that_python_cannot_make_are_refused(
-    serving: ServingProcess, tmp_path: Path, name: str
+@pytest.mark.parametrize("which", [0, 1], ids=["tls", "plain"])
+def test_a_crowd_of_strangers_does_not_keep_others_out(
+    stores: list[StoreProcess], which: int
 ) -> None:
-    right = serving.token.reveal()
-    own = serving.authority.issue("sampler 0")
-    context = tls_context(serving, own, tmp_path) if serving.tls else None
-    for tokens in TOKENS:
-        said = call(serving, name, _given(right, tokens), context)
-        # gRPC does not even look at the headers of a call that nobody serves.
-        assert (b"requires the token" if name == "PollFlightInfo" else b"grpc-status") in said
-        assert right not in said
-    assert b"grpc-status\x0212" in call(serving, name, (right,), context), "it is implemented"
-    if serving.tls:
-        for stranger in (None, tls_context(serving, None, tmp_path)):
-            assert b"grpc-status" not in call(serving, name, (right,), stranger)
-    serving.ping()
-
-
-@pytest.mark.parametrize("serving", [("store", "plain"), ("sampler", "plain")], indirect=True)
-def test_a_large_message_of_a_stranger_is_not_kept(serving: ServingProcess) -> None:
-    client = serving.flight_client()
-    before, peak = serving.memory_bytes, Peak(serving)
-    with peak, pytest.raises(REFUSALS):
-        list(client.do_action(("x", bytes(GIANT_BYTES)), serving.call_options()))
-    assert peak.bytes - before < MOST_GIANT_BYTES
-    client.close()
+    store = stores[which]
+    before, peak = store.memory_bytes, Peak(store)
+    crowd: list[socket.socket] = []
+    with peak:
+        for number in range(5000):
+            crowd.append(socket.create_connection(("127.0.0.1", store.port), timeout=60))
+            if number % 500 == 0:
+                store.ping()
+            # This side may have fewer files than the other.
+            if len(crowd) == 500:
+                crowd.pop(0).close()
+        store.ping()
+    for sock in crowd:
+        assert is_cut(sock)
+        sock.close()
+    num_open = len(list(Path(f"/proc/{store.process.pid}/fd").iterdir()))
+    assert num_open < 100
+    assert peak.bytes - before < 64 * MEBIBYTE
+    store.ping()
 
 
 def test_clients_learn_why_they_are_refused(stores: list[StoreProcess]) -> None:
@@ -185,12 +191,12 @@ def test_nobody_can_pretend_to_be_a_store(folder: Path, tmp_path: Path) -> None:
 def test_nobody_can_pretend_to_be_a_sampler(samplers: list[SamplerProcess]) -> None:
     stranger = Credentials(Secret.random(), _stranger().issue("trainer 0"))
     with pytest.raises(StoreError, match="is gone"):
-        FlightChannel(samplers[0].address, stranger)
+        RpcChannel(samplers[0].address, stranger)
 
 
 @every_endpoint
 def test_the_token_is_nowhere_to_be_read(serving: ServingProcess) -> None:
-    channel = FlightChannel(serving.address, serving.client_credentials)
+    channel = RpcChannel(serving.address, serving.client_credentials)
     token = serving.token.reveal()
     process = Path(f"/proc/{serving.process.pid}")
     for name in ("cmdline", "environ"):

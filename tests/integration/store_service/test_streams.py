@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable
+from collections import Counter
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from pyarrow import flight
 
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.store.client import StoreClient
+from headrace.rpc.connection import ACCEPTED, LENGTH, TOO_MANY
 from headrace.rpc.errors import StoreError
 from headrace.rpc.framing import encode_request
 from tests.integration.store_service.store_process import (
@@ -25,84 +23,65 @@ from tests.integration.store_service.store_process import (
     ServingProcess,
     StoreProcess,
     every_endpoint,
+    is_cut,
 )
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
 
-def _ends(stream: RawStream) -> bool:
-    """Whether a stream ends with an error instead of an answer."""
-    try:
-        while True:
-            stream.receive()
-    except (flight.FlightError, pa.ArrowException, StopIteration):
-        return True
-    finally:
-        stream.close()
-
-
-def _batch(num_bytes: int) -> Any:
-    return pa.record_batch({"a": pa.array([bytes(num_bytes)])})
-
-
-def _send_batch(store: ServingProcess) -> RawStream:
-    stream = RawStream(store, schema=None)
-    stream.begin(_batch(1).schema)
-    stream.send_batch(_batch(1000))
-    return stream
-
-
-def _send_bomb(store: ServingProcess) -> RawStream:
-    stream = RawStream(store, schema=None)
-    bomb = _batch(512 * MEBIBYTE)
-    stream.begin(bomb.schema, pa.ipc.IpcWriteOptions(compression="zstd"))
-    stream.send_batch(bomb)
-    return stream
-
-
-def _send_wide_schema(store: ServingProcess) -> RawStream:
-    return RawStream(store, schema=pa.schema([(f"c{i}", pa.int8()) for i in range(2000)]))
-
-
-def _send_no_schema(store: ServingProcess) -> RawStream:
-    stream = RawStream(store, schema=None)
-    stream.send(b"x")
-    return stream
-
-
-def _send_empty(store: ServingProcess) -> RawStream:
-    stream = RawStream(store)
-    stream.send(b"")
-    return stream
-
-
-def _send_nothing(store: ServingProcess) -> RawStream:
-    return RawStream(store, schema=None)
+GIANT_BYTES = 200 * MEBIBYTE
+PING = encode_request(1, {"op": "ping"}, [])
 
 
 @every_endpoint
-@pytest.mark.parametrize(
-    "begin",
-    [
-        _send_batch,
-        _send_bomb,
-        _send_wide_schema,
-        _send_no_schema,
-        _send_empty,
-        _send_nothing,
-    ],
-)
-def test_a_wrong_stream_ends_and_costs_little(
-    serving: ServingProcess, begin: Callable[[ServingProcess], RawStream]
-) -> None:
-    before = serving.memory_bytes
-    peak = Peak(serving)
+def test_a_giant_length_ends_the_stream_before_memory_is_taken(serving: ServingProcess) -> None:
+    before, peak = serving.memory_bytes, Peak(serving)
     with peak:
-        assert _ends(begin(serving))
+        for length in (GIANT_BYTES, 2**32 - 1):
+            stream = RawStream(serving)
+            stream.send_bytes(LENGTH.pack(length))
+            while stream.send_bytes(bytes(MEBIBYTE)):
+                pass
+            assert stream.is_cut()
+            stream.close()
+    assert peak.bytes - before < 32 * MEBIBYTE
     serving.ping()
-    assert peak.bytes - before < 128 * MEBIBYTE
+
+
+@every_endpoint
+def test_the_largest_request_is_read_and_given_back(serving: ServingProcess) -> None:
+    before = serving.memory_bytes
+    largest = 1 << 16 if isinstance(serving, SamplerProcess) else 8 * MEBIBYTE
+    for _ in range(3):
+        stream = RawStream(serving)
+        stream.send(bytes(largest))
+        assert "problem" in stream.receive().fields
+        stream.close()
     assert eventually(lambda: serving.memory_bytes - before < 32 * MEBIBYTE)
+
+
+@every_endpoint
+@pytest.mark.parametrize("request_", [b"", b"x", bytes(15), PING[:-1], PING + b"x"])
+def test_a_malformed_request_is_refused_and_the_stream_lives(
+    serving: ServingProcess, request_: bytes
+) -> None:
+    stream = RawStream(serving)
+    stream.send(request_)
+    assert "malformed" in stream.receive().fields["problem"]
+    stream.send(PING)
+    assert stream.receive().number == 1
+    stream.close()
+
+
+@every_endpoint
+def test_half_a_request_does_not_disturb_others(serving: ServingProcess) -> None:
+    stream = RawStream(serving)
+    stream.send_bytes(LENGTH.pack(len(PING)) + PING[:-1])
+    serving.ping()
+    stream.send_bytes(PING[-1:])
+    assert stream.receive().number == 1
+    stream.close()
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["tls", "plain"])
@@ -143,7 +122,8 @@ def _ask_and_never_read(serving: ServingProcess, request: bytes) -> None:
         serving.ping()
     assert eventually(lambda: serving.memory_bytes - before < 32 * MEBIBYTE)
     for stream in slow:
-        assert _ends(stream)
+        assert stream.is_cut()
+        stream.close()
 
 
 @every_endpoint
@@ -165,7 +145,7 @@ def test_half_open_connections_are_cut(serving: ServingProcess, greeting: bytes)
     serving.ping()
     for sock in sockets:
         sock.settimeout(60)
-        assert _is_ended(sock)
+        assert is_cut(sock)
         sock.close()
 
 
@@ -176,39 +156,23 @@ def test_a_flood_of_bytes_is_cut(serving: ServingProcess) -> None:
         with suppress(ConnectionError):
             for _ in range(2000):
                 sock.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(MEBIBYTE))
-        assert _is_ended(sock)
+        assert is_cut(sock)
     serving.ping()
     assert eventually(lambda: serving.memory_bytes - before < 32 * MEBIBYTE)
-
-
-def _is_ended(sock: socket.socket) -> bool:
-    try:
-        while sock.recv(1 << 16):
-            pass
-    except ConnectionError:
-        pass
-    return True
 
 
 @pytest.mark.parametrize("serving", [("store", "plain"), ("sampler", "plain")], indirect=True)
 def test_there_is_room_for_so_many_clients(serving: ServingProcess) -> None:
     crowd = [RawStream(serving) for _ in range(60)]
-    for stream in crowd:
-        stream.send(encode_request(1, {"op": "ping"}, []))
-    answers = [_first_word(stream) for stream in crowd]
+    verdicts = Counter(stream.verdict for stream in crowd)
+    assert set(verdicts) == {ACCEPTED, TOO_MANY}
+    assert verdicts[ACCEPTED] >= 30
+    with pytest.raises(StoreError, match="has too many clients already"):
+        serving.ping()
     # Only now: whoever leaves makes room for the next.
     for stream in crowd:
         stream.close()
-    assert 30 <= sum(answer == "1" for answer in answers) < 60
-    assert all(answer == "1" or "clients already" in answer for answer in answers)
     assert eventually(lambda: _lets_in(serving))
-
-
-def _first_word(stream: RawStream) -> str:
-    try:
-        return str(stream.receive().number)
-    except flight.FlightServerError as error:
-        return str(error)
 
 
 def _lets_in(store: ServingProcess) -> bool:

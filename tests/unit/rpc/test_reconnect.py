@@ -9,7 +9,7 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
-from headrace.rpc.channel import Channel
+from headrace.rpc.client import Channel
 from headrace.rpc.config import TaskAddress
 from headrace.rpc.errors import StoreError, StoreLostError
 from headrace.rpc.framing import Fields, Message

@@ -11,6 +11,7 @@ import time  # noqa: TID251 - the process entry point supplies the clock
 from headrace.graph.format.checksums import Verification, files_of
 from headrace.graph.format.manifest import load_manifest
 from headrace.graph.store.config import StoreConfig, embeddings_of, shard_of
+from headrace.graph.store.server import StoreServer
 from headrace.linux.malloc import keep_freed_memory
 from headrace.rpc.service_process import load_credentials, run_service, wait_for_end
 
@@ -23,15 +24,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _serve(config: StoreConfig) -> None:
     """Serve graph partitions, each on its own port; the ready file lists the ports."""
-    from headrace.core.errors import MissingExtraError
-
-    try:
-        from headrace.graph.store.server import StoreServer
-    except ImportError:
-        raise MissingExtraError(
-            "pyarrow is not installed", "pip install 'headrace[train]'"
-        ) from None
-
     credentials = load_credentials(config.credentials, config.tls)
     shards = {part: shard_of(config, part) for part in config.ports}
     servers = {
@@ -43,7 +35,6 @@ def _serve(config: StoreConfig) -> None:
             config.limits,
             config.warm,
             time.perf_counter,
-            config.sockets,
             embeddings_of(config, shards[part]),
         )
         for part, port in config.ports.items()

@@ -13,7 +13,7 @@ from headrace.graph.sampling.hop import Hop, HopRequest
 from headrace.graph.schema import TypeName
 from headrace.graph.store.embedding_service import GradientPush
 from headrace.graph.store.embedding_table import EmbeddingSpec
-from headrace.rpc.channel import Channel
+from headrace.rpc.client import Channel
 from headrace.rpc.config import TaskAddress
 from headrace.rpc.credentials import Credentials
 from headrace.rpc.framing import Message
@@ -75,7 +75,6 @@ class StoreClient:
 
         Raises:
             StoreError: The store is unreachable or rejects the client.
-            MissingExtraError: pyarrow is not installed.
         """
         return cls(reach_store(address, credentials, timeout_s, retry_budget), timeout_s)
 

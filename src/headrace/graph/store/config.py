@@ -27,8 +27,6 @@ class StoreConfig(Value):
         ready: File written with ports and process id once the store serves.
         parts: Port of each graph partition, 0 for any free port; may be empty.
         tls: Whether connections are encrypted; without TLS the token is sent in plain text.
-        sockets: Whether to offer a plain socket on any free port beside Flight: faster, and only
-            without TLS.
         warm: Whether to read the columns into memory at start, in the background.
         verify: Whether to verify the checksums of this machine's files in the background. The
             process ends if a file is damaged, and otherwise writes `verified`.
@@ -43,7 +41,6 @@ class StoreConfig(Value):
     port: _Port = 0
     parts: Mapping[_Part, _Port] = Field(default_factory=dict)
     tls: bool = True
-    sockets: bool = False
     warm: bool = True
     verify: bool = False
     embedding_folder: Path | None = None

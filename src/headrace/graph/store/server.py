@@ -25,7 +25,6 @@ class StoreServer(RpcServer):
         limits: RpcLimits | None = None,
         warm: bool = True,
         clock: Callable[[], float] | None = None,
-        sockets: bool = False,
         embeddings: Embeddings | None = None,
     ) -> None:
         limits = limits or RpcLimits()
@@ -33,7 +32,7 @@ class StoreServer(RpcServer):
         self._warmer = PageCacheWarmer(files if warm else [])
         operations = StoreService(shard, limits, self._warmer, clock, embeddings)
         operations.prepare()
-        super().__init__(operations, credentials, host, port, limits, sockets)
+        super().__init__(operations, credentials, host, port, limits)
         self._warmer.start()
 
     def close(self) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
-from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -27,11 +25,12 @@ from headrace.graph.store.page_cache import PageCacheWarmer, anonymous_bytes, re
 from headrace.graph.store.shard import Shard, ShardRows
 from headrace.rpc.config import RpcLimits
 from headrace.rpc.framing import Fields, Message
+from headrace.rpc.service import RpcService
 
 _MAX_FANOUT = 1 << 20
 
 
-class StoreService:
+class StoreService(RpcService):
     """Handles requests to one graph partition.
 
     If `clock` is set, replies to `sample` and `gather` include the service time.
@@ -45,6 +44,7 @@ class StoreService:
         clock: Callable[[], float] | None = None,
         embeddings: Embeddings | None = None,
     ) -> None:
+        super().__init__()
         self._shard = shard
         self._embeddings = embeddings
         self._limits = limits
@@ -52,9 +52,6 @@ class StoreService:
         self._clock = clock
         # Cached because columns of some dtypes are converted.
         self._edges_by = lru_cache(maxsize=16)(shard.edges_by)
-        self.offers: Fields = {}
-        self._counts: Counter[str] = Counter()
-        self._lock = threading.Lock()
         self._operations: Mapping[str, Callable[[_Parser], tuple[Fields, tuple[np.ndarray, ...]]]]
         self._operations = {
             "sample": self._sample,
@@ -99,11 +96,6 @@ class StoreService:
         if clock:
             fields = {**fields, "service_s": round(clock() - began_s, 6)}
         return Message(request.number, fields, arrays)
-
-    def count(self, what: str) -> None:
-        """Increment a counter that `status` reports."""
-        with self._lock:
-            self._counts[what] += 1
 
     def close(self) -> None:
         """Release all waiting requests."""
@@ -224,7 +216,7 @@ class StoreService:
 
     def _ping(self, parser: _Parser) -> tuple[Fields, tuple[np.ndarray, ...]]:
         parser.end(0)
-        return self.offers, ()
+        return {}, ()
 
     def _rows(self, parser: _Parser) -> ShardRows:
         type_name, column = parser.type_name("of"), parser.text("column")

@@ -141,7 +141,6 @@ def _run(
                 ready=folder / f"store-{part}.ready",
                 host=_HOST,
                 tls=wanted.tls,
-                sockets=not wanted.tls,
                 embedding_folder=folder / "embeddings",
             )
             stores.append(StoreProcess(config, machine, folder))

@@ -256,14 +256,14 @@ def _connect_to(run: RunContext, place: SamplerPlace, config: SamplerConfig) -> 
     if place.socket is not None:
         return connect_sampler(place.socket, f"{name} on {machine}")
     from headrace.graph.sampler_worker.channels.rpc import RpcReceiver
-    from headrace.rpc.channel import FlightChannel
+    from headrace.rpc.client import RpcChannel
     from headrace.rpc.errors import StoreLostError
 
     if place.host is None or place.port is None:
         raise RunError(f"{name} on {machine} has no address", "use the same headrace version")
     address = TaskAddress(task=name, machine=machine, host=place.host, port=place.port)
     try:
-        channel = FlightChannel(address, run.load_credentials())
+        channel = RpcChannel(address, run.load_credentials())
     except StoreLostError as error:
         raise SamplerLostError(error.problem, error.remedy) from None
     metered = metered_channel(run, channel, name, config.batches_per_epoch, len(config.shards))

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from headrace.rpc.call_meter import MeteredChannel
-from headrace.rpc.channel import Channel
+from headrace.rpc.client import Channel
 from headrace.runtime.protocol.run_context import RunContext
 from headrace.tracing.task_trace import StepRecorder, TraceWriter
 from headrace.training.parameter_server.types import Exchange

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from headrace.rpc.call_meter import MeteredChannel
-from headrace.rpc.channel import Channel
+from headrace.rpc.client import Channel
 from headrace.rpc.config import TELL_AFTER_S, TaskAddress
 from headrace.rpc.credentials import Credentials
 from headrace.rpc.errors import StoreError

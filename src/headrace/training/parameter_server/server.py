@@ -7,17 +7,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from headrace.core.errors import MissingExtraError
+from headrace.rpc.server import RpcServer
 from headrace.rpc.service_process import load_credentials
 from headrace.tracing.task_trace import TraceWriter
 from headrace.training.parameter_server.rounds import Done
 from headrace.training.parameter_server.service import ParameterService
 from headrace.training.parameter_server.types import ServerConfig
-
-try:
-    from headrace.rpc.server import RpcServer
-except ImportError:
-    raise MissingExtraError("pyarrow is not installed", "pip install 'headrace[train]'") from None
 
 
 class ParameterServer(RpcServer):

@@ -15,10 +15,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 from headrace.core.errors import SpecError
 from headrace.core.validation_errors import first_problem
 from headrace.core.values import Value
-from headrace.graph.store.service import StoreService
-from headrace.graph.store.shard import Shard
 from headrace.rpc.config import RpcLimits
 from headrace.rpc.framing import Fields, Message
+from headrace.rpc.service import RpcService
 from headrace.training.parameter_server.optimizer_specs import OPTIMIZERS, check_options
 from headrace.training.parameter_server.rounds import Done, GradientPush, ModelRounds, Shape
 
@@ -115,7 +114,7 @@ _REQUESTS: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discrimin
 Answer = tuple[Fields, tuple[np.ndarray, ...]]
 
 
-class ParameterService(StoreService):
+class ParameterService(RpcService):
     """Handles the requests of trainers, each in its own thread."""
 
     def __init__(
@@ -126,7 +125,8 @@ class ParameterService(StoreService):
         done: Done = lambda _n, _start_s, _end_s: None,
         answer_s: float = ANSWER_S,
     ) -> None:
-        super().__init__(Shard(0), limits)
+        super().__init__()
+        self._limits = limits
         self._num_trainers = num_trainers
         self._now, self._done, self._answer_s = clock, done, answer_s
         self._models: dict[int, ModelRounds] = {}
@@ -142,7 +142,7 @@ class ParameterService(StoreService):
         match asked:
             case Ping():
                 _expect(arrays, 0)
-                return self.offers, ()
+                return {}, ()
             case Begin():
                 return self._begin(asked, arrays)
             case Gradients():

@@ -20,7 +20,7 @@ from headrace.graph.store.service import StoreService
 from headrace.graph.store.shard import open_shard
 from headrace.rpc.config import RpcLimits
 from headrace.rpc.framing import Message, encode_request
-from headrace.rpc.server import answer
+from headrace.rpc.server import Service, answer
 from tests.support.wrong_requests import (
     NUMBER,
     SAMPLER_REQUESTS,
@@ -44,11 +44,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> StoreService:
     return StoreService(shard, LIMITS, embeddings=embeddings)
 
 
-def problems(operations: StoreService, requests: dict[str, bytes]) -> dict[str, str]:
+def problems(operations: Service, requests: dict[str, bytes]) -> dict[str, str]:
     """Wrong requests that were not refused."""
     found = {}
     for what, data in requests.items():
-        reply = answer(operations, LIMITS, memoryview(data))
+        reply = answer(operations, memoryview(data))
         problem = problem_of(reply.number, reply.fields, len(reply.arrays))
         if problem is not None:
             found[what] = problem
@@ -69,7 +69,7 @@ def test_store_answers_the_right_request_they_are_made_from(
 ) -> None:
     fields, arrays, _ = STORE_REQUESTS[operation]
     data = encode_request(NUMBER, fields, arrays)
-    assert "problem" not in answer(store, LIMITS, memoryview(data)).fields
+    assert "problem" not in answer(store, memoryview(data)).fields
 
 
 def test_store_refuses_the_ids_next_to_its_own(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_store_refuses_the_ids_next_to_its_own(tmp_path: Path) -> None:
         fields, (_, *rest), _ = STORE_REQUESTS[operation]
         for node, is_own in ((begin - 1, False), (begin, True), (end - 1, True), (end, False)):
             data = encode_request(NUMBER, fields, [np.array([node]), *rest])
-            reply = answer(middle, LIMITS, memoryview(data))
+            reply = answer(middle, memoryview(data))
             assert ("problem" not in reply.fields) == is_own, (operation, node)
 
 
@@ -96,13 +96,13 @@ def test_store_refuses_the_latest_neighbours_with_replacement(tmp_path: Path) ->
     fields = {**fields, "time": "time", "has_bounds": True, "last": True}
     arrays = [nodes, np.full(len(nodes), 1000)]
     right = encode_request(NUMBER, fields, arrays)
-    assert "problem" not in answer(timed, LIMITS, memoryview(right)).fields
+    assert "problem" not in answer(timed, memoryview(right)).fields
     wrong = encode_request(NUMBER, {**fields, "replace": True}, arrays)
-    assert "with replacement" in answer(timed, LIMITS, memoryview(wrong)).fields["problem"]
+    assert "with replacement" in answer(timed, memoryview(wrong)).fields["problem"]
 
 
 def test_sampler_refuses_wrong_requests_and_those_of_stores() -> None:
-    parts = _SubBatches(Queue(), threading.Semaphore(1), LIMITS)
+    parts = _SubBatches(Queue(), threading.Semaphore(1), lambda: None)
     wrong = all_wrong(SAMPLER_REQUESTS)
     assert len(wrong) >= 100
     wrong |= {
@@ -120,5 +120,5 @@ def test_a_handler_that_fails_is_a_refusal(store: StoreService) -> None:
 
     failing = Failing(store._shard, LIMITS)
     data = encode_request(NUMBER, {"op": "ping"}, [])
-    reply = answer(failing, LIMITS, memoryview(data))
+    reply = answer(failing, memoryview(data))
     assert problem_of(reply.number, reply.fields, 0) == "the handler failed"

@@ -33,12 +33,12 @@ def test_server_refuses_wrong(operation: str) -> None:
     problems, num_wrong = {}, 0
     for what, data in hostile_requests(fields, arrays, valid):
         num_wrong += 1
-        reply = answer(operations, LIMITS, memoryview(data))
+        reply = answer(operations, memoryview(data))
         problem = problem_of(reply.number, reply.fields, len(reply.arrays))
         if problem is not None:
             problems[what] = problem
     assert problems == {}
     assert num_wrong >= 50
     right = encode_request(NUMBER, server_begin(OPTIONS), SERVER_PIECES)
-    reply = answer(operations, LIMITS, memoryview(right))
+    reply = answer(operations, memoryview(right))
     np.testing.assert_array_equal(reply.arrays[0], SERVER_PIECES[2])

@@ -27,14 +27,13 @@ from headrace.graph.sampler_worker.channels.sub_batch import (
     to_fields,
 )
 from headrace.graph.sampler_worker.config import SUB_BATCH_LIMITS
-from headrace.graph.store.service import StoreService
-from headrace.graph.store.shard import Shard
-from headrace.rpc.channel import Channel
+from headrace.rpc.client import Channel
 from headrace.rpc.config import RpcLimits
 from headrace.rpc.credentials import Credentials
 from headrace.rpc.errors import StoreError, StoreLostError
 from headrace.rpc.framing import Fields, Message
 from headrace.rpc.server import RpcServer
+from headrace.rpc.service import RpcService
 
 # A reply is sent within this time even without a sub-batch; otherwise the sampler counts as lost.
 # Replies are sequential, so the last of three requests in flight takes up to six seconds.
@@ -67,8 +66,8 @@ class RpcSender:
         self._next_slot = 0
         self._memory: dict[int, np.ndarray] = {}
         self._queue: Queue[_Queued] = Queue()
-        operations = _SubBatches(self._queue, self._credits, limits)
-        self._server = _SubBatchServer(operations, credentials, host, port, self._end, limits)
+        service = _SubBatches(self._queue, self._credits, self._end)
+        self._server = RpcServer(service, credentials, host, port, limits)
         self.port: int = self._server.port
 
     def reserve(self, num_bytes: int) -> tuple[int, np.ndarray]:
@@ -137,31 +136,41 @@ class RpcReceiver:
         self._channel.close()
 
 
-class _SubBatches(StoreService):
-    """Handles the trainer's requests. A stream is identified by its thread."""
+class _SubBatches(RpcService):
+    """Handles the trainer's requests."""
 
     def __init__(
-        self, queue: Queue[_Queued], credits: threading.Semaphore, limits: RpcLimits
+        self,
+        queue: Queue[_Queued],
+        credits: threading.Semaphore,
+        on_end: Callable[[], None],
     ) -> None:
-        super().__init__(Shard(0), limits)
-        self._operations = {"next": self._next, "ping": self._ping}
+        super().__init__()
         self._queue = queue
         self._credits = credits
+        self._on_end = on_end
         self._trainer: int | None = None
 
-    def end_stream(self) -> bool:
-        """Whether the stream of this thread was the trainer's."""
-        if self._trainer != threading.get_ident():
-            return False
-        self._trainer = None
-        return True
+    def answer(self, request: Message) -> Message:
+        """Handle a request."""
+        if request.arrays or request.fields not in ({"op": "next"}, {"op": "ping"}):
+            raise SpecError("a sampler only answers next and ping", "use RpcReceiver")
+        if request.fields["op"] == "ping":
+            return Message(request.number)
+        fields, arrays = self._next(request.stream)
+        return Message(request.number, fields, arrays)
 
-    def _next(self, parser: Any) -> tuple[Fields, tuple[np.ndarray, ...]]:
-        parser.end(0)
+    def end_stream(self, stream: int) -> None:
+        """Handle the end of the trainer's connection."""
+        if self._trainer == stream:
+            self._trainer = None
+            self._on_end()
+
+    def _next(self, stream: int) -> tuple[Fields, tuple[np.ndarray, ...]]:
         with self._lock:
             if self._trainer is None:
-                self._trainer = threading.get_ident()
-        if self._trainer != threading.get_ident():
+                self._trainer = stream
+        if self._trainer != stream:
             raise SpecError("this sampler already has a trainer", "start one sampler per trainer")
         try:
             item = self._queue.get(timeout=_REPLY_TIMEOUT_S)
@@ -176,31 +185,6 @@ class _SubBatches(StoreService):
         self._credits.release()
         fields, memory = item
         return fields, (memory,)
-
-
-class _SubBatchServer(RpcServer):
-    """Server of a sampler's sub-batches."""
-
-    def __init__(
-        self,
-        operations: _SubBatches,
-        credentials: Credentials,
-        host: str,
-        port: int,
-        on_end: Callable[[], None],
-        limits: RpcLimits,
-    ) -> None:
-        super().__init__(operations, credentials, host, port, limits)
-        self._sub_batches = operations
-        self._on_end = on_end
-
-    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Serve a stream until the peer closes it."""
-        try:
-            super().do_exchange(context, descriptor, reader, writer)
-        finally:
-            if self._sub_batches.end_stream():
-                self._on_end()
 
 
 def _aligned(memory: np.ndarray) -> np.ndarray:
