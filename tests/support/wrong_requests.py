@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -137,10 +136,11 @@ def problem_of(number: int, fields: Mapping[str, Any], num_arrays: int) -> str |
     return f"it has {num_arrays} arrays" if num_arrays else None
 
 
-def _frame(header: bytes, body: bytes = b"", length: int | None = None) -> bytes:
-    return struct.pack("<4sIQ", b"HRS1", len(header) if length is None else length, NUMBER) + (
-        header + body
-    )
+def _frame(
+    fields: bytes, arrays: bytes = b"", num_arrays: int = 0, length: int | None = None
+) -> bytes:
+    length = len(fields) if length is None else length
+    return struct.pack("<4sIIQ", b"HRS2", num_arrays, length, NUMBER) + arrays + fields
 
 
 def hostile_requests(
@@ -191,23 +191,24 @@ def _wrong_ids(fields: Mapping[str, Any], arrays: list[np.ndarray]) -> Iterator[
 
 
 def _broken_frames(good: bytes) -> Iterator[tuple[str, bytes]]:
-    for length in sorted({1, 3, 4, 8, 15, 16, 17, len(good) // 2, len(good) - 1}):
+    for length in sorted({1, 3, 4, 8, 15, 19, 20, 21, len(good) // 2, len(good) - 1}):
         yield f"cut at {length}", good[:length]
     for extra in (1, 8, 4096):
         yield f"{extra} bytes more", good + bytes(extra)
-    for at in (0, 3, 4, 7, 16, 17, 20, 30):
+    for at in (0, 3, 4, 7, 8, 11, 20, 21, 30):
         yield f"byte {at} flipped", good[:at] + bytes([good[at] ^ 0x80]) + good[at + 1 :]
     for length in (0, 1, 2**16, 2**31, 2**32 - 1):
-        yield f"header of {length} bytes", _frame(good[16:], length=length)
+        yield f"fields of {length} bytes", _frame(good[20:], length=length)
     for what, header in (
         ("a list", b"[]"), ("nested", b"[" * 60000), ("digits", b"9" * 60000),
-        ("no text", b"\xff" * 9), ("nothing", b"{}"), ("fields only", b'{"fields":{}}'),
-        ("null", b'{"fields":null,"arrays":null}'),
+        ("no text", b"\xff" * 9), ("nothing", b"{}"), ("null", b"null"), ("empty", b""),
     ):  # fmt: skip
-        yield f"header is {what}", _frame(header)
-    for count in (-1, 2**31, 2**39, 2**63, 10**30):
-        described = {"fields": {}, "arrays": [["float64", [count]]]}
-        yield f"an array of {count}", _frame(json.dumps(described).encode(), bytes(64))
+        yield f"fields are {what}", _frame(header)
+    for count in (2**31, 2**39, 2**63, 2**64 - 1):
+        described = struct.pack("<BBQ", 11, 1, count)
+        yield f"an array of {count}", _frame(b"{}", described, 1) + bytes(64)
+    for num_arrays in (1, 2, 5, 2**31, 2**32 - 1):
+        yield f"{num_arrays} arrays that are missing", _frame(b"{}", b"", num_arrays)
     rng = np.random.default_rng(0)
     for i in range(5):
         yield f"noise {i}", rng.bytes(1 + 100 * i)

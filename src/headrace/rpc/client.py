@@ -23,7 +23,6 @@ from headrace.rpc.connection import (
     Connection,
     Steps,
     read,
-    read_length,
 )
 from headrace.rpc.credentials import Credentials
 from headrace.rpc.errors import StoreError, StoreLostError
@@ -245,7 +244,7 @@ class _ClientConnection(Connection):
 
     def _receive(self) -> Steps:
         while True:
-            length = yield from read_length()
+            length = yield from self._next_length()
             if length > MAX_FRAME_BYTES:
                 raise ConnectionError(f"it sent a frame of {length} bytes")
             reply = decode_frame((yield from read(length)))

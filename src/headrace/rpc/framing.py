@@ -1,8 +1,8 @@
 """Binary encoding of requests and replies.
 
-A message is a frame: magic bytes, header length and request number, then the header (JSON). In
-requests the arrays follow, each aligned to 8 bytes. Arrays of replies are sent outside the frame,
-so that large ones are not copied.
+A message is a frame: magic bytes, sizes and request number, then dtype and shape of each array,
+then the fields (JSON). In requests the arrays follow, each aligned to 8 bytes. Arrays of replies
+are sent outside the frame, so that large ones are not copied.
 
 Every length is checked against the received bytes before memory is allocated.
 """
@@ -20,23 +20,33 @@ import numpy as np
 
 from headrace.core.errors import SpecError
 
-_MAGIC = b"HRS1"
-_FRAME = struct.Struct("<4sIQ")
+_MAGIC = b"HRS2"
+# Magic bytes, number of arrays, bytes of the fields, number of the request.
+_FRAME = struct.Struct("<4sIIQ")
 _ALIGN = 8
 
-MAX_HEADER_BYTES = 1 << 16
-MAX_FRAME_BYTES = _FRAME.size + MAX_HEADER_BYTES
+MAX_FIELD_BYTES = 1 << 16
 MAX_ARRAYS = 4
+_MAX_DIMENSIONS = 8
+_MAX_SIZE = 1 << 40
 _MAX_REPLY_BYTES = 1 << 34
 
-_DTYPES = {
-    np.dtype(name).name: np.dtype(name)
+# Position in the list of dtypes, and shape; by number of dimensions.
+_ARRAY = [struct.Struct(f"<BB{num}Q") for num in range(_MAX_DIMENSIONS + 1)]
+
+MAX_FRAME_BYTES = _FRAME.size + MAX_ARRAYS * _ARRAY[-1].size + MAX_FIELD_BYTES
+
+_DTYPES = [
+    np.dtype(name)
     for name in (
         "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
         "float16", "float32", "float64",
     )
-}  # fmt: skip
-_MAX_DIMENSIONS = 8
+]  # fmt: skip
+_CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
+
+# Creating an encoder takes longer than encoding the fields of a request.
+_encode_fields = json.JSONEncoder(separators=(",", ":")).encode
 
 Fields = Mapping[str, Any]
 
@@ -68,16 +78,18 @@ def encode_request(number: int, fields: Fields, arrays: Sequence[np.ndarray]) ->
 
 def encode_frame(number: int, fields: Fields, arrays: Sequence[np.ndarray]) -> bytes:
     """Encode the frame, without the arrays."""
-    described = [[array.dtype.name, list(array.shape)] for array in arrays]
-    header = json.dumps({"fields": fields, "arrays": described}, separators=(",", ":")).encode()
-    return _FRAME.pack(_MAGIC, len(header), number) + header
+    encoded = _encode_fields(fields).encode()
+    described = [
+        _ARRAY[array.ndim].pack(_CODES[array.dtype], array.ndim, *array.shape) for array in arrays
+    ]
+    return b"".join((_FRAME.pack(_MAGIC, len(arrays), len(encoded), number), *described, encoded))
 
 
 def number_of(data: memoryview) -> int:
     """Number of a request that may be malformed; 0 if it cannot be read."""
     if len(data) < _FRAME.size:
         return 0
-    magic, _, number = _FRAME.unpack_from(data)
+    magic, _, _, number = _FRAME.unpack_from(data)
     return int(number) if magic == _MAGIC else 0
 
 
@@ -113,40 +125,46 @@ def decode_frame(data: memoryview) -> Message:
     return Message(number, fields, tuple(np.empty(shape, dtype) for dtype, shape in described))
 
 
-def _read_frame(data: memoryview) -> tuple[int, Fields, list[tuple[np.dtype, list[int]]], int]:
+def _read_frame(
+    data: memoryview,
+) -> tuple[int, Fields, list[tuple[np.dtype, tuple[int, ...]]], int]:
     if len(data) < _FRAME.size:
         raise _broken(f"only {len(data)} bytes")
-    magic, length, number = _FRAME.unpack_from(data)
+    magic, num_arrays, num_bytes, number = _FRAME.unpack_from(data)
     if magic != _MAGIC:
         raise _broken("wrong magic bytes")
-    if length > min(MAX_HEADER_BYTES, len(data) - _FRAME.size):
-        raise _broken(f"the header has {length} bytes")
-    end = _FRAME.size + length
+    if num_arrays > MAX_ARRAYS:
+        raise _broken(f"{num_arrays} arrays, at most {MAX_ARRAYS} are allowed")
+    at, described = _FRAME.size, []
+    for _ in range(num_arrays):
+        dtype, shape = _read_array(data, at)
+        described.append((dtype, shape))
+        at += _ARRAY[len(shape)].size
+    end = at + num_bytes
+    if num_bytes > MAX_FIELD_BYTES or end > len(data):
+        raise _broken(f"the fields have {num_bytes} bytes")
     try:
-        header = json.loads(bytes(data[_FRAME.size : end]))
+        fields = json.loads(str(data[at:end], "utf-8"))
     except (ValueError, RecursionError):
-        raise _broken("the header is not JSON") from None
-    if not isinstance(header, dict) or header.keys() != {"fields", "arrays"}:
-        raise _broken("the header lacks fields or arrays")
-    fields, described = header["fields"], header["arrays"]
-    if not isinstance(fields, dict) or not isinstance(described, list):
-        raise _broken("fields or arrays have the wrong type")
-    if len(described) > MAX_ARRAYS:
-        raise _broken(f"{len(described)} arrays, at most {MAX_ARRAYS} are allowed")
-    return int(number), fields, [_read_array(array) for array in described], end
+        raise _broken("the fields are not JSON") from None
+    if not isinstance(fields, dict):
+        raise _broken("the fields are not a mapping")
+    return number, fields, described, end
 
 
-def _read_array(described: object) -> tuple[np.dtype, list[int]]:
-    if not isinstance(described, list) or len(described) != 2:
-        raise _broken("an array description is not a dtype and a shape")
-    name, shape = described
-    if not isinstance(name, str) or name not in _DTYPES:
-        raise _broken("an array has an unknown dtype")
-    if not isinstance(shape, list) or not 1 <= len(shape) <= _MAX_DIMENSIONS:
+def _read_array(data: memoryview, at: int) -> tuple[np.dtype, tuple[int, ...]]:
+    num_dimensions = data[at + 1] if at + 2 <= len(data) else 0
+    if not 1 <= num_dimensions <= _MAX_DIMENSIONS:
         raise _broken("an array has no shape")
-    if any(type(size) is not int or not 0 <= size < 2**40 for size in shape):
+    form = _ARRAY[num_dimensions]
+    if at + form.size > len(data):
+        raise _broken("an array has no shape")
+    code, _, *shape = form.unpack_from(data, at)
+    if code >= len(_DTYPES):
+        raise _broken("an array has an unknown dtype")
+    if max(shape) >= _MAX_SIZE:
         raise _broken("an array has an invalid shape")
-    return _DTYPES[name], shape
+    return _DTYPES[code], tuple(shape)
 
 
 def _broken(why: str) -> SpecError:

@@ -34,7 +34,6 @@ from headrace.rpc.connection import (
     Connection,
     Steps,
     read,
-    read_length,
 )
 from headrace.rpc.credentials import Credentials
 from headrace.rpc.event_loop import EventLoop, Watched, event_loop
@@ -253,7 +252,7 @@ class _Stream(Connection):
     def _receive(self) -> Steps:
         """Check the token and answer requests until the client disconnects."""
         limits = self._server._limits
-        length = yield from read_length()
+        length = yield from self._next_length()
         if not 0 < length <= MAX_TOKEN_BYTES:
             return
         verdict = self._server._authenticate(self, bytes((yield from read(length))))
@@ -262,7 +261,7 @@ class _Stream(Connection):
             return
         while True:
             self._set_deadline(limits.idle_s)
-            length = yield from read_length()
+            length = yield from self._next_length()
             if length > limits.max_request_bytes:
                 return
             data = yield from read(length)

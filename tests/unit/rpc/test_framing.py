@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import struct
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 
 from headrace.core.errors import SpecError
 from headrace.rpc.framing import (
-    MAX_HEADER_BYTES,
+    MAX_FIELD_BYTES,
     decode_frame,
     decode_request,
     encode_frame,
@@ -48,9 +47,8 @@ def test_a_frame_with_further_bytes_or_giant_arrays_is_refused() -> None:
     frame = encode_frame(4, {}, [np.arange(10)])
     with pytest.raises(SpecError, match="1 bytes follow"):
         decode_frame(memoryview(frame + b"x"))
-    giant = {"fields": {}, "arrays": [["int64", [2**32]]]}
     with pytest.raises(SpecError, match="malformed store message: arrays of"):
-        decode_frame(memoryview(framed(json.dumps(giant).encode())))
+        decode_frame(memoryview(framed(b"{}", described(4, 2**32))))
 
 
 def test_every_truncation_is_refused() -> None:
@@ -62,37 +60,49 @@ def test_every_truncation_is_refused() -> None:
         decode_request(memoryview(data + b"\0"))
 
 
-def framed(header: bytes, body: bytes = b"") -> bytes:
-    return struct.pack("<4sIQ", b"HRS1", len(header), 3) + header + body
+def framed(fields: bytes, *arrays: bytes, body: bytes = b"") -> bytes:
+    return (
+        struct.pack("<4sIIQ", b"HRS2", len(arrays), len(fields), 3)
+        + b"".join(arrays)
+        + fields
+        + body
+    )
 
 
-HEADERS: list[object] = [
-    [], 1, None, "x", {}, {"fields": {}}, {"fields": [], "arrays": []},
-    {"fields": {}, "arrays": {}},
-    {"fields": {}, "arrays": [], "more": 1},
-    *({"fields": {}, "arrays": [array]} for array in (
-        None, [], ["int64"], ["int64", 3], ["int64", []], ["object", [1]], ["O", [1]], [7, [1]],
-        ["int64", [-1]], ["int64", [1.0]], ["int64", [True]], ["int64", ["1"]], ["int64", [2**39]],
-        ["int64", [2**62]], ["int64", [2**80]], ["int64", [2**39, 2**39]], ["int64", [1] * 9],
-        ["int64", [1], 1], [["int64"], [1]], ["datetime64", [1]], ["float128", [1]], ["", [1]],
-    )),
-    {"fields": {}, "arrays": [["int8", [0]]] * 5},
-]  # fmt: skip
+def described(code: int, *shape: int, num_dimensions: int | None = None) -> bytes:
+    num = len(shape) if num_dimensions is None else num_dimensions
+    return struct.pack(f"<BB{len(shape)}Q", code, num, *shape)
 
 
-@pytest.mark.parametrize("header", HEADERS, ids=str)
-def test_a_header_that_says_something_else_is_refused(header: object) -> None:
+@pytest.mark.parametrize("fields", [b"[]", b"1", b"null", b'"x"', b"", b"{]", b"{} {}"])
+def test_fields_that_are_no_mapping_are_refused(fields: bytes) -> None:
     with pytest.raises(SpecError, match="malformed store message"):
-        decode_request(memoryview(framed(json.dumps(header).encode())))
+        decode_request(memoryview(framed(fields)))
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        [b""], [b"\x04"], [described(4)], [described(4, num_dimensions=1)],
+        [described(4, *[1] * 8, num_dimensions=9)], [described(12, 1)], [described(255, 1)],
+        [described(4, 2**39)], [described(4, 2**62)], [described(4, 2**64 - 1)],
+        [described(4, 2**39, 2**39)], [described(1, 0)] * 5,
+    ],
+)  # fmt: skip
+def test_arrays_that_cannot_be_are_refused(arrays: list[bytes]) -> None:
+    with pytest.raises(SpecError, match="malformed store message"):
+        decode_request(memoryview(framed(b"{}", *arrays)))
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        b"", b"HRS1", bytes(16), b"\xff" * 40, b"GET / HTTP/1.1\r\n\r\n", framed(b"{"),
+        b"", b"HRS2", bytes(20), b"\xff" * 40, b"GET / HTTP/1.1\r\n\r\n", framed(b"{"),
         framed(b"\xff"),
-        framed(b"[" * 60000), framed(b"9" * 5000), framed(b"{}" + b" " * MAX_HEADER_BYTES),
-        struct.pack("<4sIQ", b"HRS1", 2**32 - 1, 1), struct.pack("<4sIQ", b"HRS2", 2, 1) + b"{}",
+        framed(b"[" * 60000), framed(b"9" * 5000), framed(b"{}" + b" " * MAX_FIELD_BYTES),
+        struct.pack("<4sIIQ", b"HRS2", 0, 2**32 - 1, 1),
+        struct.pack("<4sIIQ", b"HRS2", 2**32 - 1, 2, 1) + b"{}",
+        struct.pack("<4sIIQ", b"HRS1", 0, 2, 1) + b"{}",
     ],
 )  # fmt: skip
 def test_nonsense_is_refused(data: bytes) -> None:
@@ -102,5 +112,5 @@ def test_nonsense_is_refused(data: bytes) -> None:
 
 def test_the_number_is_read_even_if_the_rest_is_broken() -> None:
     assert number_of(memoryview(framed(b"{"))) == 3
-    assert number_of(memoryview(b"HRS1")) == 0
+    assert number_of(memoryview(b"HRS2")) == 0
     assert number_of(memoryview(bytes(40))) == 0

@@ -81,6 +81,11 @@ class Scene:
         sock = self.connect()
         send(sock, OWN.token.reveal())
         assert sock.recv(4) == ACCEPTED
+        # The server has read the clock.
+        expected_s = self.now_s + LIMITS.idle_s
+        assert eventually(
+            lambda: any(each.deadline_s == expected_s for each in self.server._streams)
+        )
         return sock
 
     def channel(self, **settings: Any) -> RpcChannel:
@@ -114,6 +119,7 @@ def scene() -> Iterator[Scene]:
 
 def test_a_silent_connection_is_cut(scene: Scene) -> None:
     silent = scene.connect()
+    assert eventually(lambda: len(scene.server._unauthenticated) == 1)
     scene.now_s = 4.1
     assert silent.recv(1) == b""
     assert eventually(lambda: scene.service._counts["cut"] == 1)
