@@ -14,7 +14,7 @@ ratio is the median of several rounds:
 - `over_torch_sparse`: the first, over PyG's own `NeighborLoader`; needs `--sparse-python`;
 - `kernel_ratio`: three hops on one core, over DGL's sampler; needs `--dgl-python`;
 - `gather_ratio`, `gather_ratio_tls`: 10,000 x 128 rows from a store process, over a bare socket of
-  a process that only does this; `ratio_flight` in the details if the store offers Flight alone;
+  a process that only does this; `gather_ratio_100`, `gather_ratio_100_tls`: 100 rows;
 - `idle_share`: time in which the trainer of the heavy model had no batch;
 - `memory_growth`: memory of trainer and samplers after 2,000 batches over after 200;
 - `cache_hit_rate`, `remote_bytes_saved`: rows of other machines, kept in a tenth of their size.
@@ -68,8 +68,8 @@ from tests.support.stores import running_stores
 ROOT = Path(__file__).resolve().parents[1]
 HEADLINES = (
     "end_to_end_ratio", "end_to_end_ratio_heavy", "over_torch_sparse", "kernel_ratio",
-    "gather_ratio", "gather_ratio_tls", "idle_share", "memory_growth", "cache_hit_rate",
-    "remote_bytes_saved",
+    "gather_ratio", "gather_ratio_tls", "gather_ratio_100", "gather_ratio_100_tls", "idle_share",
+    "memory_growth", "cache_hit_rate", "remote_bytes_saved",
 )  # fmt: skip
 
 
@@ -268,6 +268,8 @@ def run(
         ("kernel", kernel, (whole, scratch, effort, args.dgl_python)),
         ("gather", gather, (whole, scratch, effort, False)),
         ("gather_tls", gather, (whole, scratch, effort, True)),
+        ("gather_100", gather, (whole, scratch, effort, False, 100)),
+        ("gather_100_tls", gather, (whole, scratch, effort, True, 100)),
     )
     return headlines(found) | {"skipped": skipped, "details": found}
 
@@ -277,6 +279,7 @@ def headlines(found: dict[str, Any]) -> dict[str, Any]:
     places = (
         ("light", "ratio"), ("heavy", "ratio"), ("light", "over_torch_sparse"),
         ("kernel", "ratio"), ("gather", "ratio"), ("gather_tls", "ratio"),
+        ("gather_100", "ratio"), ("gather_100_tls", "ratio"),
         ("heavy", "idle_share"), ("memory", "growth"),
     )  # fmt: skip
     kept = found.get("cache", {}).get("frequency", {})
@@ -303,7 +306,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print only the JSON object")
     parser.add_argument(
         "--only",
-        help="comma-separated, of light, heavy, kernel, gather, gather_tls, memory, cache",
+        help="comma-separated, of light, heavy, kernel, gather, gather_tls, gather_100, "
+        "gather_100_tls, memory, cache",
     )
     parser.add_argument("--samplers", type=int, default=1, help="sampler processes (1)")
     parser.add_argument("--dgl-python", help="a Python that has DGL 1.1.3")

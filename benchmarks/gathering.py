@@ -26,27 +26,30 @@ from headrace.rpc.credentials import Authority
 from tests.support.stores import running_stores
 
 ROOT = Path(__file__).resolve().parents[1]
-NUM_ROWS = 10_000
 
 
-def gather(folder: Path, scratch: Path, effort: Effort, tls: bool) -> dict[str, Any]:
+def gather(
+    folder: Path, scratch: Path, effort: Effort, tls: bool, num_rows: int = 10_000
+) -> dict[str, Any]:
     """Rows from a store process, and over a bare socket from a process that only does this."""
     keep_freed_memory()  # as processes do that ask stores all the time
     x = open_graph(folder).part(0).column("node", "x")
     rng = np.random.default_rng(0)
-    requests = [rng.integers(0, len(x), NUM_ROWS) for _ in range(effort.gather_requests)]
+    # Small replies take little time: more of them, but not as many as for the same bytes.
+    num_requests = effort.gather_requests * (1 if num_rows >= 10_000 else 20)
+    requests = [rng.integers(0, len(x), num_rows) for _ in range(num_requests)]
     settings = {
         "file": str(folder / "part-0" / "node-0" / "x.bin"),
         "shape": x.shape,
-        "num_rows": NUM_ROWS,
+        "num_rows": num_rows,
         "tls": tls,
     }
     x.sum()  # both read from memory
     taken: dict[str, list[float]] = {}
     with (
-        running_stores(folder, [0], scratch / f"stores-{tls}", tls) as stores,
+        running_stores(folder, [0], scratch / f"stores-{num_rows}-{tls}", tls) as stores,
         stores.connect() as client,
-        bare_socket(scratch / f"socket-{tls}", settings) as end,
+        bare_socket(scratch / f"socket-{num_rows}-{tls}", settings) as end,
     ):
         same = np.array_equal(client.gather("node", "x", requests[0]), x[requests[0]])
         for in_flight in (1, 4):
@@ -59,7 +62,7 @@ def gather(folder: Path, scratch: Path, effort: Effort, tls: bool) -> dict[str, 
             for _ in range(effort.gather_rounds):
                 for name, side in sides.items():
                     taken.setdefault(name, []).append(side())
-    megabytes = len(requests) * NUM_ROWS * x.shape[1] * 4 / 1e6
+    megabytes = len(requests) * num_rows * x.shape[1] * 4 / 1e6
     return {
         "ratio": over(taken["socket 1"], taken["service 1"]),
         "ratio_4_in_flight": over(taken["socket 4"], taken["service 4"]),
@@ -67,6 +70,7 @@ def gather(folder: Path, scratch: Path, effort: Effort, tls: bool) -> dict[str, 
             name: round(megabytes / statistics.median(each)) for name, each in taken.items()
         },
         "same_rows": same,
+        "num_rows": num_rows,
         "tls": tls,
     }
 
@@ -90,7 +94,7 @@ def by_socket(end: Any, requests: list[np.ndarray], in_flight: int, width: int) 
         end.sendall(ids.data.cast("B"))
         while num < sent and (sent - num == in_flight or sent == len(requests)):
             # An array of its own, as the service gives one.
-            rivals.receive(end, np.empty((NUM_ROWS, width), np.float32))
+            rivals.receive(end, np.empty((len(ids), width), np.float32))
             num += 1
     return time.perf_counter() - begin
 

@@ -129,8 +129,9 @@ def data_path(result: Result) -> Table:
             ("our sampler over DGL 1.1.3's, fan-out 15, 10, 5", "kernel_ratio", "x"),
             ("our sampler, per batch of 1,024", "details/kernel/ms_per_batch/ours", "ms"),
             ("rows from a store over those of a bare socket", "gather_ratio", "x"),
-            ("the same through Flight alone", "details/gather/ratio_flight", "x"),
             ("the same with TLS", "gather_ratio_tls", "x"),
+            ("the same, 100 rows per request", "gather_ratio_100", "x"),
+            ("the same, 100 rows, with TLS", "gather_ratio_100_tls", "x"),
             ("a store's rows", "details/gather/megabytes_per_s/service 1", "MB/s"),
             ("share of time in which the trainer waits", "idle_share", "%"),
             ("memory after 2,000 batches over that after 200", "memory_growth", "x"),
@@ -138,6 +139,34 @@ def data_path(result: Result) -> Table:
         ),
         *table(("2 x 64, run", "over plain PyG", "the most that samplers could give"), runs),
     ]
+
+
+def transports(result: Result) -> Table:
+    """Transports beside a bare socket."""
+    kinds = list(result["idle"])
+    rows = [
+        (
+            f"{protection}, {num_rows} rows, {in_flight} in flight",
+            *(show(measured["ratios"].get(kind), "x") for kind in kinds),
+        )
+        for protection, by_rows in result["throughput"].items()
+        for num_rows, by_flight in by_rows.items()
+        for in_flight, measured in by_flight.items()
+    ]
+    most = max(map(int, result["idle"][kinds[0]]))
+    idle = [
+        (kind, side, *(show(found[side][key], unit) for key, unit in _IDLE))
+        for kind in kinds
+        if (found := result["idle"][kind][str(most)]) is not None
+        for side in ("client", "server")
+    ]
+    return [
+        *table(("over a bare socket", *kinds), rows),
+        *table((f"{most} idle streams", "side", "of a core", "threads", "KiB per stream"), idle),
+    ]
+
+
+_IDLE = (("core_share", "%"), ("threads", ""), ("kib_per_stream", ""))
 
 
 def same_mathematics(result: Result) -> Table:
@@ -362,6 +391,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Result], Table]]] = {
     "paper_figures": ("Beside the paper's schedulers", paper),
     "graph_data": ("Graphs on disk", graph_data),
     "data_path": ("From stores to batches", data_path),
+    "transports": ("Transports", transports),
     "same_mathematics": ("The same accuracy as PyG", same_mathematics),
     "cluster_runtime": ("Runs on a cluster", cluster_runtime),
     "kills": ("Killed processes, one machine", kills),

@@ -11,6 +11,7 @@ requests in a pool. `epoll` is what `headrace.rpc` does. `flight` is Arrow Fligh
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import resource
 import sys
@@ -88,7 +89,7 @@ class _Buffered(asyncio.BufferedProtocol):
         self.transport = transport
         transport.set_write_buffer_limits(64 << 20)
         self._steps = self.steps()
-        self._left = next(self._steps)
+        self._left: memoryview = next(self._steps)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._left
@@ -152,7 +153,8 @@ class _AsyncClient(_Buffered):
             self.waiting.pop(reply.number).set_result(reply)
 
     def connection_lost(self, error: Exception | None) -> None:
-        for future in [self.accepted, *self.waiting.values()]:
+        futures: list[Future[Any]] = [self.accepted, *self.waiting.values()]
+        for future in futures:
             if not future.done():
                 future.set_exception(ConnectionError("closed"))
 
@@ -190,12 +192,8 @@ class AsyncChannel:
 
 def async_loop(kind: str) -> Any:
     """A loop in a thread."""
-    if kind == "uvloop":
-        import uvloop
-
-        loop = uvloop.new_event_loop()
-    else:
-        loop = asyncio.new_event_loop()
+    module: Any = importlib.import_module(kind)
+    loop = module.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
     return loop
 

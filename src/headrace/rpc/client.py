@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, SpecError
 from headrace.rpc.config import TaskAddress
 from headrace.rpc.connection import (
     ACCEPTED,
@@ -34,6 +34,9 @@ from headrace.rpc.framing import (
     decode_frame,
     encode_request,
 )
+
+_CLOSED = "it closed the connection"
+_MIN_TIMEOUT_S = 0.001
 
 CHECK_LOG = "check its log and whether its machine is up, then start the run again"
 
@@ -104,6 +107,7 @@ class RpcChannel:
         self._next_number = 1
         self._failure: StoreError | None = None
         self._last_s = self._clock()
+        self._max_request_bytes = 0
         sock = self._open(credentials, connect_timeout_s)
         self._connection = _ClientConnection(sock, self._deliver, self._lose, self._expire)
         self._connection.deadline_s = self._last_s + ping_s
@@ -113,44 +117,62 @@ class RpcChannel:
         self, fields: Fields, arrays: Sequence[np.ndarray], timeout_s: float
     ) -> Future[Message]:
         """Send a request; see `Channel`."""
-        future: Future[Message] = Future()
+        operation = str(fields.get("op"))
         with self._lock:
-            if self._failure is not None:
-                future.set_exception(self._failure)
-                return future
             number = self._next_number
             self._next_number += 1
-            self._last_s = self._clock()
-            deadline_s = self._last_s + timeout_s
-            self._pending[number] = _Pending(future, str(fields.get("op")), timeout_s, deadline_s)
-            self._connection.deadline_s = min(self._connection.deadline_s, deadline_s)
         data = encode_request(number, fields, arrays)
-        # The thread that receives learns why a connection has ended.
-        with suppress(OSError):
-            self._connection.send([LENGTH.pack(len(data)), data])
+        future = self._register(number, operation, timeout_s, len(data))
+        if not future.done():
+            # The thread that receives learns why a connection has ended.
+            with suppress(OSError):
+                self._connection.send([LENGTH.pack(len(data)), data])
         return future
 
     def close(self) -> None:
         """Close the connection; pending requests fail."""
         self._end(StoreError(f"the connection to {self._address} was closed", "open a new one"))
 
+    def _register(
+        self, number: int, operation: str, timeout_s: float, num_bytes: int
+    ) -> Future[Message]:
+        """Add a pending request; its future has failed already if it cannot be sent."""
+        future: Future[Message] = Future()
+        if num_bytes > self._max_request_bytes:
+            problem = (
+                f"{self._address} refused to {operation}: the request has {num_bytes} bytes, "
+                f"at most {self._max_request_bytes} are allowed"
+            )
+            future.set_exception(StoreError(problem, "send smaller requests"))
+            return future
+        with self._lock:
+            if self._failure is not None:
+                future.set_exception(self._failure)
+                return future
+            self._last_s = self._clock()
+            deadline_s = self._last_s + timeout_s
+            self._pending[number] = _Pending(future, operation, timeout_s, deadline_s)
+            self._connection.deadline_s = min(self._connection.deadline_s, deadline_s)
+        return future
+
     def _open(self, credentials: Credentials, timeout_s: float) -> socket.socket:
         """Connect and present the token."""
         host, identity = self._address.host, credentials.identity
+        context = None if identity is None else identity.client_context
+        end_s = self._clock() + timeout_s
         try:
             sock = socket.create_connection((host, self._address.port), timeout_s)
             try:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                if identity is not None:
-                    sock = identity.client_context.wrap_socket(sock, server_hostname=host)
+                sock.settimeout(self._left_s(end_s))
+                if context is not None:
+                    sock = context.wrap_socket(sock, server_hostname=host)
                 token = credentials.token.reveal()
                 sock.sendall(LENGTH.pack(len(token)) + token)
-                verdict = b""
-                while len(verdict) < len(ACCEPTED):
-                    more = sock.recv(len(ACCEPTED) - len(verdict))
-                    if not more:
-                        raise EOFError("it closed the connection")
-                    verdict += more
+                verdict = self._read(sock, len(ACCEPTED), end_s)
+                if verdict == ACCEPTED:
+                    length = self._read(sock, LENGTH.size, end_s)
+                    (self._max_request_bytes,) = LENGTH.unpack(length)
             except BaseException:
                 sock.close()
                 raise
@@ -171,6 +193,19 @@ class RpcChannel:
             raise StoreLostError(problem, "close some, or raise the server's max_streams")
         problem = f"{self._address} is not a headrace task of this version"
         raise StoreError(problem, "use the same headrace version everywhere")
+
+    def _read(self, sock: socket.socket, num_bytes: int, end_s: float) -> bytes:
+        data = b""
+        while len(data) < num_bytes:
+            sock.settimeout(self._left_s(end_s))
+            more = sock.recv(num_bytes - len(data))
+            if not more:
+                raise EOFError(_CLOSED)
+            data += more
+        return data
+
+    def _left_s(self, end_s: float) -> float:
+        return max(end_s - self._clock(), _MIN_TIMEOUT_S)
 
     def _deliver(self, reply: Message) -> None:
         with self._lock:
@@ -194,7 +229,18 @@ class RpcChannel:
             problem = f"{self._address} did not answer {late.operation} in {late.timeout_s:g} s"
             self._end(StoreLostError(problem, CHECK_LOG))
         elif is_idle:
-            self.ask({"op": "ping"}, (), self._ping_timeout_s)
+            self._ping()
+
+    def _ping(self) -> None:
+        """Send a ping without waiting; a thread that is sending makes it unnecessary."""
+        with self._lock:
+            number = self._next_number
+            self._next_number += 1
+        data = encode_request(number, {"op": "ping"}, ())
+        self._register(number, "ping", self._ping_timeout_s, len(data))
+        if not self._connection.try_send(LENGTH.pack(len(data)) + data):
+            with self._lock:
+                self._pending.pop(number, None)
 
     def _lose(self, error: Exception | None) -> None:
         """Handle the end of the connection."""
@@ -202,7 +248,7 @@ class RpcChannel:
             problem = f"{self._address} sent an invalid reply ({error.problem})"
             self._end(StoreError(problem, error.remedy))
         else:
-            self._end(self._lost(error or EOFError("it closed the connection")))
+            self._end(self._lost(error or EOFError(_CLOSED)))
 
     def _lost(self, error: Exception) -> StoreLostError:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
@@ -246,11 +292,12 @@ class _ClientConnection(Connection):
         while True:
             length = yield from self._next_length()
             if length > MAX_FRAME_BYTES:
-                raise ConnectionError(f"it sent a frame of {length} bytes")
+                raise SpecError(f"a frame of {length} bytes", "use one headrace version everywhere")
             reply = decode_frame((yield from read(length)))
-            for array in reply.arrays:
-                yield array.reshape(-1).view(np.uint8).data
+            for number in range(len(reply.arrays)):
+                yield reply.arrays[number].reshape(-1).view(np.uint8).data
             self._deliver(reply)
+            # No reply stays in memory while the connection is idle.
             del reply
 
     def _end(self, failure: Exception | None) -> None:

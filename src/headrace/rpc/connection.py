@@ -9,11 +9,11 @@ import struct
 import threading
 from abc import abstractmethod
 from collections.abc import Generator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import numpy as np
 
-from headrace.rpc.event_loop import Watched
+from headrace.rpc.event_loop import READABLE, WRITABLE, Watched
 
 LENGTH = struct.Struct("<I")
 """Precedes every message."""
@@ -21,7 +21,10 @@ LENGTH = struct.Struct("<I")
 MAX_TOKEN_BYTES = 256
 
 ACCEPTED = b"HRW1"
-"""Reply to the token of the run; `WRONG_TOKEN` and `TOO_MANY` are followed by a close."""
+"""Reply to the token of the run, followed by the largest size of a request.
+
+A server closes the connection after `WRONG_TOKEN` and `TOO_MANY`.
+"""
 WRONG_TOKEN = b"HRWT"
 TOO_MANY = b"HRWM"
 
@@ -50,6 +53,7 @@ class Connection(Watched):
         self._is_cut = False
         self._is_between = False
         self._writing = threading.Lock()
+        self._closing = threading.Lock()
         # OpenSSL does not allow a read and a write of one connection at the same time.
         self._tls = threading.Lock() if isinstance(sock, ssl.SSLSocket) else None
         self._needs_handshake = isinstance(sock, ssl.SSLSocket) and sock.version() is None
@@ -77,13 +81,13 @@ class Connection(Watched):
                 if self._is_between and not self._has_buffered():
                     # Likely the last message for now: receiving would find nothing.
                     self._is_between = False
-                    self.events = select.EPOLLIN
+                    self.events = READABLE
                     return True
         except ssl.SSLWantWriteError:
-            self.events = select.EPOLLOUT
+            self.events = WRITABLE
             return True
         except _WOULD_BLOCK:
-            self.events = select.EPOLLIN
+            self.events = READABLE
             return True
         except (EOFError, StopIteration):
             pass
@@ -95,16 +99,20 @@ class Connection(Watched):
         """End the connection; threads that receive or send return."""
         self._is_cut = True
         # Not that of SSLSocket, which would let other threads go on without encryption.
-        with suppress(OSError):
+        with self._closing, suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def release(self) -> None:
         """Close the socket."""
-        self._is_cut = True
-        with self._writing:
+        self.cut()
+        with self._writing, self._closing:
             self._socket.close()
         self._steps.close()
-        self._end(self._failure)
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            # Its frames keep the last message in memory.
+            failure.__traceback__ = None
+        self._end(failure)
 
     def send(self, pieces: Sequence[bytes | memoryview]) -> None:
         """Send all pieces, waiting for the peer to read.
@@ -115,10 +123,33 @@ class Connection(Watched):
         with self._writing:
             if self._is_cut:
                 raise BrokenPipeError
-            if self._tls is None:
-                self._send_plain([memoryview(piece) for piece in pieces])
-            else:
-                self._send_encrypted(pieces)
+            try:
+                if self._tls is None:
+                    self._send_plain([memoryview(piece) for piece in pieces])
+                else:
+                    self._send_encrypted(pieces)
+            except BaseException:
+                # What follows part of a message would be taken for its rest.
+                self.cut()
+                raise
+
+    def try_send(self, data: bytes) -> bool:
+        """Send a small message without waiting; False if another thread is sending.
+
+        Ends the connection if the peer has not read for so long that no room is left.
+        """
+        if not self._writing.acquire(blocking=False):
+            return False
+        try:
+            with self._tls or nullcontext():
+                num = self._socket.send(data)
+        except OSError:
+            num = 0
+        finally:
+            self._writing.release()
+        if num < len(data):
+            self.cut()
+        return True
 
     def _shake_hands(self) -> None:
         assert isinstance(self._socket, ssl.SSLSocket)
@@ -127,7 +158,10 @@ class Connection(Watched):
 
     def _has_buffered(self) -> bool:
         """Whether bytes were decrypted already."""
-        return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
+        if not isinstance(self._socket, ssl.SSLSocket) or self._tls is None:
+            return False
+        with self._tls:
+            return self._socket.pending() > 0
 
     def _next_length(self) -> Generator[memoryview, None, int]:
         """Receive the length of the next message."""

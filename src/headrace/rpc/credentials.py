@@ -45,7 +45,7 @@ class Secret:
 
     @classmethod
     def random(cls) -> Secret:
-        """A new token of 256 bits, in characters valid in a header."""
+        """A new token of 256 bits, in ASCII characters."""
         return cls(base64.urlsafe_b64encode(secrets.token_bytes(TOKEN_BYTES)).rstrip(b"="))
 
     def reveal(self) -> bytes:

@@ -15,7 +15,10 @@ import threading
 import time  # noqa: TID251 - deadlines of sockets; tests pass another clock
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
+
+from headrace.core.errors import SpecError
 
 _LOG = logging.getLogger(__name__)
 
@@ -23,17 +26,23 @@ CHECK_INTERVAL_S = 0.25
 
 _MAX_IDLE_THREADS = 4
 
+# A process that was stopped for longer handles what has arrived before it checks deadlines.
+_PAUSE_S = 1.0
+
+READABLE: int = getattr(select, "EPOLLIN", 1)
+WRITABLE: int = getattr(select, "EPOLLOUT", 4)
+
 
 class Watched(ABC):
     """Something with a file descriptor that an event loop watches.
 
     Attributes:
         deadline_s: Time at which the loop calls `expire`.
-        events: Epoll events to wait for.
+        events: `READABLE` or `WRITABLE`.
     """
 
     deadline_s: float = math.inf
-    events: int = select.EPOLLIN
+    events: int = READABLE
 
     @abstractmethod
     def fileno(self) -> int:
@@ -60,9 +69,14 @@ class EventLoop:
 
     Args:
         clock: Returns seconds.
+
+    Raises:
+        SpecError: The system has no epoll.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        if not hasattr(select, "epoll"):
+            raise SpecError("connections between tasks need epoll", "run on Linux")
         self.clock = clock
         self._epoll = select.epoll()
         self._watched: dict[int, Watched] = {}
@@ -82,10 +96,14 @@ class EventLoop:
             self._start(self._check)
         number = watched.fileno()
         self._watched[number] = watched
-        self._epoll.register(number, watched.events | select.EPOLLONESHOT)
+        try:
+            self._epoll.register(number, watched.events | select.EPOLLONESHOT)
+        except OSError:
+            del self._watched[number]
+            raise
 
     def close(self) -> None:
-        """End the threads that wait; watched file descriptors stay open."""
+        """End the threads; watched file descriptors stay open. For tests."""
         self._closed.set()
         os.write(self._end, b".")
 
@@ -105,9 +123,12 @@ class EventLoop:
             if watched is None:
                 return
             if is_last:
-                # Before the handler runs: it may block.
-                self._start(self._run)
+                # Before the handler runs: it may block. Without a further thread, events wait.
+                with suppress(RuntimeError):
+                    self._start(self._run)
             self._handle(number, watched)
+            # An idle thread keeps no connection in memory.
+            del watched
             with self._lock:
                 if self._num_idle >= _MAX_IDLE_THREADS:
                     return
@@ -125,12 +146,20 @@ class EventLoop:
 
     def _check(self) -> None:
         """Call `expire` at the deadlines; runs in its own thread."""
+        before_s = self.clock()
         while not self._closed.wait(CHECK_INTERVAL_S):
             now_s = self.clock()
-            for watched in [
-                each for each in self._watched.copy().values() if each.deadline_s <= now_s
-            ]:
-                watched.expire(now_s)
+            was_paused, before_s = now_s - before_s > _PAUSE_S, now_s
+            if not was_paused:
+                self._expire(now_s)
+
+    def _expire(self, now_s: float) -> None:
+        watched = self._watched.copy().values()
+        for late in [each for each in watched if each.deadline_s <= now_s]:
+            try:
+                late.expire(now_s)
+            except Exception:
+                _LOG.exception("a deadline was not handled")
 
 
 @cache

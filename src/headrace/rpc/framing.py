@@ -79,9 +79,14 @@ def encode_request(number: int, fields: Fields, arrays: Sequence[np.ndarray]) ->
 def encode_frame(number: int, fields: Fields, arrays: Sequence[np.ndarray]) -> bytes:
     """Encode the frame, without the arrays."""
     encoded = _encode_fields(fields).encode()
-    described = [
-        _ARRAY[array.ndim].pack(_CODES[array.dtype], array.ndim, *array.shape) for array in arrays
-    ]
+    try:
+        described = [
+            _ARRAY[array.ndim].pack(_CODES[array.dtype], array.ndim, *array.shape)
+            for array in arrays
+        ]
+    except (KeyError, IndexError):
+        kinds = ", ".join(f"{array.dtype} {array.shape}" for array in arrays)
+        raise SpecError(f"arrays cannot be sent: {kinds}", "use numbers and few axes") from None
     return b"".join((_FRAME.pack(_MAGIC, len(arrays), len(encoded), number), *described, encoded))
 
 

@@ -24,7 +24,6 @@ from headrace.rpc.framing import Fields, Message
 _CONNECT_TIMEOUT_S = 5.0
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 1.0
-_CLOSE_TIMEOUT_S = 3.0
 _MIN_TIMEOUT_S = 1.0
 _POLL_INTERVAL_S = 0.25
 
@@ -36,7 +35,7 @@ class RetryBudget:
     Attributes:
         limit_s: Seconds since the request was sent.
         clock: Returns seconds.
-        tell: Called with the store's name, and True when a wait becomes long, False when it ends.
+        notify: Called with the store's name, and True when a wait becomes long, False when it ends.
     """
 
     limit_s: float
@@ -154,11 +153,11 @@ class ReconnectingChannel:
                     return
 
     def _clear(self) -> None:
-        """Close the broken channel: closing cuts all connections to its store."""
+        """Close the broken channel."""
         with self._lock:
             broken, self._broken = self._broken, None
         if broken is not None:
-            self._start(broken.close).join(_CLOSE_TIMEOUT_S)
+            broken.close()
 
     def _try(self) -> tuple[Channel | None, Exception | None]:
         try:

@@ -43,11 +43,13 @@ _LOG = logging.getLogger(__name__)
 
 _BACKLOG = 1024
 
-# Of connections without the token. The oldest is closed for a new one: a client of the run needs
-# milliseconds, so others cannot keep it out.
-_MAX_UNAUTHENTICATED = 256
+# Of connections without the token, or as many as clients. The oldest is closed for a new one: a
+# client of the run needs less than a second, so others cannot keep it out.
+_MIN_UNAUTHENTICATED = 256
 
 _CLOSE_TIMEOUT_S = 10.0
+
+_FAILED = "the store failed to answer"
 
 _TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 _RETRY_ACCEPT_S = 0.05
@@ -107,8 +109,16 @@ class RpcServer:
         self._streams: set[_Stream] = set()
         self._unauthenticated: dict[_Stream, None] = {}
         self._is_closed = False
+        self._max_unauthenticated = max(_MIN_UNAUTHENTICATED, self._limits.max_streams)
+        identity = credentials.identity
+        self._context = None if identity is None else identity.server_context
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        listener = socket.create_server(
+            (host, port),
+            family=family,
+            backlog=_BACKLOG,
+            dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
+        )
         self.port: int = listener.getsockname()[1]
         self._listener = _Listener(listener, self._admit, self._evict)
         self._loop.watch(self._listener)
@@ -127,20 +137,20 @@ class RpcServer:
 
     def _admit(self, sock: socket.socket) -> None:
         """Serve a new connection."""
-        identity = self._credentials.identity
-        if identity is not None:
-            sock = identity.server_context.wrap_socket(
-                sock, server_side=True, do_handshake_on_connect=False
-            )
+        if self._context is not None:
+            sock = self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         stream = _Stream(self, sock)
         with self._lock:
             self._unauthenticated[stream] = None
-            is_full = len(self._unauthenticated) > _MAX_UNAUTHENTICATED
+            is_full = len(self._unauthenticated) > self._max_unauthenticated
             if self._is_closed:
                 stream.cut()
         if is_full:
             self._evict()
-        self._loop.watch(stream)
+        try:
+            self._loop.watch(stream)
+        except OSError:
+            stream.release()
 
     def _evict(self) -> None:
         """Close the oldest connection without the token."""
@@ -148,7 +158,9 @@ class RpcServer:
             oldest = next(iter(self._unauthenticated), None)
             if oldest is not None:
                 del self._unauthenticated[oldest]
-                oldest.cut()
+        if oldest is not None:
+            self._service.count("cut")
+            oldest.cut()
 
     def _authenticate(self, stream: _Stream, token: bytes) -> bytes:
         """Check the token; returns the four bytes of the reply."""
@@ -169,8 +181,8 @@ class RpcServer:
             self._ended.notify_all()
         if was_accepted:
             self._service.end_stream(stream.number)
-            # Requests of a client may have been large.
-            return_freed_memory()
+            # Requests of a client may have been large: return their memory, soon.
+            self._listener.deadline_s = self._loop.clock()
 
 
 class _Listener(Watched):
@@ -204,20 +216,27 @@ class _Listener(Watched):
                 sock, _ = self._socket.accept()
             except BlockingIOError:
                 return True
+            except ConnectionError:
+                continue
             except OSError as error:
                 if error.errno in _TOO_MANY_FILES:
                     self._evict()
-                    self._is_cut.wait(_RETRY_ACCEPT_S)
+                self._is_cut.wait(_RETRY_ACCEPT_S)
                 continue
             try:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._admit(sock)
             except OSError:
                 sock.close()
+            except Exception:
+                _LOG.exception("a connection was not accepted")
+                sock.close()
         return False
 
     def expire(self, now_s: float) -> None:
-        """There is no deadline."""
+        """Return freed memory to the system."""
+        self.deadline_s = math.inf
+        return_freed_memory()
 
     def cut(self) -> None:
         """Accept no more connections."""
@@ -238,9 +257,8 @@ class _Stream(Connection):
     def __init__(self, server: RpcServer, sock: socket.socket) -> None:
         self._server = server
         self.number = next(self._numbers)
-        limits = server._limits
-        self._end_s = self._opened_s = server._loop.clock()
-        self.deadline_s = self._opened_s + limits.handshake_s
+        self._opened_s = server._loop.clock()
+        self.deadline_s = self._opened_s + server._limits.handshake_s
         super().__init__(sock)
 
     def expire(self, now_s: float) -> None:
@@ -256,9 +274,10 @@ class _Stream(Connection):
         if not 0 < length <= MAX_TOKEN_BYTES:
             return
         verdict = self._server._authenticate(self, bytes((yield from read(length))))
-        self.send([verdict])
         if verdict != ACCEPTED:
+            self.send([verdict])
             return
+        self.send([verdict + LENGTH.pack(limits.max_request_bytes)])
         while True:
             self._set_deadline(limits.idle_s)
             length = yield from self._next_length()
@@ -266,15 +285,16 @@ class _Stream(Connection):
                 return
             data = yield from read(length)
             self._set_deadline(math.inf)
-            reply = answer(self._server._service, data, self.number)
+            pieces = encode_reply(self._server._service, data, self.number)
             del data
-            frame = encode_frame(reply.number, reply.fields, reply.arrays)
             self._set_deadline(limits.stall_s)
-            self.send([LENGTH.pack(len(frame)) + frame, *map(_bytes_of, reply.arrays)])
+            self.send(pieces)
             # No request or reply stays in memory while the client is idle.
-            del reply, frame
+            del pieces
 
     def _end(self, failure: Exception | None) -> None:
+        if failure is not None and not isinstance(failure, OSError):
+            _LOG.error("a connection failed: %r", failure)
         self._server._forget(self)
 
     def _set_deadline(self, after_s: float) -> None:
@@ -295,7 +315,20 @@ def answer(service: Service, data: memoryview, stream: int = 0) -> Message:
         # A bug must not end the store; the client gets no details.
         _LOG.exception("a request failed")
         service.count("failed")
-        return _refusal(number, "the store failed to answer", "check the store's log")
+        return _refusal(number, _FAILED, "check the store's log")
+
+
+def encode_reply(service: Service, data: memoryview, stream: int) -> list[bytes | memoryview]:
+    """Handle an encoded request and encode the reply; never raises."""
+    reply = answer(service, data, stream)
+    try:
+        frame = encode_frame(reply.number, reply.fields, reply.arrays)
+    except Exception:
+        _LOG.exception("a reply was not encoded")
+        service.count("failed")
+        reply = _refusal(reply.number, _FAILED, "check the store's log")
+        frame = encode_frame(reply.number, reply.fields, ())
+    return [LENGTH.pack(len(frame)) + frame, *map(_bytes_of, reply.arrays)]
 
 
 def _refusal(number: int, problem: str, remedy: str) -> Message:

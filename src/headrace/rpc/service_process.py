@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -45,9 +46,7 @@ def run_service(
         serve: Serves until `wait_for_end` returns.
         arguments: Command line; None for that of the process.
     """
-    # Linux only; elsewhere only the closed standard input ends the service.
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     try:
         serve(begin_process(module, kind, arguments, serve.__doc__))
     except HeadraceError as error:
@@ -61,7 +60,8 @@ def begin_process(
 ) -> Config:
     """Configure logging and read `--config FILE`; every client needs a file descriptor."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     parser = argparse.ArgumentParser(module, description=description)
     parser.add_argument("--config", required=True, type=Path, help=f"JSON; see {kind.__name__}")
     path = parser.parse_args(arguments).config

@@ -229,6 +229,8 @@ class RawStream:
         self.verdict = b""
         with suppress(EOFError, ConnectionError):
             self.verdict = bytes(self._read(len(ACCEPTED)))
+            if self.verdict == ACCEPTED:
+                self._read(LENGTH.size)
 
     def send(self, data: bytes) -> bool:
         """Send a message; whether the other side still listens."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import errno
+import itertools
+import os
 import socket
 import threading
+import weakref
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack
 from typing import Any
 
@@ -13,13 +17,12 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import SpecError
-from headrace.rpc import server as server_module
 from headrace.rpc.client import RpcChannel
 from headrace.rpc.config import RpcLimits, TaskAddress
 from headrace.rpc.connection import ACCEPTED, LENGTH
 from headrace.rpc.credentials import Credentials, Secret
 from headrace.rpc.errors import StoreError, StoreLostError
-from headrace.rpc.event_loop import EventLoop
+from headrace.rpc.event_loop import EventLoop, Watched
 from headrace.rpc.framing import Message, encode_request
 from headrace.rpc.server import RpcServer, _Listener
 from headrace.rpc.service import RpcService
@@ -57,6 +60,8 @@ class Echo(RpcService):
                 raise SpecError("no", "never")
             case "fail":
                 raise RuntimeError("a bug")
+            case "strange":
+                return Message(request.number, {"x": object()})
         return Message(request.number, {"stream": request.stream}, request.arrays)
 
     def end_stream(self, stream: int) -> None:
@@ -80,7 +85,7 @@ class Scene:
     def open(self) -> socket.socket:
         sock = self.connect()
         send(sock, OWN.token.reveal())
-        assert sock.recv(4) == ACCEPTED
+        assert sock.recv(8, socket.MSG_WAITALL) == ACCEPTED + LENGTH.pack(1000)
         # The server has read the clock.
         expected_s = self.now_s + LIMITS.idle_s
         assert eventually(
@@ -195,8 +200,8 @@ def test_idle_connections_need_no_threads(scene: Scene) -> None:
     assert threading.active_count() - before < 15
 
 
-def test_the_oldest_stranger_makes_room(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "_MAX_UNAUTHENTICATED", 2)
+def test_the_oldest_stranger_makes_room(scene: Scene) -> None:
+    scene.server._max_unauthenticated = 2
     strangers = [scene.connect() for _ in range(3)]
     assert strangers[0].recv(1) == b""
     assert answers(scene.open())
@@ -242,6 +247,8 @@ def test_refusals_and_failures_are_answered(scene: Scene) -> None:
         channel.ask({"op": "refuse"}, (), 60.0).result(60)
     with pytest.raises(StoreError, match="the store failed to answer"):
         channel.ask({"op": "fail"}, (), 60.0).result(60)
+    with pytest.raises(StoreError, match="the store failed to answer"):
+        channel.ask({"op": "strange"}, (), 60.0).result(60)
     assert channel.ask({"op": "x"}, (np.arange(3),), 60.0).result(60).arrays[0].tolist() == [
         0,
         1,
@@ -290,3 +297,93 @@ def test_a_closed_channel_fails_its_requests(scene: Scene) -> None:
     channel.close()
     with pytest.raises(StoreError, match="the connection to store 0 on m1 was closed"):
         pending.result(60)
+
+
+def test_requests_that_cannot_be_sent_leave_the_channel_alone(scene: Scene) -> None:
+    channel = scene.channel()
+    with pytest.raises(SpecError, match="arrays cannot be sent: complex64"):
+        channel.ask({"op": "x"}, (np.zeros(2, np.complex64),), 3.0)
+    with pytest.raises(
+        StoreError, match=r"refused to x: the request has \d+ bytes, at most 1000 are"
+    ):
+        channel.ask({"op": "x"}, (np.zeros(1000),), 3.0).result(60)
+    assert not channel._pending
+    channel.ask({"op": "x"}, (), 60.0).result(60)
+
+
+def test_an_idle_channel_keeps_no_reply_in_memory(scene: Scene) -> None:
+    channel = scene.channel()
+    reply = channel.ask({"op": "x"}, (np.arange(3),), 60.0).result(60)
+    kept = weakref.ref(reply.arrays[0])
+    del reply
+    assert eventually(lambda: kept() is None)
+
+
+def test_a_ping_does_not_wait_for_a_thread_that_sends(scene: Scene) -> None:
+    channel = scene.channel()
+    with channel._connection._writing:
+        channel._ping()
+    assert not channel._pending
+    channel.ask({"op": "x"}, (), 60.0).result(60)
+
+
+def test_a_pause_of_the_own_process_is_not_a_missed_deadline() -> None:
+    class Late(Watched):
+        deadline_s = 5.0
+
+        def __init__(self) -> None:
+            self.expired_s: list[float] = []
+
+        def fileno(self) -> int:
+            return reader
+
+        def handle(self) -> bool:
+            return False
+
+        def expire(self, now_s: float) -> None:
+            self.expired_s.append(now_s)
+
+        def release(self) -> None: ...
+
+    # A clock that stands still for a while, jumps, and goes on.
+    times_s = itertools.chain([0.0, 0.2], itertools.count(100.0, 0.2))
+    reader, writer = os.pipe()
+    loop, late = EventLoop(lambda: next(times_s)), Late()
+    loop.watch(late)
+    assert eventually(lambda: bool(late.expired_s))
+    assert late.expired_s[0] > 100.1
+    loop.close()
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_malformed_reply_frees_a_thread_that_sends(scene: Scene) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = TaskAddress(
+            task="store 0", machine="m1", host="127.0.0.1", port=listener.getsockname()[1]
+        )
+        peers: list[socket.socket] = []
+
+        def accept() -> None:
+            peer, _ = listener.accept()
+            peers.append(peer)
+            peer.recv(4 + len(OWN.token.reveal()), socket.MSG_WAITALL)
+            peer.sendall(ACCEPTED + LENGTH.pack(2**31))
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        channel = RpcChannel(address, OWN, loop=scene.loop)
+        thread.join()
+        asked: list[Future[Message]] = []
+        large = np.zeros(64 << 20, np.uint8)
+        sender = threading.Thread(
+            target=lambda: asked.append(channel.ask({"op": "x"}, (large,), 60.0))
+        )
+        sender.start()
+        assert eventually(lambda: bool(channel._pending))
+        # It answers, wrongly, and never reads.
+        peers[0].sendall(LENGTH.pack(8) + b"nonsense")
+        sender.join(60)
+        with pytest.raises(StoreError, match="store 0 on m1 sent an invalid reply"):
+            asked[0].result(60)
+        peers[0].close()

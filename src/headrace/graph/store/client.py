@@ -37,7 +37,7 @@ class StoreStatus:
         warmed_bytes: File bytes read by the warmer since the store started.
         to_warm_bytes: File bytes the warmer reads in total.
         memory_bytes: Anonymous memory of the process.
-        counts: Requests per operation, and `refused` and `failed`.
+        counts: Requests per operation, and `refused`, `failed` and `cut`.
     """
 
     part: int

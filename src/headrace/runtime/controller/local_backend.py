@@ -13,12 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-from headrace.core.errors import DamagedGraphError, MissingExtraError, RunError, SpecError
+from headrace.core.errors import DamagedGraphError, RunError, SpecError
 from headrace.graph.format.checksums import Verification
 from headrace.graph.format.manifest import load_manifest
 from headrace.graph.format.partitioned_graph import open_graph
@@ -77,7 +76,6 @@ def run_local(wanted: LocalRun, watcher: RunWatcher) -> int:
 
     Raises:
         SpecError: The script or the graph is invalid.
-        MissingExtraError: A package that stores need is not installed.
         RunError: A store did not start or was lost.
         KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP, after all processes have ended.
     """
@@ -209,10 +207,6 @@ def _check(wanted: LocalRun) -> int:
         raise SpecError(
             f"the number of stores is {num_stores}, the graph has {num_parts} partitions",
             f"give 0 to {num_parts}, or partition the graph again",
-        )
-    if num_stores and find_spec("pyarrow") is None:
-        raise MissingExtraError(
-            "a graph store needs pyarrow, which is not installed", "pip install 'headrace[train]'"
         )
     return num_stores
 

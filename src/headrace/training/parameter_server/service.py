@@ -115,7 +115,7 @@ Answer = tuple[Fields, tuple[np.ndarray, ...]]
 
 
 class ParameterService(RpcService):
-    """Handles the requests of trainers, each in its own thread."""
+    """Handles the requests of trainers."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class ParameterService(RpcService):
         )
         if len(shape.lengths) != len(shape.groups):
             raise SpecError("pieces and groups differ in number", "send one group per piece")
-        if shape.num_elements * 4 > self._limits.max_request_bytes:
+        if shape.num_elements * np.dtype(shape.dtype).itemsize > self._limits.max_request_bytes:
             raise SpecError(
                 f"a shard has {shape.num_elements} elements, too many for one server",
                 "plan the job with more parameter servers",

@@ -145,17 +145,6 @@ def test_what_cannot_run_is_said(tmp_path: Path) -> None:
         assert problem in result.output
 
 
-def test_stores_without_their_package_are_not_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(homogeneous(), tmp_path / "parts", 2)
-    monkeypatch.setattr("headrace.runtime.controller.local_backend.find_spec", lambda name: None)
-    result = invoke("--local", "--graph", tmp_path / "parts", script(tmp_path, ""))
-    assert result.exit_code == 4, result.output
-    assert "pyarrow, which is not installed" in result.output
-    assert "pip install 'headrace[train]'" in result.output
-
-
 def test_a_local_run_has_settings_and_either_name_of_the_graph(tmp_path: Path) -> None:
     write(homogeneous(), tmp_path / "parts", 2)
     text = "def train_func(ctx): print('epochs', ctx.config['epochs'], ctx.graph.num_parts)"
