@@ -60,7 +60,7 @@ def measure(tree: Path, python: Path, words: list[str]) -> dict[str, Any]:
         found = json.loads(report.read_text())
     packages: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for name, file in found["files"].items():
-        inside = Path(name).resolve().relative_to(source.resolve()).parts
+        inside = (tree / name).resolve().relative_to(source.resolve()).parts
         package = inside[0] if len(inside) > 1 else "headrace"
         packages[package][0] += file["summary"]["covered_lines"]
         packages[package][1] += file["summary"]["num_statements"]
