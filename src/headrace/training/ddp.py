@@ -65,10 +65,23 @@ def join_group(device: torch.device, world_size: int, timeout_s: float = TIMEOUT
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
 
 
+_LEFT: list[object] = []
+
+
 def leave_group() -> None:
-    """Leave the process group, if joined."""
+    """Leave the process group, if joined.
+
+    It is kept in memory: torch joins gloo's threads when it destroys a group, while it holds the
+    interpreter's lock. A thread that needs the lock to free a tensor then never ends.
+    """
     if dist.is_available() and dist.is_initialized():
+        _LEFT.append(dist.group.WORLD)
         dist.destroy_process_group()
+
+
+def has_left_group() -> bool:
+    """Whether this process keeps a process group that it has left."""
+    return bool(_LEFT)
 
 
 def share_gradients(model: nn.Module, device: torch.device, **settings: Any) -> nn.Module:

@@ -6,14 +6,17 @@ The script runs as with `python SCRIPT`. If it defines `train_func` and does not
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import io
 import os
 import re
 import signal
 import sys
+import threading
 import traceback
 from types import ModuleType, TracebackType
+from typing import NoReturn
 
 from headrace.core.errors import HeadraceError
 from headrace.linux.malloc import reuse_memory
@@ -29,7 +32,26 @@ INTERRUPTED = 130
 
 
 def main(arguments: list[str]) -> int:
-    """Run the script and return its exit code."""
+    """Run the script and return its exit code; trainers that worked together end the process."""
+    code = _main(arguments)
+    ddp = sys.modules.get("headrace.training.ddp")
+    if ddp is not None and ddp.has_left_group():
+        _end(code)
+    return code
+
+
+def _end(code: int) -> NoReturn:
+    """End the process without destroying its objects: see `leave_group`."""
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.current_thread():
+            thread.join()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _main(arguments: list[str]) -> int:
     parent, machine, script, *rest = arguments
     _end_with_parent(int(parent))
     # Ray workers block these signals, and children inherit the mask.
