@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from itertools import count
 
-from headrace.training.ddp import ExchangeWatch
+import pytest
+
+dist = pytest.importorskip("torch.distributed")
+
+from headrace.training.ddp import ExchangeWatch, has_left_group, leave_group  # noqa: E402
 
 
 def test_a_trainer_waits_from_its_last_bucket_to_the_last_exchange() -> None:
@@ -23,3 +28,13 @@ def test_a_trainer_waits_from_its_last_bucket_to_the_last_exchange() -> None:
     watch.begin(7, is_last=True)
     watch.end()
     assert told[1] == (3.0, 4.0, 7)
+
+
+def test_a_process_group_that_was_left_stays_in_memory() -> None:
+    # Destroying it may hang: see `leave_group`.
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    group = weakref.ref(dist.group.WORLD)
+    leave_group()
+    assert not dist.is_initialized()
+    assert has_left_group()
+    assert group() is not None
