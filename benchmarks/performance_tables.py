@@ -143,13 +143,15 @@ def data_path(result: Result) -> Table:
 
 def transports(result: Result) -> Table:
     """Transports beside a bare socket."""
-    kinds = list(result["idle"])
+    kinds = list(result.get("idle", ()))
+    if not kinds:
+        return []
     rows = [
         (
             f"{protection}, {num_rows} rows, {in_flight} in flight",
             *(show(measured["ratios"].get(kind), "x") for kind in kinds),
         )
-        for protection, by_rows in result["throughput"].items()
+        for protection, by_rows in result.get("throughput", {}).items()
         for num_rows, by_flight in by_rows.items()
         for in_flight, measured in by_flight.items()
     ]

@@ -23,6 +23,7 @@ from headrace.rpc.connection import (
     Connection,
     Steps,
     read,
+    read_length,
 )
 from headrace.rpc.credentials import Credentials
 from headrace.rpc.errors import StoreError, StoreLostError
@@ -290,7 +291,7 @@ class _ClientConnection(Connection):
 
     def _receive(self) -> Steps:
         while True:
-            length = yield from self._next_length()
+            length = yield from read_length()
             if length > MAX_FRAME_BYTES:
                 raise SpecError(f"a frame of {length} bytes", "use one headrace version everywhere")
             reply = decode_frame((yield from read(length)))

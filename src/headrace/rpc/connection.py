@@ -51,7 +51,6 @@ class Connection(Watched):
         self._left = memoryview(b"")
         self._failure: Exception | None = None
         self._is_cut = False
-        self._is_between = False
         self._writing = threading.Lock()
         self._closing = threading.Lock()
         # OpenSSL does not allow a read and a write of one connection at the same time.
@@ -78,11 +77,6 @@ class Connection(Watched):
             while not self._is_cut:
                 self._fill()
                 self._left = next(self._steps)
-                if self._is_between and not self._has_buffered():
-                    # Likely the last message for now: receiving would find nothing.
-                    self._is_between = False
-                    self.events = READABLE
-                    return True
         except ssl.SSLWantWriteError:
             self.events = WRITABLE
             return True
@@ -156,22 +150,6 @@ class Connection(Watched):
         self._socket.do_handshake()
         self._needs_handshake = False
 
-    def _has_buffered(self) -> bool:
-        """Whether bytes were decrypted already."""
-        if not isinstance(self._socket, ssl.SSLSocket) or self._tls is None:
-            return False
-        with self._tls:
-            return self._socket.pending() > 0
-
-    def _next_length(self) -> Generator[memoryview, None, int]:
-        """Receive the length of the next message."""
-        self._is_between = True
-        data = bytearray(LENGTH.size)
-        yield memoryview(data)
-        self._is_between = False
-        (length,) = LENGTH.unpack(data)
-        return int(length)
-
     def _fill(self) -> None:
         """Receive into the memory that the next step needs."""
         left = self._left
@@ -214,6 +192,14 @@ class Connection(Watched):
         poll = select.poll()
         poll.register(self._socket, select.POLLOUT)
         poll.poll()  # returns after `cut`, too
+
+
+def read_length() -> Generator[memoryview, None, int]:
+    """Receive the length of the next message."""
+    data = bytearray(LENGTH.size)
+    yield memoryview(data)
+    (length,) = LENGTH.unpack(data)
+    return int(length)
 
 
 def read(num_bytes: int) -> Generator[memoryview, None, memoryview]:

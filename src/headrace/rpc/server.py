@@ -34,6 +34,7 @@ from headrace.rpc.connection import (
     Connection,
     Steps,
     read,
+    read_length,
 )
 from headrace.rpc.credentials import Credentials
 from headrace.rpc.event_loop import EventLoop, Watched, event_loop
@@ -270,7 +271,7 @@ class _Stream(Connection):
     def _receive(self) -> Steps:
         """Check the token and answer requests until the client disconnects."""
         limits = self._server._limits
-        length = yield from self._next_length()
+        length = yield from read_length()
         if not 0 < length <= MAX_TOKEN_BYTES:
             return
         verdict = self._server._authenticate(self, bytes((yield from read(length))))
@@ -280,7 +281,7 @@ class _Stream(Connection):
         self.send([verdict + LENGTH.pack(limits.max_request_bytes)])
         while True:
             self._set_deadline(limits.idle_s)
-            length = yield from self._next_length()
+            length = yield from read_length()
             if length > limits.max_request_bytes:
                 return
             data = yield from read(length)
