@@ -1,8 +1,9 @@
 """An RPC server on TCP sockets, with TLS or without.
 
-A client sends the token of the run and receives four bytes: accepted, or the reason why not. Then
-it sends requests, each preceded by its length. A reply is a length, a frame and the bytes of its
-arrays (`framing.py`). The requests of a connection are handled one after the other.
+A client sends the token of the run and receives four bytes: accepted, or the reason why not. If it
+is accepted, the largest size of a request follows. Then it sends requests, each preceded by its
+length. A reply is a length, a frame and the bytes of its arrays (`framing.py`). The requests of a
+connection are handled one after the other.
 
 All limits apply while bytes arrive: memory is allocated only for lengths within them, and a
 connection that misses a deadline is closed.
