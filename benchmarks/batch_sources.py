@@ -237,8 +237,8 @@ def pyg_nodes(whole: Whole, task: Task, seed: int) -> Epochs:
 def our_nodes(whole: Whole, task: Task, seed: int) -> Epochs:
     from headrace.graph.format.partitioned_graph import open_graph
     from headrace.graph.sampler_worker.config import SamplerConfig
-    from headrace.graph.sampler_worker.prefetcher import start_prefetcher
     from headrace.graph.sampler_worker.schedule import batches_per_epoch, sampler_batch_size
+    from tests.support.sampler_processes import start_prefetcher
 
     # Samplers have ranges of seeds as they lie in the parts, not a random half of them.
     graph = open_graph(whole.folder)

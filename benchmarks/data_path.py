@@ -133,8 +133,8 @@ def kernel(folder: Path, scratch: Path, effort: Effort, dgl: str | None) -> dict
 
 def memory(folder: Path, effort: Effort) -> dict[str, Any]:
     """Memory of a trainer and two samplers, early and late."""
-    from headrace.graph.sampler_worker.prefetcher import start_prefetcher
     from headrace.linux.malloc import reuse_memory
+    from tests.support.sampler_processes import start_prefetcher
 
     reuse_memory()
     model = Model(64, (15, 10), effort.memory_batch_size, 0, 0, 0)
@@ -167,7 +167,7 @@ def rss_bytes(pid: int) -> int:
 def cache(folder: Path, scratch: Path, effort: Effort) -> dict[str, Any]:
     """A sampler with one part; all others are with stores, and a tenth of their rows is kept."""
     from headrace.graph.format.partitioned_graph import open_graph
-    from headrace.graph.sampler_worker.prefetcher import start_prefetcher
+    from tests.support.sampler_processes import start_prefetcher
 
     graph = open_graph(folder)
     part = graph.part(0)

@@ -232,8 +232,8 @@ def end_to_end(
     The trainer keeps its memory, as in a run; the plain loop is a process that knows nothing of
     headrace's trainers. What that alone gives, and what a step takes, is told if asked for.
     """
-    from headrace.graph.sampler_worker.prefetcher import start_prefetcher
     from headrace.linux.malloc import reuse_memory
+    from tests.support.sampler_processes import start_prefetcher
 
     reuse_memory()
     seeds = train_seeds(folder)

@@ -19,7 +19,6 @@ pytest.importorskip("pyarrow")
 from headrace.graph.format.partitioned_graph import PartitionedGraph  # noqa: E402
 from headrace.graph.loader.neighbor_loader import NeighborLoader  # noqa: E402
 from headrace.graph.sampler_worker.config import SamplerConfig  # noqa: E402
-from headrace.graph.sampler_worker.prefetcher import start_prefetcher  # noqa: E402
 from headrace.graph.sampling.hop import HopRequest  # noqa: E402
 from headrace.graph.sampling.store_pool import Connect  # noqa: E402
 from headrace.graph.store.client import StoreClient  # noqa: E402
@@ -28,6 +27,7 @@ from headrace.graph.store.shard import open_shard  # noqa: E402
 from headrace.rpc.config import TaskAddress  # noqa: E402
 from headrace.rpc.credentials import Credentials, Secret  # noqa: E402
 from headrace.rpc.errors import StoreError  # noqa: E402
+from tests.support.sampler_processes import start_prefetcher  # noqa: E402
 from tests.unit.graph.loader.loading_graphs import assert_same, in_parts, random_data  # noqa: E402
 from tests.unit.graph.loader.test_pyg_stores import without_parts  # noqa: E402
 

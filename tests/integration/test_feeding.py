@@ -20,7 +20,7 @@ import pytest
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
 from headrace.graph.sampler_worker.channels.errors import PrefetchError
 from headrace.graph.sampler_worker.config import SamplerConfig
-from headrace.graph.sampler_worker.prefetcher import Prefetcher, start_prefetcher
+from headrace.graph.sampler_worker.prefetcher import Prefetcher
 from headrace.graph.sampler_worker.schedule import batches_per_epoch, sampler_batch_size, schedule
 from headrace.graph.sampling.neighbor_sampler import BatchKey
 from headrace.graph.store.server import StoreServer
@@ -28,6 +28,7 @@ from headrace.graph.store.shard import open_shard
 from headrace.rpc.credentials import Credentials, Secret
 from tests.integration.store_service.store_process import running
 from tests.support.local_sampling import local_sampler
+from tests.support.sampler_processes import StartedPrefetcher, start_prefetcher
 from tests.support.waiting import eventually, is_left, shared_memory
 from tests.unit.graph.small_graphs import homogeneous, write
 
@@ -184,7 +185,7 @@ def test_parts_of_two_samplers_are_what_one_process_draws(
 def test_memory_does_not_grow(graphs: dict[int, PartitionedGraph]) -> None:
     configs, seeds = configs_of(graphs[2], num_samplers=2)
 
-    def used_bytes(prefetcher: Prefetcher) -> int:
+    def used_bytes(prefetcher: StartedPrefetcher) -> int:
         total = 0
         for pid in (os.getpid(), *(process.pid for process in prefetcher.processes)):
             for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -268,7 +269,7 @@ import time, numpy as np
 from pathlib import Path
 from headrace.graph.sampler_worker.config import SamplerConfig
 from headrace.rpc.service_process import load_config
-from headrace.graph.sampler_worker.prefetcher import start_prefetcher
+from tests.support.sampler_processes import start_prefetcher
 feed = start_prefetcher([load_config({str(tmp_path / "config")!r}, SamplerConfig)],
                         [np.load({str(tmp_path / "seeds.npy")!r})], time.perf_counter)
 next(iter(feed))

@@ -18,11 +18,12 @@ from headrace.graph.sampler_worker.channels.rpc import RpcReceiver, RpcSender
 from headrace.graph.sampler_worker.channels.shm import TrainerGoneError
 from headrace.graph.sampler_worker.channels.sub_batch import Key, SubBatch, arrays_in, place
 from headrace.graph.sampler_worker.config import ListenAddress, SamplerConfig
-from headrace.graph.sampler_worker.prefetcher import Prefetcher, start_prefetcher
+from headrace.graph.sampler_worker.prefetcher import Prefetcher
 from headrace.rpc.client import RpcChannel
 from headrace.rpc.config import TaskAddress
 from headrace.rpc.credentials import Credentials, Secret
 from headrace.rpc.errors import StoreError
+from tests.support.sampler_processes import start_prefetcher
 from tests.support.waiting import eventually
 from tests.unit.graph.small_graphs import homogeneous, write
 

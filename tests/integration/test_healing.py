@@ -21,13 +21,15 @@ import pytest
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
 from headrace.graph.sampler_worker.channels.errors import PrefetchError
 from headrace.graph.sampler_worker.config import SamplerConfig, SeedShard
-from headrace.graph.sampler_worker.prefetcher import Prefetcher, start_prefetcher
+from headrace.graph.sampler_worker.prefetcher import Prefetcher
 from headrace.rpc.credentials import Credentials, Secret
+from headrace.runtime.cluster.local_actors import LocalActors
 from headrace.runtime.protocol.run_context import RunContext
 from headrace.runtime.protocol.sampler_requests import RequestServer
 from headrace.runtime.protocol.trainer_messages import Failover, Inbox, Waiting
 from headrace.runtime.trainer.sampler_client import Portion, start_samplers
 from headrace.runtime.workers.sampler import SamplerActor
+from tests.support.sampler_processes import start_prefetcher
 from tests.support.waiting import eventually, is_left, shared_memory
 from tests.unit.graph.small_graphs import homogeneous, write
 
@@ -208,7 +210,7 @@ class Shells:
     """
 
     def __init__(self, graph: PartitionedGraph, store: Store, far: bool) -> None:
-        self.sampler = SamplerActor("sampler0.0", "m0")
+        self.sampler = SamplerActor("sampler0.0", "m0", LocalActors())
         self.sampler.address = "127.0.0.1"
         self.asked: list[dict[str, Any]] = []
         self.kills_first = False

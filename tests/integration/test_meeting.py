@@ -17,7 +17,8 @@ from headrace.graph.format.partitioned_graph import open_graph
 from headrace.graph.sampler_worker.channels.errors import PrefetchError
 from headrace.graph.sampler_worker.channels.shm import connect_sampler
 from headrace.graph.sampler_worker.config import ListenAddress, SamplerConfig
-from headrace.graph.sampler_worker.prefetcher import Prefetcher, start_prefetcher
+from headrace.graph.sampler_worker.prefetcher import Prefetcher
+from tests.support.sampler_processes import start_prefetcher
 from tests.support.waiting import eventually
 from tests.unit.graph.small_graphs import homogeneous, write
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,9 +19,7 @@ pytest.importorskip("torch_geometric")
 pytest.importorskip("pyarrow")
 
 from headrace.graph.build.partition import PartitionSpec, partition  # noqa: E402
-from headrace.graph.format.partitioned_graph import open_graph  # noqa: E402
 from headrace.graph.sources.resolve import open_source  # noqa: E402
-from headrace.runtime.protocol.run_context import CONTEXT_VARIABLE, RunContext  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data"
@@ -33,6 +30,13 @@ pytestmark = [pytest.mark.integration, needs_data]
 
 SCRIPT = ROOT / "examples" / "headrace_sage.py"
 NUM_EPOCHS = 12
+TASKS = ("store0", "sampler0.0", "sampler0.1", "trainer0")
+HANG_S = 240.0
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_RUNS", str(tmp_path / "runs"))
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +86,11 @@ class Watched:
         self.process = process
         self.lines: list[str] = []
 
+    @property
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((latest() / "status.json").read_text())
+        return found
+
     def until(self, text: str) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
@@ -91,23 +100,21 @@ class Watched:
         raise AssertionError("".join(self.lines))
 
     def pid_of(self, task: str) -> int:
-        said = next(line for line in self.lines if line.startswith(task))
-        found = re.search(r"process (\d+)", said)
-        assert found is not None
-        return int(found[1])
+        """Process of a task; the status has it within a second."""
+        end_s = time.monotonic() + HANG_S
+        while time.monotonic() < end_s:
+            (pid,) = (each["pid"] for each in self.status["tasks"] if each["name"] == task)
+            if pid is not None:
+                return int(pid)
+            time.sleep(0.05)
+        raise AssertionError(f"{task} has no process")
+
+    def pids(self) -> list[int]:
+        return [self.pid_of(task) for task in TASKS]
 
 
-def tasks_of(trainer: int) -> set[int]:
-    """The trainer and all that it started: one session."""
-    found = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _parent, _group, session = stat.read_text().rpartition(")")[2].split()[:4]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(session) == trainer and state != "Z":
-            found.add(int(stat.parent.name))
-    return found
+def latest() -> Path:
+    return Path(os.environ["HEADRACE_RUNS"]) / "latest"
 
 
 def wait_until_gone(find: Any, timeout_s: float = 60.0) -> None:
@@ -122,14 +129,6 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-def assert_logs_are_kept(err: str) -> None:
-    found = re.search(r"logs of stores and samplers are in (\S+)", err)
-    assert found is not None, err
-    logs = {file.name: file.read_text() for file in Path(found[1]).iterdir()}
-    assert all("serving graph partition" in logs[f"store-{part}.log"] for part in range(2)), logs
-    shutil.rmtree(found[1])
 
 
 @pytest.mark.campaign
@@ -148,47 +147,86 @@ def test_learns_pubmed_as_pyg_does(parts: Path) -> None:
 def test_nothing_is_left_when_the_run_ends(parts: Path, number: signal.Signals) -> None:
     run = Watched(start(parts, epochs=1000))
     run.until("epoch 1 ")
-    trainer = run.pid_of("trainer")
-    stores = [run.pid_of(f"store {part}") for part in range(2)]
-    assert len(tasks_of(trainer)) == 3  # with two samplers
+    pids = run.pids()
     run.process.send_signal(number)
     run.process.communicate(timeout=120)
-    wait_until_gone(lambda: tasks_of(trainer))
-    wait_until_gone(lambda: [pid for pid in stores if is_alive(pid)])
+    wait_until_gone(lambda: [pid for pid in pids if is_alive(pid)])
     if number == signal.SIGINT:
         assert run.process.returncode == 130
 
 
-def test_a_store_that_is_gone_ends_the_run(parts: Path) -> None:
-    run = Watched(start(parts, epochs=1000))
+def test_a_killed_store_and_sampler_are_restarted(parts: Path) -> None:
+    run = Watched(start(parts, epochs=6))
     run.until("epoch 1 ")
-    trainer = run.pid_of("trainer")
-    os.kill(run.pid_of("store 1"), signal.SIGKILL)
-    err = run.process.communicate(timeout=60)[1]
-    assert re.search(r"store 1 on \S+", err), err
-    assert_logs_are_kept(err)
+    pids = run.pids()
+    os.kill(run.pid_of("store0"), signal.SIGKILL)
+    run.until("restart")
+    run.until("epoch ")
+    os.kill(run.pid_of("sampler0.1"), signal.SIGKILL)
+    err = run.process.communicate(timeout=HANG_S)[1]
+    assert run.process.returncode == 0, err
+    assert run.status["restarts"] == 2
+    assert all(f"{task} on " in "".join(run.lines) + err for task in ("store0", "sampler0.1"))
+    wait_until_gone(lambda: [pid for pid in pids if is_alive(pid)])
+
+
+def test_without_restarts_a_lost_store_ends_the_run(parts: Path) -> None:
+    run = Watched(start(parts, "--max-restarts", "0", epochs=1000))
+    run.until("epoch 1 ")
+    pids = run.pids()
+    os.kill(run.pid_of("store0"), signal.SIGKILL)
+    err = run.process.communicate(timeout=HANG_S)[1]
+    assert re.search(r"store0 on \S+ was ended by SIGKILL", err), err
     assert run.process.returncode not in (0, 70)
-    wait_until_gone(lambda: tasks_of(trainer))
+    assert "serving" in (latest() / "logs" / "store0.log").read_text()
+    wait_until_gone(lambda: [pid for pid in pids if is_alive(pid)])
 
 
-@pytest.mark.campaign  # `test_feeding.py` kills samplers, without a run around them
-def test_a_sampler_that_is_gone_is_an_error_of_the_script(parts: Path) -> None:
-    run = Watched(start(parts, epochs=1000))
-    run.until("epoch 1 ")
-    trainer = run.pid_of("trainer")
-    os.kill(max(tasks_of(trainer) - {trainer}), signal.SIGKILL)
-    err = run.process.communicate(timeout=120)[1]
-    assert re.search(r"sampler \d on \S+", err), err
-    assert_logs_are_kept(err)
-    assert run.process.returncode == 6
-    wait_until_gone(lambda: tasks_of(trainer))
+CHECKPOINTED = """
+import os, time, torch
+from pathlib import Path
+from torch_geometric.nn import GraphSAGE
+
+def train_func(ctx):
+    loader = ctx.loader("train", [5, 5], batch_size=20)
+    model = GraphSAGE(500, 8, num_layers=2, out_channels=3)
+    model, optimizer = ctx.prepare(model, torch.optim.Adam(model.parameters()))
+    for epoch in ctx.epochs(4):
+        for batch in loader:
+            optimizer.zero_grad()
+            model(batch.x, batch.edge_index).square().mean().backward()
+            optimizer.step()
+        ctx.report(epoch=epoch)
+        runs = Path(os.environ["HEADRACE_RUNS"])
+        if epoch == 2 and not (runs / "killed").exists():
+            (runs / "killed").touch()
+            while not list(runs.glob("2*/checkpoints/*.pt")):
+                time.sleep(0.05)
+            os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_killed_script_resumes_from_its_checkpoint(parts: Path, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(CHECKPOINTED)
+    command = [sys.executable, "-m", "headrace", "run", "--local", "--checkpoint-every", "1"]
+    done = subprocess.run(
+        [*command, "--graph", str(parts), "--json", str(script)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANG_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["attempts"] == 2, done.stderr
+    assert "resumed at iteration" in done.stderr
+    assert (latest() / "checkpoints").is_dir()
 
 
 @pytest.mark.campaign  # as does a run of `unit/cli/commands/run/test_run.py`
 def test_without_stores_parts_are_mapped(parts: Path) -> None:
     out, err = start(parts, "--stores", "0", "--json", epochs=2).communicate(timeout=120)
     assert json.loads(out)["exit_code"] == 0, err
-    assert "store" not in err
 
 
 @pytest.mark.campaign  # `test_feeding.py` has caches, without a run around them
@@ -210,31 +248,44 @@ for epoch in range(3):
     assert rates[-1] > 0, err
 
 
-def test_samplers_give_what_pyg_scripts_expect(
-    parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import headrace
+LOADS = """
+import sys, headrace, torch
 
-    graph = open_graph(parts)
-    (whole,) = headrace.NeighborLoader(graph, [0], batch_size=19_717)
-    context = RunContext(machine="m1", messages=tmp_path / "nobody", num_samplers=2)
-    (tmp_path / "context.json").write_text(context.model_dump_json())
-    monkeypatch.setenv(CONTEXT_VARIABLE, str(tmp_path / "context.json"))
-    nodes = torch.arange(19_000, 3, -100)
-    settings: dict[str, Any] = {"batch_size": 33, "shuffle": True, "transform": lambda b: b}
-    loader = headrace.NeighborLoader(graph, [5, 5], nodes, **settings)
-    for _ in range(2):
-        batches = list(loader)
-        assert len(batches) == len(loader) == 6
-        taken = torch.cat([batch.input_id for batch in batches])
-        assert sorted(taken.tolist()) == list(range(len(nodes)))
-        for batch in batches:
-            assert torch.equal(batch.n_id[: batch.batch_size], nodes[batch.input_id])
-            assert torch.equal(batch.x, whole.x[batch.n_id])
-            assert torch.equal(batch.y, whole.y[batch.n_id])
-            assert sum(batch.num_sampled_edges) == batch.edge_index.shape[1]
-    assert loader._prefetcher is not None
-    loader._prefetcher.close()
+graph = headrace.open_graph(sys.argv[1])
+(whole,) = headrace.NeighborLoader(graph, [0], batch_size=19_717)
+nodes = torch.arange(19_000, 3, -100)
+settings = {"batch_size": 33, "shuffle": True, "transform": lambda b: b}
+loader = headrace.NeighborLoader(graph, [5, 5], nodes, **settings)
+assert loader.num_samplers == int(sys.argv[2])
+for _ in range(2):
+    batches = list(loader)
+    assert len(batches) == len(loader) == 6
+    taken = torch.cat([batch.input_id for batch in batches])
+    assert sorted(taken.tolist()) == list(range(len(nodes)))
+    for batch in batches:
+        assert torch.equal(batch.n_id[: batch.batch_size], nodes[batch.input_id])
+        assert torch.equal(batch.x, whole.x[batch.n_id])
+        assert torch.equal(batch.y, whole.y[batch.n_id])
+        assert sum(batch.num_sampled_edges) == batch.edge_index.shape[1]
+"""
+
+
+@pytest.mark.parametrize("has_graph", [True, False])
+def test_samplers_give_what_pyg_scripts_expect(
+    parts: Path, tmp_path: Path, has_graph: bool
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LOADS)
+    command = [sys.executable, "-m", "headrace", "run", "--local", "--samplers", "2"]
+    graph = ["--graph", str(parts)] if has_graph else []
+    done = subprocess.run(
+        [*command, *graph, str(script), "--", str(parts), "2"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANG_S,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.campaign  # unit tests of the loader cover heterogeneous graphs

@@ -30,9 +30,9 @@ from headrace.graph.build.partition import PartitionSpec, partition  # noqa: E40
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph  # noqa: E402
 from headrace.graph.loader.neighbor_loader import NeighborLoader  # noqa: E402
 from headrace.graph.sampler_worker.config import SamplerConfig  # noqa: E402
-from headrace.graph.sampler_worker.prefetcher import start_prefetcher  # noqa: E402
 from headrace.graph.sampler_worker.schedule import batches_per_epoch, sampler_batch_size  # noqa: E402
 from headrace.graph.sources.resolve import open_source  # noqa: E402
+from tests.support.sampler_processes import start_prefetcher  # noqa: E402
 from tests.support.stores import RunningStores, running_stores  # noqa: E402
 from tests.unit.graph.small_graphs import endpoints  # noqa: E402
 

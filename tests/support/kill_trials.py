@@ -47,7 +47,7 @@ def trial(graph: Path, seed: int, scratch: Path) -> dict[str, Any]:
     import torch_geometric.data  # noqa: F401
 
     from headrace.graph.sampler_worker.channels.errors import PrefetchError
-    from headrace.graph.sampler_worker.prefetcher import start_prefetcher
+    from tests.support.sampler_processes import start_prefetcher
 
     rng = np.random.default_rng(seed)
     victim = int(rng.integers(NUM_SAMPLERS + NUM_PARTS - 1))

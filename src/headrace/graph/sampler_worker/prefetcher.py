@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 import importlib
-import io
-import os
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, Full, Queue
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
-import numpy as np
-
-from headrace.core.errors import MissingExtraError, SpecError
+from headrace.core.errors import MissingExtraError
 from headrace.graph.format.partitioned_graph import as_tensor
 from headrace.graph.sampler_worker.channels.errors import PrefetchError
 from headrace.graph.sampler_worker.channels.shm import (
-    HEARTBEAT_TIMEOUT_S,
-    ShmReceiver,
     SubBatchReceiver,
-    memory_file,
-    socket_pair,
 )
 from headrace.graph.sampler_worker.channels.sub_batch import Key, SubBatch
-from headrace.graph.sampler_worker.config import SamplerConfig
 from headrace.graph.sampler_worker.merge import Blocks, merge
 from headrace.graph.sampler_worker.sub_batch_builder import Clock
 from headrace.graph.sources.arrays import EDGE, NODE
@@ -73,7 +61,7 @@ class Prefetcher:
 
     `shards` is the number of sub-batches of each sampler per batch, by default one. `notify` is
     called with the name of the sampler that blocks the trainer, and True when the wait becomes
-    long, False when it ends. `close` stops the `processes`.
+    long, False when it ends.
     """
 
     def __init__(
@@ -82,12 +70,10 @@ class Prefetcher:
         batches_per_epoch: int,
         clock: Clock,
         num_epochs: int | None = None,
-        processes: Sequence[SamplerProcess] = (),
         first_batch: int = 0,
         shards: Sequence[int] = (),
         notify: Callable[[str, bool], None] = lambda _name, _waits: None,
     ) -> None:
-        self.processes = tuple(processes)
         self._shards = tuple(shards) or (1,) * len(receivers)
         self._notify = notify
         self._waits_for = "batches"
@@ -153,8 +139,6 @@ class Prefetcher:
             receiver.close()
         # With a timeout: the thread may be starting a replacement sampler.
         self._thread.join(_JOIN_TIMEOUT_S)
-        for process in self.processes:
-            process.close()
         # Free the memory of the unused batch.
         with suppress(Empty):
             self._ready.get_nowait()
@@ -219,118 +203,6 @@ class Prefetcher:
             except Full:
                 continue
         return False
-
-
-_EXIT_TIMEOUT_S = 5.0
-
-# A sampler imports its packages before its first message: 2 s, 15 s with 17 processes on one core.
-_START_TIMEOUT_S = 60.0
-
-
-class SamplerProcess:
-    """A sampler process, which never outlives this process.
-
-    Its config and seeds are passed in memory files, so that nothing is left on disk. `quiet_s` is
-    its heartbeat timeout once it has started; without `log` it writes to this process's stderr.
-    """
-
-    def __init__(
-        self,
-        config: SamplerConfig,
-        seeds: np.ndarray,
-        log: IO[bytes] | None = None,
-        quiet_s: float = HEARTBEAT_TIMEOUT_S,
-    ) -> None:
-        self.name = config.name
-        ours, theirs = socket_pair()
-        array = io.BytesIO()
-        np.save(array, np.asarray(seeds, np.int64))
-        seeds_fd = memory_file(array.getvalue())
-        config = config.model_copy(update={"seeds": f"/proc/self/fd/{seeds_fd}"})
-        config_fd = memory_file(config.model_dump_json(warnings=False).encode())
-        command = [sys.executable, "-m", "headrace.graph.sampler_worker"]
-        try:
-            self._process = subprocess.Popen(
-                [*command, "--config", f"/proc/self/fd/{config_fd}"],
-                stdin=theirs.fileno(),
-                stdout=log,
-                stderr=log,
-                pass_fds=(seeds_fd, config_fd),
-            )
-        finally:
-            theirs.close()
-            os.close(seeds_fd)
-            os.close(config_fd)
-        starting_s = max(quiet_s, _START_TIMEOUT_S)
-        self.receiver = ShmReceiver(ours, self.name, quiet_s, self._exit_reason, starting_s)
-
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self._process.pid
-
-    def close(self) -> None:
-        """Stop the process."""
-        self.receiver.close()
-        try:
-            self._process.wait(_EXIT_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def _exit_reason(self) -> str:
-        with suppress(subprocess.TimeoutExpired):
-            # The connection closes before the memory is freed, which takes time.
-            self._process.wait(_EXIT_TIMEOUT_S)
-        code = self._process.returncode
-        if code is None:
-            return "it closed the connection"
-        if code >= 0:
-            return f"it exited with code {code}"
-        return f"it was ended by {signal.Signals(-code).name}"
-
-
-def start_prefetcher(
-    configs: Sequence[SamplerConfig],
-    seeds: Sequence[np.ndarray],
-    clock: Clock,
-    log: IO[bytes] | None = None,
-) -> Prefetcher:
-    """Start samplers on this machine with their seeds (original ids), and a prefetcher.
-
-    Raises:
-        SpecError: The samplers are configured for different batches.
-    """
-    first = configs[0]
-    for config in configs:
-        if _batches(config) != _batches(first):
-            raise SpecError(
-                f"{config.name} and {first.name} are configured for different batches",
-                "use the same number of batches and epochs, and the same first ones",
-            )
-    processes: list[SamplerProcess] = []
-    try:
-        for config, own in zip(configs, seeds, strict=True):
-            processes.append(SamplerProcess(config, own, log))
-    except BaseException:
-        for process in processes:
-            process.close()
-        raise
-    receivers = [process.receiver for process in processes]
-    return Prefetcher(
-        receivers,
-        first.batches_per_epoch,
-        clock,
-        first.num_epochs,
-        processes,
-        first.first_batch,
-        [len(config.shards) for config in configs],
-    )
-
-
-def _batches(config: SamplerConfig) -> tuple[int | None, ...]:
-    begin = (config.first_epoch, config.first_batch)
-    return (config.batches_per_epoch, config.num_epochs, *begin)
 
 
 def to_pyg(sub_batch: SubBatch) -> Any:

@@ -89,7 +89,7 @@ def step(state: Lifecycle, event: Event, now_s: float) -> tuple[Lifecycle, list[
             return _enter(state, now_s)
         case Ready(task):
             return _ready(state, task, now_s)
-        case Verified(task):
+        case Verified(task) if task in state.unverified:
             state = replace(state, unverified=state.unverified - {task})
             return _finished(state, now_s) if state.phase is Phase.RUNNING else (state, [])
         case Ended():

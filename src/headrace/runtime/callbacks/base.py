@@ -84,12 +84,7 @@ class RunWatcher(Protocol):
     """Displays a run, on a cluster or local.
 
     A protocol, so that the command line starts without importing the runtime.
-
-    Attributes:
-        output: File descriptor for the script's output; None to pass its lines to `show`.
     """
-
-    output: int | None
 
     def log(self, line: str) -> None:
         """Show a line of the run itself."""

@@ -1,4 +1,4 @@
-"""Progress of a run, and hints while its first batch is pending."""
+"""Progress of a run."""
 
 from __future__ import annotations
 
@@ -12,35 +12,6 @@ from headrace.runtime.protocol.trainer_messages import (
     Message,
     Report,
 )
-
-HINT_INTERVAL_S = 10.0
-"""Interval of the hints before the first batch."""
-
-
-class StartupWatch:
-    """Generates hints about the cause of the delay, until the first batch is ready."""
-
-    def __init__(self, now_s: float) -> None:
-        self._began_s = self._hinted_s = now_s
-        self._asked = self._is_over = False
-
-    def update(self, message: Message) -> None:
-        """Update with a message of the trainer."""
-        self._asked = self._asked or isinstance(message, BatchRequested)
-        self._is_over = self._is_over or isinstance(message, BatchProgress | Report)
-
-    def poll(self, now_s: float) -> str:
-        """A hint if one is due, else an empty string."""
-        if self._is_over or now_s - self._hinted_s < HINT_INTERVAL_S:
-            return ""
-        self._hinted_s = now_s
-        what = (
-            "the first batch; the very first run compiles the sampling kernels"
-            if self._asked
-            else "the script to request a batch from a headrace loader"
-        )
-        return f"no batch after {now_s - self._began_s:.0f} s: waiting for {what}"
-
 
 BUSY_SHARE = 0.1
 """Maximum `idle_share` of a trainer that counts as busy."""

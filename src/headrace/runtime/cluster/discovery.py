@@ -93,12 +93,14 @@ def discover(
     return Discovery(cluster_of(nodes, bandwidths), tuple(notes))
 
 
-def measure_peaks(ray: Any, nodes: Sequence[Node], max_rounds: int = 3) -> dict[str, Peak]:
-    """Measure the peak rates of the NICs of a running cluster, by machine.
+def measure_peaks(nodes: Sequence[Node], max_rounds: int = 3) -> dict[str, Peak]:
+    """Measure the peak rates of the NICs of a running Ray cluster, by machine.
 
     Pairs of machines send at full speed beside the other traffic, and every machine counts all
     bytes of its NIC. Raises RunError if a machine does not respond.
     """
+    import ray
+
     probes = _Probes(
         ray, [DiscoveredNode(node.node_id, node.machine, node.address) for node in nodes]
     )

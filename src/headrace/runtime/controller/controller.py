@@ -1,4 +1,4 @@
-"""The controller: executes the commands of the lifecycle policy on a Ray cluster."""
+"""The controller: executes the commands of the lifecycle policy with task actors."""
 
 from __future__ import annotations
 
@@ -51,9 +51,7 @@ from headrace.training.checkpoint_files import Checkpoint, hold, release
 
 _LOOP_S = 0.1
 _RUNNING_LOOP_S = 0.3
-_POLL_S = 1.0
-# A call costs 2 ms of CPU time in two processes (measured). Only trainers report progress, so the
-# other tasks are polled less often.
+# Only trainers report progress, so the other tasks are polled less often.
 _OTHERS_EVERY = 4
 # A call costs 0.3 ms in this process (measured); this bounds polling to a sixth of its time.
 _POLL_S_PER_TASK = 0.002
@@ -89,7 +87,7 @@ class Controller:
     ) -> None:
         self._worker_group, self._task_configs = worker_group, task_configs
         self._script, self._callback, self._handler = script, callback, handler
-        self._calls = PendingActorCalls()
+        self._calls = PendingActorCalls(worker_group.system)
         first = next(w for w, rank in task_configs.ranks.items() if rank == 0)
         self._first, self._checkpoints = f"trainer{first}", checkpoints
         hold(checkpoints)
@@ -140,10 +138,7 @@ class Controller:
             self._tick()
             self._process_events()
             wait_s = _RUNNING_LOOP_S if self._state.phase is Phase.RUNNING else _LOOP_S
-            if len(self._calls):
-                self._calls.collect(wait_s)
-            else:
-                time.sleep(wait_s)
+            self._calls.collect(wait_s)
         return self._outcome
 
     def _tick(self) -> None:
@@ -249,7 +244,8 @@ class Controller:
         if now_s < self._next_poll_s or not self._worker_group.is_placed:
             return
         is_calm = self._state.phase in (Phase.RUNNING, Phase.SHIPPING)
-        calm_s = max(_POLL_S, _POLL_S_PER_TASK * len(self._worker_group.names))
+        poll_s = self._worker_group.system.poll_interval_s
+        calm_s = max(poll_s, _POLL_S_PER_TASK * len(self._worker_group.names))
         # An immediate poll covers all tasks.
         polls_all = not is_calm or self._next_poll_s == 0.0 or self._num_polls % _OTHERS_EVERY == 0
         self._next_poll_s = now_s + (calm_s if is_calm else _FAST_POLL_S)

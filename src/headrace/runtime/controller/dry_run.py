@@ -7,9 +7,8 @@ from typing import Any
 from headrace.core.errors import SpecError
 from headrace.runtime.cluster.nodes import check_resources, find_nodes
 from headrace.runtime.cluster.placement_group import slots_of
-from headrace.runtime.controller.code_archive import pack
 from headrace.runtime.controller.graph_shipping import WantedFiles, wanted_files
-from headrace.runtime.controller.run import check, connected
+from headrace.runtime.controller.run import check, connected, script_of
 from headrace.runtime.run_dir.run_config import RunConfig
 from headrace.runtime.workers.graph_cache import GraphCache
 
@@ -27,11 +26,12 @@ def describe(config: RunConfig) -> dict[str, Any]:
         MissingExtraError: Ray is not installed.
     """
     graph = check(config)
+    assert graph is not None
     left_out: list[str] = []
-    code = pack(config.working_dir or config.script.parent, config.script, left_out.append)
+    code = script_of(config, left_out.append).code or b""
     plan = config.plan
-    with connected(config) as ray:
-        nodes = find_nodes(plan.cluster, ray.nodes())
+    with connected(config) as system:
+        nodes = find_nodes(plan.cluster, system.nodes())
         check_resources(nodes, plan.placed, plan.job)
         slots = slots_of(plan, nodes)
         files = wanted_files(plan, graph)

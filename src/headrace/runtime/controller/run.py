@@ -1,4 +1,4 @@
-"""Runs a plan on a Ray cluster (`headrace run --plan`)."""
+"""Runs a plan on a Ray cluster, or a script on this machine (`headrace run`)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from functools import partial
 from typing import Any
 
 from headrace.core.errors import RunError, SpecError
+from headrace.core.job import Role
 from headrace.core.plan import Plan
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
 from headrace.observability.trace_file import save_trace
 from headrace.planner.replan import replan
-from headrace.policies.lifecycle.events import Outcome, Task
+from headrace.policies.lifecycle.events import Ended, Outcome, Task
 from headrace.policies.recovery.deciding import Recovery
 from headrace.policies.recovery.events import Decision, Limits
 from headrace.profiling.trace_assembly import read_offsets, trace_of_folder
@@ -24,10 +25,11 @@ from headrace.runtime.callbacks.metrics import RaySink, RunMetrics
 from headrace.runtime.callbacks.status_writer import RunHistory, StatusWriter
 from headrace.runtime.callbacks.trackers import check_trackers, make_tracking, settings_of
 from headrace.runtime.cluster import connection
+from headrace.runtime.cluster.actor_system import ActorSystem, RayActors
 from headrace.runtime.cluster.discovery import measure_peaks
+from headrace.runtime.cluster.local_actors import LocalActors
 from headrace.runtime.cluster.nodes import Node, check_resources
 from headrace.runtime.cluster.placement_group import slots_of
-from headrace.runtime.cluster.prometheus import endpoint_here
 from headrace.runtime.controller.code_archive import Script, pack
 from headrace.runtime.controller.controller import Controller
 from headrace.runtime.controller.failure_handling import FailureHandler
@@ -46,8 +48,8 @@ TRACE = "trace.npz"
 """Trace of all tasks, in the run folder."""
 
 
-def run_cluster(config: RunConfig, watcher: RunWatcher) -> dict[str, Any]:
-    """Run a plan; all started processes end with this call.
+def run_job(config: RunConfig, watcher: RunWatcher) -> dict[str, Any]:
+    """Run a plan or a script; all started processes end with this call.
 
     Must be called from the main thread, which handles signals.
 
@@ -58,24 +60,25 @@ def run_cluster(config: RunConfig, watcher: RunWatcher) -> dict[str, Any]:
         SpecError: An input is invalid.
         MissingExtraError: Ray is not installed.
         RunError: A task did not start, failed or was lost; the message names it and its machine.
+            In a local run its exit code is that of the script.
         KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP, after all tasks have ended.
     """
     graph = check(config)
-    code = pack(config.working_dir or config.script.parent, config.script, watcher.log)
+    script = script_of(config, watcher.log)
     with ExitStack() as stack:
         interrupted = Interruption()
         stack.enter_context(signals_set(interrupted))
-        ray = stack.enter_context(connected(config))
+        system = stack.enter_context(connected(config))
         # Set again: `ray.init` replaces the SIGTERM handler.
         stack.enter_context(signals_set(interrupted))
-        machines = AvailableMachines(config.plan, ray.nodes)
+        machines = AvailableMachines(config.plan, system.nodes)
         there = first_machines(config, machines)
         folder = stack.enter_context(_open(config))
         folder.plan.write_text(config.plan.to_text(indent=1), encoding="utf-8")
         config.settings.save(folder.path)
         for name, text in config.files.items():
             (folder.path / name).write_text(text, encoding="utf-8")
-        run = _Run(config, graph, code, folder, watcher, machines, there, interrupted, ray)
+        run = _Run(config, graph, script, folder, watcher, machines, there, interrupted, system)
         outcome = run_attempts(run.plan_for, run.handler, machines, run.attempt, interrupted)
         run.finish(outcome)
     if outcome.is_interrupted:
@@ -84,7 +87,11 @@ def run_cluster(config: RunConfig, watcher: RunWatcher) -> dict[str, Any]:
             watcher.log(f"to resume the run: headrace run --resume {folder.run_id}{place}")
         raise KeyboardInterrupt
     if not outcome.is_success:
-        raise RunError(outcome.problem, outcome.remedy)
+        error = RunError(outcome.problem, outcome.remedy)
+        if config.is_local and isinstance(outcome.fault, Ended):
+            code = outcome.fault.code
+            error.exit_code = code if code >= 0 else 128 - code
+        raise error
     return run.summary()
 
 
@@ -94,21 +101,19 @@ class _Run:
     def __init__(
         self,
         config: RunConfig,
-        graph: PartitionedGraph,
-        code: bytes,
+        graph: PartitionedGraph | None,
+        script: Script,
         folder: RunDirectory,
         watcher: RunWatcher,
         machines: AvailableMachines,
         there: frozenset[str],
         interrupted: Interruption,
-        ray: Any,
+        system: ActorSystem,
     ) -> None:
-        self._config, self._graph, self._folder, self._ray = config, graph, folder, ray
+        self._config, self._graph, self._folder, self._system = config, graph, folder, system
         self._watcher, self._machines, self._interrupted = watcher, machines, interrupted
-        inside = (config.working_dir or config.script.parent).resolve()
-        command = (str(config.script.resolve().relative_to(inside)), *config.arguments)
-        self._script = Script(command, code)
-        self._callbacks = callbacks_of(config, folder, watcher.log)
+        self._script = script
+        self._callbacks = callbacks_of(config, system, folder, watcher.log)
         self._history = RunHistory()
         self._recorder: StatusWriter | None = None
         self._traffic: list[dict[str, Any]] = []
@@ -145,6 +150,8 @@ class _Run:
                 # A later resume uses this plan: its seed assignment is the same.
                 folder.plan.write_text(plan.to_text(indent=1), encoding="utf-8")
         slots, self._plan = slots_of(plan, nodes), plan
+        if config.is_local and not config.num_samplers:
+            slots = tuple(slot for slot in slots if slot.task.role is not Role.SAMPLER)
         drift = self._watch_drift(plan, nodes) if config.replan else None
         callbacks = self._callbacks if drift is None else [*self._callbacks, drift]
         self._recorder = recorder = StatusWriter(
@@ -153,11 +160,13 @@ class _Run:
         resume = newest_whole(folder.checkpoints)
         task_configs = TaskConfigs(config, plan, nodes, self._graph, resume)
         traffic = control_of(plan, recorder.log) if config.traffic == "plan" else None
-        worker_group = WorkerGroup(slots, f"{folder.run_id}-{number}", config.cache, traffic)
+        worker_group = WorkerGroup(
+            self._system, slots, f"{folder.run_id}-{number}", config.cache, traffic
+        )
         controller = Controller(
             worker_group,
             task_configs,
-            wanted_files(plan, self._graph),
+            () if self._graph is None else wanted_files(plan, self._graph),
             self._script,
             recorder,
             folder.checkpoints,
@@ -206,7 +215,7 @@ class _Run:
 
         return DriftMonitor(
             plan,
-            partial(measure_peaks, self._ray, nodes),
+            partial(measure_peaks, nodes),
             lambda: read_offsets(self._folder.path),
             adopt,
             log,
@@ -229,13 +238,15 @@ def _open(config: RunConfig) -> RunDirectory:
     return RunDirectory.create(runs_folder(config.runs), config.name or config.plan.job.name)
 
 
-def check(config: RunConfig) -> PartitionedGraph:
+def check(config: RunConfig) -> PartitionedGraph | None:
     """Check all inputs and open the graph; raises SpecError if one is missing or invalid."""
     if not config.script.is_file():
         raise SpecError(f"there is no script {config.script}", "give a Python file")
     if config.pip is not None and not config.pip.is_file():
         raise SpecError(f"there is no file {config.pip}", "give --pip a requirements file")
     check_trackers(config.track)
+    if config.graph is None:
+        return None
     graph = open_graph(config.graph)
     num_parts = len(config.plan.part_machines)
     if graph.num_parts != num_parts:
@@ -248,12 +259,12 @@ def check(config: RunConfig) -> PartitionedGraph:
 
 
 def callbacks_of(
-    config: RunConfig, folder: RunDirectory, log: Callable[[str], None]
+    config: RunConfig, system: ActorSystem, folder: RunDirectory, log: Callable[[str], None]
 ) -> list[RunCallback]:
     """Callbacks of a run: log file, Prometheus metrics and trackers."""
     plan = config.plan
     callbacks: list[RunCallback] = [LogFile(folder.path / LOG)]
-    endpoint = endpoint_here()
+    endpoint = system.metrics_endpoint
     if endpoint is not None:
         folder.append_event("metrics", endpoint=endpoint)
         log(f"metrics at http://{endpoint}/metrics")
@@ -273,9 +284,22 @@ def callbacks_of(
 
 
 @contextmanager
-def connected(config: RunConfig) -> Iterator[Any]:
-    """Connect to the Ray cluster; disconnect at the end."""
+def connected(config: RunConfig) -> Iterator[ActorSystem]:
+    """Connect to the Ray cluster of a run, if it needs one; disconnect at the end."""
+    if config.is_local:
+        yield LocalActors()
+        return
     environment = {} if config.pip is None else {"pip": str(config.pip.resolve())}
     options = {"runtime_env": environment or None, "namespace": "headrace"}
-    with connection.connected(config.address, **options) as ray:
-        yield ray
+    with connection.connected(config.address, **options):
+        yield RayActors()
+
+
+def script_of(config: RunConfig, log: Callable[[str], None]) -> Script:
+    """The script and its code; a local run uses the files of this machine."""
+    if config.is_local:
+        return Script((str(config.script), *config.arguments), None)
+    folder = config.working_dir or config.script.parent
+    code = pack(folder, config.script, log)
+    inside = config.script.resolve().relative_to(folder.resolve())
+    return Script((str(inside), *config.arguments), code)

@@ -94,6 +94,7 @@ class TaskConfigs:
         run: The run; its plan, the first one, defines the seed assignment.
         plan: The plan of this attempt.
         nodes: Nodes in the order of the plan's cluster.
+        graph: The graph; None for a run without one.
         resume: Checkpoint to resume from.
     """
 
@@ -102,14 +103,20 @@ class TaskConfigs:
         run: RunConfig,
         plan: Plan,
         nodes: Sequence[Node],
-        graph: PartitionedGraph,
+        graph: PartitionedGraph | None,
         resume: Checkpoint | None = None,
     ) -> None:
         self._run, self._plan, self._nodes, self._resume = run, plan, nodes, resume
-        self._assignment = SeedAssignment.of(run.plan, graph)
-        self._shard_counts = divide_shards(
-            self._assignment.seeds_per_iteration, len(plan.placed.samplers)
-        )
+        self._assignment = SeedAssignment((), {})
+        self._shard_counts: tuple[int, ...] = ()
+        if graph is not None and not run.is_local:
+            self._assignment = SeedAssignment.of(run.plan, graph)
+            self._shard_counts = divide_shards(
+                self._assignment.seeds_per_iteration, len(plan.placed.samplers)
+            )
+        num_parts = 0 if graph is None else graph.num_parts
+        num_read = num_parts if run.num_stores is None else run.num_stores
+        self._read_as_remote = range(num_read if run.is_local else 0)
         self._keys = make_keys(nodes, run.tls)
         self._ports: dict[int, Mapping[int, int]] = {}
         self._server_ports: dict[int, int] = {}
@@ -136,8 +143,10 @@ class TaskConfigs:
         """Record the port of a parameter server."""
         self._server_ports[server] = port
 
-    def store(self, machine: int) -> dict[str, Any]:
-        """Fields of a `StoreConfig`."""
+    def store(self, machine: int) -> dict[str, Any] | None:
+        """Fields of a `StoreConfig`; None without a graph."""
+        if machine not in self._folders:
+            return None
         return {
             "graph": self._folders[machine],
             "parts": {
@@ -151,14 +160,12 @@ class TaskConfigs:
     def sampler(self, sampler: int) -> tuple[dict[str, Any], dict[str, list[bytes]]]:
         """Fields of a `SamplerConfig`, and the seeds of its shards by split."""
         machine = self._plan.placed.samplers[sampler]
-        settings = {
-            "graph": self._folders[machine],
-            "stores": self._stores_for(machine),
-            "tls": self._run.tls,
-        }
-        own = self._shards_of(sampler)
+        settings: dict[str, Any] = {"tls": self._run.tls}
+        if machine in self._folders:
+            settings["graph"] = self._folders[machine]
+            settings["stores"] = self._stores_for(machine)
         return settings, {
-            split: [saved(ids[shard]) for shard in own]
+            split: [saved(ids[shard]) for shard in self._shards_of(sampler)]
             for split, ids in self._assignment.ids.items()
         }
 
@@ -176,7 +183,8 @@ class TaskConfigs:
         job, machine = self._plan.job, self._plan.placed.trainers[trainer]
         per_trainer = job.samplers_per_trainer
         own = range(trainer * per_trainer, (trainer + 1) * per_trainer)
-        names = [f"sampler{trainer}.{i}" for i in range(per_trainer)]
+        has_samplers = self._run.num_samplers or not self._run.is_local
+        names = [f"sampler{trainer}.{i}" for i in range(per_trainer)] if has_samplers else []
         files = {}
         for split, ids in self._assignment.ids.items():
             shards = {name: self._shards_of(s) for name, s in zip(names, own, strict=True)}
@@ -185,14 +193,13 @@ class TaskConfigs:
                 together = np.sort(np.concatenate([ids[shard] for shard in own_shards]))
                 files[f"{split}-{name}.npy"] = saved(together)
         context = {
-            "parts": self._folders[machine],
+            "parts": self._folders.get(machine),
             "stores": self._stores_for(machine),
             "own_stores": self._stores_for(machine, own=True),
             "servers": self._servers(),
             "tls": self._run.tls,
             "retry_budget_s": RETRY_BUDGET_S if self._run.max_restarts else 0.0,
             "follows_script": self._run.follows_script,
-            "num_samplers": per_trainer,
             "rank": self.ranks[trainer],
             "world_size": job.trainers,
             **{name: getattr(self._run, name) for name in TrainerSettings.model_fields},
@@ -261,6 +268,8 @@ class TaskConfigs:
 
     def _stores_for(self, machine: int, own: bool = False) -> list[dict[str, Any]]:
         """Stores of remote graph partitions, or with `own` of the machine's own."""
+        if machine not in self._folders:
+            return []
         return [
             {
                 "part": part,
@@ -270,7 +279,7 @@ class TaskConfigs:
                 "port": self._ports[home][part],
             }
             for part, home in enumerate(self._plan.part_machines)
-            if (home == machine) == own
+            if (home == machine and part not in self._read_as_remote) == own
         ]
 
 

@@ -12,8 +12,9 @@ from headrace.core.job import Role
 from headrace.core.trace import ClockOffset
 from headrace.policies.lifecycle.events import Ended, Event, Failed, Lost, Placed, Task, Waits
 from headrace.prefork.identity import own_version
+from headrace.runtime.cluster.actor_system import ActorSystem, CallFailure, Reservation
 from headrace.runtime.cluster.clock_sync import clock_offset
-from headrace.runtime.cluster.placement_group import TaskPlacement, TaskPlacementGroup
+from headrace.runtime.cluster.placement_group import TaskPlacement
 from headrace.runtime.traffic.coordinator import TrafficControl
 from headrace.runtime.workers.parameter_server import ParameterServerActor
 from headrace.runtime.workers.sampler import SamplerActor
@@ -37,6 +38,7 @@ class WorkerGroup:
     """Starts, checks and ends the task actors of one attempt.
 
     Args:
+        system: Where the actors live.
         slots: Placement of every task.
         name: Name of the placement group, shown by Ray.
         cache: Folder for shipped graphs, in which `{machine}` is replaced by the machine's name;
@@ -46,20 +48,22 @@ class WorkerGroup:
 
     def __init__(
         self,
+        system: ActorSystem,
         slots: Sequence[TaskPlacement],
         name: str,
         cache: str | None = None,
         traffic: TrafficControl | None = None,
     ) -> None:
+        self.system = system
         self._slots = {slot.task.name: slot for slot in slots}
         stores = {slot.node.node_id: slot.index for slot in slots if slot.task.role is Role.STORE}
         self._machines = {slot.task.name: stores[slot.node.node_id] for slot in slots}
         self._name, self._cache, self._traffic = name, cache, traffic
-        self._group: TaskPlacementGroup | None = None
+        self._group: Reservation | None = None
         self._actors: dict[str, Any] = {}
         self._registrations: dict[str, dict[str, Any]] = {}
         self._lost: set[str] = set()
-        self._calls = PendingActorCalls()
+        self._calls = PendingActorCalls(system)
         self._emit: Callable[[Event], None] = lambda event: None
         self._next_poll_s = self._next_pending_s = 0.0
 
@@ -103,23 +107,22 @@ class WorkerGroup:
     @property
     def home(self) -> str:
         """The machine of the driver; empty if the run does not use it."""
-        import ray
-
-        own = ray.get_runtime_context().get_node_id()
+        own = self.system.location().node_id
         return next((slot.task.machine for slot in self.stores if slot.node.node_id == own), "")
 
     def clock_offsets(self) -> dict[str, ClockOffset]:
         """Clock offsets of all machines that respond."""
-        import ray
-
         offsets = {}
         for slot in self.stores:
             actor = self._actors[slot.task.name]
-            with suppress(ray.exceptions.RayError):
+            with suppress(*self.system.errors):
                 offsets[slot.task.machine] = clock_offset(
-                    partial(_clock_of, actor), num_pings=_NUM_PINGS
+                    partial(self._clock_of, actor), num_pings=_NUM_PINGS
                 )
         return offsets
+
+    def _clock_of(self, actor: Any) -> float:
+        return float(self.system.get(actor.clock.remote(), _PING_TIMEOUT_S))
 
     def machine(self, name: str) -> int:
         """Index of a task's machine."""
@@ -131,11 +134,9 @@ class WorkerGroup:
         return self._registrations
 
     def pieces(self, task: str, name: str) -> Iterator[bytes]:
-        """Chunks of an output file of a trainer's script; raises RayError if it is unreachable."""
-        import ray
-
-        offset = 0
-        while piece := ray.get(self._actors[task].output.remote(name, offset), timeout=_CHUNK_S):
+        """Chunks of an output file of a trainer's script; raises an error if it is unreachable."""
+        output, offset = self._actors[task].output, 0
+        while piece := self.system.get(output.remote(name, offset), _CHUNK_S):
             yield piece
             offset += len(piece)
 
@@ -150,7 +151,7 @@ class WorkerGroup:
     def place(self, calls: PendingActorCalls, emit: Callable[[Event], None]) -> None:
         """Create the placement group; `poll` starts the actors."""
         self._calls, self._emit = calls, emit
-        self._group = TaskPlacementGroup(tuple(self._slots.values()), self._name)
+        self._group = self.system.reserve(tuple(self._slots.values()), self._name)
         self._next_pending_s = time.monotonic() + _PENDING_INTERVAL_S
 
     def poll(self) -> None:
@@ -168,12 +169,12 @@ class WorkerGroup:
                     self._emit(Waits(name, what))
             return
         for number, (name, slot) in enumerate(self._slots.items()):
-            arguments = [name, slot.task.machine]
+            arguments: list[Any] = [name, slot.task.machine, self.system]
             if slot.task.role is Role.STORE and self._cache is not None:
                 arguments.append(self._cache.replace("{machine}", slot.task.machine))
             actor = self._group.start(number, _ACTORS[slot.task.role], *arguments)
             self._actors[name] = actor
-            self._emit(Waits(name, "its Ray actor"))
+            self._emit(Waits(name, "its task actor"))
             self._calls.add(
                 actor.register.remote(),
                 partial(self._register, name),
@@ -182,7 +183,7 @@ class WorkerGroup:
 
     def _check_nodes(self) -> None:
         """Report dead nodes: they block the whole placement group."""
-        alive = _alive()
+        alive = self._alive()
         for slot in self.stores:
             if slot.node.node_id not in alive and slot.task.name not in self._lost:
                 self._lost.add(slot.task.name)
@@ -216,9 +217,7 @@ class WorkerGroup:
         """Start an agent on every machine."""
         if self._traffic is None:
             return
-        import ray
-
-        address = ray.util.get_node_ip_address()
+        address = self.system.location().address
         port = self._traffic.begin(address)
         for store in self.stores:
             beside = (name for name, slot in self._slots.items() if slot.node == store.node)
@@ -229,23 +228,19 @@ class WorkerGroup:
 
     def is_transient(self, error: Exception) -> bool:
         """Whether an error is transient."""
-        from ray.exceptions import ActorUnavailableError, GetTimeoutError
-
-        return isinstance(error, ActorUnavailableError | GetTimeoutError)
+        return self.system.why(error) is CallFailure.TRANSIENT
 
     def explain(self, name: str, error: Exception) -> Event:
         """Convert an error of an actor call to a lifecycle event."""
-        from ray.exceptions import RayActorError, RayTaskError, RuntimeEnvSetupError
-
-        slot = self._slots[name]
+        slot, why = self._slots[name], self.system.why(error)
         self._lost.add(name)
-        if isinstance(error, RuntimeEnvSetupError):
+        if why is CallFailure.NO_ENVIRONMENT:
             return Failed(
                 f"the runtime environment of {slot.task} cannot be set up: {_first_line(error)}",
                 "check that the machine reaches the package index, or install the packages there",
             )
-        if isinstance(error, RayActorError) and not isinstance(error, RayTaskError):
-            if slot.node.node_id not in _alive():
+        if why is CallFailure.DIED:
+            if slot.node.node_id not in self._alive():
                 for other, there in self._slots.items():
                     if there.node.node_id == slot.node.node_id:
                         self._lost.add(other)
@@ -268,32 +263,20 @@ class WorkerGroup:
 
     def close(self, timeout_s: float) -> None:
         """End all actors and release all resources."""
-        import ray
-
         if self._traffic is not None:
             self._traffic.close()
         with suppress(Exception):
             there = self._registrations.keys() - self._lost
             refs = [actor.close.remote() for name, actor in self._actors.items() if name in there]
             if refs:
-                ray.wait(refs, num_returns=len(refs), timeout=timeout_s)
+                self.system.wait(refs, timeout_s, len(refs))
         for actor in self._actors.values():
-            with suppress(Exception):
-                ray.kill(actor)
+            self.system.kill(actor)
         if self._group is not None:
             self._group.remove()
 
-
-def _alive() -> set[str]:
-    import ray
-
-    return {node["NodeID"] for node in ray.nodes() if node.get("Alive")}
-
-
-def _clock_of(actor: Any) -> float:
-    import ray
-
-    return float(ray.get(actor.clock.remote(), timeout=_PING_TIMEOUT_S))
+    def _alive(self) -> set[str]:
+        return {node["NodeID"] for node in self.system.nodes() if node.get("Alive")}
 
 
 def _first_line(error: Exception) -> str:
@@ -309,7 +292,8 @@ OnError = Callable[[Exception], None]
 class PendingActorCalls:
     """Dispatches results of actor calls to callbacks."""
 
-    def __init__(self) -> None:
+    def __init__(self, system: ActorSystem) -> None:
+        self._system = system
         self._open: dict[Any, tuple[Then, OnError]] = {}
 
     def __len__(self) -> int:
@@ -321,19 +305,10 @@ class PendingActorCalls:
 
     def collect(self, timeout_s: float) -> None:
         """Handle all available results; wait up to `timeout_s` for the first."""
-        import ray
-
-        refs = list(self._open)
-        if not refs:
-            return
-        first, _ = ray.wait(refs, num_returns=1, timeout=timeout_s)
-        if not first:
-            return
-        done, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
-        for ref in done:
+        for ref in self._system.wait(list(self._open), timeout_s):
             then, failed = self._open.pop(ref)
             try:
-                answer = ray.get(ref, timeout=1.0)
+                answer = self._system.get(ref, 1.0)
             except Exception as error:
                 failed(error)
             else:

@@ -53,23 +53,20 @@ class RunContext(StoreClientConfig, TrainerSettings):
         own_stores: Stores of this machine's graph partitions, which are mapped here; used only for
             learnable embeddings.
         servers: Parameter servers, each with a shard of the model; empty for ring all-reduce.
-        num_samplers: Sampler processes for each training loader; 0 for none.
-        log: File for messages of samplers.
         task: Name of the trainer.
         rank: Its rank.
         world_size: Number of trainers.
-        requests: Socket of the task actor that starts samplers (see `sampler_requests`); none if
-            the trainer starts them itself.
+        requests: Socket of the task actor that starts samplers; see `sampler_requests`.
         output: Folder for the script's output.
         resume: Checkpoint to resume from; none to start at the beginning.
         plan: Fingerprint of the plan.
         assignment: Fingerprint of the seed assignment, which determines the batches.
-        samplers: Names of the trainer's samplers, in order.
+        samplers: Names of the trainer's samplers, in order; empty for none.
         samplers_per_trainer: Samplers of each trainer, in this and in the run's first plan.
         window: Sub-batches that each sampler may have queued for the trainer.
         seeds_per_iteration: Seeds of every seed shard of the job; a shard is what one sampler of
             the run's first plan processes. Shards of a trainer are adjacent; trainers are ordered
-            by name, which may differ from the rank.
+            by name, which may differ from the rank. Empty if the script sets its own batches.
         counts: Seeds per epoch of every seed shard, by split.
         shard_counts: Seed shards of each sampler of the job; empty for one each.
         follows_script: Whether the run ends at once if the script has another batch size.
@@ -82,8 +79,6 @@ class RunContext(StoreClientConfig, TrainerSettings):
     parts: Path | None = None
     own_stores: tuple[StoreAddress, ...] = ()
     servers: tuple[TaskAddress, ...] = ()
-    num_samplers: Annotated[int, Field(ge=0)] = 0
-    log: Path | None = None
     task: str = "trainer0"
     rank: Annotated[int, Field(ge=0)] = 0
     world_size: Annotated[int, Field(ge=1)] = 1
@@ -100,6 +95,11 @@ class RunContext(StoreClientConfig, TrainerSettings):
     shard_counts: tuple[Annotated[int, Field(ge=1)], ...] = ()
     follows_script: bool = False
     seeds: Path | None = None
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the plan assigns seeds to the trainers; else the script sets its own batches."""
+        return bool(self.seeds_per_iteration)
 
     @property
     def trainer(self) -> int:

@@ -26,8 +26,9 @@ Answer = Callable[[dict[str, Any]], Mapping[str, Any]]
 START_TIMEOUT_S = 180.0
 """How long a trainer waits for samplers; longer than the actor, which reports the cause."""
 
-_PATHS = frozenset({"graph", "stores", "credentials", "tls", "seeds", "listen", "waits"})
-"""Config fields that are set by the actor that starts the sampler."""
+_PATHS = frozenset({"stores", "credentials", "tls", "seeds", "listen", "waits"})
+"""Config fields that are set by the actor that starts the sampler; also `graph`, if the run has
+one."""
 
 
 class StartSamplers(Value):

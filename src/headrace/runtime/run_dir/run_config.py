@@ -1,4 +1,4 @@
-"""Settings of a run on a cluster, and `run.json`, from which a run is resumed."""
+"""Settings of a run, and `run.json`, from which a run is resumed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class RunSettings(TrainerSettings, CheckedFile):
     """Settings of a run that a resumed run keeps; `run.json` in the run folder.
 
     Attributes:
-        graph: Directory of the partitioned graph, one partition per machine of the plan.
+        graph: Directory of the partitioned graph, one partition per machine of the plan; None for
+            a local run without a graph.
         script: Python training script.
         arguments: Arguments of the script.
         address: Ray address; None for `RAY_ADDRESS`, else the local cluster.
@@ -44,10 +45,15 @@ class RunSettings(TrainerSettings, CheckedFile):
         track: Experiment trackers: `tensorboard[:DIR]`, `mlflow[:URI]`.
         independent: Whether trainers may have different models; else their parameters are compared
             after the first steps.
+        is_local: Whether all tasks run on this machine, without Ray, and the script sets its seeds
+            and its batch size.
+        num_stores: In a local run: graph partitions read from the store, as if remote; the others
+            are memory-mapped. None for all.
+        num_samplers: In a local run: sampler processes of the training loader; 0 for none.
     """
 
     version: Literal[1] = 1
-    graph: Path
+    graph: Path | None
     script: Path
     arguments: tuple[str, ...] = ()
     address: str | None = None
@@ -61,6 +67,9 @@ class RunSettings(TrainerSettings, CheckedFile):
     traffic: Traffic = "none"
     track: tuple[str, ...] = ()
     independent: bool = False
+    is_local: bool = False
+    num_stores: Annotated[int, Field(ge=0)] | None = None
+    num_samplers: Annotated[int, Field(ge=0)] = 1
 
     def save(self, folder: Path) -> None:
         """Write the file atomically."""
@@ -75,7 +84,7 @@ class RunSettings(TrainerSettings, CheckedFile):
         except OSError:
             raise SpecError(
                 f"{folder} cannot be resumed: it has no {FILE_NAME}",
-                "name a run started with `headrace run --plan`, or start a new one",
+                "name a run started with `headrace run`, or start a new one",
             ) from None
         except ValidationError as error:
             raise SpecError(
@@ -84,7 +93,7 @@ class RunSettings(TrainerSettings, CheckedFile):
 
 
 class RunConfig(RunSettings):
-    """A run on a cluster.
+    """A run.
 
     Attributes:
         plan: The plan.

@@ -1,10 +1,9 @@
-"""Temporary folders of runs: keys, sockets and logs; the logs of a failed run are kept."""
+"""Temporary folders of runs: keys, sockets and logs."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,12 +13,6 @@ from headrace.prefork.identity import namespace
 
 PREFIX = "headrace-run-"
 """Name prefix of temporary folders; pid namespace and pid of the creator follow."""
-
-
-LOGS_PREFIX = "headrace-logs-"
-"""Name prefix of folders with the logs of failed runs."""
-
-_MAX_KEPT = 10
 
 
 @contextmanager
@@ -33,30 +26,6 @@ def run_folder() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def keep_logs(folder: Path) -> Path | None:
-    """Move non-empty logs, if any, to a permanent folder; removes the oldest such folders."""
-    logs = [log for log in sorted(folder.glob("*.log")) if log.stat().st_size]
-    if not logs:
-        return None
-    above = folder.parent
-    prefix = f"{LOGS_PREFIX}{os.getuid()}-"
-    for _, old in sorted(_own_folders(above, prefix))[: 1 - _MAX_KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
-    place = Path(tempfile.mkdtemp(prefix=prefix, dir=above))
-    for log in logs:
-        shutil.move(log, place)
-    return place
-
-
-def _own_folders(above: Path, prefix: str) -> Iterator[tuple[float, Path]]:
-    """Folders of this user with their modification times; ignores folders of other users."""
-    for path in above.glob(f"{prefix}*"):
-        with suppress(FileNotFoundError):
-            status = path.lstat()
-            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
-                yield status.st_mtime, path
 
 
 def remove_forgotten(above: Path) -> None:

@@ -129,7 +129,7 @@ class TrainContext:
         node_type = settings.pop("node_type", None)
         nodes: Any = split
         run = self._run
-        if run is not None and run.requests is not None:
+        if run is not None and run.is_planned:
             check_assignment(self.graph, node_type)
             planned = run.batches_of(split).batch_size(run.trainer)
             if settings["shuffle"]:

@@ -254,7 +254,7 @@ class LinkNeighborLoader(neighbor_loader.LinkNeighborLoader):
 
 
 _PREFETCHED: weakref.WeakSet[NeighborLoader] = weakref.WeakSet()
-"""The loader that uses this trainer's planned samplers; only one can."""
+"""The loader that uses this trainer's samplers; only one can."""
 
 
 def _num_samplers(run: RunContext, settings: dict[str, Any], loader: NeighborLoader) -> int:
@@ -262,12 +262,13 @@ def _num_samplers(run: RunContext, settings: dict[str, Any], loader: NeighborLoa
     if not can_prefetch(settings, num_seeds):
         return 0
     batch_size = int(settings.get("batch_size", 1))
-    if run.requests is None:
-        return min(run.num_samplers, batch_size, num_seeds)
-    if _PREFETCHED or not run.samplers or len(run.samplers) > min(batch_size, num_seeds):
+    num_samplers = len(run.samplers)
+    if not run.is_planned:
+        num_samplers = min(num_samplers, batch_size, num_seeds)
+    if _PREFETCHED or not num_samplers or num_samplers > min(batch_size, num_seeds):
         return 0
     _PREFETCHED.add(loader)
-    return len(run.samplers)
+    return num_samplers
 
 
 def _num_seeds(settings: Mapping[str, Any]) -> int:

@@ -18,7 +18,7 @@ from headrace.graph.sampler_worker.channels.errors import SamplerLostError
 from headrace.graph.sampler_worker.channels.failover import FailoverReceiver, LostReceiver
 from headrace.graph.sampler_worker.channels.shm import SubBatchReceiver, connect_sampler
 from headrace.graph.sampler_worker.config import CacheConfig, SamplerConfig, SeedShard, Wanted
-from headrace.graph.sampler_worker.prefetcher import Prefetcher, start_prefetcher
+from headrace.graph.sampler_worker.prefetcher import Prefetcher
 from headrace.graph.sampler_worker.schedule import batches_per_epoch, sampler_batch_size
 from headrace.graph.schema import EdgeType
 from headrace.rpc.config import TaskAddress
@@ -119,13 +119,13 @@ def start_samplers(
     split: str | None = None,
     first: tuple[int, int] = (0, 0),
 ) -> Prefetcher:
-    """Start the samplers of one loader, or request them from the task actor.
+    """Request the samplers of one loader from the task actor.
 
     `settings` are the loader's, by name. The plan assigns the seeds of `split`. `first` is the
     epoch and batch to start with. Raises `RunError` if samplers cannot be started.
     """
     stores, cache_bytes = run.stores_of(folder), settings.get("cache_bytes", 0)
-    names = run.samplers or tuple(f"sampler {s}" for s in range(len(portions)))
+    names = run.samplers[: len(portions)]
     configs = [
         SamplerConfig(
             task=name,
@@ -166,22 +166,15 @@ def start_samplers(
         )
         for name, portion in zip(names, portions, strict=True)
     ]
-    seeds = [portion.seeds for portion in portions]
-    if run.requests is not None:
-        receivers = _request_samplers(run, configs, seeds, split)
-        return Prefetcher(
-            receivers,
-            num_steps,
-            time.perf_counter,
-            first_batch=first[1],
-            shards=[len(config.shards) for config in configs],
-            notify=partial(send_waiting, run),
-        )
-    own = [ids for ids in seeds if ids is not None]
-    if run.log is None:
-        return start_prefetcher(configs, own, time.perf_counter)
-    with run.log.open("ab") as log:
-        return start_prefetcher(configs, own, time.perf_counter, log)
+    receivers = _request_samplers(run, configs, [portion.seeds for portion in portions], split)
+    return Prefetcher(
+        receivers,
+        num_steps,
+        time.perf_counter,
+        first_batch=first[1],
+        shards=[len(config.shards) for config in configs],
+        notify=partial(send_waiting, run),
+    )
 
 
 def _request_samplers(

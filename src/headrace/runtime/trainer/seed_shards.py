@@ -135,7 +135,7 @@ def assign_seeds(run: RunContext, settings: dict[str, Any]) -> TrainerSeeds | No
     node_type, split = None, nodes
     if isinstance(nodes, tuple | list) and len(nodes) == 2:
         node_type, split = nodes
-    if run.requests is None or not isinstance(split, str) or split not in SPLITS:
+    if not run.is_planned or not isinstance(split, str) or split not in SPLITS:
         return None
     if not settings.get("shuffle"):
         return None

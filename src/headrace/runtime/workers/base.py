@@ -13,6 +13,7 @@ from typing import Any
 from headrace.linux.network import interface_of, nic_bytes, rss_bytes, write_private
 from headrace.prefork.client import ForkLease
 from headrace.prefork.identity import namespace, own_version
+from headrace.runtime.cluster.actor_system import ActorSystem
 from headrace.runtime.protocol.actor_state import ActorState
 from headrace.runtime.run_dir.temp_dirs import PREFIX, remove_forgotten
 from headrace.runtime.workers.task_process import GRACE_S, URGENT_GRACE_S, TaskProcess, how_ended
@@ -27,8 +28,8 @@ class TaskActor:
     preload = "graph"
     """Fork server that starts the process; see `prefork.server`."""
 
-    def __init__(self, task: str, machine: str) -> None:
-        self.task, self.machine = task, machine
+    def __init__(self, task: str, machine: str, system: ActorSystem) -> None:
+        self.task, self.machine, self._system = task, machine, system
         self._process: TaskProcess | None = None
         above = Path(tempfile.gettempdir())
         remove_forgotten(above)
@@ -38,24 +39,22 @@ class TaskActor:
         self.trace_path = self.folder / f"trace-{task}.jsonl"
         self.address = ""
         self._interface: str | None = None
-        self._lease = ForkLease(self.preload)
+        self._lease = ForkLease(self.preload) if system.has_fork_server else None
 
     def register(self) -> dict[str, Any]:
         """Node, address and version of this actor."""
-        import ray
-
-        context = ray.get_runtime_context()
-        self.address = ray.util.get_node_ip_address()
+        location = self._system.location()
+        self.address = location.address
         self._interface = interface_of(self.address)
         return {
             "task": self.task,
             "version": own_version(),
             "python": sys.version_info[:2],
-            "node_id": context.get_node_id(),
+            "node_id": location.node_id,
             "address": self.address,
             "interface": self._interface,
             "pid": os.getpid(),
-            "gpus": [str(number) for number in ray.get_gpu_ids()],
+            "gpus": self._system.gpu_ids(),
             "folder": str(self.folder),
         }
 
@@ -103,7 +102,8 @@ class TaskActor:
         """Stop the process and remove the folder."""
         if self._process is not None:
             self._process.end()
-        self._lease.close()
+        if self._lease is not None:
+            self._lease.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _write_keys(self, credentials: bytes) -> Path:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.linux.network import ready_port
+from headrace.runtime.cluster.actor_system import ActorSystem
 from headrace.runtime.protocol.actor_state import ActorState
 from headrace.runtime.workers.base import TaskActor
 from headrace.runtime.workers.task_process import TaskProcess
@@ -18,8 +19,8 @@ class ParameterServerActor(TaskActor):
 
     preload = "train"
 
-    def __init__(self, task: str, machine: str) -> None:
-        super().__init__(task, machine)
+    def __init__(self, task: str, machine: str, system: ActorSystem) -> None:
+        super().__init__(task, machine, system)
         self._ready = self.folder / "ready"
 
     def start(self, config: dict[str, Any], credentials: bytes) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from headrace.runtime.cluster.actor_system import ActorSystem
 from headrace.runtime.protocol.actor_state import ActorState
 from headrace.runtime.workers.base import TaskActor
 from headrace.runtime.workers.task_process import TaskProcess, how_ended
@@ -19,8 +20,8 @@ _MAX_TRIES = 3
 class SamplerActor(TaskActor):
     """Runs a sampler, with a new process for each loader."""
 
-    def __init__(self, task: str, machine: str) -> None:
-        super().__init__(task, machine)
+    def __init__(self, task: str, machine: str, system: ActorSystem) -> None:
+        super().__init__(task, machine, system)
         self._settings: dict[str, Any] = {}
         self._begun = 0
         self._last: tuple[dict[str, Any], bytes | None, str | None, str] | None = None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.linux.network import unreachable, write_private
+from headrace.runtime.cluster.actor_system import ActorSystem
 from headrace.runtime.protocol.actor_state import ActorState
 from headrace.runtime.workers.base import TaskActor
 from headrace.runtime.workers.graph_cache import GraphCache
@@ -20,11 +21,14 @@ _AGENT_GRACE_S = 5.0
 class StoreActor(TaskActor):
     """Runs a store; there is one on every machine."""
 
-    def __init__(self, task: str, machine: str, cache: str | None = None) -> None:
-        super().__init__(task, machine)
+    def __init__(
+        self, task: str, machine: str, system: ActorSystem, cache: str | None = None
+    ) -> None:
+        super().__init__(task, machine, system)
         self._files = GraphCache(cache)
         self._config: dict[str, Any] = {}
         self._num_starts = 0
+        self._has_graph = True
         self._agent: TaskProcess | None = None
 
     def find_graph(self, given: str, fingerprint: str, files: dict[str, int]) -> dict[str, Any]:
@@ -39,8 +43,14 @@ class StoreActor(TaskActor):
         """Verify shipped files and give them their final names."""
         return self._files.seal(checksums)
 
-    def start(self, config: dict[str, Any], credentials: bytes) -> None:
-        """Start the store; `config` is a `StoreConfig` without machine-specific fields."""
+    def start(self, config: dict[str, Any] | None, credentials: bytes) -> None:
+        """Start the store, unless the run has no graph.
+
+        `config` is a `StoreConfig` without machine-specific fields.
+        """
+        self._has_graph = config is not None
+        if config is None:
+            return
         self._config = {**config, "credentials": str(self._write_keys(credentials))}
         self._start()
 
@@ -55,6 +65,8 @@ class StoreActor(TaskActor):
 
     def state(self) -> ActorState:
         """State of the process, its ports and the machine's NIC."""
+        if not self._has_graph:
+            return replace(super().state(), ports={}, is_verified=True)
         return replace(
             super().state(),
             ports=self._ports(),

@@ -10,10 +10,12 @@ import time
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from headrace.linux.network import free_port
+from headrace.runtime.cluster.actor_system import ActorSystem
 from headrace.runtime.protocol.actor_state import ActorState
 from headrace.runtime.workers.base import TaskActor
 from headrace.runtime.workers.task_process import TaskProcess
@@ -29,8 +31,8 @@ class TrainerActor(TaskActor):
 
     preload = "train"
 
-    def __init__(self, task: str, machine: str) -> None:
-        super().__init__(task, machine)
+    def __init__(self, task: str, machine: str, system: ActorSystem) -> None:
+        super().__init__(task, machine, system)
         self._samplers: Sequence[Any] = ()
         self._inbox: Any = None
         self._requests: Any = None
@@ -75,7 +77,6 @@ class TrainerActor(TaskActor):
             "messages": str(self.folder / "messages"),
             "requests": str(self.folder / "requests"),
             "credentials": str(self._write_keys(credentials)),
-            "log": str(self.folder / "samplers.log"),
             "trace": str(self.trace_path),
             "output": str(self.folder / "output"),
             "resume": None if checkpoint is None else str(self.folder / "resume" / checkpoint),
@@ -158,10 +159,10 @@ class TrainerActor(TaskActor):
         from headrace.core.errors import SpecError
 
         configs, seeds = request["configs"], request["seeds"]
-        if len(configs) != len(self._samplers):
+        samplers = self._samplers[: len(configs)]
+        if len(configs) > len(samplers):
             raise SpecError(
-                f"{self.task} requested {len(configs)} samplers, the plan assigns it "
-                f"{len(self._samplers)}",
+                f"{self.task} requested {len(configs)} samplers and has {len(samplers)}",
                 "use the same headrace version everywhere",
             )
         began = [
@@ -171,9 +172,9 @@ class TrainerActor(TaskActor):
                 request.get("split"),
                 self.machine,
             )
-            for actor, config, path in zip(self._samplers, configs, seeds, strict=True)
+            for actor, config, path in zip(samplers, configs, seeds, strict=True)
         ]
-        return self._places(self._samplers, began)
+        return self._places(samplers, began)
 
     def _replace_sampler(self, request: Mapping[str, Any]) -> list[Any]:
         actor = self._samplers[request["sampler"]]
@@ -182,20 +183,20 @@ class TrainerActor(TaskActor):
 
     def _places(self, samplers: Sequence[Any], began: Sequence[Any]) -> list[Any]:
         """Wait until all samplers listen; return their addresses."""
-        import ray
-
         from headrace.core.errors import RunError
 
+        get = partial(self._system.get, timeout_s=_CALL_S)
         end_s = time.monotonic() + _START_TIMEOUT_S
         try:
-            ray.get(began, timeout=_CALL_S)
+            for each in began:
+                get(each)
             while True:
-                places = ray.get([actor.place.remote() for actor in samplers], timeout=_CALL_S)
+                places = [get(ref) for ref in [actor.place.remote() for actor in samplers]]
                 for place in places:
                     if place is not None and "error" in place:
                         raise RunError(place["error"]["problem"], place["error"]["remedy"])
                 if None not in places:
-                    return list(places)
+                    return places
                 if time.monotonic() > end_s:
                     late = places.index(None)
                     raise RunError(
@@ -203,7 +204,7 @@ class TrainerActor(TaskActor):
                         "see its log with `headrace logs`",
                     )
                 time.sleep(_POLL_INTERVAL_S)
-        except ray.exceptions.RayError as error:
+        except self._system.errors as error:
             raise RunError(
                 f"cannot start a sampler of {self.task}: {type(error).__name__}",
                 "check its machine, and run again",

@@ -15,7 +15,7 @@ from headrace.core.errors import SpecError
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
 from headrace.graph.loader.graph_view import PartitionedGraphView
 from headrace.graph.sampler_worker.channels.errors import PrefetchError
-from headrace.graph.sampler_worker.channels.shm import ShmReceiver, ShmSender, socket_pair
+from headrace.graph.sampler_worker.channels.shm import ShmReceiver, ShmSender
 from headrace.graph.sampler_worker.config import SamplerConfig
 from headrace.graph.sampler_worker.pipeline import Pipeline
 from headrace.graph.sampler_worker.prefetcher import Prefetcher
@@ -30,6 +30,7 @@ from headrace.graph.sampling.neighbor_sampler import BatchKey
 from headrace.rpc.errors import StoreError
 from headrace.rpc.service_process import load_config
 from tests.support.local_sampling import local_sampler
+from tests.support.sampler_processes import socket_pair
 from tests.unit.graph.small_graphs import NODE_TO_NODE, heterogeneous, homogeneous, write
 
 pytest.importorskip("torch_geometric")

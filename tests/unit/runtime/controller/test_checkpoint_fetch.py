@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from headrace.runtime.cluster.local_actors import LocalActors
 from headrace.runtime.controller.checkpoint_fetch import MAX_ATTEMPTS, CheckpointFetcher
 from headrace.runtime.controller.worker_group import PendingActorCalls
 from headrace.training.checkpoint_files import (
@@ -27,7 +28,7 @@ class Asked(PendingActorCalls):
     """Calls that are answered when a test wants it."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(LocalActors())
         self.waiting: list[tuple[Any, Callable[[Any], None], Callable[[Exception], None]]] = []
 
     def add(

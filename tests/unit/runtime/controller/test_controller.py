@@ -14,6 +14,8 @@ from headrace.policies.lifecycle.events import Ended, Event, Lost, Outcome, Plac
 from headrace.policies.recovery.deciding import Recovery
 from headrace.policies.recovery.events import Decision, GiveUp, Limits, Restart
 from headrace.runtime.callbacks.base import RunCallback
+from headrace.runtime.cluster.actor_system import ActorSystem
+from headrace.runtime.cluster.local_actors import LocalActors
 from headrace.runtime.cluster.nodes import Node
 from headrace.runtime.cluster.placement_group import TaskPlacement
 from headrace.runtime.controller import controller as module
@@ -50,7 +52,7 @@ class Method:
 class AtOnce:
     """Delivers answers when they are collected."""
 
-    def __init__(self) -> None:
+    def __init__(self, system: ActorSystem) -> None:
         self._open: list[tuple[Any, Any, Any]] = []
 
     def __len__(self) -> int:
@@ -101,7 +103,7 @@ class Shell:
 class Crew:
     """The crew of a run that nobody placed."""
 
-    home, is_placed = "m0", True
+    home, is_placed, system = "m0", True, LocalActors()
 
     def __init__(self) -> None:
         self.gpus: dict[int, list[str]] = {}

@@ -11,6 +11,7 @@ import pytest
 
 from headrace.graph.format.manifest import MANIFEST
 from headrace.graph.format.partitioned_graph import open_graph
+from headrace.runtime.cluster.local_actors import LocalActors
 from headrace.runtime.controller import graph_shipping
 from headrace.runtime.controller.graph_shipping import Shipment, WantedFiles
 from headrace.runtime.controller.worker_group import PendingActorCalls
@@ -22,7 +23,7 @@ class Answered(PendingActorCalls):
     """Calls that were answered when they were made."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(LocalActors())
         self._answers: list[tuple[Any, Any]] = []
 
     def add(self, ref: Any, then: Any, failed: Any) -> None:

@@ -6,13 +6,14 @@ from typing import Any
 
 from headrace.policies.lifecycle.events import Event, Failed, Placed
 from headrace.prefork.identity import own_version
+from headrace.runtime.cluster.local_actors import LocalActors
 from headrace.runtime.controller.worker_group import WorkerGroup
 from tests.unit.runtime.listened import small_plan
 
 
 def test_an_actor_of_another_version_is_not_registered() -> None:
     _, slots = small_plan()
-    group = WorkerGroup(slots, "run-1")
+    group = WorkerGroup(LocalActors(), slots, "run-1")
     events: list[Event] = []
     group._emit = events.append
     for slot in slots:

@@ -19,7 +19,7 @@ def test_alone_there_is_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    context = RunContext(machine="m1", messages=tmp_path / "m", stores=(STORE,), num_samplers=2)
+    context = RunContext(machine="m1", messages=tmp_path / "m", stores=(STORE,), samplers=("s",))
     path = tmp_path / "context.json"
     path.write_text(context.model_dump_json())
     monkeypatch.setenv(CONTEXT_VARIABLE, str(path))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
-    from headrace.api.run import LocalRun, Message, RunConfig
+    from headrace.api.run import Message, RunConfig
     from headrace.core.plan import Plan
 
 CHECKPOINT_EVERY = 100
@@ -144,7 +143,7 @@ def run(
         }
         if local or dry_run or name or auto:
             raise SpecError(
-                "--resume continues a run of a plan with its options",
+                "--resume continues a run with its options",
                 "omit --auto, --local, --dry-run and --name",
             )
         _resume(resume, runs, changes, wanted_config, as_json)
@@ -152,14 +151,23 @@ def run(
     if script is None:
         raise SpecError("a run requires a script", "give a Python file that trains")
     check_script(script)
+    both: dict[str, Any] = {
+        "arguments": tuple(arguments or ()),
+        "config": wanted_config,
+        "name": name,
+        "runs": runs,
+        "checkpoint_every": CHECKPOINT_EVERY if checkpoint_every is None else checkpoint_every,
+        "max_restarts": MAX_RESTARTS if max_restarts is None else max_restarts,
+        "allow_nan": allow_nan,
+        "track": tuple(track or ()),
+    }
     if local and plan is None:
-        from headrace.api.run import LocalRun
+        from headrace.api.run import local_config
 
         if dry_run:
             raise SpecError("--dry-run requires a plan", "give --plan, or omit --local")
-        words = tuple(arguments or ())
-        here = LocalRun(script, words, graph, stores, samplers, tls, wanted_config, allow_nan)
-        _run_local(here, tuple(track or ()), as_json)
+        _run(local_config(script, graph, stores, samplers, tls=tls, **both), as_json)
+        return
     if auto and (plan is not None or local or dry_run):
         raise SpecError(
             "--auto creates and runs its own plan", "omit --plan, --local and --dry-run"
@@ -181,23 +189,16 @@ def run(
             plan=plan,
             graph=graph,
             script=script,
-            arguments=tuple(arguments or ()),
             address=address,
-            config=wanted_config,
-            name=name,
-            runs=runs,
             tls=not no_tls,
             working_dir=working_dir,
             pip=pip,
             cache=cache,
-            checkpoint_every=CHECKPOINT_EVERY if checkpoint_every is None else checkpoint_every,
-            max_restarts=MAX_RESTARTS if max_restarts is None else max_restarts,
             elastic=elastic,
             replan=replan or auto,
             independent=independent,
-            allow_nan=allow_nan,
             traffic=traffic_of(traffic) or "none",
-            track=tuple(track or ()),
+            **both,
         )
 
     if plan is None:
@@ -208,7 +209,7 @@ def run(
     elif dry_run:
         show_dry_run(run_of(load_plan(plan)), as_json)
     else:
-        _run_cluster(run_of(load_plan(plan)), as_json)
+        _run(run_of(load_plan(plan)), as_json)
 
 
 def _resume(
@@ -221,57 +222,33 @@ def _resume(
     if "plan" in given:
         given["plan"] = load_plan(given["plan"])
     folder = find_run(runs_folder(runs), run_id)
-    _run_cluster(RunConfig.resumed(folder, config=config, **given), as_json)
+    _run(RunConfig.resumed(folder, config=config, **given), as_json)
 
 
-def _run_cluster(wanted: RunConfig, as_json: bool) -> None:
+def _run(wanted: RunConfig, as_json: bool) -> None:
     summary = run_shown(wanted, as_json)
     if as_json:
         typer.echo(json.dumps(summary))
 
 
 def run_shown(wanted: RunConfig, as_json: bool) -> dict[str, Any]:
-    """Run a plan and show its progress; returns its metrics."""
-    from headrace.api.run import run_cluster
+    """Run a plan or a script and show its progress; returns its metrics."""
+    from headrace.api.run import run_job
 
     with Display(as_json) as display:
         try:
-            summary = run_cluster(wanted, display)
+            summary = run_job(wanted, display)
         except KeyboardInterrupt:
             display.log("interrupted; all tasks of the run have ended")
             raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
-    return summary | _figures(display)
-
-
-def _run_local(wanted: LocalRun, track: tuple[str, ...], as_json: bool) -> NoReturn:
-    from headrace.api.run import run_local
-
-    begin_s = time.perf_counter()
-    with Display(as_json) as display:
-        try:
-            code = run_local(wanted, track, display)
-        except KeyboardInterrupt:
-            display.log("interrupted; all processes of the run have ended")
-            raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
-    if code == 0 and not display.progress.has_asked:
+    progress = display.progress
+    if wanted.is_local and not progress.has_asked:
         console.note(
             "note: the script requested no batch from a headrace loader; headrace did not sample"
         )
         console.note(f"  see: {DOCS_URL}{LOADERS_PAGE}")
-    if as_json:
-        summary = {
-            "script": str(wanted.script),
-            "exit_code": code,
-            "elapsed_s": time.perf_counter() - begin_s,
-            "num_samplers": wanted.num_samplers,
-        }
-        typer.echo(json.dumps(summary | _figures(display)))
-    raise typer.Exit(code)
-
-
-def _figures(display: Display) -> dict[str, Any]:
-    progress = display.progress
-    return {
+    return summary | {
+        "exit_code": 0,
         "reports": list(progress.reports),
         "samples_per_s": progress.samples_per_s,
         "idle_share": progress.idle_share,
@@ -317,14 +294,13 @@ class Display:
     def __init__(self, as_json: bool) -> None:
         from headrace.api.run import Progress
 
-        self.output: int | None = None if console.has_bars() else 2 if as_json else 1
         self.progress = Progress()
         self._bars: Bars | None = None
         self._bar: TaskID | None = None
         self._as_json = as_json
 
     def __enter__(self) -> Self:
-        if self.output is None:
+        if console.has_bars():
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
             text = TextColumn("{task.description}", markup=False)

@@ -38,15 +38,6 @@ HEARTBEAT_TIMEOUT_S = 10.0
 """A sampler without a message for this long is lost; it sends a heartbeat every second."""
 
 
-def memory_file(data: bytes) -> int:
-    """Descriptor of a memory file with these bytes, to pass to a new process."""
-    fd = _create()
-    with open(os.dup(fd), "wb") as file:
-        file.write(data)
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
-
-
 class Segment:
     """Memory that two processes map; it owns the descriptor `fd`."""
 
@@ -295,11 +286,6 @@ def _receive(sock: socket.socket) -> bytes:
         return sock.recv(_MAX_PACKET_BYTES)
     except OSError:
         return b""
-
-
-def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Both ends of a channel: the trainer's, and the sampler's."""
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def accept_trainer(path: Path, on_listening: Callable[[], None]) -> socket.socket:

@@ -14,10 +14,9 @@ from headrace.graph.sampler_worker.channels.shm import (
     ShmReceiver,
     ShmSender,
     TrainerGoneError,
-    memory_file,
-    socket_pair,
 )
 from headrace.graph.sampler_worker.channels.sub_batch import Key, SubBatch, arrays_in, place
+from tests.support.sampler_processes import socket_pair
 from tests.support.waiting import eventually, is_left, shared_memory
 
 X = Key("node", "x", "node", "float32")
@@ -174,9 +173,3 @@ def test_nothing_is_left() -> None:
     assert len(os.listdir("/proc/self/fd")) <= before
     assert not is_left(shared)
     assert "memfd:headrace" not in Path("/proc/self/maps").read_text()
-
-
-def test_a_memory_file_can_be_read_by_its_path() -> None:
-    fd = memory_file(b"settings")
-    assert Path(f"/proc/self/fd/{fd}").read_bytes() == b"settings"
-    os.close(fd)

@@ -1,0 +1,131 @@
+"""Task actors as plain objects of this process, for runs on one machine without Ray."""
+
+from __future__ import annotations
+
+import math
+import queue
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from headrace.runtime.cluster.actor_system import CallFailure, Location, Reservation
+
+if TYPE_CHECKING:
+    from headrace.runtime.cluster.placement_group import TaskPlacement
+
+NODE_ID = "local"
+ADDRESS = "127.0.0.1"
+
+
+class LocalActors:
+    """Task actors whose methods run in the thread that created this object.
+
+    Their processes exit with the thread that started them, so calls of other threads wait until
+    that thread calls `wait`.
+    """
+
+    poll_interval_s = 0.2
+    has_fork_server = False
+    metrics_endpoint = None
+    errors: tuple[type[Exception], ...] = (TimeoutError,)
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+
+    def nodes(self) -> Sequence[Mapping[str, Any]]:
+        """This machine."""
+        return [
+            {
+                "NodeID": NODE_ID,
+                "Alive": True,
+                "NodeManagerHostname": socket.gethostname(),
+                "NodeManagerAddress": ADDRESS,
+                "Resources": {"CPU": math.inf},
+            }
+        ]
+
+    def location(self) -> Location:
+        """This machine."""
+        return Location(NODE_ID, ADDRESS)
+
+    def gpu_ids(self) -> list[str]:
+        """None: the trainer sees all GPUs."""
+        return []
+
+    def reserve(self, slots: Sequence[TaskPlacement], name: str) -> Reservation:
+        """Nothing is reserved: this machine has no other runs to share with."""
+        return _Unlimited(self)
+
+    def wait(self, refs: Sequence[Any], timeout_s: float, num: int = 1) -> list[Any]:
+        """Run calls of other threads; return all available references."""
+        has_result = any(ref.done() for ref in refs)
+        with suppress(queue.Empty):
+            self._calls.get(timeout=0 if has_result else timeout_s)()
+            while True:
+                self._calls.get_nowait()()
+        return [ref for ref in refs if ref.done()]
+
+    def get(self, ref: Future[Any], timeout_s: float) -> Any:
+        """Result of a call; raises its error."""
+        return ref.result(timeout_s)
+
+    def kill(self, actor: LocalHandle) -> None:
+        """End the actor's processes."""
+        with suppress(Exception):
+            actor.actor.close()
+
+    def why(self, error: Exception) -> CallFailure:
+        """Every error is raised by the called method."""
+        return CallFailure.RAISED
+
+    def call(self, method: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Call a method in the thread of this object."""
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(method(*arguments))
+            except Exception as error:
+                future.set_exception(error)
+
+        if threading.get_ident() == self._thread:
+            run()
+        else:
+            self._calls.put(run)
+        return future
+
+
+class LocalHandle:
+    """Handle of an actor with the interface of Ray's."""
+
+    def __init__(self, system: LocalActors, actor: Any) -> None:
+        self.actor, self._system = actor, system
+
+    def __getattr__(self, name: str) -> _Method:
+        return _Method(partial(self._system.call, getattr(self.actor, name)))
+
+
+class _Method:
+    def __init__(self, call: Callable[..., Future[Any]]) -> None:
+        self.remote = call
+
+
+class _Unlimited:
+    is_ready = True
+
+    def __init__(self, system: LocalActors) -> None:
+        self._system = system
+
+    def lacks(self) -> dict[str, str]:
+        return {}
+
+    def start(self, number: int, actor: type, *arguments: Any) -> LocalHandle:
+        return LocalHandle(self._system, actor(*arguments))
+
+    def remove(self) -> None:
+        pass
