@@ -8,9 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import IO
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 
@@ -19,6 +21,9 @@ from headrace.graph.sampler_worker.channels.shm import HEARTBEAT_TIMEOUT_S, ShmR
 from headrace.graph.sampler_worker.config import SamplerConfig
 from headrace.graph.sampler_worker.prefetcher import Prefetcher
 from headrace.graph.sampler_worker.sub_batch_builder import Clock
+from headrace.runtime.cluster.local_actors import LocalActors
+from headrace.runtime.protocol.sampler_requests import RequestServer
+from headrace.runtime.workers.sampler import SamplerActor
 
 _EXIT_TIMEOUT_S = 5.0
 
@@ -144,6 +149,29 @@ def start_prefetcher(
 def _batches(config: SamplerConfig) -> tuple[int | None, ...]:
     begin = (config.first_epoch, config.first_batch)
     return (config.batches_per_epoch, config.num_epochs, *begin)
+
+
+@contextmanager
+def sampler_actors(folder: Path, graph: Path, num: int) -> Iterator[Path]:
+    """Socket at which a trainer of this machine requests samplers of a graph without stores."""
+    actors = [SamplerActor(f"sampler0.{i}", "m1", LocalActors()) for i in range(num)]
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        assert request["kind"] == "start_samplers"
+        for actor, config, seeds in zip(actors, request["configs"], request["seeds"], strict=True):
+            actor.prepare({"graph": str(graph)}, b"", {})
+            actor.begin(config, Path(seeds).read_bytes(), None, "m1")
+        while None in (places := [actor.place() for actor in actors]):
+            time.sleep(0.01)
+        return {"places": places}
+
+    server = RequestServer(folder / "requests", answer)
+    try:
+        yield folder / "requests"
+    finally:
+        server.close()
+        for actor in actors:
+            actor.close()
 
 
 def memory_file(data: bytes) -> int:

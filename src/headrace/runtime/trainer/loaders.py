@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import time
@@ -265,8 +266,13 @@ def _num_samplers(run: RunContext, settings: dict[str, Any], loader: NeighborLoa
     num_samplers = len(run.samplers)
     if not run.is_planned:
         num_samplers = min(num_samplers, batch_size, num_seeds)
-    if _PREFETCHED or not num_samplers or num_samplers > min(batch_size, num_seeds):
+    if not num_samplers or num_samplers > min(batch_size, num_seeds):
         return 0
+    if _PREFETCHED:
+        # A loader that the script has dropped is part of a reference cycle.
+        gc.collect()
+        if _PREFETCHED:
+            return 0
     _PREFETCHED.add(loader)
     return num_samplers
 

@@ -63,6 +63,8 @@ class AtOnce:
 
     def collect(self, timeout_s: float) -> None:
         answers, self._open = self._open, []
+        if not answers:
+            time.sleep(timeout_s)
         for ref, then, failed in answers:
             try:
                 answer = ref()
@@ -179,7 +181,7 @@ class Driven:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, max_restarts: int) -> None:
         monkeypatch.setattr(module, "PendingActorCalls", AtOnce)
         monkeypatch.setattr(module, "_FAST_POLL_S", 0.0)
-        monkeypatch.setattr(module, "_POLL_S", 0.0)
+        monkeypatch.setattr(LocalActors, "poll_interval_s", 0.0)
         monkeypatch.setattr(module, "_POLL_S_PER_TASK", 0.0)
         monkeypatch.setattr("headrace.runtime.controller.failure_handling.HOLD_S", 0.05)
         self.worker_group = Crew()
@@ -247,7 +249,7 @@ class Clock:
 def test_a_driver_that_did_not_listen_calls_nobody_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     driven, clock = Driven(monkeypatch, 0), Clock()
     monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(module, "_POLL_S", 5.0)
+    monkeypatch.setattr(LocalActors, "poll_interval_s", 5.0)
     trainer = driven.worker_group.actors["trainer0"]
     phases: list[str] = []
     num_looks = 0

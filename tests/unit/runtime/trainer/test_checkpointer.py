@@ -6,6 +6,7 @@ import json
 import random
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from headrace.runtime.protocol.trainer_messages import (  # noqa: E402
 from headrace.runtime.trainer import checkpointer  # noqa: E402
 from headrace.runtime.trainer.context import TrainContext  # noqa: E402
 from headrace.training.checkpoint_files import load, newest_whole  # noqa: E402
+from tests.support.sampler_processes import sampler_actors  # noqa: E402
 from tests.unit.graph.small_graphs import homogeneous, write  # noqa: E402
 
 NUM_EPOCHS, EVERY, NUM_BATCHES = 3, 2, 5
@@ -141,16 +143,25 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
 def test_a_training_stopped_after_any_step_ends_the_same(
     run: Callable[..., Any], tmp_path: Path, num_samplers: int, stops: tuple[int, ...]
 ) -> None:
+    with sampler_actors(tmp_path, tmp_path / "parts", num_samplers) as requests:
+        samplers = tuple(f"sampler0.{i}" for i in range(num_samplers))
+        run = partial(run, requests=requests, samplers=samplers)
+        check_stops(run, tmp_path, num_samplers, stops)
+
+
+def check_stops(
+    run: Callable[..., Any], tmp_path: Path, num_samplers: int, stops: tuple[int, ...]
+) -> None:
     undisturbed = Training()
-    expected = run(undisturbed, "whole", num_samplers=num_samplers)
+    expected = run(undisturbed, "whole")
     num_steps = undisturbed.num_steps
     assert num_steps == NUM_EPOCHS * (7 if num_samplers else NUM_BATCHES)
     for stop in stops or range(2, num_steps + 1):
         name = f"stopped{stop}"
         with pytest.raises(StoppedError):
-            run(Training(stop), name, num_samplers=num_samplers)
+            run(Training(stop), name)
         again = Training()
-        found = run(again, f"{name}-again", resume=name, num_samplers=num_samplers)
+        found = run(again, f"{name}-again", resume=name)
         assert_same(found, expected)
         assert again.log == undisturbed.log, stop
         best = torch.load(tmp_path / f"{name}-again" / "best.pt", weights_only=True)

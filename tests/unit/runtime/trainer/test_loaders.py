@@ -27,6 +27,8 @@ from headrace.runtime.trainer import loaders  # noqa: E402
 from tests.unit.graph.loader.loading_graphs import assert_same  # noqa: E402
 from tests.unit.graph.small_graphs import heterogeneous, homogeneous, write  # noqa: E402
 
+SAMPLERS = ("sampler0.0", "sampler0.1", "sampler0.2")
+
 
 @pytest.fixture
 def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -93,7 +95,7 @@ def test_links_in_a_run(parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_samplers_feed_loaders_that_shuffle(parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    enter_run(parts, monkeypatch, num_samplers=3)
+    enter_run(parts, monkeypatch, samplers=SAMPLERS[:3])
 
     def num_samplers(**settings: Any) -> int:
         settings = {"batch_size": 4, "shuffle": True, **settings}
@@ -106,23 +108,27 @@ def test_samplers_feed_loaders_that_shuffle(parts: Path, monkeypatch: pytest.Mon
     assert num_samplers(shuffle=False) == 0
     assert num_samplers(subgraph_type="bidirectional") == 0
     assert num_samplers(transform_sampler_output=lambda out: out) == 0
-    assert len(headrace.NeighborLoader(parts, [3], batch_size=4, shuffle=True)) == 10
+    first = headrace.NeighborLoader(parts, [3], batch_size=4, shuffle=True)
+    assert len(first) == 10
+    # A trainer's samplers feed one loader.
+    assert num_samplers() == 0
 
 
 def test_samplers_make_batches_with_columns_of_edges(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(homogeneous(), tmp_path / "parts", 2)
-    enter_run(tmp_path / "parts", monkeypatch, num_samplers=2)
+    enter_run(tmp_path / "parts", monkeypatch, samplers=SAMPLERS[:2])
     settings: dict[str, Any] = {"batch_size": 4, "shuffle": True}
     loader = headrace.NeighborLoader(tmp_path / "parts", [3], **settings)
     assert loader.num_samplers == 2
+    del loader
     loader = headrace.NeighborLoader(tmp_path / "parts", [3], weight_attr="edge_weight", **settings)
     assert loader.num_samplers == 2
 
 
 def test_graphs_in_memory_stay_there(monkeypatch: pytest.MonkeyPatch, parts: Path) -> None:
-    enter_run(parts, monkeypatch, num_samplers=2)
+    enter_run(parts, monkeypatch, samplers=SAMPLERS[:2])
     data = torch_geometric.data.Data(x=torch.randn(4, 2), edge_index=torch.tensor([[0, 1], [2, 3]]))
     loader = headrace.NeighborLoader(data, [2], batch_size=2, shuffle=True)
     assert loader.num_samplers == 0
@@ -161,7 +167,7 @@ IN_PROCESS = ("collate", "buffer_pool", "pyg_sampler", "pyg_stores", "in_memory_
 def test_loaders_with_samplers_do_not_sample_themselves(
     parts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    enter_run(parts, monkeypatch, num_samplers=2)
+    enter_run(parts, monkeypatch, samplers=SAMPLERS[:2])
     code = f"""
 import sys, headrace
 loader = headrace.NeighborLoader({str(parts)!r}, [2], batch_size=4, shuffle=True)
@@ -178,7 +184,7 @@ def test_loaders_with_samplers_are_those_of_pyg(
 ) -> None:
     settings: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 3}
     alone = headrace.NeighborLoader(parts, [2], "train", **settings)
-    enter_run(parts, monkeypatch, num_samplers=2)
+    enter_run(parts, monkeypatch, samplers=SAMPLERS[:2])
     loader = headrace.NeighborLoader(parts, [2], "train", **settings)
     assert loader.num_samplers == 2
     assert isinstance(loader, torch_geometric.loader.NodeLoader)
@@ -210,7 +216,7 @@ def test_loaders_with_samplers_refuse_the_same(
     settings: dict[str, Any] = {"num_neighbors": [2], "batch_size": 4, "shuffle": True, **wrong}
     with pytest.raises(Exception) as alone:  # noqa: PT011
         headrace.NeighborLoader(parts, **settings)
-    enter_run(parts, monkeypatch, num_samplers=2)
+    enter_run(parts, monkeypatch, samplers=SAMPLERS[:2])
     with pytest.raises(type(alone.value)) as fed:
         headrace.NeighborLoader(parts, **settings)
     assert str(fed.value) == str(alone.value)
