@@ -210,7 +210,7 @@ class Shells:
     """
 
     def __init__(self, graph: PartitionedGraph, store: Store, far: bool) -> None:
-        self.sampler = SamplerActor("sampler0.0", "m0", LocalActors())
+        self.sampler = SamplerActor("sampler0.0", "m0", LocalActors("m0"))
         self.sampler.address = "127.0.0.1"
         self.asked: list[dict[str, Any]] = []
         self.kills_first = False

@@ -267,6 +267,15 @@ for _ in range(2):
         assert torch.equal(batch.x, whole.x[batch.n_id])
         assert torch.equal(batch.y, whole.y[batch.n_id])
         assert sum(batch.num_sampled_edges) == batch.edge_index.shape[1]
+
+other = headrace.NeighborLoader(graph, [5, 5], nodes, **settings)
+assert sum(1 for _ in zip(loader, other)) == 6  # one of them samples here
+assert loader._prefetcher is not None
+assert other._prefetcher is None
+for _ in range(2):
+    other = headrace.NeighborLoader(graph, [5, 5], nodes, **settings)
+    assert sum(1 for _ in other) == 6
+    assert other._prefetcher is not None
 """
 
 

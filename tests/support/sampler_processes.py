@@ -154,7 +154,7 @@ def _batches(config: SamplerConfig) -> tuple[int | None, ...]:
 @contextmanager
 def sampler_actors(folder: Path, graph: Path, num: int) -> Iterator[Path]:
     """Socket at which a trainer of this machine requests samplers of a graph without stores."""
-    actors = [SamplerActor(f"sampler0.{i}", "m1", LocalActors()) for i in range(num)]
+    actors = [SamplerActor(f"sampler0.{i}", "m1", LocalActors("m0")) for i in range(num)]
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
         assert request["kind"] == "start_samplers"

@@ -11,7 +11,7 @@ from typing import Any
 from headrace.api.run_status import view_run
 from headrace.api.simulate import Simulation, simulate
 from headrace.core.errors import HeadraceError
-from headrace.core.plan import Plan, problem_of
+from headrace.core.plan import LOCAL_METHOD, Plan, problem_of
 from headrace.core.profile import Profile
 from headrace.core.report import Advice, Earlier, Pace, Report
 from headrace.core.trace import Trace
@@ -115,11 +115,17 @@ def found_in(
             )
             steady = None
     profile = _own_profile(trace, plan) if steady is not None else None
-    on_step("simulating the plan")
-    predicted = _simulate(plan, None, state)
-    pace = _pace(plan, predicted, _simulated_s(plan, profile), trace, steady)
+    predicted = simulated_s = None
+    is_local = plan is not None and plan.method == LOCAL_METHOD
+    if is_local:
+        state.missing.append("A run on one machine has no prediction.")
+    else:
+        on_step("simulating the plan")
+        predicted = _simulate(plan, None, state)
+        simulated_s = _simulated_s(plan, profile)
+    pace = _pace(plan, predicted, simulated_s, trace, steady)
     advice = None
-    if plan is not None and advise:
+    if plan is not None and advise and not is_local:
         advice = _advice(plan, profile, state)
     seen = None if predicted is None else _steady(predicted.trace())
     measured = None if trace is None or steady is None else Seen(trace, steady)

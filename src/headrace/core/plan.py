@@ -42,6 +42,9 @@ __all__ = [
     "uniform_seeds",
 ]
 
+LOCAL_METHOD = "local"
+"""Method name in plans of runs on one machine, which predict nothing."""
+
 _WORTH_NAMING = 0.005
 """Smaller relative savings are within the noise of the search."""
 

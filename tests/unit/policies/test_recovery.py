@@ -116,6 +116,15 @@ def test_a_script_that_fails_at_once_is_not_run_again() -> None:
     assert decisions == [GiveUp("trainer0 on m0 exited with code 1", "it would fail again")]
 
 
+@pytest.mark.parametrize("event", [KILLED_TRAINER, RAISED])
+def test_a_local_script_is_run_again_from_a_checkpoint_only(event: Event) -> None:
+    state = Recovery(frozenset({"m0"}), needs_checkpoint=True, has_stepped=True)
+    _, decisions = after(event, state=state)
+    assert decisions == [GiveUp(decisions[0].why, "there is no checkpoint to resume from")]
+    _, decisions = after(Saved(3), event, state=state)
+    assert isinstance(decisions[-1], Resume)
+
+
 def test_a_script_that_fails_later_is_run_again_once() -> None:
     state, decisions = after(Stepped(), RAISED, RAISED)
     assert [type(each) for each in decisions] == [Resume, GiveUp]

@@ -45,6 +45,7 @@ class Recovery:
         machines: Machines in use.
         limits: Limits of restarts and resumes.
         elastic: Whether machines that join are used.
+        needs_checkpoint: Whether a script is not run again without a checkpoint to resume from.
         attempt: Number of starts of all tasks.
         restarts: Restarts per task since the last checkpoint.
         resumes: Resumes since the last checkpoint.
@@ -58,6 +59,7 @@ class Recovery:
     machines: frozenset[str]
     limits: Limits = _DEFAULT_LIMITS
     elastic: bool = False
+    needs_checkpoint: bool = False
     attempt: int = 1
     restarts: Mapping[str, int] = field(default_factory=dict)
     resumes: int = 0
@@ -149,6 +151,8 @@ def _failed(state: Recovery, event: TaskEnded) -> tuple[Recovery, Decision]:
 def _resume(
     state: Recovery, why: str, without: frozenset[str] = frozenset(), counts: bool = True
 ) -> tuple[Recovery, Decision]:
+    if state.needs_checkpoint and state.saved is None:
+        return state, GiveUp(why, "there is no checkpoint to resume from")
     num = state.resumes + counts
     if num > state.limits.resumes:
         return state, GiveUp(why, _spent(state.limits.resumes, "resumes"))

@@ -68,7 +68,7 @@ class ActorSystem(Protocol):
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        """Errors of a call that the called method did not raise."""
+        """Errors of calls; with Ray also those that a called method raised."""
 
     def nodes(self) -> Sequence[Mapping[str, Any]]:
         """All nodes, in the format of `ray.nodes()`."""

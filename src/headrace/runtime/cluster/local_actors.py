@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import queue
-import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -33,8 +32,9 @@ class LocalActors:
     metrics_endpoint = None
     errors: tuple[type[Exception], ...] = (TimeoutError,)
 
-    def __init__(self) -> None:
-        self._thread = threading.get_ident()
+    def __init__(self, machine: str) -> None:
+        self._machine, self._thread = machine, threading.get_ident()
+        self._handles: list[LocalHandle] = []
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
     def nodes(self) -> Sequence[Mapping[str, Any]]:
@@ -43,7 +43,7 @@ class LocalActors:
             {
                 "NodeID": NODE_ID,
                 "Alive": True,
-                "NodeManagerHostname": socket.gethostname(),
+                "NodeManagerHostname": self._machine,
                 "NodeManagerAddress": ADDRESS,
                 "Resources": {"CPU": math.inf},
             }
@@ -54,15 +54,18 @@ class LocalActors:
         return Location(NODE_ID, ADDRESS)
 
     def gpu_ids(self) -> list[str]:
-        """None: the trainer sees all GPUs."""
+        """No ids: the trainer sees all GPUs."""
         return []
 
     def reserve(self, slots: Sequence[TaskPlacement], name: str) -> Reservation:
-        """Nothing is reserved: this machine has no other runs to share with."""
+        """Reserve nothing."""
         return _Unlimited(self)
 
     def wait(self, refs: Sequence[Any], timeout_s: float, num: int = 1) -> list[Any]:
-        """Run calls of other threads; return all available references."""
+        """Run calls of other threads; return all available references.
+
+        `num` is not used: the results of this thread's calls are available at once.
+        """
         has_result = any(ref.done() for ref in refs)
         with suppress(queue.Empty):
             self._calls.get(timeout=0 if has_result else timeout_s)()
@@ -78,6 +81,16 @@ class LocalActors:
         """End the actor's processes."""
         with suppress(Exception):
             actor.actor.close()
+
+    def close(self) -> None:
+        """End the processes of all actors."""
+        for handle in self._handles:
+            self.kill(handle)
+
+    def start(self, actor: type, *arguments: Any) -> LocalHandle:
+        """Create an actor."""
+        self._handles.append(LocalHandle(self, actor(*arguments)))
+        return self._handles[-1]
 
     def why(self, error: Exception) -> CallFailure:
         """Every error is raised by the called method."""
@@ -125,7 +138,7 @@ class _Unlimited:
         return {}
 
     def start(self, number: int, actor: type, *arguments: Any) -> LocalHandle:
-        return LocalHandle(self._system, actor(*arguments))
+        return self._system.start(actor, *arguments)
 
     def remove(self) -> None:
         pass

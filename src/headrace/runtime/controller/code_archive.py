@@ -30,10 +30,11 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Script:
-    """Command of the training script; `code` is a zip archive of its folder, None if not sent."""
+    """Command of the training script; without `code` (a zip archive) it runs in `folder`."""
 
     command: Sequence[str]
     code: bytes | None
+    folder: Path | None = None
 
 
 def pack(folder: Path, script: Path, log: Callable[[str], None]) -> bytes:

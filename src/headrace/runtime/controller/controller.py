@@ -223,6 +223,7 @@ class Controller:
                 self._script.code,
                 samplers,
                 resume,
+                self._script.folder,
             )
             self._track_call(name, started, is_ready=True)
 

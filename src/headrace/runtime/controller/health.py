@@ -90,7 +90,7 @@ class Watch:
         line, probes = self._stalls.poll(now_s)
         if line:
             self._callback.log(line)
-        if probes:
+        if probes and len(self._worker_group.stores) > 1:
             self._probe()
         if self._handler.state.elastic and now_s >= self._next_join_s:
             self._next_join_s = now_s + _JOIN_POLL_INTERVAL_S
@@ -155,11 +155,11 @@ class StallDetector:
                     self._asked.add(name)
                 case Waiting(task, is_waiting):
                     self._waits.setdefault(name, {})[task] = is_waiting
-        self._has_begun = self._has_begun or has_stepped
         if moves:
-            if self._stall.reported_s is not None:
+            if self._stall.reported_s is not None and self._has_begun:
                 self._pending_line = f"the run resumed after {now_s - self._stall.moved_s:.0f} s"
             self._stall = Stall(now_s)
+        self._has_begun = self._has_begun or has_stepped
         return has_stepped
 
     def poll(self, now_s: float) -> tuple[str, bool]:

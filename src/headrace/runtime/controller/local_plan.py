@@ -12,15 +12,13 @@ from headrace.core.cluster import Cluster, Machine
 from headrace.core.errors import SpecError
 from headrace.core.job import Job, Role
 from headrace.core.placement import PlacementFile
-from headrace.core.plan import Fingerprints, Plan, Terms
+from headrace.core.plan import LOCAL_METHOD, Fingerprints, Plan, Terms
 from headrace.core.profile import BatchTraffic, Problem, Profile, StoreTraffic
 from headrace.graph.format.partitioned_graph import open_graph
 from headrace.runtime.run_dir.run_config import RunConfig
 
-METHOD = "local"
-"""Method name in plans of local runs, which predict nothing."""
-
-_THREADS_VARIABLE = "OMP_NUM_THREADS"
+_WINDOW = 4
+"""Sub-batches that each sampler may have queued for the trainer."""
 
 
 def local_config(
@@ -53,6 +51,7 @@ def local_config(
         plan=local_plan(script.stem, num_parts, num_samplers),
         script=script,
         graph=graph,
+        working_dir=Path.cwd(),
         is_local=True,
         num_stores=num_stores,
         num_samplers=num_samplers,
@@ -68,7 +67,14 @@ def local_plan(name: str, num_parts: int, num_samplers: int) -> Plan:
     cluster = Cluster(machines=(Machine(name=machine, nic_in=1, nic_out=1, resources=resources),))
     num = max(1, num_samplers)
     demands = {Role.TRAINER: {"cpu": float(num_threads)}}
-    job = Job(name=name, trainers=1, samplers_per_trainer=num, batch_size=num, demands=demands)
+    job = Job(
+        name=name,
+        trainers=1,
+        samplers_per_trainer=num,
+        batch_size=num,
+        window=_WINDOW,
+        demands=demands,
+    )
     profile = Profile(
         note="a run on one machine: nothing is predicted",
         task_times={},
@@ -76,7 +82,7 @@ def local_plan(name: str, num_parts: int, num_samplers: int) -> Plan:
         batch_traffic=BatchTraffic(bytes_per_seed=0),
     )
     return Plan(
-        method=METHOD,
+        method=LOCAL_METHOD,
         policy="none",
         placement=PlacementFile(samplers=(machine,) * num, trainers=(machine,)),
         terms=Terms(nic_s=0, busiest_nic="", cycle_s=0, task_s=0, latency_s=0, time_s=0),
@@ -94,10 +100,7 @@ def local_plan(name: str, num_parts: int, num_samplers: int) -> Plan:
 
 
 def _num_threads(num_samplers: int) -> int:
-    """Threads of the trainer: as the user sets them, else the cores that samplers leave."""
-    given = os.environ.get(_THREADS_VARIABLE, "")
-    if given.isdigit() and int(given):
-        return int(given)
+    """Threads of the trainer: one per core that its samplers leave."""
     # Oversubscribed OpenMP threads block each other (measured 20x slower on two busy cores).
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return max(1, cores - num_samplers)

@@ -33,7 +33,7 @@ from headrace.runtime.cluster.placement_group import slots_of
 from headrace.runtime.controller.code_archive import Script, pack
 from headrace.runtime.controller.controller import Controller
 from headrace.runtime.controller.failure_handling import FailureHandler
-from headrace.runtime.controller.graph_shipping import wanted_files
+from headrace.runtime.controller.graph_shipping import WantedFiles, wanted_files
 from headrace.runtime.controller.machines import AvailableMachines, run_attempts
 from headrace.runtime.controller.signals import Interruption, signals_set
 from headrace.runtime.controller.task_configs import TaskConfigs
@@ -88,9 +88,9 @@ def run_job(config: RunConfig, watcher: RunWatcher) -> dict[str, Any]:
         raise KeyboardInterrupt
     if not outcome.is_success:
         error = RunError(outcome.problem, outcome.remedy)
-        if config.is_local and isinstance(outcome.fault, Ended):
-            code = outcome.fault.code
-            error.exit_code = code if code >= 0 else 128 - code
+        fault = outcome.fault
+        if config.is_local and isinstance(fault, Ended) and fault.task == "trainer0" and fault.code:
+            error.exit_code = fault.code if fault.code > 0 else 128 - fault.code
         raise error
     return run.summary()
 
@@ -125,6 +125,7 @@ class _Run:
             limits=Limits.of(config.max_restarts),
             elastic=config.elastic,
             attempt=1 if config.resume is None else folder.read_status().attempt + 1,
+            needs_checkpoint=config.is_local,
             has_stepped=newest is not None,
             saved=None if newest is None else newest.sidecar.iteration,
         )
@@ -159,6 +160,11 @@ class _Run:
         )
         resume = newest_whole(folder.checkpoints)
         task_configs = TaskConfigs(config, plan, nodes, self._graph, resume)
+        files: Sequence[WantedFiles] = ()
+        if self._graph is not None and config.is_local:
+            task_configs.set_folder(0, str(self._graph.folder.resolve()))
+        elif self._graph is not None:
+            files = wanted_files(plan, self._graph)
         traffic = control_of(plan, recorder.log) if config.traffic == "plan" else None
         worker_group = WorkerGroup(
             self._system, slots, f"{folder.run_id}-{number}", config.cache, traffic
@@ -166,7 +172,7 @@ class _Run:
         controller = Controller(
             worker_group,
             task_configs,
-            () if self._graph is None else wanted_files(plan, self._graph),
+            files,
             self._script,
             recorder,
             folder.checkpoints,
@@ -245,6 +251,10 @@ def check(config: RunConfig) -> PartitionedGraph | None:
     if config.pip is not None and not config.pip.is_file():
         raise SpecError(f"there is no file {config.pip}", "give --pip a requirements file")
     check_trackers(config.track)
+    if config.is_local and (config.elastic or config.replan or config.traffic == "plan"):
+        raise SpecError(
+            "a run on one machine has no --elastic, --replan or --traffic plan", "omit them"
+        )
     if config.graph is None:
         return None
     graph = open_graph(config.graph)
@@ -276,8 +286,9 @@ def callbacks_of(
             "arguments": " ".join(config.arguments),
             "machines": plan.cluster.num_machines,
             "trainers": plan.job.trainers,
-            "batch_size": plan.job.batch_size,
         }
+        if not config.is_local:
+            params["batch_size"] = plan.job.batch_size
         tracking.start(folder.run_id, params | settings_of(config.config))
         callbacks.append(tracking)
     return callbacks
@@ -287,7 +298,11 @@ def callbacks_of(
 def connected(config: RunConfig) -> Iterator[ActorSystem]:
     """Connect to the Ray cluster of a run, if it needs one; disconnect at the end."""
     if config.is_local:
-        yield LocalActors()
+        system = LocalActors(config.plan.cluster.hosts[0].name)
+        try:
+            yield system
+        finally:
+            system.close()
         return
     environment = {} if config.pip is None else {"pip": str(config.pip.resolve())}
     options = {"runtime_env": environment or None, "namespace": "headrace"}
@@ -297,9 +312,9 @@ def connected(config: RunConfig) -> Iterator[ActorSystem]:
 
 def script_of(config: RunConfig, log: Callable[[str], None]) -> Script:
     """The script and its code; a local run uses the files of this machine."""
-    if config.is_local:
-        return Script((str(config.script), *config.arguments), None)
     folder = config.working_dir or config.script.parent
+    if config.is_local:
+        return Script((str(config.script), *config.arguments), None, folder)
     code = pack(folder, config.script, log)
     inside = config.script.resolve().relative_to(folder.resolve())
     return Script((str(inside), *config.arguments), code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -32,6 +33,8 @@ _UNLIMITED_WINDOW = 8
 
 RETRY_BUDGET_S = 60.0
 """Retry budget for a lost store or sampler; a store of 10 M nodes restarts sooner."""
+
+_THREADS_VARIABLE = "OMP_NUM_THREADS"
 
 _CERTIFICATE_LIFETIME = timedelta(days=30)
 
@@ -155,6 +158,7 @@ class TaskConfigs:
             "host": self._nodes[machine].address,
             "tls": self._run.tls,
             "verify": True,
+            "warm": not self._run.is_local or bool(self._read_as_remote),
         }
 
     def sampler(self, sampler: int) -> tuple[dict[str, Any], dict[str, list[bytes]]]:
@@ -225,14 +229,20 @@ class TaskConfigs:
     def environment(
         self, trainer: int, port: int, gpus: Mapping[int, Sequence[str]]
     ) -> dict[str, str]:
-        """Environment variables as set by torchrun; `port` is the rendezvous port on rank 0."""
+        """Environment variables as set by torchrun; `port` is the rendezvous port on rank 0.
+
+        A local run has one trainer and sets only the number of threads, unless the user does.
+        """
+        num_threads = max(1, int(self._plan.job.demand(Role.TRAINER).get("cpu", 1)))
+        threads = {_THREADS_VARIABLE: str(num_threads)}
+        if self._run.is_local:
+            return {} if _THREADS_VARIABLE in os.environ else threads
         placed = self._plan.placed
         machine = placed.trainers[trainer]
         beside = [w for w in placed.ring_order if placed.trainers[w] == machine]
         machines = list(dict.fromkeys(placed.trainers[w] for w in placed.ring_order))
         first = self._nodes[placed.trainers[placed.ring_order[0]]]
         number = str(machines.index(machine))
-        num_threads = max(1, int(self._plan.job.demand(Role.TRAINER).get("cpu", 1)))
         variables = {
             "MASTER_ADDR": first.address,
             "MASTER_PORT": str(port),
@@ -242,7 +252,7 @@ class TaskConfigs:
             "LOCAL_WORLD_SIZE": str(len(beside)),
             "GROUP_RANK": number,
             "NODE_RANK": number,
-            "OMP_NUM_THREADS": str(num_threads),
+            **threads,
         }
         # Scripts select a device by LOCAL_RANK, so each trainer sees all GPUs of its machine.
         seen = list(dict.fromkeys(gpu for w in beside for gpu in gpus.get(w, ())))

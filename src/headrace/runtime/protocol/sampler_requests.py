@@ -32,7 +32,7 @@ one."""
 
 
 class StartSamplers(Value):
-    """Requests all samplers of the trainer, in order.
+    """Requests the first samplers of the trainer, in order.
 
     Attributes:
         configs: A `SamplerConfig` per sampler, without machine-specific fields.

@@ -266,8 +266,7 @@ def find_run(runs: Path, wanted: str | None = None) -> RunDirectory:
     if not known:
         raise SpecError(
             f"there is no run in {runs}",
-            "start one with `headrace run` (--local creates no run folder), or give the folder "
-            f"with --runs or {RUNS_VARIABLE}",
+            f"start one with `headrace run`, or give the folder with --runs or {RUNS_VARIABLE}",
         )
     if wanted is None or wanted == LATEST:
         return RunDirectory(runs / known[-1])

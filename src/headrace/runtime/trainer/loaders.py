@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
 import os
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,8 +50,8 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
 
     Under `headrace run`, remote graph partitions are read from stores, and the run's samplers build
     the batches of loaders that shuffle. If a loop over such a loader is left early, the next loop
-    continues it. Such a loader samples in this process only if it is called, or if its `data` or
-    `node_sampler` is used.
+    continues it. Such a loader samples in this process only if it is called, if its `data` or
+    `node_sampler` is used, or if another loader is in a loop with the same samplers.
     """
 
     __signature__ = inspect.signature(neighbor_loader.NeighborLoader)
@@ -82,6 +81,7 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
             del self.data, self.node_sampler
 
     _samplers = 0
+    _loop: weakref.ref[Generator[Any, None, None]] | None = None
 
     def _open(self, data: Any, *given: Any) -> tuple[Any, Any]:
         if not self._samplers:
@@ -128,7 +128,7 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
         if self._checkpoints is not None and trains:
             self._checkpoints.begin_loop(self)
         size = (len(self.input_data.node), self._settings.get("batch_size", 1), len(self))
-        prefetcher = self._start_prefetcher() if self.num_samplers else None
+        prefetcher = self._start_prefetcher() if self.num_samplers and self._claim() else None
         if prefetcher is None:
             self._next = (self.epoch, self._next[1] if self._next[0] == self.epoch else 0)
         first = self._next[1]
@@ -137,7 +137,27 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
             trainer_seeds.iteration = first
             batches = trainer_seeds.in_step(batches)
         points = _Points(self, self._checkpoints) if trains and self._checkpoints else None
-        return _watched(run, self._counted(batches), trains, size, prefetcher, first, points)
+        loop = _watched(run, self._counted(batches), trains, size, prefetcher, first, points)
+        self._loop = weakref.ref(loop)
+        return loop
+
+    def _claim(self) -> bool:
+        """Take the samplers from the loader that used them; False if it is in a loop."""
+        assert self._run is not None
+        if self._run.is_planned:
+            return True
+        for other in set(_USERS) - {self}:
+            if other._is_looping:
+                return False
+            other._close_prefetcher()
+            _USERS.discard(other)
+        _USERS.add(self)
+        return True
+
+    @property
+    def _is_looping(self) -> bool:
+        loop = None if self._loop is None else self._loop()
+        return loop is not None and inspect.getgeneratorstate(loop) != inspect.GEN_CLOSED
 
     def keep_in(self, checkpoints: Checkpoints) -> None:
         """Register with checkpoints, which save the position of this loader."""
@@ -153,12 +173,15 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
     def go_to(self, epoch: int, batch: int) -> None:
         """Start the next loop at this epoch and batch."""
         self._next = (epoch, batch)
-        if self._prefetcher is not None:
-            self._prefetcher.close()
-            self._prefetcher = None
+        self._close_prefetcher()
         super().go_to(epoch, batch)
         if isinstance(self.batch_sampler, SharedBatches):
             self.batch_sampler.epoch = epoch
+
+    def _close_prefetcher(self) -> None:
+        if self._prefetcher is not None:
+            self._prefetcher.close()
+            self._prefetcher = None
 
     def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
@@ -254,8 +277,11 @@ class LinkNeighborLoader(neighbor_loader.LinkNeighborLoader):
         return _watched(self._run, super().__iter__(), self._trains, size)
 
 
-_PREFETCHED: weakref.WeakSet[NeighborLoader] = weakref.WeakSet()
-"""The loader that uses this trainer's samplers; only one can."""
+_PLANNED: weakref.WeakSet[NeighborLoader] = weakref.WeakSet()
+"""The loader that uses this trainer's planned samplers; only one can."""
+
+_USERS: weakref.WeakSet[NeighborLoader] = weakref.WeakSet()
+"""The loader that uses the samplers of a run without planned seeds at the moment."""
 
 
 def _num_samplers(run: RunContext, settings: dict[str, Any], loader: NeighborLoader) -> int:
@@ -263,18 +289,12 @@ def _num_samplers(run: RunContext, settings: dict[str, Any], loader: NeighborLoa
     if not can_prefetch(settings, num_seeds):
         return 0
     batch_size = int(settings.get("batch_size", 1))
-    num_samplers = len(run.samplers)
     if not run.is_planned:
-        num_samplers = min(num_samplers, batch_size, num_seeds)
-    if not num_samplers or num_samplers > min(batch_size, num_seeds):
+        return min(len(run.samplers), batch_size, num_seeds)
+    if _PLANNED or not run.samplers or len(run.samplers) > min(batch_size, num_seeds):
         return 0
-    if _PREFETCHED:
-        # A loader that the script has dropped is part of a reference cycle.
-        gc.collect()
-        if _PREFETCHED:
-            return 0
-    _PREFETCHED.add(loader)
-    return num_samplers
+    _PLANNED.add(loader)
+    return len(run.samplers)
 
 
 def _num_seeds(settings: Mapping[str, Any]) -> int:
@@ -327,7 +347,7 @@ def _watched(
     prefetcher: Prefetcher | None = None,
     first: int = 0,
     points: _Points | None = None,
-) -> Iterator[Any]:
+) -> Generator[Any, None, None]:
     """Yield the batches of one epoch from `first` on, and report progress to the display."""
     num_seeds, batch_size, num_steps = size
     send(run.messages, BatchRequested())

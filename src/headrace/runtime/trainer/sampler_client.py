@@ -130,7 +130,7 @@ def start_samplers(
         SamplerConfig(
             task=name,
             machine=run.machine,
-            graph=folder,
+            graph=folder.resolve(),
             stores=stores,
             credentials=run.credentials if stores else None,
             tls=run.tls,

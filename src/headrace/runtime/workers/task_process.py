@@ -199,8 +199,8 @@ def _start(
 
 @contextmanager
 def _default_signal(number: signal.Signals | None) -> Iterator[None]:
-    """Reset a signal's handler, so that the child does not inherit SIG_IGN."""
-    if number is None:
+    """Do not ignore a signal, so that the child does not inherit SIG_IGN."""
+    if number is None or signal.getsignal(number) is not signal.SIG_IGN:
         yield
         return
     before = signal.signal(number, signal.SIG_DFL)

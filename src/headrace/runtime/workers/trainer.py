@@ -10,7 +10,6 @@ import time
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from headrace.runtime.protocol.actor_state import ActorState
 from headrace.runtime.workers.base import TaskActor
 from headrace.runtime.workers.task_process import TaskProcess
 
-_CALL_S = 120.0
 _START_TIMEOUT_S = 120.0
 _POLL_INTERVAL_S = 0.1
 _UNSET = ("HEADRACE_RUN", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -51,12 +49,13 @@ class TrainerActor(TaskActor):
         code: bytes | None,
         samplers: Sequence[Any],
         resume: Mapping[str, bytes],
+        folder: Path | None = None,
     ) -> None:
         """Start the script.
 
         `context` is a `RunContext` without machine-specific fields; `command` is the script, as a
-        path in the code, and its arguments; `code` is the user's folder as a zip file, none for the
-        working directory; `resume` has the files of the checkpoint to resume from, by name.
+        path in the code, and its arguments; `code` is the user's folder as a zip file, none for a
+        `folder` of this machine; `resume` has the files of the checkpoint to resume from, by name.
         """
         from headrace.runtime.protocol.sampler_requests import RequestServer
         from headrace.runtime.protocol.trainer_messages import Inbox
@@ -86,10 +85,10 @@ class TrainerActor(TaskActor):
 
         path = self.folder / "context.json"
         path.write_text(json.dumps({**context, **own}), encoding="utf-8")
-        where = self._unpack(code)
+        where = self._unpack(code, folder)
         variables = {name: value for name, value in os.environ.items() if name not in _UNSET}
         variables |= {**environment, "HEADRACE_RUN": str(path), "PYTHONUNBUFFERED": "1"}
-        if self._interface is not None:
+        if self._interface is not None and "WORLD_SIZE" in environment:
             variables.setdefault("GLOO_SOCKET_IFNAME", self._interface)
             variables.setdefault("NCCL_SOCKET_IFNAME", self._interface)
         begin = [sys.executable, "-m", "headrace.runtime.trainer", str(os.getpid())]
@@ -136,9 +135,9 @@ class TrainerActor(TaskActor):
             checkpoints={name: _text(path) for name, path in sidecars.items()},
         )
 
-    def _unpack(self, code: bytes | None) -> Path:
+    def _unpack(self, code: bytes | None, folder: Path | None) -> Path:
         if code is None:
-            return Path.cwd()
+            return folder or Path.cwd()
         where = self.folder / "code"
         with zipfile.ZipFile(io.BytesIO(code)) as archive:
             archive.extractall(where)
@@ -185,8 +184,11 @@ class TrainerActor(TaskActor):
         """Wait until all samplers listen; return their addresses."""
         from headrace.core.errors import RunError
 
-        get = partial(self._system.get, timeout_s=_CALL_S)
         end_s = time.monotonic() + _START_TIMEOUT_S
+
+        def get(ref: Any) -> Any:
+            return self._system.get(ref, max(1.0, end_s - time.monotonic()))
+
         try:
             for each in began:
                 get(each)

@@ -38,7 +38,7 @@ def start(system: LocalActors) -> Any:
 
 
 def test_a_call_is_done_when_it_returns() -> None:
-    system = LocalActors()
+    system = LocalActors("m0")
     counter = start(system)
     first, failed = counter.add.remote(2), counter.fail.remote()
     assert system.wait([first, failed], 60.0) == [first, failed]
@@ -49,7 +49,7 @@ def test_a_call_is_done_when_it_returns() -> None:
 
 
 def test_calls_of_other_threads_run_in_the_thread_that_waits() -> None:
-    system = LocalActors()
+    system = LocalActors("m0")
     counter = start(system)
     results: list[int] = []
 
@@ -66,7 +66,7 @@ def test_calls_of_other_threads_run_in_the_thread_that_waits() -> None:
 
 
 def test_a_killed_actor_ends_its_processes() -> None:
-    system = LocalActors()
+    system = LocalActors("m0")
     counter = start(system)
     system.kill(counter)
     assert counter.actor.is_closed

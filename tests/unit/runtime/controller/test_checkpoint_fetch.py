@@ -28,7 +28,7 @@ class Asked(PendingActorCalls):
     """Calls that are answered when a test wants it."""
 
     def __init__(self) -> None:
-        super().__init__(LocalActors())
+        super().__init__(LocalActors("m0"))
         self.waiting: list[tuple[Any, Callable[[Any], None], Callable[[Exception], None]]] = []
 
     def add(

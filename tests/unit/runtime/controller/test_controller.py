@@ -105,7 +105,7 @@ class Shell:
 class Crew:
     """The crew of a run that nobody placed."""
 
-    home, is_placed, system = "m0", True, LocalActors()
+    home, is_placed, system = "m0", True, LocalActors("m0")
 
     def __init__(self) -> None:
         self.gpus: dict[int, list[str]] = {}

@@ -23,7 +23,7 @@ class Answered(PendingActorCalls):
     """Calls that were answered when they were made."""
 
     def __init__(self) -> None:
-        super().__init__(LocalActors())
+        super().__init__(LocalActors("m0"))
         self._answers: list[tuple[Any, Any]] = []
 
     def add(self, ref: Any, then: Any, failed: Any) -> None:

@@ -103,7 +103,7 @@ def test_whoever_is_cut_off_is_accused(
     lost: list[Lost] = []
     places = {f"m{m}": (f"10.0.0.{m}", 100 if m else None) for m in range(3)}
     actors = {f"m{m}": Shell(each) for m, each in enumerate(found)}
-    PartitionProbe(places, "m0", said.append, lost.append).begin(AtOnce(LocalActors()), actors)
+    PartitionProbe(places, "m0", said.append, lost.append).begin(AtOnce(LocalActors("m0")), actors)
     assert actors["m1"].asked == {"m0": ("10.0.0.0", 1), "m2": ("10.0.0.2", 100)}
     assert [each.name for each in lost] == ([accused] if accused else [])
     assert said == ([line] if line else [])

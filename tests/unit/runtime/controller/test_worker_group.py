@@ -13,7 +13,7 @@ from tests.unit.runtime.listened import small_plan
 
 def test_an_actor_of_another_version_is_not_registered() -> None:
     _, slots = small_plan()
-    group = WorkerGroup(LocalActors(), slots, "run-1")
+    group = WorkerGroup(LocalActors("m0"), slots, "run-1")
     events: list[Event] = []
     group._emit = events.append
     for slot in slots:

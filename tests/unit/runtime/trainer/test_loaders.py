@@ -108,10 +108,7 @@ def test_samplers_feed_loaders_that_shuffle(parts: Path, monkeypatch: pytest.Mon
     assert num_samplers(shuffle=False) == 0
     assert num_samplers(subgraph_type="bidirectional") == 0
     assert num_samplers(transform_sampler_output=lambda out: out) == 0
-    first = headrace.NeighborLoader(parts, [3], batch_size=4, shuffle=True)
-    assert len(first) == 10
-    # A trainer's samplers feed one loader.
-    assert num_samplers() == 0
+    assert len(headrace.NeighborLoader(parts, [3], batch_size=4, shuffle=True)) == 10
 
 
 def test_samplers_make_batches_with_columns_of_edges(
@@ -122,7 +119,6 @@ def test_samplers_make_batches_with_columns_of_edges(
     settings: dict[str, Any] = {"batch_size": 4, "shuffle": True}
     loader = headrace.NeighborLoader(tmp_path / "parts", [3], **settings)
     assert loader.num_samplers == 2
-    del loader
     loader = headrace.NeighborLoader(tmp_path / "parts", [3], weight_attr="edge_weight", **settings)
     assert loader.num_samplers == 2
 

@@ -109,9 +109,11 @@ def run(
     ] = None,
     stores: Annotated[
         int | None,
-        typer.Option(help="With --local: stores; default all.", metavar="N", min=0),
+        typer.Option(help="With --local: served partitions.", metavar="N", min=0),
     ] = None,
-    samplers: Annotated[int, typer.Option(help="With --local: samplers.", metavar="S", min=0)] = 1,
+    samplers: Annotated[
+        int | None, typer.Option(help="With --local: samplers.", metavar="S", min=0)
+    ] = None,
     tls: Annotated[bool, typer.Option("--tls", hidden=True)] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -141,17 +143,22 @@ def run(
             "traffic": traffic_of(traffic),
             "track": None if track is None else tuple(track),
         }
-        if local or dry_run or name or auto:
-            raise SpecError(
-                "--resume continues a run with its options",
-                "omit --auto, --local, --dry-run and --name",
-            )
+        fixed = {
+            "--local": local,
+            "--dry-run": dry_run,
+            "--name": name,
+            "--auto": auto,
+            "--stores": stores is not None,
+            "--samplers": samplers is not None,
+            "--tls": tls,
+        }
+        _refuse(fixed, "--resume continues a run with its options")
         _resume(resume, runs, changes, wanted_config, as_json)
         return
     if script is None:
         raise SpecError("a run requires a script", "give a Python file that trains")
     check_script(script)
-    both: dict[str, Any] = {
+    common: dict[str, Any] = {
         "arguments": tuple(arguments or ()),
         "config": wanted_config,
         "name": name,
@@ -164,9 +171,21 @@ def run(
     if local and plan is None:
         from headrace.api.run import local_config
 
-        if dry_run:
-            raise SpecError("--dry-run requires a plan", "give --plan, or omit --local")
-        _run(local_config(script, graph, stores, samplers, tls=tls, **both), as_json)
+        planned = {
+            "--dry-run": dry_run,
+            "--auto": auto,
+            "--address": address,
+            "--working-dir": working_dir,
+            "--pip": pip,
+            "--cache": cache,
+            "--elastic": elastic,
+            "--replan": replan,
+            "--independent": independent,
+            "--traffic": traffic,
+        }
+        _refuse(planned, "--local runs without a plan")
+        num_samplers = 1 if samplers is None else samplers
+        _run(local_config(script, graph, stores, num_samplers, tls=tls, **common), as_json)
         return
     if auto and (plan is not None or local or dry_run):
         raise SpecError(
@@ -198,7 +217,7 @@ def run(
             replan=replan or auto,
             independent=independent,
             traffic=traffic_of(traffic) or "none",
-            **both,
+            **common,
         )
 
     if plan is None:
@@ -210,6 +229,14 @@ def run(
         show_dry_run(run_of(load_plan(plan)), as_json)
     else:
         _run(run_of(load_plan(plan)), as_json)
+
+
+def _refuse(options: dict[str, Any], problem: str) -> None:
+    from headrace.core.errors import SpecError
+
+    given = [name for name, value in options.items() if value]
+    if given:
+        raise SpecError(problem, f"omit {', '.join(given)}")
 
 
 def _resume(
@@ -234,6 +261,7 @@ def _run(wanted: RunConfig, as_json: bool) -> None:
 def run_shown(wanted: RunConfig, as_json: bool) -> dict[str, Any]:
     """Run a plan or a script and show its progress; returns its metrics."""
     from headrace.api.run import run_job
+    from headrace.core.errors import RunError
 
     with Display(as_json) as display:
         try:
@@ -241,14 +269,22 @@ def run_shown(wanted: RunConfig, as_json: bool) -> dict[str, Any]:
         except KeyboardInterrupt:
             display.log("interrupted; all tasks of the run have ended")
             raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
-    progress = display.progress
-    if wanted.is_local and not progress.has_asked:
+        except RunError as error:
+            if as_json:
+                problem = {"exit_code": error.exit_code, "problem": error.problem}
+                typer.echo(json.dumps(problem | _figures(display)))
+            raise
+    if wanted.is_local and not display.progress.has_asked:
         console.note(
             "note: the script requested no batch from a headrace loader; headrace did not sample"
         )
         console.note(f"  see: {DOCS_URL}{LOADERS_PAGE}")
-    return summary | {
-        "exit_code": 0,
+    return summary | {"exit_code": 0} | _figures(display)
+
+
+def _figures(display: Display) -> dict[str, Any]:
+    progress = display.progress
+    return {
         "reports": list(progress.reports),
         "samples_per_s": progress.samples_per_s,
         "idle_share": progress.idle_share,
