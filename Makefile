@@ -6,7 +6,7 @@ BENCH ?= simulator
 # Compiled code stays beside its source, where .ci/fresh-numba-cache looks for it.
 unexport NUMBA_CACHE_DIR
 
-FAST := not campaign and not integration and not e2e and not benchmark
+FAST := not campaign and not integration and not e2e and not benchmark and not slow
 
 .PHONY: dev check lint types fast test campaign pages docs bench performance format clean fresh
 

@@ -15,18 +15,20 @@ from hypothesis import HealthCheck, settings
 _TOGETHER = {
     "e2e": ("e2e/",),
     "serving": ("integration/store_service/",),
+    "planning": (
+        "unit/api/",
+        "unit/cli/commands/plan/test_plan.py",
+        "unit/cli/commands/plan/test_profile.py",
+        "unit/planner/",
+    ),
     "rehearsing": (
         "contract/",
         "property/test_pacing.py",
         "property/test_simulator.py",
         "property/test_theory.py",
-        "unit/api/",
         "unit/benchmarks/",
-        "unit/cli/commands/plan/test_plan.py",
-        "unit/cli/commands/plan/test_profile.py",
         "unit/cli/commands/plan/test_simulate.py",
         "unit/observability/",
-        "unit/planner/",
         "unit/simulator/",
     ),
 }

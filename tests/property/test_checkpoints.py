@@ -39,6 +39,7 @@ def is_refused(folder: Path, older: Checkpoint, newer: Checkpoint) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_a_checkpoint_cut_at_any_byte_is_never_loaded(tmp_path: Path) -> None:
     older, newer = make(tmp_path)
     for path in (newer.path, newer.sidecar_path):

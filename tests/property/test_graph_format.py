@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,6 +42,7 @@ def test_homogeneous_graphs_come_back(
         assert verify(folder) == []
 
 
+@pytest.mark.slow
 @given(num_papers=st.integers(1, 30), num_parts=st.integers(1, 6), seed=seeds)
 @settings(max_examples=20)
 def test_heterogeneous_graphs_come_back(num_papers: int, num_parts: int, seed: int) -> None:

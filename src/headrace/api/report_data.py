@@ -123,12 +123,14 @@ def found_in(
         on_step("simulating the plan")
         predicted = _simulate(plan, None, state)
         simulated_s = _simulated_s(plan, profile)
-    pace = _pace(plan, predicted, simulated_s, trace, steady)
+    pace = _pace(None if is_local else plan, predicted, simulated_s, trace, steady)
     advice = None
     if plan is not None and advise and not is_local:
         advice = _advice(plan, profile, state)
     seen = None if predicted is None else _steady(predicted.trace())
     measured = None if trace is None or steady is None else Seen(trace, steady)
+    if is_local:
+        plan = profile = None
     report = _report(state, plan, profile, pace, seen, measured, advice)
     return report, trace, stretches_of(seen, measured, NUM_SHOWN)
 
@@ -263,9 +265,9 @@ def _report(
         state.missing.append(
             "The script reported no metrics: call `headrace.report(loss=...)` to plot them here."
         )
-    seeds = None
-    if plan is not None and pace.measured_s:
-        seeds = float(plan.seeds.sum()) / pace.measured_s
+    seeds = status.samples_per_s
+    if plan is not None:
+        seeds = float(plan.seeds.sum()) / pace.measured_s if pace.measured_s else None
     return Report(
         run_id=status.run_id,
         job=status.job,

@@ -62,6 +62,7 @@ class Rehearsals:
         return {"folder": str(folder.path), "elapsed_s": found.makespan_s}
 
 
+@pytest.mark.slow
 def test_all_four_steps_are_done_and_leave_their_files(graph: Path, tmp_path: Path) -> None:
     run = Rehearsals(tmp_path)
     said: list[str] = []
@@ -110,6 +111,7 @@ class ScriptOf(Rehearsals):
         return {"folder": str(folder.path), "elapsed_s": 0.0}
 
 
+@pytest.mark.slow
 def test_a_scripts_batch_size_is_kept_unless_there_is_a_job(graph: Path, tmp_path: Path) -> None:
     def run_of(plan: Plan) -> RunConfig:
         return RunConfig(plan=plan, graph=graph, script=Path("train.py"))

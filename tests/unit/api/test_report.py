@@ -14,7 +14,7 @@ from headrace.api.report import FILE_NAME, RunReport, find_folder, report_on
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.errors import SpecError
 from headrace.core.job import Job
-from headrace.core.plan import Plan
+from headrace.core.plan import LOCAL_METHOD, Plan
 from headrace.core.report import Report
 from headrace.core.trace import Trace
 from headrace.observability.trace_file import save_trace
@@ -133,6 +133,20 @@ def test_a_run_without_a_plan_is_still_measured(folder: RunDirectory) -> None:
     assert found.report.pace.predicted_s is None
     assert found.report.pace.measured_s is not None
     assert [name for name, _ in found.stretches] == ["Measured"]
+
+
+def test_a_local_run_is_measured_without_a_prediction(folder: RunDirectory, plan: Plan) -> None:
+    local = plan.model_copy(update={"method": LOCAL_METHOD, "predicted": None})
+    folder.plan.write_text(local.model_dump_json())
+    asked = {"graph": "/parts", "script": "train.py", "is_local": True, "num_samplers": 2}
+    (folder.path / "run.json").write_text(json.dumps(asked))
+    folder.write_status(folder.read_status().model_copy(update={"samples_per_s": 7.0}))
+    found = report_on(folder.path).report
+    assert found.missing == ("A run on one machine has no prediction.",)
+    assert (found.pace.predicted_s, found.plan, found.advice) == (None, None, None)
+    assert found.pace.measured_s
+    assert found.samples_per_s == 7.0
+    assert found.command == "headrace run --local --graph /parts --samplers 2 train.py"
 
 
 def test_a_run_that_failed_at_once(folder: RunDirectory) -> None:

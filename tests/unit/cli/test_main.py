@@ -134,6 +134,7 @@ def test_nowhere_to_keep_compiled_code(
     assert "try: set NUMBA_CACHE_DIR" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_doctor() -> None:
     result = CliRunner().invoke(cli.app, ["doctor"])
     assert result.exit_code == 0, result.output

@@ -42,6 +42,7 @@ def test_a_remedy_is_a_plan_for_the_changed_cluster() -> None:
     assert remedies_of(plan)["doubling the NIC of m2"] == saving > 0
 
 
+@pytest.mark.slow
 def test_explaining_twice_gives_the_same() -> None:
     plan = make_plan(Problem(CLUSTER, JOB, profile_of(0.5)), seed=2)
     assert explain(plan) == explain(Plan.model_validate_json(plan.model_dump_json()))
@@ -73,6 +74,7 @@ def test_an_unlimited_window_is_not_widened_and_a_matrix_keeps_its_parts() -> No
     assert not any("window" in change or "one more" in change for change in changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "limit", "words"),
     [
@@ -103,6 +105,7 @@ def test_sentences(saving: float, sentence: str) -> None:
     assert Remedy("it", 1.0, saving).sentence() == sentence
 
 
+@pytest.mark.slow
 def test_faster_trainers_help_where_computing_binds() -> None:
     times = {**PROFILE.task_times, Role.TRAINER: {"default": TaskTime(mean=1.0)}}
     plan = make_plan(Problem(CLUSTER, JOB, PROFILE.model_copy(update={"task_times": times})))

@@ -48,6 +48,7 @@ def test_the_prediction_is_what_simulating_the_file_gives(method: str, locality:
     assert again.predicted.iteration_time_s == again.predicted.makespan_s / JOB.iterations
 
 
+@pytest.mark.slow
 @given(
     nics=st.lists(st.sampled_from([0.25, 1.0, 2.0]), min_size=2, max_size=4),
     trainers=st.integers(1, 4),

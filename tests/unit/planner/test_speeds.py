@@ -118,6 +118,7 @@ def test_a_job_that_does_not_fit_is_an_error_about_real_resources() -> None:
         make_plan(problem_of(SPEEDS, nic=1e9, gpus=1, trainers=8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(25))
 def test_is_near_the_best_of_all_placements(seed: int) -> None:
     rng = random.Random(seed)

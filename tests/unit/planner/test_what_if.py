@@ -44,6 +44,7 @@ def test_what_does_not_fit_is_no_advice(plan: Plan) -> None:
     assert not any("3 samplers per trainer" in change.change for change in tried)
 
 
+@pytest.mark.slow
 def test_parts_follow_network_cards_where_they_do_not_yet() -> None:
     # Two trainers do not need the slow machine, which only has its part of the graph.
     job = JOB.model_copy(update={"trainers": 2})

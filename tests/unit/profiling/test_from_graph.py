@@ -45,6 +45,7 @@ def test_part_seeds_are_those_of_the_graph(graph: PartitionedGraph) -> None:
     assert Profile.model_validate(found.model_dump(mode="json")) == found
 
 
+@pytest.mark.slow
 def test_fan_outs_have_a_default(graph: PartitionedGraph) -> None:
     assert with_graph(default_profile(), graph, JOB) == with_graph(
         default_profile(), graph, JOB, [10, 5]
@@ -98,6 +99,7 @@ def test_measured_entries_are_kept_and_unknown_ones_sampled(graph: PartitionedGr
     assert found[2].argmax() == 2
 
 
+@pytest.mark.slow
 def test_plan_takes_local_seeds_and_the_run_assigns_what_was_planned(
     graph: PartitionedGraph,
 ) -> None:

@@ -95,14 +95,23 @@ def curves_of(reports: Sequence[Mapping[str, Any]]) -> list[Curve]:
     return sorted(curves, key=lambda curve: _rank(curve.name))
 
 
+_PLANNED_OPTIONS = ("address", "working_dir", "pip", "cache")
+"""Options of runs of a plan."""
+
+
 def command_of(asked: Mapping[str, Any]) -> str:
     """Reconstruct the command from the content of `run.json`, with secrets masked."""
-    words = ["headrace", "run", "--plan", "plan.json", "--graph", str(asked.get("graph"))]
-    for option in ("address", "working_dir", "pip", "cache", "checkpoint_every"):
-        if asked.get(option) is not None:
-            words += [f"--{option.replace('_', '-')}", str(asked[option])]
-    if asked.get("tls") is False:
-        words.append("--no-tls")
+    is_local = bool(asked.get("is_local"))
+    words = ["headrace", "run", *(["--local"] if is_local else ["--plan", "plan.json"])]
+    options = {name: f"--{name.replace('_', '-')}" for name in _PLANNED_OPTIONS}
+    if is_local:
+        options = {"num_stores": "--stores", "num_samplers": "--samplers"}
+    options = {"graph": "--graph", **options, "checkpoint_every": "--checkpoint-every"}
+    for name, option in options.items():
+        if asked.get(name) is not None:
+            words += [option, str(asked[name])]
+    if asked.get("tls") is is_local:
+        words.append("--tls" if is_local else "--no-tls")
     if asked.get("max_restarts") not in (None, 3):
         words += ["--max-restarts", str(asked["max_restarts"])]
     flags = ("elastic", "replan", "independent", "allow_nan")

@@ -133,6 +133,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_the_same_seed_gives_the_same_batches(case: str, tmp_path: Path) -> None:
     data = random_data()

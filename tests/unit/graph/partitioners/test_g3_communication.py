@@ -11,6 +11,7 @@ from headrace.graph.partitioners.rebalance import load_parts, repair, stack_weig
 from tests.unit.graph.cut_graphs import community_graph, cut_of, loads_of, question_of, remote_of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_parts", [4, pytest.param(8, marks=pytest.mark.campaign)])
 def test_balances_within_all_limits(num_parts: int) -> None:
     adjacency, train = community_graph(3000, 15_000, community_size=100)

@@ -9,6 +9,7 @@ from headrace.graph.partitioners.subclusters import induced_subgraph, second_lev
 from tests.unit.graph.cut_graphs import community_graph, cut_of, question_of
 
 
+@pytest.mark.slow
 def test_every_part_is_split_evenly_and_locally() -> None:
     pytest.importorskip("pymetis")
     adjacency, train = community_graph(4000, 20_000, community_size=100)

@@ -135,6 +135,7 @@ def plan() -> Plan:
     return make_plan(problem_of())
 
 
+@pytest.mark.slow
 def test_plan_has_shares_and_predicts_with_them(plan: Plan) -> None:
     assert plan.version == 2
     assert plan.shares is not None

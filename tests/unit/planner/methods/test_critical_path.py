@@ -87,6 +87,7 @@ def placements(case: Case, num: int) -> list[Placement]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", list(Sync))
 @pytest.mark.parametrize("seed", range(25))
 def test_agrees_with_the_plain_walk(sync: Sync, seed: int) -> None:

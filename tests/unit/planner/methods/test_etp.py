@@ -63,6 +63,7 @@ def job_of(trainers: int, samplers: int, sync: Sync) -> Job:
     )
 
 
+@pytest.mark.slow
 @given(
     sync=st.sampled_from(Sync),
     beta=st.sampled_from(BETAS),

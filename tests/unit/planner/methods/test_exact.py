@@ -130,6 +130,7 @@ wide = st.lists(
 ).map(lambda machines: cluster_of(*machines))
 
 
+@pytest.mark.slow
 @given(
     cluster=wide,
     trainers=st.integers(2, 6),
@@ -153,6 +154,7 @@ def test_it_is_never_worse_than_another_method(
         assert found.objective_s <= load_s(problem, placement, False) * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @given(
     cluster=wide,
     trainers=st.integers(2, 5),

@@ -85,6 +85,7 @@ def test_slow_cards_keep_more_for_all_others() -> None:
     assert default_rate(1.25e6) == pytest.approx(0.125e6)
 
 
+@pytest.mark.slow
 def test_flows_get_fair_shares_of_all_cards() -> None:
     """Two fast machines and a slow one: those who pass a full card share it by what they carry."""
     nics = np.array([5.0, 5.0, 1.0])

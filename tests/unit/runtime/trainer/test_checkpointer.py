@@ -130,6 +130,7 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
         assert torch.equal(found["model"][name], tensor), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_samplers", "stops"),
     # With samplers every resume starts processes: one stop will do for a change.

@@ -160,6 +160,7 @@ def test_stores_do_not_know_times_of_nodes(tmp_path: Path, monkeypatch: pytest.M
 IN_PROCESS = ("collate", "buffer_pool", "pyg_sampler", "pyg_stores", "in_memory_view")
 
 
+@pytest.mark.slow
 def test_loaders_with_samplers_do_not_sample_themselves(
     parts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
