@@ -100,6 +100,16 @@ def test_links_carry_what_the_trace_says(planned: PlannedRun) -> None:
         assert each["traced"] == pytest.approx(each["counted"], rel=0.03), (name, links)
 
 
+def test_the_status_has_bytes_by_kind(planned: PlannedRun) -> None:
+    by_kind, flows = planned.status["epoch_bytes"], planned.trace.flows
+    assert {"features", "structure", "gradients"} <= set(by_kind)
+    roles = np.array(planned.trace.task_roles)
+    from_stores = (roles[flows.src] == Role.STORE) | (roles[flows.dst] == Role.STORE)
+    expected = flows.num_bytes[from_stores].sum() / flows.num_bytes.sum()
+    found = (by_kind["features"] + by_kind["structure"]) / sum(by_kind.values())
+    assert found == pytest.approx(expected, rel=1e-3)
+
+
 # --- who listens, and what strangers hear --------------------------------------------------------
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from headrace.api.run_status import view_run
 from headrace.api.simulate import Simulation, simulate
 from headrace.core.errors import HeadraceError
@@ -21,6 +23,7 @@ from headrace.observability.report import (
     Stretch,
     assumptions_of,
     command_of,
+    curve_over_bytes,
     curves_of,
     decisions_of,
     machines_of,
@@ -260,7 +263,13 @@ def _report(
     status, events = state.status, state.lines("events.jsonl")
     view = view_run(state.folder, status.updated_s, {})
     problem, remedy = view.trouble or ("", "")
-    reports = curves_of(state.lines("reports.jsonl"))
+    lines = state.lines("reports.jsonl")
+    reports = curves_of(lines)
+    if measured is not None:
+        flows = measured.trace.flows
+        moved_bytes = np.bincount(flows.iteration, weights=flows.num_bytes)
+        over_bytes = curve_over_bytes(lines, np.cumsum(moved_bytes).tolist())
+        reports += [] if over_bytes is None else [over_bytes]
     if not reports:
         state.missing.append(
             "The script reported no metrics: call `headrace.report(loss=...)` to plot them here."
@@ -279,6 +288,7 @@ def _report(
         attempts=status.attempt,
         restarts=status.restarts,
         samples_per_s=seeds,
+        epoch_bytes=status.epoch_bytes,
         pace=pace,
         phases=tuple(phases_of(events, status.since_s, status.updated_s)),
         trainers=trainers_of(predicted, measured),

@@ -255,6 +255,7 @@ class Report(Value):
         attempts: Number of times the run was started or resumed.
         restarts: Number of task restarts.
         samples_per_s: Seeds per second of all trainers, in steady iterations.
+        epoch_bytes: Bytes between machines per epoch, by kind.
         pace: Time per iteration.
         phases: Phases of the run.
         trainers: Time components of trainers.
@@ -283,6 +284,7 @@ class Report(Value):
     attempts: Num = 1
     restarts: Num = 0
     samples_per_s: Amount | None = None
+    epoch_bytes: Mapping[str, Amount] = Field(default_factory=dict)
     pace: Pace = Pace()
     phases: tuple[Phase, ...] = ()
     trainers: tuple[TrainerTime, ...] = ()

@@ -33,7 +33,7 @@ Pair = tuple[int, int, int]
 _RING_STEP_BYTES = 800
 _RING_SHARE = 1.001
 
-_NUM_ENTRIES = {"exec": (5, 8, 9), "flow": (7,), "serve": (5,), "local": (5,), "ring": (6,)}
+_NUM_ENTRIES = {"exec": (5, 8, 9), "flow": (7, 8), "serve": (5,), "local": (5,), "ring": (6,)}
 
 
 @dataclass
@@ -154,7 +154,7 @@ class _Merging:
             return
         pair = (first, second, int(rest[1]))
         if what == "flow":
-            num_bytes, start_s, end_s = rest[2:]
+            num_bytes, start_s, end_s = rest[2:5]
             self._moved[pair] = [num_bytes, start_s + offset_s, end_s + offset_s]
         elif what == "serve":
             self._served[pair] = rest[2]

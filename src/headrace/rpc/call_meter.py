@@ -17,6 +17,9 @@ Clock = Callable[[], float]
 # Ethernet per byte (packets of up to 64 KiB).
 _REQUEST_BYTES, _REPLY_BYTES, _PER_BYTE = 130, 150, 1.0012
 
+_FEATURES_OP = "gather"
+"""Request for rows; all others are for the structure of the graph."""
+
 Record = Callable[[Call], None]
 
 
@@ -49,7 +52,9 @@ class MeteredChannel:
             if future.exception() is None:
                 reply = future.result()
                 reply_bytes = _wire_bytes(reply.fields, reply.arrays, _REPLY_BYTES)
-                record(Call(start_s, self._clock(), request_bytes, reply_bytes, reply.fields))
+                num_bytes = (request_bytes, reply_bytes)
+                op = str(fields.get("op", ""))
+                record(Call(start_s, self._clock(), *num_bytes, reply.fields, op))
 
         # Registered before the caller can wait: a finished sub-batch has recorded all its calls.
         future.add_done_callback(done)
@@ -71,7 +76,8 @@ def measured_store(channel: Channel, task: str, clock: Clock) -> MeteredChannel:
         def record(call: Call) -> None:
             service_s = float(call.fields.get("service_s", 0.0))
             times_s = (call.start_s, call.end_s)
-            meter.add_call(task, times_s, call.request_bytes, call.reply_bytes, service_s)
+            num_bytes = (call.request_bytes, call.reply_bytes)
+            meter.add_call(task, times_s, *num_bytes, service_s, call.op == _FEATURES_OP)
 
         return record
 

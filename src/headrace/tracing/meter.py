@@ -16,11 +16,15 @@ from typing import Any, NamedTuple
 
 @dataclass
 class StoreUse:
-    """Requests to one store for one sub-batch; bytes are those on the network."""
+    """Requests to one store for one sub-batch; bytes are those on the network.
+
+    `feature_bytes` is the part of `reply_bytes` that carries rows; the rest is structure.
+    """
 
     num_calls: int = 0
     request_bytes: int = 0
     reply_bytes: int = 0
+    feature_bytes: int = 0
     service_s: float = 0.0
     first_s: float = float("inf")
     last_s: float = float("-inf")
@@ -46,6 +50,7 @@ class Meter:
         request_bytes: int,
         reply_bytes: int,
         service_s: float,
+        has_features: bool = False,
     ) -> None:
         """Add an answered request; `times_s` has its send time and its answer time."""
         with self._lock:
@@ -53,6 +58,7 @@ class Meter:
             use.num_calls += 1
             use.request_bytes += request_bytes
             use.reply_bytes += reply_bytes
+            use.feature_bytes += reply_bytes if has_features else 0
             use.service_s += service_s
             use.first_s = min(use.first_s, times_s[0])
             use.last_s = max(use.last_s, times_s[1])
@@ -82,10 +88,11 @@ def metering(meter: Meter) -> Iterator[None]:
 
 
 class Call(NamedTuple):
-    """An answered request, with its bytes on the network and the fields of the answer."""
+    """An answered request: its bytes on the network, the answer's fields, its operation."""
 
     start_s: float
     end_s: float
     request_bytes: int
     reply_bytes: int
     fields: Mapping[str, Any]
+    op: str = ""

@@ -3,7 +3,7 @@
 A line is a JSON list; its first entry is the kind:
 
 - `exec`: task, iteration, start_s, end_s; for samplers also taken_s, busy_s, sub-batch bytes, seeds
-- `flow`: source, destination, iteration, bytes, start_s, end_s
+- `flow`: source, destination, iteration, bytes, start_s, end_s; from stores also bytes of features
 - `serve`: store, sampler, iteration, service_s
 - `local`: source, destination, iteration, bytes that stayed on the machine
 - `ring`: trainer, iteration, start_s, end_s, bytes of gradients
@@ -215,7 +215,7 @@ class SubBatchRecorder:
         records: list[Record] = [("exec", task, n, *times, *taken, total_bytes, num_seeds)]
         for store, use in notes.meter.stores.items():
             asked = (_round(use.first_s), _round(use.last_s))
-            records.append(("flow", store, task, n, use.reply_bytes, *asked))
+            records.append(("flow", store, task, n, use.reply_bytes, *asked, use.feature_bytes))
             records.append(("flow", task, store, n, use.request_bytes, *asked))
             records.append(("serve", store, task, n, _round(use.service_s)))
         for part, local_bytes in notes.meter.local_bytes.items():

@@ -121,6 +121,24 @@ def said(folder: RunDirectory) -> tuple[RunReport, str]:
     return found, " ".join(found.report.missing)
 
 
+def test_accuracy_is_shown_over_the_bytes_between_machines(
+    folder: RunDirectory, trace: Trace
+) -> None:
+    for num in (20, 60):
+        folder.append_report({"accuracy": num / 100}, BEGAN_S + num, num)
+    status = folder.read_status().model_copy(update={"epoch_bytes": {"features": 3e6}})
+    folder.write_status(status)
+    found = report_on(folder.path, advise=False)
+    over_bytes = found.report.curves[-1]
+    assert (over_bytes.name, over_bytes.axis) == ("accuracy", "MB between machines")
+    assert over_bytes.values == (0.2, 0.6)
+    early = trace.flows.num_bytes[trace.flows.iteration < 20].sum()
+    expected = [early / 1e6, trace.flows.num_bytes.sum() / 1e6]
+    assert over_bytes.at == pytest.approx(expected)
+    page = found._repr_html_()
+    assert "between machines per epoch: features" in page
+
+
 def test_a_run_without_reports(folder: RunDirectory) -> None:
     folder.reports.unlink()
     assert "reported no metrics" in said(folder)[1]

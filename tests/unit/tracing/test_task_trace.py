@@ -78,7 +78,7 @@ def test_a_part_says_what_it_took(tmp_path: Path, clock: HandClock, recorder: Tr
     with notes.working():
         meter = current_meter()
         assert meter is notes.meter
-        meter.add_call("store1", (100.5, 101.0), 30, 1000, 0.25)
+        meter.add_call("store1", (100.5, 101.0), 30, 1000, 0.25, has_features=True)
         meter.add_local(0, 70)
         clock.now_s += 2.0
     assert current_meter() is None
@@ -90,7 +90,7 @@ def test_a_part_says_what_it_took(tmp_path: Path, clock: HandClock, recorder: Tr
     recorder.close()
     assert lines(tmp_path) == [
         ["exec", "sampler1.0", 23, 100.0, 113.0, 3.0, 1.5, 4096, 64],
-        ["flow", "store1", "sampler1.0", 23, 1500, 100.5, 113.0],
+        ["flow", "store1", "sampler1.0", 23, 1500, 100.5, 113.0, 1000],
         ["flow", "sampler1.0", "store1", 23, 35, 100.5, 113.0],
         ["serve", "store1", "sampler1.0", 23, 0.75],
         ["local", "store0", "sampler1.0", 23, 70],

@@ -12,6 +12,7 @@ from headrace.observability.report.pairing import (
 )
 from headrace.observability.report.reading import (
     command_of,
+    curve_over_bytes,
     curves_of,
     decisions_of,
     phases_of,
@@ -27,6 +28,7 @@ __all__ = [
     "Stretch",
     "assumptions_of",
     "command_of",
+    "curve_over_bytes",
     "curves_of",
     "decisions_of",
     "draw_page",

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from headrace.core.report import Report
 from headrace.core.trace import Trace
-from headrace.core.units import format_bytes_per_s, format_seconds
+from headrace.core.units import format_bytes, format_bytes_per_s, format_seconds
 from headrace.observability.report import sections
 from headrace.observability.report.charts import mirror_chart, stacked_bar
 from headrace.observability.report.gantt import NUM_COLOURS, Stretch, gantt_panel
@@ -111,6 +111,11 @@ def _tiles(report: Report) -> Html | None:
     nic = busiest_nic(report)
     if nic is not None:
         tiles.append((percent(nic[1]), f"of its bandwidth used by {nic[0]}, the busiest NIC"))
+    if report.epoch_bytes:
+        total = sum(report.epoch_bytes.values())
+        kinds = sorted(report.epoch_bytes.items(), key=lambda item: -item[1])
+        shares = ", ".join(f"{kind} {percent(num / (total or 1.0))}" for kind, num in kinds)
+        tiles.append((format_bytes(total), f"between machines per epoch: {shares}"))
     if report.plan is not None:
         gap = percent(0.0 if report.plan.proven else report.plan.gap)
         tiles.append((gap, "gap between objective and its bound"))

@@ -17,6 +17,7 @@ AXES = ("step", "iteration", "epoch")
 
 _TRAINING, _STOPPING = "running", ("stopping", "ended")
 _MOST_POINTS = 1000
+_ACCURACY_RANK = 1
 _HIDDEN = "..."
 _SECRET = re.compile(r"pass(word|wd)?|secret|token|credential|api[_-]?key", re.IGNORECASE)
 
@@ -95,6 +96,36 @@ def curves_of(reports: Sequence[Mapping[str, Any]]) -> list[Curve]:
     return sorted(curves, key=lambda curve: _rank(curve.name))
 
 
+def curve_over_bytes(
+    reports: Sequence[Mapping[str, Any]], total_bytes: Sequence[float]
+) -> Curve | None:
+    """The reported accuracy over the bytes that machines had exchanged by then.
+
+    Args:
+        reports: Lines of `reports.jsonl`.
+        total_bytes: Bytes between machines up to each iteration.
+
+    Returns:
+        A curve in megabytes; None without an accuracy, or without traffic.
+    """
+    if not len(total_bytes) or not total_bytes[-1]:
+        return None
+    name, points = "", []
+    for report in reports:
+        figures, num = report.get("figures"), report.get("iterations")
+        if not isinstance(figures, Mapping) or not isinstance(num, int) or num < 1:
+            continue
+        name = name or next((str(key) for key in figures if _rank(str(key)) == _ACCURACY_RANK), "")
+        if _is_number(figures.get(name)):
+            moved_bytes = float(total_bytes[min(num, len(total_bytes)) - 1])
+            points.append((moved_bytes / 1e6, float(figures[name])))
+    if len(points) < 2:
+        return None
+    kept = _thinned(points)
+    at, values = tuple(each[0] for each in kept), tuple(each[1] for each in kept)
+    return Curve(name=name, axis="MB between machines", at=at, values=values)
+
+
 _PLANNED_OPTIONS = ("address", "working_dir", "pip", "cache")
 """Options of runs of a plan."""
 
@@ -165,4 +196,4 @@ def _thinned(points: list[Any]) -> list[Any]:
 
 def _rank(name: str) -> int:
     lower = name.lower()
-    return 0 if "loss" in lower else 1 if "acc" in lower else 2
+    return 0 if "loss" in lower else _ACCURACY_RANK if "acc" in lower else 2

@@ -29,6 +29,7 @@ from headrace.profiling.trace_assembly import read_records, write_offsets
 from headrace.runtime.callbacks.base import CallbackList, RunCallback, RunWatcher
 from headrace.runtime.callbacks.line_buffer import LineBuffer
 from headrace.runtime.callbacks.progress import Progress
+from headrace.runtime.callbacks.work_totals import WorkTotals
 from headrace.runtime.cluster.placement_group import TaskPlacement
 from headrace.runtime.protocol.actor_state import ActorState
 from headrace.runtime.protocol.trainer_messages import (
@@ -73,6 +74,7 @@ class RunHistory:
     begin_s: float = field(default_factory=time.monotonic)
     num_restarts: int = 0
     last_decision: str = ""
+    work: WorkTotals = field(default_factory=WorkTotals)
 
 
 class StatusWriter(RunCallback):
@@ -98,6 +100,7 @@ class StatusWriter(RunCallback):
         folder.append_event("attempt", number=attempt, versions=versions())
         self._folder, self._plan, self._slots, self._watcher = folder, plan, slots, watcher
         self._history = history or RunHistory()
+        self._history.work.place(plan, slots)
         self._begin_s = self._history.begin_s
         self._progress = {
             slot.task.name: Progress() for slot in slots if slot.task.role is Role.TRAINER
@@ -194,6 +197,7 @@ class StatusWriter(RunCallback):
         with (self._folder.path / f"trace-{task}.jsonl").open("ab") as file:
             file.write(data)
         self._callbacks.traced(task, data)
+        self._history.work.add(task, data)
         self._record_work(task, data)
 
     def collected(self, checkpoint: Checkpoint) -> None:
@@ -255,12 +259,22 @@ class StatusWriter(RunCallback):
             samples_per_s=sum(each.samples_per_s for each in known) if known else None,
             idle_share=sum(each.idle_share for each in known) / len(known) if known else None,
             waits_for="" if slowest.waits_for == "nothing" else slowest.waits_for,
+            epoch_bytes=self._epoch_bytes(shown.num_batches),
             machines=tuple(
                 self._machine(slot) for slot in self._slots if slot.task.role is Role.STORE
             ),
             tasks=tuple(self._task(slot) for slot in self._slots),
             error=error,
         )
+
+    def _epoch_bytes(self, num_batches: int) -> dict[str, float]:
+        """Bytes between machines per epoch of so many batches, from the traces so far."""
+        work = self._history.work
+        num_steps = work.steps.get(self._first, 0)
+        if not num_steps:
+            return {}
+        scale = num_batches / num_steps
+        return {kind: round(scale * num) for kind, num in sorted(work.remote_bytes.items())}
 
     def _run_state(self) -> RunState:
         outcome, state = self._outcome, self._state
@@ -309,7 +323,8 @@ class StatusWriter(RunCallback):
     def _record(self, message: Message) -> None:
         """Write a message of the first trainer, if it belongs in the run folder."""
         if isinstance(message, Report):
-            self._folder.append_report(message.figures)
+            num = self._iterations.get(self._first, -1) + 1
+            self._folder.append_report(message.figures, iterations=num)
             self._callbacks.reported(message.figures)
         if isinstance(message, BatchSizeRequest | CheckpointWrite | Resumed):
             self._folder.append_event(**encode(message))

@@ -12,6 +12,12 @@ from headrace.profiling.trace_assembly import read_records, ring_bytes
 from headrace.runtime.callbacks.line_buffer import LineBuffer
 from headrace.runtime.cluster.placement_group import TaskPlacement
 
+_KINDS = {
+    frozenset({"store", "sampler"}): "structure",
+    frozenset({"sampler", "trainer"}): "batches",
+}
+"""Kind of the bytes between tasks of two roles, if they are not gradients."""
+
 
 class WorkTotals:
     """Totals of a run; work repeated after a resume counts again.
@@ -20,6 +26,8 @@ class WorkTotals:
         steps: Iterations recorded by each task.
         busy_s: Busy seconds of each task.
         link_bytes: Bytes sent between machines.
+        remote_bytes: The same by kind: `features`, `structure`, `batches` (sub-batches from
+            samplers to trainers) and `gradients`.
         last_end_s: End of each task's latest step, on its machine's clock.
     """
 
@@ -27,6 +35,7 @@ class WorkTotals:
         self.steps: dict[str, int] = defaultdict(int)
         self.busy_s: dict[str, float] = defaultdict(float)
         self.link_bytes: dict[tuple[str, str], float] = defaultdict(float)
+        self.remote_bytes: dict[str, float] = defaultdict(float)
         self.last_end_s: dict[str, float] = {}
         self._machines: dict[str, str] = {}
         self._followers: dict[str, str] = {}
@@ -55,13 +64,19 @@ class WorkTotals:
             self.busy_s[task] += record[5] if len(record) > 5 else end_s - start_s
             self.last_end_s[task] = end_s
         elif what == "flow":
-            self._move(task, record[2], record[4])
+            self._move(task, record[2], record[4], record[7] if len(record) > 7 else 0)
         elif what == "serve":
             self.busy_s[task] += record[4]
         elif what == "ring" and task in self._followers:
             self._move(task, self._followers[task], ring_bytes(record[5], len(self._followers)))
 
-    def _move(self, source: str, target: str, num_bytes: float) -> None:
+    def _move(self, source: str, target: str, num_bytes: float, feature_bytes: float = 0.0) -> None:
         here, there = self._machines.get(source), self._machines.get(target)
-        if here is not None and there is not None and here != there:
-            self.link_bytes[here, there] += num_bytes
+        if here is None or there is None or here == there:
+            return
+        self.link_bytes[here, there] += num_bytes
+        roles = {source.rstrip("0123456789."), target.rstrip("0123456789.")}
+        kind = _KINDS.get(frozenset(roles), "gradients")
+        self.remote_bytes[kind] += num_bytes - feature_bytes
+        if feature_bytes:
+            self.remote_bytes["features"] += feature_bytes

@@ -192,10 +192,13 @@ class RunDirectory:
         at_s = time.time() if now_s is None else now_s
         _append(self.events, {"at_s": round(at_s, 3), "kind": kind, **fields})
 
-    def append_report(self, figures: Mapping[str, Any], now_s: float | None = None) -> None:
-        """Append a report of the script."""
+    def append_report(
+        self, figures: Mapping[str, Any], now_s: float | None = None, iterations: int = 0
+    ) -> None:
+        """Append a report that the script made after so many iterations."""
         at_s = time.time() if now_s is None else now_s
-        _append(self.reports, {"at_s": round(at_s, 3), "figures": figures})
+        line = {"at_s": round(at_s, 3), "figures": figures, "iterations": iterations}
+        _append(self.reports, line)
 
     def driver(self, status: Status, now_s: float | None = None) -> Driver:
         """State of the process that drives this run."""

@@ -117,6 +117,8 @@ class Status(Value):
         samples_per_s: Seeds per second of all trainers.
         idle_share: Share of time in which trainers wait for batches.
         waits_for: Main cause of waiting; empty if there is none.
+        epoch_bytes: Bytes between machines per epoch, by kind: `features`, `structure`, `batches`,
+            `gradients`; empty until they are known.
         machines: Machines of the cluster, in order.
         tasks: Tasks of the plan, in order.
         error: Why the run failed, if it did.
@@ -137,6 +139,7 @@ class Status(Value):
     samples_per_s: _Amount | None = None
     idle_share: _Share | None = None
     waits_for: str = ""
+    epoch_bytes: Mapping[str, _Amount] = Field(default_factory=dict)
     machines: tuple[MachineStatus, ...] = ()
     tasks: tuple[TaskStatus, ...] = ()
     error: Failure | None = None

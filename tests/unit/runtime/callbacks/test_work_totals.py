@@ -29,7 +29,7 @@ def recorded(n: int) -> dict[str, bytes]:
                 ".0",
                 [
                     ["exec", f"sampler{w}.0", n, 1.0 + n, 2.0 + n, 0.75, 0.5, 4000],
-                    ["flow", f"store{1 - w}", f"sampler{w}.0", n, 1000 + w, 1.0 + n, 1.5 + n],
+                    ["flow", f"store{1 - w}", f"sampler{w}.0", n, 1000 + w, 1.0 + n, 1.5 + n, 900],
                     ["flow", f"sampler{w}.0", f"store{1 - w}", n, 30, 1.0 + n, 1.5 + n],
                     ["serve", f"store{1 - w}", f"sampler{w}.0", n, 0.125],
                     ["local", f"store{w}", f"sampler{w}.0", n, 555],
@@ -66,6 +66,11 @@ def test_totals_agree_with_the_trace() -> None:
         links[link] = links.get(link, 0.0) + float(num_bytes)
     assert totals.link_bytes == pytest.approx(links)
     assert totals.link_bytes["m1", "m0"] > 3 * 1000
+    assert totals.remote_bytes == {
+        "features": 3 * 2 * 900,
+        "structure": 3 * (100 + 101 + 2 * 30),
+        "gradients": pytest.approx(sum(links.values()) - 3 * (1000 + 1001 + 2 * 30)),
+    }
     assert totals.steps == {"sampler0.0": 3, "sampler1.0": 3, "trainer0": 3, "trainer1": 3}
     assert totals.busy_s == pytest.approx(
         {
