@@ -137,10 +137,11 @@ def test_events_and_reports_are_lines(tmp_path: Path) -> None:
     with RunDirectory.create(tmp_path, "a", NOON_S) as run:
         run.append_event("started", NOON_S, task="store0")
         run.append_event("ready", NOON_S + 1, task="store0")
-        run.append_report({"loss": 0.5}, NOON_S)
+        run.append_report({"loss": 0.5}, NOON_S, iterations=7)
         events = [json.loads(line) for line in run.events.read_text().splitlines()]
         assert events[1] == {"at_s": NOON_S + 1, "kind": "ready", "task": "store0"}
-        assert json.loads(run.reports.read_text()) == {"at_s": NOON_S, "figures": {"loss": 0.5}}
+        expected = {"at_s": NOON_S, "figures": {"loss": 0.5}, "iterations": 7}
+        assert json.loads(run.reports.read_text()) == expected
 
 
 def test_a_killed_driver_is_noticed(tmp_path: Path) -> None:
