@@ -170,6 +170,7 @@ def test_a_killed_store_and_sampler_are_restarted(parts: Path) -> None:
     wait_until_gone(lambda: [pid for pid in pids if is_alive(pid)])
 
 
+@pytest.mark.campaign  # `unit/runtime/controller/test_controller.py` loses a store without restarts
 def test_without_restarts_a_lost_store_ends_the_run(parts: Path) -> None:
     run = Watched(start(parts, "--max-restarts", "0", epochs=1000))
     run.until("epoch 1 ")
@@ -279,7 +280,8 @@ for _ in range(2):
 """
 
 
-@pytest.mark.parametrize("has_graph", [True, False])
+# Runs with a graph are in the tests above.
+@pytest.mark.parametrize("has_graph", [pytest.param(True, marks=pytest.mark.campaign), False])
 def test_samplers_give_what_pyg_scripts_expect(
     parts: Path, tmp_path: Path, has_graph: bool
 ) -> None:

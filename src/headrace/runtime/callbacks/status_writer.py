@@ -271,7 +271,7 @@ class StatusWriter(RunCallback):
         """Bytes between machines per epoch of so many batches, from the traces so far."""
         work = self._history.work
         num_steps = work.steps.get(self._first, 0)
-        if not num_steps:
+        if not num_steps or not num_batches:
             return {}
         scale = num_batches / num_steps
         return {kind: round(scale * num) for kind, num in sorted(work.remote_bytes.items())}

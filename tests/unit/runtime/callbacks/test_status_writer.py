@@ -34,8 +34,6 @@ NODES = tuple(Node(f"m{m}", f"id{m}", f"10.0.0.{m + 1}", {}) for m in range(2))
 
 
 class Watcher:
-    output: int | None = None
-
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.messages: list[Message] = []
@@ -188,3 +186,13 @@ def test_what_the_script_keeps_comes_whole_or_not_at_all(
     assert folder.best.read_bytes() == b"whole file"
     assert "last.pt was not fetched" in watcher.lines[-1]
     assert not [path.name for path in folder.path.iterdir() if "last" in path.name]
+
+
+def test_bytes_of_an_epoch_are_known_with_its_batches(recorder: StatusWriter) -> None:
+    flow = ["flow", "store1", "sampler0.0", 0, 1000, 0.0, 1.0, 900]
+    recorder.traced("sampler0.0", json.dumps(flow).encode() + b"\n")
+    recorder.traced("trainer0", json.dumps(["exec", "trainer0", 0, 1.0, 2.0]).encode() + b"\n")
+    assert recorder.status().epoch_bytes == {}
+    progress = BatchProgress(True, 1, 20, 4, 1.0, 0.5, {})
+    recorder.polled("trainer0", ActorState(messages=(progress,)))
+    assert recorder.status().epoch_bytes == {"features": 18_000, "structure": 2_000}
