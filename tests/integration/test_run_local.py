@@ -304,7 +304,8 @@ def test_samplers_give_what_pyg_scripts_expect(
     ("example", "source", "figure", "least"),
     [
         ("headrace_rgcn.py", "gds_hetero/imdb", "accuracy", 0.6),
-        ("headrace_links.py", "wn18rr/WN18RR.tar.gz", "auc", 0.8),
+        # 0.797 after one epoch; 0.95 while test negatives were those of the training.
+        ("headrace_links.py", "wn18rr/WN18RR.tar.gz", "auc", 0.75),
     ],
 )
 def test_examples_with_types_learn(

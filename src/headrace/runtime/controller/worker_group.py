@@ -239,7 +239,8 @@ class WorkerGroup:
                 f"the runtime environment of {slot.task} cannot be set up: {_first_line(error)}",
                 "check that the machine reaches the package index, or install the packages there",
             )
-        if why is CallFailure.DIED:
+        if why in (CallFailure.DIED, CallFailure.TRANSIENT):
+            # Ray reports the actors of a killed node as unavailable before it reports their death.
             if slot.node.node_id not in self._alive():
                 for other, there in self._slots.items():
                     if there.node.node_id == slot.node.node_id:
@@ -250,6 +251,8 @@ class WorkerGroup:
                     f"headrace cannot be imported on {slot.task.machine}: {_first_line(error)}",
                     f"install headrace[train] {own_version()} there",
                 )
+            if why is CallFailure.TRANSIENT:
+                return Lost(name, "its Ray actor does not reply")
             return Lost(name, "its Ray actor has died, possibly out of memory")
         return Failed(f"{slot.task}: {_first_line(error)}", f"see `headrace logs --task {name}`")
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.policies.lifecycle.events import Event, Failed, Placed
+import pytest
+
+from headrace.policies.lifecycle.events import Event, Failed, Lost, Placed
 from headrace.prefork.identity import own_version
+from headrace.runtime.cluster.actor_system import RayActors
 from headrace.runtime.cluster.local_actors import LocalActors
 from headrace.runtime.controller.worker_group import WorkerGroup
 from tests.unit.runtime.listened import small_plan
@@ -26,3 +29,21 @@ def test_an_actor_of_another_version_is_not_registered() -> None:
     assert not group.is_placed
     group._register("store1", {"version": own_version(), "node_id": "id1"})
     assert isinstance(events[-1], Placed)
+
+
+@pytest.mark.parametrize("is_alive", [True, False])
+def test_an_actor_that_does_not_reply_is_lost(
+    is_alive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exceptions = pytest.importorskip("ray.exceptions")
+    _, slots = small_plan()
+    group = WorkerGroup(RayActors(), slots, "run-1")
+    alive = {slot.node.node_id for slot in slots if is_alive or slot.task.machine != "m1"}
+    monkeypatch.setattr(group, "_alive", lambda: alive)
+    error = exceptions.ActorUnavailableError("unreachable", b"a" * 16)
+    event = group.explain("store1", error)
+    assert event == (
+        Lost("store1", "its Ray actor does not reply")
+        if is_alive
+        else Lost("m1", "its Ray node is gone")
+    )
