@@ -42,7 +42,7 @@ DATASETS = (
 LARGE = ("coauthor_cs", "coauthor_physics", "fb15k-237")
 
 
-def write(source: GraphSource, folder: Path, num_parts: int, feature_dtype: str | None) -> None:
+def write(source: GraphSource, folder: Path, num_parts: int, features: str | None) -> None:
     """Write parts that cut almost every edge, the hardest case for ids."""
     rng = np.random.default_rng(0)
     sizes = {table.name: table.num_nodes for table in source.nodes}
@@ -57,9 +57,7 @@ def write(source: GraphSource, folder: Path, num_parts: int, feature_dtype: str 
     ]
     parts = rng.integers(0, num_parts, source.num_nodes).astype(np.int32)
     clusters = rng.integers(0, 2, source.num_nodes).astype(np.int32)
-    write_parts(
-        source, cscs, parts, clusters, folder, num_parts=num_parts, feature_dtype=feature_dtype
-    )
+    write_parts(source, cscs, parts, clusters, folder, num_parts=num_parts, features=features)
 
 
 def logits(source: GraphSource, bits: bool = False) -> np.ndarray:
@@ -96,7 +94,7 @@ def logits(source: GraphSource, bits: bool = False) -> np.ndarray:
 def test_nothing_is_lost(name: str, tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
     source = open_source(str(DATA / name), 0)
-    write(source, tmp_path / "parts", num_parts=4, feature_dtype=None)
+    write(source, tmp_path / "parts", num_parts=4, features=None)
     graph = open_graph(tmp_path / "parts")
     assert verify(tmp_path / "parts") == []
     assert_same(source, graph)
@@ -107,7 +105,7 @@ def test_nothing_is_lost(name: str, tmp_path: Path) -> None:
 def test_narrow_features_change_logits_little(dtype: str, error: float, tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
     source = open_source(str(DATA / "planetoid/pubmed.npz"), 0)
-    write(source, tmp_path / "parts", num_parts=4, feature_dtype=dtype)
+    write(source, tmp_path / "parts", num_parts=4, features=dtype)
     again = reassemble(open_graph(tmp_path / "parts"))
     exact = logits(source)
     difference = np.abs(logits(again, bits=dtype == "bfloat16") - exact).max()

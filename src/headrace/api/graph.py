@@ -49,7 +49,8 @@ def partition(
         balance: Quantities to balance: `nodes`, `edges`, `train`, `val`, `test`.
         tolerance: Maximum relative excess of a partition over its target size.
         clusters: Second-level clusters per partition, one per sampler of a machine.
-        features: `float32`, `float16` or `bfloat16`; unchanged if not given.
+        features: How features `x` are stored: `auto` for the smallest lossless form, `float32`,
+            `float16`, `bfloat16`, `int8` or `int4`; unchanged if not given.
         seed: Random seed.
         watcher: Receives progress callbacks.
 
@@ -84,7 +85,7 @@ def partition(
         balance=balance,
         tolerance=tolerance,
         num_clusters=clusters,
-        feature_dtype=features,
+        features=features,
         seed=seed,
     )
     make_parts(source, wanted, Path(folder), watcher)

@@ -10,7 +10,7 @@ from headrace.core.errors import SpecError
 from headrace.core.growth import Growth, Quantity
 from headrace.core.job import Job
 from headrace.core.profile import Profile, StoreTraffic
-from headrace.graph.format.manifest import ColumnInfo, SplitName
+from headrace.graph.format.manifest import SplitName
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.sampling.hop import Hop, HopRequest, LocalSource, Rule
 from headrace.graph.sampling.local_edges import open_edge_parts
@@ -271,18 +271,18 @@ class _Survey:
         self.by_store = np.zeros(self._graph.num_parts)
         key = BatchKey(self._seed, epoch, batch)
         out = self._sampler.sample_hetero({self._name: seeds}, self._num_neighbors, key)
-        hop_bytes = float(self.by_store.sum())
-        self._add_rows(out)
+        value_bytes = self._add_rows(out)
         num_nodes = sum(len(ids) for ids in out.node.values())
         num_edges = sum(len(row) for row in out.row.values())
         store_bytes = float(self.by_store.sum())
         # Sub-batches have an original id per node, and two rows and perhaps an id per edge.
         per_edge = 16 if out.edge is None else 24
-        batch_bytes = store_bytes - hop_bytes + 8 * num_nodes + per_edge * num_edges
+        batch_bytes = value_bytes + 8 * num_nodes + per_edge * num_edges
         self.counted = (num_nodes, num_edges, store_bytes, batch_bytes)
 
-    def _add_rows(self, out: HeteroSampled) -> None:
-        """Add features of all nodes and labels of the seeds."""
+    def _add_rows(self, out: HeteroSampled) -> float:
+        """Add features of all nodes and labels of the seeds; returns their size in the batch."""
+        value_bytes = 0.0
         for node in self._graph.manifest.nodes:
             ids = out.node[node.name]
             own = np.bincount(self._graph.owner(node.name, ids), minlength=self._graph.num_parts)
@@ -291,12 +291,8 @@ class _Survey:
                 self._graph.owner(node.name, first), minlength=self._graph.num_parts
             )
             for column in node.columns:
-                if column.shape:
-                    self.by_store += own * _bytes_of(column)
-                elif node.name == self._name:
-                    self.by_store += seeds * _bytes_of(column)
-
-
-def _bytes_of(column: ColumnInfo) -> int:
-    size = 2 if column.dtype == "bfloat16" else np.dtype(column.dtype).itemsize
-    return size * int(np.prod(column.shape, dtype=np.int64))
+                rows = own if column.shape else seeds
+                if column.shape or node.name == self._name:
+                    self.by_store += rows * column.row_bytes
+                    value_bytes += float(rows.sum()) * column.value_bytes
+        return value_bytes

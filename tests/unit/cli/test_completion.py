@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from headrace.api.documents.schema import SCHEMA_KINDS
 from headrace.cli import app, completions
-from headrace.graph.format.dtypes import FEATURE_DTYPES
+from headrace.graph.build.encoding_choice import FEATURE_FORMATS
 from headrace.graph.partitioners.select import METHODS as PARTITIONERS
 from headrace.planner.methods import PLACEMENT_METHODS
 from headrace.policies.flow import FLOW_POLICIES
@@ -70,7 +70,7 @@ def test_names_are_those_of_the_code() -> None:
     assert set(completions.POLICIES) == set(FLOW_POLICIES)
     assert set(completions.METHODS) == set(PLACEMENT_METHODS)
     assert set(completions.PARTITIONERS) == set(PARTITIONERS)
-    assert completions.FEATURE_TYPES == FEATURE_DTYPES
+    assert completions.FEATURE_TYPES == FEATURE_FORMATS
     assert set(completions.KINDS) == set(SCHEMA_KINDS)
     # What follows imports torch: its text is read instead.
     models = (ROOT / "src/headrace/api/inference.py").read_text()

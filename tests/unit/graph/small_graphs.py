@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,14 @@ def homogeneous(
     weights = Column.of("edge_weight", rng.random(num_edges).astype(np.float32))
     columns = (weights,) if keep_ids else ()
     return GraphSource("small", (nodes,), (edge_table(NODE_TO_NODE, src, dst, columns, keep_ids),))
+
+
+def with_features(source: GraphSource, values: np.ndarray) -> GraphSource:
+    """The same graph with other features."""
+    (table,) = source.nodes
+    columns = tuple(column for column in table.columns if column.name != "x")
+    nodes = replace(table, columns=(Column.of("x", values), *columns))
+    return replace(source, nodes=(nodes,))
 
 
 def heterogeneous(seed: int = 0, num_papers: int = 20) -> GraphSource:
@@ -102,7 +111,7 @@ def write(
     num_parts: int = 3,
     num_clusters: int | None = 2,
     seed: int = 0,
-    feature_dtype: str | None = None,
+    features: str | None = None,
 ) -> Manifest:
     """Write random parts of a source."""
     rng = np.random.default_rng(seed)
@@ -117,5 +126,5 @@ def write(
         clusters,
         folder,
         num_parts=num_parts,
-        feature_dtype=feature_dtype,
+        features=features,
     )

@@ -121,12 +121,12 @@ SOURCES: dict[str, tuple[GraphSource, dict[str, Any], str]] = {
     ),
     "unknown type of features": (
         homogeneous(),
-        {"feature_dtype": "int4"},
-        "use one of float32, float16, bfloat16",
+        {"features": "int2"},
+        "use one of auto, float32, float16, bfloat16, int8, int4",
     ),
     "too large for float16": (
         with_column(Column.of("x", X * 1e6)),
-        {"feature_dtype": "float16"},
+        {"features": "float16"},
         "store them as bfloat16",
     ),
     "unknown split": (with_split("dev", [1, 2]), {}, "has an unknown split dev"),
@@ -211,7 +211,7 @@ def test_broken_source(case: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "case",
-    [name for name, (_, options, _) in SOURCES.items() if not {*options} - {"feature_dtype"}],
+    [name for name, (_, options, _) in SOURCES.items() if not {*options} - {"features"}],
 )
 def test_broken_source_in_the_whole_pipeline(case: str, tmp_path: Path) -> None:
     source, options, _ = SOURCES[case]
@@ -321,7 +321,7 @@ DIRECTORIES: dict[str, tuple[Callable[[Path], object], str]] = {
         "is not a manifest",
     ),
     "manifest is a directory": (replace_by_folder, "cannot be read"),
-    "newer version": (set_key("version", to=2), "has format version 2, this headrace reads 1"),
+    "newer version": (set_key("version", to=3), "has format version 3, this headrace reads 1 to 2"),
     "strange version": (set_key("version", to="one"), "partition the graph again"),
     "missing key": (remove_key("nodes"), "nodes: Field required"),
     "unknown key": (set_key("colour", to="red"), "colour: Extra inputs"),

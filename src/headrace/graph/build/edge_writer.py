@@ -10,8 +10,8 @@ import numpy as np
 
 from headrace.core.errors import SpecError
 from headrace.graph.adjacency import Csc
-from headrace.graph.build.layout import read_chunks
 from headrace.graph.build.node_ids import NodeIds
+from headrace.graph.build.read_chunks import read_chunks
 from headrace.graph.format.array_files import SplitArray, write_array
 from headrace.graph.format.dtypes import convert
 from headrace.graph.format.manifest import ColumnInfo, FileInfo, edge_path, numpy_dtype

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +12,10 @@ import numpy as np
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
 from headrace.graph.build.csc import id_dtype
+from headrace.graph.build.encoding_choice import choose_form
 from headrace.graph.format.dtypes import stored_as
-from headrace.graph.format.manifest import ColumnInfo, check_column_names, numpy_dtype
-from headrace.graph.schema import Column, GraphSource
+from headrace.graph.format.manifest import ColumnInfo, check_column_names
+from headrace.graph.schema import GraphSource, Watcher
 from headrace.graph.sources.validate import check_links, check_splits, written
 
 
@@ -27,7 +28,9 @@ class DiskLayout:
     edge_columns: tuple[tuple[ColumnInfo, ...], ...]
 
     @classmethod
-    def of(cls, source: GraphSource, feature_dtype: str | None) -> DiskLayout:
+    def of(
+        cls, source: GraphSource, features: str | None, watcher: Watcher | None = None
+    ) -> DiskLayout:
         """Determine the layout of a source; raises SpecError if it cannot be stored."""
         for nodes in source.nodes:
             check_column_names([column.name for column in nodes.columns])
@@ -39,7 +42,10 @@ class DiskLayout:
             check_links(links, {table.name: table.num_nodes for table in source.nodes})
         return cls(
             source,
-            tuple(tuple(stored_as(c, feature_dtype) for c in n.columns) for n in source.nodes),
+            tuple(
+                tuple(choose_form(c, features, n.num_nodes, watcher) for c in n.columns)
+                for n in source.nodes
+            ),
             tuple(tuple(stored_as(c, None) for c in e.columns) for e in source.edges),
         )
 
@@ -49,20 +55,26 @@ class DiskLayout:
         edges = [(t.edge_type, t.num_edges, t.keep_ids) for t in self.source.edges]
         return self.source.name, nodes, edges, self.node_columns, self.edge_columns
 
+    @property
+    def is_encoded(self) -> bool:
+        """Whether a column is encoded, which older versions cannot read."""
+        return any(info.encoding is not None for infos in self.node_columns for info in infos)
+
     def num_bytes(self) -> int:
         """Size of all files except halos, plus the temporary files of edge columns."""
         num = 0
         for nodes, columns in zip(self.source.nodes, self.node_columns, strict=True):
-            num += nodes.num_nodes * (_row_bytes(columns) + 2 * id_dtype(nodes.num_nodes).itemsize)
+            per_node = _row_bytes(columns) + 2 * id_dtype(nodes.num_nodes).itemsize
+            num += math.ceil(nodes.num_nodes * per_node)
             num += sum(8 * len(ids) for ids in nodes.splits.values())
         spool = 0
         for edges, columns in zip(self.source.edges, self.edge_columns, strict=True):
             src, dst = (self.source.type_index(edges.edge_type[i]) for i in (0, 2))
             index_bytes = id_dtype(self.source.nodes[src].num_nodes).itemsize
             id_bytes = id_dtype(edges.num_edges).itemsize if edges.keep_ids else 0
-            num += edges.num_edges * (index_bytes + id_bytes + _row_bytes(columns))
+            num += edges.num_edges * (index_bytes + id_bytes + int(_row_bytes(columns)))
             num += 8 * self.source.nodes[dst].num_nodes
-            spool = max(spool, edges.num_edges * _row_bytes(columns))
+            spool = max(spool, edges.num_edges * int(_row_bytes(columns)))
         return num + spool + sum(16 * len(links.src) for links in self.source.links)
 
 
@@ -83,32 +95,14 @@ def _check_link_types(source: GraphSource) -> None:
         seen.add((links.split, links.edge_type))
 
 
-def _row_bytes(columns: Sequence[ColumnInfo]) -> int:
-    return sum(numpy_dtype(info.dtype).itemsize * math.prod(info.shape) for info in columns)
+def _row_bytes(columns: Sequence[ColumnInfo]) -> float:
+    # Sparse rows have an offset each.
+    offsets = sum(8 for info in columns if info.codec is not None and info.codec.is_sparse)
+    return offsets + sum(info.row_bytes for info in columns)
 
 
 def _crcs(arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
     return {name: zlib.crc32(np.ascontiguousarray(array).data) for name, array in arrays.items()}
-
-
-_CHUNK_BYTES = 1 << 26
-_CHUNK_ROWS = 1 << 21
-
-
-def read_chunks(column: Column, num_rows: int) -> Iterator[tuple[int, np.ndarray]]:
-    """Read all rows of a column in order; yields first row numbers and blocks of rows."""
-    row_bytes = np.dtype(column.dtype).itemsize * math.prod(column.shape)
-    step = max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // max(1, row_bytes)))
-    for start in range(0, num_rows, step):
-        stop = min(start + step, num_rows)
-        rows = np.asarray(column.read(start, stop))
-        if rows.shape != (stop - start, *column.shape) or rows.dtype != column.dtype:
-            raise SpecError(
-                f"column {column.name!r} returned {rows.dtype} {rows.shape} for rows {start} to "
-                f"{stop} instead of {column.dtype} {(stop - start, *column.shape)}",
-                "check that its file is complete",
-            )
-        yield start, rows
 
 
 def shares_of(cluster: Cluster) -> np.ndarray:

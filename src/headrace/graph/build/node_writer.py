@@ -11,6 +11,7 @@ import shutil
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -19,8 +20,9 @@ from pydantic import JsonValue, TypeAdapter
 
 from headrace.graph.adjacency import Csc
 from headrace.graph.build.edge_writer import EdgeWriter
-from headrace.graph.build.layout import DiskLayout, read_chunks
+from headrace.graph.build.layout import DiskLayout
 from headrace.graph.build.node_ids import NodeIds, number
+from headrace.graph.build.read_chunks import read_chunks
 from headrace.graph.build.resume_log import ResumeLog
 from headrace.graph.format.array_files import (
     SplitArray,
@@ -43,6 +45,7 @@ from headrace.graph.format.manifest import (
     link_path,
     node_path,
     save_manifest,
+    starts_path,
 )
 from headrace.graph.schema import SPLITS, Column, GraphSource, Nobody, Watcher
 
@@ -58,7 +61,7 @@ def write_parts(
     folder: Path,
     *,
     num_parts: int,
-    feature_dtype: str | None = None,
+    features: str | None = None,
     method: str = "",
     seed: int = 0,
     shares: Sequence[float] | None = None,
@@ -76,7 +79,8 @@ def write_parts(
         clusters: Second-level cluster of every node within its partition; `None` for one each.
         folder: Output directory, created if missing; incomplete until this returns.
         num_parts: Number of partitions.
-        feature_dtype: `float32`, `float16` or `bfloat16` for floating-point columns named `x`;
+        features: How columns named `x` are stored: `float32`, `float16`, `bfloat16`, `int8` or
+            `int4` if they have floating-point values, `auto` for the smallest lossless form;
             unchanged if `None`.
         method: Name of the partitioner, for the manifest.
         seed: Seed of the partitioner, for the manifest.
@@ -87,7 +91,7 @@ def write_parts(
     Raises:
         SpecError: The source or the assignment is invalid, or the disk is full.
     """
-    layout = DiskLayout.of(source, feature_dtype)
+    layout = DiskLayout.of(source, features, watcher)
     numberings = number(source, parts, clusters, num_parts)
     needed_bytes = layout.num_bytes()
     folder.mkdir(parents=True, exist_ok=True)
@@ -100,6 +104,7 @@ def write_parts(
     with reporting_full_disk(folder, needed_bytes):
         nodes, edges = writing.write_nodes(), writing.write_edges()
         manifest = Manifest(
+            version=2 if layout.is_encoded else 1,
             name=source.name,
             num_parts=num_parts,
             method=method,
@@ -230,23 +235,60 @@ class _GraphWriter:
             files |= write_array(self._folder, path, bounds - bounds[0])
         # Original ids are row numbers.
         ids = Column("ids", dtype, (), lambda start, stop: np.arange(start, stop, dtype=dtype))
-        return files | self._write_rows(t, ids, dtype.name)
+        return files | self._write_rows(t, ids, ColumnInfo(name="ids", dtype=dtype.name))
 
     def _write_column(self, t: int, column: Column, info: ColumnInfo) -> dict[str, FileInfo]:
         table = self._source.nodes[t]
-        self._watcher.begin(f"writing {info.name} of {table.name}", table.num_nodes)
-        return self._write_rows(t, column, info.dtype)
+        is_sparse = info.codec is not None and info.codec.is_sparse
+        num_reads = 2 if is_sparse else 1
+        self._watcher.begin(f"writing {info.name} of {table.name}", num_reads * table.num_nodes)
+        if is_sparse:
+            return self._write_sparse(t, column, info)
+        return self._write_rows(t, column, info)
 
-    def _write_rows(self, t: int, column: Column, dtype: str) -> dict[str, FileInfo]:
-        numbering = self._numberings[t]
-        paths = [node_path(part, t, column.name) for part in range(len(numbering.bounds))]
-        split = SplitArray(self._folder, paths, numbering.offsets, dtype, tuple(column.shape))
+    def _write_rows(self, t: int, column: Column, info: ColumnInfo) -> dict[str, FileInfo]:
+        numbering, codec = self._numberings[t], info.codec
+        dtype, shape = (info.dtype, info.shape)
+        if codec is not None:
+            dtype, shape = "uint8", (codec.stored_width,)
+        split = SplitArray(self._folder, self._paths(t, info), numbering.offsets, dtype, shape)
         for start, rows in read_chunks(column, len(numbering.new_ids)):
-            new_ids = numbering.new_ids[start : start + len(rows)].astype(np.int64)
-            order = np.argsort(new_ids)
-            ones = np.ones(len(rows), np.int64)
-            split.put(new_ids[order], ones, convert(rows, dtype)[order])
+            new_ids, order = self._order(t, start, len(rows))
+            stored = convert(rows, info.dtype)
+            if codec is not None:
+                stored = codec.encode(np.ascontiguousarray(stored), start)
+            split.put(new_ids, np.ones(len(rows), np.int64), stored[order])
         return split.seal()
+
+    def _write_sparse(self, t: int, column: Column, info: ColumnInfo) -> dict[str, FileInfo]:
+        """Rows have different lengths: their offsets are counted before they are written."""
+        numbering, codec = self._numberings[t], info.codec
+        assert codec is not None
+        lengths = np.empty(len(numbering.new_ids), np.int64)
+        for start, rows in read_chunks(column, len(lengths)):
+            new_ids, order = self._order(t, start, len(rows))
+            lengths[new_ids] = codec.lengths(convert(rows, info.dtype)[order])
+        starts = np.append(0, np.cumsum(lengths))
+        bounds = starts[numbering.offsets]
+        split = SplitArray(self._folder, self._paths(t, info), bounds, "uint16")
+        for start, rows in read_chunks(column, len(lengths)):
+            new_ids, order = self._order(t, start, len(rows))
+            units = codec.encode(convert(rows, info.dtype)[order])
+            split.put(starts[new_ids], lengths[new_ids], units)
+        files = split.seal()
+        for part, (low, high) in enumerate(pairwise(numbering.offsets.tolist())):
+            own = starts[low : high + 1] - starts[low]
+            files |= write_array(self._folder, starts_path(part, t, info.name), own)
+        return files
+
+    def _paths(self, t: int, info: ColumnInfo) -> list[str]:
+        return [node_path(part, t, info.name) for part in range(len(self._numberings[t].bounds))]
+
+    def _order(self, t: int, start: int, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+        """New ids of rows in ascending order, and the positions of these rows."""
+        new_ids = self._numberings[t].new_ids[start : start + num_rows].astype(np.int64)
+        order = np.argsort(new_ids)
+        return new_ids[order], order
 
 
 def _local(numbering: NodeIds, ids: np.ndarray) -> list[np.ndarray]:

@@ -46,8 +46,7 @@ class PartitionSpec:
         balance: Quantities to balance: `nodes`, `edges`, `train`, `val`, `test`.
         tolerance: Allowed relative excess of a partition over its share.
         num_clusters: Second-level clusters per partition, one per sampler of its machine.
-        feature_dtype: `float32`, `float16` or `bfloat16` for floating-point features; unchanged if
-            `None`.
+        features: How features are stored, see `write_parts`; unchanged if `None`.
         seed: Random seed.
     """
 
@@ -56,7 +55,7 @@ class PartitionSpec:
     balance: tuple[str, ...] = BALANCED
     tolerance: float = 0.05
     num_clusters: int = 1
-    feature_dtype: str | None = None
+    features: str | None = None
     seed: int = 0
 
 
@@ -167,7 +166,7 @@ class _PartitionRun:
             parts,
             clusters,
             self.partial,
-            feature_dtype=self.spec.feature_dtype,
+            features=self.spec.features,
             num_parts=len(self.spec.shares),
             method=method,
             seed=self.spec.seed,

@@ -7,11 +7,12 @@ valid file names.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import numpy as np
 from pydantic import Field, JsonValue, ValidationError, model_validator
@@ -19,12 +20,17 @@ from pydantic import Field, JsonValue, ValidationError, model_validator
 from headrace.core.errors import SpecError
 from headrace.core.validation_errors import first_problem
 from headrace.core.values import CheckedFile, Value
+from headrace.graph.format.encoding import Encoding
 from headrace.graph.schema import EdgeType
 from headrace.linux.atomic_write import atomic_write
 
+if TYPE_CHECKING:
+    from headrace.graph.format.row_codec import RowCodec
+
 REMEDY = "copy or partition the graph again; `headrace graph verify` checks all of it"
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Version 2 has encoded columns; graphs without them are still written as version 1."""
 
 MANIFEST = "manifest.json"
 
@@ -88,13 +94,33 @@ class ColumnInfo(Value):
 
     Attributes:
         name: Name of the column and of its file in every partition.
-        dtype: Stored dtype.
+        dtype: Dtype of the values; the stored one unless rows are encoded.
         shape: Shape of one row; empty for a scalar.
+        encoding: How rows are stored; None as an array of the dtype.
     """
 
     name: Annotated[str, Field(pattern=COLUMN_PATTERN)]
     dtype: DTypeName
     shape: tuple[_Size, ...] = ()
+    encoding: Encoding | None = None
+
+    @property
+    def value_bytes(self) -> int:
+        """Size of the values of a row."""
+        return numpy_dtype(self.dtype).itemsize * math.prod(self.shape)
+
+    @property
+    def row_bytes(self) -> float:
+        """Mean size of a row as it is stored and sent."""
+        return self.value_bytes if self.encoding is None else self.encoding.row_bytes
+
+    @property
+    def codec(self) -> RowCodec | None:
+        """Encodes and decodes rows; None if they are stored as they are."""
+        # Not at import: kernels take a second to load.
+        from headrace.graph.format.row_codec import codec
+
+        return codec(self.encoding, self.dtype, self.shape)
 
 
 class NodeInfo(Value):
@@ -184,7 +210,7 @@ class Manifest(CheckedFile):
         files: All files except the manifest, by path.
     """
 
-    version: Literal[1] = 1
+    version: Literal[1, 2] = 1
     name: str
     num_parts: Annotated[int, Field(ge=1)]
     method: str = ""
@@ -241,6 +267,12 @@ class Manifest(CheckedFile):
                 return e
         known = ", ".join(" ".join(edge.edge_type) for edge in self.edges[:8])
         raise SpecError(f"the graph has no edges of type {edge_type!r}", f"use one of {known}")
+
+
+def starts_path(part: int, t: int, name: str) -> str:
+    """Path of the first unit of every row of a `sparse` node column."""
+    # Columns may not be named like this.
+    return f"part-{part}/node-{t}/{name}@starts.bin"
 
 
 def ids_path(t: int) -> str:
@@ -324,10 +356,10 @@ def _explain(path: Path, text: bytes, error: ValidationError) -> SpecError:
     if not isinstance(found, dict):
         return SpecError(f"{path} is not a manifest", PARTITION_AGAIN)
     version = found.get("version", FORMAT_VERSION)
-    if version != FORMAT_VERSION:
+    if version not in range(1, FORMAT_VERSION + 1):
         newer = isinstance(version, int) and version > FORMAT_VERSION
         return SpecError(
-            f"{path} has format version {version!r}, this headrace reads {FORMAT_VERSION}",
+            f"{path} has format version {version!r}, this headrace reads 1 to {FORMAT_VERSION}",
             "upgrade headrace" if newer else PARTITION_AGAIN,
         )
     own = error.errors(include_url=False)[0].get("ctx", {}).get("error")

@@ -22,11 +22,15 @@ from headrace.graph.format.manifest import (
     link_path,
     load_manifest,
     node_path,
+    numpy_dtype,
+    starts_path,
 )
 from headrace.graph.schema import EdgeType
 
 if TYPE_CHECKING:
     import torch
+
+    from headrace.graph.format.row_codec import StoredRows
 
 
 def open_graph(path: str | os.PathLike[str]) -> PartitionedGraph:
@@ -177,7 +181,7 @@ class PartitionedGraph(DataView):
             if info is None:
                 raise SpecError(f"the manifest of {self.folder} lacks {path}", PARTITION_AGAIN)
             array = map_array(self.folder / path, info)
-            if path.endswith("/indptr.bin"):
+            if path.endswith(("/indptr.bin", "@starts.bin")):
                 # Kernels do not check bounds: a wrong offset would read outside the array.
                 check_file(self.folder, path, info)
             self._arrays[path] = array
@@ -260,9 +264,29 @@ class Partition:
         return local
 
     def column(self, node_type: str, name: str) -> np.ndarray:
-        """Values of the owned nodes; `bfloat16` as `uint16` bits, see `tensor`."""
-        self.column_info(node_type, name)
-        return self._node_array(node_type, name)
+        """Values of the owned nodes; `bfloat16` as `uint16` bits, see `tensor`.
+
+        Encoded columns are decoded into memory; others are not copied.
+        """
+        info, stored = self.column_info(node_type, name), self.stored_rows(node_type, name)
+        if info.codec is None:
+            assert isinstance(stored, np.ndarray)
+            return stored
+        values = np.empty((len(stored), *info.shape), numpy_dtype(info.dtype))
+        rows = np.arange(len(stored))
+        info.codec.decode(stored, rows, rows, values)
+        return values
+
+    def stored_rows(self, node_type: str, name: str) -> StoredRows:
+        """Rows of a column as they are stored; raise SpecError if it does not exist."""
+        codec = self.column_info(node_type, name).codec
+        stored = self._node_array(node_type, name)
+        if codec is None or not codec.is_sparse:
+            return stored
+        from headrace.graph.format.row_codec import SparseRows
+
+        t = self.graph.manifest.node_index(node_type)
+        return SparseRows(stored, self.graph.array(starts_path(self.number, t, name)))
 
     def edge_column(self, edge_type: EdgeType, name: str) -> np.ndarray:
         """Values of the stored edges, in the order of `indices`."""
@@ -290,7 +314,7 @@ class Partition:
         return _find_column(f"edges of type {edge_type}", columns, name)
 
     def tensor(self, node_type: str, name: str) -> torch.Tensor:
-        """A column as a tensor of its own dtype, without a copy; writing to it crashes."""
+        """A column as a tensor of its own dtype; writing to one that is not encoded crashes."""
         dtype = self.column_info(node_type, name).dtype
         return as_tensor(self.column(node_type, name), dtype)
 

@@ -16,6 +16,7 @@ from headrace.graph.format.manifest import (
     ids_path,
     link_path,
     node_path,
+    starts_path,
 )
 from headrace.graph.format.partitioned_graph import Partition, PartitionedGraph, open_graph
 from headrace.graph.kernels.writing import mark
@@ -74,7 +75,14 @@ def _expected(manifest: Manifest) -> Iterator[tuple[str, tuple[int, ...] | None,
             for split, counts in node.splits.items():
                 yield node_path(p, t, split), (counts[p],), "int64"
             for column in node.columns:
-                yield node_path(p, t, column.name), (num, *column.shape), column.dtype
+                path, codec = node_path(p, t, column.name), column.codec
+                if codec is None:
+                    yield path, (num, *column.shape), column.dtype
+                elif codec.is_sparse:
+                    yield path, None, "uint16"
+                    yield starts_path(p, t, column.name), (num + 1,), "int64"
+                else:
+                    yield path, (num, codec.stored_width), "uint8"
     for e, edge in enumerate(manifest.edges):
         dst = manifest.nodes[manifest.node_index(edge.dst)]
         for p in range(manifest.num_parts):

@@ -30,24 +30,18 @@ def enter_slots(slot_ids, places):
 
 
 @njit(nogil=True, cache=True)
-def take_rows(ids, places, slot_ids, is_filled, rows, counters, out, misses):
-    """Copy cached rows and list the misses.
+def find_slots(ids, places, slot_ids, is_filled, counters, slots):
+    """Find the slots of cached rows.
 
     Args:
         ids: Requested ids.
         places: Slots, or `FREE`; the length is a power of two, at least 1.5 times the slots.
         slot_ids: Id of each slot, or `FREE`.
         is_filled: Whether a slot has its row.
-        rows: By slot.
         counters: Request counts, by id modulo the length; all are halved when one would overflow
             its byte. Empty to disable counting.
-        out: Receives one row per id.
-        misses: Receives the positions of ids whose rows are not cached.
-
-    Returns:
-        Number of misses.
+        slots: Receives the slot of each id, or `FREE` if its row is not cached.
     """
-    num_misses, num_words = 0, out.shape[1]
     for i in range(len(ids)):
         if len(counters) > 0:
             counter = ids[i] % len(counters)
@@ -56,26 +50,21 @@ def take_rows(ids, places, slot_ids, is_filled, rows, counters, out, misses):
                     counters[j] >>= 1
             counters[counter] += 1
         slot = places[_probe(ids[i], places, slot_ids)]
-        if slot == FREE or not is_filled[slot]:
-            misses[num_misses] = i
-            num_misses += 1
-        else:
-            for j in range(num_words):
-                out[i, j] = rows[slot, j]
-    return num_misses
+        slots[i] = slot if slot != FREE and is_filled[slot] else FREE
 
 
 @njit(nogil=True, cache=True)
-def admit_rows(ids, values, num_used, places, slot_ids, is_filled, rows):
-    """Store rows of ids that have a slot, and of others while unused slots remain.
+def claim_slots(ids, num_used, places, slot_ids, is_filled, slots):
+    """Find slots for rows of ids that have one, and of others while unused slots remain.
 
-    Slots from `num_used` on are unused. Other arguments as for `take_rows`. Returns the new number
-    of used slots.
+    Slots from `num_used` on are unused. `slots` receives the slot to fill for each id, or `FREE`.
+    Other arguments as for `find_slots`. Returns the new number of used slots.
     """
     for i in range(len(ids)):
+        slots[i] = FREE
         at = _probe(ids[i], places, slot_ids)
         if places[at] == FREE:
-            if num_used == len(rows):
+            if num_used == len(slot_ids):
                 continue
             places[at] = num_used
             slot_ids[num_used] = ids[i]
@@ -83,8 +72,7 @@ def admit_rows(ids, values, num_used, places, slot_ids, is_filled, rows):
         slot = places[at]
         if not is_filled[slot]:
             is_filled[slot] = True
-            for j in range(rows.shape[1]):
-                rows[slot, j] = values[i, j]
+            slots[i] = slot
     return num_used
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from headrace.core.errors import SpecError
 from headrace.graph.format.manifest import ColumnInfo, edges_have, ids_path
 from headrace.graph.format.partitioned_graph import PartitionedGraph
+from headrace.graph.format.row_codec import StoredRows
 from headrace.graph.sampling.feature_gather import FeatureColumns, FeatureGather
 from headrace.graph.sampling.hop import HopSource, LocalSource
 from headrace.graph.sampling.local_edges import open_edge_parts
@@ -84,8 +85,8 @@ class GraphView(ABC):
         """Held-out links by original ids, `(2, num_links)`."""
 
     @abstractmethod
-    def part_array(self, of: TypeName, name: str, part: int) -> np.ndarray:
-        """A column of a local graph partition."""
+    def part_array(self, of: TypeName, name: str, part: int) -> StoredRows:
+        """A column of a local graph partition, as it is stored."""
 
     @abstractmethod
     def lists(self, edge_type: EdgeType, part: int) -> tuple[np.ndarray, np.ndarray]:
@@ -101,7 +102,9 @@ class GraphView(ABC):
                 None if part in self.stores else self.part_array(of, name, part)
                 for part in range(len(offsets) - 1)
             ]
-            self._rows[of, name] = FeatureColumns(of, name, offsets, parts)
+            info = self.columns[of].get(name)
+            codec = None if info is None else info.codec
+            self._rows[of, name] = FeatureColumns(of, name, offsets, parts, codec)
         return FeatureGather(self._rows[of, name], ids, self.stores, may_repeat)
 
     def column(self, of: TypeName, name: str) -> ColumnInfo:
@@ -217,11 +220,11 @@ class PartitionedGraphView(GraphView):
         ends = ((edge_type[0], src), (edge_type[2], dst))
         return np.stack([self.to_original(name, ids) for name, ids in ends])
 
-    def part_array(self, of: TypeName, name: str, part: int) -> np.ndarray:
-        """A column of a local graph partition."""
+    def part_array(self, of: TypeName, name: str, part: int) -> StoredRows:
+        """A column of a local graph partition, as it is stored."""
         own = self.graph.part(part)
         if isinstance(of, str):
-            return own.original_ids(of) if name == IDS else own.column(of, name)
+            return own.original_ids(of) if name == IDS else own.stored_rows(of, name)
         values = own.edge_ids(of) if name == IDS else own.edge_column(of, name)
         assert values is not None
         return values

@@ -6,6 +6,7 @@ those requested most so far. A row is cached when it is first fetched; there are
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
@@ -16,7 +17,7 @@ import numpy as np
 from headrace.graph.format.manifest import ColumnInfo
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.kernels import hash_table
-from headrace.graph.kernels.gathering import place_rows
+from headrace.graph.sampler_worker.cache_slots import CachedRows, make_slots
 from headrace.graph.sampling.hop import Hop, HopRequest
 from headrace.graph.sampling.store_pool import StoreHandle
 from headrace.graph.schema import TypeName
@@ -28,6 +29,11 @@ _BOOKKEEPING_BYTES = 8 + 1 + 3 * 4
 # for a tenth, 2, 8 and 32 reach the same hit rate; 8 converges as fast as 2 in half the time.
 _WANTED_PER_SLOT = 8
 _MAX_COUNTERS = 1 << 26
+
+# Per slot of a sparse column: first unit and length.
+_SPARSE_BYTES = 8 + 8
+
+_NO_ROWS = np.empty(0, np.uint16)
 
 
 @dataclass(frozen=True)
@@ -59,15 +65,15 @@ class FeatureCache:
     def __init__(
         self, info: ColumnInfo, num_ids: int, num_bytes: int, hot: np.ndarray | None = None
     ) -> None:
-        dtype = np.dtype(np.uint16 if info.dtype == "bfloat16" else info.dtype)
-        self._shape, self._dtype = info.shape, dtype
-        width = int(np.prod(info.shape, dtype=np.int64))
-        self._row_bytes = max(width * dtype.itemsize, 1)
+        self._row_bytes = max(info.row_bytes, 1)
         num_counters = 0 if hot is not None else min(num_ids, _MAX_COUNTERS, num_bytes // 8)
         self._counters = np.zeros(num_counters, np.uint8)
         left_bytes = num_bytes - self._counters.nbytes
-        num_slots = max(min(num_ids, left_bytes // (self._row_bytes + _BOOKKEEPING_BYTES)), 0)
-        self._rows = np.empty((num_slots, width), f"u{dtype.itemsize}")
+        slot_bytes = self._row_bytes + _BOOKKEEPING_BYTES
+        if info.codec is not None and info.codec.is_sparse:
+            slot_bytes += _SPARSE_BYTES
+        num_slots = max(min(num_ids, int(left_bytes // slot_bytes)), 0)
+        self._slots = make_slots(info, num_slots, math.ceil(num_slots * self._row_bytes))
         self._is_filled = np.zeros(num_slots, np.bool_)
         self._slot_ids = np.full(num_slots, hash_table.FREE, np.int64)
         # A power of two, at most three times the slots.
@@ -84,20 +90,19 @@ class FeatureCache:
     @property
     def num_slots(self) -> int:
         """Capacity in rows."""
-        return len(self._rows)
+        return len(self._slot_ids)
 
-    def lookup(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of ids (`int64`), and positions of the misses."""
-        out = np.empty((len(ids), *self._shape), self._dtype)
-        misses = np.empty(len(ids), np.int64)
+    def lookup(self, ids: np.ndarray) -> tuple[CachedRows, np.ndarray]:
+        """Cached rows of ids (`int64`), and positions of the misses."""
+        slots = np.empty(len(ids), np.int64)
         with self._lock:
-            num_misses = hash_table.take_rows(
-                ids, self._places, self._slot_ids, self._is_filled, self._rows, self._counters,
-                self._words(out), misses,
-            )  # fmt: skip
-            misses = misses[:num_misses]
-            self._hits += len(ids) - num_misses
-            self._misses += num_misses
+            hash_table.find_slots(
+                ids, self._places, self._slot_ids, self._is_filled, self._counters, slots
+            )
+            hits, misses = np.flatnonzero(slots >= 0), np.flatnonzero(slots < 0)
+            found = self._slots.read(slots[hits], hits, len(ids))
+            self._hits += len(hits)
+            self._misses += len(misses)
             if len(self._counters):
                 self._wanted += len(ids)
                 # Ids requested once are not hot, and storing them would exceed the budget.
@@ -106,30 +111,27 @@ class FeatureCache:
                 self._missed.append(missed[seen])
                 if self._wanted > _WANTED_PER_SLOT * self.num_slots:
                     self._choose_again()
-        return out, misses
+        return found, misses
 
     def admit(self, ids: np.ndarray, values: np.ndarray) -> None:
-        """Cache the hot ones of these rows."""
+        """Cache the hot ones of these rows, which are as a store sends them."""
+        slots = np.empty(len(ids), np.int64)
         with self._lock:
-            self._num_used = hash_table.admit_rows(
-                ids, self._words(values), self._num_used, self._places, self._slot_ids,
-                self._is_filled, self._rows,
-            )  # fmt: skip
+            self._num_used = hash_table.claim_slots(
+                ids, self._num_used, self._places, self._slot_ids, self._is_filled, slots
+            )
+            self._is_filled[self._slots.write(slots, values)] = False
 
     def report(self) -> CacheReport:
         """Return the metrics."""
-        arrays = (self._rows, self._is_filled, self._slot_ids, self._places, self._counters)
+        arrays = (self._is_filled, self._slot_ids, self._places, self._counters)
         return CacheReport(
             self._hits,
             self._misses,
-            self._hits * self._row_bytes,
-            self._misses * self._row_bytes,
-            sum(array.nbytes for array in arrays),
+            int(self._hits * self._row_bytes),
+            int(self._misses * self._row_bytes),
+            self._slots.memory_bytes + sum(array.nbytes for array in arrays),
         )
-
-    def _words(self, values: np.ndarray) -> np.ndarray:
-        flat = np.ascontiguousarray(values).reshape(len(values), self._rows.shape[1])
-        return flat.view(self._rows.dtype)
 
     def _choose_again(self) -> None:
         known = self._slot_ids[self._slot_ids != hash_table.FREE]
@@ -153,6 +155,7 @@ class FeatureCache:
         leave = ~np.isin(self._slot_ids, hot)
         self._slot_ids[leave] = hash_table.FREE
         self._is_filled[leave] = False
+        self._slots.clear(np.flatnonzero(leave))
         new = np.setdiff1d(hot, self._slot_ids)
         self._slot_ids[np.flatnonzero(leave)[: len(new)]] = new
         # Remaining slots of an empty cache are filled in order of arrival.
@@ -184,14 +187,14 @@ class CachedStoreHandle:
         cache = self._caches.get((of, column))
         if cache is None or dims is not None:
             return self._handle.gather_soon(of, column, ids, dims)
-        out, misses = cache.lookup(ids)
+        found, misses = cache.lookup(ids)
         if len(misses) == 0:
             done: Future[np.ndarray] = Future()
-            done.set_result(out)
+            done.set_result(found.complete(misses, _NO_ROWS))
             return done
         wanted = ids[misses]
         pending = self._handle.gather_soon(of, column, wanted)
-        return _PartialGather(cache, out, misses, wanted, pending)
+        return _PartialGather(cache, found, misses, wanted, pending)
 
     def close(self) -> None:
         """Close the connection."""
@@ -204,25 +207,20 @@ class _PartialGather(Future[np.ndarray]):
     def __init__(
         self,
         cache: FeatureCache,
-        out: np.ndarray,
+        found: CachedRows,
         misses: np.ndarray,
         wanted: np.ndarray,
         pending: Future[np.ndarray],
     ) -> None:
         super().__init__()
-        self._cache, self._out, self._misses = cache, out, misses
+        self._cache, self._found, self._misses = cache, found, misses
         self._wanted, self._pending = wanted, pending
 
     def result(self, timeout: float | None = None) -> np.ndarray:
         values = self._pending.result(timeout)
-        place_rows(
-            self._misses,
-            np.arange(len(values)),
-            self._cache._words(values),
-            self._cache._words(self._out),
-        )
+        rows = self._found.complete(self._misses, values)
         self._cache.admit(self._wanted, values)
-        return self._out
+        return rows
 
 
 def hot_by_degree(

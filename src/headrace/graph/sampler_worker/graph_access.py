@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 
@@ -70,10 +71,7 @@ def make_caches(graph: PartitionedGraph, config: SamplerConfig, cache: CacheConf
         for column in node.columns
         if column.shape and _is_wanted(config, node.name, column.name)
     }
-    sizes = [
-        num * int(np.prod(column.shape)) * (2 if "16" in column.dtype else 4)
-        for column, num in columns.values()
-    ]
+    sizes = [math.ceil(num * column.row_bytes) for column, num in columns.values()]
     budgets = divide(cache.num_bytes, sizes)
     return {
         (name, column): FeatureCache(info, num, budget, hot.get(name))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.graph.format.row_codec import RowCodec, SparseRows, StoredRows
 from headrace.graph.kernels import gathering
 from headrace.graph.sampling.hop import split_by_partition
 from headrace.graph.sampling.store_pool import StorePool
@@ -27,13 +28,15 @@ class FeatureColumns:
         of: Node type or edge type.
         name: Name of the column.
         offsets: First id of each partition, and the end.
-        parts: Values of each partition; None for remote ones.
+        parts: Stored rows of each partition; None for remote ones.
+        codec: Decodes rows; None if they are stored as they are.
     """
 
     of: TypeName
     name: str
     offsets: np.ndarray
-    parts: Sequence[np.ndarray | None]
+    parts: Sequence[StoredRows | None]
+    codec: RowCodec | None = None
 
 
 class FeatureGather:
@@ -50,7 +53,8 @@ class FeatureGather:
         self.purpose = rows.of, rows.name
         self._local: list[tuple[int, np.ndarray]] = []
         self._pending: list[tuple[np.ndarray, np.ndarray, Future[np.ndarray]]] = []
-        self._is_split = bool(stores) or len(rows.parts) > _MAX_SCANNED_PARTS
+        is_encoded = rows.codec is not None
+        self._is_split = is_encoded or bool(stores) or len(rows.parts) > _MAX_SCANNED_PARTS
         if not self._is_split:
             return
         split = split_by_partition(ids, rows.offsets)
@@ -58,7 +62,8 @@ class FeatureGather:
         meter = current_meter()
         if meter is not None:
             for part, at in self._local:
-                meter.add_local(part, len(at) * _row_bytes(rows.parts[part]))
+                local = ids[at] - int(rows.offsets[part])
+                meter.add_local(part, _num_bytes(rows.parts[part], local))
         for part, at in split:
             if part in stores:
                 wanted, order = _unique(ids[at], may_repeat)
@@ -71,12 +76,20 @@ class FeatureGather:
             return
         if not self._is_split:
             self._copy_all(out)
+        codec = self._rows.codec
         for part, at in self._local:
             values, first = self._rows.parts[part], int(self._rows.offsets[part])
             assert values is not None
+            if codec is not None:
+                codec.decode(values, self._ids[at] - first, at, out)
+                continue
+            assert isinstance(values, np.ndarray)
             (source,), target = _words([values], out)
             gathering.copy_at(at, self._ids, first, source, target)
         for at, order, future in self._pending:
+            if codec is not None:
+                codec.decode(future.result(), order, at, out)
+                continue
             (source,), target = _words([future.result()], out)
             gathering.place_rows(at, order, source, target)
 
@@ -84,7 +97,8 @@ class FeatureGather:
         offsets = self._rows.offsets
         # The kernel needs arrays of one type; empty partitions are not memory-mapped.
         used = np.flatnonzero(np.diff(offsets))
-        parts = [values for p in used if (values := self._rows.parts[int(p)]) is not None]
+        found = (self._rows.parts[int(p)] for p in used)
+        parts = [values for values in found if isinstance(values, np.ndarray)]
         if len(offsets) == 2 and parts[0].dtype == out.dtype:
             # numpy copies whole rows at once; `clip` avoids a second pass over the ids.
             np.take(parts[0], self._ids, axis=0, out=out, mode="clip")
@@ -93,8 +107,13 @@ class FeatureGather:
         gathering.copy_rows(self._ids, np.append(offsets[used], offsets[-1]), sources, target)
 
 
-def _row_bytes(values: np.ndarray | None) -> int:
-    return 0 if values is None else values.itemsize * math.prod(values.shape[1:])
+def _num_bytes(values: StoredRows | None, rows: np.ndarray) -> int:
+    """Size of some rows as they are stored."""
+    if values is None:
+        return 0
+    if isinstance(values, SparseRows):
+        return 2 * values.num_units(rows)
+    return len(rows) * values.itemsize * math.prod(values.shape[1:])
 
 
 def _unique(ids: np.ndarray, may_repeat: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -36,7 +36,7 @@ class StoreHandle(Protocol):
     def gather_soon(
         self, of: TypeName, column: str, ids: np.ndarray, dims: np.ndarray | None = None
     ) -> Future[np.ndarray]:
-        """Read rows of a column in their stored dtype."""
+        """Read rows of a column as they are stored."""
         ...
 
     def close(self) -> None:

@@ -116,7 +116,9 @@ class StoreClient:
     def gather(
         self, of: TypeName, column: str, ids: np.ndarray, dims: np.ndarray | None = None
     ) -> np.ndarray:
-        """Read rows of a column in their stored dtype; `bfloat16` as its bits (`uint16`).
+        """Read rows of a column as they are stored; `bfloat16` as its bits (`uint16`).
+
+        Rows of different lengths (`sparse`) are concatenated.
 
         Args:
             of: Node type or edge type.

@@ -162,7 +162,7 @@ class Embeddings:
             path = self._folder and self._folder / str(len(self._optimizer_shards))
             if path is not None:
                 path.mkdir(parents=True, exist_ok=True)
-            made = make_embedding(path, nodes.values, spec)
+            made = make_embedding(path, nodes.array, spec)
             if path is not None:
                 metadata = _Metadata(node_type=node_type, column=column, spec=spec)
                 atomic_write(path / _FILE, metadata.to_text())

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from headrace.core.errors import SpecError
 from headrace.core.validation_errors import first_problem
+from headrace.graph.format.row_codec import SparseRows, StoredRows
 from headrace.graph.sampling.hop import EdgePart, HopRequest, Rule, hop_over
 from headrace.graph.schema import TypeName
 from headrace.graph.store.embedding_service import (
@@ -133,16 +134,21 @@ class StoreService(RpcService):
         has_dims = parser.flag("has_dims")
         parser.end(1 + has_dims)
         ids = parser.ids(0, rows.first, len(rows.values), self._limits.max_rows)
-        dims = None
+        values, local, dims = rows.values, ids - rows.first, None
         if has_dims:
-            if rows.values.ndim != 2:
-                raise SpecError("the column is not two-dimensional", "request it without dims")
-            dims = parser.ids(1, 0, rows.values.shape[1], rows.values.shape[1])
-        row_bytes = rows.values.itemsize * math.prod(rows.values.shape[1:])
-        if dims is not None:
-            row_bytes = rows.values.itemsize * len(dims)
-        self._check_reply("rows", row_bytes * len(ids))
-        return {"dtype": rows.dtype}, (take_rows(rows.values, ids - rows.first, dims),)
+            if rows.is_encoded or rows.array.ndim != 2:
+                raise SpecError(
+                    "rows of the column are encoded or not one-dimensional",
+                    "request it without dims",
+                )
+            dims = parser.ids(1, 0, rows.array.shape[1], rows.array.shape[1])
+        if isinstance(values, SparseRows):
+            num_bytes = 2 * values.num_units(local)
+        else:
+            width = math.prod(values.shape[1:]) if dims is None else len(dims)
+            num_bytes = values.itemsize * width * len(ids)
+        self._check_reply("rows", num_bytes)
+        return {"dtype": rows.dtype}, (take_rows(values, local, dims),)
 
     def _embed(self, parser: _Parser) -> tuple[Fields, tuple[np.ndarray, ...]]:
         node_type, column, spec = parser.text("of"), parser.text("column"), parser.mapping("spec")
@@ -199,7 +205,8 @@ class StoreService(RpcService):
     def _status(self, parser: _Parser) -> tuple[Fields, tuple[np.ndarray, ...]]:
         parser.end(0)
         features = [rows.values for rows in self._shard.rows.values() if rows.file is not None]
-        resident = [resident_bytes(values) for values in features]
+        arrays = [each.units if isinstance(each, SparseRows) else each for each in features]
+        resident = [resident_bytes(array) for array in arrays]
         known = [num_bytes for num_bytes in resident if num_bytes is not None]
         with self._lock:
             counts = dict(self._counts)
@@ -340,8 +347,10 @@ class _Parser:
         return array
 
 
-def take_rows(values: np.ndarray, local: np.ndarray, dims: np.ndarray | None) -> np.ndarray:
+def take_rows(values: StoredRows, local: np.ndarray, dims: np.ndarray | None) -> np.ndarray:
     """Copy rows, or some dimensions of each; ids must be in range."""
+    if isinstance(values, SparseRows):
+        return values.take(local)
     if dims is None:
         out = np.empty((len(local), *values.shape[1:]), values.dtype)
         # A request without ids may be for an empty partition.

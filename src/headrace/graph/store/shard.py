@@ -11,6 +11,7 @@ import numpy as np
 from headrace.core.errors import SpecError
 from headrace.graph.format.manifest import edge_path, node_path
 from headrace.graph.format.partitioned_graph import PartitionedGraph
+from headrace.graph.format.row_codec import StoredRows
 from headrace.graph.sampling.hop import EdgePart
 from headrace.graph.schema import EdgeType, TypeName
 
@@ -21,15 +22,23 @@ class ShardRows:
 
     Attributes:
         first: Id of the first row: a new node id, or an edge id as hops return it.
-        values: The rows; may be memory-mapped.
-        dtype: Stored dtype; `bfloat16` if `values` are its bits.
+        values: The rows as they are stored; may be memory-mapped.
+        dtype: Dtype of the values; `bfloat16` if they are its bits.
         file: File of the rows; None if they are in memory only.
+        is_encoded: Whether rows must be decoded.
     """
 
     first: int
-    values: np.ndarray
+    values: StoredRows
     dtype: str
     file: Path | None = None
+    is_encoded: bool = False
+
+    @property
+    def array(self) -> np.ndarray:
+        """Rows of a column that is not encoded."""
+        assert isinstance(self.values, np.ndarray)
+        return self.values
 
 
 @dataclass(frozen=True)
@@ -62,10 +71,10 @@ class Shard:
         weights: list[str | None] = [None]
         times: list[str | None] = [None]
         for (of, name), rows in self.rows.items():
-            if of == edge_type and name != "ids" and rows.values.ndim == 1:
+            if of == edge_type and name != "ids" and rows.array.ndim == 1:
                 if rows.dtype in ("float16", "float32", "float64"):
                     weights.append(name)
-                elif rows.values.dtype.kind in "iu" and rows.dtype != "bfloat16":
+                elif rows.array.dtype.kind in "iu" and rows.dtype != "bfloat16":
                     times.append(name)
         return [(weight, time) for weight in weights for time in times]
 
@@ -80,7 +89,7 @@ class Shard:
             return None
         if rows.dtype == "bfloat16":
             raise SpecError(f"{name!r} is bfloat16", "store weights and times as plain numbers")
-        return rows.values
+        return rows.array
 
 
 def open_shard(graph: PartitionedGraph, part: int) -> Shard:
@@ -97,9 +106,10 @@ def open_shard(graph: PartitionedGraph, part: int) -> Shard:
         for column in node.columns:
             rows[node.name, column.name] = ShardRows(
                 own.start(node.name),
-                own.column(node.name, column.name),
+                own.stored_rows(node.name, column.name),
                 column.dtype,
                 graph.folder / node_path(part, t, column.name),
+                is_encoded=column.encoding is not None,
             )
     for e, edge in enumerate(manifest.edges):
         edges[edge.edge_type] = EdgePart(

@@ -170,7 +170,7 @@ def test_narrow_features(dtype: str, error: float, tmp_path: Path) -> None:
     import torch
 
     source = homogeneous()
-    write(source, tmp_path, feature_dtype=dtype)
+    write(source, tmp_path, features=dtype)
     part = open_graph(tmp_path).part(1)
     stored = part.tensor("node", "x")
     assert stored.dtype == getattr(torch, dtype)

@@ -11,6 +11,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
+from headrace.graph.format.row_codec import StoredRows
 from headrace.graph.sampling.hop import Hop, HopRequest, hop_over
 from headrace.graph.schema import TypeName
 from headrace.graph.sources.pyg import from_pyg
@@ -86,6 +87,7 @@ class FakeStore:
     ) -> Future[np.ndarray]:
         self.asked.append((of, column, ids))
         done: Future[np.ndarray] = Future()
+        values: StoredRows
         if column == "ids":
             if not self._gives_ids:
                 done.set_exception(StoreError("refused", "ask for something else"))

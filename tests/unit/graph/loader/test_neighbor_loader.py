@@ -244,7 +244,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_short_features_are_handed_over_long(dtype: str, tmp_path: Path) -> None:
     data = random_data()
-    graph = in_parts(data, tmp_path, 3, feature_dtype=dtype)
+    graph = in_parts(data, tmp_path, 3, features=dtype)
     short = getattr(torch, dtype)
     batch = next(iter(NeighborLoader(graph, [3], batch_size=8)))
     assert batch.x.dtype == torch.float32

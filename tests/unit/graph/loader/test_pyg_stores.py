@@ -113,6 +113,32 @@ def test_remote_parts_give_the_same_batches(
                         assert len(ids.tolist()) == len(set(ids.tolist()))
 
 
+@pytest.mark.parametrize("features", ["auto", "int8", "int4"])
+@pytest.mark.parametrize("share", [0.5, 0.1, 1.0])
+def test_encoded_features_give_the_batches_of_plain_ones(
+    share: float, features: str, tmp_path: Path
+) -> None:
+    data = random_data()
+    data.x = torch.randn(80, 70) * (torch.rand(80, 70) < share)
+    if share == 0.5:
+        data.x = (data.x != 0).float()
+    plain = in_parts(data, tmp_path / "plain", 3)
+    graph = in_parts(data, tmp_path / "encoded", 3, features=features)
+    here = without_parts(graph, tmp_path / "here", (0, 2))
+    connect = {part: partial(FakeStore, graph, part, True) for part in (0, 2)}
+    settings: dict[str, Any] = {"num_neighbors": [3, 2], "batch_size": 16, "shuffle": True}
+    wanted = NeighborLoader(plain, **settings)
+    local = NeighborLoader(graph, **settings)
+    remote = NeighborLoader(here, **settings, connect=connect)
+    for exact, left, right in zip(wanted, local, remote, strict=True):
+        assert_same(left, right)
+        if features == "auto":
+            assert_same(exact, right)
+        else:
+            assert_same(exact, right, without=("x",))
+            assert (exact.x - right.x).abs().max() < (0.03 if features == "int8" else 0.5)
+
+
 def test_remote_parts_with_weights_and_links(tmp_path: Path) -> None:
     data = random_data()
     graph = in_parts(data, tmp_path, 2)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from headrace.graph.build.encoding_choice import choose_form
 from headrace.graph.format.manifest import ColumnInfo
 from headrace.graph.format.partitioned_graph import open_graph
 from headrace.graph.kernels import hash_table
@@ -18,7 +19,7 @@ from headrace.graph.sampler_worker.feature_cache import (
     hot_by_degree,
 )
 from headrace.graph.sampling.hop import Hop, HopRequest
-from headrace.graph.schema import TypeName
+from headrace.graph.schema import Column, TypeName
 from tests.unit.graph.small_graphs import NODE_TO_NODE, homogeneous, write
 
 INFO = ColumnInfo(name="x", dtype="float32", shape=(4,))
@@ -105,6 +106,47 @@ def test_the_hot_set_follows_what_is_wanted() -> None:
         assert len(cache.lookup(np.arange(low, low + 50))[1]) == 0
 
 
+class EncodedStore(Store):
+    """Has encoded rows."""
+
+    def __init__(self, info: ColumnInfo, values: np.ndarray) -> None:
+        super().__init__()
+        assert info.codec is not None
+        self._encode, self._values = info.codec.encode, values
+
+    def gather_soon(
+        self, of: TypeName, column: str, ids: np.ndarray, dims: np.ndarray | None = None
+    ) -> Future[np.ndarray]:
+        self.asked.append(ids)
+        done: Future[np.ndarray] = Future()
+        done.set_result(self._encode(self._values[ids]))
+        return done
+
+
+@pytest.mark.parametrize("kind", ["sparse", "bits", "int8", "int4"])
+@pytest.mark.parametrize("hot", [None, np.arange(0, 1000, 3)])
+def test_encoded_rows_are_cached_encoded(kind: str, hot: np.ndarray | None) -> None:
+    rng = np.random.default_rng(2)
+    values = rng.random((1000, 50), np.float32)
+    # Some rows are much longer than others, and some are empty.
+    values[rng.random((1000, 50)) > rng.beta(0.3, 1.5, (1000, 1))] = 0
+    if kind == "bits":
+        values = (values != 0).astype(np.float32)
+    features = kind if kind.startswith("int") else "auto"
+    info = choose_form(Column.of("x", values), features, 1000)
+    assert info.encoding is not None
+    assert info.encoding.kind == kind
+    store, cache = EncodedStore(info, values), FeatureCache(info, 1000, 20_000, hot)
+    assert cache.report().memory_bytes <= 20_000 + 64
+    owner = CachedStoreHandle(store, {("node", "x"): cache})
+    for _ in range(300):
+        ids = wanted_of_power_law(40, rng)
+        rows = owner.gather_soon("node", "x", ids).result()
+        assert np.array_equal(rows, store._encode(values[ids]))
+    assert cache.report().hits > 2000
+    assert sum(map(len, store.asked)) == cache.report().misses
+
+
 def test_other_columns_and_dimensions_pass_by() -> None:
     store = Store()
     owner = CachedStoreHandle(store, {("node", "x"): FeatureCache(INFO, 1000, 10_000)})
@@ -158,26 +200,21 @@ def test_tables_and_plain_twin_agree() -> None:
     slot_ids[::7] = hash_table.FREE
     places = np.full(128, hash_table.FREE, np.int32)
     hash_table.enter_slots(slot_ids, places)
-    rows, is_filled = rng.integers(0, 99, (60, 2)).astype(np.uint32), rng.random(60) < 0.5
+    is_filled = rng.random(60) < 0.5
     ids = rng.integers(0, 500, 300)
-    out, misses = np.zeros((300, 2), np.uint32), np.empty(300, np.int64)
-    counters = np.zeros(100, np.uint8)
-    num = hash_table.take_rows(ids, places, slot_ids, is_filled, rows, counters, out, misses)
+    slots, counters = np.empty(300, np.int64), np.zeros(100, np.uint8)
+    hash_table.find_slots(ids, places, slot_ids, is_filled, counters, slots)
     twin = {int(i): s for s, i in enumerate(slot_ids) if i != hash_table.FREE and is_filled[s]}
-    assert misses[:num].tolist() == [i for i, node in enumerate(ids.tolist()) if node not in twin]
-    for i, node in enumerate(ids.tolist()):
-        if node in twin:
-            assert np.array_equal(out[i], rows[twin[node]])
+    assert slots.tolist() == [twin.get(node, hash_table.FREE) for node in ids.tolist()]
     assert np.array_equal(counters, np.bincount(ids % 100, minlength=100))
 
 
 def test_counters_are_halved_before_they_overflow() -> None:
     places, slot_ids = np.full(2, hash_table.FREE, np.int32), np.empty(0, np.int64)
-    rows, is_filled = np.empty((0, 1), np.uint32), np.empty(0, np.bool_)
-    counters = np.array([255, 7, 0], np.uint8)
-    ids, out = np.array([0, 1, 1]), np.empty((3, 1), np.uint32)
-    misses = np.empty(3, np.int64)
-    assert hash_table.take_rows(ids, places, slot_ids, is_filled, rows, counters, out, misses) == 3
+    counters, slots = np.array([255, 7, 0], np.uint8), np.empty(3, np.int64)
+    ids, is_filled = np.array([0, 1, 1]), np.empty(0, np.bool_)
+    hash_table.find_slots(ids, places, slot_ids, is_filled, counters, slots)
+    assert slots.tolist() == [hash_table.FREE] * 3
     assert counters.tolist() == [128, 5, 0]
 
 

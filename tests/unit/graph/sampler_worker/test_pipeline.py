@@ -223,7 +223,7 @@ def test_a_graph_of_several_types(tmp_path: Path) -> None:
 def test_halves_become_whole_unless_asked_otherwise(tmp_path: Path, stored: str) -> None:
     import torch
 
-    graph = opened(tmp_path, feature_dtype=stored)
+    graph = opened(tmp_path, features=stored)
     batches = []
     for keep in (False, True):
         config = config_of(graph, num_epochs=1, keep_dtype=keep)

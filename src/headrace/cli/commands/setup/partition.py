@@ -60,7 +60,7 @@ def partition(
     features: Annotated[
         str | None,
         typer.Option(
-            help="float32, float16 or bfloat16.",
+            help="auto (the smallest lossless form), float32, float16, bfloat16, int8 or int4.",
             metavar="TYPE",
             autocompletion=completions.one_of(*completions.FEATURE_TYPES),
         ),

@@ -87,7 +87,7 @@ def test_a_cluster_gets_parts_of_its_machines_sizes(tmp_path: Path) -> None:
         (["--parts", "5000"], "5000 partitions"),
         (["--parts", "2", "--method", "best"], "no partitioner 'best'"),
         (["--parts", "2", "--balance", "weight"], "'weight' cannot be balanced"),
-        (["--parts", "2", "--features", "int8"], "int8"),
+        (["--parts", "2", "--features", "int2"], "int2"),
     ],
 )
 def test_what_cannot_be_had_is_refused(arguments: list[str], says: str, tmp_path: Path) -> None:
