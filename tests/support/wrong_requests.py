@@ -33,7 +33,7 @@ _NODES = np.array([1, 2, 3])
 _SAMPLE = {
     "op": "sample", "edge_type": ["node", "to", "node"], "fanout": 3, "key": 5, "replace": False,
     "disjoint": False, "last": False, "edge_ids": True, "has_trees": False, "has_bounds": False,
-    "weight": None, "time": None,
+    "weight": None, "time": None, "far": 1.0, "near": None,
 }  # fmt: skip
 _FLAGS = ("replace", "disjoint", "edge_ids")
 
@@ -49,6 +49,7 @@ STORE_REQUESTS: Requests = {
             "key": {"a number"},
             "weight": {"null"},
             "time": {"null"},
+            "near": {"null"},
             **{flag: {"true"} for flag in _FLAGS},
         },
     ),

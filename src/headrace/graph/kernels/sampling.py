@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from headrace.graph.kernels.rng import draw_below, draw_unit, stream_of
+from headrace.graph.kernels.rng import GOLDEN, draw_below, draw_unit, mix, stream_of
 
 
 @njit(nogil=True, cache=True)
@@ -125,6 +125,63 @@ def choose_uniform(
             _floyd(streams[i], degree, count, bitmap, chosen)
         for j in range(count):
             edges[slot + j] = first_edge + begin + chosen[j]
+
+
+@njit(nogil=True, cache=True)
+def choose_near(
+    nodes,
+    first_node,
+    num_owned,
+    first_edge,
+    replace,
+    far,
+    low,
+    high,
+    indices,
+    begins,
+    degrees,
+    streams,
+    slots,
+    bitmap,
+    edges,
+):
+    """Like `choose_uniform`, but sources outside of `low` to `high` are drawn with weight `far`.
+
+    Neighbours are drawn one after another, in proportion to their weights, by rejection: a uniform
+    draw of a far one is accepted with probability `far`. The two halves of a random number select
+    and accept. Other arguments as for `choose_uniform`; `indices` holds new ids of the sources.
+    """
+    chosen = np.empty(_longest(slots), np.int64)
+    accepted = np.uint64(far * 4294967296.0)
+    lower = np.uint64(0xFFFFFFFF)
+    for i in range(len(nodes)):
+        if np.uint64(nodes[i] - first_node) >= np.uint64(num_owned):
+            continue
+        slot = slots[i]
+        count = slots[i + 1] - slot
+        begin = begins[i]
+        degree = degrees[i]
+        if count == degree and not replace:
+            for j in range(count):
+                edges[slot + j] = first_edge + begin + j
+            continue
+        number, j = np.uint64(0), 0
+        while j < count:
+            number += np.uint64(1)
+            bits = mix(streams[i] + number * GOLDEN)
+            place = np.int64(((bits >> np.uint64(32)) * np.uint64(degree)) >> np.uint64(32))
+            if (bitmap[place >> 6] >> np.uint64(place & 63)) & np.uint64(1):
+                continue
+            source = indices[begin + place]
+            if (bits & lower) >= accepted and (source < low or source >= high):
+                continue
+            if not replace:
+                bitmap[place >> 6] |= np.uint64(1) << np.uint64(place & 63)
+            chosen[j] = place
+            j += 1
+        for j in range(count):
+            edges[slot + j] = first_edge + begin + chosen[j]
+            bitmap[chosen[j] >> 6] = np.uint64(0)
 
 
 @njit(nogil=True, cache=True)

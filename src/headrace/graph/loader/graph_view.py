@@ -56,6 +56,11 @@ class GraphView(ABC):
         return tuple(self.num_nodes)
 
     @property
+    def node_offsets(self) -> dict[str, np.ndarray]:
+        """First new id of each graph partition, and the end, by node type."""
+        return {name: self.offsets[name] for name in self.node_types}
+
+    @property
     def is_homogeneous(self) -> bool:
         """Whether batches are `Data`, not `HeteroData`."""
         return self.node_types == (NODE,) and self.edge_types == (EDGE,)

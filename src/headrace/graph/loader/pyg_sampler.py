@@ -67,7 +67,8 @@ class KeyedSampler(BaseSampler):  # type: ignore[misc]
 
     Outputs have original node ids. `edge` numbers edges in storage order; `edge_permutation` maps
     these to original ids. `new_ids` of an output are the new node ids by node type. Arguments
-    but `access` and `seed` are those of PyG's `NeighborSampler`; `time_attr` may be an edge column.
+    but `access`, `seed` and `far` are those of PyG's `NeighborSampler`; `time_attr` may be an edge
+    column.
 
     Raises:
         SpecError: The graph lacks a column, or a combination of options is not supported.
@@ -84,6 +85,7 @@ class KeyedSampler(BaseSampler):  # type: ignore[misc]
         time_attr: str | None = None,
         weight_attr: str | None = None,
         seed: int = 0,
+        far: float = 1.0,
     ) -> None:
         self.access = access
         if not isinstance(num_neighbors, NumNeighbors):
@@ -100,7 +102,9 @@ class KeyedSampler(BaseSampler):  # type: ignore[misc]
             )
         check_strategy(temporal_strategy)
         last = temporal_strategy == "last" and time_attr is not None
-        self._rule = Rule(replace, self.disjoint, last)
+        if far < 1 and (weight_attr is not None or time_attr is not None):
+            raise SpecError("far cannot be combined with weights or times", "omit one of them")
+        self._rule = Rule(replace, self.disjoint, last, far=far)
         self._fanouts = fanouts_of(access, num_neighbors)
         # Fails here, not in the first batch, if a column is missing; stores check their own.
         self._source = access.hops(weight_attr, time_attr)
@@ -226,7 +230,9 @@ class KeyedSampler(BaseSampler):  # type: ignore[misc]
             access = self.access
             edge_ids = any(access.columns[e] or access.has_edge_ids(e) for e in access.edge_types)
             rule = dataclasses.replace(self._rule, edge_ids=edge_ids)
-            self._own.sampler = Sampler(self._source, access.num_nodes, access.edge_types, rule)
+            self._own.sampler = Sampler(
+                self._source, access.num_nodes, access.edge_types, rule, access.node_offsets
+            )
         sampler: Sampler = self._own.sampler
         return sampler
 

@@ -112,6 +112,7 @@ class SamplerConfig(StoreClientConfig):
         num_epochs: Number of epochs; None for no limit.
         fanouts: Neighbours per hop, for each edge type.
         weight: Edge column with sampling weights.
+        far: Weight of neighbours in other partitions than most seeds; others have 1.
         columns: Node columns of the batches; None for all columns, scalars for seeds only.
         edge_ids: Whether batches have original edge ids.
         edge_columns: Whether batches have all edge columns.
@@ -143,6 +144,7 @@ class SamplerConfig(StoreClientConfig):
     replace: bool = False
     disjoint: bool = False
     weight: str | None = None
+    far: Annotated[float, Field(gt=0, le=1)] = 1.0
     columns: tuple[Wanted, ...] | None = None
     edge_ids: bool = False
     edge_columns: bool = False

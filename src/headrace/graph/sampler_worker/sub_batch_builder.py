@@ -111,7 +111,7 @@ class SubBatchBuilder:
         self._recorder = recorder
         self._fanouts = dict(config.fanouts)
         edge_ids = config.edge_ids or config.edge_columns
-        self._rule = Rule(config.replace, config.disjoint, edge_ids=edge_ids)
+        self._rule = Rule(config.replace, config.disjoint, edge_ids=edge_ids, far=config.far)
         self._source = access.hops(config.weight, None)
         self._own = threading.local()
         if config.node_type not in access.node_types:
@@ -180,7 +180,11 @@ class SubBatchBuilder:
         if not hasattr(self._own, "sampler"):
             access = self._access
             self._own.sampler = Sampler(
-                self._source, access.num_nodes, access.edge_types, self._rule
+                self._source,
+                access.num_nodes,
+                access.edge_types,
+                self._rule,
+                access.node_offsets,
             )
         sampler: Sampler = self._own.sampler
         return sampler

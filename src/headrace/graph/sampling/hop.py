@@ -16,6 +16,9 @@ from headrace.graph.schema import EdgeType
 
 _NONE = np.empty(0, np.int64)
 
+LEAST_FAR = 0.01
+"""Least weight of far neighbours: draws are repeated up to its inverse times on average."""
+
 # Up to this many partitions, scanning all nodes in each is faster than sorting nodes by partition
 # (measured with 3 hops of 15, 10 and 5: equal at 4 partitions, 1.2 times as long at 16).
 _MAX_SCANNED_PARTS = 4
@@ -31,14 +34,18 @@ class Rule:
         last: Whether to take the latest neighbours instead of sampling uniformly among those not
             later than the seed; PyG's `temporal_strategy="last"`.
         edge_ids: Whether to return edge ids.
+        far: Weight of neighbours in other partitions than most seeds of the batch; others have 1.
     """
 
     replace: bool = False
     disjoint: bool = False
     last: bool = False
     edge_ids: bool = True
+    far: float = 1.0
 
     def __post_init__(self) -> None:
+        if not LEAST_FAR <= self.far <= 1:
+            raise SpecError(f"far is {self.far}", f"use a number from {LEAST_FAR} to 1")
         if self.replace and self.last:
             raise SpecError(
                 "the latest neighbours cannot be sampled with replacement",
@@ -60,6 +67,7 @@ class HopRequest:
         bounds: Latest time of a neighbour, per node; None without times.
         weight: Weight column of the edges, for stores; `EdgePart` has the values themselves.
         time: Time column of the edges, likewise.
+        near: First and end of the new ids that are not far; required if `rule.far` is below 1.
     """
 
     edge_type: EdgeType
@@ -71,6 +79,7 @@ class HopRequest:
     bounds: np.ndarray | None = None
     weight: str | None = None
     time: str | None = None
+    near: tuple[int, int] | None = None
 
     def at(self, positions: np.ndarray) -> HopRequest:
         """The request for some of the nodes."""
@@ -225,7 +234,13 @@ def hop_over(parts: Sequence[EdgePart], request: HopRequest) -> Hop:
     again = again and request.fanout >= 0
     for part in parts:
         num_owned = len(part.originals)
-        if part.is_uniform:
+        if part.is_uniform and request.near is not None:
+            sampling.choose_near(
+                request.nodes, part.first_node, num_owned, part.first_edge, again,
+                request.rule.far, *request.near, part.indices,
+                begins, degrees, streams, slots, bitmap, edges,
+            )  # fmt: skip
+        elif part.is_uniform:
             sampling.choose_uniform(
                 request.nodes, part.first_node, num_owned, part.first_edge, again,
                 begins, degrees, streams, slots, bitmap, edges,
@@ -268,6 +283,12 @@ def _check(parts: Sequence[EdgePart], request: HopRequest) -> None:
                 f"a hop has {len(request.nodes)} nodes and {len(values)} {name}",
                 "pass one per node",
             )
+    if (request.rule.far < 1) != (request.near is not None):
+        raise SpecError(
+            "only one of far and the ids that are near is given", "give both or neither"
+        )
+    if request.near is not None and not all(part.is_uniform for part in parts):
+        raise SpecError("far cannot be combined with weights or times", "omit one of them")
     has_times = any(part.times is not None for part in parts)
     if has_times and request.bounds is None:
         raise SpecError(

@@ -61,6 +61,7 @@ class Sampler:
         num_nodes: Nodes per node type, in a fixed order.
         edge_types: Edge types, in the order in which a hop expands them.
         rule: How neighbours are sampled.
+        offsets: First new id of each partition, and the end, by node type; required for `far`.
         dense_limit: Node types with more nodes use a hash table of the batch: saves 4 bytes per
             node of the graph, at about half the speed of relabelling.
     """
@@ -71,12 +72,14 @@ class Sampler:
         num_nodes: Mapping[str, int],
         edge_types: Sequence[EdgeType],
         rule: Rule | None = None,
+        offsets: Mapping[str, np.ndarray] | None = None,
         dense_limit: int = DENSE_LIMIT,
     ) -> None:
         self._source = source
         self._num_nodes = dict(num_nodes)
         self._edge_types = tuple(edge_types)
         self.rule = rule or Rule()
+        self._offsets = offsets or {}
         self._tables: dict[str, RowTable] = {
             name: HashTable() if self.rule.disjoint else table_for(count, dense_limit)
             for name, count in self._num_nodes.items()
@@ -105,6 +108,7 @@ class Sampler:
         fanouts = _per_edge_type(num_neighbors, self._edge_types)
         num_hops = max((len(hops) for hops in fanouts.values()), default=0)
         bounds = self._bounds(seeds, seed_times)
+        near = self._near(seeds) if self.rule.far < 1 else {}
         rows, first_tree = {}, 0
         for name, count in self._num_nodes.items():
             ids = np.asarray(seeds.get(name, ()), np.int64)
@@ -121,7 +125,7 @@ class Sampler:
                 fanout = fanouts[edge_type][hop] if hop < len(fanouts[edge_type]) else 0
                 self._expand(
                     edge_type, fanout, hop_key(key.seed, key.epoch, key.batch, hop, edge_type),
-                    rows[source], rows[destination], edges[edge_type], bounds,
+                    rows[source], rows[destination], edges[edge_type], bounds, near.get(source),
                 )  # fmt: skip
             for part in rows.values():
                 part.next_hop()
@@ -148,6 +152,7 @@ class Sampler:
         destinations: _NodeRows,
         added: _EdgeRows,
         bounds: np.ndarray | None,
+        near: tuple[int, int] | None,
     ) -> None:
         """Add the neighbours of the last hop's nodes along one edge type."""
         nodes, trees = destinations.frontier()
@@ -155,13 +160,27 @@ class Sampler:
             added.num_sampled.append(0)
             return
         until = None if bounds is None or trees is None else bounds[trees]
-        hop = self._source.hop(HopRequest(edge_type, nodes, fanout, key, self.rule, trees, until))
+        request = HopRequest(edge_type, nodes, fanout, key, self.rule, trees, until, near=near)
+        hop = self._source.hop(request)
         row, col = added.add(len(hop.neighbours), hop.edges)
         repeat_rows(destinations.begin, hop.counts, col)
         if trees is None:
             sources.lookup(hop.neighbours, row)
         else:
             sources.lookup(hop.neighbours + np.repeat(trees, hop.counts) * sources.num_ids, row)
+
+    def _near(self, seeds: Mapping[str, np.ndarray]) -> dict[str, tuple[int, int]]:
+        """New ids in the partition that has most of the seeds, by node type."""
+        num_parts = len(next(iter(self._offsets.values()))) - 1
+        counts = np.zeros(num_parts, np.int64)
+        for name, ids in seeds.items():
+            owners = np.searchsorted(self._offsets[name], ids, side="right") - 1
+            counts += np.bincount(owners, minlength=num_parts)
+        home = int(counts.argmax())
+        return {
+            name: (int(offsets[home]), int(offsets[home + 1]))
+            for name, offsets in self._offsets.items()
+        }
 
     def _bounds(
         self, seeds: Mapping[str, np.ndarray], seed_times: Mapping[str, np.ndarray] | None

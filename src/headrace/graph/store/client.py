@@ -106,6 +106,8 @@ class StoreClient:
             "has_bounds": request.bounds is not None,
             "weight": request.weight,
             "time": request.time,
+            "far": rule.far,
+            "near": None if request.near is None else list(request.near),
         }
         arrays = [np.asarray(request.nodes, np.int64)]
         arrays += [

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from headrace.core.errors import SpecError
 from headrace.core.validation_errors import first_problem
 from headrace.graph.format.row_codec import SparseRows, StoredRows
-from headrace.graph.sampling.hop import EdgePart, HopRequest, Rule, hop_over
+from headrace.graph.sampling.hop import LEAST_FAR, EdgePart, HopRequest, Rule, hop_over
 from headrace.graph.schema import TypeName
 from headrace.graph.store.embedding_service import (
     MAX_PIECES,
@@ -81,6 +81,8 @@ class StoreService(RpcService):
                 nodes = np.arange(part.first_node, part.first_node + min(len(part.indptr) - 1, 1))
                 bounds = None if time is None else np.zeros(len(nodes), np.int64)
                 hop_over([part], HopRequest(edge_type, nodes, 1, 0, bounds=bounds))
+                if part.is_uniform:
+                    hop_over([part], HopRequest(edge_type, nodes, 1, 0, Rule(far=0.5), near=(0, 1)))
 
     def answer(self, request: Message) -> Message:
         """Handle a request; raise `SpecError` if it is invalid or exceeds the limits."""
@@ -116,11 +118,13 @@ class StoreService(RpcService):
             for name in ("replace", "disjoint", "last", "edge_ids", "has_trees", "has_bounds")
         }
         has_trees, has_bounds = flags.pop("has_trees"), flags.pop("has_bounds")
+        far, near = parser.fraction("far", LEAST_FAR, 1), parser.pair("near")
         parser.end(1 + has_trees + has_bounds)
         nodes = parser.ids(0, part.first_node, len(part.indptr) - 1, self._limits.max_rows)
         trees = parser.integers(1, len(nodes)) if has_trees else None
         bounds = parser.integers(1 + has_trees, len(nodes)) if has_bounds else None
-        request = HopRequest(edge_type, nodes, fanout, key, Rule(**flags), trees, bounds)
+        rule = Rule(**flags, far=far)
+        request = HopRequest(edge_type, nodes, fanout, key, rule, trees, bounds, near=near)
         item_bytes = part.indices.itemsize + 8 * request.rule.edge_ids
         most = len(nodes) * fanout
         if fanout < 0 or most * item_bytes > self._limits.max_reply_bytes:
@@ -285,6 +289,15 @@ class _Parser:
         if type(value) not in (int, float) or not least <= value <= most:
             raise _wrong(name, f"a number from {least} to {most}")
         return float(value)
+
+    def pair(self, name: str) -> tuple[int, int] | None:
+        value = self._pop(name)
+        if value is None:
+            return None
+        ids = isinstance(value, list) and len(value) == 2 and all(type(v) is int for v in value)
+        if not ids or not 0 <= value[0] <= value[1] < 2**63:
+            raise _wrong(name, "two ascending ids or nothing")
+        return value[0], value[1]
 
     def mapping(self, name: str) -> dict[str, Any]:
         value = self._pop(name)

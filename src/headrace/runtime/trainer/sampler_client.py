@@ -152,6 +152,7 @@ def start_samplers(
             replace=settings.get("replace", False),
             disjoint=settings.get("disjoint", False),
             weight=settings.get("weight_attr"),
+            far=settings.get("far", 1.0),
             columns=tuple(
                 Wanted(node_type=name, name=column)
                 for name in access.node_types
