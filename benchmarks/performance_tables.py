@@ -369,6 +369,26 @@ def beside(result: Result) -> Table:
     return table(("benchmark", "before", "after", "figures", "that differ by more than 10 %"), rows)
 
 
+def traffic(result: Result) -> Table:
+    """Bytes between machines, and the accuracy."""
+    columns = (
+        ("features as", "form", ""), ("bytes", "bytes", "%"), ("with a cache", "cached", "%"),
+        ("points", "points", ""), ("standard error", "standard_error", ""),
+    )  # fmt: skip
+    tables = [by_name(result, f"graphs/{name}", name, *columns) for name in result["graphs"]]
+    return [
+        *(line for each in tables for line in each),
+        *figures(result, ("draws with far=0.25 over uniform ones", "far_cost", "")),
+        *figures(result, ("decoded from int8, GB/s per core", "codec/int8", "")),
+    ]
+
+
+def campaign(result: Result) -> Table:
+    """Tests that a change's checks leave out."""
+    counts = [(name, name, "") for name in ("passed", "failed", "skipped")]
+    return figures(result, *counts, ("time", "seconds", "s"))
+
+
 def as_it_is(result: Result) -> Table:
     """All figures of a file without a description."""
     rows: list[tuple[str, str]] = []
@@ -400,5 +420,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Result], Table]]] = {
     "faults": ("Faults, on a cluster", faults),
     "training_for_keeps": ("Training for keeps", training_for_keeps),
     "closed_loop": ("The closed loop, on a shaped testbed", closed_loop),
+    "traffic": ("Bytes between machines", traffic),
+    "campaign": ("Long tests", campaign),
     "beside": ("Quick benchmarks of two commits", beside),
 }

@@ -1,0 +1,322 @@
+"""Bytes between machines and accuracy with encoded features and fewer far neighbours.
+
+    python benchmarks/traffic.py --json
+    python benchmarks/traffic.py --quick --json
+
+Six graphs in four partitions (METIS), each with a trainer whose seeds are local: GraphSAGE 2 x 32,
+fan-out 5,5; the four gradients of a step are averaged, as in a run. `bytes` are those of feature
+rows that belong to another partition, over `float32` rows of uniform draws without a cache:
+
+- `exact`: features stored by `auto`; batches must be equal to the last bit; `cached` is with the
+  tenth of the rows cached that a partition is expected to draw most;
+- `safe`: `int8` and `far=0.25`; `cached` with a twentieth;
+- `least`: `int4` and `far=0.125`.
+
+`points` are percentage points of test accuracy above the plain run with the same seed, with the
+standard error over seeds. `far_cost` is the time of draws with `far=0.25` over uniform ones, and
+`codec` the speed of one core in GB of `float32` per second. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch_geometric.nn import GraphSAGE
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import headrace
+from benchmarks.batch_sources import DATA
+from benchmarks.machine import describe_machine
+from headrace.graph.build.encoding_choice import choose_form
+from headrace.graph.format.manifest import ColumnInfo
+from headrace.graph.format.partitioned_graph import PartitionedGraph
+from headrace.graph.format.row_codec import SparseRows
+from headrace.graph.loader.neighbor_loader import NeighborLoader
+from headrace.graph.sampler_worker.feature_cache import hot_by_degree
+from headrace.graph.sampling.hop import LocalSource, Rule
+from headrace.graph.sampling.local_edges import open_edge_parts
+from headrace.graph.sampling.neighbor_sampler import BatchKey, Sampler
+from headrace.graph.schema import Column, GraphSource
+from headrace.graph.sources.resolve import open_source
+
+NUM_PARTS, FANOUT, BATCH_SIZE = 4, [5, 5], 64
+NODE, EDGE = "node", ("node", "to", "node")
+
+GRAPHS = {
+    "pubmed": "planetoid/pubmed.npz",
+    "coauthor_cs": "coauthor_cs/ms_academic_cs.npz",
+    "coauthor_physics": "coauthor_physics/ms_academic_phy.npz",
+    "debian": "debian_bookworm/bookworm.npz",
+    "amazon_computers": "amazon_computers/amazon_electronics_computers.npz",
+    "generated": "generated:nodes=20000,edges=500000,features=64,signal=0.2",
+}
+CHOICES: dict[str, tuple[str | None, float, float]] = {
+    "plain": (None, 1.0, 0.0),
+    "exact": ("auto", 1.0, 0.1),
+    "safe": ("int8", 0.25, 0.05),
+    "least": ("int4", 0.125, 0.0),
+}
+"""Form of the features, `far`, and the fraction of rows that is cached in `cached`."""
+
+
+def source_of(name: str) -> GraphSource:
+    """A graph with 60 % training and 20 % test nodes, drawn at random."""
+    path = GRAPHS[name]
+    source = open_source(path if ":" in path else str(DATA / path), 0)
+    (table,) = source.nodes
+    order = np.random.default_rng(0).permutation(table.num_nodes)
+    cuts = np.split(order, [int(0.6 * len(order)), int(0.8 * len(order))])
+    splits = {
+        split: np.sort(ids) for split, ids in zip(("train", "val", "test"), cuts, strict=True)
+    }
+    return replace(source, nodes=(replace(table, splits=splits),))
+
+
+class Counter:
+    """Counts the bytes of rows from other partitions, without and with a cache."""
+
+    def __init__(self, graph: PartitionedGraph, cached: float) -> None:
+        self._graph = graph
+        self._sizes = np.concatenate([_row_bytes(graph, part) for part in range(NUM_PARTS)])
+        num_hot = int(cached * graph.num_nodes_of(NODE))
+        self._hot = [np.zeros(graph.num_nodes_of(NODE), np.bool_) for _ in range(NUM_PARTS)]
+        for part, hot in enumerate(self._hot):
+            hot[hot_by_degree(graph, part, NODE, {EDGE: FANOUT[0]})[:num_hot]] = True
+        self._has = [np.zeros_like(hot) for hot in self._hot]
+        self.bytes = self.cached_bytes = 0.0
+        self.rows = self.hits = 0
+
+    def count(self, part: int, n_id: np.ndarray) -> None:
+        """Count the rows of a batch of a partition's trainer."""
+        ids = self._graph.to_new(NODE, n_id)
+        away = ids[self._graph.owner(NODE, ids) != part]
+        hits = self._has[part][away]
+        self.bytes += float(self._sizes[away].sum())
+        self.cached_bytes += float(self._sizes[away[~hits]].sum())
+        self.rows += len(away)
+        self.hits += int(hits.sum())
+        self._has[part][away[self._hot[part][away]]] = True
+
+
+def _row_bytes(graph: PartitionedGraph, part: int) -> np.ndarray:
+    rows = graph.part(part).stored_rows(NODE, "x")
+    if isinstance(rows, SparseRows):
+        return 2 * np.diff(rows.starts)
+    return np.full(len(rows), rows.nbytes // max(len(rows), 1))
+
+
+def loaders(graph: PartitionedGraph, seed: int, far: float) -> list[NeighborLoader]:
+    """A loader per partition, with its own training nodes."""
+    made = []
+    for number in range(NUM_PARTS):
+        part = graph.part(number)
+        seeds = torch.from_numpy(np.sort(part.original_ids(NODE)[part.split(NODE, "train")]))
+        made.append(
+            NeighborLoader(
+                graph, FANOUT, seeds.long(), batch_size=BATCH_SIZE, shuffle=True, seed=seed, far=far
+            )
+        )
+    return made
+
+
+def forever(loader: NeighborLoader) -> Iterator[Any]:
+    """Batches of all epochs."""
+    while True:
+        yield from loader
+
+
+def train(graph: PartitionedGraph, seed: int, far: float, steps: int, counter: Counter) -> float:
+    """Train a model on local seeds of all partitions; returns the test accuracy in percent."""
+    torch.manual_seed(seed)
+    info = graph.manifest.nodes[0]
+    assert info.num_classes is not None
+    (width,) = graph.part(0).column_info(NODE, "x").shape
+    model = GraphSAGE(width, 32, num_layers=2, out_channels=info.num_classes)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    batches = [forever(loader) for loader in loaders(graph, seed, far)]
+    for _ in range(steps):
+        optimizer.zero_grad()
+        for part, own in enumerate(batches):
+            batch = next(own)
+            counter.count(part, batch.n_id.numpy())
+            out = model(batch.x, batch.edge_index)[: batch.batch_size]
+            target = batch.y[: batch.batch_size]
+            (torch.nn.functional.cross_entropy(out, target) / NUM_PARTS).backward()
+        optimizer.step()
+    return evaluate(model, graph)
+
+
+@torch.no_grad()
+def evaluate(model: torch.nn.Module, graph: PartitionedGraph) -> float:
+    """Test accuracy with all neighbours and the stored features."""
+    parts = [graph.part(number) for number in range(NUM_PARTS)]
+    x = torch.from_numpy(np.concatenate([part.column(NODE, "x") for part in parts])).float()
+    y = np.concatenate([part.column(NODE, "y") for part in parts])
+    sources = np.concatenate([part.indices(EDGE) for part in parts]).astype(np.int64)
+    degrees = np.concatenate([np.diff(part.indptr(EDGE)) for part in parts])
+    ends = np.stack([sources, np.repeat(np.arange(len(degrees)), degrees)])
+    test = np.concatenate([part.start(NODE) + part.split(NODE, "test") for part in parts])
+    model.eval()
+    found = model(x, torch.from_numpy(ends)).argmax(1).numpy()
+    return 100 * float(np.mean(found[test] == y[test]))
+
+
+def are_equal(left: PartitionedGraph, right: PartitionedGraph, num_batches: int) -> bool:
+    """Whether the first batches of two graphs are equal to the last bit."""
+    for one, other in zip(loaders(left, 7, 1.0), loaders(right, 7, 1.0), strict=True):
+        for number, (a, b) in enumerate(zip(one, other, strict=True)):
+            names = ("n_id", "edge_index", "x", "y")
+            if not all(torch.equal(a[name], b[name]) for name in names):
+                return False
+            if number + 1 == num_batches:
+                break
+    return True
+
+
+def measure(name: str, seeds: int, steps: int, scratch: Path) -> dict[str, Any]:
+    """All choices on one graph."""
+    source, graphs = source_of(name), {}
+    for form in dict.fromkeys(form for form, _, _ in CHOICES.values()):
+        folder = scratch / f"{name}-{form or 'plain'}"
+        graphs[form] = headrace.partition(source, folder, parts=NUM_PARTS, features=form)
+    found: dict[str, Any] = {}
+    accuracies: dict[str, list[float]] = {}
+    plain_bytes = 0.0
+    for choice, (form, far, cached) in CHOICES.items():
+        graph, counter = graphs[form], Counter(graphs[form], cached)
+        # Equal batches give equal models: one seed is enough to count.
+        num_seeds = 1 if choice == "exact" else seeds
+        runs = [train(graph, seed, far, steps, counter) for seed in range(num_seeds)]
+        accuracies[choice] = runs
+        per_step = counter.bytes / num_seeds / steps
+        plain_bytes = plain_bytes or per_step
+        info = graph.part(0).column_info(NODE, "x")
+        found[choice] = {
+            "form": info.dtype if info.encoding is None else info.encoding.kind,
+            "bytes": per_step / plain_bytes,
+            "cached": counter.cached_bytes / num_seeds / steps / plain_bytes,
+            "hit_rate": counter.hits / max(counter.rows, 1),
+            "disk_mb": sum(file.bytes for file in graph.manifest.files.values()) / 1e6,
+            "accuracy": statistics.mean(runs),
+        }
+        if choice == "exact":
+            found[choice]["is_equal"] = are_equal(graphs[None], graph, 5)
+            found[choice]["is_equal"] &= runs[0] == accuracies["plain"][0]
+        elif choice != "plain":
+            gains = [a - b for a, b in zip(runs, accuracies["plain"], strict=True)]
+            found[choice]["points"] = statistics.mean(gains)
+            error = statistics.stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else None
+            found[choice]["standard_error"] = error
+        print(f"{name} {choice}: {json.dumps(found[choice])}", file=sys.stderr, flush=True)
+    return found
+
+
+def far_cost(graph: PartitionedGraph, rounds: int) -> float:
+    """Time of draws with `far=0.25` over that of uniform ones: the median of alternating rounds."""
+    num_nodes = {NODE: graph.num_nodes_of(NODE)}
+    source = LocalSource(open_edge_parts(graph))
+    samplers = [
+        Sampler(source, num_nodes, graph.edge_types, Rule(far=far), {NODE: graph.offsets(NODE)})
+        for far in (1.0, 0.25)
+    ]
+    part = graph.part(0)
+    seeds = part.start(NODE) + np.asarray(part.split(NODE, "train"))[:1024]
+    ratios = []
+    for number in range(rounds + 1):
+        key = BatchKey(0, 0, number)
+        times = []
+        for sampler in samplers:
+            times.append(_seconds(partial(sampler.sample_hetero, {NODE: seeds}, [10, 10], key)))
+        ratios.append(times[1] / times[0])
+    return statistics.median(ratios[1:])
+
+
+def codec_speeds(rounds: int) -> dict[str, float]:
+    """GB of `float32` per second and core that are decoded from each encoding."""
+    rng = np.random.default_rng(0)
+    dense = rng.normal(size=(20_000, 128)).astype(np.float32)
+    sparse = np.where(rng.random((20_000, 1024)) < 0.03, 1, 0).astype(np.float32)
+    two = (rng.random((20_000, 256)) < 0.4).astype(np.float32)
+    speeds: dict[str, float] = {}
+    for form, values in (("int8", dense), ("int4", dense), ("auto", sparse), ("auto", two)):
+        info = choose_form(Column.of("x", values), form, len(values))
+        assert info.encoding is not None
+        speeds[info.encoding.kind] = _decode_speed(info, values, rounds)
+    return speeds
+
+
+def _decode_speed(info: ColumnInfo, values: np.ndarray, rounds: int) -> float:
+    codec = info.codec
+    assert codec is not None
+    stored = codec.encode(values)
+    rows = codec.split(stored, len(values)) if codec.is_sparse else stored
+    some = np.random.default_rng(1).permutation(len(values))[:10_000]
+    out = np.empty((len(some), *values.shape[1:]), np.float32)
+    at = np.arange(len(some))
+    times = [_seconds(lambda: codec.decode(rows, some, at, out)) for _ in range(rounds + 1)]
+    return out.nbytes / statistics.median(times[1:]) / 1e9
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    began_s = time.perf_counter()
+    call()
+    return time.perf_counter() - began_s
+
+
+def run(names: Sequence[str], seeds: int, steps: int, rounds: int) -> dict[str, Any]:
+    """Everything, as one object."""
+    torch.set_num_threads(2)
+    with tempfile.TemporaryDirectory() as folder:
+        graphs = {name: measure(name, seeds, steps, Path(folder)) for name in names}
+        plain = headrace.open_graph(Path(folder) / f"{names[-1]}-plain")
+        cost = far_cost(plain, rounds)
+    return {"graphs": graphs, "far_cost": cost, "codec": codec_speeds(rounds)}
+
+
+def main() -> int:
+    """Run the measurement."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--json", action="store_true", help="print only the JSON object")
+    parser.add_argument("--quick", action="store_true", help="one graph, two seeds, few steps")
+    parser.add_argument("--only", help=f"of {','.join(GRAPHS)}, by commas")
+    parser.add_argument("--seeds", type=int, default=5, help="runs of each choice (5)")
+    parser.add_argument("--steps", type=int, default=120, help="optimizer steps of each run (120)")
+    parser.add_argument("--output", type=Path, help="result file to write, or to add to")
+    args = parser.parse_args()
+    names = args.only.split(",") if args.only else list(GRAPHS)
+    seeds, steps, rounds = args.seeds, args.steps, 15
+    if args.quick:
+        names, seeds, steps, rounds = ["pubmed"], 2, 5, 5
+    began_s = time.perf_counter()
+    document = {
+        **run(names, seeds, steps, rounds),
+        "seconds": round(time.perf_counter() - began_s, 1),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "machine": describe_machine(),
+        "command": "python benchmarks/traffic.py " + " ".join(sys.argv[1:]),
+    }
+    if args.output:
+        known = json.loads(args.output.read_text()) if args.output.exists() else {"graphs": {}}
+        document["graphs"] = {**known["graphs"], **document["graphs"]}
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        args.output.write_text(json.dumps(document, indent=1) + "\n")
+    print(json.dumps(document))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
