@@ -300,12 +300,15 @@ class Controller:
 
     def _record_restarts(self, name: str, state: ActorState) -> None:
         """Count samplers that were restarted by their trainers."""
-        if state.restarts <= self._starts.get(name, 0) or not self._can_recover:
+        # A restart shortly before the end is reported after it.
+        outcome, can_restart = self._state.outcome, self._handler.state.limits.restarts > 0
+        is_over = outcome is not None and outcome.is_success and can_restart
+        if state.restarts <= self._starts.get(name, 0) or not (self._can_recover or is_over):
             return
         self._starts[name] = state.restarts
         task, why = self._worker_group.slot(name).task, state.why or "was lost"
         decision = self._handler.handle(TaskEnded(task, -1, why, can_restart=True))
-        if not isinstance(decision, Restart):
+        if not isinstance(decision, Restart) and not is_over:
             self._emit(Ended(name, -1, why))
 
     def _record_ports(self, name: str, state: ActorState) -> bool:

@@ -285,6 +285,20 @@ def test_samplers_are_left_to_their_trainer_and_counted(monkeypatch: pytest.Monk
     assert outcome.problem.startswith("sampler0.0 on m0 was killed")
 
 
+def test_a_restart_shortly_before_the_end_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    driven = Driven(monkeypatch, 3)
+    sampler, trainer = (driven.worker_group.actors[name] for name in ("sampler0.0", "trainer0"))
+
+    def on_change(phase: str) -> None:
+        if phase == "running":
+            trainer.now = {**trainer.now, **KILLED, "code": 0, "how": "exited with code 0"}
+        elif phase == "stopping":
+            sampler.now |= {"restarts": 1, "why": "was killed"}
+
+    assert driven.run(on_change).is_success
+    assert [type(each) for each in driven.decisions] == [Restart]
+
+
 def test_who_loses_all_shells_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     driven = Driven(monkeypatch, 3)
 
