@@ -18,6 +18,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from headrace.training import gradient_codec
+from headrace.training.quantised_ring import QuantisedSum
+
 TIMEOUT_S = 600.0
 """Timeout for other trainers; evaluation on one of them must be shorter."""
 
@@ -84,18 +87,25 @@ def has_left_group() -> bool:
     return bool(_LEFT)
 
 
-def share_gradients(model: nn.Module, device: torch.device, **settings: Any) -> nn.Module:
+def share_gradients(
+    model: nn.Module, device: torch.device, is_quantised: bool = False, **settings: Any
+) -> nn.Module:
     """Wrap a model for data-parallel training, with the parameters of rank 0.
 
     Args:
         model: The model, already on its device.
         device: Device of the model.
+        is_quantised: Whether gradients are exchanged in 8 bits; not during the backward pass then.
         **settings: Arguments of `DistributedDataParallel`, e.g. `find_unused_parameters`.
     """
     ids = [device] if device.type == "cuda" else None
     shared = DistributedDataParallel(model, device_ids=ids, **settings)
-    # A lambda, because torch checks annotations of hooks and these are strings.
-    shared.register_comm_hook(STEP, lambda step, bucket: _weighed_sum(step, bucket))  # noqa: PLW0108
+    # Lambdas, because torch checks annotations of hooks and these are strings.
+    if is_quantised:
+        total = QuantisedSum()
+        shared.register_comm_hook(STEP, lambda step, bucket: _quantised_sum(total, step, bucket))
+    else:
+        shared.register_comm_hook(STEP, lambda step, bucket: _weighed_sum(step, bucket))  # noqa: PLW0108
     if not settings.get("static_graph") and not settings.get("find_unused_parameters"):
         _fix_buckets(shared)
     return shared
@@ -170,6 +180,21 @@ def _weighed_sum(step: Step, bucket: Any) -> torch.futures.Future[Tensor]:
         return summed
 
     future: torch.futures.Future[Tensor] = work.get_future().then(finish)
+    return future
+
+
+def _quantised_sum(total: QuantisedSum, step: Step, bucket: Any) -> torch.futures.Future[Tensor]:
+    gradients: Tensor = bucket.buffer()
+    watch = step.watch
+    if watch is not None:
+        watch.begin(gradient_codec.packed_bytes(gradients.numel()), bucket.is_last())
+    # Waits for both exchanges: a second one started by another thread could overtake one of the
+    # next bucket.
+    summed = total(bucket.index(), gradients.mul_(step.weight))
+    if watch is not None:
+        watch.end()
+    future: torch.futures.Future[Tensor] = torch.futures.Future()
+    future.set_result(summed)
     return future
 
 

@@ -176,7 +176,12 @@ class TrainContext:
         self._embeddings.close()
 
     def prepare(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None, **settings: Any
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        gradients: str | None = None,
+        **settings: Any,
     ) -> Any:
         """Make a model train synchronously with all trainers.
 
@@ -184,6 +189,8 @@ class TrainContext:
             model: The same on all trainers; parameters of rank 0 are used.
             optimizer: Optimizer of the model's parameters. The same object is returned; with
                 parameter servers, the servers run its steps.
+            gradients: `int8` to send gradients in 8 bits; what rounding loses is added to the next
+                step's. A resumed run then differs from one that was not interrupted.
             **settings: Arguments of torch's `DistributedDataParallel`, e.g.
                 `find_unused_parameters`.
 
@@ -193,6 +200,8 @@ class TrainContext:
         Raises:
             SpecError: With parameter servers: there is no optimizer, or it is not supported.
         """
+        if gradients not in (None, "int8"):
+            raise SpecError(f"gradients cannot be sent as {gradients!r}", "use 'int8' or nothing")
         model = model.to(self.device)
         hook_model(self._run, model.parameters())
         self._checkpoints.add(model, optimizer)
@@ -200,13 +209,13 @@ class TrainContext:
             optimizer.register_step_post_hook(lambda *_: self._embeddings.step())
         if self._served is not None:
             self._join()
-            self._served.synchronise(model, optimizer)
+            self._served.synchronise(model, optimizer, gradients == "int8")
         elif self.world_size > 1:
             self._join()
             steps = None if self._run is None else steps_of(self._run)
             if steps is not None and STEP.watch is None:
                 STEP.watch = ExchangeWatch(steps.clock, steps.exchange)
-            model = share_gradients(model, self.device, **settings)
+            model = share_gradients(model, self.device, gradients == "int8", **settings)
         return model if optimizer is None else (model, optimizer)
 
     def embedding(

@@ -27,11 +27,14 @@ class ServedModels:
         self._servers: Servers | None = None
         self._shared: dict[nn.Module, RemoteOptimizer] = {}
 
-    def synchronise(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+    def synchronise(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer | None, is_quantised: bool = False
+    ) -> None:
         """Train a model with all trainers; needs the process group.
 
-        Raises `SpecError` if there is no supported optimizer or the model has one already, and
-        `StoreError` if a server is unreachable or the models of trainers differ.
+        With `is_quantised`, trainers send gradients in 8 bits. Raises `SpecError` if there is no
+        supported optimizer or the model has one already, and `StoreError` if a server is
+        unreachable or the models of trainers differ.
         """
         if optimizer is None:
             raise SpecError(
@@ -50,6 +53,7 @@ class ServedModels:
             len(self._shared),
             lambda: STEP.weight,
             None if steps is None else lambda: steps.num_steps,
+            is_quantised,
         )
         # Like DDP, synchronise what is not trained too.
         fixed = [parameter for parameter in model.parameters() if not parameter.requires_grad]

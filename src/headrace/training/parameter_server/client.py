@@ -199,7 +199,8 @@ class Servers:
             own = slice(*shared.layout.bounds(server))
             has = shard.present[[piece.parameter for piece in shared.layout.pieces(server)]]
             changed = [] if shard.values is None else [shard.values[own]]
-            arrays.append([shard.gradients[own], has, *changed])
+            sent = shard.gradients[own] if shard.encoded is None else shard.encoded[server]
+            arrays.append([sent, has, *changed])
         return fields, arrays
 
     def _answers(

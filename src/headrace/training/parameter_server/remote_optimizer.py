@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from headrace.core.errors import SpecError
+from headrace.training.gradient_codec import ErrorFeedback
 from headrace.training.parameter_server.client import Servers
 from headrace.training.parameter_server.optimizer_specs import SCALARS, name_of, options_of
 from headrace.training.parameter_server.sharding import ShardLayout
@@ -37,6 +38,7 @@ class RemoteOptimizer:
         number: Number of the model, from 0.
         weight: Returns the weight of this trainer's gradients.
         iteration: Returns the iteration, for traces; by default steps are counted.
+        is_quantised: Whether gradients are sent in 8 bits.
 
     Raises:
         SpecError: The optimizer or the dtype of its parameters is not supported.
@@ -50,9 +52,11 @@ class RemoteOptimizer:
         number: int,
         weight: Callable[[], float],
         iteration: Callable[[], int] | None = None,
+        is_quantised: bool = False,
     ) -> None:
         name = name_of(optimizer)
         self._optimizer, self._servers, self._iteration = optimizer, servers, iteration
+        self._feedback = ErrorFeedback() if is_quantised else None
         self._num_steps = 0
         self._held: tuple[GradientShard, float, float] | None = None
         owned = [(p, g) for g, group in enumerate(optimizer.param_groups) for p in group["params"]]
@@ -159,12 +163,19 @@ class RemoteOptimizer:
             else:
                 view.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
         gradients, options, changed = self._flat.numpy(), None, None
+        encoded = None
+        if self._feedback is not None:
+            bounds = [self._shared.layout.bounds(number) for number in range(len(self._servers))]
+            encoded = tuple(
+                self._feedback.encode(number, gradients[slice(*each)])
+                for number, each in enumerate(bounds)
+            )
         if self._servers.rank == 0:
             gradients = gradients.copy()
             options, changed = options_of(self._optimizer), self._changed()
         count = self._num_steps
         iteration = count - 1 if self._iteration is None else self._iteration()
-        return GradientShard(count, iteration, gradients, present, options, changed)
+        return GradientShard(count, iteration, gradients, present, options, changed, encoded)
 
     def state_dict(self) -> dict[str, Any]:
         """Like torch's, with the state of the servers."""

@@ -18,6 +18,7 @@ from headrace.core.values import Value
 from headrace.rpc.config import RpcLimits
 from headrace.rpc.framing import Fields, Message
 from headrace.rpc.service import RpcService
+from headrace.training import gradient_codec
 from headrace.training.parameter_server.optimizer_specs import OPTIMIZERS, check_options
 from headrace.training.parameter_server.rounds import Done, GradientPush, ModelRounds, Shape
 
@@ -214,6 +215,7 @@ class ParameterService(RpcService):
             if len(options) != rounds.shape.num_groups:
                 raise SpecError("the number of parameter groups changed", "prepare them again")
         gradients, present, *values = _expect(arrays, 2, 3)
+        gradients = _decoded(gradients, rounds.shape)
         changed = values[0] if values else None
         gradient_push = GradientPush(gradients, present, asked.holds, options, changed)
         rounds.push(asked.rank, asked.step, asked.iteration, gradient_push)
@@ -260,6 +262,14 @@ def _expect(arrays: Sequence[np.ndarray], *nums: int) -> Sequence[np.ndarray]:
     if len(arrays) not in nums:
         raise SpecError(f"the request has {len(arrays)} arrays", f"send {nums[0]}")
     return arrays
+
+
+def _decoded(gradients: np.ndarray, shape: Shape) -> np.ndarray:
+    """Gradients, which may be sent in 8 bits."""
+    num_bytes = gradient_codec.packed_bytes(shape.num_elements)
+    if gradients.dtype != np.uint8 or gradients.shape != (num_bytes,):
+        return gradients
+    return gradient_codec.decode(gradients, shape.num_elements).astype(shape.dtype, copy=False)
 
 
 def _whole(array: np.ndarray, least: int, most: int) -> tuple[int, ...]:

@@ -83,6 +83,7 @@ class GradientShard:
         present: Which parameters have gradients.
         options: Options of the optimizer, sent by rank 0.
         values: Parameters, if rank 0's script has changed them.
+        encoded: Gradients of each server in 8 bits, sent instead of `gradients` if given.
     """
 
     number: int
@@ -91,6 +92,7 @@ class GradientShard:
     present: np.ndarray
     options: Sequence[Options] | None = None
     values: np.ndarray | None = None
+    encoded: Sequence[np.ndarray] | None = None
 
 
 SHARD_LIMITS = RpcLimits(max_request_bytes=1 << 30)

@@ -41,7 +41,9 @@ def data(step: int) -> tuple[Any, Any]:
 
 def share(model: Any, optimizer: Any, made: list[ParameterService], **settings: Any) -> Any:
     rank, weight = settings.pop("rank", 0), settings.pop("weight", lambda: 1.0)
-    return RemoteOptimizer(optimizer, reach(made, rank, **settings), 0, weight)
+    is_quantised = settings.pop("is_quantised", False)
+    servers = reach(made, rank, **settings)
+    return RemoteOptimizer(optimizer, servers, 0, weight, is_quantised=is_quantised)
 
 
 def learn(model: Any, optimizer: Any, first: int = 0, num: int = NUM_STEPS) -> list[Any]:
@@ -114,6 +116,27 @@ def test_trainers_learn_what_one_would(num_servers: int) -> None:
     # The same again, whoever comes first: to the last bit.
     made = make_servers(num_servers, 3)
     assert_same(first, together(3, train)[0])
+
+
+def test_gradients_in_8_bits_lead_to_about_the_same_model() -> None:
+    def trained(is_quantised: bool) -> list[Any]:
+        made = make_servers(2, num_trainers=2)
+
+        def train(rank: int) -> list[Any]:
+            model = make_model()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+            settings = {"rank": rank, "weight": lambda: 0.5, "is_quantised": is_quantised}
+            share(model, optimizer, made, **settings)
+            return learn(model, optimizer, num=40)
+
+        first, second = together(2, train)
+        assert_same(first, second)
+        return first
+
+    exact, quantised = trained(False), trained(True)
+    for one, other in zip(exact, quantised, strict=True):
+        assert not torch.equal(one, other)
+        assert (one - other).abs().max() < 0.01
 
 
 @pytest.mark.parametrize("is_late", [False, True])
