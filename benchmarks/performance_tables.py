@@ -375,7 +375,9 @@ def traffic(result: Result) -> Table:
         ("features as", "form", ""), ("bytes", "bytes", "%"), ("with a cache", "cached", "%"),
         ("points", "points", ""), ("standard error", "standard_error", ""),
     )  # fmt: skip
-    tables = [by_name(result, f"graphs/{name}", name, *columns) for name in result["graphs"]]
+    tables = [
+        by_name(result, f"graphs/{name}", name, *columns) for name in result.get("graphs", {})
+    ]
     return [
         *(line for each in tables for line in each),
         *figures(result, ("draws with far=0.25 over uniform ones", "far_cost", "")),

@@ -53,6 +53,14 @@ def summary_of(graph: PartitionedGraph) -> dict[str, Any]:
             node.name: {column.name: [column.dtype, *column.shape] for column in node.columns}
             for node in manifest.nodes
         },
+        "encodings": {
+            node.name: {
+                column.name: column.encoding.kind
+                for column in node.columns
+                if column.encoding is not None
+            }
+            for node in manifest.nodes
+        },
         "bytes": sum(info.bytes for info in manifest.files.values()),
         "quality": dict(manifest.quality),
         "splits": {
@@ -86,7 +94,7 @@ def show_graph(summary: dict[str, Any]) -> None:
         "graph": f"{summary['name']} in {summary['folder']}",
         "nodes": _counts(summary["num_nodes"]),
         "edges": _counts(summary["num_edges"]),
-        "features": _features(summary["columns"]),
+        "features": _features(summary["columns"], summary["encodings"]),
         "splits": _splits(summary),
         "parts": f"{summary['num_parts']} by {summary['method']} (seed {summary['seed']}), "
         f"{format_bytes(summary['bytes'])}",
@@ -139,13 +147,15 @@ def _counts(counts: dict[str, int]) -> str:
     return f"{total} of {len(counts)} types: {listed}{more}"
 
 
-def _features(columns: dict[str, dict[str, list[Any]]]) -> str:
+def _features(
+    columns: dict[str, dict[str, list[Any]]], encodings: dict[str, dict[str, str]]
+) -> str:
     found = []
     for node_type, named in columns.items():
         if "x" in named:
             dtype, *shape = named["x"]
             width = " x ".join(str(size) for size in shape) or "1"
-            found.append(
-                f"{width} {dtype}" if len(columns) == 1 else f"{node_type} {width} {dtype}"
-            )
+            kind = encodings[node_type].get("x")
+            form = f"{width} {dtype}" + (f" stored as {kind}" if kind else "")
+            found.append(form if len(columns) == 1 else f"{node_type} {form}")
     return ", ".join(found[:MAX_TYPES])

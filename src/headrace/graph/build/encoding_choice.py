@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
 from headrace.core.errors import SpecError
 from headrace.graph.build.read_chunks import read_chunks
 from headrace.graph.format.dtypes import FEATURE_DTYPES, FEATURES, stored_as
-from headrace.graph.format.encoding import Encoding, EncodingName
+from headrace.graph.format.encoding import Encoding
 from headrace.graph.format.manifest import ColumnInfo
 from headrace.graph.format.row_codec import RowCodec
 from headrace.graph.kernels import encoding as kernels
@@ -19,9 +20,17 @@ from headrace.graph.schema import Column, Watcher
 AUTO = "auto"
 """Store features in the smallest lossless form."""
 
-LOSSY: tuple[EncodingName, ...] = ("int8", "int4")
+LOSSY: Final = ("int8", "int4")
 
 FEATURE_FORMATS = (AUTO, *FEATURE_DTYPES, *LOSSY)
+
+
+def check_features(features: str | None) -> None:
+    """Raise SpecError if a form of features does not exist."""
+    if features is not None and features not in FEATURE_FORMATS:
+        raise SpecError(
+            f"features cannot be stored as {features!r}", f"use one of {', '.join(FEATURE_FORMATS)}"
+        )
 
 
 def choose_form(
@@ -32,10 +41,7 @@ def choose_form(
     Raises:
         SpecError: The column cannot be stored, or `features` is not one of `FEATURE_FORMATS`.
     """
-    if features is not None and features not in FEATURE_FORMATS:
-        raise SpecError(
-            f"features cannot be stored as {features!r}", f"use one of {', '.join(FEATURE_FORMATS)}"
-        )
+    check_features(features)
     info = stored_as(column, features if features in FEATURE_DTYPES else None)
     if column.name != FEATURES or not column.shape or num_rows == 0 or not info.value_bytes:
         return info
@@ -43,12 +49,11 @@ def choose_form(
         if watcher is not None:
             watcher.begin(f"choosing how to store {column.name}", num_rows)
         return _smallest(column, info, num_rows)
-    for kind in LOSSY:
-        if features == kind and np.dtype(column.dtype).kind == "f":
-            codec = RowCodec(Encoding(kind=kind, row_bytes=0), "float32", math.prod(info.shape))
-            encoding = Encoding(kind=kind, row_bytes=codec.stored_width)
-            return info.model_copy(update={"dtype": "float32", "encoding": encoding})
-    return info
+    if features not in LOSSY or np.dtype(column.dtype).kind != "f":
+        return info
+    codec = RowCodec(Encoding(kind=features, row_bytes=0), "float32", math.prod(info.shape))
+    encoding = Encoding(kind=features, row_bytes=codec.stored_width)
+    return info.model_copy(update={"dtype": "float32", "encoding": encoding})
 
 
 def _smallest(column: Column, info: ColumnInfo, num_rows: int) -> ColumnInfo:
@@ -67,7 +72,8 @@ def _smallest(column: Column, info: ColumnInfo, num_rows: int) -> ColumnInfo:
             is_half = np.array_equal(halves.view(words.dtype), flat)
     forms = [info]
     if is_half:
-        forms.append(info.model_copy(update={"dtype": "float16"}))
+        encoding = Encoding(kind="float16", row_bytes=2 * width)
+        forms.append(info.model_copy(update={"encoding": encoding}))
     known = sorted(int(word) for word in words[:num_words])
     if num_words <= 2:
         pair = (*known, *known)[:2]

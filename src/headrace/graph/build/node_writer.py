@@ -1,4 +1,4 @@
-"""Writer of partitioned graphs: every table is read once, in order.
+"""Writer of partitioned graphs: every table is read in order, once unless features are encoded.
 
 New ids ascend with original ids within each second-level cluster, so a chunk of rows becomes one
 contiguous write per cluster.
@@ -18,6 +18,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from pydantic import JsonValue, TypeAdapter
 
+from headrace.core.errors import SpecError
 from headrace.graph.adjacency import Csc
 from headrace.graph.build.edge_writer import EdgeWriter
 from headrace.graph.build.layout import DiskLayout
@@ -70,10 +71,11 @@ def write_parts(
 ) -> Manifest:
     """Write all partitions and their manifest; resumes an interrupted call with equal arguments.
 
-    Memory is about 16 bytes per node plus some chunks, independent of the number of edges.
+    Memory is about 16 bytes per node plus some chunks, 40 with `sparse` features, independent of
+    the number of edges.
 
     Args:
-        source: The graph. Columns are read once, in order.
+        source: The graph. Columns are read in order; features up to three times with `auto`.
         cscs: Topology of every edge type.
         parts: Partition of every node, all types concatenated.
         clusters: Second-level cluster of every node within its partition; `None` for one each.
@@ -267,13 +269,15 @@ class _GraphWriter:
         lengths = np.empty(len(numbering.new_ids), np.int64)
         for start, rows in read_chunks(column, len(lengths)):
             new_ids, order = self._order(t, start, len(rows))
-            lengths[new_ids] = codec.lengths(convert(rows, info.dtype)[order])
+            lengths[new_ids] = codec.lengths(_ordered(rows, info.dtype, order))
         starts = np.append(0, np.cumsum(lengths))
         bounds = starts[numbering.offsets]
         split = SplitArray(self._folder, self._paths(t, info), bounds, "uint16")
         for start, rows in read_chunks(column, len(lengths)):
             new_ids, order = self._order(t, start, len(rows))
-            units = codec.encode(convert(rows, info.dtype)[order])
+            units = codec.encode(_ordered(rows, info.dtype, order), start)
+            if len(units) != lengths[new_ids].sum():
+                raise SpecError(f"{info.name!r} changed while it was read", "try again")
             split.put(starts[new_ids], lengths[new_ids], units)
         files = split.seal()
         for part, (low, high) in enumerate(pairwise(numbering.offsets.tolist())):
@@ -289,6 +293,10 @@ class _GraphWriter:
         new_ids = self._numberings[t].new_ids[start : start + num_rows].astype(np.int64)
         order = np.argsort(new_ids)
         return new_ids[order], order
+
+
+def _ordered(rows: np.ndarray, dtype: str, order: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(convert(rows, dtype)[order])
 
 
 def _local(numbering: NodeIds, ids: np.ndarray) -> list[np.ndarray]:

@@ -18,6 +18,7 @@ from headrace.core.errors import SpecError
 from headrace.graph.adjacency import Adjacency, Csc
 from headrace.graph.build.csc import build_adjacency, build_csc, open_adjacency, open_csc
 from headrace.graph.build.cut_quality import Quality, measure
+from headrace.graph.build.encoding_choice import check_features
 from headrace.graph.build.node_writer import write_parts
 from headrace.graph.build.resume_log import ResumeLog
 from headrace.graph.format.array_files import reporting_full_disk
@@ -107,6 +108,7 @@ def check_folder(folder: Path) -> None:
 
 def _check(source: GraphSource, spec: PartitionSpec, folder: Path) -> None:
     check_method(spec.method)
+    check_features(spec.features)
     check_folder(folder)
     num_parts = len(spec.shares)
     if num_parts < 1:

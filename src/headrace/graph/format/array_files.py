@@ -218,7 +218,7 @@ def reporting_full_disk(folder: Path, needed_bytes: int) -> Iterator[None]:
         raise SpecError(_disk_is_full(folder, needed_bytes, free_bytes), _MAKE_ROOM) from None
 
 
-_MAKE_ROOM = "free disk space, choose another disk, or store features as float16"
+_MAKE_ROOM = "free disk space, choose another disk, or store features as auto, float16 or int8"
 
 
 def _disk_is_full(folder: Path, needed_bytes: int, free_bytes: int) -> str:

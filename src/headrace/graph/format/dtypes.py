@@ -13,16 +13,11 @@ from headrace.graph.schema import Column
 
 FEATURE_DTYPES = ("float32", "float16", "bfloat16")
 FEATURES = "x"
-"""The column that `feature_dtype` applies to; labels, times and weights keep their dtype."""
+"""The column of features; labels, times and weights keep their dtype."""
 
 
 def stored_as(column: Column, feature_dtype: str | None) -> ColumnInfo:
-    """Describe how a node column is stored."""
-    if feature_dtype is not None and feature_dtype not in FEATURE_DTYPES:
-        raise SpecError(
-            f"features cannot be stored as {feature_dtype!r}",
-            f"use one of {', '.join(FEATURE_DTYPES)}",
-        )
+    """Describe how a column is stored; `feature_dtype` is one of `FEATURE_DTYPES`, for features."""
     dtype = np.dtype(column.dtype)
     name = dtype.name
     if name not in get_args(DTypeName):

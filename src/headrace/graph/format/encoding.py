@@ -1,7 +1,8 @@
 """Encodings of feature columns: files, replies and caches hold encoded rows, batches decoded ones.
 
-`bits` and `sparse` are lossless. `int8` and `int4` round every value of a row to one of 256 or 16
-equal steps from the row's least to its greatest value; the error is at most half a step.
+`bits`, `sparse` and `float16` are lossless: they are used for values that they represent exactly.
+`int8` and `int4` round every value of a row to one of 256 or 16 equal steps from the row's least to
+its greatest value; the error is at most half a step.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ from pydantic import Field
 
 from headrace.core.values import Value
 
-EncodingName = Literal["bits", "sparse", "int8", "int4"]
+EncodingName = Literal["bits", "sparse", "float16", "int8", "int4"]
 
 
 class Encoding(Value):
     """How the rows of a column are stored.
 
     Attributes:
-        kind: `bits` for two distinct values, `sparse` for mostly zeros, `int8` and `int4` for a
-            byte or half a byte per value with scale and offset per row.
+        kind: `bits` for two distinct values, `sparse` for mostly zeros, `float16` for `float32`
+            values that it represents exactly, `int8` and `int4` for a byte or half a byte per value
+            with scale and offset per row.
         words: Bits of the values, as unsigned integers: of both for `bits`; of the only non-zero
             value for `sparse`, empty if there are several.
         row_bytes: Mean size of a stored row.

@@ -12,10 +12,17 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, JsonValue, ValidationError, model_validator
+from pydantic import (
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from headrace.core.errors import SpecError
 from headrace.core.validation_errors import first_problem
@@ -120,7 +127,33 @@ class ColumnInfo(Value):
         # Not at import: kernels take a second to load.
         from headrace.graph.format.row_codec import codec
 
-        return codec(self.encoding, self.dtype, self.shape)
+        return codec(self.encoding, self.dtype, self.shape, self.name)
+
+    @model_validator(mode="after")
+    def _encoding_fits(self) -> Self:
+        if self.encoding is None:
+            return self
+        kind, words = self.encoding.kind, self.encoding.words
+        itemsize = numpy_dtype(self.dtype).itemsize
+        allowed = {
+            "bits": len(words) == 2,
+            "sparse": len(words) <= 1 and itemsize > 1,
+            "float16": not words and self.dtype == "float32",
+            "int8": not words and self.dtype == "float32",
+            "int4": not words and self.dtype == "float32",
+        }
+        is_small = all(word < 1 << 8 * itemsize for word in words)
+        if not (allowed[kind] and is_small and self.value_bytes):
+            raise SpecError(
+                f"column {self.name!r} of {self.dtype} {self.shape} cannot be encoded as {kind}",
+                PARTITION_AGAIN,
+            )
+        return self
+
+    @model_serializer(mode="wrap")
+    def _omit_plain(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Version 1 has no encodings.
+        return {k: v for k, v in write(self).items() if (k, v) != ("encoding", None)}
 
 
 class NodeInfo(Value):
@@ -236,6 +269,8 @@ class Manifest(CheckedFile):
         for edge in self.edges:
             self._check_offsets(f"edges of type {edge.edge_type}", edge.offsets)
             check_column_names([column.name for column in edge.columns])
+            if any(column.encoding is not None for column in edge.columns):
+                raise SpecError("columns of edges cannot be encoded", PARTITION_AGAIN)
             if not {edge.src, edge.dst} <= set(names):
                 problem = f"edges go from {edge.src!r} to {edge.dst!r}, node types are {names}"
                 raise SpecError(problem, PARTITION_AGAIN)

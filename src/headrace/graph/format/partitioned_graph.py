@@ -1,4 +1,4 @@
-"""Access to a partitioned graph: arrays are memory-mapped on first use and never copied."""
+"""Access to a partitioned graph: arrays are memory-mapped on first use and not copied."""
 
 from __future__ import annotations
 
@@ -268,13 +268,18 @@ class Partition:
 
         Encoded columns are decoded into memory; others are not copied.
         """
+        if self.column_info(node_type, name).encoding is None:
+            return self._node_array(node_type, name)
+        return self.rows(node_type, name, 0, self.num_nodes(node_type))
+
+    def rows(self, node_type: str, name: str, start: int, stop: int) -> np.ndarray:
+        """Some rows of `column`, by local ids."""
         info, stored = self.column_info(node_type, name), self.stored_rows(node_type, name)
         if info.codec is None:
             assert isinstance(stored, np.ndarray)
-            return stored
-        values = np.empty((len(stored), *info.shape), numpy_dtype(info.dtype))
-        rows = np.arange(len(stored))
-        info.codec.decode(stored, rows, rows, values)
+            return stored[start:stop]
+        values = np.empty((stop - start, *info.shape), numpy_dtype(info.dtype))
+        info.codec.decode(stored, np.arange(start, stop), np.arange(stop - start), values)
         return values
 
     def stored_rows(self, node_type: str, name: str) -> StoredRows:
@@ -285,8 +290,15 @@ class Partition:
             return stored
         from headrace.graph.format.row_codec import SparseRows
 
-        t = self.graph.manifest.node_index(node_type)
-        return SparseRows(stored, self.graph.array(starts_path(self.number, t, name)))
+        path = starts_path(self.number, self.graph.manifest.node_index(node_type), name)
+        starts = self.graph.array(path)
+        # Kernels do not check bounds.
+        ends = (int(starts[0]), int(starts[-1])) if len(starts) else (0, 0)
+        if len(starts) != self.num_nodes(node_type) + 1 or ends != (0, len(stored)):
+            raise DamagedGraphError(
+                f"{self.graph.folder} is damaged: {path} does not fit its rows", REMEDY
+            )
+        return SparseRows(stored, starts)
 
     def edge_column(self, edge_type: EdgeType, name: str) -> np.ndarray:
         """Values of the stored edges, in the order of `indices`."""

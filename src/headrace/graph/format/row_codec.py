@@ -54,14 +54,17 @@ class RowCodec:
         encoding: How rows are stored.
         dtype: Dtype of decoded values, as in a manifest.
         width: Values per row.
+        name: Name of the column, for messages.
     """
 
-    def __init__(self, encoding: Encoding, dtype: str, width: int) -> None:
+    def __init__(self, encoding: Encoding, dtype: str, width: int, name: str = "x") -> None:
         self.kind = encoding.kind
-        self._width = width
+        self._width, self._name = width, name
         word = np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
-        self._word = np.dtype(np.float32 if self.kind in _LEVELS else f"u{word.itemsize}")
-        self._words = [np.uint64(each) for each in encoding.words]
+        is_float = self.kind in _LEVELS or self.kind == "float16"
+        self._word = np.dtype(np.float32 if is_float else f"u{word.itemsize}")
+        self._words = [self._word.type(each) for each in encoding.words]
+        self._constant = np.uint64(encoding.words[0] if encoding.words else 0)
         self._position_units = 2 if width >= kernels.WIDE else 1
         self._value_units = 0 if self._words else self._word.itemsize // 2
 
@@ -72,9 +75,12 @@ class RowCodec:
 
     @property
     def stored_width(self) -> int:
-        """Bytes of a stored row; rows of `sparse` columns have none in common."""
+        """Bytes of a stored row, unless rows are sparse."""
+        assert not self.is_sparse
         if self.kind == "bits":
             return -(-self._width // 8)
+        if self.kind == "float16":
+            return 2 * self._width
         num_bytes = self._width if self.kind == "int8" else -(-self._width // 2)
         # Headers are read as float32.
         return kernels.HEADER_BYTES + -(-num_bytes // 4) * 4
@@ -89,28 +95,38 @@ class RowCodec:
         """Encode rows: one array row each, or all units of `sparse` rows.
 
         Raises:
-            SpecError: A value is not finite and the encoding is not lossless; `first` is the number
-                of the first row, for the message.
+            SpecError: A row cannot be stored like this; `first` is the number of the first row, for
+                the message.
         """
         flat = self._flat(rows)
         if self.is_sparse:
-            units = np.empty(int(self.lengths(rows).sum()), np.uint16)
-            kernels.encode_sparse(flat, self._value_units, units)
-            return units
-        encoded = np.zeros((len(rows), self.stored_width), np.uint8)
-        if self.kind == "bits":
-            kernels.encode_bits(flat, self._cast(self._words[1]), encoded)
+            encoded = np.empty(int(self.lengths(rows).sum()), np.uint16)
+            wrong = kernels.encode_sparse(flat, self._value_units, self._constant, encoded)
+        elif self.kind == "float16":
+            with np.errstate(over="ignore"):
+                encoded = flat.astype(np.float16)
+            is_same = encoded.astype(np.float32).view(np.uint32) == flat.view(np.uint32)
+            wrong = -1 if is_same.all() else int(np.argmin(is_same.all(axis=1)))
+            encoded = encoded.view(np.uint8)
+        else:
+            encoded = np.zeros((len(rows), self.stored_width), np.uint8)
+            if self.kind == "bits":
+                zero, one = self._words
+                wrong = kernels.encode_bits(flat, zero, one, encoded)
+            else:
+                levels = _LEVELS[self.kind]
+                wrong = kernels.encode_quantised(flat, levels, encoded, encoded.view(np.float32))
+        if wrong < 0:
             return encoded
-        wrong = kernels.encode_quantised(
-            flat, _LEVELS[self.kind], encoded, encoded.view(np.float32)
-        )
-        if wrong >= 0:
+        if self.kind in _LEVELS:
             raise SpecError(
-                f"row {first + wrong} has a value that is not finite, which {self.kind} cannot "
-                "store",
-                "replace it, or store the features as float16 or auto",
+                f"row {first + wrong} of {self._name!r} has a value or a range that is not finite "
+                f"in float32, which {self.kind} cannot store",
+                "replace it, or partition without `--features`",
             )
-        return encoded
+        raise SpecError(
+            f"row {first + wrong} of {self._name!r} changed while it was read", "try again"
+        )
 
     def decode(
         self, stored: StoredRows, rows: np.ndarray, positions: np.ndarray, out: np.ndarray
@@ -134,35 +150,40 @@ class RowCodec:
             if isinstance(stored, np.ndarray):
                 found = self.split(stored, int(rows.max()) + 1)
             assert isinstance(found, SparseRows)
-            word = self._words[0] if self._words else np.uint64(0)
             if not kernels.decode_sparse(
-                found.units, found.starts, rows, positions, self._value_units, word, target
-            ):
-                raise DamagedGraphError("a sparse row is damaged", _REMEDY)
+                found.units, found.starts, rows, positions, self._value_units, self._constant,
+                target,
+            ):  # fmt: skip
+                raise DamagedGraphError(f"a sparse row of {self._name!r} is damaged", _REMEDY)
             return
         assert isinstance(stored, np.ndarray)
         is_shaped = stored.shape[1:] == (self.stored_width,) and stored.dtype == np.uint8
         if not is_shaped or rows.max() >= len(stored):
             raise DamagedGraphError(
-                f"rows are {stored.dtype} {stored.shape}, not {self.kind} of {self._width} values",
+                f"rows of {self._name!r} are {stored.dtype} {stored.shape}, not {self.kind} of "
+                f"{self._width} values",
                 _REMEDY,
             )
         if self.kind == "bits":
-            zero, one = (self._cast(word) for word in self._words)
+            zero, one = self._words
             kernels.decode_bits(stored, rows, positions, zero, one, target)
             return
         if stored.ctypes.data % 4 or not stored.flags.c_contiguous:
             stored = np.copy(stored)
+        if self.kind == "float16":
+            target[positions] = stored.view(np.float16)[rows]
+            return
         kernel = kernels.decode_bytes if self.kind == "int8" else kernels.decode_nibbles
         kernel(stored, stored.view(np.float32), rows, positions, target)
 
     def split(self, units: np.ndarray, num_rows: int) -> SparseRows:
         """Find the rows in all their units; raise DamagedGraphError if they do not fit."""
         starts = np.empty(num_rows + 1, np.int64)
-        if units.dtype != np.uint16 or not kernels.find_starts(
-            units, self._width, self._value_units, starts
-        ):
-            raise DamagedGraphError("sparse rows do not have their size", _REMEDY)
+        is_flat = units.dtype == np.uint16 and units.ndim == 1
+        if not is_flat or not kernels.find_starts(units, self._width, self._value_units, starts):
+            raise DamagedGraphError(
+                f"sparse rows of {self._name!r} do not have their size", _REMEDY
+            )
         return SparseRows(units, starts)
 
     def _flat(self, rows: np.ndarray) -> np.ndarray:
@@ -170,12 +191,10 @@ class RowCodec:
         flat: np.ndarray = rows.reshape(len(rows), self._width)
         return flat.view(self._word)
 
-    def _cast(self, word: np.uint64) -> np.generic:
-        cast: np.generic = self._word.type(word)
-        return cast
-
 
 @lru_cache(maxsize=256)
-def codec(encoding: Encoding | None, dtype: str, shape: tuple[int, ...]) -> RowCodec | None:
+def codec(
+    encoding: Encoding | None, dtype: str, shape: tuple[int, ...], name: str
+) -> RowCodec | None:
     """Codec of a column; None if its rows are stored as they are."""
-    return None if encoding is None else RowCodec(encoding, dtype, math.prod(shape))
+    return None if encoding is None else RowCodec(encoding, dtype, math.prod(shape), name)

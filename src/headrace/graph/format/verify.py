@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from headrace.core.errors import DamagedGraphError
 from headrace.graph.format.array_files import damage_of
 from headrace.graph.format.manifest import (
     MANIFEST,
@@ -52,7 +53,7 @@ def verify(path: str | os.PathLike[str], watcher: Watcher | None = None) -> list
         return problems
     watcher.begin("checking ids", graph.num_parts)
     for number in range(graph.num_parts):
-        problems += _check_nodes(graph.part(number))
+        problems += [*_check_nodes(graph.part(number)), *_check_rows(graph.part(number))]
         watcher.advance(1)
     if problems:
         # Edges can be checked only if ids are correct.
@@ -120,6 +121,20 @@ def _check_strays(graph: PartitionedGraph) -> Iterator[str]:
             path = (Path(folder) / name).relative_to(graph.folder).as_posix()
             if path != MANIFEST and path not in graph.manifest.files:
                 yield f"{path} does not belong here"
+
+
+def _check_rows(part: Partition) -> Iterator[str]:
+    """Decode the sparse rows of a partition."""
+    for t, node in enumerate(part.graph.manifest.nodes):
+        for column in node.columns:
+            if column.codec is None or not column.codec.is_sparse:
+                continue
+            num_rows, step = part.num_nodes(node.name), max(1, _CHUNK // column.value_bytes)
+            try:
+                for start in range(0, num_rows, step):
+                    part.rows(node.name, column.name, start, min(start + step, num_rows))
+            except DamagedGraphError as error:
+                yield f"{node_path(part.number, t, column.name)}: {error.problem}"
 
 
 def _check_nodes(part: Partition) -> Iterator[str]:

@@ -13,6 +13,8 @@ from numba import njit
 HEADER_BYTES = 8
 """Scale and offset of a quantised row, `float32` each."""
 
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
 WIDE = 1 << 16
 """Rows of this many values and more have positions of two units."""
 
@@ -47,12 +49,18 @@ def count_nonzero(words, counts):
 
 
 @njit(nogil=True, cache=True)
-def encode_bits(words, one, out):
-    """Set the bit of every word that equals `one`; `out` is zero."""
+def encode_bits(words, zero, one, out):
+    """Set the bit of every word that equals `one`; `out` is zero.
+
+    Returns the first row with a word that is neither `zero` nor `one`, or -1.
+    """
     for i in range(words.shape[0]):
         for j in range(words.shape[1]):
             if words[i, j] == one:
                 out[i, j >> 3] |= np.uint8(1 << (j & 7))
+            elif words[i, j] != zero:
+                return i
+    return -1
 
 
 @njit(nogil=True, cache=True)
@@ -67,8 +75,12 @@ def decode_bits(encoded, rows, positions, zero, one, out):
 
 
 @njit(nogil=True, cache=True)
-def encode_sparse(words, value_units, units):
-    """Write rows one after another; `value_units` is 0 if all non-zero words are equal."""
+def encode_sparse(words, value_units, constant, units):
+    """Write rows one after another.
+
+    `value_units` is 0 if all non-zero words are `constant`. Returns the first row with another one,
+    or -1.
+    """
     width, end = words.shape[1], 0
     position_units = 2 if width >= WIDE else 1
     for i in range(words.shape[0]):
@@ -83,6 +95,8 @@ def encode_sparse(words, value_units, units):
         for j in range(width):
             word = np.uint64(words[i, j])
             if word != 0:
+                if value_units == 0 and word != constant:
+                    return i
                 units[at] = j & 0xFFFF
                 if position_units == 2:
                     units[at + 1] = j >> 16
@@ -91,7 +105,7 @@ def encode_sparse(words, value_units, units):
                     units[values_at] = (word >> np.uint64(16 * unit)) & np.uint64(0xFFFF)
                     values_at += 1
         end = values_at
-    return end
+    return -1
 
 
 @njit(nogil=True, cache=True)
@@ -125,16 +139,18 @@ def decode_sparse(units, starts, rows, positions, value_units, constant, out):
             count |= np.int64(units[begin + 1]) << 16
         first = begin + position_units
         values = first + count * position_units
-        if values + count * value_units > end:
+        if values + count * value_units != end:
             return False
         for j in range(width):
             out[at, j] = 0
+        last = np.int64(-1)
         for k in range(count):
             j = np.int64(units[first + k * position_units])
             if position_units == 2:
                 j |= np.int64(units[first + 2 * k + 1]) << 16
-            if j >= width:
+            if j <= last or j >= width:
                 return False
+            last = j
             word = constant
             for unit in range(value_units):
                 word |= np.uint64(units[values + k * value_units + unit]) << np.uint64(16 * unit)
@@ -166,6 +182,17 @@ def move_sparse(units, starts, rows, targets, out):
 
 
 @njit(nogil=True, cache=True)
+def fit_rows(lengths, end, capacity, targets):
+    """Assign rows the units from `end` on while they fit, else -1; returns the new end."""
+    for i in range(len(lengths)):
+        targets[i] = -1
+        if end + lengths[i] <= capacity:
+            targets[i] = end
+            end += lengths[i]
+    return end
+
+
+@njit(nogil=True, cache=True)
 def encode_quantised(values, levels, encoded, headers):
     """Round values to `levels + 1` equal steps from the least to the greatest of each row.
 
@@ -176,7 +203,7 @@ def encode_quantised(values, levels, encoded, headers):
         headers: The same memory as `float32`: scale and offset come first.
 
     Returns:
-        The first row with a value that is not finite, or -1.
+        The first row with a value that is not finite, or whose range is not, or -1.
     """
     for i in range(values.shape[0]):
         low, high = np.float64(np.inf), np.float64(-np.inf)
@@ -187,6 +214,8 @@ def encode_quantised(values, levels, encoded, headers):
             low, high = min(low, value), max(high, value)
         if values.shape[1] == 0:
             continue
+        if high - low > FLOAT32_MAX:
+            return i
         scale = np.float32((high - low) / levels)
         offset = np.float32(low)
         while not np.isfinite(offset + scale * np.float32(levels)):

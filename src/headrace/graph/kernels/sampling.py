@@ -4,7 +4,7 @@ A hop has three passes: look up every node, draw edges, read their sources. Sepa
 from branches is 3x faster than one pass (measured), because a mispredicted branch that waits for a
 random read dominates. Nodes of other partitions are skipped; several partitions fill the same
 output. Neighbour lists are ordered by original ids and draws are keyed by the node's original id,
-so the result does not depend on the partitioning.
+so the result does not depend on the partitioning; `choose_near` is the exception.
 """
 
 from __future__ import annotations
@@ -149,7 +149,10 @@ def choose_near(
 
     Neighbours are drawn one after another, in proportion to their weights, by rejection: a uniform
     draw of a far one is accepted with probability `far`. The two halves of a random number select
-    and accept. Other arguments as for `choose_uniform`; `indices` holds new ids of the sources.
+    and accept. If more than half of a list is drawn, most draws would be of taken neighbours; those
+    with the smallest exponential draw divided by weight are chosen then, which has the same
+    distribution (Efraimidis and Spirakis). Other arguments as for `choose_uniform`; `indices` holds
+    new ids of the sources.
     """
     chosen = np.empty(_longest(slots), np.int64)
     accepted = np.uint64(far * 4294967296.0)
@@ -166,6 +169,17 @@ def choose_near(
                 edges[slot + j] = first_edge + begin + j
             continue
         number, j = np.uint64(0), 0
+        if 2 * count > degree and not replace:
+            waits = np.empty(degree, np.float64)
+            for place in range(degree):
+                waits[place] = -np.log(draw_unit(streams[i], place))
+                source = indices[begin + place]
+                if source < low or source >= high:
+                    waits[place] /= far
+            order = np.argsort(waits)
+            for j in range(count):
+                edges[slot + j] = first_edge + begin + order[j]
+            continue
         while j < count:
             number += np.uint64(1)
             bits = mix(streams[i] + number * GOLDEN)

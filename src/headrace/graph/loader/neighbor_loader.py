@@ -111,8 +111,9 @@ class NeighborLoader(NodeLoader, _KeyedLoader):  # type: ignore[misc]
         neighbor_sampler: As in PyG; with any sampler but `KeyedSampler`, PyG builds the batches.
         directed: As in PyG, which deprecates it.
         seed: Random seed of the order of seeds and of sampling.
-        far: Weight of neighbours in other partitions than most seeds of the batch, from 0.01 to 1;
-            0.25 halves the bytes from other machines. Below 1, batches depend on the partitioning.
+        far: Weight of neighbours in other partitions than most seeds of the batch (with samplers,
+            of the sub-batch), from 0.01 to 1. With local seeds, 0.25 about halves the rows from
+            other machines. Below 1, batches depend on the partitioning.
         keep_dtype: Whether 16-bit features are kept, not cast to `float32`.
         cache_bytes: Memory of each sampler process for a cache of remote feature rows; ignored
             without sampler processes.

@@ -26,7 +26,7 @@ from headrace.core.errors import SpecError
 from headrace.graph.loader.graph_view import GraphView
 from headrace.graph.loader.induced_subgraph import with_all_edges
 from headrace.graph.loader.inputs import check_strategy, fanouts_of
-from headrace.graph.sampling.hop import Rule, hop_key
+from headrace.graph.sampling.hop import Rule, check_far, hop_key
 from headrace.graph.sampling.neighbor_sampler import BatchKey, HeteroSampled, Sampler
 from headrace.graph.schema import EdgeType
 
@@ -63,7 +63,7 @@ class NegativesOf:
 
 
 class KeyedSampler(BaseSampler):  # type: ignore[misc]
-    """Samples batches that depend only on their keys, not on the partitioning.
+    """Samples batches that depend only on their keys; with `far` also on the partitioning.
 
     Outputs have original node ids. `edge` numbers edges in storage order; `edge_permutation` maps
     these to original ids. `new_ids` of an output are the new node ids by node type. Arguments
@@ -102,8 +102,7 @@ class KeyedSampler(BaseSampler):  # type: ignore[misc]
             )
         check_strategy(temporal_strategy)
         last = temporal_strategy == "last" and time_attr is not None
-        if far < 1 and (weight_attr is not None or time_attr is not None):
-            raise SpecError("far cannot be combined with weights or times", "omit one of them")
+        check_far(far, weight_attr, time_attr)
         self._rule = Rule(replace, self.disjoint, last, far=far)
         self._fanouts = fanouts_of(access, num_neighbors)
         # Fails here, not in the first batch, if a column is missing; stores check their own.

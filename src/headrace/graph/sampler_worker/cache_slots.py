@@ -7,9 +7,10 @@ from typing import Protocol
 
 import numpy as np
 
+from headrace.core.errors import DamagedGraphError
 from headrace.graph.format.manifest import ColumnInfo
 from headrace.graph.format.row_codec import RowCodec, SparseRows
-from headrace.graph.kernels.encoding import move_sparse
+from headrace.graph.kernels.encoding import fit_rows, move_sparse
 from headrace.graph.kernels.gathering import place_rows
 
 
@@ -75,6 +76,7 @@ class FixedSlots:
 
     def write(self, slots: np.ndarray, values: np.ndarray) -> np.ndarray:
         """Copy rows of a reply to empty slots, or -1."""
+        _check(values, len(slots), self._shape, self._dtype)
         rows = np.flatnonzero(slots >= 0)
         place_rows(slots[rows], rows, _words_of(values, self._rows), self._rows)
         return slots[:0]
@@ -90,8 +92,18 @@ class _FixedRows:
     def complete(self, positions: np.ndarray, values: np.ndarray) -> np.ndarray:
         words = self._words
         if len(positions):
+            _check(values, len(positions), self._shape, self._dtype)
             place_rows(positions, np.arange(len(values)), _words_of(values, words), words)
         return words.view(self._dtype).reshape(len(words), *self._shape)
+
+
+def _check(values: np.ndarray, num_rows: int, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    """Kernels do not check bounds."""
+    if values.shape != (num_rows, *shape) or values.dtype != dtype:
+        raise DamagedGraphError(
+            f"a store sent {values.dtype} {values.shape} instead of {dtype} {(num_rows, *shape)}",
+            "use the same graph on all machines",
+        )
 
 
 def _words_of(values: np.ndarray, like: np.ndarray) -> np.ndarray:
@@ -102,7 +114,7 @@ def _words_of(values: np.ndarray, like: np.ndarray) -> np.ndarray:
 
 
 class SparseSlots:
-    """Rows of different sizes, one after another; cleared ones are moved together when it is full.
+    """Rows of different sizes, one after another; if it is full, cleared ones are closed up.
 
     Args:
         num_slots: Number of rows at most.
@@ -115,7 +127,7 @@ class SparseSlots:
         self._units = np.empty(max(num_bytes // 2, 0), np.uint16)
         self._begins = np.zeros(num_slots, np.int64)
         self._lengths = np.zeros(num_slots, np.int64)
-        self._end = 0
+        self._end = self._num_cleared = 0
 
     @property
     def memory_bytes(self) -> int:
@@ -131,17 +143,18 @@ class SparseSlots:
         found, rows = self._codec.split(values, len(slots)), np.flatnonzero(slots >= 0)
         slots = slots[rows]
         lengths = np.diff(found.starts)[rows]
-        if self._end + int(lengths.sum()) > len(self._units):
-            self._compact()
-        targets = self._end + np.cumsum(lengths) - lengths
-        fits = targets + lengths <= len(self._units)
+        if self._num_cleared and self._end + int(lengths.sum()) > len(self._units):
+            self._close_up()
+        targets = np.empty(len(rows), np.int64)
+        self._end = fit_rows(lengths, self._end, len(self._units), targets)
+        fits = targets >= 0
         move_sparse(found.units, found.starts, rows[fits], targets[fits], self._units)
         self._begins[slots[fits]], self._lengths[slots[fits]] = targets[fits], lengths[fits]
-        self._end += int(lengths[fits].sum())
         return slots[~fits]
 
     def clear(self, slots: np.ndarray) -> None:
         """Empty some slots."""
+        self._num_cleared += int(self._lengths[slots].sum())
         self._lengths[slots] = 0
 
     def _rows_at(self, slots: np.ndarray) -> SparseRows:
@@ -149,16 +162,22 @@ class SparseSlots:
         lengths = self._lengths[slots]
         starts = np.append(0, np.cumsum(lengths))
         units = np.empty(int(starts[-1]), np.uint16)
-        ends = np.stack([self._begins[slots], self._begins[slots] + lengths], axis=1).ravel()
-        move_sparse(self._units, ends, 2 * np.arange(len(slots)), starts[:-1], units)
+        self._move(slots, starts[:-1], units)
         return SparseRows(units, starts)
 
-    def _compact(self) -> None:
+    def _close_up(self) -> None:
+        """Move all rows towards the beginning, in their order, so that none is overwritten."""
         used = np.flatnonzero(self._lengths)
-        rows = self._rows_at(used)
-        self._end = len(rows.units)
-        self._units[: self._end] = rows.units
-        self._begins[used] = rows.starts[:-1]
+        used = used[np.argsort(self._begins[used])]
+        starts = np.append(0, np.cumsum(self._lengths[used]))
+        self._move(used, starts[:-1], self._units)
+        self._begins[used] = starts[:-1]
+        self._end, self._num_cleared = int(starts[-1]), 0
+
+    def _move(self, slots: np.ndarray, targets: np.ndarray, out: np.ndarray) -> None:
+        begins = self._begins[slots]
+        ends = np.stack([begins, begins + self._lengths[slots]], axis=1).ravel()
+        move_sparse(self._units, ends, 2 * np.arange(len(slots)), targets, out)
 
 
 class _SparseFound:

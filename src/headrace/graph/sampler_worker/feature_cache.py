@@ -120,7 +120,12 @@ class FeatureCache:
             self._num_used = hash_table.claim_slots(
                 ids, self._num_used, self._places, self._slot_ids, self._is_filled, slots
             )
-            self._is_filled[self._slots.write(slots, values)] = False
+            unfilled = slots[slots >= 0]
+            try:
+                unfilled = self._slots.write(slots, values)
+            finally:
+                # All that were claimed, if the reply is damaged.
+                self._is_filled[unfilled] = False
 
     def report(self) -> CacheReport:
         """Return the metrics."""

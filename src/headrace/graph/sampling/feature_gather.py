@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.core.errors import DamagedGraphError
 from headrace.graph.format.row_codec import RowCodec, SparseRows, StoredRows
 from headrace.graph.kernels import gathering
 from headrace.graph.sampling.hop import split_by_partition
@@ -90,7 +91,15 @@ class FeatureGather:
             if codec is not None:
                 codec.decode(future.result(), order, at, out)
                 continue
-            (source,), target = _words([future.result()], out)
+            values = future.result()
+            # Kernels do not check bounds.
+            if values.shape[1:] != out.shape[1:] or len(values) <= order.max(initial=-1):
+                raise DamagedGraphError(
+                    f"a store sent {values.shape} instead of {(len(at), *out.shape[1:])} for "
+                    f"{self._rows.name!r}",
+                    "use the same graph on all machines",
+                )
+            (source,), target = _words([values], out)
             gathering.place_rows(at, order, source, target)
 
     def _copy_all(self, out: np.ndarray) -> None:

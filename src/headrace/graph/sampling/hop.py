@@ -17,7 +17,16 @@ from headrace.graph.schema import EdgeType
 _NONE = np.empty(0, np.int64)
 
 LEAST_FAR = 0.01
-"""Least weight of far neighbours: draws are repeated up to its inverse times on average."""
+"""Least weight of far neighbours; draws are repeated up to twice its inverse times on average."""
+
+
+def check_far(far: float, weight: str | None, time: str | None) -> None:
+    """Raise SpecError if `far` is out of range or combined with weights or times."""
+    if not LEAST_FAR <= far <= 1:
+        raise SpecError(f"far is {far}", f"use a number from {LEAST_FAR} to 1")
+    if far < 1 and (weight is not None or time is not None):
+        raise SpecError("far cannot be combined with weights or times", "omit one of them")
+
 
 # Up to this many partitions, scanning all nodes in each is faster than sorting nodes by partition
 # (measured with 3 hops of 15, 10 and 5: equal at 4 partitions, 1.2 times as long at 16).
@@ -44,8 +53,7 @@ class Rule:
     far: float = 1.0
 
     def __post_init__(self) -> None:
-        if not LEAST_FAR <= self.far <= 1:
-            raise SpecError(f"far is {self.far}", f"use a number from {LEAST_FAR} to 1")
+        check_far(self.far, None, None)
         if self.replace and self.last:
             raise SpecError(
                 "the latest neighbours cannot be sampled with replacement",

@@ -80,6 +80,8 @@ class Sampler:
         self._edge_types = tuple(edge_types)
         self.rule = rule or Rule()
         self._offsets = offsets or {}
+        if self.rule.far < 1 and not self._offsets:
+            raise SpecError("far needs the offsets of the partitions", "pass `offsets`")
         self._tables: dict[str, RowTable] = {
             name: HashTable() if self.rule.disjoint else table_for(count, dense_limit)
             for name, count in self._num_nodes.items()
@@ -108,7 +110,6 @@ class Sampler:
         fanouts = _per_edge_type(num_neighbors, self._edge_types)
         num_hops = max((len(hops) for hops in fanouts.values()), default=0)
         bounds = self._bounds(seeds, seed_times)
-        near = self._near(seeds) if self.rule.far < 1 else {}
         rows, first_tree = {}, 0
         for name, count in self._num_nodes.items():
             ids = np.asarray(seeds.get(name, ()), np.int64)
@@ -118,6 +119,7 @@ class Sampler:
                 rows[name].assign_trees(first_tree, count)
             rows[name].start()
             first_tree += len(ids)
+        near = self._near(seeds) if self.rule.far < 1 else {}
         edges = {e: _EdgeRows(self._sizes.get(e, 0)) for e in self._edge_types}
         for hop in range(num_hops):
             for edge_type in self._edge_types:

@@ -28,7 +28,7 @@ class StoreServer(RpcServer):
         embeddings: Embeddings | None = None,
     ) -> None:
         limits = limits or RpcLimits()
-        files = [rows.file for rows in shard.rows.values() if rows.file is not None]
+        files = [file for rows in shard.rows.values() for file in rows.files]
         self._warmer = PageCacheWarmer(files if warm else [])
         operations = StoreService(shard, limits, self._warmer, clock, embeddings)
         operations.prepare()

@@ -69,6 +69,9 @@ class StoreService(RpcService):
 
         Includes likely weight and time columns; others are compiled at first use.
         """
+        for rows in self._shard.rows.values():
+            if isinstance(rows.values, SparseRows):
+                rows.values.take(np.empty(0, np.int64))
         compiled: set[tuple[str, ...]] = set()
         for edge_type in self._shard.edges:
             for weight, time in self._shard.likely_columns(edge_type):
@@ -208,7 +211,7 @@ class StoreService(RpcService):
 
     def _status(self, parser: _Parser) -> tuple[Fields, tuple[np.ndarray, ...]]:
         parser.end(0)
-        features = [rows.values for rows in self._shard.rows.values() if rows.file is not None]
+        features = [rows.values for rows in self._shard.rows.values() if rows.files]
         arrays = [each.units if isinstance(each, SparseRows) else each for each in features]
         resident = [resident_bytes(array) for array in arrays]
         known = [num_bytes for num_bytes in resident if num_bytes is not None]

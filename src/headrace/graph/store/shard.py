@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from headrace.core.errors import SpecError
-from headrace.graph.format.manifest import edge_path, node_path
+from headrace.graph.format.manifest import ColumnInfo, edge_path, node_path, starts_path
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.format.row_codec import StoredRows
 from headrace.graph.sampling.hop import EdgePart
@@ -24,14 +24,14 @@ class ShardRows:
         first: Id of the first row: a new node id, or an edge id as hops return it.
         values: The rows as they are stored; may be memory-mapped.
         dtype: Dtype of the values; `bfloat16` if they are its bits.
-        file: File of the rows; None if they are in memory only.
+        files: Files of the rows; empty if they are in memory only.
         is_encoded: Whether rows must be decoded.
     """
 
     first: int
     values: StoredRows
     dtype: str
-    file: Path | None = None
+    files: tuple[Path, ...] = ()
     is_encoded: bool = False
 
     @property
@@ -101,14 +101,14 @@ def open_shard(graph: PartitionedGraph, part: int) -> Shard:
     for t, node in enumerate(manifest.nodes):
         originals, path = own.original_ids(node.name), node_path(part, t, "ids")
         rows[node.name, "ids"] = ShardRows(
-            own.start(node.name), originals, manifest.files[path].dtype, graph.folder / path
+            own.start(node.name), originals, manifest.files[path].dtype, (graph.folder / path,)
         )
         for column in node.columns:
             rows[node.name, column.name] = ShardRows(
                 own.start(node.name),
                 own.stored_rows(node.name, column.name),
                 column.dtype,
-                graph.folder / node_path(part, t, column.name),
+                tuple(graph.folder / path for path in _paths(part, t, column)),
                 is_encoded=column.encoding is not None,
             )
     for e, edge in enumerate(manifest.edges):
@@ -123,13 +123,19 @@ def open_shard(graph: PartitionedGraph, part: int) -> Shard:
         edge_ids, path = own.edge_ids(edge.edge_type), edge_path(part, e, "ids")
         if edge_ids is not None:
             rows[edge.edge_type, "ids"] = ShardRows(
-                edge.offsets[part], edge_ids, manifest.files[path].dtype, graph.folder / path
+                edge.offsets[part], edge_ids, manifest.files[path].dtype, (graph.folder / path,)
             )
         for column in edge.columns:
             rows[edge.edge_type, column.name] = ShardRows(
                 edge.offsets[part],
                 own.edge_column(edge.edge_type, column.name),
                 column.dtype,
-                graph.folder / edge_path(part, e, column.name),
+                (graph.folder / edge_path(part, e, column.name),),
             )
     return Shard(part, edges, rows)
+
+
+def _paths(part: int, t: int, column: ColumnInfo) -> Iterator[str]:
+    yield node_path(part, t, column.name)
+    if column.codec is not None and column.codec.is_sparse:
+        yield starts_path(part, t, column.name)

@@ -19,6 +19,7 @@ from headrace.graph.loader import neighbor_loader
 from headrace.graph.loader.graph_view import PartitionedGraphView
 from headrace.graph.loader.inputs import check_strategy, fanouts_of, links_of, seeds_of
 from headrace.graph.sampler_worker.prefetcher import Prefetcher
+from headrace.graph.sampling.hop import check_far
 from headrace.graph.sampling.store_pool import Connect
 from headrace.runtime.protocol.finite_check import watch_gradients
 from headrace.runtime.protocol.parameter_check import send_parameters
@@ -91,6 +92,7 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
         self._access = PartitionedGraphView(data)
         self._fanouts = fanouts_of(self._access, sampling["num_neighbors"])
         check_strategy(sampling["temporal_strategy"])
+        check_far(sampling["far"], sampling["weight_attr"], sampling["time_attr"])
         if sampling["weight_attr"] is not None:
             # Maps the weights, which checks them.
             view = PartitionedGraphView(data, _connect(self._run, data))

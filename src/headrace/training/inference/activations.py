@@ -68,11 +68,15 @@ def column_rows(graph: PartitionedGraph, node_type: str, column: str, path: Path
     if column not in columns:
         return None
     dtype, shape = columns[column].dtype, columns[column].shape
-    if graph.num_parts == 1 and dtype == "float32" and len(shape) == 1:
+    is_plain = columns[column].encoding is None
+    if graph.num_parts == 1 and dtype == "float32" and len(shape) == 1 and is_plain:
         return graph.part(0).tensor(node_type, column)
     writer = RowsWriter(path, info.num_nodes)
     step = max(_COPY_BYTES // (4 * max(int(np.prod(shape)), 1)), 1)
     for number in range(graph.num_parts):
-        for rows in graph.part(number).tensor(node_type, column).split(step):
-            writer.append(rows.reshape(len(rows), -1))
+        part = graph.part(number)
+        num_rows = part.num_nodes(node_type)
+        for start in range(0, num_rows, step):
+            values = part.rows(node_type, column, start, min(start + step, num_rows))
+            writer.append(as_tensor(values, dtype).reshape(len(values), -1))
     return writer.close()

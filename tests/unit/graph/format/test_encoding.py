@@ -132,12 +132,56 @@ def test_the_error_of_a_quantised_row_is_half_a_step(
 ) -> None:
     info = form_of(values, kind)
     assert info.codec is not None
+    ranges = values.astype(np.float64).max(1) - values.astype(np.float64).min(1)
+    if ranges.max() > np.finfo(np.float32).max:
+        with pytest.raises(SpecError, match="a range that is not finite"):
+            info.codec.encode(values)
+        return
     back = decoded(info, info.codec.encode(values), len(values)).astype(np.float64)
     exact = values.astype(np.float64)
     steps = (exact.max(1, keepdims=True) - exact.min(1, keepdims=True)) / levels
     rounding = np.abs(exact).max(1, keepdims=True) * 3e-7 + 1e-43
     assert np.isfinite(back).all()
     assert (np.abs(back - exact) <= 0.5 * steps + levels * rounding).all()
+
+
+def test_a_row_whose_range_is_no_float32_is_refused() -> None:
+    codec = form_of(np.array([[-3e38, 0, 3e38]], np.float32), "int8").codec
+    assert codec is not None
+    with pytest.raises(SpecError, match="row 0 of 'x'"):
+        codec.encode(np.array([[-3e38, 0, 3e38]], np.float32))
+
+
+def test_values_that_changed_after_the_choice_are_noticed() -> None:
+    for values in (TWO, SPARSE != 0, np.round(DENSE * 9)):
+        rows = values.astype(np.float32)
+        codec = form_of(rows).codec
+        assert codec is not None
+        rows[3, 4] = 1 / 3
+        with pytest.raises(SpecError, match="row 3 of 'x' changed while it was read"):
+            codec.encode(rows)
+
+
+def test_an_encoding_must_fit_its_column() -> None:
+    for dtype, encoding in (
+        ("uint8", {"kind": "sparse"}),
+        ("float64", {"kind": "int8"}),
+        ("float32", {"kind": "bits"}),
+        ("float32", {"kind": "bits", "words": (0, 2**40)}),
+        ("float64", {"kind": "float16"}),
+        ("float32", {"kind": "sparse", "words": (1, 2)}),
+    ):
+        with pytest.raises((SpecError, ValueError), match="cannot be encoded"):
+            ColumnInfo(name="x", dtype=dtype, shape=(4,), encoding={"row_bytes": 1, **encoding})
+
+
+def test_rows_of_several_dimensions_in_any_memory_order_come_back(tmp_path: Path) -> None:
+    values = np.where(RNG.random((40, 7, 5)) < 0.1, RNG.normal(size=(40, 7, 5)), 0)
+    values = values.astype(np.float32).transpose(0, 2, 1)
+    write(with_features(homogeneous(40, 90), values), tmp_path / "g", features="auto")
+    part = open_graph(tmp_path / "g").part(1)
+    assert np.array_equal(part.column("node", "x"), values[part.original_ids("node")])
+    assert np.array_equal(part.rows("node", "x", 2, 5), part.column("node", "x")[2:5])
 
 
 def test_zeros_of_rows_without_negative_values_stay_zero() -> None:
@@ -153,7 +197,7 @@ def test_a_value_that_is_not_finite_cannot_be_quantised(value: float) -> None:
     values[11, 5] = value
     codec = form_of(values, "int8").codec
     assert codec is not None
-    with pytest.raises(SpecError, match="row 111 has a value that is not finite"):
+    with pytest.raises(SpecError, match="row 111 of 'x' has a value or a range"):
         codec.encode(values, first=100)
 
 
@@ -175,6 +219,12 @@ def test_damaged_sparse_rows_are_refused() -> None:
     with pytest.raises(DamagedGraphError):
         decoded(info, units.astype(np.uint8), 40)
     starts = codec.split(units, 40).starts
+    shorter = units.copy()
+    shorter[starts[np.flatnonzero(np.diff(starts) > 4)[0]]] -= 1
+    with pytest.raises(DamagedGraphError):
+        codec.decode(SparseRows(shorter, starts), np.arange(40), np.arange(40), SPARSE.copy())
+    with pytest.raises(DamagedGraphError):
+        codec.split(units[:6].reshape(2, 3), 2)
     for wrong in (units | 0x8000, np.full_like(units, 37)):
         with pytest.raises(DamagedGraphError):
             codec.decode(SparseRows(wrong, starts), np.arange(40), np.arange(40), SPARSE.copy())

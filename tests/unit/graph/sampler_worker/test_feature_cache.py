@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from headrace.core.errors import DamagedGraphError
 from headrace.graph.build.encoding_choice import choose_form
 from headrace.graph.format.manifest import ColumnInfo
 from headrace.graph.format.partitioned_graph import open_graph
@@ -145,6 +146,38 @@ def test_encoded_rows_are_cached_encoded(kind: str, hot: np.ndarray | None) -> N
         assert np.array_equal(rows, store._encode(values[ids]))
     assert cache.report().hits > 2000
     assert sum(map(len, store.asked)) == cache.report().misses
+
+
+def test_replies_of_another_shape_are_refused() -> None:
+    for reply in (X[:1], X[:5, :2], np.zeros((5, 6), np.float32), np.zeros((5, 16), np.uint8)):
+        cache = FeatureCache(INFO, 1000, 10_000)
+        found, misses = cache.lookup(np.arange(5))
+        with pytest.raises(DamagedGraphError, match="a store sent"):
+            found.complete(misses, reply)
+        with pytest.raises(DamagedGraphError, match="a store sent"):
+            cache.admit(np.arange(5), reply)
+        assert len(cache.lookup(np.arange(5))[1]) == 5
+
+
+def test_a_full_cache_of_long_rows_is_not_moved_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(4)
+    values = np.where(rng.random((4000, 60)) < 0.05, 1.5, 0).astype(np.float32)
+    values[:, 0] = 2.5
+    values[:400] = rng.random((400, 60))
+    info = choose_form(Column.of("x", values), "auto", 4000)
+    assert info.codec is not None
+    assert info.codec.is_sparse
+    cache = FeatureCache(info, 4000, 30_000, np.arange(400))
+    monkeypatch.setattr(cache._slots, "_close_up", pytest.fail)
+    for _ in range(20):
+        ids = rng.permutation(400)[:50]
+        found, misses = cache.lookup(ids)
+        rows = info.codec.encode(values[ids[misses]])
+        cache.admit(ids[misses], rows)
+        assert np.array_equal(found.complete(misses, rows), info.codec.encode(values[ids]))
+    assert cache.report().hits > 0
 
 
 def test_other_columns_and_dimensions_pass_by() -> None:

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import SpecError
-from headrace.graph.sampling.hop import EdgePart, HopRequest, Rule, hop_over
+from headrace.graph.sampling.hop import EdgePart, HopRequest, LocalSource, Rule, hop_over
+from headrace.graph.sampling.neighbor_sampler import BatchKey, Sampler
 
 EDGE = ("node", "to", "node")
 NEAR = (0, 3)
@@ -82,6 +83,16 @@ def test_draws_depend_on_the_key_and_the_original_id_alone() -> None:
     rule = Rule(far=0.25)
     hop = hop_over([part], HopRequest(EDGE, some, 3, 5, rule, near=NEAR))
     assert np.array_equal(hop.neighbours.reshape(3, 3), whole[some])
+
+
+@pytest.mark.parametrize("seed", [-1, 400])
+def test_a_seed_out_of_range_is_named(seed: int) -> None:
+    source = LocalSource({EDGE: [star(400)]})
+    sampler = Sampler(source, {"node": 400}, [EDGE], Rule(far=0.5), {"node": np.array([0, 400])})
+    with pytest.raises(SpecError, match=str(seed)):
+        sampler.sample_hetero({"node": np.array([seed])}, [2], BatchKey(0, 0, 0))
+    with pytest.raises(SpecError, match="offsets"):
+        Sampler(source, {"node": 400}, [EDGE], Rule(far=0.5))
 
 
 def test_a_hop_needs_both_far_and_near() -> None:
