@@ -127,7 +127,7 @@ def _hardware(plan: Plan, base: _Setup) -> Iterator[_Idea]:
     lighter = problem._replace(profile=_lighter(problem.profile))
     yield _Idea(
         "half the bytes per seed",
-        "`headrace partition --features auto` or `float16`, or fewer neighbours; check the accuracy.",
+        "`headrace partition --features auto` or `int8`, or fewer neighbours; check the accuracy.",
         partial(replace, base, problem=lighter),
     )
 
