@@ -28,10 +28,12 @@ from headrace.graph.store.embedding_table import EmbeddingSpec
 from headrace.graph.store.shard import open_shard
 from headrace.graph.store.write_ahead_log import Change, WriteAheadLog
 from headrace.planner.planner import make_plan
+from headrace.rpc.framing import Fields, Message
 from headrace.runtime.run_dir.run_config import RunSettings
 from headrace.training.checkpoint_files import Position, read_sidecar
 from headrace.training.checkpoint_files import save as save_checkpoint
-from tests.unit.graph.small_graphs import homogeneous, write
+from tests.support.wrong_requests import SAMPLE
+from tests.unit.graph.small_graphs import homogeneous, with_features, write
 from tests.unit.planner.small import CLUSTER, JOB, PROBLEM, PROFILE
 
 FINE = ("refused", "harmless")
@@ -108,8 +110,11 @@ KINDS: dict[str, Callable[[bytearray, int, random.Random], bytes]] = {
 
 
 def make_graph(folder: Path) -> None:
-    """A graph with every kind of file, in two parts."""
-    write(homogeneous(400, 4000), folder, num_parts=2)
+    """A graph with every kind of file, in two parts; rows of features have different lengths."""
+    rng = np.random.default_rng(0)
+    features = np.where(rng.random((400, 5)) < 0.3, rng.random((400, 5)), 0).astype(np.float32)
+    source = with_features(homogeneous(400, 4000), features)
+    write(source, folder, num_parts=2, features="auto")
 
 
 def damage(folder: Path, seed: int, parts: Sequence[int] | None = None) -> Damage:
@@ -146,8 +151,6 @@ def use_store(folder: Path, known: VerifiedFiles) -> str:
     """
     from headrace.graph.store.service import StoreService
     from headrace.rpc.config import RpcLimits
-    from headrace.rpc.framing import encode_request
-    from headrace.rpc.server import answer
 
     graph = open_graph(folder)
     shard = open_shard(graph, 0)
@@ -157,12 +160,13 @@ def use_store(folder: Path, known: VerifiedFiles) -> str:
     ids = np.arange(*graph.offsets("node")[:2])
     graph.to_new("node", np.arange(graph.num_nodes_of("node")))
     said: list[Any] = [graph.part(0).split("node", split).tolist() for split in ("train", "val")]
-    sample = {"op": "sample", "edge_type": ["node", "to", "node"], "fanout": 5, "key": "7"}
-    requests = [(dict(sample, weight=weight), [ids]) for weight in (None, "edge_weight")]
-    requests += [({"op": "gather", "of": "node", "column": name}, [ids]) for name in ("x", "y")]
-    for fields, arrays in requests:
-        plain = {name: value for name, value in fields.items() if value is not None}
-        reply = answer(store, memoryview(encode_request(1, plain, arrays)))
+    requests: list[Fields] = [dict(SAMPLE, weight=weight) for weight in (None, "edge_weight")]
+    requests += [
+        {"op": "gather", "of": "node", "column": name, "has_dims": False} for name in ("x", "y")
+    ]
+    for fields in requests:
+        # Raises if it is refused, unlike what serves strangers.
+        reply = store.answer(Message(1, fields, (ids,)))
         said.append((str(reply.fields), [array.tobytes().hex() for array in reply.arrays]))
     verification.wait(None)
     verification.check()

@@ -30,7 +30,7 @@ VALUES: Mapping[str, Any] = {
 
 
 _NODES = np.array([1, 2, 3])
-_SAMPLE = {
+SAMPLE = {
     "op": "sample", "edge_type": ["node", "to", "node"], "fanout": 3, "key": 5, "replace": False,
     "disjoint": False, "last": False, "edge_ids": True, "has_trees": False, "has_bounds": False,
     "weight": None, "time": None, "far": 1.0, "near": None,
@@ -42,7 +42,7 @@ Requests = Mapping[str, tuple[dict[str, Any], list[np.ndarray], dict[str, set[st
 
 STORE_REQUESTS: Requests = {
     "sample": (
-        _SAMPLE,
+        SAMPLE,
         [_NODES],
         {
             "fanout": {"a number"},
@@ -106,7 +106,7 @@ def server_requests(options: list[dict[str, Any]]) -> Requests:
     }
 
 
-NUM_SAMPLED = 20
+NUMSAMPLED = 20
 """Wrong requests of each service that go over the wire; all of them are put to its handlers."""
 
 
@@ -121,7 +121,7 @@ def all_wrong(requests: Requests) -> dict[str, bytes]:
 
 def sampled(requests: Mapping[str, bytes], seed: int = 0) -> Sequence[tuple[str, bytes]]:
     """The same few of them each time."""
-    chosen = np.random.default_rng(seed).choice(len(requests), NUM_SAMPLED, replace=False)
+    chosen = np.random.default_rng(seed).choice(len(requests), NUMSAMPLED, replace=False)
     every = list(requests.items())
     return [every[i] for i in sorted(chosen)]
 
