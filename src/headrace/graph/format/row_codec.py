@@ -10,10 +10,10 @@ import numpy as np
 
 from headrace.core.errors import DamagedGraphError, SpecError
 from headrace.graph.format.encoding import Encoding
+from headrace.graph.format.manifest import REMEDY
 from headrace.graph.kernels import encoding as kernels
 
 _LEVELS = {"int8": 255, "int4": 15}
-_REMEDY = "copy or partition the graph again; `headrace graph verify` checks all of it"
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class SparseRows:
         """Concatenate some rows, whose numbers are in range."""
         out = np.empty(self.num_units(rows), np.uint16)
         if not kernels.copy_sparse(self.units, self.starts, rows, out):
-            raise DamagedGraphError("sparse rows have invalid offsets", _REMEDY)
+            raise DamagedGraphError("sparse rows have invalid offsets", REMEDY)
         return out
 
     def num_units(self, rows: np.ndarray) -> int:
@@ -154,7 +154,7 @@ class RowCodec:
                 found.units, found.starts, rows, positions, self._value_units, self._constant,
                 target,
             ):  # fmt: skip
-                raise DamagedGraphError(f"a sparse row of {self._name!r} is damaged", _REMEDY)
+                raise DamagedGraphError(f"a sparse row of {self._name!r} is damaged", REMEDY)
             return
         assert isinstance(stored, np.ndarray)
         is_shaped = stored.shape[1:] == (self.stored_width,) and stored.dtype == np.uint8
@@ -162,7 +162,7 @@ class RowCodec:
             raise DamagedGraphError(
                 f"rows of {self._name!r} are {stored.dtype} {stored.shape}, not {self.kind} of "
                 f"{self._width} values",
-                _REMEDY,
+                REMEDY,
             )
         if self.kind == "bits":
             zero, one = self._words
@@ -181,9 +181,7 @@ class RowCodec:
         starts = np.empty(num_rows + 1, np.int64)
         is_flat = units.dtype == np.uint16 and units.ndim == 1
         if not is_flat or not kernels.find_starts(units, self._width, self._value_units, starts):
-            raise DamagedGraphError(
-                f"sparse rows of {self._name!r} do not have their size", _REMEDY
-            )
+            raise DamagedGraphError(f"sparse rows of {self._name!r} do not have their size", REMEDY)
         return SparseRows(units, starts)
 
     def _flat(self, rows: np.ndarray) -> np.ndarray:

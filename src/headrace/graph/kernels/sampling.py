@@ -149,10 +149,10 @@ def choose_near(
 
     Neighbours are drawn one after another, in proportion to their weights, by rejection: a uniform
     draw of a far one is accepted with probability `far`. The two halves of a random number select
-    and accept. If more than half of a list is drawn, most draws would be of taken neighbours; those
-    with the smallest exponential draw divided by weight are chosen then, which has the same
-    distribution (Efraimidis and Spirakis). Other arguments as for `choose_uniform`; `indices` holds
-    new ids of the sources.
+    and accept. If more than half of a long list is drawn, or of any with a small weight, most draws
+    would be rejected; those with the smallest exponential draw divided by weight are chosen then
+    (Efraimidis and Spirakis), which takes longer for short lists and has the same distribution.
+    Other arguments as for `choose_uniform`; `indices` holds new ids of the sources.
     """
     chosen = np.empty(_longest(slots), np.int64)
     accepted = np.uint64(far * 4294967296.0)
@@ -169,7 +169,7 @@ def choose_near(
                 edges[slot + j] = first_edge + begin + j
             continue
         number, j = np.uint64(0), 0
-        if 2 * count > degree and not replace:
+        if 2 * count > degree and not replace and (degree > 64 or far < 0.1):
             waits = np.empty(degree, np.float64)
             for place in range(degree):
                 waits[place] = -np.log(draw_unit(streams[i], place))
