@@ -30,7 +30,7 @@ def train(rank: int, is_quantised: bool) -> list[Any]:
 
 
 def main() -> None:
-    join_group(torch.device("cpu"), 3)
+    join_group(torch.device("cpu"), 2)
     found = [train(dist.get_rank(), is_quantised) for is_quantised in (False, True)]
     torch.save(found, f"{sys.argv[1]}-{dist.get_rank()}")
     leave_group()

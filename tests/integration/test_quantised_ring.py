@@ -1,4 +1,4 @@
-"""Three trainers of a ring whose gradients have 8 bits."""
+"""Two trainers of a ring whose gradients have 8 bits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.integration
 SCRIPT = Path(__file__).with_name("quantised_script.py")
-NUM_TRAINERS = 3
+NUM_TRAINERS = 2
 HANG_S = 240
 
 
