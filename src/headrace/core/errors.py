@@ -58,9 +58,14 @@ class FileError(SpecError):
 
 
 class DamagedGraphError(SpecError):
-    """A graph file does not match its checksum."""
+    """A graph file does not match its checksum, or holds values that cannot be."""
 
     exit_code = 8
+
+    remedy = "copy or partition the graph again; `headrace graph verify` checks all of it"
+
+    def __init__(self, problem: str, remedy: str = remedy) -> None:
+        super().__init__(problem, remedy)
 
 
 class InfeasibleError(HeadraceError):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from headrace.core.errors import DamagedGraphError
 from headrace.graph.format.array_files import damage_of
-from headrace.graph.format.manifest import REMEDY, FileInfo, Manifest
+from headrace.graph.format.manifest import FileInfo, Manifest
 
 _IDLE = 19
 _MOST_REMEMBERED = 20_000
@@ -62,7 +62,7 @@ def check_file(folder: Path, name: str, info: FileInfo, known: VerifiedFiles | N
     if known.has(path, info):
         return
     if problem := damage_of(path, name, info):
-        raise DamagedGraphError(f"{folder} is damaged: {problem}", REMEDY)
+        raise DamagedGraphError(f"{folder} is damaged: {problem}")
     known.add(path, info)
 
 
@@ -119,7 +119,7 @@ class Verification:
     def check(self) -> None:
         """Raise DamagedGraphError if damage was found so far."""
         if self.problem:
-            raise DamagedGraphError(self.problem, REMEDY)
+            raise DamagedGraphError(self.problem)
 
     def _run(self) -> None:
         # On Linux this lowers the priority of this thread only.

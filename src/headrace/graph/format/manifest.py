@@ -34,8 +34,6 @@ from headrace.linux.atomic_write import atomic_write
 if TYPE_CHECKING:
     from headrace.graph.format.row_codec import RowCodec
 
-REMEDY = "copy or partition the graph again; `headrace graph verify` checks all of it"
-
 FORMAT_VERSION = 2
 """Version 2 has encoded columns; graphs without them are still written as version 1."""
 

@@ -14,7 +14,6 @@ from headrace.graph.format.checksums import check_file
 from headrace.graph.format.data_view import DataView
 from headrace.graph.format.manifest import (
     PARTITION_AGAIN,
-    REMEDY,
     ColumnInfo,
     Manifest,
     edge_path,
@@ -166,8 +165,7 @@ class PartitionedGraph(DataView):
         """Raise DamagedGraphError if an id read from an array is not in `[0, end)`."""
         if ids.size and not 0 <= ids.min() <= ids.max() < end:
             raise DamagedGraphError(
-                f"{self.folder} is damaged: {path} has ids that are not in [0, {end})",
-                REMEDY,
+                f"{self.folder} is damaged: {path} has ids that are not in [0, {end})"
             )
 
     def array(self, path: str) -> np.ndarray:
@@ -295,9 +293,7 @@ class Partition:
         # Kernels do not check bounds.
         ends = (int(starts[0]), int(starts[-1])) if len(starts) else (0, 0)
         if len(starts) != self.num_nodes(node_type) + 1 or ends != (0, len(stored)):
-            raise DamagedGraphError(
-                f"{self.graph.folder} is damaged: {path} does not fit its rows", REMEDY
-            )
+            raise DamagedGraphError(f"{self.graph.folder} is damaged: {path} does not fit its rows")
         return SparseRows(stored, starts)
 
     def edge_column(self, edge_type: EdgeType, name: str) -> np.ndarray:

@@ -10,7 +10,6 @@ import numpy as np
 
 from headrace.core.errors import DamagedGraphError, SpecError
 from headrace.graph.format.encoding import Encoding
-from headrace.graph.format.manifest import REMEDY
 from headrace.graph.kernels import encoding as kernels
 
 _LEVELS = {"int8": 255, "int4": 15}
@@ -35,7 +34,7 @@ class SparseRows:
         """Concatenate some rows, whose numbers are in range."""
         out = np.empty(self.num_units(rows), np.uint16)
         if not kernels.copy_sparse(self.units, self.starts, rows, out):
-            raise DamagedGraphError("sparse rows have invalid offsets", REMEDY)
+            raise DamagedGraphError("sparse rows have invalid offsets")
         return out
 
     def num_units(self, rows: np.ndarray) -> int:
@@ -154,15 +153,14 @@ class RowCodec:
                 found.units, found.starts, rows, positions, self._value_units, self._constant,
                 target,
             ):  # fmt: skip
-                raise DamagedGraphError(f"a sparse row of {self._name!r} is damaged", REMEDY)
+                raise DamagedGraphError(f"a sparse row of {self._name!r} is damaged")
             return
         assert isinstance(stored, np.ndarray)
         is_shaped = stored.shape[1:] == (self.stored_width,) and stored.dtype == np.uint8
         if not is_shaped or rows.max() >= len(stored):
             raise DamagedGraphError(
                 f"rows of {self._name!r} are {stored.dtype} {stored.shape}, not {self.kind} of "
-                f"{self._width} values",
-                REMEDY,
+                f"{self._width} values"
             )
         if self.kind == "bits":
             zero, one = self._words
@@ -181,7 +179,7 @@ class RowCodec:
         starts = np.empty(num_rows + 1, np.int64)
         is_flat = units.dtype == np.uint16 and units.ndim == 1
         if not is_flat or not kernels.find_starts(units, self._width, self._value_units, starts):
-            raise DamagedGraphError(f"sparse rows of {self._name!r} do not have their size", REMEDY)
+            raise DamagedGraphError(f"sparse rows of {self._name!r} do not have their size")
         return SparseRows(units, starts)
 
     def _flat(self, rows: np.ndarray) -> np.ndarray:

@@ -10,7 +10,6 @@ from typing import Protocol
 import numpy as np
 
 from headrace.core.errors import DamagedGraphError, SpecError
-from headrace.graph.format.manifest import REMEDY
 from headrace.graph.kernels import id_table, sampling
 from headrace.graph.schema import EdgeType
 
@@ -275,8 +274,7 @@ def _check_sources(edge_type: EdgeType, neighbours: np.ndarray, num_sources: int
     if not 0 <= neighbours.min() <= neighbours.max() < num_sources:
         raise DamagedGraphError(
             f"the graph is damaged: edges of type {edge_type} have source ids that are not below "
-            f"{num_sources}",
-            REMEDY,
+            f"{num_sources}"
         )
 
 

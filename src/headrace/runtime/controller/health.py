@@ -7,7 +7,6 @@ from typing import Any
 
 from headrace.core.errors import DamagedGraphError
 from headrace.core.job import Role
-from headrace.graph.format.manifest import REMEDY
 from headrace.policies.lifecycle.events import Event, Failed, Lost, Regroup, Task, Verified
 from headrace.policies.recovery.events import MachinesJoined, Resume, Stepped
 from headrace.policies.recovery.stalls import Stall, accuse, check, describe
@@ -74,7 +73,11 @@ class Watch:
         if state.is_verified:
             self._emit(Verified(name))
         if task.role is Role.STORE and state.code == DamagedGraphError.exit_code:
-            self._fail(Failed(f"{task}: {state.last_error.rpartition(' ERROR ')[2]}", REMEDY))
+            self._fail(
+                Failed(
+                    f"{task}: {state.last_error.rpartition(' ERROR ')[2]}", DamagedGraphError.remedy
+                )
+            )
         for message in state.messages:
             match message:
                 case Note(text):
