@@ -271,18 +271,18 @@ class _Survey:
         self.by_store = np.zeros(self._graph.num_parts)
         key = BatchKey(self._seed, epoch, batch)
         out = self._sampler.sample_hetero({self._name: seeds}, self._num_neighbors, key)
-        value_bytes = self._add_rows(out)
+        row_bytes = self._add_rows(out)
         num_nodes = sum(len(ids) for ids in out.node.values())
         num_edges = sum(len(row) for row in out.row.values())
         store_bytes = float(self.by_store.sum())
         # Sub-batches have an original id per node, and two rows and perhaps an id per edge.
         per_edge = 16 if out.edge is None else 24
-        batch_bytes = value_bytes + 8 * num_nodes + per_edge * num_edges
+        batch_bytes = row_bytes + 8 * num_nodes + per_edge * num_edges
         self.counted = (num_nodes, num_edges, store_bytes, batch_bytes)
 
     def _add_rows(self, out: HeteroSampled) -> float:
         """Add features of all nodes and labels of the seeds; returns their size in the batch."""
-        value_bytes = 0.0
+        row_bytes = 0.0
         for node in self._graph.manifest.nodes:
             ids = out.node[node.name]
             own = np.bincount(self._graph.owner(node.name, ids), minlength=self._graph.num_parts)
@@ -294,5 +294,5 @@ class _Survey:
                 rows = own if column.shape else seeds
                 if column.shape or node.name == self._name:
                     self.by_store += rows * column.row_bytes
-                    value_bytes += float(rows.sum()) * column.value_bytes
-        return value_bytes
+                    row_bytes += float(rows.sum()) * column.row_bytes
+        return row_bytes

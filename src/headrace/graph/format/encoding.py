@@ -1,4 +1,4 @@
-"""Encodings of feature columns: files, replies and caches hold encoded rows, batches decoded ones.
+"""Encodings of feature columns: files, replies, caches and sub-batches on the network are encoded.
 
 `bits`, `sparse` and `float16` are lossless: they are used for values that they represent exactly.
 `int8` and `int4` round every value of a row to one of 256 or 16 equal steps from the row's least to

@@ -38,19 +38,18 @@ def main(arguments: list[str] | None = None) -> int:
     """Sample until the trainer needs no more batches."""
     module = "headrace.graph.sampler_worker"
     config, sender = begin_process(module, SamplerConfig, arguments, main.__doc__), None
-    is_remote = config.listen is not None and config.listen.path is None
-    if is_remote:
+    if config.is_remote:
         share_one_heap()
     try:
         sender = _connect_trainer(config)
         _work(config, sender)
     except HeadraceError as error:
         logging.error("%s: %s", config.name, error)
-        if is_remote and sender is not None:
+        if config.is_remote and sender is not None:
             # Stay alive until the trainer has polled the error.
             threading.Event().wait()
         return error.exit_code
-    if is_remote:
+    if config.is_remote:
         threading.Event().wait()
     return 0
 

@@ -168,6 +168,11 @@ class SamplerConfig(StoreClientConfig):
         )
 
     @property
+    def is_remote(self) -> bool:
+        """Whether the trainer is on another machine."""
+        return self.listen is not None and self.listen.path is None
+
+    @property
     def name(self) -> str:
         """Task and machine, for messages."""
         return f"{self.task} on {self.machine}"

@@ -120,8 +120,9 @@ class Pipeline:
         begin = self._clock()
         sub_batch = draft.fill(arrays_in(memory, placed))
         figures["fetch_s"] = self._clock() - begin
-        figures["num_bytes"] = float(len(memory))
-        self._maker.end(draft, len(memory))
+        num_bytes = len(memory) + sum(each.rows.nbytes for each in sub_batch.encoded)
+        figures["num_bytes"] = float(num_bytes)
+        self._maker.end(draft, num_bytes - draft.num_saved_bytes)
         with_figures = replace(sub_batch, arrays={}, figures=figures)
         return slot, with_figures, placed
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -78,29 +78,62 @@ class FeatureGather:
         if not self._is_split:
             self._copy_all(out)
         codec = self._rows.codec
+        if codec is not None:
+            for stored, rows, at in self._encoded_pieces():
+                codec.decode(stored, rows, at, out)
+            return
         for part, at in self._local:
             values, first = self._rows.parts[part], int(self._rows.offsets[part])
-            assert values is not None
-            if codec is not None:
-                codec.decode(values, self._ids[at] - first, at, out)
-                continue
             assert isinstance(values, np.ndarray)
             (source,), target = _words([values], out)
             gathering.copy_at(at, self._ids, first, source, target)
         for at, order, future in self._pending:
-            if codec is not None:
-                codec.decode(future.result(), order, at, out)
-                continue
-            values = future.result()
-            # Kernels do not check bounds.
-            if values.shape[1:] != out.shape[1:] or len(values) <= order.max(initial=-1):
-                raise DamagedGraphError(
-                    f"a store sent {values.shape} instead of {(len(at), *out.shape[1:])} for "
-                    f"{self._rows.name!r}",
-                    "use the same graph on all machines",
-                )
-            (source,), target = _words([values], out)
-            gathering.place_rows(at, order, source, target)
+            self._place(future.result(), order, at, out)
+
+    def encoded(self) -> np.ndarray:
+        """Encoded rows in the order of the ids: an array row each, or all units of sparse rows.
+
+        Raises:
+            StoreError: A store failed.
+            DamagedGraphError: A store sent other rows.
+        """
+        codec = self._rows.codec
+        assert codec is not None
+        if not codec.is_sparse:
+            out = np.empty((len(self._ids), codec.stored_width), np.uint8)
+            for stored, rows, at in self._encoded_pieces():
+                assert isinstance(stored, np.ndarray)
+                self._place(stored, rows, at, out)
+            return out
+        units, positions = [np.empty(0, np.uint16)], [np.empty(0, np.int64)]
+        for stored, rows, at in self._encoded_pieces():
+            if isinstance(stored, np.ndarray):
+                stored = codec.split(stored, int(rows.max()) + 1)
+            units.append(stored.take(rows))
+            positions.append(at)
+        order = np.empty(len(self._ids), np.int64)
+        order[np.concatenate(positions)] = np.arange(len(order))
+        return codec.split(np.concatenate(units), len(order)).take(order)
+
+    def _encoded_pieces(self) -> Iterator[tuple[StoredRows, np.ndarray, np.ndarray]]:
+        """Stored rows of each partition, numbers of those to use, and their positions."""
+        for part, at in self._local:
+            stored = self._rows.parts[part]
+            assert stored is not None
+            yield stored, self._ids[at] - int(self._rows.offsets[part]), at
+        for at, order, future in self._pending:
+            yield future.result(), order, at
+
+    def _place(self, values: np.ndarray, rows: np.ndarray, at: np.ndarray, out: np.ndarray) -> None:
+        # Kernels do not check bounds.
+        if values.shape[1:] != out.shape[1:] or len(values) <= rows.max(initial=-1):
+            raise DamagedGraphError(
+                f"a store sent {values.shape} instead of {(len(at), *out.shape[1:])} for "
+                f"{self._rows.name!r}",
+                "use the same graph on all machines",
+            )
+        (source,), target = _words([values], out)
+        gathering.place_rows(at, rows, source, target)
 
     def _copy_all(self, out: np.ndarray) -> None:
         offsets = self._rows.offsets

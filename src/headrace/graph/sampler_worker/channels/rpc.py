@@ -1,6 +1,7 @@
 """RPC channel from a sampler to a trainer on another machine.
 
-A sub-batch is sent as one array with the layout of shared memory. The trainer keeps several
+A sub-batch is sent as one array with the layout of shared memory, and one array for each encoded
+column. The trainer keeps several
 requests in flight to overlap transfer and use. The run-ahead window bounds the sampler's queue. The
 first peer that requests a sub-batch is the trainer; others are rejected. Authentication, TLS and
 stream checks are those of stores.
@@ -42,7 +43,7 @@ _TIMEOUT_S = 20.0
 _NUM_PREFETCHED = 2
 _ALIGN = 16
 
-_Queued = tuple[dict[str, Any], np.ndarray] | SpecError | SamplerLostError
+_Queued = tuple[dict[str, Any], tuple[np.ndarray, ...]] | SpecError | SamplerLostError
 
 
 class RpcSender:
@@ -83,7 +84,8 @@ class RpcSender:
 
     def send(self, slot: int, sub_batch: SubBatch, placed: list[Placed]) -> None:
         """Queue the contents of a slot."""
-        self._queue.put(({"part": to_fields(sub_batch, placed)}, self._memory.pop(slot)))
+        arrays = self._memory.pop(slot), *(each.rows for each in sub_batch.encoded)
+        self._queue.put(({"part": to_fields(sub_batch, placed)}, arrays))
 
     def fail(self, problem: str, remedy: str, is_lost: bool = False) -> None:
         """Queue an error after all sub-batches; if `is_lost`, a replacement may succeed."""
@@ -129,7 +131,8 @@ class RpcReceiver:
                 problem, remedy = reply.fields["lost"]
                 raise SamplerLostError(f"{self._sampler}: {problem}", remedy)
             if "part" in reply.fields:
-                return from_fields(reply.fields["part"], _aligned(reply.arrays[0]))
+                memory, *encoded = reply.arrays
+                return from_fields(reply.fields["part"], _aligned(memory), encoded)
 
     def close(self) -> None:
         """Close the connection and release threads in `receive`."""
@@ -183,8 +186,7 @@ class _SubBatches(RpcService):
                 return {"lost": [item.problem, item.remedy]}, ()
             raise item
         self._credits.release()
-        fields, memory = item
-        return fields, (memory,)
+        return item
 
 
 def _aligned(memory: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from headrace.graph.format.encoding import Encoding
 from headrace.graph.schema import EdgeType, TypeName
 
 Kind = Literal["node", "seed", "edge", "ends", "tree"]
@@ -42,6 +43,34 @@ class Placed(NamedTuple):
     offset: int
 
 
+class EncodedArray(NamedTuple):
+    """Rows that travel encoded to another machine.
+
+    Attributes:
+        key: Key of the decoded array.
+        shape: Shape of the decoded array.
+        encoding: How the rows are encoded.
+        rows: Encoded rows: an array row each, or all units of sparse rows.
+    """
+
+    key: Key
+    shape: tuple[int, ...]
+    encoding: Encoding
+    rows: np.ndarray
+
+    def decode(self) -> np.ndarray:
+        """Decode all rows; raise `DamagedGraphError` if they are not encoded like this."""
+        # Not at import: kernels take a second to load.
+        from headrace.graph.format.row_codec import codec
+
+        out = np.empty(self.shape, stored_dtype(self.key.dtype))
+        every = np.arange(len(out))
+        found = codec(self.encoding, self.key.dtype, self.shape[1:], self.key.name)
+        assert found is not None
+        found.decode(self.rows, every, every, out)
+        return out
+
+
 @dataclass(frozen=True)
 class SubBatch:
     """One sampler's sub-batch; nodes and edges are in sampling order.
@@ -51,6 +80,7 @@ class SubBatch:
         num_sampled_edges: Edges per hop, by edge type.
         arrays: Views of memory that is released with the last of them.
         figures: Metrics of its construction: seconds and bytes by name.
+        encoded: Arrays that are decoded where they are received.
     """
 
     epoch: int
@@ -59,6 +89,7 @@ class SubBatch:
     num_sampled_edges: Mapping[EdgeType, list[int]]
     arrays: Mapping[Key, np.ndarray] = field(default_factory=dict)
     figures: Mapping[str, float] = field(default_factory=dict)
+    encoded: Sequence[EncodedArray] = ()
 
 
 def place(shapes: Mapping[Key, tuple[int, ...]]) -> tuple[list[Placed], int]:
@@ -94,31 +125,44 @@ def to_fields(sub_batch: SubBatch, placed: Sequence[Placed]) -> dict[str, Any]:
         "nodes": [[name, list(map(int, n))] for name, n in sub_batch.num_sampled_nodes.items()],
         "edges": [[list(e), list(map(int, n))] for e, n in sub_batch.num_sampled_edges.items()],
         "placed": [
-            [_plain(key.of), key.name, key.kind, key.dtype, list(map(int, shape)), offset]
-            for key, shape, offset in placed
+            [*_key_fields(key), list(map(int, shape)), offset] for key, shape, offset in placed
+        ],
+        "encoded": [
+            [*_key_fields(key), list(map(int, shape)), encoding.model_dump(mode="json")]
+            for key, shape, encoding, _ in sub_batch.encoded
         ],
         "figures": {name: float(value) for name, value in sub_batch.figures.items()},
     }
 
 
-def from_fields(fields: Mapping[str, Any], memory: np.ndarray) -> SubBatch:
-    """Decode the result of `to_fields`, with arrays in memory."""
+def from_fields(
+    fields: Mapping[str, Any], memory: np.ndarray, encoded: Sequence[np.ndarray] = ()
+) -> SubBatch:
+    """Decode the result of `to_fields`, with arrays in memory and arrays of encoded rows."""
     placed = [
         Placed(Key(_typed(of), name, kind, dtype), tuple(shape), offset)
         for of, name, kind, dtype, shape, offset in fields["placed"]
     ]
+    arrays = arrays_in(memory, placed)
+    for (of, name, kind, dtype, shape, encoding), rows in zip(
+        fields["encoded"], encoded, strict=True
+    ):
+        key = Key(_typed(of), name, kind, dtype)
+        known = Encoding.model_validate(encoding)
+        arrays[key] = EncodedArray(key, tuple(shape), known, rows).decode()
     return SubBatch(
         fields["epoch"],
         fields["batch"],
         dict(fields["nodes"]),
         {(e[0], e[1], e[2]): counts for e, counts in fields["edges"]},
-        arrays_in(memory, placed),
+        arrays,
         fields["figures"],
     )
 
 
-def _plain(of: TypeName) -> str | list[str]:
-    return of if isinstance(of, str) else list(of)
+def _key_fields(key: Key) -> list[Any]:
+    of = key.of if isinstance(key.of, str) else list(key.of)
+    return [of, key.name, key.kind, key.dtype]
 
 
 def _typed(of: Any) -> TypeName:
