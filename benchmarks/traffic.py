@@ -7,10 +7,13 @@ Six graphs in four partitions (METIS), each with a trainer whose seeds are local
 fan-out 5,5; the four gradients of a step are averaged, as in a run. `bytes` are those of feature
 rows that belong to another partition, over `float32` rows of uniform draws without a cache:
 
-- `exact`: features stored by `auto`; batches must be equal to the last bit; `cached` is with the
-  tenth of the rows cached that a partition is expected to draw most;
+- `exact`: features stored by `auto`; batches must be equal to the last bit; `cached` is with a
+  cache of a tenth of the rows;
 - `safe`: `int8` and `far=0.25`; `cached` with a twentieth;
 - `least`: `int4` and `far=0.125`.
+
+Caches are those of samplers and start empty: `cached` and `hit_rate` are those of the fourth epoch,
+and `predicted_hit_rate` is that of a plan.
 
 `points` are percentage points of test accuracy above the plain run with the same seed, with the
 standard error over seeds. `far_cost` is the time of draws with `far=0.25` over uniform ones, and
@@ -21,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import tempfile
@@ -41,17 +45,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import headrace
 from benchmarks.batch_sources import DATA
 from benchmarks.machine import describe_machine
+from headrace.core.traffic import Traffic
 from headrace.graph.build.encoding_choice import choose_form
 from headrace.graph.format.manifest import ColumnInfo
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.format.row_codec import SparseRows
 from headrace.graph.loader.neighbor_loader import NeighborLoader
-from headrace.graph.sampler_worker.feature_cache import hot_by_degree
+from headrace.graph.sampler_worker.feature_cache import FeatureCache, memory_for_rows
 from headrace.graph.sampling.hop import LocalSource, Rule
 from headrace.graph.sampling.local_edges import open_edge_parts
 from headrace.graph.sampling.neighbor_sampler import BatchKey, Sampler
-from headrace.graph.schema import Column, GraphSource
+from headrace.graph.schema import Column, EdgeTable, GraphSource
 from headrace.graph.sources.resolve import open_source
+from headrace.profiling.graph_survey import sample_cache
 
 NUM_PARTS, FANOUT, BATCH_SIZE = 4, [5, 5], 64
 NODE, EDGE = "node", ("node", "to", "node")
@@ -83,33 +89,77 @@ def source_of(name: str) -> GraphSource:
     splits = {
         split: np.sort(ids) for split, ids in zip(("train", "val", "test"), cuts, strict=True)
     }
-    return replace(source, nodes=(replace(table, splits=splits),))
+    # All relations of a graph are one here.
+    edges = EdgeTable(
+        EDGE,
+        sum(each.num_edges for each in source.edges),
+        lambda: (ends for each in source.edges for ends in each.chunks()),
+    )
+    return replace(source, nodes=(replace(table, splits=splits),), edges=(edges,))
 
 
 class Counter:
-    """Counts the bytes of rows from other partitions, without and with a cache."""
+    """Counts the bytes of rows from other partitions."""
 
-    def __init__(self, graph: PartitionedGraph, cached: float) -> None:
+    def __init__(self, graph: PartitionedGraph) -> None:
         self._graph = graph
-        self._sizes = np.concatenate([_row_bytes(graph, part) for part in range(NUM_PARTS)])
-        num_hot = int(cached * graph.num_nodes_of(NODE))
-        self._hot = [np.zeros(graph.num_nodes_of(NODE), np.bool_) for _ in range(NUM_PARTS)]
-        for part, hot in enumerate(self._hot):
-            hot[hot_by_degree(graph, part, NODE, {EDGE: FANOUT[0]})[:num_hot]] = True
-        self._has = [np.zeros_like(hot) for hot in self._hot]
-        self.bytes = self.cached_bytes = 0.0
-        self.rows = self.hits = 0
+        self._sizes = row_sizes(graph)
+        self.bytes = 0.0
 
     def count(self, part: int, n_id: np.ndarray) -> None:
         """Count the rows of a batch of a partition's trainer."""
         ids = self._graph.to_new(NODE, n_id)
-        away = ids[self._graph.owner(NODE, ids) != part]
-        hits = self._has[part][away]
-        self.bytes += float(self._sizes[away].sum())
-        self.cached_bytes += float(self._sizes[away[~hits]].sum())
-        self.rows += len(away)
-        self.hits += int(hits.sum())
-        self._has[part][away[self._hot[part][away]]] = True
+        self.bytes += float(self._sizes[ids[self._graph.owner(NODE, ids) != part]].sum())
+
+
+def use_cache(graph: PartitionedGraph, far: float, cached: float) -> dict[str, float]:
+    """Hit rate of samplers' caches in their fourth epoch, what they save, and what is predicted."""
+    num, sizes = graph.num_nodes_of(NODE), row_sizes(graph)
+    # Which rows are cached depends on their size, not on their contents.
+    size = math.ceil(graph.part(0).column_info(NODE, "x").row_bytes)
+    info = ColumnInfo(name="x", dtype="uint8", shape=(size,))
+    memory = memory_for_rows(info, num, int(cached * num))
+    sampler = sampler_of(graph, far)
+    rows = hits = 0
+    all_bytes = missed_bytes = 0.0
+    for number in range(NUM_PARTS):
+        part, cache = graph.part(number), FeatureCache(info, num, memory)
+        seeds = part.start(NODE) + np.asarray(part.split(NODE, "train"))
+        for epoch in range(4):
+            order = np.random.default_rng(epoch).permutation(seeds)
+            for batch, begin in enumerate(range(0, len(order), BATCH_SIZE)):
+                chosen, key = order[begin : begin + BATCH_SIZE], BatchKey(1, epoch, batch)
+                ids = sampler.sample_hetero({NODE: chosen}, FANOUT, key).node[NODE]
+                away = ids[graph.owner(NODE, ids) != number]
+                _, misses = cache.lookup(away)
+                missed = away[misses]
+                if len(missed):
+                    cache.admit(missed, np.zeros((len(missed), size), np.uint8))
+                if epoch == 3:
+                    rows, hits = rows + len(away), hits + len(away) - len(missed)
+                    all_bytes += float(sizes[away].sum())
+                    missed_bytes += float(sizes[missed].sum())
+    curve = sample_cache(graph, FANOUT, BATCH_SIZE, traffic=Traffic(far=far))
+    weights = [len(graph.part(number).split(NODE, "train")) for number in range(NUM_PARTS)]
+    whole = graph.part(0).column_info(NODE, "x")
+    memory = memory_for_rows(whole, num, int(cached * num))
+    return {
+        "cached": missed_bytes / max(all_bytes, 1.0),
+        "hit_rate": hits / max(rows, 1),
+        "predicted_hit_rate": curve.hit_rate_at(memory, np.array(weights)),
+    }
+
+
+def sampler_of(graph: PartitionedGraph, far: float) -> Sampler:
+    """A sampler of all partitions."""
+    source, num_nodes = LocalSource(open_edge_parts(graph)), {NODE: graph.num_nodes_of(NODE)}
+    offsets = {NODE: graph.offsets(NODE)}
+    return Sampler(source, num_nodes, graph.edge_types, Rule(far=far), offsets)
+
+
+def row_sizes(graph: PartitionedGraph) -> np.ndarray:
+    """Bytes of each row as it is stored."""
+    return np.concatenate([_row_bytes(graph, part) for part in range(NUM_PARTS)])
 
 
 def _row_bytes(graph: PartitionedGraph, part: int) -> np.ndarray:
@@ -197,7 +247,7 @@ def measure(name: str, seeds: int, steps: int, scratch: Path) -> dict[str, Any]:
     accuracies: dict[str, list[float]] = {}
     plain_bytes = 0.0
     for choice, (form, far, cached) in CHOICES.items():
-        graph, counter = graphs[form], Counter(graphs[form], cached)
+        graph, counter = graphs[form], Counter(graphs[form])
         # Equal batches give equal models: one seed is enough to count.
         num_seeds = 1 if choice == "exact" else seeds
         runs = [train(graph, seed, far, steps, counter) for seed in range(num_seeds)]
@@ -208,11 +258,13 @@ def measure(name: str, seeds: int, steps: int, scratch: Path) -> dict[str, Any]:
         found[choice] = {
             "form": info.dtype if info.encoding is None else info.encoding.kind,
             "bytes": per_step / plain_bytes,
-            "cached": counter.cached_bytes / num_seeds / steps / plain_bytes,
-            "hit_rate": counter.hits / max(counter.rows, 1),
             "disk_mb": sum(file.bytes for file in graph.manifest.files.values()) / 1e6,
             "accuracy": statistics.mean(runs),
         }
+        if cached:
+            used = use_cache(graph, far, cached)
+            used["cached"] *= found[choice]["bytes"]
+            found[choice] |= used
         if choice == "exact":
             found[choice]["is_equal"] = are_equal(graphs[None], graph, 5)
             found[choice]["is_equal"] &= runs[0] == accuracies["plain"][0]
@@ -227,12 +279,7 @@ def measure(name: str, seeds: int, steps: int, scratch: Path) -> dict[str, Any]:
 
 def far_cost(graph: PartitionedGraph, rounds: int) -> float:
     """Time of draws with `far=0.25` over that of uniform ones: the median of alternating rounds."""
-    num_nodes = {NODE: graph.num_nodes_of(NODE)}
-    source = LocalSource(open_edge_parts(graph))
-    samplers = [
-        Sampler(source, num_nodes, graph.edge_types, Rule(far=far), {NODE: graph.offsets(NODE)})
-        for far in (1.0, 0.25)
-    ]
+    samplers = [sampler_of(graph, far) for far in (1.0, 0.25)]
     part = graph.part(0)
     seeds = part.start(NODE) + np.asarray(part.split(NODE, "train"))[:1024]
     ratios = []

@@ -10,6 +10,7 @@ from typing import Any
 
 from headrace.api.cluster import discover_cluster
 from headrace.api.graph import check_parts
+from headrace.api.graph_plan import plan_with_graph
 from headrace.api.plan import plan as make_plan
 from headrace.api.plan import plan_summary
 from headrace.api.profile import SIZES, compare, load_trace, profile_text, profile_trace
@@ -19,10 +20,10 @@ from headrace.core.errors import HeadraceError, SpecError
 from headrace.core.job import Job, Role
 from headrace.core.plan import Plan, problem_of
 from headrace.core.profile import Profile
+from headrace.core.traffic import PLAIN
 from headrace.core.units import format_seconds
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
 from headrace.observability.report.reading import read_lines
-from headrace.profiling.from_graph import with_graph
 from headrace.runtime.controller.run import TRACE
 from headrace.runtime.run_dir.run_config import RunConfig
 from headrace.runtime.run_dir.run_dir import RunDirectory
@@ -135,7 +136,7 @@ def plan_for(first: Plan, profile: Profile, graph: PartitionedGraph) -> Plan:
     """
     problem = problem_of(first).with_profile(profile)
     with suppress(SpecError):
-        problem = problem.with_profile(with_graph(profile, graph, problem.job))
+        return plan_with_graph(problem, graph, PLAIN, lambda each: make_plan(*each))
     return make_plan(*problem)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal
 
 from headrace.core.cluster import Cluster
@@ -12,8 +13,10 @@ from headrace.core.errors import SpecError
 from headrace.core.job import Job
 from headrace.core.plan import Explanation, Plan
 from headrace.core.profile import Problem, Profile
+from headrace.core.traffic import PLAIN, TRAFFIC_NAMES, TrafficName, traffic_settings
 from headrace.planner.explain import explain as explain_plan
-from headrace.planner.explain import limit_of, num_changes
+from headrace.planner.explain import limit_of
+from headrace.planner.explain import num_changes as count_changes
 from headrace.planner.planner import AUTO, make_plan
 from headrace.profiling.default_profile import default_profile
 
@@ -40,6 +43,7 @@ def plan(
     on_step: Callable[[str], None] = _ignore,
     graph: str | os.PathLike[str] | None = None,
     num_neighbors: Sequence[int] | None = None,
+    traffic: TrafficName = "exact",
 ) -> Plan:
     """Choose the placement, the flow policy, the seed mix and the batch shares of a job.
 
@@ -61,6 +65,9 @@ def plan(
         graph: Partitioned graph, from which the plan takes the training seeds of each partition,
             and the bytes per seed of sampled batches.
         num_neighbors: Neighbours per hop in the script's loader; 10 and 5 by default.
+        traffic: With a graph, how to reduce the bytes between machines: `exact` caches rows of
+            other machines; `safe` also needs `int8` features and draws fewer neighbours of other
+            partitions; `least` needs `int4` features and draws even fewer.
 
     Raises:
         SpecError: A name is unknown, or the values are inconsistent.
@@ -97,18 +104,13 @@ def plan(
     known = default_profile() if profile is None else profile
     if num_neighbors is not None and graph is None:
         raise SpecError("fan-outs need a graph to sample", "pass the partitioned graph too")
-    if graph is not None:
-        # Sampling imports half of the package.
-        from headrace.api.graph import check_parts, open_graph
-        from headrace.profiling.from_graph import FAN_OUTS, with_graph
-
-        assumed = f" with fan-outs {','.join(map(str, FAN_OUTS))}" if num_neighbors is None else ""
-        on_step(f"sampling the graph{assumed}")
-        opened = open_graph(graph)
-        check_parts(opened, cluster)
-        known = with_graph(known, opened, job, num_neighbors, seed=seed)
-    return make_plan(
-        Problem(cluster, job, known),
+    settings = traffic_settings(traffic)
+    if graph is None and traffic != "exact":
+        raise SpecError(
+            f"traffic {traffic} needs a graph to sample", "pass the partitioned graph too"
+        )
+    make = partial(
+        make_plan,
         method=method,
         policy=policy,
         seed_mix=seed_mix,
@@ -118,14 +120,34 @@ def plan(
         keep_searching=keep_searching,
         on_step=on_step,
     )
+    problem = Problem(cluster, job, known)
+    if graph is None:
+        return make(problem)
+    # Sampling imports half of the package.
+    from headrace.api.graph import check_parts, open_graph
+    from headrace.api.graph_plan import plan_with_graph
+    from headrace.profiling.from_graph import FAN_OUTS
+
+    assumed = f" with fan-outs {','.join(map(str, FAN_OUTS))}" if num_neighbors is None else ""
+    on_step(f"sampling the graph{assumed}")
+    opened = open_graph(graph)
+    check_parts(opened, cluster)
+    return plan_with_graph(problem, opened, settings, make, num_neighbors, seed=seed)
 
 
-def explain(plan: Plan, on_step: Callable[[str], None] = _ignore) -> Explanation:
+def explain(
+    plan: Plan,
+    on_step: Callable[[str], None] = _ignore,
+    graph: str | os.PathLike[str] | None = None,
+    num_neighbors: Sequence[int] | None = None,
+) -> Explanation:
     """Report a plan's bottleneck and the changes that help most, each evaluated by re-planning.
 
     Args:
         plan: The plan.
         on_step: Called with the description of each change before it is planned.
+        graph: Partitioned graph, to evaluate other traffic settings by sampling it.
+        num_neighbors: Neighbours per hop in the script's loader; 10 and 5 by default.
 
     Raises:
         MissingExtraError: The plan's method needs a package that is not installed.
@@ -144,7 +166,19 @@ def explain(plan: Plan, on_step: Callable[[str], None] = _ignore) -> Explanation
           doubling the NIC of m-0 alone changes nothing (51.39 ms)
           one more machine like m-0 costs 15 % (58.9 ms)
     """
-    return explain_plan(plan, on_step)
+    if graph is None:
+        return explain_plan(plan, on_step)
+    from headrace.api.graph import check_parts, open_graph
+    from headrace.api.graph_plan import traffic_changes
+
+    opened = open_graph(graph)
+    check_parts(opened, plan.cluster)
+    return explain_plan(plan, on_step, traffic_changes(plan, opened, num_neighbors))
+
+
+def num_changes(plan: Plan, *, with_graph: bool = False) -> int:
+    """Number of changes that `explain` evaluates; with a graph, an upper limit."""
+    return count_changes(plan) + (len(TRAFFIC_NAMES) if with_graph else 0)
 
 
 def plan_summary(plan: Plan) -> dict[str, Any]:
@@ -153,6 +187,7 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
         "method": plan.method,
         "policy": plan.policy,
         "seed_mix": plan.seed_mix_name,
+        "traffic": _traffic_summary(plan),
         "shares": None if plan.shares is None else list(plan.shares),
         "seed": plan.seed,
         "rounds": plan.rounds,
@@ -168,6 +203,10 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
         "shortlist": None if plan.shortlist is None else plan.shortlist.model_dump(mode="json"),
         "fingerprints": plan.fingerprints.model_dump(mode="json"),
     }
+
+
+def _traffic_summary(plan: Plan) -> dict[str, Any]:
+    return (plan.profile.traffic or PLAIN).model_dump(mode="json")
 
 
 def explanation_summary(explanation: Explanation) -> dict[str, Any]:

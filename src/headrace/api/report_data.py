@@ -294,7 +294,11 @@ def _report(
         trainers=trainers_of(predicted, measured),
         machines=machines_of(predicted, measured),
         tasks=tasks_of(predicted, measured),
-        assumptions=tuple([] if plan is None or profile is None else assumptions_of(plan, profile)),
+        assumptions=tuple(
+            []
+            if plan is None or profile is None
+            else assumptions_of(plan, profile, status.cache_hit_rate)
+        ),
         curves=tuple(reports),
         decisions=tuple(decisions_of(events, status.since_s)),
         earlier=tuple(_earlier(state.folder.path)),

@@ -15,6 +15,7 @@ POLICIES = ("oes", "maxmin", "priority", "paced", "mrtf", "mrtf-exclusive", "omc
 METHODS = ("anneal", "colocate", "etp", "exact", "ifs")
 SEED_MIXES = ("auto", "uniform", "local-first")
 SHARES = ("auto", "equal")
+LESS_TRAFFIC = ("exact", "safe", "least")
 PARTITIONERS = ("metis", "kaminpar", "fennel", "hash", "range")
 BALANCED = ("nodes", "edges", "train", "val", "test")
 FEATURE_TYPES = ("auto", "float32", "float16", "bfloat16", "int8", "int4")

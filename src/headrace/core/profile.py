@@ -19,6 +19,7 @@ from headrace.core.errors import SpecError
 from headrace.core.growth import Growth, Quantity
 from headrace.core.job import Job, Role
 from headrace.core.seeds import uniform_seeds
+from headrace.core.traffic import Traffic
 from headrace.core.units import SECONDS_SCHEMA, Bytes, Count, Number, Seconds
 from headrace.core.values import Spec
 
@@ -89,7 +90,7 @@ class _Figure(Spec):
     def _omit_unset_fields(self, write: SerializerFunctionWrapHandler) -> Any:
         optional = {
             "relative_error", "num_iterations", "relative_errors", "model_bytes", "skipped",
-            "seeds_per_trainer", "num_samplers", "growth", "part_seeds",
+            "seeds_per_trainer", "num_samplers", "growth", "part_seeds", "traffic",
         }  # fmt: skip
         written = write(self)
         return {k: v for k, v in written.items() if k not in optional or v not in (None, (), [])}
@@ -200,7 +201,7 @@ class BatchTraffic(_Figure):
     relative_error: RelativeError | None = None
 
 
-_NEW_FIELDS = ("growth", "num_samplers", "part_seeds")
+_NEW_FIELDS = ("growth", "num_samplers", "part_seeds", "traffic")
 """Fields that version 1 does not have."""
 
 
@@ -210,7 +211,7 @@ class Profile(_Figure):
     Attributes:
         source: `measured`, or `synthetic` with the model's origin in `note`.
         note: Origin of the figures.
-        version: 2 if the profile has `growth`, `num_samplers` or `part_seeds`, else 1.
+        version: 2 if the profile has `growth`, `num_samplers`, `part_seeds` or `traffic`, else 1.
         seeds_per_sampler: Seeds per sampler and iteration for which sampler times and bytes per
             seed hold. 0 means the job's own number.
         seeds_per_trainer: The same for trainers; defaults to the seeds of all its samplers.
@@ -219,6 +220,7 @@ class Profile(_Figure):
         growth: Growth of a sub-batch with its seeds; without it times and volumes are proportional
             to seeds.
         part_seeds: Training seeds of each graph partition; equally many if absent.
+        traffic: Settings that reduce the traffic, with which the volumes hold; none if absent.
         task_times: Times per role, then per machine class; class `default` applies to all others.
         store_traffic: Store to sampler volumes.
         batch_traffic: Sampler to trainer volumes.
@@ -234,6 +236,7 @@ class Profile(_Figure):
     num_samplers: Annotated[Count, Field(ge=1)] | None = None
     growth: Growth | None = None
     part_seeds: tuple[Annotated[Count, Field(ge=0)], ...] | None = None
+    traffic: Traffic | None = None
     task_times: Mapping[Role, Mapping[str, TaskTime]]
     store_traffic: StoreTraffic
     batch_traffic: BatchTraffic

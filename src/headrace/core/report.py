@@ -72,13 +72,13 @@ class Assumption(Value):
 
     Attributes:
         what: E.g. `trainer step on large`.
-        unit: `s` for seconds, `B` for bytes.
+        unit: `s` for seconds, `B` for bytes, `%` for a share.
         assumed: Value in the plan's profile.
         measured: Value measured in the run.
     """
 
     what: str
-    unit: Literal["s", "B"]
+    unit: Literal["s", "B", "%"]
     assumed: Amount | None = None
     measured: Amount | None = None
 

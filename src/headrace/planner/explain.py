@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -23,13 +24,24 @@ MOST_CLASSES = 4
 
 
 @dataclass(frozen=True)
-class _Change:
+class PlanChange:
+    """A change of a plan's inputs.
+
+    Attributes:
+        name: Description, e.g. `doubling the NIC of m2`.
+        problem: The changed inputs.
+    """
+
     name: str
     problem: Problem
 
 
-def explain(plan: Plan, on_step: Callable[[str], None] = lambda name: None) -> Explanation:
-    """Name the bottleneck of a plan and replan for a set of changes.
+def explain(
+    plan: Plan,
+    on_step: Callable[[str], None] = lambda name: None,
+    more: Iterable[PlanChange] = (),
+) -> Explanation:
+    """Name the bottleneck of a plan and replan for a set of changes, and for `more` changes.
 
     Each replan uses the method, seed and rounds of `plan` and may keep its placement. A policy or
     seed mix that was `auto` is chosen again. `on_step` is called with the name of each change.
@@ -37,10 +49,9 @@ def explain(plan: Plan, on_step: Callable[[str], None] = lambda name: None) -> E
     Raises:
         MissingExtraError: The plan's method needs a package that is not installed.
     """
-    changes = list(_changes(plan))
     is_rehearsed = plan.predicted is not None
     remedies = []
-    for change in changes:
+    for change in chain(_changes(plan), more):
         on_step(change.name)
         changed = make_plan(
             change.problem,
@@ -177,7 +188,7 @@ def plan_facts(plan: Plan) -> PlanFacts:
     )
 
 
-def _changes(plan: Plan) -> Iterator[_Change]:
+def _changes(plan: Plan) -> Iterator[PlanChange]:
     problem = problem_of(plan)
     hosts, job, profile = problem.cluster.hosts, problem.job, problem.profile
     classes = busiest_classes(plan)
@@ -192,20 +203,20 @@ def _changes(plan: Plan) -> Iterator[_Change]:
         doubled = [(nics_of(hosts, all_hosts), all_hosts)]
         for role, words in ((Role.TRAINER, "trainers"), (Role.SAMPLER, "samplers")):
             name = f"{words} that compute twice as fast"
-            yield _Change(name, problem._replace(profile=faster(profile, role)))
+            yield PlanChange(name, problem._replace(profile=faster(profile, role)))
     for name, members in doubled:
         wider = problem._replace(cluster=doubled_nics(hosts, members))
-        yield _Change(f"doubling {name}", wider)
+        yield PlanChange(f"doubling {name}", wider)
     # A measured matrix and known seeds are those of a fixed number of partitions.
     if not profile.store_traffic.matrix and profile.part_seeds is None:
         for members in _distinct_resources(hosts, classes):
             model = hosts[members[0]]
             grown = problem._replace(cluster=_grown(hosts, model))
-            yield _Change(f"one more machine like {model.name}", grown)
+            yield PlanChange(f"one more machine like {model.name}", grown)
     if job.window != UNLIMITED_WINDOW:
         longer = job.model_copy(update={"window": 2 * job.window})
         name = f"a window of {longer.window} instead of {job.window}"
-        yield _Change(name, problem._replace(job=longer))
+        yield PlanChange(name, problem._replace(job=longer))
 
 
 def faster(profile: Profile, role: Role) -> Profile:

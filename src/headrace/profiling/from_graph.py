@@ -10,11 +10,11 @@ from headrace.core.errors import SpecError
 from headrace.core.growth import Growth, Quantity
 from headrace.core.job import Job
 from headrace.core.profile import Profile, StoreTraffic
+from headrace.core.traffic import PLAIN, Traffic
 from headrace.graph.format.manifest import SplitName
 from headrace.graph.format.partitioned_graph import PartitionedGraph
-from headrace.graph.sampling.hop import Hop, HopRequest, LocalSource, Rule
-from headrace.graph.sampling.local_edges import open_edge_parts
-from headrace.graph.sampling.neighbor_sampler import BatchKey, FanOuts, HeteroSampled, Sampler
+from headrace.graph.sampling.neighbor_sampler import FanOuts
+from headrace.profiling.graph_survey import FRACTIONS, CacheCurve, Survey, sample_cache, split_seeds
 from headrace.profiling.samples import NOTHING_KNOWN
 
 _STEP = 4
@@ -30,6 +30,12 @@ _QUANTITIES: tuple[Quantity, ...] = ("nodes", "edges", "store_bytes", "batch_byt
 _IN_PROFILE: tuple[Quantity, ...] = ("store_bytes", "batch_bytes")
 
 
+_TENTH = 1 + FRACTIONS.index(0.1)
+
+_NEGLIGIBLE = 0.01
+"""A larger cache must save this share of the bytes, or it is not worth its memory."""
+
+
 def with_graph(
     profile: Profile,
     graph: PartitionedGraph,
@@ -37,6 +43,8 @@ def with_graph(
     num_neighbors: FanOuts | None = None,
     *,
     seed: int = 0,
+    traffic: Traffic = PLAIN,
+    most_cache_bytes: float | None = 0.0,
 ) -> Profile:
     """A profile with the training seeds of each partition and sampled traffic.
 
@@ -45,12 +53,17 @@ def with_graph(
     determine: these are sampled ones, scaled to what was measured. Seeds of one partition have more
     neighbours in common than uniform seeds, so their bytes are fewer than those of a uniform mix.
 
+    A cache saves bytes of other partitions than the seed's own. Measured bytes are those of the
+    traffic settings of their run; for other settings they are scaled as the sampled ones.
+
     Args:
         profile: The profile.
         graph: The partitioned graph.
         job: The job, for its seeds per sampler.
         num_neighbors: Neighbours per hop, as in the script's loader; `FAN_OUTS` by default.
         seed: Random seed of the samples.
+        traffic: Settings that reduce the traffic, without a cache.
+        most_cache_bytes: Limit of the memory of each sampler's cache; None for a tenth of all rows.
 
     Raises:
         SpecError: The graph has no training seeds.
@@ -63,11 +76,9 @@ def with_graph(
     if num_neighbors is None:
         num_neighbors = FAN_OUTS
     per_sampler = job.batch_size / job.samplers_per_trainer
-    matrix = sample_matrix(graph, num_neighbors, per_sampler, seed=seed)
-    growth = sample_growth(graph, num_neighbors, per_sampler, seed=seed)
-    store_bytes, batch_bytes = (
-        float(growth.values_at(name, per_sampler)) / per_sampler for name in _IN_PROFILE
-    )
+    sampling = _Sampling(graph, num_neighbors, per_sampler, seed)
+    used = profile.traffic or PLAIN
+    matrix, store_bytes, batch_bytes, growth = sampling.volumes(used)
     profile = profile.model_copy(update={"growth": profile.growth or growth})
     # Bytes per seed of a profile hold for the same number of seeds as its times.
     store_ratio, batch_ratio = (
@@ -79,13 +90,16 @@ def with_graph(
         store_bytes / store_ratio,
         batch_bytes / batch_ratio,
     )
-    traffic, batches = profile.store_traffic, profile.batch_traffic
+    stores, batches = profile.store_traffic, profile.batch_traffic
     errors: tuple[tuple[float, ...], ...] = ()
     if profile.source == "measured":
-        matrix, errors = _completed(traffic, matrix, store_bytes, np.array(known) / sum(known))
+        matrix, errors = _completed(stores, matrix, store_bytes, np.array(known) / sum(known))
     else:
         batches = batches.model_copy(update={"bytes_per_seed": batch_bytes})
-    traffic = traffic.model_copy(
+    settings, store_factors, batch_factor = sampling.change(used, traffic, most_cache_bytes)
+    matrix = matrix * store_factors
+    batches = batches.model_copy(update={"bytes_per_seed": batches.bytes_per_seed * batch_factor})
+    stores = stores.model_copy(
         update={
             "matrix": tuple(tuple(float(f"{value:.6g}") for value in row) for row in matrix),
             "bytes_per_seed": 0.0,
@@ -95,11 +109,98 @@ def with_graph(
     )
     return profile.model_copy(
         update={
-            "store_traffic": traffic,
+            "store_traffic": stores,
             "batch_traffic": batches,
+            "traffic": settings,
             "seeds_per_sampler": profile.nominal_seeds(job)[0],
         }
     )
+
+
+class _Sampling:
+    """Sampled volumes of a graph under several traffic settings."""
+
+    def __init__(
+        self, graph: PartitionedGraph, num_neighbors: FanOuts, per_sampler: float, seed: int
+    ) -> None:
+        self._graph, self._num_neighbors = graph, num_neighbors
+        self._per_sampler, self._seed = per_sampler, seed
+        _, seeds = split_seeds(graph, "train")
+        self._weights = np.array([len(own) for own in seeds], dtype=np.float64)
+        self._curves: dict[Traffic, CacheCurve] = {}
+        self._volumes: dict[Traffic, tuple[np.ndarray, float, float, Growth]] = {}
+
+    def volumes(self, traffic: Traffic) -> tuple[np.ndarray, float, float, Growth]:
+        """Bytes per seed by partition and store, of all stores and of a batch; their growth."""
+        if traffic not in self._volumes:
+            self._volumes[traffic] = self._sample(traffic)
+        return self._volumes[traffic]
+
+    def _sample(self, traffic: Traffic) -> tuple[np.ndarray, float, float, Growth]:
+        matrix = sample_matrix(
+            self._graph, self._num_neighbors, self._per_sampler, seed=self._seed, traffic=traffic
+        )
+        if traffic.cache_bytes:
+            matrix *= _cached(self._curve(traffic), traffic.cache_bytes)
+        growth = sample_growth(
+            self._graph, self._num_neighbors, self._per_sampler, seed=self._seed, traffic=traffic
+        )
+        store_bytes, batch_bytes = (
+            float(growth.values_at(name, self._per_sampler)) / self._per_sampler
+            for name in _IN_PROFILE
+        )
+        return matrix, store_bytes, batch_bytes, growth
+
+    def change(
+        self, used: Traffic, wanted: Traffic, most_cache_bytes: float | None
+    ) -> tuple[Traffic | None, np.ndarray, float]:
+        """Settings with a cache, and factors of the bytes from stores and of a batch."""
+        num = self._graph.num_parts
+        if num > 1 and most_cache_bytes != 0.0:
+            curve = self._curve(wanted)
+            most = float(curve.sizes[_TENTH])
+            most = most if most_cache_bytes is None else min(most, most_cache_bytes)
+            num_bytes = _worthwhile(curve, most, self._weights)
+            rate = curve.hit_rate_at(num_bytes, self._weights)
+            wanted = wanted.model_copy(
+                update={
+                    "cache_bytes": float(round(num_bytes)),
+                    "hit_rate": round(rate, 4) if num_bytes else None,
+                }
+            )
+        if wanted == used:
+            return None if wanted == PLAIN else wanted, np.ones((num, num)), 1.0
+        before, _, batch_before, _ = self.volumes(used)
+        after, _, batch_after, _ = self.volumes(wanted)
+        factors = np.where(before > 0, after / np.where(before > 0, before, 1.0), 1.0)
+        return wanted, factors, batch_after / batch_before
+
+    def _curve(self, traffic: Traffic) -> CacheCurve:
+        plain = traffic.model_copy(update={"cache_bytes": 0.0, "hit_rate": None})
+        if plain not in self._curves:
+            self._curves[plain] = sample_cache(
+                self._graph, self._num_neighbors, self._per_sampler, traffic=plain, seed=self._seed
+            )
+        return self._curves[plain]
+
+
+def _cached(curve: CacheCurve, num_bytes: float) -> np.ndarray:
+    """Factors of the bytes by partition and store; a partition's own rows are not cached."""
+    saved = np.repeat(curve.savings_at(num_bytes)[:, None], len(curve.savings), axis=1)
+    np.fill_diagonal(saved, 0.0)
+    factors: np.ndarray = 1.0 - saved
+    return factors
+
+
+def _worthwhile(curve: CacheCurve, most_bytes: float, weights: np.ndarray) -> float:
+    """Memory beyond which a cache saves little more, within the limit."""
+    sizes = [*curve.sizes[curve.sizes < most_bytes], most_bytes]
+    best = 0.0
+    for size in sizes:
+        gain = np.average(curve.savings_at(size) - curve.savings_at(best), weights=weights)
+        if gain >= _NEGLIGIBLE:
+            best = float(size)
+    return best
 
 
 def _completed(
@@ -132,6 +233,7 @@ def sample_growth(
     split: SplitName = "train",
     edge_ids: bool = False,
     seed: int = 0,
+    traffic: Traffic = PLAIN,
 ) -> Growth:
     """Sample batches of three sizes and count their nodes, edges and bytes.
 
@@ -145,6 +247,7 @@ def sample_growth(
         split: Split of the seeds.
         edge_ids: Whether the loader requests edge ids.
         seed: Random seed.
+        traffic: Settings that reduce the traffic; a cache is not considered.
 
     Raises:
         SpecError: The graph has too few seeds in this split.
@@ -158,7 +261,9 @@ def sample_growth(
             f"the graph has {num_seeds} {split} seeds, too few for batches of several sizes",
             "use a graph with more seeds, or profile a run",
         )
-    means = sample_batches(graph, num_neighbors, sizes, split=split, edge_ids=edge_ids, seed=seed)
+    means = sample_batches(
+        graph, num_neighbors, sizes, split=split, edge_ids=edge_ids, seed=seed, traffic=traffic
+    )
     measured = {name: tuple(values) for name, values in means.items() if min(values) > 0}
     return Growth(seeds=tuple(map(float, sizes)), **measured)
 
@@ -172,12 +277,13 @@ def sample_batches(
     split: SplitName = "train",
     edge_ids: bool = False,
     seed: int = 0,
+    traffic: Traffic = PLAIN,
 ) -> dict[Quantity, list[float]]:
     """Means of nodes, edges and bytes of a batch, for each size in seeds.
 
     `num_draws` batches of the largest size are drawn; smaller batches are their slices.
     """
-    survey = _Survey(graph, num_neighbors, split, edge_ids, seed)
+    survey = Survey(graph, num_neighbors, split, edge_ids, seed, traffic)
     seeds = np.concatenate(survey.seeds)
     sums, counts = np.zeros((len(_QUANTITIES), len(sizes))), np.zeros(len(sizes))
     rng = np.random.default_rng(seed)
@@ -199,9 +305,10 @@ def sample_matrix(
     num_draws: int = _NUM_DRAWS,
     split: SplitName = "train",
     seed: int = 0,
+    traffic: Traffic = PLAIN,
 ) -> np.ndarray:
     """Bytes per seed by partition of the seeds and store, with all seeds of a batch from one."""
-    survey = _Survey(graph, num_neighbors, split, False, seed)
+    survey = Survey(graph, num_neighbors, split, False, seed, traffic)
     matrix = np.zeros((graph.num_parts, graph.num_parts))
     rng = np.random.default_rng(seed)
     for part, seeds in enumerate(survey.seeds):
@@ -213,86 +320,3 @@ def sample_matrix(
     empty = np.array([len(seeds) == 0 for seeds in survey.seeds])
     matrix[empty] = matrix[~empty].mean(axis=0)
     return matrix
-
-
-def split_seeds(graph: PartitionedGraph, split: SplitName) -> tuple[str, list[np.ndarray]]:
-    """First node type with splits, and new ids of the seeds of a split by partition."""
-    for node in graph.manifest.nodes:
-        if split in node.splits:
-            return node.name, [
-                np.asarray(
-                    graph.part(part).start(node.name) + graph.part(part).split(node.name, split),
-                    np.int64,
-                )
-                for part in range(graph.num_parts)
-            ]
-    raise SpecError(
-        f"the graph has no {split} split", "partition a graph with masks, or profile a run"
-    )
-
-
-class _Survey:
-    """Samples batches and counts what they contain.
-
-    Attributes:
-        seeds: New ids of the split's seeds by partition.
-        counted: Nodes, edges, bytes from stores and bytes of the last sub-batch.
-        by_store: Bytes of the last sub-batch by store.
-    """
-
-    def __init__(
-        self,
-        graph: PartitionedGraph,
-        num_neighbors: FanOuts,
-        split: SplitName,
-        edge_ids: bool,
-        seed: int,
-    ) -> None:
-        self._graph, self._num_neighbors, self._seed = graph, num_neighbors, seed
-        self._name, self.seeds = split_seeds(graph, split)
-        self._source = LocalSource(open_edge_parts(graph))
-        num_nodes = {each: graph.num_nodes_of(each) for each in graph.node_types}
-        self._sampler = Sampler(self, num_nodes, graph.edge_types, Rule(edge_ids=edge_ids))
-        self.counted: Sequence[float] = ()
-        self.by_store = np.zeros(graph.num_parts)
-
-    def hop(self, request: HopRequest) -> Hop:
-        """Sample a hop, and count the replies."""
-        found = self._source.hop(request)
-        ids = 2 if len(found.edges) else 1
-        owner = self._graph.owner(request.edge_type[2], request.nodes)
-        self.by_store += np.bincount(
-            owner, weights=8.0 * (1 + ids * found.counts), minlength=self._graph.num_parts
-        )
-        return found
-
-    def sample(self, seeds: np.ndarray, epoch: int, batch: int) -> None:
-        """Sample one batch and count it."""
-        self.by_store = np.zeros(self._graph.num_parts)
-        key = BatchKey(self._seed, epoch, batch)
-        out = self._sampler.sample_hetero({self._name: seeds}, self._num_neighbors, key)
-        row_bytes = self._add_rows(out)
-        num_nodes = sum(len(ids) for ids in out.node.values())
-        num_edges = sum(len(row) for row in out.row.values())
-        store_bytes = float(self.by_store.sum())
-        # Sub-batches have an original id per node, and two rows and perhaps an id per edge.
-        per_edge = 16 if out.edge is None else 24
-        batch_bytes = row_bytes + 8 * num_nodes + per_edge * num_edges
-        self.counted = (num_nodes, num_edges, store_bytes, batch_bytes)
-
-    def _add_rows(self, out: HeteroSampled) -> float:
-        """Add features of all nodes and labels of the seeds; returns their size in the batch."""
-        row_bytes = 0.0
-        for node in self._graph.manifest.nodes:
-            ids = out.node[node.name]
-            own = np.bincount(self._graph.owner(node.name, ids), minlength=self._graph.num_parts)
-            first = ids[: out.num_sampled_nodes[node.name][0]]
-            seeds = np.bincount(
-                self._graph.owner(node.name, first), minlength=self._graph.num_parts
-            )
-            for column in node.columns:
-                rows = own if column.shape else seeds
-                if column.shape or node.name == self._name:
-                    self.by_store += rows * column.row_bytes
-                    row_bytes += float(rows.sum()) * column.row_bytes
-        return row_bytes

@@ -99,6 +99,7 @@ def profile_trace(trace: Trace, plan: Plan, skip: int | None = None) -> Profile:
         model_bytes=volumes.model_bytes(),
         skipped=skip,
         part_seeds=plan.profile.part_seeds,
+        traffic=plan.profile.traffic,
         **({} if growth is None else {"growth": growth}),
     )
 

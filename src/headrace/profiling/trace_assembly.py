@@ -33,7 +33,14 @@ Pair = tuple[int, int, int]
 _RING_STEP_BYTES = 800
 _RING_SHARE = 1.001
 
-_NUM_ENTRIES = {"exec": (5, 8, 9), "flow": (7, 8), "serve": (5,), "local": (5,), "ring": (6,)}
+_NUM_ENTRIES = {
+    "exec": (5, 8, 9),
+    "flow": (7, 8),
+    "serve": (5,),
+    "local": (5,),
+    "cache": (5,),
+    "ring": (6,),
+}
 
 
 @dataclass
@@ -136,7 +143,7 @@ class _Merging:
         """Add a record; ignores tasks that are not in the plan."""
         what, task, *rest = record
         first = self._index.get(task)
-        if first is None:
+        if first is None or what == "cache":
             return
         if what == "exec":
             n, start_s, end_s, *more = rest

@@ -23,11 +23,17 @@ done
 """
 
 
+_WAYS = ("tx", "rx")
+"""Sent by the switch's end means received by the machine."""
+
+
 class LinkBytes(NamedTuple):
-    """Bytes received and sent by a machine, with Ethernet headers."""
+    """Bytes and packets received and sent by a machine; bytes are with Ethernet headers."""
 
     received: int
     sent: int
+    received_packets: int = 0
+    sent_packets: int = 0
 
 
 def switch_commands(layout: HostLayout) -> list[str]:
@@ -91,9 +97,10 @@ def link_bytes(layout: HostLayout) -> dict[str, LinkBytes]:
         return {}
     links = json.loads(_ip(["-n", layout.switch, "-s", "-j", "link", "show"]))
     counters = {each["ifname"]: each["stats64"] for each in links}
-    # Sent by the switch's end means received by the machine.
     return {
-        host.name: LinkBytes(counters[host.link]["tx"]["bytes"], counters[host.link]["rx"]["bytes"])
+        host.name: LinkBytes(
+            *(counters[host.link][way][unit] for unit in ("bytes", "packets") for way in _WAYS)
+        )
         for host in layout.hosts
         if host.link in counters
     }

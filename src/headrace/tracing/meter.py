@@ -36,11 +36,14 @@ class Meter:
     Attributes:
         stores: By name of the store's task.
         local_bytes: By graph partition, bytes read on this machine that a remote store would send.
+        num_hits: Rows of remote stores that a cache had.
+        num_misses: Rows of remote stores that a cache did not have.
     """
 
     def __init__(self) -> None:
         self.stores: dict[str, StoreUse] = {}
         self.local_bytes: dict[int, int] = {}
+        self.num_hits = self.num_misses = 0
         self._lock = threading.Lock()
 
     def add_call(
@@ -67,6 +70,12 @@ class Meter:
         """Add bytes that were read on this machine."""
         with self._lock:
             self.local_bytes[part] = self.local_bytes.get(part, 0) + num_bytes
+
+    def add_cached(self, num_hits: int, num_misses: int) -> None:
+        """Add rows that were looked up in a cache."""
+        with self._lock:
+            self.num_hits += num_hits
+            self.num_misses += num_misses
 
 
 _METER: ContextVar[Meter | None] = ContextVar("meter", default=None)

@@ -6,6 +6,7 @@ A line is a JSON list; its first entry is the kind:
 - `flow`: source, destination, iteration, bytes, start_s, end_s; from stores also bytes of features
 - `serve`: store, sampler, iteration, service_s
 - `local`: source, destination, iteration, bytes that stayed on the machine
+- `cache`: sampler, iteration, rows of other machines that its cache had, and had not
 - `ring`: trainer, iteration, start_s, end_s, bytes of gradients
 
 Times are those of the machine's monotonic clock.
@@ -220,6 +221,8 @@ class SubBatchRecorder:
             records.append(("serve", store, task, n, _round(use.service_s)))
         for part, local_bytes in notes.meter.local_bytes.items():
             records.append(("local", f"store{part}", task, n, local_bytes))
+        if notes.meter.num_hits or notes.meter.num_misses:
+            records.append(("cache", task, n, notes.meter.num_hits, notes.meter.num_misses))
         self._recorder.record(*records)
 
 

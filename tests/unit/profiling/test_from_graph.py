@@ -14,7 +14,8 @@ from headrace.core.profile import Profile, StoreTraffic
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.sampler_worker.seed_assignment import assign_seeds, whole_seed_counts
 from headrace.profiling.default_profile import default_profile
-from headrace.profiling.from_graph import sample_growth, sample_matrix, split_seeds, with_graph
+from headrace.profiling.from_graph import sample_growth, sample_matrix, with_graph
+from headrace.profiling.graph_survey import split_seeds
 
 JOB = Job(trainers=3, samplers_per_trainer=2, batch_size=60)
 CLUSTER = Cluster(

@@ -109,6 +109,8 @@ def _decision(plan: Plan) -> dict[str, str]:
             f": {format_bytes(plan.network_bytes)} per iteration on the network, {saved:.0%} less "
             "than a uniform mix"
         )
+    if plan.profile.traffic is not None:
+        figures["traffic"] = plan.profile.traffic.sentence()
     if plan.shares is not None:
         figures["batch shares"] = _shares(plan)
     return figures

@@ -10,9 +10,9 @@ import numpy as np
 
 from headrace.core.errors import SpecError
 from headrace.graph.build.read_chunks import read_chunks
-from headrace.graph.format.dtypes import FEATURE_DTYPES, FEATURES, stored_as
+from headrace.graph.format.dtypes import FEATURE_DTYPES, stored_as
 from headrace.graph.format.encoding import Encoding
-from headrace.graph.format.manifest import ColumnInfo
+from headrace.graph.format.manifest import FEATURES, ColumnInfo
 from headrace.graph.format.row_codec import RowCodec
 from headrace.graph.kernels import encoding as kernels
 from headrace.graph.schema import Column, Watcher
@@ -49,10 +49,16 @@ def choose_form(
         if watcher is not None:
             watcher.begin(f"choosing how to store {column.name}", num_rows)
         return _smallest(column, info, num_rows)
-    if features not in LOSSY or np.dtype(column.dtype).kind != "f":
+    return quantised(info, features) if features in LOSSY else info
+
+
+def quantised(info: ColumnInfo, kind: str) -> ColumnInfo:
+    """Describe how a column is stored as `int8` or `int4`; only floating-point features are."""
+    if info.name != FEATURES or not info.value_bytes or not info.shape or "float" not in info.dtype:
         return info
-    codec = RowCodec(Encoding(kind=features, row_bytes=0), "float32", math.prod(info.shape))
-    encoding = Encoding(kind=features, row_bytes=codec.stored_width)
+    encoding = Encoding.model_validate({"kind": kind, "row_bytes": 0})
+    codec = RowCodec(encoding, "float32", math.prod(info.shape))
+    encoding = encoding.model_copy(update={"row_bytes": codec.stored_width})
     return info.model_copy(update={"dtype": "float32", "encoding": encoding})
 
 

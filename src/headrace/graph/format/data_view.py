@@ -12,14 +12,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from headrace.core.errors import SpecError
-from headrace.graph.format.manifest import LABELS, ColumnInfo, Manifest, NodeInfo, node_path
+from headrace.graph.format.manifest import (
+    FEATURES,
+    LABELS,
+    ColumnInfo,
+    Manifest,
+    NodeInfo,
+    node_path,
+)
 from headrace.graph.schema import EdgeType
 
 if TYPE_CHECKING:
     import torch
 
 MASKS = {"train_mask": "train", "val_mask": "val", "test_mask": "test"}
-_FEATURES = "x"
 
 
 class _Partition(Protocol):
@@ -64,7 +70,7 @@ class NodeView:
     @property
     def num_features(self) -> int:
         """Width of `x`; 0 without features."""
-        column = self._column(_FEATURES)
+        column = self._column(FEATURES)
         if column is None:
             return 0
         return column.shape[0] if column.shape else 1

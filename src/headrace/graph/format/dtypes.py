@@ -7,13 +7,11 @@ from typing import get_args
 import numpy as np
 
 from headrace.core.errors import SpecError
-from headrace.graph.format.manifest import ColumnInfo, DTypeName, numpy_dtype
+from headrace.graph.format.manifest import FEATURES, ColumnInfo, DTypeName, numpy_dtype
 from headrace.graph.kernels.writing import round_to_bfloat16
 from headrace.graph.schema import Column
 
 FEATURE_DTYPES = ("float32", "float16", "bfloat16")
-FEATURES = "x"
-"""The column of features; labels, times and weights keep their dtype."""
 
 
 def stored_as(column: Column, feature_dtype: str | None) -> ColumnInfo:

@@ -59,6 +59,9 @@ DTypeName = Literal[
 LABELS = "y"
 """Name of the label column, as in PyG."""
 
+FEATURES = "x"
+"""Name of the feature column, as in PyG; only features are narrowed or encoded."""
+
 SplitName = Literal["train", "val", "test"]
 
 RESERVED = frozenset({"ids", "train", "val", "test", "clusters", "indptr", "indices", "halo"})

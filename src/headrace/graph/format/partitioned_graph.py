@@ -13,6 +13,7 @@ from headrace.graph.format.array_files import map_array
 from headrace.graph.format.checksums import check_file
 from headrace.graph.format.data_view import DataView
 from headrace.graph.format.manifest import (
+    FEATURES,
     PARTITION_AGAIN,
     ColumnInfo,
     Manifest,
@@ -84,6 +85,18 @@ class PartitionedGraph(DataView):
     def edge_types(self) -> tuple[EdgeType, ...]:
         """All edge types."""
         return tuple(edge.edge_type for edge in self.manifest.edges)
+
+    @property
+    def feature_forms(self) -> tuple[str, ...]:
+        """How floating-point features `x` are stored: dtypes and encodings."""
+        columns = (column for node in self.manifest.nodes for column in node.columns)
+        return tuple(
+            dict.fromkeys(
+                column.dtype if column.encoding is None else column.encoding.kind
+                for column in columns
+                if column.name == FEATURES and column.shape and "float" in column.dtype
+            )
+        )
 
     def part(self, number: int) -> Partition:
         """One partition.
@@ -295,6 +308,12 @@ class Partition:
         if len(starts) != self.num_nodes(node_type) + 1 or ends != (0, len(stored)):
             raise DamagedGraphError(f"{self.graph.folder} is damaged: {path} does not fit its rows")
         return SparseRows(stored, starts)
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the partition's files."""
+        files = self.graph.manifest.files.items()
+        return sum(info.bytes for path, info in files if path.startswith(f"part-{self.number}/"))
 
     def edge_column(self, edge_type: EdgeType, name: str) -> np.ndarray:
         """Values of the stored edges, in the order of `indices`."""

@@ -113,10 +113,11 @@ class NeighborLoader(NodeLoader, _KeyedLoader):  # type: ignore[misc]
         seed: Random seed of the order of seeds and of sampling.
         far: Weight of neighbours in other partitions than most seeds of the batch (with samplers,
             of the sub-batch), from 0.01 to 1. With local seeds, 0.25 about halves the rows from
-            other machines. Below 1, batches depend on the partitioning.
+            other machines. Below 1, batches depend on the partitioning. None for that of the plan
+            if the loader shuffles, else 1.
         keep_dtype: Whether 16-bit features are kept, not cast to `float32`.
         cache_bytes: Memory of each sampler process for a cache of remote feature rows; ignored
-            without sampler processes.
+            without sampler processes. None for that of the plan.
         connect: How to connect to the stores of remote graph partitions.
         **kwargs: Arguments of `DataLoader`: `batch_size`, `shuffle`, `num_workers` and others.
 
@@ -144,9 +145,9 @@ class NeighborLoader(NodeLoader, _KeyedLoader):  # type: ignore[misc]
         directed: bool = True,
         *,
         seed: int = 0,
-        far: float = 1.0,
+        far: float | None = None,
         keep_dtype: bool = False,
-        cache_bytes: int = 0,
+        cache_bytes: int | None = None,
         connect: Mapping[int, Connect] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -163,7 +164,7 @@ class NeighborLoader(NodeLoader, _KeyedLoader):  # type: ignore[misc]
             "time_attr": time_attr,
             "weight_attr": weight_attr,
             "seed": seed,
-            "far": far,
+            "far": 1.0 if far is None else far,
         }
         data, sampler = self._open(data, neighbor_sampler, connect, keep_dtype, directed, sampling)
         super().__init__(
@@ -241,7 +242,7 @@ class LinkNeighborLoader(LinkLoader, _KeyedLoader):  # type: ignore[misc]
         directed: bool = True,
         *,
         seed: int = 0,
-        far: float = 1.0,
+        far: float | None = None,
         keep_dtype: bool = False,
         connect: Mapping[int, Connect] | None = None,
         **kwargs: Any,
@@ -260,7 +261,7 @@ class LinkNeighborLoader(LinkLoader, _KeyedLoader):  # type: ignore[misc]
             "time_attr": time_attr,
             "weight_attr": weight_attr,
             "seed": seed,
-            "far": far,
+            "far": 1.0 if far is None else far,
         }
         input_data = data
         data, sampler = self._open(data, neighbor_sampler, connect, keep_dtype, directed, sampling)

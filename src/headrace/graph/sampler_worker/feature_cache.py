@@ -21,6 +21,7 @@ from headrace.graph.sampler_worker.cache_slots import CachedRows, make_slots
 from headrace.graph.sampling.hop import Hop, HopRequest
 from headrace.graph.sampling.store_pool import StoreHandle
 from headrace.graph.schema import TypeName
+from headrace.tracing.meter import current_meter
 
 # Per slot besides its row: id, flag, and up to three entries of the hash table.
 _BOOKKEEPING_BYTES = 8 + 1 + 3 * 4
@@ -69,10 +70,7 @@ class FeatureCache:
         num_counters = 0 if hot is not None else min(num_ids, _MAX_COUNTERS, num_bytes // 8)
         self._counters = np.zeros(num_counters, np.uint8)
         left_bytes = num_bytes - self._counters.nbytes
-        slot_bytes = self._row_bytes + _BOOKKEEPING_BYTES
-        if info.codec is not None and info.codec.is_sparse:
-            slot_bytes += _SPARSE_BYTES
-        num_slots = max(min(num_ids, int(left_bytes // slot_bytes)), 0)
+        num_slots = max(min(num_ids, int(left_bytes // _slot_bytes(info))), 0)
         self._slots = make_slots(info, num_slots, math.ceil(num_slots * self._row_bytes))
         self._is_filled = np.zeros(num_slots, np.bool_)
         self._slot_ids = np.full(num_slots, hash_table.FREE, np.int64)
@@ -193,6 +191,9 @@ class CachedStoreHandle:
         if cache is None or dims is not None:
             return self._handle.gather_soon(of, column, ids, dims)
         found, misses = cache.lookup(ids)
+        meter = current_meter()
+        if meter is not None:
+            meter.add_cached(len(ids) - len(misses), len(misses))
         if len(misses) == 0:
             done: Future[np.ndarray] = Future()
             done.set_result(found.complete(misses, _NO_ROWS))
@@ -251,6 +252,17 @@ def hot_by_degree(
         return np.empty(0, np.int64)
     ids, at = np.unique(np.concatenate(halos), return_inverse=True)
     return ids[np.argsort(-np.bincount(at, np.concatenate(draws)), kind="stable")]
+
+
+def memory_for_rows(info: ColumnInfo, num_ids: int, num_rows: int) -> int:
+    """Memory of a cache that counts requests for `num_ids` ids and holds `num_rows` rows."""
+    num_bytes = math.ceil(num_rows * _slot_bytes(info))
+    return num_bytes + min(num_ids, _MAX_COUNTERS, -(-num_bytes // 7))
+
+
+def _slot_bytes(info: ColumnInfo) -> float:
+    is_sparse = info.encoding is not None and info.encoding.kind == "sparse"
+    return max(info.row_bytes, 1) + _BOOKKEEPING_BYTES + (_SPARSE_BYTES if is_sparse else 0)
 
 
 def divide(num_bytes: int, sizes: Iterable[int]) -> list[int]:

@@ -18,8 +18,13 @@ _WORDS = {
 }
 
 
-def assumptions_of(plan: Plan, measured: Profile) -> list[Assumption]:
-    """Compare the plan's profile with the measured one, at the job's number of seeds."""
+def assumptions_of(
+    plan: Plan, measured: Profile, cache_hit_rate: float | None = None
+) -> list[Assumption]:
+    """Compare the plan's profile with the measured one, at the job's number of seeds.
+
+    `cache_hit_rate` is that of the run's caches, None without caches.
+    """
     job, assumed = plan.job, plan.profile
     kinds = tuple(dict.fromkeys(machine.kind for machine in plan.cluster.hosts))
     found = []
@@ -59,6 +64,16 @@ def assumptions_of(plan: Plan, measured: Profile) -> list[Assumption]:
             measured=measured.model_bytes,
         )
     )
+    predicted = None if assumed.traffic is None else assumed.traffic.hit_rate
+    if predicted is not None or cache_hit_rate is not None:
+        found.append(
+            Assumption(
+                what="rows of other machines in caches",
+                unit="%",
+                assumed=predicted,
+                measured=cache_hit_rate,
+            )
+        )
     return found
 
 

@@ -156,6 +156,8 @@ def quantity(value: float | None, unit: str) -> str:
     """Format seconds or bytes; `-` for None."""
     if value is None:
         return "-"
+    if unit == "%":
+        return percent(value)
     return seconds(value) if unit == "s" else format_bytes(float(f"{value:.3g}"))
 
 

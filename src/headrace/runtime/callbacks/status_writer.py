@@ -260,6 +260,7 @@ class StatusWriter(RunCallback):
             idle_share=sum(each.idle_share for each in known) / len(known) if known else None,
             waits_for="" if slowest.waits_for == "nothing" else slowest.waits_for,
             epoch_bytes=self._epoch_bytes(shown.num_batches),
+            cache_hit_rate=self._cache_hit_rate(),
             machines=tuple(
                 self._machine(slot) for slot in self._slots if slot.task.role is Role.STORE
             ),
@@ -275,6 +276,10 @@ class StatusWriter(RunCallback):
             return {}
         scale = num_batches / num_steps
         return {kind: round(scale * num) for kind, num in sorted(work.remote_bytes.items())}
+
+    def _cache_hit_rate(self) -> float | None:
+        hits, misses = self._history.work.cached_rows
+        return float(hits / (hits + misses)) if hits + misses else None
 
     def _run_state(self) -> RunState:
         outcome, state = self._outcome, self._state

@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from headrace.core.job import Sync
 from headrace.core.plan import Plan
 from headrace.profiling.trace_assembly import read_records, ring_bytes
@@ -28,6 +30,7 @@ class WorkTotals:
         link_bytes: Bytes sent between machines.
         remote_bytes: The same by kind: `features`, `structure`, `batches` (sub-batches from
             samplers to trainers) and `gradients`.
+        cached_rows: Rows of other machines that caches had, and had not.
         last_end_s: End of each task's latest step, on its machine's clock.
     """
 
@@ -36,6 +39,7 @@ class WorkTotals:
         self.busy_s: dict[str, float] = defaultdict(float)
         self.link_bytes: dict[tuple[str, str], float] = defaultdict(float)
         self.remote_bytes: dict[str, float] = defaultdict(float)
+        self.cached_rows = np.zeros(2)
         self.last_end_s: dict[str, float] = {}
         self._machines: dict[str, str] = {}
         self._followers: dict[str, str] = {}
@@ -65,6 +69,8 @@ class WorkTotals:
             self.last_end_s[task] = end_s
         elif what == "flow":
             self._move(task, record[2], record[4], record[7] if len(record) > 7 else 0)
+        elif what == "cache":
+            self.cached_rows += record[3:5]
         elif what == "serve":
             self.busy_s[task] += record[4]
         elif what == "ring" and task in self._followers:

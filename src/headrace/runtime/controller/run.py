@@ -265,6 +265,14 @@ def check(config: RunConfig) -> PartitionedGraph | None:
             f"partition the graph with `--parts {num_parts}`, or plan for "
             f"{graph.num_parts} machines",
         )
+    traffic = config.plan.profile.traffic
+    if traffic is not None and traffic.features not in (None, *graph.feature_forms):
+        raise SpecError(
+            f"the plan needs {traffic.features} features, {config.graph} has "
+            f"{' and '.join(graph.feature_forms) or 'none'}",
+            f"partition the graph with `--features {traffic.features}`, or plan with "
+            "`--traffic exact`",
+        )
     return graph
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from headrace.core.job import Role
 from headrace.core.plan import Plan
+from headrace.core.traffic import PLAIN
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.sampler_worker.seed_assignment import (
     assign_seeds,
@@ -196,6 +197,7 @@ class TaskConfigs:
             for name, own_shards in shards.items():
                 together = np.sort(np.concatenate([ids[shard] for shard in own_shards]))
                 files[f"{split}-{name}.npy"] = saved(together)
+        traffic = self._plan.profile.traffic or PLAIN
         context = {
             "parts": self._folders.get(machine),
             "stores": self._stores_for(machine),
@@ -212,6 +214,8 @@ class TaskConfigs:
             "samplers": names,
             "samplers_per_trainer": per_trainer,
             "window": job.window or _UNLIMITED_WINDOW,
+            "far": traffic.far,
+            "cache_bytes": round(traffic.cache_bytes),
             "shard_counts": self._shard_counts,
             "seeds_per_iteration": self._assignment.seeds_per_iteration,
             "counts": {

@@ -69,6 +69,8 @@ class RunContext(StoreClientConfig, TrainerSettings):
             by name, which may differ from the rank. Empty if the script sets its own batches.
         counts: Seeds per epoch of every seed shard, by split.
         shard_counts: Seed shards of each sampler of the job; empty for one each.
+        far: Planned weight of neighbours in other partitions, for loaders that train.
+        cache_bytes: Planned memory of each sampler for rows of other machines.
         follows_script: Whether the run ends at once if the script has another batch size.
         seeds: Folder with original ids: `<split>-<task>.npy` for the trainer and its samplers.
     """
@@ -93,6 +95,8 @@ class RunContext(StoreClientConfig, TrainerSettings):
     seeds_per_iteration: tuple[int, ...] = ()
     counts: Mapping[str, tuple[int, ...]] = Field(default_factory=dict)
     shard_counts: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    far: Annotated[float, Field(gt=0, le=1)] = 1.0
+    cache_bytes: Annotated[int, Field(ge=0)] = 0
     follows_script: bool = False
     seeds: Path | None = None
 

@@ -119,6 +119,8 @@ class Status(Value):
         waits_for: Main cause of waiting; empty if there is none.
         epoch_bytes: Bytes between machines per epoch, by kind: `features`, `structure`, `batches`,
             `gradients`; empty until they are known.
+        cache_hit_rate: Share of the rows of other machines that samplers' caches had; None without
+            caches.
         machines: Machines of the cluster, in order.
         tasks: Tasks of the plan, in order.
         error: Why the run failed, if it did.
@@ -140,6 +142,7 @@ class Status(Value):
     idle_share: _Share | None = None
     waits_for: str = ""
     epoch_bytes: Mapping[str, _Amount] = Field(default_factory=dict)
+    cache_hit_rate: _Share | None = None
     machines: tuple[MachineStatus, ...] = ()
     tasks: tuple[TaskStatus, ...] = ()
     error: Failure | None = None

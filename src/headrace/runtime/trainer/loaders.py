@@ -65,6 +65,7 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
         self._next = (0, 0)
         self._settings = settings
         self._run, self._graph = _find_graph(settings)
+        _use_planned_far(settings, self._run)
         if self._run is not None and self._graph is not None:
             # Seeds are resolved locally: this machine has the graph's files, even if stores serve
             # them.
@@ -260,6 +261,7 @@ class LinkNeighborLoader(neighbor_loader.LinkNeighborLoader):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         settings = _bind_settings(neighbor_loader.LinkNeighborLoader, args, kwargs)
         self._run, graph = _find_graph(settings)
+        _use_planned_far(settings, self._run)
         if self._run is not None and graph is not None:
             here = PartitionedGraphView(graph)
             given = settings.get("edge_label_index")
@@ -309,6 +311,14 @@ def _bind_settings(loader: Any, args: Any, kwargs: Mapping[str, Any]) -> dict[st
     settings = dict(inspect.signature(loader).bind(*args, **kwargs).arguments)
     settings.update(settings.pop("kwargs", {}))
     return settings
+
+
+def _use_planned_far(settings: dict[str, Any], run: RunContext | None) -> None:
+    """Set `far` of a loader that trains and does not set it itself."""
+    if run is None or settings.get("far") is not None or not settings.get("shuffle"):
+        return
+    if settings.get("weight_attr") is None and settings.get("time_attr") is None:
+        settings["far"] = run.far
 
 
 def _find_graph(settings: dict[str, Any]) -> tuple[RunContext | None, PartitionedGraph | None]:

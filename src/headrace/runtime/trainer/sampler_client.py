@@ -124,7 +124,9 @@ def start_samplers(
     `settings` are the loader's, by name. The plan assigns the seeds of `split`. `first` is the
     epoch and batch to start with. Raises `RunError` if samplers cannot be started.
     """
-    stores, cache_bytes = run.stores_of(folder), settings.get("cache_bytes", 0)
+    stores, cache_bytes = run.stores_of(folder), settings.get("cache_bytes")
+    if cache_bytes is None:
+        cache_bytes = run.cache_bytes if split == "train" else 0
     names = run.samplers[: len(portions)]
     configs = [
         SamplerConfig(
@@ -152,7 +154,7 @@ def start_samplers(
             replace=settings.get("replace", False),
             disjoint=settings.get("disjoint", False),
             weight=settings.get("weight_attr"),
-            far=settings.get("far", 1.0),
+            far=settings.get("far") or 1.0,
             columns=tuple(
                 Wanted(node_type=name, name=column)
                 for name in access.node_types

@@ -33,6 +33,7 @@ def recorded(n: int) -> dict[str, bytes]:
                     ["flow", f"sampler{w}.0", f"store{1 - w}", n, 30, 1.0 + n, 1.5 + n],
                     ["serve", f"store{1 - w}", f"sampler{w}.0", n, 0.125],
                     ["local", f"store{w}", f"sampler{w}.0", n, 555],
+                    ["cache", f"sampler{w}.0", n, 30, 10 + w],
                 ],
             ),
             (
@@ -71,6 +72,7 @@ def test_totals_agree_with_the_trace() -> None:
         "structure": 3 * (100 + 101 + 2 * 30),
         "gradients": pytest.approx(sum(links.values()) - 3 * (1000 + 1001 + 2 * 30)),
     }
+    assert totals.cached_rows.tolist() == [180, 63]
     assert totals.steps == {"sampler0.0": 3, "sampler1.0": 3, "trainer0": 3, "trainer1": 3}
     assert totals.busy_s == pytest.approx(
         {

@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -23,7 +25,7 @@ from headrace.graph.sampler_worker.config import StoreAddress  # noqa: E402
 from headrace.rpc.credentials import Credentials, Secret  # noqa: E402
 from headrace.runtime.protocol.run_context import CONTEXT_VARIABLE, RunContext  # noqa: E402
 from headrace.runtime.protocol.trainer_messages import BatchRequested  # noqa: E402
-from headrace.runtime.trainer import loaders  # noqa: E402
+from headrace.runtime.trainer import loaders, sampler_client  # noqa: E402
 from tests.unit.graph.loader.loading_graphs import assert_same  # noqa: E402
 from tests.unit.graph.small_graphs import heterogeneous, homogeneous, write  # noqa: E402
 
@@ -109,6 +111,48 @@ def test_samplers_feed_loaders_that_shuffle(parts: Path, monkeypatch: pytest.Mon
     assert num_samplers(subgraph_type="bidirectional") == 0
     assert num_samplers(transform_sampler_output=lambda out: out) == 0
     assert len(headrace.NeighborLoader(parts, [3], batch_size=4, shuffle=True)) == 10
+
+
+@pytest.mark.parametrize(
+    ("given", "far", "cache_bytes"),
+    [({}, 0.25, 1000), ({"far": 1.0, "cache_bytes": 0}, 1.0, 0), ({"cache_bytes": 77}, 0.25, 77)],
+)
+def test_a_loader_that_trains_has_the_traffic_settings_of_the_plan(
+    parts: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, Any],
+    far: float,
+    cache_bytes: int,
+) -> None:
+    started: list[Any] = []
+
+    def request(run: RunContext, configs: Sequence[Any], *_: Any) -> list[Any]:
+        started.extend(configs)
+        raise SpecError("no samplers here", "none needed")
+
+    monkeypatch.setattr(sampler_client, "_request_samplers", request)
+    monkeypatch.setattr(loaders, "_PLANNED", weakref.WeakSet())
+    mask = headrace.open_graph(parts).train_mask
+    np.save(parts.parent / "train-trainer0.npy", np.flatnonzero(mask))
+    enter_run(
+        parts,
+        monkeypatch,
+        far=0.25,
+        cache_bytes=1000,
+        seeds=parts.parent,
+        seeds_per_iteration=(4,),
+        counts={"train": (20,)},
+        samplers=SAMPLERS[:1],
+    )
+    settings: dict[str, Any] = {"input_nodes": "train", "batch_size": 4, "shuffle": True}
+    loader = headrace.NeighborLoader(parts, [3, 2], **settings, **given)
+    with pytest.raises(SpecError, match="no samplers here"):
+        next(iter(loader))
+    (config,) = started
+    assert config.far == far
+    assert (0 if config.cache is None else config.cache.num_bytes) == cache_bytes
+    evaluating = headrace.NeighborLoader(parts, [3, 2], input_nodes="test", batch_size=4)
+    assert evaluating._settings.get("far") is None
 
 
 def test_samplers_make_batches_with_columns_of_edges(

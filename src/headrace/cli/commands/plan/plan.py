@@ -65,6 +65,14 @@ def plan(
             autocompletion=completions.one_of(*completions.SHARES),
         ),
     ] = "auto",
+    traffic: Annotated[
+        str,
+        typer.Option(
+            help="With --graph: exact, safe or least bytes.",
+            metavar="NAME",
+            autocompletion=completions.one_of(*completions.LESS_TRAFFIC),
+        ),
+    ] = "exact",
     budget: Annotated[
         str | None, typer.Option(help="Minimum search time, e.g. 2s.", metavar="TIME")
     ] = None,
@@ -110,7 +118,8 @@ def plan(
             clock=time.monotonic,
             on_step=begin,
             graph=graph,
-            num_neighbors=None if fanout is None else _read_fanout(fanout),
+            num_neighbors=None if fanout is None else read_fanout(fanout),
+            traffic=traffic,  # type: ignore[arg-type]  # likewise
         )
     if output is not None:
         save_plan(found, output)
@@ -125,7 +134,8 @@ def plan(
         typer.echo(f"The plan is in {output}: headrace explain {output} shows improvements.")
 
 
-def _read_fanout(text: str) -> list[int]:
+def read_fanout(text: str) -> list[int]:
+    """Parse the neighbours of each hop, separated by commas."""
     from headrace.core.errors import SpecError
 
     try:

@@ -89,6 +89,7 @@ class TestPlan:
             "method",
             "policy",
             "seed_mix",
+            "traffic",
             "shares",
             "seed",
             "rounds",

@@ -1,0 +1,115 @@
+"""Plans with traffic sampled from a partitioned graph, and with a cache that fits the machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from headrace.core.job import Role
+from headrace.core.plan import Plan, problem_of
+from headrace.core.profile import Problem
+from headrace.core.traffic import PLAIN, TRAFFIC_NAMES, Traffic, traffic_settings
+from headrace.graph.format.partitioned_graph import PartitionedGraph
+from headrace.planner.explain import PlanChange
+from headrace.profiling.from_graph import with_graph
+
+_MEMORY = "memory"
+
+_CACHE_SHARE = 0.5
+"""Largest share of a machine's free memory for caches."""
+
+
+def plan_with_graph(
+    problem: Problem,
+    graph: PartitionedGraph,
+    traffic: Traffic,
+    make: Callable[[Problem], Plan],
+    num_neighbors: Sequence[int] | None = None,
+    *,
+    seed: int = 0,
+) -> Plan:
+    """Plan with sampled traffic; each sampler has a cache if the machines have memory for it.
+
+    Args:
+        problem: The machines, the job and its profile.
+        graph: The partitioned graph.
+        traffic: Settings that reduce the traffic, without a cache.
+        make: Makes a plan.
+        num_neighbors: Neighbours per hop; see `with_graph`.
+        seed: Random seed of the samples.
+    """
+    plan, most_bytes = _plan(problem, graph, traffic, make, num_neighbors, seed, None), None
+    for _ in range(2):
+        used = plan.profile.traffic
+        free_bytes = cache_memory(plan, graph)
+        if used is None or free_bytes is None or used.cache_bytes <= free_bytes:
+            break
+        # Another placement may have less memory where its samplers are.
+        most_bytes = free_bytes if most_bytes is None else 0.0
+        plan = _plan(problem, graph, traffic, make, num_neighbors, seed, most_bytes)
+    return plan
+
+
+def _plan(
+    problem: Problem,
+    graph: PartitionedGraph,
+    traffic: Traffic,
+    make: Callable[[Problem], Plan],
+    num_neighbors: Sequence[int] | None,
+    seed: int,
+    most_cache_bytes: float | None,
+) -> Plan:
+    profile = with_graph(
+        problem.profile,
+        graph,
+        problem.job,
+        num_neighbors,
+        seed=seed,
+        traffic=traffic,
+        most_cache_bytes=most_cache_bytes,
+    )
+    return make(problem.with_profile(profile))
+
+
+def cache_memory(plan: Plan, graph: PartitionedGraph) -> float | None:
+    """Memory for the cache of each sampler; None if the cluster file does not limit it."""
+    job, placed = plan.job, plan.placed
+    limits = []
+    for m, host in enumerate(plan.cluster.hosts):
+        num_samplers = placed.samplers.count(m)
+        if _MEMORY not in host.resources or not num_samplers:
+            continue
+        counts = {
+            Role.SAMPLER: num_samplers,
+            Role.TRAINER: placed.trainers.count(m),
+            Role.SERVER: placed.servers.count(m),
+        }
+        used = sum(num * job.demand(role).get(_MEMORY, 0.0) for role, num in counts.items())
+        store = job.demand(Role.STORE).get(_MEMORY)
+        used += graph.part(m).num_bytes if store is None else store
+        limits.append(max(0.0, host.resources[_MEMORY] - used) * _CACHE_SHARE / num_samplers)
+    return min(limits) if limits else None
+
+
+def traffic_changes(
+    plan: Plan, graph: PartitionedGraph, num_neighbors: Sequence[int] | None = None
+) -> Iterator[PlanChange]:
+    """Other traffic settings for a plan, each with sampled traffic and a cache."""
+    problem, used = problem_of(plan), plan.profile.traffic or PLAIN
+    for name in TRAFFIC_NAMES:
+        wanted = traffic_settings(name)
+        if name == "exact" and any("float" in form for form in graph.feature_forms):
+            wanted = wanted.model_copy(update={"features": "auto"})
+        if name == used.name and wanted.features == used.features and used.cache_bytes:
+            continue
+        profile = with_graph(
+            problem.profile,
+            graph,
+            problem.job,
+            num_neighbors,
+            seed=plan.seed,
+            traffic=wanted,
+            most_cache_bytes=None,
+        )
+        assert profile.traffic is not None
+        changed = problem.with_profile(profile)
+        yield PlanChange(f"traffic {profile.traffic.sentence()}", changed)
