@@ -1,6 +1,7 @@
 """Bytes between machines and accuracy with encoded features and fewer far neighbours.
 
-    python benchmarks/traffic.py --json
+    python benchmarks/traffic.py --json --output benchmarks/results/traffic.json
+    python benchmarks/traffic.py --live --json --output benchmarks/results/traffic.json
     python benchmarks/traffic.py --quick --json
 
 Six graphs in four partitions (METIS), each with a trainer whose seeds are local: GraphSAGE 2 x 32,
@@ -16,8 +17,10 @@ Caches are those of samplers and start empty: `cached` and `hit_rate` are those 
 and `predicted_hit_rate` is that of a plan.
 
 `points` are percentage points of test accuracy above the plain run with the same seed, with the
-standard error over seeds. `far_cost` is the time of draws with `far=0.25` over uniform ones, and
-`codec` the speed of one core in GB of `float32` per second. The last line is one JSON object.
+standard error over seeds. `live` (with `--live` only; needs root and iproute2) trains mode b of the
+closed loop on a shaped testbed, with the plan of today and with each choice. `far_cost` is the time
+of draws with `far=0.25` over uniform ones, and `codec` the speed of one core in GB of `float32` per
+second. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import headrace
 from benchmarks.batch_sources import DATA
 from benchmarks.machine import describe_machine
+from benchmarks.traffic_live import measure_live
 from headrace.core.traffic import Traffic
 from headrace.graph.build.encoding_choice import choose_form
 from headrace.graph.format.manifest import ColumnInfo
@@ -60,6 +64,7 @@ from headrace.graph.sources.resolve import open_source
 from headrace.profiling.graph_survey import sample_cache
 
 NUM_PARTS, FANOUT, BATCH_SIZE = 4, [5, 5], 64
+LIVE_STEPS = 45
 NODE, EDGE = "node", ("node", "to", "node")
 
 GRAPHS = {
@@ -342,6 +347,8 @@ def main() -> int:
     parser.add_argument("--only", help=f"of {','.join(GRAPHS)}, by commas")
     parser.add_argument("--seeds", type=int, default=5, help="runs of each choice (5)")
     parser.add_argument("--steps", type=int, default=120, help="optimizer steps of each run (120)")
+    parser.add_argument("--live", action="store_true", help="only the shaped testbed")
+    parser.add_argument("--repetitions", type=int, default=3, help="of each live run (3)")
     parser.add_argument("--output", type=Path, help="result file to write, or to add to")
     args = parser.parse_args()
     names = args.only.split(",") if args.only else list(GRAPHS)
@@ -349,16 +356,25 @@ def main() -> int:
     if args.quick:
         names, seeds, steps, rounds = ["pubmed"], 2, 5, 5
     began_s = time.perf_counter()
+    found: dict[str, Any] = {"live": None}
+    if args.live:
+        with tempfile.TemporaryDirectory(prefix="hr-") as folder:
+            found["live"] = measure_live(Path(folder), args.repetitions, LIVE_STEPS)
+    else:
+        found |= run(names, seeds, steps, rounds)
     document = {
-        **run(names, seeds, steps, rounds),
+        **found,
         "seconds": round(time.perf_counter() - began_s, 1),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "machine": describe_machine(),
         "command": "python benchmarks/traffic.py " + " ".join(sys.argv[1:]),
     }
     if args.output:
-        known = json.loads(args.output.read_text()) if args.output.exists() else {"graphs": {}}
-        document["graphs"] = {**known["graphs"], **document["graphs"]}
+        known = json.loads(args.output.read_text()) if args.output.exists() else {}
+        document["graphs"] = {**known.get("graphs", {}), **document.get("graphs", {})}
+        document["live"] = document["live"] or known.get("live")
+        commands = [*known.get("commands", []), document.pop("command")]
+        document = {**known, **document, "commands": list(dict.fromkeys(commands))}
         args.output.parent.mkdir(parents=True, exist_ok=True)
         args.output.write_text(json.dumps(document, indent=1) + "\n")
     print(json.dumps(document))
