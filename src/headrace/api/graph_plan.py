@@ -110,6 +110,7 @@ def traffic_changes(
             traffic=wanted,
             most_cache_bytes=None,
         )
-        assert profile.traffic is not None
+        if profile.traffic is None or profile.store_traffic == problem.profile.store_traffic:
+            continue
         changed = problem.with_profile(profile)
         yield PlanChange(f"traffic {profile.traffic.sentence()}", changed)

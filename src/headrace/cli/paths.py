@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from headrace.core.profile import Profile
 
 
-def find_profile(path: Path | None) -> Profile:
-    """Read a profile; without one use the synthetic default, and print a note."""
+def find_profile(path: Path | None, *, has_graph: bool = False) -> Profile:
+    """Read a profile; without one use the synthetic default, and print a note.
+
+    With a graph, volumes are sampled from it.
+    """
     from headrace.api.documents.load import load_profile
     from headrace.profiling.default_profile import default_profile
 
@@ -22,7 +25,8 @@ def find_profile(path: Path | None) -> Profile:
         return load_profile(path)
     profile = default_profile()
     what, _, figures = profile.note.partition(", ")
-    console.note(f"note: no --profile; all times and volumes are synthetic: {what}")
+    figure = "times" if has_graph else "times and volumes"
+    console.note(f"note: no --profile; all {figure} are synthetic: {what}")
     console.detail(f"synthetic values: {figures}")
     return profile
 

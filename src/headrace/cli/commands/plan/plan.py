@@ -102,7 +102,8 @@ def plan(
 
     check_can_write(output)
     budget_s = None if budget is None else parse_seconds(budget)
-    inputs = (load_cluster(cluster), load_job(job), find_profile(profile))
+    known = find_profile(profile, has_graph=graph is not None)
+    inputs = (load_cluster(cluster), load_job(job), known)
     with steps(3 if graph is None else 4) as begin:
         from headrace.api.plan import plan as make_plan
         from headrace.api.plan import plan_summary
