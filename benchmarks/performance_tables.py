@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.performance_format import Result, Table, by_name, dig, figures, show, table
+from benchmarks.performance_traffic import traffic
 
 _NOT_FIGURES = frozenset(
     {
@@ -367,22 +368,6 @@ def beside(result: Result) -> Table:
         took = [f"{median(each['seconds'][side]):.0f} s" for side in ("before", "after")]
         rows.append((name, *took, str(each["num_figures"]), str(len(each["outside"]))))
     return table(("benchmark", "before", "after", "figures", "that differ by more than 10 %"), rows)
-
-
-def traffic(result: Result) -> Table:
-    """Bytes between machines, and the accuracy."""
-    columns = (
-        ("features as", "form", ""), ("bytes", "bytes", "%"), ("with a cache", "cached", "%"),
-        ("points", "points", ""), ("standard error", "standard_error", ""),
-    )  # fmt: skip
-    tables = [
-        by_name(result, f"graphs/{name}", name, *columns) for name in result.get("graphs", {})
-    ]
-    return [
-        *(line for each in tables for line in each),
-        *figures(result, ("draws with far=0.25 over uniform ones", "far_cost", "")),
-        *figures(result, ("decoded from int8, GB/s per core", "codec/int8", "")),
-    ]
 
 
 def campaign(result: Result) -> Table:
