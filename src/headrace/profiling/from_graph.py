@@ -79,6 +79,7 @@ def with_graph(
     sampling = _Sampling(graph, num_neighbors, per_sampler, seed)
     used = profile.traffic or PLAIN
     matrix, store_bytes, batch_bytes, growth = sampling.volumes(used)
+    uniform_batch_bytes = float(growth.values_at("batch_bytes", per_sampler)) / per_sampler
     profile = profile.model_copy(update={"growth": profile.growth or growth})
     # Bytes per seed of a profile hold for the same number of seeds as its times.
     store_ratio, batch_ratio = (
@@ -94,6 +95,10 @@ def with_graph(
     errors: tuple[tuple[float, ...], ...] = ()
     if profile.source == "measured":
         matrix, errors = _completed(stores, matrix, store_bytes, np.array(known) / sum(known))
+        if (np.array(errors) >= NOTHING_KNOWN).all():
+            # The run had uniform seeds.
+            ratio = batch_ratio * batch_bytes / uniform_batch_bytes
+            batches = batches.model_copy(update={"bytes_per_seed": batches.bytes_per_seed * ratio})
     else:
         batches = batches.model_copy(update={"bytes_per_seed": batch_bytes})
     settings, store_factors, batch_factor = sampling.change(used, traffic, most_cache_bytes)
@@ -131,13 +136,16 @@ class _Sampling:
         self._volumes: dict[Traffic, tuple[np.ndarray, float, float, Growth]] = {}
 
     def volumes(self, traffic: Traffic) -> tuple[np.ndarray, float, float, Growth]:
-        """Bytes per seed by partition and store, of all stores and of a batch; their growth."""
+        """Bytes per seed by partition and store, of uniform seeds, and of a batch; their growth.
+
+        Bytes of a batch are those of seeds of one partition.
+        """
         if traffic not in self._volumes:
             self._volumes[traffic] = self._sample(traffic)
         return self._volumes[traffic]
 
     def _sample(self, traffic: Traffic) -> tuple[np.ndarray, float, float, Growth]:
-        matrix = sample_matrix(
+        matrix, batch_bytes = sample_local(
             self._graph, self._num_neighbors, self._per_sampler, seed=self._seed, traffic=traffic
         )
         if traffic.cache_bytes:
@@ -145,11 +153,8 @@ class _Sampling:
         growth = sample_growth(
             self._graph, self._num_neighbors, self._per_sampler, seed=self._seed, traffic=traffic
         )
-        store_bytes, batch_bytes = (
-            float(growth.values_at(name, self._per_sampler)) / self._per_sampler
-            for name in _IN_PROFILE
-        )
-        return matrix, store_bytes, batch_bytes, growth
+        store_bytes = float(growth.values_at("store_bytes", self._per_sampler)) / self._per_sampler
+        return matrix, store_bytes, float(np.average(batch_bytes, weights=self._weights)), growth
 
     def change(
         self, used: Traffic, wanted: Traffic, most_cache_bytes: float | None
@@ -308,15 +313,39 @@ def sample_matrix(
     traffic: Traffic = PLAIN,
 ) -> np.ndarray:
     """Bytes per seed by partition of the seeds and store, with all seeds of a batch from one."""
+    matrix, _ = sample_local(
+        graph,
+        num_neighbors,
+        seeds_per_sampler,
+        num_draws=num_draws,
+        split=split,
+        seed=seed,
+        traffic=traffic,
+    )
+    return matrix
+
+
+def sample_local(
+    graph: PartitionedGraph,
+    num_neighbors: FanOuts,
+    seeds_per_sampler: float,
+    *,
+    num_draws: int = _NUM_DRAWS,
+    split: SplitName = "train",
+    seed: int = 0,
+    traffic: Traffic = PLAIN,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes per seed from each store, and of a batch, by partition of all seeds of a batch."""
     survey = Survey(graph, num_neighbors, split, False, seed, traffic)
-    matrix = np.zeros((graph.num_parts, graph.num_parts))
+    matrix, batch_bytes = np.zeros((graph.num_parts, graph.num_parts)), np.zeros(graph.num_parts)
     rng = np.random.default_rng(seed)
     for part, seeds in enumerate(survey.seeds):
         size = min(len(seeds), max(1, round(seeds_per_sampler)))
         for draw in range(num_draws if size else 0):
             survey.sample(rng.choice(seeds, size, replace=False), draw, part)
             matrix[part] += survey.by_store / (size * num_draws)
+            batch_bytes[part] += survey.counted[3] / (size * num_draws)
     # Partitions without seeds get the mean; it is not used.
     empty = np.array([len(seeds) == 0 for seeds in survey.seeds])
     matrix[empty] = matrix[~empty].mean(axis=0)
-    return matrix
+    return matrix, batch_bytes

@@ -14,7 +14,7 @@ from headrace.core.profile import Profile, StoreTraffic
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.sampler_worker.seed_assignment import assign_seeds, whole_seed_counts
 from headrace.profiling.default_profile import default_profile
-from headrace.profiling.from_graph import sample_growth, sample_matrix, with_graph
+from headrace.profiling.from_graph import sample_growth, sample_local, sample_matrix, with_graph
 from headrace.profiling.graph_survey import split_seeds
 
 JOB = Job(trainers=3, samplers_per_trainer=2, batch_size=60)
@@ -70,9 +70,11 @@ def test_sampled_bytes_hold_for_the_batches_of_the_job(graph: PartitionedGraph) 
     assert found.seeds_per_sampler == default_profile().seeds_per_sampler != 30
     sampled = sample_matrix(graph, [5, 5], 30)
     np.testing.assert_allclose(found.store_bytes_per_seed(JOB, 3), sampled, rtol=1e-4)
-    growth = sample_growth(graph, [5, 5], 30)
-    expected = float(growth.values_at("batch_bytes", 30))
+    _, by_part = sample_local(graph, [5, 5], 30)
+    expected = 30 * float(np.average(by_part, weights=found.part_seeds))
     assert float(found.batch_bytes(JOB, np.array(30.0))) == pytest.approx(expected)
+    uniform = float(sample_growth(graph, [5, 5], 30).values_at("batch_bytes", 30))
+    assert 0.5 * uniform < expected < uniform
 
 
 def test_a_profile_of_uniform_seeds_gets_sampled_rows(graph: PartitionedGraph) -> None:
@@ -87,6 +89,8 @@ def test_a_profile_of_uniform_seeds_gets_sampled_rows(graph: PartitionedGraph) -
     found = with_graph(measured, graph, JOB, [5, 5]).store_traffic.bytes_per_seed_matrix(3)
     sampled = sample_matrix(graph, [5, 5], 30)
     np.testing.assert_allclose(found / found.sum(), sampled / sampled.sum(), rtol=1e-4)
+    batches = with_graph(measured, graph, JOB, [5, 5]).batch_traffic.bytes_per_seed
+    assert 0.5 < batches / measured.batch_traffic.bytes_per_seed < 1
     assert 0.7 * 18e3 < found.sum(axis=1).mean() < 1.05 * 18e3
 
 
@@ -97,6 +101,7 @@ def test_measured_entries_are_kept_and_unknown_ones_sampled(graph: PartitionedGr
     measured = default_profile().model_copy(update={"source": "measured", "store_traffic": traffic})
     found = with_graph(measured, graph, JOB, [5, 5]).store_traffic.bytes_per_seed_matrix(3)
     np.testing.assert_allclose(found[:2], rows[:2])
+    assert with_graph(measured, graph, JOB, [5, 5]).batch_traffic == measured.batch_traffic
     assert found[2].argmax() == 2
 
 
