@@ -95,6 +95,7 @@ def traffic_changes(
 ) -> Iterator[PlanChange]:
     """Other traffic settings for a plan, each with sampled traffic and a cache."""
     problem, used = problem_of(plan), plan.profile.traffic or PLAIN
+    most_bytes = cache_memory(plan, graph)
     for name in TRAFFIC_NAMES:
         wanted = traffic_settings(name)
         if name == "exact" and any("float" in form for form in graph.feature_forms):
@@ -108,7 +109,7 @@ def traffic_changes(
             num_neighbors,
             seed=plan.seed,
             traffic=wanted,
-            most_cache_bytes=None,
+            most_cache_bytes=most_bytes,
         )
         if profile.traffic is None or profile.store_traffic == problem.profile.store_traffic:
             continue

@@ -72,6 +72,8 @@ def with_graph(
     known = tuple(len(own) for own in seeds)
     if not sum(known):
         raise SpecError("the graph has no training nodes", "partition a graph with a train mask")
+    # A profile that a graph has completed, or of a run of such a plan, is complete.
+    is_complete = profile.part_seeds == known and len(set(profile.store_traffic.matrix)) > 1
     profile = profile.model_copy(update={"version": 2, "part_seeds": known})
     if num_neighbors is None:
         num_neighbors = FAN_OUTS
@@ -93,7 +95,9 @@ def with_graph(
     )
     stores, batches = profile.store_traffic, profile.batch_traffic
     errors: tuple[tuple[float, ...], ...] = ()
-    if profile.source == "measured":
+    if profile.source == "measured" and is_complete:
+        matrix, errors = stores.bytes_per_seed_matrix(len(known)), stores.relative_errors
+    elif profile.source == "measured":
         matrix, errors = _completed(stores, matrix, store_bytes, np.array(known) / sum(known))
         if (np.array(errors) >= NOTHING_KNOWN).all():
             # The run had uniform seeds.
@@ -300,29 +304,6 @@ def sample_batches(
                 sums[:, i] += survey.counted
                 counts[i] += 1
     return dict(zip(_QUANTITIES, (sums / counts).tolist(), strict=True))
-
-
-def sample_matrix(
-    graph: PartitionedGraph,
-    num_neighbors: FanOuts,
-    seeds_per_sampler: float,
-    *,
-    num_draws: int = _NUM_DRAWS,
-    split: SplitName = "train",
-    seed: int = 0,
-    traffic: Traffic = PLAIN,
-) -> np.ndarray:
-    """Bytes per seed by partition of the seeds and store, with all seeds of a batch from one."""
-    matrix, _ = sample_local(
-        graph,
-        num_neighbors,
-        seeds_per_sampler,
-        num_draws=num_draws,
-        split=split,
-        seed=seed,
-        traffic=traffic,
-    )
-    return matrix
 
 
 def sample_local(

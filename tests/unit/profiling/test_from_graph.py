@@ -14,7 +14,7 @@ from headrace.core.profile import Profile, StoreTraffic
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.sampler_worker.seed_assignment import assign_seeds, whole_seed_counts
 from headrace.profiling.default_profile import default_profile
-from headrace.profiling.from_graph import sample_growth, sample_local, sample_matrix, with_graph
+from headrace.profiling.from_graph import sample_growth, sample_local, with_graph
 from headrace.profiling.graph_survey import split_seeds
 
 JOB = Job(trainers=3, samplers_per_trainer=2, batch_size=60)
@@ -55,10 +55,10 @@ def test_fan_outs_have_a_default(graph: PartitionedGraph) -> None:
 
 
 def test_matrix_has_the_volumes_of_batches_of_one_partition(graph: PartitionedGraph) -> None:
-    matrix = sample_matrix(graph, [5, 5], 30)
+    matrix, _ = sample_local(graph, [5, 5], 30)
     assert matrix.shape == (3, 3)
     assert (matrix.argmax(axis=1) == np.arange(3)).all()
-    again = sample_matrix(graph, [5, 5], 30)
+    again, _ = sample_local(graph, [5, 5], 30)
     assert np.array_equal(matrix, again)
     uniform = float(sample_growth(graph, [5, 5], 30).values_at("store_bytes", 30)) / 30
     # Seeds of one partition have more neighbours in common.
@@ -68,7 +68,7 @@ def test_matrix_has_the_volumes_of_batches_of_one_partition(graph: PartitionedGr
 def test_sampled_bytes_hold_for_the_batches_of_the_job(graph: PartitionedGraph) -> None:
     found = with_graph(default_profile(), graph, JOB, [5, 5])
     assert found.seeds_per_sampler == default_profile().seeds_per_sampler != 30
-    sampled = sample_matrix(graph, [5, 5], 30)
+    sampled, _ = sample_local(graph, [5, 5], 30)
     np.testing.assert_allclose(found.store_bytes_per_seed(JOB, 3), sampled, rtol=1e-4)
     _, by_part = sample_local(graph, [5, 5], 30)
     expected = 30 * float(np.average(by_part, weights=found.part_seeds))
@@ -87,9 +87,11 @@ def test_a_profile_of_uniform_seeds_gets_sampled_rows(graph: PartitionedGraph) -
         }
     )
     found = with_graph(measured, graph, JOB, [5, 5]).store_traffic.bytes_per_seed_matrix(3)
-    sampled = sample_matrix(graph, [5, 5], 30)
+    sampled, _ = sample_local(graph, [5, 5], 30)
     np.testing.assert_allclose(found / found.sum(), sampled / sampled.sum(), rtol=1e-4)
-    batches = with_graph(measured, graph, JOB, [5, 5]).batch_traffic.bytes_per_seed
+    completed = with_graph(measured, graph, JOB, [5, 5])
+    assert with_graph(completed, graph, JOB, [5, 5]) == completed
+    batches = completed.batch_traffic.bytes_per_seed
     assert 0.5 < batches / measured.batch_traffic.bytes_per_seed < 1
     assert 0.7 * 18e3 < found.sum(axis=1).mean() < 1.05 * 18e3
 
