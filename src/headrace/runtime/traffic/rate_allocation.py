@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from headrace.core.plan import Plan
@@ -104,7 +105,12 @@ class RateAllocator:
                 self._send(machine, {"shares": shares})
 
     def _most(self, sent: Iterable[int], now_s: float) -> dict[int, float]:
-        """Fair shares of data flows that are open or were recently."""
+        """Fair shares of data flows that are open or were recently.
+
+        A flow gets its share by planned volume, and at least an equal share: a small flow of which
+        the plan expects too little would delay every iteration, and does not use more than it
+        needs.
+        """
         self._recent_s |= dict.fromkeys(sent, now_s)
         self._recent_s = {
             number: at_s for number, at_s in self._recent_s.items() if now_s - at_s <= _LINGER_S
@@ -113,7 +119,8 @@ class RateAllocator:
         self.is_dirty = self._recent_s.keys() != set(sent)
         flows = [self._flows[number] for number in self._recent_s]
         data = [flow.opened(0.0, 0.0) for flow in flows if flow.kind in DATA_PRIOS]
-        return self._rates.of(data)
+        equal = self._rates.of([replace(flow, volume=1.0) for flow in data])
+        return {number: max(rate, equal[number]) for number, rate in self._rates.of(data).items()}
 
     def _opened(self, number: int, sent_bytes: float) -> Flow:
         flow = self._flows[number]
