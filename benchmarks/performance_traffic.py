@@ -8,7 +8,7 @@ _ON_A_GRAPH = (
     ("features as", "form", ""), ("bytes", "bytes", "%"), ("with a cache", "cached", "%"),
     ("hit rate", "hit_rate", "%"), ("predicted", "predicted_hit_rate", "%"),
     ("accuracy, points", "points", ""), ("standard error", "standard_error", ""),
-    ("disk, MB", "disk_mb", ""),
+    ("disk, MB", "disk_mb", ""), ("CPU of an explanation over training", "explanation_cpu", ""),
 )  # fmt: skip
 
 _LIVE = (

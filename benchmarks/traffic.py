@@ -13,6 +13,12 @@ rows that belong to another partition, over `float32` rows of uniform draws with
 - `safe`: `int8` and `far=0.25`; `cached` with a twentieth;
 - `least`: `int4` and `far=0.125`.
 
+Scores of remote nodes and features, on `float32` rows: `dgs` by explanation, as
+published (every 30 iterations, 85 % of the features), and `dgs_shuffled` with the scores of its
+nodes in random order; `bytes` are those after the first explanation, `explanation_cpu` the CPU time
+of an explanation over that of the iterations it serves, and `explanation_rows` the bytes of rows
+that explanations fetch once over those of the plain iterations after the first explanation.
+
 Caches are those of samplers and start empty: `cached` and `hit_rate` are those of the fourth epoch,
 and `predicted_hit_rate` is that of a plan.
 
@@ -32,10 +38,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +54,9 @@ import headrace
 from benchmarks.batch_sources import DATA
 from benchmarks.machine import describe_machine
 from benchmarks.traffic_live import measure_live
+from benchmarks.traffic_scores import ScoreGuide
+from benchmarks.traffic_speeds import codec_speeds, ratio_of_times
 from headrace.core.traffic import Traffic
-from headrace.graph.build.encoding_choice import choose_form
 from headrace.graph.format.manifest import ColumnInfo
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.format.row_codec import SparseRows
@@ -59,12 +65,12 @@ from headrace.graph.sampler_worker.feature_cache import FeatureCache, memory_for
 from headrace.graph.sampling.hop import LocalSource, Rule
 from headrace.graph.sampling.local_edges import open_edge_parts
 from headrace.graph.sampling.neighbor_sampler import BatchKey, Sampler
-from headrace.graph.schema import Column, EdgeTable, GraphSource
+from headrace.graph.schema import EdgeTable, GraphSource
 from headrace.graph.sources.resolve import open_source
 from headrace.profiling.graph_survey import sample_cache
 
 NUM_PARTS, FANOUT, BATCH_SIZE = 4, [5, 5], 64
-LIVE_STEPS = 45
+LIVE_STEPS, EVERY = 45, 30
 NODE, EDGE = "node", ("node", "to", "node")
 
 GRAPHS = {
@@ -82,6 +88,7 @@ CHOICES: dict[str, tuple[str | None, float, float]] = {
     "least": ("int4", 0.125, 0.0),
 }
 """Form of the features, `far`, and the fraction of rows that is cached in `cached`."""
+SCORES = {"dgs": "explained", "dgs_shuffled": "shuffled"}
 
 
 def source_of(name: str) -> GraphSource:
@@ -111,10 +118,11 @@ class Counter:
         self._sizes = row_sizes(graph)
         self.bytes = 0.0
 
-    def count(self, part: int, n_id: np.ndarray) -> None:
-        """Count the rows of a batch of a partition's trainer."""
+    def count(self, part: int, n_id: np.ndarray, fraction: float = 1.0) -> None:
+        """Count the rows of a batch of a partition's trainer, or a fraction of each."""
         ids = self._graph.to_new(NODE, n_id)
-        self.bytes += float(self._sizes[ids[self._graph.owner(NODE, ids) != part]].sum())
+        away = ids[self._graph.owner(NODE, ids) != part]
+        self.bytes += fraction * float(self._sizes[away].sum())
 
 
 def use_cache(graph: PartitionedGraph, far: float, cached: float) -> dict[str, float]:
@@ -194,25 +202,38 @@ def forever(loader: NeighborLoader) -> Iterator[Any]:
         yield from loader
 
 
-def train(graph: PartitionedGraph, seed: int, far: float, steps: int, counter: Counter) -> float:
-    """Train a model on local seeds of all partitions; returns the test accuracy in percent."""
+def train(
+    graph: PartitionedGraph,
+    seed: int,
+    far: float,
+    steps: int,
+    counter: Counter,
+    score: str | None = None,
+) -> tuple[float, ScoreGuide | None]:
+    """Train a model on local seeds of all partitions; the test accuracy in percent, and scores."""
     torch.manual_seed(seed)
     info = graph.manifest.nodes[0]
     assert info.num_classes is not None
     (width,) = graph.part(0).column_info(NODE, "x").shape
     model = GraphSAGE(width, 32, num_layers=2, out_channels=info.num_classes)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    batches = [forever(loader) for loader in loaders(graph, seed, far)]
-    for _ in range(steps):
+    made = loaders(graph, seed, far)
+    guide = None if score is None else ScoreGuide(graph, made, score)
+    batches = [forever(loader) for loader in made]
+    for step in range(steps):
+        if guide is not None:
+            guide.before_step(step, model)
         optimizer.zero_grad()
         for part, own in enumerate(batches):
             batch = next(own)
-            counter.count(part, batch.n_id.numpy())
+            fraction = 1.0 if guide is None else guide.fetched(part, batch)
+            if fraction is not None:
+                counter.count(part, batch.n_id.numpy(), fraction)
             out = model(batch.x, batch.edge_index)[: batch.batch_size]
             target = batch.y[: batch.batch_size]
             (torch.nn.functional.cross_entropy(out, target) / NUM_PARTS).backward()
         optimizer.step()
-    return evaluate(model, graph)
+    return evaluate(model, graph), guide
 
 
 @torch.no_grad()
@@ -255,7 +276,7 @@ def measure(name: str, seeds: int, steps: int, scratch: Path) -> dict[str, Any]:
         graph, counter = graphs[form], Counter(graphs[form])
         # Equal batches give equal models: one seed is enough to count.
         num_seeds = 1 if choice == "exact" else seeds
-        runs = [train(graph, seed, far, steps, counter) for seed in range(num_seeds)]
+        runs = [train(graph, seed, far, steps, counter)[0] for seed in range(num_seeds)]
         accuracies[choice] = runs
         per_step = counter.bytes / num_seeds / steps
         plain_bytes = plain_bytes or per_step
@@ -274,59 +295,50 @@ def measure(name: str, seeds: int, steps: int, scratch: Path) -> dict[str, Any]:
             found[choice]["is_equal"] = are_equal(graphs[None], graph, 5)
             found[choice]["is_equal"] &= runs[0] == accuracies["plain"][0]
         elif choice != "plain":
-            gains = [a - b for a, b in zip(runs, accuracies["plain"], strict=True)]
-            found[choice]["points"] = statistics.mean(gains)
-            error = statistics.stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else None
-            found[choice]["standard_error"] = error
+            found[choice] |= compare(runs, accuracies["plain"])
         print(f"{name} {choice}: {json.dumps(found[choice])}", file=sys.stderr, flush=True)
+    return found | measure_scores(name, graphs[None], seeds, steps, plain_bytes, accuracies)
+
+
+def compare(runs: Sequence[float], plain: Sequence[float]) -> dict[str, float | None]:
+    """Percentage points above the plain runs, with the standard error over seeds."""
+    gains = [a - b for a, b in zip(runs, plain, strict=False)]
+    error = statistics.stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else None
+    return {"points": statistics.mean(gains), "standard_error": error}
+
+
+def measure_scores(
+    name: str,
+    graph: PartitionedGraph,
+    seeds: int,
+    steps: int,
+    plain_bytes: float,
+    accuracies: dict[str, list[float]],
+) -> dict[str, Any]:
+    """DGS and its placebo on one graph; `plain_bytes` are those of a step."""
+    found: dict[str, Any] = {}
+    for choice, score in SCORES.items():
+        counter, runs, cpu_s, train_s, rounds, fetched = Counter(graph), [], 0.0, 0.0, 0, 0.0
+        for seed in range(seeds):
+            began_s = time.process_time()
+            accuracy, guide = train(graph, seed, 1.0, steps, counter, score)
+            assert guide is not None
+            train_s += time.process_time() - began_s - guide.cpu_s
+            cpu_s, rounds = cpu_s + guide.cpu_s, rounds + guide.num_rounds
+            fetched += guide.fetched_bytes
+            runs.append(accuracy)
+        served = steps - EVERY
+        accuracies[choice] = runs
+        found[choice] = {
+            "bytes": counter.bytes / seeds / served / plain_bytes,
+            "accuracy": statistics.mean(runs),
+            "explanation_cpu": (cpu_s / rounds) / (train_s / seeds / steps * EVERY),
+            "explanation_rows": fetched / seeds / served / plain_bytes,
+            **compare(runs, accuracies["plain"]),
+        }
+        print(f"{name} {choice}: {json.dumps(found[choice])}", file=sys.stderr, flush=True)
+    found["dgs"]["over_shuffled"] = compare(accuracies["dgs"], accuracies["dgs_shuffled"])
     return found
-
-
-def far_cost(graph: PartitionedGraph, rounds: int) -> float:
-    """Time of draws with `far=0.25` over that of uniform ones: the median of alternating rounds."""
-    samplers = [sampler_of(graph, far) for far in (1.0, 0.25)]
-    part = graph.part(0)
-    seeds = part.start(NODE) + np.asarray(part.split(NODE, "train"))[:1024]
-    ratios = []
-    for number in range(rounds + 1):
-        key = BatchKey(0, 0, number)
-        times = []
-        for sampler in samplers:
-            times.append(_seconds(partial(sampler.sample_hetero, {NODE: seeds}, [10, 10], key)))
-        ratios.append(times[1] / times[0])
-    return statistics.median(ratios[1:])
-
-
-def codec_speeds(rounds: int) -> dict[str, float]:
-    """GB of `float32` per second and core that are decoded from each encoding."""
-    rng = np.random.default_rng(0)
-    dense = rng.normal(size=(20_000, 128)).astype(np.float32)
-    sparse = np.where(rng.random((20_000, 1024)) < 0.03, 1, 0).astype(np.float32)
-    two = (rng.random((20_000, 256)) < 0.4).astype(np.float32)
-    speeds: dict[str, float] = {}
-    for form, values in (("int8", dense), ("int4", dense), ("auto", sparse), ("auto", two)):
-        info = choose_form(Column.of("x", values), form, len(values))
-        assert info.encoding is not None
-        speeds[info.encoding.kind] = _decode_speed(info, values, rounds)
-    return speeds
-
-
-def _decode_speed(info: ColumnInfo, values: np.ndarray, rounds: int) -> float:
-    codec = info.codec
-    assert codec is not None
-    stored = codec.encode(values)
-    rows = codec.split(stored, len(values)) if codec.is_sparse else stored
-    some = np.random.default_rng(1).permutation(len(values))[:10_000]
-    out = np.empty((len(some), *values.shape[1:]), np.float32)
-    at = np.arange(len(some))
-    times = [_seconds(lambda: codec.decode(rows, some, at, out)) for _ in range(rounds + 1)]
-    return out.nbytes / statistics.median(times[1:]) / 1e9
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    began_s = time.perf_counter()
-    call()
-    return time.perf_counter() - began_s
 
 
 def run(names: Sequence[str], seeds: int, steps: int, rounds: int) -> dict[str, Any]:
@@ -335,7 +347,9 @@ def run(names: Sequence[str], seeds: int, steps: int, rounds: int) -> dict[str, 
     with tempfile.TemporaryDirectory() as folder:
         graphs = {name: measure(name, seeds, steps, Path(folder)) for name in names}
         plain = headrace.open_graph(Path(folder) / f"{names[-1]}-plain")
-        cost = far_cost(plain, rounds)
+        part = plain.part(0)
+        some = part.start(NODE) + np.asarray(part.split(NODE, "train"))[:1024]
+        cost = ratio_of_times([sampler_of(plain, far) for far in (1.0, 0.25)], some, rounds)
     return {"graphs": graphs, "far_cost": cost, "codec": codec_speeds(rounds)}
 
 
@@ -343,7 +357,7 @@ def main() -> int:
     """Run the measurement."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", action="store_true", help="print only the JSON object")
-    parser.add_argument("--quick", action="store_true", help="one graph, two seeds, few steps")
+    parser.add_argument("--quick", action="store_true", help="one graph, one seed, few steps")
     parser.add_argument("--only", help=f"of {','.join(GRAPHS)}, by commas")
     parser.add_argument("--seeds", type=int, default=5, help="runs of each choice (5)")
     parser.add_argument("--steps", type=int, default=120, help="optimizer steps of each run (120)")
@@ -354,7 +368,7 @@ def main() -> int:
     names = args.only.split(",") if args.only else list(GRAPHS)
     seeds, steps, rounds = args.seeds, args.steps, 15
     if args.quick:
-        names, seeds, steps, rounds = ["pubmed"], 2, 5, 5
+        names, seeds, steps, rounds = ["pubmed"], 1, 35, 5
     began_s = time.perf_counter()
     found: dict[str, Any] = {"live": None}
     if args.live:

@@ -11,9 +11,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-WIDTH, HEIGHT, PAD, COLUMNS = 300, 190, 44, 3
+WIDTH, HEIGHT, PAD, COLUMNS, LEGEND = 300, 190, 44, 3, 40
 LEAST_BYTES = 1e-3
-COLOURS = {"plain": "#555", "exact": "#1b7837", "safe": "#2166ac", "least": "#b2182b"}
+COLOURS = {
+    "plain": "#555",
+    "exact": "#1b7837",
+    "safe": "#2166ac",
+    "least": "#b2182b",
+    "dgs": "#e08214",
+    "dgs_shuffled": "#8073ac",
+}
+LABELS = {"dgs": "explained scores", "dgs_shuffled": "shuffled scores"}
 
 
 def main() -> int:
@@ -21,19 +29,38 @@ def main() -> int:
     graphs = json.loads(Path(sys.argv[1]).read_text())["graphs"]
     rows = math.ceil(len(graphs) / COLUMNS)
     panels = [
-        f'<g transform="translate({WIDTH * (i % COLUMNS)},{HEIGHT * (i // COLUMNS)})">'
+        f'<g transform="translate({WIDTH * (i % COLUMNS)},{HEIGHT * (i // COLUMNS) + LEGEND})">'
         f"{panel(name.replace('_', ' '), found)}</g>"
         for i, (name, found) in enumerate(graphs.items())
     ]
     style = "font-family:sans-serif;font-size:11px;background:#fff"
     Path(sys.argv[2]).write_text(
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH * COLUMNS}" '
-        f'height="{HEIGHT * rows}" viewBox="0 0 {WIDTH * COLUMNS} {HEIGHT * rows}" '
+        f'height="{HEIGHT * rows + LEGEND}" '
+        f'viewBox="0 0 {WIDTH * COLUMNS} {HEIGHT * rows + LEGEND}" '
         f'style="{style}"><rect width="100%" height="100%" fill="#fff"/>'
-        f"{''.join(panels)}</svg>\n",
+        f"{legend()}{''.join(panels)}</svg>\n",
         encoding="utf-8",
     )
     return 0
+
+
+def legend() -> str:
+    """What the colours and the axes mean."""
+    marks = []
+    for number, (choice, colour) in enumerate(COLOURS.items()):
+        at = 14 + number * 125
+        marks.append(f'<circle cx="{at}" cy="12" r="4" fill="{colour}"/>')
+        marks.append(f'<text x="{at + 8}" y="16">{LABELS.get(choice, choice)}</text>')
+    marks.append(
+        f'<circle cx="{14 + len(COLOURS) * 125}" cy="12" r="4" fill="#fff" stroke="#555"/>'
+    )
+    marks.append(f'<text x="{22 + len(COLOURS) * 125}" y="16">with its cache</text>')
+    text = (
+        "Points of accuracy above plain over bytes relative to plain; bars are 2 standard errors."
+    )
+    marks.append(f'<text x="10" y="34" fill="#555">{text}</text>')
+    return "".join(marks)
 
 
 def panel(name: str, found: dict[str, Any]) -> str:
@@ -70,8 +97,6 @@ def panel(name: str, found: dict[str, Any]) -> str:
         low, high = y(gain - 2 * error), y(gain + 2 * error)
         lines.append(f'<line x1="{at}" x2="{at}" y1="{low}" y2="{high}" stroke="{colour}"/>')
         lines.append(f'<circle cx="{at}" cy="{y(gain)}" r="4" fill="{fill}" stroke="{colour}"/>')
-        if where == "bytes":
-            lines.append(f'<text x="{at}" y="{high - 7}" text-anchor="middle">{choice}</text>')
     return "".join(lines)
 
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from headrace.policies.flow import FLOW_POLICIES
     from headrace.profiling.default_profile import default_profile
     from headrace.runtime.trainer.report import report
+    from headrace.training.remote_sampling.settings import RemoteSampling
 
 __version__ = "0.1.0"
 
@@ -71,6 +72,7 @@ __all__ = [
     "Plan",
     "PlanDiff",
     "Profile",
+    "RemoteSampling",
     "RunReport",
     "Simulation",
     "SpecError",
@@ -130,6 +132,7 @@ _HOMES = {
     "policies.flow": ("FLOW_POLICIES",),
     "profiling.default_profile": ("default_profile",),
     "runtime.trainer.report": ("report",),
+    "training.remote_sampling.settings": ("RemoteSampling",),
 }
 _HOME_OF = {name: f"headrace.{home}" for home, names in _HOMES.items() for name in names}
 

@@ -20,7 +20,7 @@ from headrace.graph.sampler_worker.channels.sub_batch import Key, SubBatch, arra
 from headrace.graph.sampler_worker.config import ListenAddress, SamplerConfig
 from headrace.graph.sampler_worker.prefetcher import Prefetcher
 from headrace.rpc.client import RpcChannel
-from headrace.rpc.config import TaskAddress
+from headrace.rpc.config import RpcLimits, TaskAddress
 from headrace.rpc.credentials import Credentials, Secret
 from headrace.rpc.errors import StoreError
 from tests.support.sampler_processes import start_prefetcher
@@ -78,6 +78,26 @@ def test_parts_travel_in_order_within_the_window() -> None:
     thread.join(60)
     assert not thread.is_alive()
     assert gone.wait(60)
+    sender.shut_down()
+
+
+def test_a_model_travels_to_a_sampler_with_scores_only() -> None:
+    models: list[bytes] = []
+    sender = RpcSender(
+        OWN, window=2, limits=RpcLimits(max_request_bytes=1 << 22), on_model=models.append
+    )
+    receiver, stranger = connect(sender), connect(sender)
+    send(sender, 0)
+    assert receiver.receive().batch == 0
+    model = bytes(range(256)) * 4096
+    receiver.send_model(model)
+    stranger.send_model(b"not the trainer")
+    send(sender, 1)
+    assert receiver.receive().batch == 1
+    assert eventually(lambda: bool(models))
+    assert models == [model]
+    receiver.close()
+    stranger.close()
     sender.shut_down()
 
 

@@ -137,6 +137,7 @@ def choose_near(
     far,
     low,
     high,
+    scores,
     indices,
     begins,
     degrees,
@@ -146,6 +147,8 @@ def choose_near(
     edges,
 ):
     """Like `choose_uniform`, but sources outside of `low` to `high` are drawn with weight `far`.
+
+    If `scores` is not empty, it holds the weight of each source instead.
 
     Neighbours are drawn one after another, in proportion to their weights, by rejection: a uniform
     draw of a far one is accepted with probability `far`. The two halves of a random number select
@@ -175,7 +178,7 @@ def choose_near(
                 waits[place] = -np.log(draw_unit(streams[i], place))
                 source = indices[begin + place]
                 if source < low or source >= high:
-                    waits[place] /= far
+                    waits[place] /= scores[source] if len(scores) else far
             order = np.argsort(waits)
             for j in range(count):
                 edges[slot + j] = first_edge + begin + order[j]
@@ -187,6 +190,8 @@ def choose_near(
             if (bitmap[place >> 6] >> np.uint64(place & 63)) & np.uint64(1):
                 continue
             source = indices[begin + place]
+            if len(scores):
+                accepted = np.uint64(scores[source] * 4294967296.0)
             if (bits & lower) >= accepted and (source < low or source >= high):
                 continue
             if not replace:

@@ -15,6 +15,7 @@ from headrace.graph.format.row_codec import StoredRows
 from headrace.graph.sampling.feature_gather import FeatureColumns, FeatureGather
 from headrace.graph.sampling.hop import HopSource, LocalSource
 from headrace.graph.sampling.local_edges import open_edge_parts
+from headrace.graph.sampling.remote_scores import RemoteScores
 from headrace.graph.sampling.store_pool import IDS, Connect, DistributedHopSource, StorePool
 from headrace.graph.schema import EdgeType, TypeName
 from headrace.graph.sources.arrays import EDGE, NODE
@@ -98,9 +99,17 @@ class GraphView(ABC):
         """CSC of a local graph partition: offsets, and new ids of the sources."""
 
     def gather(
-        self, of: TypeName, name: str, ids: np.ndarray, may_repeat: bool = False
+        self,
+        of: TypeName,
+        name: str,
+        ids: np.ndarray,
+        may_repeat: bool = False,
+        scores: RemoteScores | None = None,
     ) -> FeatureGather:
-        """Request rows by new node ids, or by edge ids as hops return them."""
+        """Request rows by new node ids, or by edge ids as hops return them.
+
+        With `scores`, only their dimensions of remote rows; see `FeatureGather`.
+        """
         if (of, name) not in self._rows:
             offsets = self.offsets[of]
             parts = [
@@ -110,7 +119,7 @@ class GraphView(ABC):
             info = self.columns[of].get(name)
             codec = None if info is None else info.codec
             self._rows[of, name] = FeatureColumns(of, name, offsets, parts, codec)
-        return FeatureGather(self._rows[of, name], ids, self.stores, may_repeat)
+        return FeatureGather(self._rows[of, name], ids, self.stores, may_repeat, scores)
 
     def column(self, of: TypeName, name: str) -> ColumnInfo:
         """Metadata of a column; raise `SpecError` if it does not exist."""

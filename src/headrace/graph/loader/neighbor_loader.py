@@ -118,6 +118,8 @@ class NeighborLoader(NodeLoader, _KeyedLoader):  # type: ignore[misc]
         keep_dtype: Whether 16-bit features are kept, not cast to `float32`.
         cache_bytes: Memory of each sampler process for a cache of remote feature rows; ignored
             without sampler processes. None for that of the plan.
+        remote: Scores of remote nodes and features, a `headrace.RemoteSampling`; ignored without
+            sampler processes, and if no partition is on another machine.
         connect: How to connect to the stores of remote graph partitions.
         **kwargs: Arguments of `DataLoader`: `batch_size`, `shuffle`, `num_workers` and others.
 
@@ -148,6 +150,7 @@ class NeighborLoader(NodeLoader, _KeyedLoader):  # type: ignore[misc]
         far: float | None = None,
         keep_dtype: bool = False,
         cache_bytes: int | None = None,
+        remote: Any = None,
         connect: Mapping[int, Connect] | None = None,
         **kwargs: Any,
     ) -> None:

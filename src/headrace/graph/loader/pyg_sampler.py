@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -28,6 +29,7 @@ from headrace.graph.loader.induced_subgraph import with_all_edges
 from headrace.graph.loader.inputs import check_strategy, fanouts_of
 from headrace.graph.sampling.hop import Rule, check_far, hop_key
 from headrace.graph.sampling.neighbor_sampler import BatchKey, HeteroSampled, Sampler
+from headrace.graph.sampling.remote_scores import RemoteScores
 from headrace.graph.schema import EdgeType
 
 Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
@@ -68,7 +70,7 @@ class KeyedSampler(BaseSampler):  # type: ignore[misc]
     Outputs have original node ids. `edge` numbers edges in storage order; `edge_permutation` maps
     these to original ids. `new_ids` of an output are the new node ids by node type. Arguments
     but `access`, `seed` and `far` are those of PyG's `NeighborSampler`; `time_attr` may be an edge
-    column.
+    column. `scores` may be set to weights of remote nodes, by home partition.
 
     Raises:
         SpecError: The graph lacks a column, or a combination of options is not supported.
@@ -108,6 +110,7 @@ class KeyedSampler(BaseSampler):  # type: ignore[misc]
         # Fails here, not in the first batch, if a column is missing; stores check their own.
         self._source = access.hops(weight_attr, time_attr)
         self._own = threading.local()
+        self.scores: Mapping[int, RemoteScores] = {}
         self._node_time: Any = None
         self._permutation: Any = None
 
@@ -233,6 +236,7 @@ class KeyedSampler(BaseSampler):  # type: ignore[misc]
                 self._source, access.num_nodes, access.edge_types, rule, access.node_offsets
             )
         sampler: Sampler = self._own.sampler
+        sampler.scores = self.scores
         return sampler
 
     def _originals(self, node_type: str, new_ids: np.ndarray) -> Tensor:

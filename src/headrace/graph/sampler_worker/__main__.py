@@ -12,16 +12,21 @@ import socket
 import sys
 import threading
 import time  # noqa: TID251 - the process entry point supplies the clock
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from headrace.core.errors import HeadraceError
+from headrace.graph.loader.graph_view import PartitionedGraphView
 from headrace.graph.sampler_worker.channels.shm import ShmSender, SubBatchSender, accept_trainer
 from headrace.graph.sampler_worker.config import SamplerConfig
 from headrace.graph.sampler_worker.graph_access import Caches, load_credentials, open_access, report
 from headrace.graph.sampler_worker.pipeline import Pipeline
 from headrace.graph.sampler_worker.schedule import interleave, schedule
+from headrace.graph.sampler_worker.scoring import MAX_MODEL_BYTES, NewestModel, Scorer
 from headrace.graph.sampler_worker.sub_batch_builder import SubBatchBuilder
+from headrace.graph.sampling.remote_scores import RemoteScores
 from headrace.linux.malloc import share_one_heap
 from headrace.rpc.errors import StoreLostError
 from headrace.rpc.reconnect import RetryBudget
@@ -40,9 +45,10 @@ def main(arguments: list[str] | None = None) -> int:
     config, sender = begin_process(module, SamplerConfig, arguments, main.__doc__), None
     if config.is_remote:
         share_one_heap()
+    models = NewestModel()
     try:
-        sender = _connect_trainer(config)
-        _work(config, sender)
+        sender = _connect_trainer(config, models)
+        _work(config, sender, models)
     except HeadraceError as error:
         logging.error("%s: %s", config.name, error)
         if config.is_remote and sender is not None:
@@ -54,24 +60,25 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _connect_trainer(config: SamplerConfig) -> SubBatchSender:
+def _connect_trainer(config: SamplerConfig, models: NewestModel) -> SubBatchSender:
     at = config.listen
     if at is None:
-        return _join(config, socket.socket(fileno=0))
+        return _join(config, models, socket.socket(fileno=0))
     call_after_parent(_end)
     if at.path is None:
-        return _listen(config)
-    return _join(config, accept_trainer(at.path, lambda: write_ready(at.ready, {"port": None})))
+        return _listen(config, models)
+    connection = accept_trainer(at.path, lambda: write_ready(at.ready, {"port": None}))
+    return _join(config, models, connection)
 
 
-def _join(config: SamplerConfig, connection: socket.socket) -> SubBatchSender:
+def _join(config: SamplerConfig, models: NewestModel, connection: socket.socket) -> SubBatchSender:
     """Connect to a trainer on this machine."""
-    sender = ShmSender(connection, config.window * len(config.shards), on_gone=_end)
+    sender = ShmSender(connection, config.window * len(config.shards), _end, models.put)
     threading.Thread(target=_send_heartbeats, args=(sender,), daemon=True).start()
     return sender
 
 
-def _listen(config: SamplerConfig) -> SubBatchSender:
+def _listen(config: SamplerConfig, models: NewestModel) -> SubBatchSender:
     """Listen for a trainer on another machine."""
     from headrace.graph.sampler_worker.channels.rpc import RpcSender
 
@@ -79,7 +86,10 @@ def _listen(config: SamplerConfig) -> SubBatchSender:
     assert at is not None
     credentials = load_credentials(config)
     window = config.window * len(config.shards)
-    sender = RpcSender(credentials, window, at.host, at.port, _end, at.limits)
+    limits, on_model = at.limits, None
+    if config.scoring is not None:
+        limits, on_model = replace(limits, max_request_bytes=MAX_MODEL_BYTES), models.put
+    sender = RpcSender(credentials, window, at.host, at.port, _end, limits, on_model)
     write_ready(at.ready, {"port": sender.port})
     return sender
 
@@ -91,7 +101,7 @@ def _end() -> None:
     os._exit(0)
 
 
-def _work(config: SamplerConfig, sender: SubBatchSender) -> None:
+def _work(config: SamplerConfig, sender: SubBatchSender, models: NewestModel) -> None:
     recorder = None
     if config.trace is not None:
         _RECORDERS.append(TraceWriter(config.trace, config.task, time.monotonic))
@@ -101,8 +111,10 @@ def _work(config: SamplerConfig, sender: SubBatchSender) -> None:
     try:
         clock = None if recorder is None else time.monotonic
         access, caches = open_access(config, clock, _retry_budget(config))
-        builder = SubBatchBuilder(access, config, time.perf_counter, recorder)
         seeds = [np.load(shard.seeds) for shard in config.shards]
+        builder = SubBatchBuilder(
+            access, config, time.perf_counter, recorder, _scores(config, access, seeds, models)
+        )
     except HeadraceError as error:
         sender.fail(error.problem, error.remedy, isinstance(error, StoreLostError))
         raise
@@ -127,6 +139,18 @@ def _work(config: SamplerConfig, sender: SubBatchSender) -> None:
     finally:
         for each in _RECORDERS:
             each.flush()
+
+
+def _scores(
+    config: SamplerConfig,
+    access: PartitionedGraphView,
+    seeds: Sequence[np.ndarray],
+    models: NewestModel,
+) -> Callable[[], RemoteScores | None]:
+    """Return the newest scores of remote nodes, if the sampler uses scores."""
+    if config.scoring is None or not config.stores:
+        return lambda: None
+    return Scorer(config, config.scoring, access, np.concatenate(seeds), models).scores
 
 
 def _retry_budget(config: SamplerConfig) -> RetryBudget | None:

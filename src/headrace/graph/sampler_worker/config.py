@@ -45,6 +45,20 @@ class CacheConfig(Value):
     home: Annotated[int, Field(ge=0)] | None = None
 
 
+class ScoringConfig(Value):
+    """Scores of remote nodes and features from the model in training; see `Scorer`.
+
+    Attributes:
+        column: Feature column of the nodes.
+        features: Fraction of the dimensions that is fetched from other machines.
+        least: Weight of a remote node with score 0.
+    """
+
+    column: str = "x"
+    features: Annotated[float, Field(gt=0, le=1)] = 0.85
+    least: Annotated[float, Field(ge=0.01, le=1)] = 0.1
+
+
 class ListenAddress(Value):
     """Where a sampler listens for a trainer that did not start it.
 
@@ -122,6 +136,7 @@ class SamplerConfig(StoreClientConfig):
         sampling_threads: Sub-batches sampled concurrently; None for 1 if the whole graph is on
             this machine, else `sampled_ahead`.
         fetching_threads: Sub-batches whose features are fetched concurrently.
+        scoring: How remote nodes and features are sampled by scores; None for no scores.
         listen: Where to listen for a trainer that did not start this process; None if standard
             input is the socket of the trainer.
         waits: File with the names of the stores that block the sampler; None for no file.
@@ -154,6 +169,7 @@ class SamplerConfig(StoreClientConfig):
     sampling_threads: Count | None = None
     fetching_threads: Count = 2
     cache: CacheConfig | None = None
+    scoring: ScoringConfig | None = None
     listen: ListenAddress | None = None
     waits: Path | None = None
 

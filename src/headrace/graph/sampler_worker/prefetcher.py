@@ -132,6 +132,11 @@ class Prefetcher:
         elapsed_s = self._clock() - self._began_s
         return PrefetchReport(self._num_batches, elapsed_s, self._waited_s, dict(self._figures))
 
+    def send_model(self, model: bytes) -> None:
+        """Send the newest model to all samplers, which score remote nodes with it."""
+        for receiver in self._receivers:
+            receiver.send_model(model)
+
     def close(self) -> None:
         """Stop all samplers; batches already returned stay valid."""
         self._closed.set()

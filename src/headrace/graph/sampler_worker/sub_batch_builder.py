@@ -18,6 +18,7 @@ from headrace.graph.sampler_worker.schedule import SampleTask
 from headrace.graph.sampling.feature_gather import FeatureGather
 from headrace.graph.sampling.hop import Rule
 from headrace.graph.sampling.neighbor_sampler import BatchKey, HeteroSampled, Sampler
+from headrace.graph.sampling.remote_scores import RemoteScores
 from headrace.graph.schema import EdgeType
 from headrace.tracing.task_trace import SubBatchNotes, SubBatchRecorder
 
@@ -34,6 +35,7 @@ class SampledSubBatch:
     out: HeteroSampled
     seconds: float
     notes: SubBatchNotes | None = None
+    scores: RemoteScores | None = None
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,8 @@ class SubBatchDraft:
 class SubBatchBuilder:
     """Builds one sampler's sub-batches; several threads may each work on another.
 
+    `scores` returns the newest scores of remote nodes, None before the first.
+
     Raises:
         SpecError: The graph lacks a type or a column.
     """
@@ -125,8 +129,10 @@ class SubBatchBuilder:
         config: SamplerConfig,
         clock: Clock,
         recorder: SubBatchRecorder | None = None,
+        scores: Callable[[], RemoteScores | None] = lambda: None,
     ) -> None:
         self._access = access
+        self._scores = scores
         self._config = config
         self._clock = clock
         self._recorder = recorder
@@ -153,8 +159,10 @@ class SubBatchBuilder:
             name = self._config.node_type
             seeds = {name: self._access.to_new(name, job.seeds)}
             key = BatchKey(self._config.seed, job.epoch, job.batch)
-            out = self._sampler().sample_hetero(seeds, self._fanouts, key)
-        return SampledSubBatch(job, out, self._clock() - begin, notes)
+            sampler, scores = self._sampler(), self._scores()
+            sampler.scores = {} if scores is None else {scores.home: scores}
+            out = sampler.sample_hetero(seeds, self._fanouts, key)
+        return SampledSubBatch(job, out, self._clock() - begin, notes, scores)
 
     def start(self, sampled: SampledSubBatch) -> SubBatchDraft:
         """Request remote features; local ones are read in `SubBatchDraft.fill`."""
@@ -174,7 +182,7 @@ class SubBatchBuilder:
             name = column.wanted.node_type
             num = out.num_sampled_nodes[name][0] if column.wanted.seeds_only else None
             ids = out.node[name][:num]
-            gathering = access.gather(name, column.wanted.name, ids, repeats)
+            gathering = access.gather(name, column.wanted.name, ids, repeats, sampled.scores)
             draft.add_gather(column.key, gathering, column.info, len(ids))
         for name, ids in out.node.items():
             draft.add(Key(name, "n_id", "node", "int64"), access.to_original(name, ids))

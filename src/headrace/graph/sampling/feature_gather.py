@@ -13,6 +13,7 @@ from headrace.core.errors import DamagedGraphError
 from headrace.graph.format.row_codec import RowCodec, SparseRows, StoredRows
 from headrace.graph.kernels import gathering
 from headrace.graph.sampling.hop import split_by_partition
+from headrace.graph.sampling.remote_scores import RemoteScores
 from headrace.graph.sampling.store_pool import StorePool
 from headrace.graph.schema import TypeName
 from headrace.tracing.meter import current_meter
@@ -43,11 +44,18 @@ class FeatureColumns:
 class FeatureGather:
     """A gather in progress: store requests are sent on construction, replies are awaited in `into`.
 
-    Ids are in range and in any order; with `may_repeat`, repeated ids are requested once.
+    Ids are in range and in any order; with `may_repeat`, repeated ids are requested once. With
+    `scores`, only their dimensions of rows outside of their home partition are requested and others
+    are zero; encoded rows are requested whole, because they are smaller.
     """
 
     def __init__(
-        self, rows: FeatureColumns, ids: np.ndarray, stores: StorePool, may_repeat: bool = False
+        self,
+        rows: FeatureColumns,
+        ids: np.ndarray,
+        stores: StorePool,
+        may_repeat: bool = False,
+        scores: RemoteScores | None = None,
     ) -> None:
         self._rows = rows
         self._ids = ids
@@ -55,6 +63,9 @@ class FeatureGather:
         self._local: list[tuple[int, np.ndarray]] = []
         self._pending: list[tuple[np.ndarray, np.ndarray, Future[np.ndarray]]] = []
         is_encoded = rows.codec is not None
+        self._dims = None
+        if scores is not None and scores.column == rows.name and not is_encoded:
+            self._dims = scores.dims
         self._is_split = is_encoded or bool(stores) or len(rows.parts) > _MAX_SCANNED_PARTS
         if not self._is_split:
             return
@@ -68,7 +79,9 @@ class FeatureGather:
         for part, at in split:
             if part in stores:
                 wanted, order = _unique(ids[at], may_repeat)
-                future = stores.handle(part).gather_soon(rows.of, rows.name, wanted)
+                is_home = scores is not None and part == scores.home
+                dims = None if is_home else self._dims
+                future = stores.handle(part).gather_soon(rows.of, rows.name, wanted, dims)
                 self._pending.append((at, order, future))
 
     def into(self, out: np.ndarray) -> None:
@@ -88,7 +101,7 @@ class FeatureGather:
             (source,), target = _words([values], out)
             gathering.copy_at(at, self._ids, first, source, target)
         for at, order, future in self._pending:
-            self._place(future.result(), order, at, out)
+            self._place(self._widened(future.result(), out.shape[1:]), order, at, out)
 
     def encoded(self) -> np.ndarray:
         """Encoded rows in the order of the ids: an array row each, or all units of sparse rows.
@@ -123,6 +136,14 @@ class FeatureGather:
             yield stored, self._ids[at] - int(self._rows.offsets[part]), at
         for at, order, future in self._pending:
             yield future.result(), order, at
+
+    def _widened(self, values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        """Rows with zeros in the dimensions that were not requested."""
+        if self._dims is None or values.shape[1:] == shape or values.shape[1:] != self._dims.shape:
+            return values
+        wide = np.zeros((len(values), *shape), values.dtype)
+        wide[:, self._dims] = values
+        return wide
 
     def _place(self, values: np.ndarray, rows: np.ndarray, at: np.ndarray, out: np.ndarray) -> None:
         # Kernels do not check bounds.

@@ -14,6 +14,7 @@ from headrace.graph.kernels import id_table, sampling
 from headrace.graph.schema import EdgeType
 
 _NONE = np.empty(0, np.int64)
+_NO_SCORES = np.empty(0, np.float32)
 
 LEAST_FAR = 0.01
 """Least weight of far neighbours; draws are repeated up to twice its inverse times on average."""
@@ -75,6 +76,7 @@ class HopRequest:
         weight: Weight column of the edges, for stores; `EdgePart` has the values themselves.
         time: Time column of the edges, likewise.
         near: First and end of the new ids that are not far; required if `rule.far` is below 1.
+        scores: Weight of each far source by new id, instead of `rule.far`; stores ignore it.
     """
 
     edge_type: EdgeType
@@ -87,6 +89,7 @@ class HopRequest:
     weight: str | None = None
     time: str | None = None
     near: tuple[int, int] | None = None
+    scores: np.ndarray | None = None
 
     def at(self, positions: np.ndarray) -> HopRequest:
         """The request for some of the nodes."""
@@ -239,12 +242,13 @@ def hop_over(parts: Sequence[EdgePart], request: HopRequest) -> Hop:
     neighbours = np.empty(slots[-1], parts[0].indices.dtype)
     bitmap = np.zeros((degrees.max(initial=0) + 63) // 64, np.uint64)
     again = again and request.fanout >= 0
+    scores = _NO_SCORES if request.scores is None else request.scores
     for part in parts:
         num_owned = len(part.originals)
         if part.is_uniform and request.near is not None:
             sampling.choose_near(
                 request.nodes, part.first_node, num_owned, part.first_edge, again,
-                request.rule.far, *request.near, part.indices,
+                request.rule.far, *request.near, scores, part.indices,
                 begins, degrees, streams, slots, bitmap, edges,
             )  # fmt: skip
         elif part.is_uniform:

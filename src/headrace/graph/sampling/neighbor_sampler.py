@@ -8,7 +8,7 @@ types.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from headrace.core.errors import SpecError
 from headrace.graph.kernels.id_table import repeat_rows
 from headrace.graph.sampling.hop import HopRequest, HopSource, Rule, hop_key
 from headrace.graph.sampling.id_table import DENSE_LIMIT, HashTable, RowTable, table_for
+from headrace.graph.sampling.remote_scores import RemoteScores
 from headrace.graph.schema import EdgeType
 
 FanOuts = Sequence[int] | Mapping[EdgeType, Sequence[int]]
@@ -64,6 +65,10 @@ class Sampler:
         offsets: First new id of each partition, and the end, by node type; required for `far`.
         dense_limit: Node types with more nodes use a hash table of the batch: saves 4 bytes per
             node of the graph, at about half the speed of relabelling.
+
+    Attributes:
+        scores: Weights of remote nodes, by partition of most seeds; a batch of a partition without
+            them is sampled by the rule.
     """
 
     def __init__(
@@ -80,6 +85,7 @@ class Sampler:
         self._edge_types = tuple(edge_types)
         self.rule = rule or Rule()
         self._offsets = offsets or {}
+        self.scores: Mapping[int, RemoteScores] = {}
         if self.rule.far < 1 and not self._offsets:
             raise SpecError("far needs the offsets of the partitions", "pass `offsets`")
         self._tables: dict[str, RowTable] = {
@@ -119,15 +125,19 @@ class Sampler:
                 rows[name].assign_trees(first_tree, count)
             rows[name].start()
             first_tree += len(ids)
-        near = self._near(seeds) if self.rule.far < 1 else {}
+        rule, near, scores = self._preference(seeds)
         edges = {e: _EdgeRows(self._sizes.get(e, 0)) for e in self._edge_types}
         for hop in range(num_hops):
             for edge_type in self._edge_types:
                 source, _, destination = edge_type
                 fanout = fanouts[edge_type][hop] if hop < len(fanouts[edge_type]) else 0
+                weights = None
+                if scores is not None and scores.node_type == source:
+                    weights = scores.weights
                 self._expand(
                     edge_type, fanout, hop_key(key.seed, key.epoch, key.batch, hop, edge_type),
-                    rows[source], rows[destination], edges[edge_type], bounds, near.get(source),
+                    rows[source], rows[destination], edges[edge_type], bounds, rule,
+                    near.get(source), weights,
                 )  # fmt: skip
             for part in rows.values():
                 part.next_hop()
@@ -154,7 +164,9 @@ class Sampler:
         destinations: _NodeRows,
         added: _EdgeRows,
         bounds: np.ndarray | None,
+        rule: Rule,
         near: tuple[int, int] | None,
+        scores: np.ndarray | None,
     ) -> None:
         """Add the neighbours of the last hop's nodes along one edge type."""
         nodes, trees = destinations.frontier()
@@ -162,7 +174,9 @@ class Sampler:
             added.num_sampled.append(0)
             return
         until = None if bounds is None or trees is None else bounds[trees]
-        request = HopRequest(edge_type, nodes, fanout, key, self.rule, trees, until, near=near)
+        request = HopRequest(
+            edge_type, nodes, fanout, key, rule, trees, until, near=near, scores=scores
+        )
         hop = self._source.hop(request)
         row, col = added.add(len(hop.neighbours), hop.edges)
         repeat_rows(destinations.begin, hop.counts, col)
@@ -171,18 +185,31 @@ class Sampler:
         else:
             sources.lookup(hop.neighbours + np.repeat(trees, hop.counts) * sources.num_ids, row)
 
-    def _near(self, seeds: Mapping[str, np.ndarray]) -> dict[str, tuple[int, int]]:
-        """New ids in the partition that has most of the seeds, by node type."""
+    def _preference(
+        self, seeds: Mapping[str, np.ndarray]
+    ) -> tuple[Rule, dict[str, tuple[int, int]], RemoteScores | None]:
+        """The rule, new ids of the home partition by node type, and scores of remote nodes."""
+        if self.rule.far == 1 and not self.scores:
+            return self.rule, {}, None
+        home = self._home(seeds)
+        scores = self.scores.get(home)
+        rule = self.rule if scores is None else replace(self.rule, far=scores.far)
+        if rule.far == 1:
+            return rule, {}, None
+        near = {
+            name: (int(offsets[home]), int(offsets[home + 1]))
+            for name, offsets in self._offsets.items()
+        }
+        return rule, near, scores
+
+    def _home(self, seeds: Mapping[str, np.ndarray]) -> int:
+        """The partition that has most of the seeds."""
         num_parts = len(next(iter(self._offsets.values()))) - 1
         counts = np.zeros(num_parts, np.int64)
         for name, ids in seeds.items():
             owners = np.searchsorted(self._offsets[name], ids, side="right") - 1
             counts += np.bincount(owners, minlength=num_parts)
-        home = int(counts.argmax())
-        return {
-            name: (int(offsets[home]), int(offsets[home + 1]))
-            for name, offsets in self._offsets.items()
-        }
+        return int(counts.argmax())
 
     def _bounds(
         self, seeds: Mapping[str, np.ndarray], seed_times: Mapping[str, np.ndarray] | None

@@ -25,6 +25,7 @@ from headrace.runtime.protocol.finite_check import watch_gradients
 from headrace.runtime.protocol.parameter_check import send_parameters
 from headrace.runtime.protocol.run_context import RunContext, current_run
 from headrace.runtime.protocol.trainer_messages import BatchProgress, BatchRequested, Note, send
+from headrace.runtime.trainer.remote_model import ModelFeed
 from headrace.runtime.trainer.run_graph import open_graph
 from headrace.runtime.trainer.sampler_client import (
     can_prefetch,
@@ -32,6 +33,7 @@ from headrace.runtime.trainer.sampler_client import (
     portions_of,
     retry_budget_of,
     start_samplers,
+    use_planned_far,
 )
 from headrace.runtime.trainer.seed_shards import SharedBatches, TrainerSeeds, assign_seeds
 from headrace.runtime.trainer.step_trace import steps_of
@@ -65,7 +67,8 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
         self._next = (0, 0)
         self._settings = settings
         self._run, self._graph = _find_graph(settings)
-        _use_planned_far(settings, self._run)
+        use_planned_far(settings, self._run)
+        self._model_feed = ModelFeed.of(settings)
         if self._run is not None and self._graph is not None:
             # Seeds are resolved locally: this machine has the graph's files, even if stores serve
             # them.
@@ -94,6 +97,8 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
         self._fanouts = fanouts_of(self._access, sampling["num_neighbors"])
         check_strategy(sampling["temporal_strategy"])
         check_far(sampling["far"], sampling["weight_attr"], sampling["time_attr"])
+        if self._model_feed is not None:
+            self._model_feed.check(self._access, sampling)
         if sampling["weight_attr"] is not None:
             # Maps the weights, which checks them.
             view = PartitionedGraphView(data, _connect(self._run, data))
@@ -210,12 +215,15 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
     def _fed(self, prefetcher: Prefetcher) -> Iterator[Any]:
         node_type = self.input_data.input_type
         ids, order = self._seeds()
+        feed = self._model_feed
         for batch in prefetcher:
             store = batch if node_type is None else batch[node_type]
             seeds = store.n_id[: store.batch_size]
             store.input_id = order[torch.searchsorted(ids, seeds)]
             yield self._done(batch)
             del batch, store, seeds
+            if feed is not None:
+                feed.after_batch(prefetcher)
 
     def _seeds(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Original ids of all seeds, ascending, and their positions in the input nodes."""
@@ -261,7 +269,7 @@ class LinkNeighborLoader(neighbor_loader.LinkNeighborLoader):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         settings = _bind_settings(neighbor_loader.LinkNeighborLoader, args, kwargs)
         self._run, graph = _find_graph(settings)
-        _use_planned_far(settings, self._run)
+        use_planned_far(settings, self._run)
         if self._run is not None and graph is not None:
             here = PartitionedGraphView(graph)
             given = settings.get("edge_label_index")
@@ -311,14 +319,6 @@ def _bind_settings(loader: Any, args: Any, kwargs: Mapping[str, Any]) -> dict[st
     settings = dict(inspect.signature(loader).bind(*args, **kwargs).arguments)
     settings.update(settings.pop("kwargs", {}))
     return settings
-
-
-def _use_planned_far(settings: dict[str, Any], run: RunContext | None) -> None:
-    """Set `far` of a loader that trains and does not set it itself."""
-    if run is None or settings.get("far") is not None or not settings.get("shuffle"):
-        return
-    if settings.get("weight_attr") is None and settings.get("time_attr") is None:
-        settings["far"] = run.far
 
 
 def _find_graph(settings: dict[str, Any]) -> tuple[RunContext | None, PartitionedGraph | None]:

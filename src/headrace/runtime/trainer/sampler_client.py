@@ -17,7 +17,13 @@ from headrace.graph.loader.graph_view import GraphView
 from headrace.graph.sampler_worker.channels.errors import SamplerLostError
 from headrace.graph.sampler_worker.channels.failover import FailoverReceiver, LostReceiver
 from headrace.graph.sampler_worker.channels.shm import SubBatchReceiver, connect_sampler
-from headrace.graph.sampler_worker.config import CacheConfig, SamplerConfig, SeedShard, Wanted
+from headrace.graph.sampler_worker.config import (
+    CacheConfig,
+    SamplerConfig,
+    ScoringConfig,
+    SeedShard,
+    Wanted,
+)
 from headrace.graph.sampler_worker.prefetcher import Prefetcher
 from headrace.graph.sampler_worker.schedule import batches_per_epoch, sampler_batch_size
 from headrace.graph.schema import EdgeType
@@ -36,6 +42,7 @@ from headrace.runtime.trainer.step_trace import metered_channel
 
 if TYPE_CHECKING:
     from headrace.rpc.reconnect import RetryBudget
+    from headrace.training.remote_sampling.settings import RemoteSampling
 
 _PLACEHOLDER = Path("given")
 """Placeholder for seed files, whose paths are set by the process that starts the sampler."""
@@ -61,6 +68,14 @@ def can_prefetch(settings: Mapping[str, Any], num_seeds: int) -> bool:
         if getattr(value, "value", value) != usual:  # an enum of PyG, or its string
             return False
     return True
+
+
+def use_planned_far(settings: dict[str, Any], run: RunContext | None) -> None:
+    """Set `far` of a loader that trains and does not set it itself."""
+    if run is None or settings.get("far") is not None or not settings.get("shuffle"):
+        return
+    if settings.get("weight_attr") is None and settings.get("time_attr") is None:
+        settings["far"] = run.far
 
 
 def num_batches(num_seeds: int, num_samplers: int, settings: Mapping[str, Any]) -> int:
@@ -164,6 +179,7 @@ def start_samplers(
             edge_ids=any(access.has_edge_ids(edge_type) for edge_type in access.edge_types),
             edge_columns=any(access.columns[edge_type] for edge_type in access.edge_types),
             cache=CacheConfig(num_bytes=cache_bytes) if cache_bytes else None,
+            scoring=_scoring(settings.get("remote")),
             window=run.window,
             retry_budget_s=run.retry_budget_s,
         )
@@ -178,6 +194,12 @@ def start_samplers(
         shards=[len(config.shards) for config in configs],
         notify=partial(send_waiting, run),
     )
+
+
+def _scoring(remote: RemoteSampling | None) -> ScoringConfig | None:
+    if remote is None:
+        return None
+    return ScoringConfig(column=remote.column, features=remote.features, least=remote.least)
 
 
 def _request_samplers(

@@ -13,6 +13,7 @@ import pytest
 from headrace.core.errors import SpecError
 from headrace.graph.sampling.hop import EdgePart, HopRequest, LocalSource, Rule, hop_over
 from headrace.graph.sampling.neighbor_sampler import BatchKey, Sampler
+from headrace.graph.sampling.remote_scores import RemoteScores
 
 EDGE = ("node", "to", "node")
 NEAR = (0, 3)
@@ -66,6 +67,46 @@ def test_frequencies_with_replacement_are_the_weights() -> None:
     chances /= chances.sum()
     deviation = np.sqrt(2 * num * chances * (1 - chances))
     assert (np.abs(found - 2 * num * chances) < 5 * deviation).all()
+
+
+@pytest.mark.parametrize(("fanout", "num_sources"), [(1, 7), (3, 7), (50, 80)])
+def test_scores_are_weights_of_far_sources(fanout: int, num_sources: int) -> None:
+    num = 20_000
+    # The second weight belongs to a near source and must not matter.
+    scores = np.full(num_sources, 0.5, np.float32)
+    scores[[1, 3, 4]] = 0.02, 0.1, 1.0
+    request = HopRequest(EDGE, np.arange(num), fanout, 5, Rule(far=0.4), near=NEAR, scores=scores)
+    hop = hop_over([star(num, num_sources)], request)
+    found = np.bincount(hop.neighbours, minlength=num_sources)
+    weights = scores.astype(float)
+    weights[: NEAR[1]] = 1
+    if fanout == 1:
+        chances = weights / weights.sum()
+        deviation = np.sqrt(num * chances * (1 - chances))
+        assert (np.abs(found - num * chances) < 5 * deviation).all()
+    same = found[[0, 1, 2, 4]]
+    assert np.ptp(same) < 7 * np.sqrt(num)
+    assert found[3] < found[5] < found[4]
+
+
+def test_a_sampler_uses_the_scores_of_its_home_partition() -> None:
+    source = LocalSource({EDGE: [star(400)]})
+    offsets = {"node": np.array([0, 3, 400])}
+    weights = np.full(400, 0.01, np.float32)
+    scores = RemoteScores(0, "node", weights, 0.01, "x", None)
+    sampler = Sampler(source, {"node": 400}, [EDGE], Rule(), offsets)
+    sampler.scores = {0: scores}
+
+    def num_far(seeds: list[int]) -> int:
+        batches = [
+            sampler.sample_hetero({"node": np.array(seeds)}, [3], BatchKey(0, 0, number))
+            for number in range(200)
+        ]
+        rows = [out.node["node"][out.row[EDGE]] for out in batches]
+        return int((np.concatenate(rows) >= 3).sum())
+
+    # 3 of 7 sources are near; seeds of another partition draw uniformly.
+    assert num_far([0, 1]) < 0.1 * num_far([300, 301])
 
 
 def test_no_neighbour_is_drawn_twice_and_short_lists_are_whole() -> None:

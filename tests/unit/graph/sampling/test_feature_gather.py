@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from headrace.graph.sampling.feature_gather import FeatureColumns, FeatureGather
+from headrace.graph.sampling.remote_scores import RemoteScores
 from headrace.graph.sampling.store_pool import StorePool
 from headrace.graph.schema import TypeName
 
@@ -30,7 +31,8 @@ class Asked:
     ) -> Future[np.ndarray]:
         self.ids.append(ids)
         done: Future[np.ndarray] = Future()
-        done.set_result(self._values[ids - self._first])
+        rows = self._values[ids - self._first]
+        done.set_result(rows if dims is None else rows[:, dims])
         return done
 
     def close(self) -> None:
@@ -66,6 +68,29 @@ def test_gathers_as_numpy_does(
             if may_repeat and store.ids:
                 assert len(np.unique(store.ids[-1])) == len(store.ids[-1])
     FeatureGather(rows, np.empty(0, np.int64), owners).into(np.empty((0, *shape), dtype))
+
+
+def test_dimensions_that_are_not_requested_are_zero() -> None:
+    values = np.arange(1, 61, dtype=np.float32).reshape(20, 3)
+    stores = {0: Asked(0, values[:10]), 1: Asked(10, values[10:])}
+    offsets, weights = np.array([0, 10, 20]), np.ones(20, np.float32)
+    ids = np.array([3, 19, 12])
+    for home in (0, 1):
+        scores = RemoteScores(home, "node", weights, 0.5, "x", np.array([0, 2]))
+        for is_mapped in (False, True):
+            parts = [None, values[10:].copy()] if is_mapped else [None, None]
+            remote = {0: stores[0]} if is_mapped else stores
+            pool = StorePool({part: partial(remote.__getitem__, part) for part in remote})
+            out = np.full((3, 3), -1, np.float32)
+            rows = FeatureColumns("node", "x", offsets, parts)
+            FeatureGather(rows, ids, pool, scores=scores).into(out)
+            expected = values[ids]
+            expected[[0] if home else [] if is_mapped else [1, 2], 1] = 0
+            np.testing.assert_array_equal(out, expected)
+            other = np.full((3, 3), -1, np.float32)
+            labels = FeatureColumns("node", "y", offsets, parts)
+            FeatureGather(labels, ids, pool, scores=scores).into(other)
+            np.testing.assert_array_equal(other, values[ids])
 
 
 def test_rows_need_not_be_aligned_and_ids_become_longer() -> None:

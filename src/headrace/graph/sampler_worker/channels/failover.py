@@ -32,6 +32,9 @@ class LostReceiver:
         """Raise the error."""
         raise self._error
 
+    def send_model(self, model: bytes) -> None:
+        """Do nothing."""
+
     def close(self) -> None:
         """Do nothing."""
 
@@ -70,6 +73,7 @@ class FailoverReceiver:
         self._batches_per_epoch = batches_per_epoch
         self._notify = notify
         self._num_attempts = 0
+        self._model: bytes | None = None
         self._lock = threading.Lock()
         self._closed = threading.Event()
 
@@ -98,6 +102,12 @@ class FailoverReceiver:
                 self._next = (epoch + 1, 0) if is_last else (epoch, batch)
             return sub_batch
 
+    def send_model(self, model: bytes) -> None:
+        """Send the newest model to the sampler, and to its replacements."""
+        with self._lock:
+            self._model = model
+            self._receiver.send_model(model)
+
     def close(self) -> None:
         """Close the connection and release threads in `receive`."""
         self._closed.set()
@@ -121,6 +131,8 @@ class FailoverReceiver:
                 continue
             with self._lock:
                 self._receiver = replacement
+                if self._model is not None:
+                    replacement.send_model(self._model)
             self._num_to_skip = self._num_received
             if self._closed.is_set():
                 replacement.close()

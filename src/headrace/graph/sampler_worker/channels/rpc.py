@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from queue import Empty, Queue
 from typing import Any
 
@@ -49,7 +50,8 @@ _Queued = tuple[dict[str, Any], tuple[np.ndarray, ...]] | SpecError | SamplerLos
 class RpcSender:
     """Queues up to `window` sub-batches for a trainer that requests them.
 
-    `on_gone` is called when the trainer, but not another peer, has closed the connection or exited.
+    `on_gone` is called when the trainer, but not another peer, has closed the connection or exited,
+    `on_model` with every model that it sends.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class RpcSender:
         port: int = 0,
         on_gone: Callable[[], None] | None = None,
         limits: RpcLimits = SUB_BATCH_LIMITS,
+        on_model: Callable[[bytes], None] | None = None,
     ) -> None:
         self._credits = threading.Semaphore(window)
         self._is_gone = False
@@ -67,7 +70,7 @@ class RpcSender:
         self._next_slot = 0
         self._memory: dict[int, np.ndarray] = {}
         self._queue: Queue[_Queued] = Queue()
-        service = _SubBatches(self._queue, self._credits, self._end)
+        service = _SubBatches(self._queue, self._credits, self._end, on_model)
         self._server = RpcServer(service, credentials, host, port, limits)
         self.port: int = self._server.port
 
@@ -134,6 +137,12 @@ class RpcReceiver:
                 memory, *encoded = reply.arrays
                 return from_fields(reply.fields["part"], _aligned(memory), encoded)
 
+    def send_model(self, model: bytes) -> None:
+        """Send the newest model to a sampler with scores; does nothing if the sampler is lost."""
+        # Not awaited: a lost sampler is noticed by `receive`.
+        with suppress(StoreError):
+            self._channel.ask({"op": "model"}, (np.frombuffer(model, np.uint8),), _TIMEOUT_S)
+
     def close(self) -> None:
         """Close the connection and release threads in `receive`."""
         self._channel.close()
@@ -147,8 +156,10 @@ class _SubBatches(RpcService):
         queue: Queue[_Queued],
         credits: threading.Semaphore,
         on_end: Callable[[], None],
+        on_model: Callable[[bytes], None] | None = None,
     ) -> None:
         super().__init__()
+        self._on_model = on_model
         self._queue = queue
         self._credits = credits
         self._on_end = on_end
@@ -156,6 +167,8 @@ class _SubBatches(RpcService):
 
     def answer(self, request: Message) -> Message:
         """Handle a request."""
+        if request.fields == {"op": "model"} and self._on_model is not None:
+            return self._take_model(request, self._on_model)
         if request.arrays or request.fields not in ({"op": "next"}, {"op": "ping"}):
             raise SpecError("a sampler only answers next and ping", "use RpcReceiver")
         if request.fields["op"] == "ping":
@@ -168,6 +181,12 @@ class _SubBatches(RpcService):
         if self._trainer == stream:
             self._trainer = None
             self._on_end()
+
+    def _take_model(self, request: Message, on_model: Callable[[bytes], None]) -> Message:
+        if self._trainer != request.stream or [each.dtype for each in request.arrays] != [np.uint8]:
+            raise SpecError("only the trainer sends a model, as bytes", "use RpcReceiver")
+        on_model(request.arrays[0].tobytes())
+        return Message(request.number)
 
     def _next(self, stream: int) -> tuple[Fields, tuple[np.ndarray, ...]]:
         with self._lock:

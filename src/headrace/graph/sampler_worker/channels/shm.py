@@ -108,6 +108,10 @@ class SubBatchReceiver(Protocol):
         """Wait for the next sub-batch; raise `PrefetchError` if the sampler failed or is lost."""
         ...
 
+    def send_model(self, model: bytes) -> None:
+        """Send the newest model to a sampler with scores; does nothing if the sampler is lost."""
+        ...
+
     def close(self) -> None:
         """Close the connection and release threads in `receive`."""
         ...
@@ -121,11 +125,15 @@ class ShmSender:
     """Sends sub-batches to a trainer on this machine.
 
     Up to `window` sub-batches may be queued. `on_gone` is called when the trainer has closed the
-    connection or exited.
+    connection or exited, `on_model` with every model that it sends.
     """
 
     def __init__(
-        self, sock: socket.socket, window: int, on_gone: Callable[[], None] | None = None
+        self,
+        sock: socket.socket,
+        window: int,
+        on_gone: Callable[[], None] | None = None,
+        on_model: Callable[[bytes], None] = lambda _: None,
     ) -> None:
         self._socket = sock
         self._credits = window
@@ -135,6 +143,7 @@ class ShmSender:
         self._free: list[int] = []
         self._is_gone = self._is_closed = False
         self._on_gone = on_gone
+        self._on_model = on_model
         self._reader = threading.Thread(target=self._read, name="credits", daemon=True)
         self._reader.start()
 
@@ -188,8 +197,13 @@ class ShmSender:
             raise TrainerGoneError from None
 
     def _read(self) -> None:
-        while message := _receive(self._socket):
+        while True:
+            message, fds = _receive(self._socket)
+            if not message:
+                break
             fields = json.loads(message)
+            for fd in fds:
+                self._on_model(Segment(fd).map(fields["model_bytes"]).tobytes())
             with self._changed:
                 self._credits += fields.get("credits", 0)
                 self._free += fields.get("free", [])
@@ -237,6 +251,15 @@ class ShmReceiver:
                     _notify(self._socket, {"credits": 1})
                     return sub_batch
 
+    def send_model(self, model: bytes) -> None:
+        """Send the newest model to a sampler with scores; does nothing if the sampler is lost."""
+        segment = Segment()
+        segment.reserve(len(model))
+        segment.map(len(model))[:] = np.frombuffer(model, np.uint8)
+        message = json.dumps({"model_bytes": len(model)}).encode()
+        with suppress(OSError):
+            socket.send_fds(self._socket, [message], [segment.fd])
+
     def close(self) -> None:
         """Close the connection and release threads in `receive`; sub-batches stay valid."""
         with suppress(OSError):
@@ -281,11 +304,12 @@ def _notify(sock: socket.socket, fields: Mapping[str, Any]) -> None:
         sock.send(json.dumps(fields).encode(), socket.MSG_DONTWAIT)
 
 
-def _receive(sock: socket.socket) -> bytes:
+def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
     try:
-        return sock.recv(_MAX_PACKET_BYTES)
+        message, fds, _, _ = socket.recv_fds(sock, _MAX_PACKET_BYTES, 1)
     except OSError:
-        return b""
+        return b"", []
+    return message, fds
 
 
 def accept_trainer(path: Path, on_listening: Callable[[], None]) -> socket.socket:

@@ -25,6 +25,7 @@ class Parts:
         self._at, self._num_shards = (epoch * NUM_BATCHES + batch) * num_shards, num_shards
         self._left, self._error = num, error
         self.is_closed = False
+        self.models: list[bytes] = []
 
     def receive(self) -> SubBatch:
         if not self._left:
@@ -33,6 +34,9 @@ class Parts:
         number, shard = divmod(self._at, self._num_shards)
         self._at += 1
         return SubBatch(*divmod(number, NUM_BATCHES), {}, {}, figures={"shard": shard})
+
+    def send_model(self, model: bytes) -> None:
+        self.models.append(model)
 
     def close(self) -> None:
         self.is_closed = True
@@ -44,6 +48,7 @@ class Others:
     def __init__(self, nums: Sequence[int | Exception]) -> None:
         self._nums: Iterator[int | Exception] = iter(nums)
         self.asked: list[tuple[int, int]] = []
+        self.started: list[Parts] = []
 
     def __call__(self, epoch: int, batch: int, why: str) -> SubBatchReceiver:
         assert "is gone" in why
@@ -51,7 +56,20 @@ class Others:
         num = next(self._nums)
         if isinstance(num, Exception):
             raise num
-        return Parts(epoch, batch, num)
+        self.started.append(Parts(epoch, batch, num))
+        return self.started[-1]
+
+
+def test_a_replacement_gets_the_newest_model() -> None:
+    first, others = Parts(0, 0, 1), Others([5])
+    receiver = healed(first, others)
+    receiver.send_model(b"1")
+    receiver.send_model(b"2")
+    for _ in range(3):
+        receiver.receive()
+    assert first.models == [b"1", b"2"]
+    assert others.started[0].models == [b"2"]
+    LostReceiver(LOST).send_model(b"3")
 
 
 def healed(

@@ -50,6 +50,24 @@ def test_parts_arrive_in_shared_memory_and_slots_come_back() -> None:
     assert len(slots) <= 4  # the window, and one that the trainer holds
 
 
+def test_models_reach_the_sampler_between_sub_batches() -> None:
+    ours, theirs = socket_pair()
+    models: list[bytes] = []
+    sender = ShmSender(theirs, 3, on_model=models.append)
+    receiver = ShmReceiver(ours, "sampler 3 on m5")
+    # Larger than a packet of the socket.
+    sent = [bytes([number]) * (1 << 20) for number in range(3)]
+    for number, model in enumerate(sent):
+        send(sender, number, 10)
+        receiver.send_model(model)
+        assert receiver.receive().batch == number
+    assert eventually(lambda: len(models) == 3)
+    assert models == sent
+    sender.close()
+    receiver.close()
+    receiver.send_model(b"nobody listens")
+
+
 def test_both_sides_see_the_same_memory() -> None:
     ours = Segment()
     ours.reserve(100)

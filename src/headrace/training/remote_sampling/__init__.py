@@ -1,0 +1,1 @@
+"""Sampling of remote nodes and features by scores (DGS, "online explanation")."""
