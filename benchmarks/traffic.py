@@ -263,7 +263,9 @@ def are_equal(left: PartitionedGraph, right: PartitionedGraph, num_batches: int)
     return True
 
 
-def measure(name: str, seeds: int, steps: int, scratch: Path) -> dict[str, Any]:
+def measure(
+    name: str, seeds: int, steps: int, scratch: Path, with_scores: bool = True
+) -> dict[str, Any]:
     """All choices on one graph."""
     source, graphs = source_of(name), {}
     for form in dict.fromkeys(form for form, _, _ in CHOICES.values()):
@@ -297,7 +299,9 @@ def measure(name: str, seeds: int, steps: int, scratch: Path) -> dict[str, Any]:
         elif choice != "plain":
             found[choice] |= compare(runs, accuracies["plain"])
         print(f"{name} {choice}: {json.dumps(found[choice])}", file=sys.stderr, flush=True)
-    return found | measure_scores(name, graphs[None], seeds, steps, plain_bytes, accuracies)
+    if with_scores:
+        found |= measure_scores(name, graphs[None], seeds, steps, plain_bytes, accuracies)
+    return found
 
 
 def compare(runs: Sequence[float], plain: Sequence[float]) -> dict[str, float | None]:
@@ -341,11 +345,13 @@ def measure_scores(
     return found
 
 
-def run(names: Sequence[str], seeds: int, steps: int, rounds: int) -> dict[str, Any]:
+def run(
+    names: Sequence[str], seeds: int, steps: int, rounds: int, with_scores: bool = True
+) -> dict[str, Any]:
     """Everything, as one object."""
     torch.set_num_threads(2)
     with tempfile.TemporaryDirectory() as folder:
-        graphs = {name: measure(name, seeds, steps, Path(folder)) for name in names}
+        graphs = {name: measure(name, seeds, steps, Path(folder), with_scores) for name in names}
         plain = headrace.open_graph(Path(folder) / f"{names[-1]}-plain")
         part = plain.part(0)
         some = part.start(NODE) + np.asarray(part.split(NODE, "train"))[:1024]
@@ -359,6 +365,9 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print only the JSON object")
     parser.add_argument("--quick", action="store_true", help="one graph, one seed, few steps")
     parser.add_argument("--only", help=f"of {','.join(GRAPHS)}, by commas")
+    parser.add_argument(
+        "--no-scores", action="store_true", help="omit explanations, which are slow"
+    )
     parser.add_argument("--seeds", type=int, default=5, help="runs of each choice (5)")
     parser.add_argument("--steps", type=int, default=120, help="optimizer steps of each run (120)")
     parser.add_argument("--live", action="store_true", help="only the shaped testbed")
@@ -375,7 +384,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="hr-") as folder:
             found["live"] = measure_live(Path(folder), args.repetitions, LIVE_STEPS)
     else:
-        found |= run(names, seeds, steps, rounds)
+        found |= run(names, seeds, steps, rounds, not args.no_scores)
     document = {
         **found,
         "seconds": round(time.perf_counter() - began_s, 1),
