@@ -87,10 +87,12 @@ def test_a_model_travels_to_a_sampler_with_scores_only() -> None:
         OWN, window=2, limits=RpcLimits(max_request_bytes=1 << 22), on_model=models.append
     )
     receiver, stranger = connect(sender), connect(sender)
+    model = bytes(range(256)) * 4096
+    # A replaced sampler gets the model before it sends anything.
+    receiver.send_model(model)
+    assert eventually(lambda: bool(models))
     send(sender, 0)
     assert receiver.receive().batch == 0
-    model = bytes(range(256)) * 4096
-    receiver.send_model(model)
     stranger.send_model(b"not the trainer")
     send(sender, 1)
     assert receiver.receive().batch == 1

@@ -139,6 +139,8 @@ def test_scores_become_weights_and_the_best_dimensions() -> None:
     none = np.empty(0)
     whole = RemoteScores.of(0, "node", 6, none.astype(int), none, "x", features, 1.0, 0.1)
     assert (whole.far, whole.dims) == (1.0, None)
+    least = RemoteScores.of(0, "node", 6, remote, np.zeros(2), "x", features, 1.0, 0.01)
+    assert least.far == 0.01
 
 
 def test_a_model_of_the_script_is_pickled_by_value(

@@ -172,13 +172,15 @@ def choose_near(
                 edges[slot + j] = first_edge + begin + j
             continue
         number, j = np.uint64(0), 0
-        if 2 * count > degree and not replace and (degree > 64 or far < 0.1):
+        if 2 * count > degree and not replace and (degree > 64 or far < 0.1 or len(scores) > 0):
             waits = np.empty(degree, np.float64)
             for place in range(degree):
                 waits[place] = -np.log(draw_unit(streams[i], place))
                 source = indices[begin + place]
                 if source < low or source >= high:
-                    waits[place] /= scores[source] if len(scores) else far
+                    # Ids of a damaged graph are checked later.
+                    has_score = 0 <= source < len(scores)
+                    waits[place] /= scores[source] if has_score else far
             order = np.argsort(waits)
             for j in range(count):
                 edges[slot + j] = first_edge + begin + order[j]
@@ -190,7 +192,7 @@ def choose_near(
             if (bitmap[place >> 6] >> np.uint64(place & 63)) & np.uint64(1):
                 continue
             source = indices[begin + place]
-            if len(scores):
+            if 0 <= source < len(scores):
                 accepted = np.uint64(scores[source] * 4294967296.0)
             if (bits & lower) >= accepted and (source < low or source >= high):
                 continue

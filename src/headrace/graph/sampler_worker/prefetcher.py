@@ -19,6 +19,7 @@ from headrace.graph.sampler_worker.channels.shm import (
 )
 from headrace.graph.sampler_worker.channels.sub_batch import Key, SubBatch
 from headrace.graph.sampler_worker.merge import Blocks, merge
+from headrace.graph.sampler_worker.scoring import NewestModel
 from headrace.graph.sampler_worker.sub_batch_builder import Clock
 from headrace.graph.sources.arrays import EDGE, NODE
 from headrace.rpc.config import TELL_AFTER_S
@@ -82,6 +83,7 @@ class Prefetcher:
         self._clock = clock
         self._left = None if num_epochs is None else num_epochs * batches_per_epoch - first_batch
         self._closed = threading.Event()
+        self._models: NewestModel | None = None
         self._failure: Exception | None = None
         # One merged batch is enough while the trainer works on another.
         self._ready: Queue[tuple[SubBatch, Any] | Exception] = Queue(1)
@@ -133,13 +135,28 @@ class Prefetcher:
         return PrefetchReport(self._num_batches, elapsed_s, self._waited_s, dict(self._figures))
 
     def send_model(self, model: bytes) -> None:
-        """Send the newest model to all samplers, which score remote nodes with it."""
-        for receiver in self._receivers:
-            receiver.send_model(model)
+        """Send the newest model to all samplers, which score remote nodes with it.
+
+        Returns at once; a model that is not sent yet is replaced.
+        """
+        if self._models is None:
+            self._models = NewestModel()
+            threading.Thread(target=self._send_models, name="send models", daemon=True).start()
+        self._models.put(model)
+
+    def _send_models(self) -> None:
+        assert self._models is not None
+        while not self._closed.is_set():
+            model = self._models.take()
+            for receiver in self._receivers:
+                if model is not None:
+                    receiver.send_model(model)
 
     def close(self) -> None:
         """Stop all samplers; batches already returned stay valid."""
         self._closed.set()
+        if self._models is not None:
+            self._models.put(None)
         for receiver in self._receivers:
             receiver.close()
         # With a timeout: the thread may be starting a replacement sampler.

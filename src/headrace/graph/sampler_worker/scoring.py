@@ -34,22 +34,20 @@ class NewestModel:
     """The newest model of the trainer, pickled; one that waits to be used is replaced."""
 
     def __init__(self) -> None:
-        self._model: bytes | None = None
+        self._models: list[bytes | None] = []
         self._changed = threading.Condition()
 
-    def put(self, model: bytes) -> None:
-        """Replace the model."""
+    def put(self, model: bytes | None) -> None:
+        """Replace the model; None if there will be no more."""
         with self._changed:
-            self._model = model
+            self._models = [model]
             self._changed.notify_all()
 
-    def take(self) -> bytes:
+    def take(self) -> bytes | None:
         """Wait for a model that was not taken yet."""
         with self._changed:
-            self._changed.wait_for(lambda: self._model is not None)
-            model, self._model = self._model, None
-        assert model is not None
-        return model
+            self._changed.wait_for(lambda: bool(self._models))
+            return self._models.pop()
 
 
 class Scorer:
@@ -75,9 +73,14 @@ class Scorer:
         self._node_type = config.node_type
         self._num_nodes = access.num_nodes[config.node_type]
         owners = access.graph.owner(config.node_type, access.to_new(config.node_type, seeds))
-        self._home = int(np.bincount(owners).argmax())
-        own = {"config": config.model_dump(mode="json"), "home": self._home}
-        self._first = json.dumps(own).encode()
+        num_seeds = np.bincount(owners, minlength=access.graph.num_parts)
+        # Files of other partitions may be missing on this machine.
+        own = [part for part in range(len(num_seeds)) if part not in access.stores]
+        self._home = max(own or range(len(num_seeds)), key=lambda part: int(num_seeds[part]))
+        first = {"config": config.model_dump(mode="json"), "home": self._home}
+        self._first = json.dumps(first).encode()
+        # Cached rows are whole: they save more than left-out dimensions.
+        self._features = scoring.features if config.cache is None else 1.0
         self._models = models
         self._scores: RemoteScores | None = None
         self._error: HeadraceError | None = None
@@ -94,6 +97,8 @@ class Scorer:
         try:
             while True:
                 model = self._models.take()
+                if model is None:
+                    return
                 if process is None:
                     process = subprocess.Popen(
                         _COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -103,15 +108,16 @@ class Scorer:
                 assert process.stdin is not None
                 assert process.stdout is not None
                 write_message(process.stdin, model)
-                self._scores = self._read(read_message(process.stdout))
+                reply = read_message(process.stdout)
+                if reply is None:
+                    raise _failed(f"the process ended with code {process.wait()}")
+                self._scores = self._read(reply)
         except HeadraceError as error:
             self._error = error
-        except OSError as error:
-            self._error = _failed(str(error))
+        except Exception as error:
+            self._error = _failed(f"{type(error).__name__}: {error}")
 
-    def _read(self, reply: bytes | None) -> RemoteScores:
-        if reply is None:
-            raise _failed("the process ended")
+    def _read(self, reply: bytes) -> RemoteScores:
         with np.load(io.BytesIO(reply)) as found:
             if "error" in found:
                 raise _failed(str(found["error"]))
@@ -123,7 +129,7 @@ class Scorer:
                 found["node_scores"],
                 self._scoring.column,
                 found["feature_scores"],
-                self._scoring.features,
+                self._features,
                 self._scoring.least,
             )
             num_dims = len(found["feature_scores"] if scores.dims is None else scores.dims)
@@ -135,7 +141,7 @@ class Scorer:
 
 
 def _failed(problem: str) -> HeadraceError:
-    return SpecError(f"scores of remote nodes failed: {problem}", "check `remote` of the loader")
+    return SpecError(f"scores of remote nodes failed: {problem}", "see the sampler's log")
 
 
 def write_message(file: IO[bytes], data: bytes) -> None:

@@ -162,6 +162,8 @@ class SubBatchBuilder:
             sampler, scores = self._sampler(), self._scores()
             sampler.scores = {} if scores is None else {scores.home: scores}
             out = sampler.sample_hetero(seeds, self._fanouts, key)
+            if scores is not None and sampler.home(seeds) != scores.home:
+                scores = None
         return SampledSubBatch(job, out, self._clock() - begin, notes, scores)
 
     def start(self, sampled: SampledSubBatch) -> SubBatchDraft:

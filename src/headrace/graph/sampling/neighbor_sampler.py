@@ -191,7 +191,7 @@ class Sampler:
         """The rule, new ids of the home partition by node type, and scores of remote nodes."""
         if self.rule.far == 1 and not self.scores:
             return self.rule, {}, None
-        home = self._home(seeds)
+        home = self.home(seeds)
         scores = self.scores.get(home)
         rule = self.rule if scores is None else replace(self.rule, far=scores.far)
         if rule.far == 1:
@@ -202,7 +202,7 @@ class Sampler:
         }
         return rule, near, scores
 
-    def _home(self, seeds: Mapping[str, np.ndarray]) -> int:
+    def home(self, seeds: Mapping[str, np.ndarray]) -> int:
         """The partition that has most of the seeds."""
         num_parts = len(next(iter(self._offsets.values()))) - 1
         counts = np.zeros(num_parts, np.int64)

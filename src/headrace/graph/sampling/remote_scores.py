@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.graph.sampling.hop import LEAST_FAR
+
 
 @dataclass(frozen=True)
 class RemoteScores:
@@ -54,7 +56,7 @@ class RemoteScores:
             least: Weight of a node with score 0.
         """
         scored = (least + (1 - least) * node_scores).astype(np.float32)
-        far = float(scored.mean()) if len(scored) else 1.0
+        far = min(max(float(scored.mean()), LEAST_FAR), 1.0) if len(scored) else 1.0
         weights = np.full(num_nodes, far, np.float32)
         weights[remote] = scored
         num_dims = max(round(features * len(feature_scores)), 1)

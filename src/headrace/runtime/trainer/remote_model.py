@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import sysconfig
 from collections.abc import Mapping
@@ -9,12 +10,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from headrace.core.errors import SpecError
 from headrace.graph.loader.graph_view import GraphView
 from headrace.graph.sampler_worker.prefetcher import Prefetcher
+from headrace.graph.sampler_worker.scoring import MAX_MODEL_BYTES
 
 if TYPE_CHECKING:
     from headrace.training.remote_sampling.settings import RemoteSampling
@@ -36,11 +37,13 @@ class ModelFeed:
     def check(self, access: GraphView, settings: Mapping[str, Any]) -> None:
         """Raise SpecError if the graph or other settings do not go with `remote`."""
         if not access.is_homogeneous:
-            raise SpecError(
-                "remote needs a graph with one node type and one edge type", "use `far` instead"
-            )
-        if settings["weight_attr"] is not None:
-            raise SpecError("remote cannot be combined with weights", "omit one of them")
+            raise SpecError("remote needs a homogeneous graph", "use `far` instead")
+        for name, usual in (("weight_attr", None), ("far", 1.0)):
+            if settings[name] != usual:
+                raise SpecError(f"remote cannot be combined with {name}", "omit one of them")
+        info = access.column(access.node_types[0], self._remote.column)
+        if len(info.shape) != 1:
+            raise SpecError(f"{info.name!r} is not a vector per node", "name a feature column")
 
     def after_batch(self, prefetcher: Prefetcher) -> None:
         """Count a batch, after its optimizer step."""
@@ -50,21 +53,21 @@ class ModelFeed:
 
 
 def pickle_model(remote: RemoteSampling) -> bytes:
-    """Pickle the model and its score function for a process without the script.
+    """Pickle a copy of the model on the CPU and its scores for a process without the script.
 
     Raises:
-        SpecError: The model cannot be pickled.
+        SpecError: The model cannot be pickled, or is too large.
     """
     from ray import cloudpickle
 
     model = remote.model
     if isinstance(model, DistributedDataParallel):
         model = model.module
-    modules = _own_modules(model, remote.score)
+    modules = _own_modules()
     for each in modules:
         cloudpickle.register_pickle_by_value(each)
     try:
-        data: bytes = cloudpickle.dumps((model, remote.score))
+        data: bytes = cloudpickle.dumps((copy.deepcopy(model).cpu(), remote.score))
     except Exception as error:
         raise SpecError(
             f"the model of `remote` cannot be pickled: {error}", "remove what cannot from the model"
@@ -72,20 +75,25 @@ def pickle_model(remote: RemoteSampling) -> bytes:
     finally:
         for each in modules:
             cloudpickle.unregister_pickle_by_value(each)
+    if len(data) > MAX_MODEL_BYTES:
+        raise SpecError(
+            f"the model of `remote` has {len(data)} bytes, {MAX_MODEL_BYTES} are allowed",
+            "use `far` instead",
+        )
     return data
 
 
-def _own_modules(model: nn.Module, score: object) -> list[ModuleType]:
-    """Modules of the script's own classes and functions, which samplers cannot import."""
-    installed = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
-    found = {}
-    for name in {type(each).__module__ for each in model.modules()} | {
-        str(getattr(score, "__module__", "builtins"))
-    }:
-        module = sys.modules.get(name)
+def _own_modules() -> list[ModuleType]:
+    """Modules of the script, also those that PyG generates for its layers."""
+    libraries = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")]
+    found = []
+    for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if module is None or file is None or name.split(".")[0] in ("__main__", "headrace"):
+        if file is None or name.split(".")[0] in ("__main__", "headrace"):
             continue
-        if not any(Path(file).is_relative_to(folder) for folder in installed):
-            found[name] = module
-    return list(found.values())
+        path = Path(file)
+        if {"site-packages", "dist-packages"} & set(path.parts):
+            continue
+        if not any(path.is_relative_to(folder) for folder in libraries):
+            found.append(module)
+    return found

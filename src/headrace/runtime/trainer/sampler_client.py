@@ -74,6 +74,8 @@ def use_planned_far(settings: dict[str, Any], run: RunContext | None) -> None:
     """Set `far` of a loader that trains and does not set it itself."""
     if run is None or settings.get("far") is not None or not settings.get("shuffle"):
         return
+    if settings.get("remote") is not None:
+        return
     if settings.get("weight_attr") is None and settings.get("time_attr") is None:
         settings["far"] = run.far
 

@@ -22,6 +22,7 @@ from headrace.core.errors import HeadraceError
 from headrace.graph.sampler_worker.config import SamplerConfig
 from headrace.graph.sampler_worker.graph_access import open_access
 from headrace.graph.sampler_worker.scoring import read_message, write_message
+from headrace.rpc.reconnect import RetryBudget
 from headrace.training.remote_sampling.explanation_graph import ExplanationGraph, build
 from headrace.training.remote_sampling.scores import compute
 
@@ -31,6 +32,8 @@ _PR_SET_PDEATHSIG = 1
 def main() -> int:
     """Answer models with scores until standard input closes."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() == 1:
+        return 0
     # A user's function may print.
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -48,10 +51,15 @@ def main() -> int:
         try:
             if graph is None:
                 # Without a cache: every row is fetched once.
-                access, _ = open_access(config.model_copy(update={"cache": None}))
+                alone = config.model_copy(update={"cache": None})
+                budget = None
+                if config.retry_budget_s:
+                    budget = RetryBudget(config.retry_budget_s, time.monotonic)
+                access, _ = open_access(alone, retry_budget=budget)
                 graph = build(access, fields["home"], config.scoring.column)
+                access.stores.close()
             model, score = pickle.loads(data)
-            scores = compute(score, model, graph)
+            scores = compute(score, model.float(), graph)
             reply = {
                 "remote": graph.remote,
                 "node_scores": scores.nodes.numpy(),

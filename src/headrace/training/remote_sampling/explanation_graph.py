@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 from headrace.core.errors import SpecError
 from headrace.graph.format.partitioned_graph import as_tensor
 from headrace.graph.loader.graph_view import GraphView
+
+_MOST_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -77,5 +80,9 @@ def build(access: GraphView, home: int, column: str) -> ExplanationGraph:
 def _features(access: GraphView, node_type: str, column: str, ids: np.ndarray) -> Tensor:
     info = access.column(node_type, column)
     rows = np.empty((len(ids), *info.shape), np.uint16 if info.dtype == "bfloat16" else info.dtype)
-    access.gather(node_type, column, ids).into(rows)
+    # Small enough for the time limit of a request on a slow NIC.
+    step = max(1, math.ceil(_MOST_BYTES / max(info.value_bytes, 1)))
+    for begin in range(0, len(ids), step):
+        some = slice(begin, begin + step)
+        access.gather(node_type, column, ids[some]).into(rows[some])
     return as_tensor(rows, info.dtype).float()

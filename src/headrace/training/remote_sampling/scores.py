@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -145,7 +145,9 @@ def compute(score: str | ScoreFunction, model: nn.Module, graph: ExplanationGrap
     """
     function = SCORES[score] if isinstance(score, str) else score
     model.eval()
-    scores = function(model, graph)
+    scores: Any = function(model, graph)
+    if not (isinstance(scores, Scores) and torch.is_tensor(scores.nodes)):
+        raise SpecError(f"a score function returned {type(scores).__name__}", "return `Scores`")
     for name, values, count in (
         ("nodes", scores.nodes, len(graph.remote)),
         ("features", scores.features, graph.x.shape[1]),
@@ -156,5 +158,7 @@ def compute(score: str | ScoreFunction, model: nn.Module, graph: ExplanationGrap
                 "numbers",
                 "return one score per remote node and one per feature",
             )
-    limit = partial(torch.clamp, min=0, max=1)
-    return Scores(limit(scores.nodes.float()), limit(scores.features.float()))
+    nodes, features = (
+        values.detach().cpu().float().clamp(0, 1) for values in (scores.nodes, scores.features)
+    )
+    return Scores(nodes, features)

@@ -16,11 +16,13 @@ class RemoteSampling:
 
     Every `every` iterations the newest model is sent to the samplers. A process of its own on each
     sampler's machine scores the remote nodes next to the sampler's partition and the feature
-    dimensions. Until the next scores, remote nodes are drawn in proportion to their scores, local
-    ones with weight 1, and only the best dimensions of remote rows are fetched; others are zero.
+    dimensions. Until the next scores, remote nodes are drawn with weights from `least` to 1 by
+    their scores, nodes of the partition with weight 1, and only the best dimensions of remote rows
+    are fetched; others are zero. Draws at stores use the mean weight. A sampler with a cache
+    fetches whole rows.
 
-    Scores arrive while training goes on, so runs are not equal to the last bit. Graphs with several
-    node types or edge types are not supported.
+    Scores arrive while training goes on, so runs are not equal to the last bit. Only homogeneous
+    graphs are supported.
 
     Args:
         model: The model in training, called as `model(x, edge_index)`.

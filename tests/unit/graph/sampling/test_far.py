@@ -109,6 +109,15 @@ def test_a_sampler_uses_the_scores_of_its_home_partition() -> None:
     assert num_far([0, 1]) < 0.1 * num_far([300, 301])
 
 
+def test_sources_without_a_score_do_not_read_beyond_the_scores() -> None:
+    # Ids of a damaged graph; they are reported after the draw.
+    part = star(50, 300)
+    request = HopRequest(
+        EDGE, np.arange(50), 200, 5, Rule(far=0.4), near=NEAR, scores=np.full(10, 0.5, np.float32)
+    )
+    assert len(hop_over([part], request).neighbours) == 50 * 200
+
+
 def test_no_neighbour_is_drawn_twice_and_short_lists_are_whole() -> None:
     rows = drawn(star(500), 5, 0.02)
     assert all(len(set(row)) == 5 for row in rows.tolist())

@@ -1,6 +1,7 @@
 """Failover of samplers: a lost sampler is replaced by one that starts at the next batch.
 
-Batches depend only on their position, so training is unaffected. Sub-batches that the trainer has
+Batches depend only on their position (with scores, also on the newest model, which a replacement
+gets), so training is unaffected. Sub-batches that the trainer has
 received stay valid; those queued at the lost sampler are sampled again.
 """
 

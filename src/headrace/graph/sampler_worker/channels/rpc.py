@@ -41,6 +41,7 @@ from headrace.rpc.service import RpcService
 # Replies are sequential, so the last of three requests in flight takes up to six seconds.
 _REPLY_TIMEOUT_S = 2.0
 _TIMEOUT_S = 20.0
+_SLOWEST_BYTES_PER_S = 1e6
 _NUM_PREFETCHED = 2
 _ALIGN = 16
 
@@ -141,7 +142,8 @@ class RpcReceiver:
         """Send the newest model to a sampler with scores; does nothing if the sampler is lost."""
         # Not awaited: a lost sampler is noticed by `receive`.
         with suppress(StoreError):
-            self._channel.ask({"op": "model"}, (np.frombuffer(model, np.uint8),), _TIMEOUT_S)
+            timeout_s = _TIMEOUT_S + len(model) / _SLOWEST_BYTES_PER_S
+            self._channel.ask({"op": "model"}, (np.frombuffer(model, np.uint8),), timeout_s)
 
     def close(self) -> None:
         """Close the connection and release threads in `receive`."""
@@ -182,18 +184,23 @@ class _SubBatches(RpcService):
             self._trainer = None
             self._on_end()
 
-    def _take_model(self, request: Message, on_model: Callable[[bytes], None]) -> Message:
-        if self._trainer != request.stream or [each.dtype for each in request.arrays] != [np.uint8]:
-            raise SpecError("only the trainer sends a model, as bytes", "use RpcReceiver")
-        on_model(request.arrays[0].tobytes())
-        return Message(request.number)
-
-    def _next(self, stream: int) -> tuple[Fields, tuple[np.ndarray, ...]]:
+    def _claim(self, stream: int) -> None:
+        """Make the first connection the trainer's; raise `SpecError` for any other."""
         with self._lock:
             if self._trainer is None:
                 self._trainer = stream
         if self._trainer != stream:
             raise SpecError("this sampler already has a trainer", "start one sampler per trainer")
+
+    def _take_model(self, request: Message, on_model: Callable[[bytes], None]) -> Message:
+        self._claim(request.stream)
+        if [each.dtype for each in request.arrays] != [np.uint8]:
+            raise SpecError("a model is sent as bytes", "use RpcReceiver")
+        on_model(request.arrays[0].tobytes())
+        return Message(request.number)
+
+    def _next(self, stream: int) -> tuple[Fields, tuple[np.ndarray, ...]]:
+        self._claim(stream)
         try:
             item = self._queue.get(timeout=_REPLY_TIMEOUT_S)
         except Empty:
