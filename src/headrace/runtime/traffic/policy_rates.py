@@ -18,7 +18,7 @@ BY_KIND = frozenset({"priority"})
 
 Within a priority, the model has max-min rates. TCP alone does not reach them where flows compete at
 receivers: a flow through two busy NICs gets the smaller share of both. So each flow is limited to
-its fair share of those NICs, which changes rarely.
+its fair share of those NICs, by volume but no less than an equal one, which changes rarely.
 """
 
 BY_ITERATION = frozenset({"omcoflow"})

@@ -37,10 +37,11 @@ from headrace.rpc.framing import Fields, Message
 from headrace.rpc.server import RpcServer
 from headrace.rpc.service import RpcService
 
-# A reply is sent within this time even without a sub-batch; otherwise the sampler counts as lost.
-# Replies are sequential, so the last of three requests in flight takes up to six seconds.
+# A reply is sent within this time even without a sub-batch. Replies are sequential, so the last of
+# three requests in flight takes up to six seconds. A sampler that compiles kernels on a busy
+# machine takes longer; the controller detects lost processes and machines sooner.
 _REPLY_TIMEOUT_S = 2.0
-_TIMEOUT_S = 20.0
+_TIMEOUT_S = 60.0
 _SLOWEST_BYTES_PER_S = 1e6
 _NUM_PREFETCHED = 2
 _ALIGN = 16
