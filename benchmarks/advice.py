@@ -37,7 +37,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import numpy as np
 
 from benchmarks.machine import describe_machine
 from headrace.api.graph import partition
@@ -46,8 +45,6 @@ from headrace.core.cluster import Cluster, Machine
 from headrace.core.job import Job, Role, Sync
 from headrace.core.plan import Plan, problem_of
 from headrace.core.profile import Profile
-from headrace.graph.format.partitioned_graph import open_graph
-from headrace.graph.sampler_worker.feature_cache import FeatureCache
 from headrace.profiling import measured_iteration_time_s, profile_trace
 from headrace.simulator import build_instance, simulate
 from headrace.testbed import Testbed, take_down
@@ -60,8 +57,6 @@ STEPS, SKIP = 45, 15
 QUICK_STEPS, QUICK_SKIP = 16, 5
 SIMULATED = 60
 CACHE_BYTES = 8_000_000
-REQUEST_BYTES = 8
-"""Of an id that a store is asked for."""
 
 MBIT = 1e6 / 8
 CORES = 100.0
@@ -74,11 +69,12 @@ ONE_TRAINER_EACH = {Role.TRAINER: {"cpu": 4.0}, Role.SAMPLER: {"cpu": 1.0}}
 
 @dataclass(frozen=True)
 class Setup:
-    """A job, its machines and the settings of its script."""
+    """A job, its machines, the settings of its script, and the cache of each sampler."""
 
     cluster: Cluster
     job: Job
     config: Mapping[str, Any]
+    cache_bytes: int = 0
 
     @property
     def num_seeds(self) -> int:
@@ -94,21 +90,13 @@ class Setup:
         hosts = (host.model_copy(update=change(host)) for host in self.cluster.hosts)
         return replace(self, cluster=Cluster(machines=tuple(hosts)))
 
-    def with_config(self, **changes: Any) -> Setup:
-        """The same with other settings of the script."""
-        return replace(self, config={**self.config, **changes})
-
-
-Predict = Callable[[Profile, Plan, Path], Profile]
-
 
 @dataclass(frozen=True)
 class Kind:
-    """A change: of the setup, and of the profile where the change is not one of a job file."""
+    """A change of the setup of a base."""
 
     base: str
     change: Callable[[Setup], Setup]
-    profile: Predict = lambda profile, made, graph: profile
 
 
 def machines(num: int, mbit: float, kinds: tuple[str, ...] = ()) -> Cluster:
@@ -143,8 +131,7 @@ BASES = {
     "network": Setup(
         machines(4, 40.0),
         job("network", trainers=2, samplers_per_trainer=2, batch_size=128, window=4),
-        # Without the planned cache, which would fill during the measurement.
-        script(64, cache_bytes=0),
+        script(64),
     ),
     "gradients": Setup(
         machines(4, 40.0),
@@ -168,48 +155,6 @@ def scaled_nics(factor: float) -> Callable[[Setup], Setup]:
     return lambda setup: setup.with_machines(scale)
 
 
-def cached(profile: Profile, made: Plan, graph: Path) -> Profile:
-    """Bytes per seed with a cache in each sampler.
-
-    Batches are sampled here and their rows put to caches like those of the samplers. Hits are
-    counted in the iterations that are measured.
-    """
-    from headrace import NeighborLoader
-
-    opened = open_graph(graph)
-    nodes = opened.manifest.nodes[0]
-    info = next(column for column in nodes.columns if column.name == "x")
-    row_bytes = 4 * FEATURES + REQUEST_BYTES
-    before = profile.store_traffic.bytes_per_seed_matrix(made.cluster.num_machines)
-    hits = rows = seeds = 0.0
-    for number, machine in enumerate(made.placed.samplers):
-        size = int(made.seeds[number].sum())
-        cache = FeatureCache(info, nodes.num_nodes, CACHE_BYTES)
-        loader = NeighborLoader(opened, FANOUTS, batch_size=size, shuffle=True, seed=number)
-        for iteration, batch in enumerate(loader):
-            ids = opened.to_new(nodes.name, batch.n_id.numpy()).astype(np.int64)
-            away = ids[opened.owner(nodes.name, ids) != machine]
-            misses = cache.lookup(away)[1]
-            cache.admit(away[misses], np.empty((len(misses), *info.shape), info.dtype))
-            if iteration >= SKIP:
-                hits += len(away) - len(misses)
-                rows += len(away)
-                seeds += size
-            if iteration + 1 == STEPS:
-                break
-    away_share = 1 - 1 / made.cluster.num_machines
-    saved = hits / seeds * row_bytes
-    whole = before.sum(axis=1).mean() * away_share
-    factor = 1 - saved / whole
-    log(f"cache: {hits / rows:.0%} hits predicted, {factor:.0%} of the bytes are left")
-    own = np.diag(np.diag(before))
-    matrix = own + (before - own) * factor
-    traffic = profile.store_traffic.model_copy(
-        update={"matrix": tuple(map(tuple, matrix.tolist())), "relative_errors": ()}
-    )
-    return profile.model_copy(update={"store_traffic": traffic})
-
-
 KINDS = {
     "more samplers": Kind("computing", lambda base: base.with_job(samplers_per_trainer=2)),
     "fewer samplers": Kind("network", lambda base: base.with_job(samplers_per_trainer=1)),
@@ -221,7 +166,7 @@ KINDS = {
         "computing", lambda base: base.with_machines(lambda host: {"kind": "fast"})
     ),
     "ring or servers": Kind("gradients", lambda base: base.with_job(sync=Sync.RING)),
-    "cache": Kind("network", lambda base: base.with_config(cache_bytes=CACHE_BYTES), cached),
+    "cache": Kind("network", lambda base: replace(base, cache_bytes=CACHE_BYTES)),
     "batch size": Kind("gradients", lambda base: base.with_job(batch_size=64)),
 }
 QUICK = ("faster machine",)
@@ -271,11 +216,10 @@ class Bench:
         for repetition in range(repetitions):
             for name, took_s in times_s.items():
                 if name not in plans:
-                    kind = kinds[name]
-                    changed = kind.change(base)
-                    profile = kind.profile(measured, made, graph)
-                    plans[name] = changed, _planned(changed, profile, graph)
-                    predicted_s[name] = _predicted_s(plans[name][1], profile)
+                    changed = kinds[name].change(base)
+                    its_plan = _planned(changed, measured, graph)
+                    plans[name] = changed, its_plan
+                    predicted_s[name] = _predicted_s(its_plan, its_plan.profile)
                 setup, its_plan = plans[name]
                 for host in setup.cluster.hosts:
                     bed.set_nic(host.name, host.nic_in, host.nic_out)
@@ -299,7 +243,7 @@ class Bench:
     def run(self, bed: Testbed, setup: Setup, made: Plan, graph: Path, name: str) -> Any:
         """The trace of a run."""
         kinds = {host.name: host.kind for host in setup.cluster.hosts}
-        config = {**setup.config, "steps": self.steps}
+        config = {**setup.config, "steps": self.steps, "cache_bytes": setup.cache_bytes}
         if "pause_per_seed_s" in config:
             by_kind = config["pause_per_seed_s"]
             config["pause_per_seed_s"] = {host: by_kind[kind] for host, kind in kinds.items()}
@@ -313,7 +257,13 @@ def _planned(setup: Setup, profile: Profile, graph: Path) -> Plan:
     if profile.model_bytes is not None:
         wanted = wanted.model_copy(update={"model_bytes": profile.model_bytes})
     return plan(
-        setup.cluster, wanted, profile, policy="priority", graph=graph, num_neighbors=FANOUTS
+        setup.cluster,
+        wanted,
+        profile,
+        policy="priority",
+        graph=graph,
+        num_neighbors=FANOUTS,
+        cache_bytes=setup.cache_bytes,
     )
 
 

@@ -26,6 +26,7 @@ def plan_with_graph(
     num_neighbors: Sequence[int] | None = None,
     *,
     seed: int = 0,
+    cache_bytes: float | None = None,
 ) -> Plan:
     """Plan with sampled traffic; each sampler has a cache if the machines have memory for it.
 
@@ -36,7 +37,19 @@ def plan_with_graph(
         make: Makes a plan.
         num_neighbors: Neighbours per hop; see `with_graph`.
         seed: Random seed of the samples.
+        cache_bytes: Memory of each sampler's cache; None for what is worthwhile and fits.
     """
+    if cache_bytes is not None:
+        profile = with_graph(
+            problem.profile,
+            graph,
+            problem.job,
+            num_neighbors,
+            seed=seed,
+            traffic=traffic,
+            cache_bytes=cache_bytes,
+        )
+        return make(problem.with_profile(profile))
     plan, most_bytes = _plan(problem, graph, traffic, make, num_neighbors, seed, None), None
     for _ in range(2):
         used = plan.profile.traffic

@@ -44,6 +44,7 @@ def plan(
     graph: str | os.PathLike[str] | None = None,
     num_neighbors: Sequence[int] | None = None,
     traffic: TrafficName = "exact",
+    cache_bytes: float | None = None,
 ) -> Plan:
     """Choose the placement, the flow policy, the seed mix and the batch shares of a job.
 
@@ -68,6 +69,8 @@ def plan(
         traffic: With a graph, how to reduce the bytes between machines: `exact` caches rows of
             other machines; `safe` also needs `int8` features and draws fewer neighbours of other
             partitions; `least` needs `int4` features and draws even fewer.
+        cache_bytes: With a graph, memory of each sampler for rows of other machines; by default
+            as much as is worthwhile and fits.
 
     Raises:
         SpecError: A name is unknown, or the values are inconsistent.
@@ -105,6 +108,11 @@ def plan(
     if num_neighbors is not None and graph is None:
         raise SpecError("fan-outs need a graph to sample", "pass the partitioned graph too")
     settings = traffic_settings(traffic)
+    if cache_bytes is not None and (graph is None or cache_bytes < 0):
+        raise SpecError(
+            "a cache needs a graph to sample, and a size of at least 0",
+            "pass the partitioned graph, or omit the size of the cache",
+        )
     if graph is None and traffic != "exact":
         raise SpecError(
             f"traffic {traffic} needs a graph to sample", "pass the partitioned graph too"
@@ -132,7 +140,9 @@ def plan(
     on_step(f"sampling the graph{assumed}")
     opened = open_graph(graph)
     check_parts(opened, cluster)
-    return plan_with_graph(problem, opened, settings, make, num_neighbors, seed=seed)
+    return plan_with_graph(
+        problem, opened, settings, make, num_neighbors, seed=seed, cache_bytes=cache_bytes
+    )
 
 
 def explain(

@@ -45,6 +45,7 @@ def with_graph(
     seed: int = 0,
     traffic: Traffic = PLAIN,
     most_cache_bytes: float | None = 0.0,
+    cache_bytes: float | None = None,
 ) -> Profile:
     """A profile with the training seeds of each partition and sampled traffic.
 
@@ -64,6 +65,7 @@ def with_graph(
         seed: Random seed of the samples.
         traffic: Settings that reduce the traffic, without a cache.
         most_cache_bytes: Limit of the memory of each sampler's cache; None for a tenth of all rows.
+        cache_bytes: Memory of each sampler's cache, instead of as much as is worthwhile.
 
     Raises:
         SpecError: The graph has no training seeds.
@@ -105,7 +107,9 @@ def with_graph(
             batches = batches.model_copy(update={"bytes_per_seed": batches.bytes_per_seed * ratio})
     else:
         batches = batches.model_copy(update={"bytes_per_seed": batch_bytes})
-    settings, store_factors, batch_factor = sampling.change(used, traffic, most_cache_bytes)
+    settings, store_factors, batch_factor = sampling.change(
+        used, traffic, most_cache_bytes, cache_bytes
+    )
     matrix = matrix * store_factors
     batches = batches.model_copy(update={"bytes_per_seed": batches.bytes_per_seed * batch_factor})
     stores = stores.model_copy(
@@ -161,15 +165,19 @@ class _Sampling:
         return matrix, store_bytes, float(np.average(batch_bytes, weights=self._weights)), growth
 
     def change(
-        self, used: Traffic, wanted: Traffic, most_cache_bytes: float | None
+        self,
+        used: Traffic,
+        wanted: Traffic,
+        most_cache_bytes: float | None,
+        cache_bytes: float | None = None,
     ) -> tuple[Traffic | None, np.ndarray, float]:
         """Settings with a cache, and factors of the bytes from stores and of a batch."""
         num = self._graph.num_parts
-        if num > 1 and most_cache_bytes != 0.0:
+        if num > 1 and (most_cache_bytes if cache_bytes is None else cache_bytes) != 0.0:
             curve = self._curve(wanted)
             most = float(curve.sizes[_TENTH])
             most = most if most_cache_bytes is None else min(most, most_cache_bytes)
-            num_bytes = _worthwhile(curve, most, self._weights)
+            num_bytes = cache_bytes or _worthwhile(curve, most, self._weights)
             rate = curve.hit_rate_at(num_bytes, self._weights)
             wanted = wanted.model_copy(
                 update={

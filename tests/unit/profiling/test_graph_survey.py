@@ -115,6 +115,23 @@ def test_a_cache_saves_rows_of_other_partitions_only(graph: PartitionedGraph) ->
     assert (ratio[~np.eye(3, dtype=bool)] < 1).all()
 
 
+def test_a_plan_takes_the_cache_that_a_script_sets(graph: PartitionedGraph) -> None:
+    settings: dict[str, Any] = {
+        "graph": graph.folder,
+        "num_neighbors": [5, 5],
+        "method": "colocate",
+    }
+    none = headrace.plan(cluster_of(1e9), JOB, cache_bytes=0, **settings)
+    assert (none.profile.traffic or PLAIN).cache_bytes == 0
+    some = headrace.plan(cluster_of(1e9), JOB, cache_bytes=20_000, **settings)
+    assert some.profile.traffic is not None
+    assert some.profile.traffic.cache_bytes == 20_000
+    assert some.profile.traffic.hit_rate is not None
+    assert some.network_bytes < none.network_bytes
+    with pytest.raises(SpecError, match="a cache needs a graph"):
+        headrace.plan(cluster_of(1e9), JOB, cache_bytes=0)
+
+
 def test_the_cache_of_a_plan_fits_the_memory(graph: PartitionedGraph) -> None:
     settings: dict[str, Any] = {
         "graph": graph.folder,

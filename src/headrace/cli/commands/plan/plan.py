@@ -73,6 +73,10 @@ def plan(
             autocompletion=completions.one_of(*completions.LESS_TRAFFIC),
         ),
     ] = "exact",
+    cache: Annotated[
+        str | None,
+        typer.Option(help="With --graph: cache of each sampler, e.g. 8MB or 0.", metavar="SIZE"),
+    ] = None,
     budget: Annotated[
         str | None, typer.Option(help="Minimum search time, e.g. 2s.", metavar="TIME")
     ] = None,
@@ -98,7 +102,7 @@ def plan(
         raise SpecError(f"{missing} is missing", f"add {missing} FILE, or use --diff A B")
 
     from headrace.api.documents.load import load_cluster, load_job, save_plan
-    from headrace.core.units import parse_seconds
+    from headrace.core.units import parse_bytes, parse_seconds
 
     check_can_write(output)
     budget_s = None if budget is None else parse_seconds(budget)
@@ -121,6 +125,7 @@ def plan(
             graph=graph,
             num_neighbors=None if fanout is None else read_fanout(fanout),
             traffic=traffic,  # type: ignore[arg-type]  # likewise
+            cache_bytes=None if cache is None else parse_bytes(cache),
         )
     if output is not None:
         save_plan(found, output)
