@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
+
 from headrace.core.job import Role
 from headrace.core.plan import Plan, problem_of
 from headrace.core.profile import Problem
@@ -39,7 +41,8 @@ def plan_with_graph(
         seed: Random seed of the samples.
         cache_bytes: Memory of each sampler's cache; None for what is worthwhile and fits.
     """
-    if cache_bytes is not None:
+
+    def planned(most_bytes: float | None, parts: float) -> Plan:
         profile = with_graph(
             problem.profile,
             graph,
@@ -47,40 +50,33 @@ def plan_with_graph(
             num_neighbors,
             seed=seed,
             traffic=traffic,
+            most_cache_bytes=most_bytes,
             cache_bytes=cache_bytes,
+            parts_per_cache=parts,
         )
         return make(problem.with_profile(profile))
-    plan, most_bytes = _plan(problem, graph, traffic, make, num_neighbors, seed, None), None
-    for _ in range(2):
+
+    plan, most_bytes = planned(None, 1.0), None
+    parts = parts_per_cache(plan)
+    if parts > 1 and plan.profile.traffic is not None and plan.profile.traffic.cache_bytes:
+        plan = planned(None, parts)
+    for _ in range(2 if cache_bytes is None else 0):
         used = plan.profile.traffic
         free_bytes = cache_memory(plan, graph)
         if used is None or free_bytes is None or used.cache_bytes <= free_bytes:
             break
         # Another placement may have less memory where its samplers are.
         most_bytes = free_bytes if most_bytes is None else 0.0
-        plan = _plan(problem, graph, traffic, make, num_neighbors, seed, most_bytes)
+        plan = planned(most_bytes, parts)
     return plan
 
 
-def _plan(
-    problem: Problem,
-    graph: PartitionedGraph,
-    traffic: Traffic,
-    make: Callable[[Problem], Plan],
-    num_neighbors: Sequence[int] | None,
-    seed: int,
-    most_cache_bytes: float | None,
-) -> Plan:
-    profile = with_graph(
-        problem.profile,
-        graph,
-        problem.job,
-        num_neighbors,
-        seed=seed,
-        traffic=traffic,
-        most_cache_bytes=most_cache_bytes,
-    )
-    return make(problem.with_profile(profile))
+def parts_per_cache(plan: Plan) -> float:
+    """Mean number of partitions of other machines of which a sampler has seeds; at least 1."""
+    away = np.array(plan.seeds) > 0
+    away[np.arange(len(away)), plan.placed.samplers] = False
+    counts = away.sum(axis=1)
+    return float(counts[counts > 0].mean()) if counts.any() else 1.0
 
 
 def cache_memory(plan: Plan, graph: PartitionedGraph) -> float | None:
@@ -123,6 +119,7 @@ def traffic_changes(
             seed=plan.seed,
             traffic=wanted,
             most_cache_bytes=most_bytes,
+            parts_per_cache=parts_per_cache(plan),
         )
         if profile.traffic is None or profile.store_traffic == problem.profile.store_traffic:
             continue

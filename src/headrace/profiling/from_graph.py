@@ -46,6 +46,7 @@ def with_graph(
     traffic: Traffic = PLAIN,
     most_cache_bytes: float | None = 0.0,
     cache_bytes: float | None = None,
+    parts_per_cache: float = 1.0,
 ) -> Profile:
     """A profile with the training seeds of each partition and sampled traffic.
 
@@ -54,8 +55,10 @@ def with_graph(
     determine: these are sampled ones, scaled to what was measured. Seeds of one partition have more
     neighbours in common than uniform seeds, so their bytes are fewer than those of a uniform mix.
 
-    A cache saves bytes of other partitions than the seed's own. Measured bytes are those of the
-    traffic settings of their run; for other settings they are scaled as the sampled ones.
+    A cache saves bytes of other partitions than the seed's own, and of that one for samplers on
+    other machines; it holds rows of all partitions whose seeds such a sampler has. Measured bytes
+    are those of the traffic settings of their run; for other settings they are scaled as the
+    sampled ones.
 
     Args:
         profile: The profile.
@@ -66,6 +69,7 @@ def with_graph(
         traffic: Settings that reduce the traffic, without a cache.
         most_cache_bytes: Limit of the memory of each sampler's cache; None for a tenth of all rows.
         cache_bytes: Memory of each sampler's cache, instead of as much as is worthwhile.
+        parts_per_cache: Partitions of other machines whose seeds a sampler has.
 
     Raises:
         SpecError: The graph has no training seeds.
@@ -80,7 +84,7 @@ def with_graph(
     if num_neighbors is None:
         num_neighbors = FAN_OUTS
     per_sampler = job.batch_size / job.samplers_per_trainer
-    sampling = _Sampling(graph, num_neighbors, per_sampler, seed)
+    sampling = _Sampling(graph, num_neighbors, per_sampler, seed, parts_per_cache)
     used = profile.traffic or PLAIN
     matrix, store_bytes, batch_bytes, growth = sampling.volumes(used)
     uniform_batch_bytes = float(growth.values_at("batch_bytes", per_sampler)) / per_sampler
@@ -134,9 +138,15 @@ class _Sampling:
     """Sampled volumes of a graph under several traffic settings."""
 
     def __init__(
-        self, graph: PartitionedGraph, num_neighbors: FanOuts, per_sampler: float, seed: int
+        self,
+        graph: PartitionedGraph,
+        num_neighbors: FanOuts,
+        per_sampler: float,
+        seed: int,
+        parts_per_cache: float,
     ) -> None:
         self._graph, self._num_neighbors = graph, num_neighbors
+        self._parts_per_cache = parts_per_cache
         self._per_sampler, self._seed = per_sampler, seed
         _, seeds = split_seeds(graph, "train")
         self._weights = np.array([len(own) for own in seeds], dtype=np.float64)
@@ -157,7 +167,7 @@ class _Sampling:
             self._graph, self._num_neighbors, self._per_sampler, seed=self._seed, traffic=traffic
         )
         if traffic.cache_bytes:
-            matrix *= _cached(self._curve(traffic), traffic.cache_bytes)
+            matrix *= _cached(self._curve(traffic), traffic.cache_bytes, self._parts_per_cache)
         growth = sample_growth(
             self._graph, self._num_neighbors, self._per_sampler, seed=self._seed, traffic=traffic
         )
@@ -201,10 +211,10 @@ class _Sampling:
         return self._curves[plain]
 
 
-def _cached(curve: CacheCurve, num_bytes: float) -> np.ndarray:
-    """Factors of the bytes by partition and store; a partition's own rows are not cached."""
+def _cached(curve: CacheCurve, num_bytes: float, parts_per_cache: float) -> np.ndarray:
+    """Factors of the bytes by partition and store; bytes on one machine are never sent."""
     saved = np.repeat(curve.savings_at(num_bytes)[:, None], len(curve.savings), axis=1)
-    np.fill_diagonal(saved, 0.0)
+    np.fill_diagonal(saved, curve.own_savings_at(num_bytes / max(1.0, parts_per_cache)))
     factors: np.ndarray = 1.0 - saved
     return factors
 

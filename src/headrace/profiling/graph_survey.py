@@ -131,15 +131,22 @@ class CacheCurve:
         sizes: Memory of the cache, ascending; the first is 0.
         hit_rates: Share of the rows of other partitions that it has, shape (partition, size).
         savings: Share of the bytes of other partitions that it saves, same shape.
+        own_savings: Share of the bytes of the seeds' own partition that it saves if the sampler is
+            on another machine, so that all rows are cached; same shape.
     """
 
     sizes: np.ndarray
     hit_rates: np.ndarray
     savings: np.ndarray
+    own_savings: np.ndarray
 
     def savings_at(self, num_bytes: float) -> np.ndarray:
         """Share of bytes that a cache of this size saves, by partition."""
         return np.array([np.interp(num_bytes, self.sizes, own) for own in self.savings])
+
+    def own_savings_at(self, num_bytes: float) -> np.ndarray:
+        """Share of the bytes of the seeds' own partition, if its machine is another one."""
+        return np.array([np.interp(num_bytes, self.sizes, own) for own in self.own_savings])
 
     def hit_rate_at(self, num_bytes: float, weights: np.ndarray) -> float:
         """Mean hit rate of a cache of this size, with weights of the partitions."""
@@ -174,7 +181,7 @@ def sample_cache(
         for fraction in FRACTIONS
     ]
     hit_rates = np.zeros((graph.num_parts, 1 + len(FRACTIONS)))
-    savings = np.zeros_like(hit_rates)
+    savings, own_savings = np.zeros_like(hit_rates), np.zeros_like(hit_rates)
     rng = np.random.default_rng(seed)
     for part, seeds in enumerate(survey.seeds):
         size = min(len(seeds), max(1, round(seeds_per_sampler)))
@@ -182,43 +189,48 @@ def sample_cache(
             continue
         num_batches = max(len(seeds) // size, _ENOUGH_BATCHES)
         counts = {name: np.zeros((_NUM_ROUNDS, num), np.int64) for name, num in num_nodes.items()}
-        away_bytes = 0.0
+        away_bytes = own_bytes = 0.0
         for number in range(_NUM_ROUNDS):
             shuffled = np.resize(rng.permutation(seeds), (num_batches, size))
             num_sampled = 0
             for batch, chosen in enumerate(shuffled):
                 survey.sample(chosen, number, batch)
                 away_bytes += survey.by_store.sum() - survey.by_store[part]
+                own_bytes += survey.by_store[part]
                 for name, ids in survey.rows.items():
-                    counts[name][number, ids[graph.owner(name, ids) != part]] += 1
+                    counts[name][number, ids] += 1
                 num_sampled += int(survey.counted[0])
                 if batch + 1 >= _FEWEST_BATCHES and num_sampled >= _MOST_NODES:
                     num_batches = batch + 1
                     break
         for at, fraction in enumerate(FRACTIONS, start=1):
-            hits = {name: _hits(counts[name], fraction) for name in cached}
-            num_rows = sum(
-                float(counts[name].sum()) * len(columns) for name, columns in cached.items()
-            )
-            num_hits = sum(hits[name] * len(columns) for name, columns in cached.items())
-            saved_bytes = sum(
-                hits[name] * column.row_bytes
-                for name, columns in cached.items()
-                for column in columns
-            )
-            hit_rates[part, at] = num_hits / max(num_rows, 1.0)
-            savings[part, at] = saved_bytes / max(away_bytes, 1.0)
-    return CacheCurve(np.array([0.0, *sizes]), hit_rates, savings)
+            away_rows = away_hits = away_saved = own_saved = 0.0
+            for name, columns in cached.items():
+                own = graph.owner(name, np.arange(num_nodes[name])) == part
+                away = np.where(own, 0, counts[name])
+                hits, _ = _hits(away, fraction, own)
+                _, own_hits = _hits(counts[name], fraction, own)
+                row_bytes = sum(column.row_bytes for column in columns)
+                away_rows += float(away.sum()) * len(columns)
+                away_hits += hits * len(columns)
+                away_saved += hits * row_bytes
+                own_saved += own_hits * row_bytes
+            hit_rates[part, at] = away_hits / max(away_rows, 1.0)
+            savings[part, at] = away_saved / max(away_bytes, 1.0)
+            own_savings[part, at] = own_saved / max(own_bytes, 1.0)
+    return CacheCurve(np.array([0.0, *sizes]), hit_rates, savings, own_savings)
 
 
-def _hits(counts: np.ndarray, fraction: float) -> float:
-    """Requests in each round for the rows requested most in the others."""
+def _hits(counts: np.ndarray, fraction: float, is_own: np.ndarray) -> tuple[float, float]:
+    """Requests in each round for the rows requested most in the others; of other and own rows."""
     num_slots = int(fraction * counts.shape[1])
-    total, hits = counts.sum(axis=0), 0.0
+    total, away_hits, own_hits = counts.sum(axis=0), 0.0, 0.0
     for wanted in counts:
         hot = np.argsort(wanted - total, kind="stable")[:num_slots]
-        hits += float(wanted[hot].sum())
-    return hits
+        own = float(wanted[hot[is_own[hot]]].sum())
+        own_hits += own
+        away_hits += float(wanted[hot].sum()) - own
+    return away_hits, own_hits
 
 
 def _stored(
