@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         save_plan,
     )
     from headrace.api.documents.schema import json_schema
+    from headrace.api.estimate import MemoryEstimate, estimate
     from headrace.api.graph import PartitionedGraph, open_graph, partition
     from headrace.api.inference import Inference, export, infer
     from headrace.api.plan import Explanation, PlanDiff, diff_plans, explain, plan
@@ -65,6 +66,7 @@ __all__ = [
     "Job",
     "LinkNeighborLoader",
     "Machine",
+    "MemoryEstimate",
     "MissingExtraError",
     "NeighborLoader",
     "PartitionedGraph",
@@ -82,6 +84,7 @@ __all__ = [
     "compare",
     "default_profile",
     "diff_plans",
+    "estimate",
     "explain",
     "export",
     "infer",
@@ -113,6 +116,7 @@ _HOMES = {
         "save_plan",
     ),
     "api.documents.schema": ("json_schema",),
+    "api.estimate": ("MemoryEstimate", "estimate"),
     "api.graph": ("PartitionedGraph", "open_graph", "partition"),
     "api.inference": ("Inference", "export", "infer"),
     "api.plan": ("Explanation", "PlanDiff", "diff_plans", "explain", "plan"),

@@ -15,7 +15,7 @@ from headrace import __version__
 from headrace.cli import errors
 from headrace.cli.app import VerbApp
 from headrace.cli.commands.observe import dashboard, logs, report, status, top, trace
-from headrace.cli.commands.plan import explain, init, plan, profile, schema, simulate
+from headrace.cli.commands.plan import estimate, explain, init, plan, profile, schema, simulate
 from headrace.cli.commands.run import export, infer, run
 from headrace.cli.commands.setup import cluster, doctor, graph, partition, testbed
 from headrace.core.errors import DOCS_URL, ERRORS_PAGE
@@ -37,6 +37,11 @@ app.command("init", short_help="Write a job file and a cluster file.", epilog=in
 )
 app.command("simulate", epilog=simulate.EXAMPLE)(simulate.simulate)
 app.command("plan", short_help="Place every task on a machine.", epilog=plan.EXAMPLE)(plan.plan)
+app.command(
+    "estimate",
+    short_help="Estimate the memory of every task.",
+    epilog=estimate.EXAMPLE,
+)(estimate.estimate)
 app.command(
     "explain",
     short_help="Show a plan's bottleneck and the best improvements.",

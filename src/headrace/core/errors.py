@@ -75,6 +75,10 @@ class InfeasibleError(HeadraceError):
     page = f"{ERRORS_PAGE}#a-job-that-does-not-fit"
 
 
+class ValueDependentError(HeadraceError):
+    """A training step cannot be traced, because its shapes depend on values."""
+
+
 class MissingExtraError(HeadraceError):
     """A required optional dependency is not installed."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -91,7 +91,36 @@ class _KeyedLoader(NumberedLoader):
                 "this process is connected to stores, which its workers cannot inherit",
                 "use num_workers=0, or create the iterator before any other request to the stores",
             )
-        return super()._get_iterator()
+        begin: Callable[[], Iterator[Any]] = super()._get_iterator
+        return begin() if _WRAPPER is None else _WRAPPER(begin)
+
+
+Wrapper = Callable[[Callable[[], Iterator[Any]]], Iterator[Any]]
+"""Called with a function that begins an epoch; returns the batches of a loop."""
+
+_WRAPPER: Wrapper | None = None
+_BATCH_SIZE: int | None = None
+
+
+def wrap_batches(wrapper: Wrapper | None, batch_size: int | None = None) -> None:
+    """Let a function replace the batches of all loops of this process that sample in it.
+
+    Args:
+        wrapper: The function; None for none.
+        batch_size: Seeds of a batch of loaders that shuffle; None for the script's.
+    """
+    global _WRAPPER, _BATCH_SIZE
+    _WRAPPER, _BATCH_SIZE = wrapper, batch_size
+
+
+def are_batches_wrapped() -> bool:
+    """Whether `wrap_batches` has set a function."""
+    return _WRAPPER is not None
+
+
+def wrapped_batch_size() -> int | None:
+    """Seeds of a batch that `wrap_batches` sets."""
+    return _BATCH_SIZE
 
 
 class NeighborLoader(NodeLoader, _KeyedLoader):  # type: ignore[misc]

@@ -72,13 +72,3 @@ def resident_bytes(array: np.ndarray) -> int | None:
             return None
         num_pages += int(np.count_nonzero(pages & 1))
     return min(num_pages * page, array.nbytes)
-
-
-def anonymous_bytes() -> int:
-    """Anonymous memory of this process (`RssAnon`); 0 if not reported."""
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
-    found = [int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:")]
-    return found[0] if found else 0

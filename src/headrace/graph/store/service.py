@@ -22,8 +22,9 @@ from headrace.graph.store.embedding_service import (
     GradientPush,
 )
 from headrace.graph.store.embedding_table import EmbeddingSpec
-from headrace.graph.store.page_cache import PageCacheWarmer, anonymous_bytes, resident_bytes
+from headrace.graph.store.page_cache import PageCacheWarmer, resident_bytes
 from headrace.graph.store.shard import Shard, ShardRows
+from headrace.linux.memory import memory_bytes
 from headrace.rpc.config import RpcLimits
 from headrace.rpc.framing import Fields, Message
 from headrace.rpc.service import RpcService
@@ -224,7 +225,7 @@ class StoreService(RpcService):
             "resident_bytes": sum(known) if len(known) == len(resident) else None,
             "warmed_bytes": self._warmer.read_bytes if self._warmer else 0,
             "to_warm_bytes": self._warmer.total_bytes if self._warmer else 0,
-            "memory_bytes": anonymous_bytes(),
+            "memory_bytes": memory_bytes(),
             "counts": counts,
         }, ()
 

@@ -17,7 +17,7 @@ from headrace.core.profile import BatchTraffic, Problem, Profile, StoreTraffic
 from headrace.graph.format.partitioned_graph import open_graph
 from headrace.runtime.run_dir.run_config import RunConfig
 
-_WINDOW = 4
+LOCAL_WINDOW = 4
 """Sub-batches that each sampler may have queued for the trainer."""
 
 
@@ -72,7 +72,7 @@ def local_plan(name: str, num_parts: int, num_samplers: int) -> Plan:
         trainers=1,
         samplers_per_trainer=num,
         batch_size=num,
-        window=_WINDOW,
+        window=LOCAL_WINDOW,
         demands=demands,
     )
     profile = Profile(

@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import traceback
+from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import NoReturn
 
@@ -26,6 +27,9 @@ _LOST_PEER = re.compile(
     r"gloo/transport.*(?P<why>Connection (closed|reset) by peer|Broken pipe|Connection refused)"
 )
 """Error text of gloo after a peer process exited; its traceback is of no use."""
+
+ESTIMATE_VARIABLE = "HEADRACE_ESTIMATE"
+"""Environment variable with the path of a request to estimate the script's step."""
 
 INTERRUPTED = 130
 """Exit code of a process that SIGINT stopped, as shells report it."""
@@ -62,6 +66,7 @@ def _main(arguments: list[str]) -> int:
     sys.argv = [script, *rest]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
     try:
+        _estimate_if_requested()
         _train(_run(script))
     except HeadraceError as error:
         sys.stderr.write(f"error: trainer on {machine}: {error.problem}\n  try: {error.remedy}\n")
@@ -75,6 +80,13 @@ def _main(arguments: list[str]) -> int:
         sys.stderr.writelines(traceback.format_exception(_without_us(error)))
         return 1
     return 0
+
+
+def _estimate_if_requested() -> None:
+    if path := os.environ.get(ESTIMATE_VARIABLE):
+        from headrace.profiling.step_estimate.script import EstimateRequest, ScriptEstimator
+
+        ScriptEstimator(EstimateRequest.model_validate_json(Path(path).read_bytes())).install()
 
 
 def _run(script: str) -> ModuleType:

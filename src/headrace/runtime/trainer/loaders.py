@@ -70,8 +70,7 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
         use_planned_far(settings, self._run)
         self._model_feed = ModelFeed.of(settings)
         if self._run is not None and self._graph is not None:
-            # Seeds are resolved locally: this machine has the graph's files, even if stores serve
-            # them.
+            # Seeds are resolved locally: this machine has the graph's files.
             here = PartitionedGraphView(self._graph)
             self._trainer_seeds = assign_seeds(self._run, settings)
             settings["input_nodes"] = seeds_of(here, settings.get("input_nodes"))
@@ -130,7 +129,7 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
 
     def __iter__(self) -> Any:
         run, trainer_seeds = self._run, self._trainer_seeds
-        if run is None:
+        if run is None or neighbor_loader.are_batches_wrapped():
             return super().__iter__()
         trains = bool(self._settings.get("shuffle"))
         if self._checkpoints is not None and trains:
@@ -283,7 +282,7 @@ class LinkNeighborLoader(neighbor_loader.LinkNeighborLoader):
         super().__init__(**settings)
 
     def __iter__(self) -> Any:
-        if self._run is None:
+        if self._run is None or neighbor_loader.are_batches_wrapped():
             return super().__iter__()
         size = (len(self.input_data.row), self.batch_size or 1, len(self))
         return _watched(self._run, super().__iter__(), self._trains, size)
@@ -318,6 +317,9 @@ def _num_seeds(settings: Mapping[str, Any]) -> int:
 def _bind_settings(loader: Any, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     settings = dict(inspect.signature(loader).bind(*args, **kwargs).arguments)
     settings.update(settings.pop("kwargs", {}))
+    batch_size = neighbor_loader.wrapped_batch_size()
+    if batch_size is not None and settings.get("shuffle"):
+        settings["batch_size"] = batch_size
     return settings
 
 

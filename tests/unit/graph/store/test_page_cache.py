@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.graph.store.page_cache import PageCacheWarmer, anonymous_bytes, resident_bytes
+from headrace.graph.store.page_cache import PageCacheWarmer, resident_bytes
+from headrace.linux.memory import memory_bytes
 
 
 def test_a_warmed_file_is_in_memory(tmp_path: Path) -> None:
@@ -25,4 +26,5 @@ def test_residency_of_nothing() -> None:
 
 
 def test_memory_of_this_process_is_known() -> None:
-    assert anonymous_bytes() > 1_000_000
+    assert memory_bytes() > 1_000_000
+    assert memory_bytes(pid=0) == 0

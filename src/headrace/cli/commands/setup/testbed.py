@@ -19,7 +19,7 @@ from headrace.cli.errors import INTERRUPTED_EXIT_CODE
 from headrace.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from headrace.api.testbed import Host, Testbed
+    from headrace.testbed import Host, Testbed
 
 app = VerbApp(
     help="A cluster of emulated machines on this machine.",
@@ -47,7 +47,7 @@ def up(
 ) -> None:
     """Start an emulated machine with a Ray node for each machine of the cluster file."""
     from headrace.api.documents.load import load_cluster
-    from headrace.api.testbed import Testbed
+    from headrace.testbed import Testbed
 
     machines = load_cluster(cluster)
     begin_s = time.perf_counter()
@@ -78,7 +78,7 @@ def up(
 @app.command(epilog="Example: sudo headrace testbed down")
 def down(name: _Name = "headrace", as_json: AsJson = False) -> None:
     """Remove a testbed, or the remains of a crash, if there is one."""
-    from headrace.api.testbed import take_down
+    from headrace.testbed import take_down
 
     begin_s = time.perf_counter()
     was_up = take_down(name)
@@ -100,7 +100,7 @@ def execute(
     name: _Name = "headrace",
 ) -> None:
     """Run a command on a machine; exits with the command's exit code."""
-    from headrace.api.testbed import Testbed
+    from headrace.testbed import Testbed
 
     words = Testbed.find(name).command(host, command)
     os.execv(words[0], words)
@@ -118,9 +118,9 @@ def nic(
     name: _Name = "headrace",
 ) -> None:
     """Change the NIC rates of a machine of a shaped testbed, also while it is used."""
-    from headrace.api.testbed import Testbed
     from headrace.core.errors import SpecError
     from headrace.core.units import parse_bytes_per_s
+    from headrace.testbed import Testbed
 
     if rate_in is None and rate_out is None:
         raise SpecError("no rate was given", "add --in 100Mbps, --out 100Mbps or both")
@@ -139,7 +139,7 @@ def nic(
 @app.command(epilog="Example: sudo headrace testbed status")
 def status(name: _Name = "headrace", as_json: AsJson = False) -> None:
     """Show a testbed's machines. Exits with 1 if it is down or broken."""
-    from headrace.api.testbed import Testbed
+    from headrace.testbed import Testbed
 
     bed = Testbed.lookup(name)
     if bed is None:

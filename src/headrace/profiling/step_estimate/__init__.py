@@ -1,0 +1,1 @@
+"""Memory and work of a training step that is traced, not run."""

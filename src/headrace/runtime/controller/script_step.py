@@ -1,0 +1,65 @@
+"""The training step of a script, traced by a process that runs the script up to it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from headrace.core.errors import SpecError
+from headrace.profiling.step_estimate.script import EstimateRequest, ScriptStep
+from headrace.runtime.protocol.run_context import CONTEXT_VARIABLE, RunContext
+from headrace.runtime.trainer.__main__ import ESTIMATE_VARIABLE
+
+_HERE = "this machine"
+
+
+def trace_script(
+    script: Path, graph: Path, arguments: Sequence[str], batch_size: int | None, is_real: bool
+) -> ScriptStep | None:
+    """Trace the training step of a script; None if it can only be run.
+
+    Args:
+        script: The script.
+        graph: The partitioned graph.
+        arguments: Arguments of the script.
+        batch_size: Seeds of a batch; None for the script's.
+        is_real: Whether to run a step instead of tracing it.
+
+    Raises:
+        SpecError: The script fails, or does not take batches of a headrace loader.
+    """
+    with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+        request, run, output = (Path(folder) / name for name in ("request", "run", "step"))
+        wanted = EstimateRequest(output=output, batch_size=batch_size, is_real=is_real)
+        request.write_text(wanted.model_dump_json(), encoding="utf-8")
+        # Values of losses are not known.
+        context = RunContext(
+            machine=_HERE,
+            messages=Path(folder) / "messages",
+            parts=graph.resolve(),
+            output=Path(folder),
+            allow_nan=True,
+        )
+        run.write_text(context.model_dump_json(), encoding="utf-8")
+        words = [sys.executable, "-m", "headrace.runtime.trainer", str(os.getpid()), _HERE]
+        ran = subprocess.run(
+            [*words, str(script), *arguments],
+            env={**os.environ, ESTIMATE_VARIABLE: str(request), CONTEXT_VARIABLE: str(run)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if output.exists():
+            found = output.read_text(encoding="utf-8")
+            return ScriptStep.model_validate_json(found) if found else None
+    if ran.returncode:
+        last = ran.stderr.strip().splitlines()[-1:] or [f"exit code {ran.returncode}"]
+        raise SpecError(f"the script failed: {last[0]}", f"run it alone: python {script}")
+    raise SpecError(
+        "the script took no batch of a headrace loader with gradients enabled",
+        "train with headrace.NeighborLoader, LinkNeighborLoader or ctx.loader",
+    )
