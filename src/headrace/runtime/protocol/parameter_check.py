@@ -32,6 +32,11 @@ _REMEDY = (
     "model"
 )
 
+_UNUSED_REMEDY = (
+    "pass find_unused_parameters=True to `ctx.prepare`, because the loss does not depend on all "
+    "parameters; without `ctx.prepare`, to `DistributedDataParallel`"
+)
+
 _watched: set[str] = set()
 
 
@@ -57,8 +62,8 @@ def send_parameters(run: RunContext) -> RemovableHandle | None:
         if seen[0] >= _MOST_OPTIMIZERS or seen[1] >= _NUM_STEPS:
             return
         seen[1] += 1
-        checksum, values = checksum_of(optimizer), values_of(optimizer)
-        send(run.messages, ParameterChecksum(seen[0], seen[1], checksum, values))
+        sample = checksum_of(optimizer), values_of(optimizer), num_unused(optimizer)
+        send(run.messages, ParameterChecksum(*seen, *sample))
 
     return register_optimizer_step_post_hook(stepped)
 
@@ -87,6 +92,12 @@ def values_of(optimizer: Any) -> list[float]:
     return values
 
 
+def num_unused(optimizer: Any) -> int:
+    """Number of parameters without a gradient, although they are trained."""
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    return sum(each.requires_grad and each.grad is None for each in parameters)
+
+
 class ParameterCheck:
     """Compares the parameters that trainers send."""
 
@@ -109,4 +120,7 @@ class ParameterCheck:
             f"{one} and {other} train different models: their parameters differ by up to "
             f"{difference:.2g} after step {message.step}"
         )
+        if message.num_unused:
+            unused = f"{message.num_unused} parameters have no gradient"
+            return Failed(f"{problem}, and {unused}", _UNUSED_REMEDY)
         return Failed(problem, _REMEDY)

@@ -152,12 +152,13 @@ class Note(Message, kind="note"):
 
 @dataclass(frozen=True)
 class ParameterChecksum(Message, kind="parameters"):
-    """Checksum and sample of an optimizer's parameters after a step."""
+    """Checksum and sample of an optimizer's parameters after a step; how many had no gradient."""
 
     optimizer: int
     step: int
     checksum: int
     values: list[float]
+    num_unused: int = 0
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from headrace.runtime.protocol.actor_state import ActorState
 from headrace.runtime.protocol.parameter_check import (
     ParameterCheck,
     checksum_of,
+    num_unused,
     send_parameters,
     values_of,
 )
@@ -51,6 +52,19 @@ def test_different_parameters_are_a_failure_that_names_both_and_says_what_helps(
     assert found.problem.startswith("trainer0 on m0 and trainer1 on m1 train different models")
     for help_ in ("ctx.prepare(model", "DistributedDataParallel(model)", "--independent"):
         assert help_ in found.remedy
+
+
+def test_parameters_without_gradients_have_their_own_remedy() -> None:
+    check = ParameterCheck()
+    assert check.update("trainer0 on m0", said(1)) is None
+    found = check.update("trainer1 on m1", replace(said(2), num_unused=3))
+    assert isinstance(found, Failed)
+    assert "3 parameters have no gradient" in found.problem
+    assert "find_unused_parameters=True" in found.remedy
+    used, unused = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD([*used.parameters(), *unused.parameters()], lr=0.1)
+    used(torch.ones(1, 2)).sum().backward()
+    assert num_unused(optimizer) == 2
 
 
 def test_parameters_that_were_rounded_differently_are_one_model() -> None:
