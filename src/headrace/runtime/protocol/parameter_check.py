@@ -62,8 +62,10 @@ def send_parameters(run: RunContext) -> RemovableHandle | None:
         if seen[0] >= _MOST_OPTIMIZERS or seen[1] >= _NUM_STEPS:
             return
         seen[1] += 1
-        sample = checksum_of(optimizer), values_of(optimizer), num_unused(optimizer)
-        send(run.messages, ParameterChecksum(*seen, *sample))
+        number, step = seen
+        checksum, values = checksum_of(optimizer), values_of(optimizer)
+        sample = ParameterChecksum(number, step, checksum, values, num_unused(optimizer))
+        send(run.messages, sample)
 
     return register_optimizer_step_post_hook(stepped)
 
