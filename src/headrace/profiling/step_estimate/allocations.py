@@ -29,26 +29,41 @@ class Allocations:
         self._step_at = 0
         self._numbers: dict[int, int] = {}
         self._num_seen = 0
+        self._pending: tuple[int, int, frozenset[int]] | None = None
         self._peak_at = 0
         self.live_bytes = 0
         self.peak_bytes = 0
 
-    def add(self, tensor: Tensor, num_bytes: int | None = None) -> bool:
-        """Record the tensor's storage if it is new; returns whether it is."""
+    def add(
+        self, tensor: Tensor, num_bytes: int | None = None, reuses: Iterable[Tensor] = ()
+    ) -> bool:
+        """Record the tensor's storage if it is new; returns whether it is.
+
+        Args:
+            tensor: The tensor.
+            num_bytes: Bytes of the storage, if other than its size.
+            reuses: Tensors one of whose storages is used instead, if it is the next to be freed.
+        """
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._refs:
             return False
+        self._flush()
         size = self._round_up(storage.nbytes() if num_bytes is None else num_bytes)
         self._num_seen += 1
         self._numbers[key] = self._num_seen
         self._refs[key] = (weakref.ref(storage, lambda _: self._free(key)), size)
-        self._log(self._num_seen, size)
+        others = frozenset(other.untyped_storage()._cdata for other in reuses)
+        if others:
+            self._pending = (self._num_seen, size, others)
+        else:
+            self._log(self._num_seen, size)
         return True
 
     def peak_with(self, num_bytes: int) -> None:
         """Record memory that a kernel needs while it runs, beside its outputs."""
         if num_bytes:
+            self._flush()
             self._num_seen += 1
             size = self._round_up(num_bytes)
             self._log(self._num_seen, size)
@@ -56,6 +71,7 @@ class Allocations:
 
     def reset_peak(self) -> None:
         """Start a new step."""
+        self._flush()
         self._step_at = self._peak_at = len(self._events)
         self.peak_bytes = self.live_bytes
 
@@ -72,6 +88,7 @@ class Allocations:
 
     def at_peak(self, kinds: Iterable[tuple[str, set[int]]]) -> dict[str, int]:
         """Bytes at the peak by kind of storage; those of no kind are `activations`."""
+        self._flush()
         live: dict[int, int] = {}
         for number, size in self._events[: self._peak_at]:
             live[number] = live.get(number, 0) + size
@@ -88,4 +105,18 @@ class Allocations:
 
     def _free(self, key: int) -> None:
         _, size = self._refs.pop(key)
-        self._log(self._numbers.pop(key), -size)
+        number = self._numbers.pop(key)
+        if self._pending is not None and key in self._pending[2] and size == self._pending[1]:
+            # The new storage is the freed one.
+            new, self._pending = self._pending[0], None
+            self._log(number, -size)
+            self._log(new, size)
+            return
+        self._flush()
+        self._log(number, -size)
+
+    def _flush(self) -> None:
+        """Log the pending storage, which is a new one."""
+        if self._pending is not None:
+            (number, size, _), self._pending = self._pending, None
+            self._log(number, size)

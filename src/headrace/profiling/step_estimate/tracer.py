@@ -45,6 +45,12 @@ _REMEDY = "run a step to measure it"
 _FEW_VALUES = 64
 """Smaller floating-point tensors keep their values: layers choose kernels by constants."""
 
+_CASTING = {"add", "div", "mul", "sub"}
+"""Operations of the CPU that copy inputs of another type than their result."""
+
+_IN_PLACE_IN_BACKWARD = {"add", "index_add"}
+"""Sums of gradients, which use the memory of a summand that nothing else uses."""
+
 _INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put"}
 
 
@@ -183,7 +189,10 @@ class StepTracer(TorchDispatchMode):
         if func._schema.is_mutable:
             out = _unchanged_identity(func, args, kwargs, out)
         outputs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
-        fresh = [tensor for tensor in outputs if self._memory.add(tensor)]
+        reuses = inputs if _is_in_place(name) else ()
+        fresh = [tensor for tensor in outputs if self._memory.add(tensor, reuses=reuses)]
+        if name in _CASTING and fresh:
+            self._memory.peak_with(_cast_bytes(inputs, fresh[0]))
         if func._schema.is_mutable and not fresh:
             fresh = outputs
         self._counts = self._counts.plus(count(name, inputs, fresh))
@@ -302,6 +311,18 @@ def tensors_of(batch: Any) -> Iterator[Tensor]:
         for leaf in tree_leaves(value):
             if isinstance(leaf, Tensor):
                 yield leaf
+
+
+def _is_in_place(name: str) -> bool:
+    """Whether autograd changes its own tensor: it does not if tensors have no data."""
+    autograd: Any = torch._C
+    return name in _IN_PLACE_IN_BACKWARD and autograd._current_graph_task_id() >= 0
+
+
+def _cast_bytes(inputs: Sequence[Tensor], output: Tensor) -> int:
+    """Bytes of the inputs that are converted to the type of the output."""
+    converted = (t for t in inputs if t.dtype != output.dtype and t.dim())
+    return sum(tensor.numel() * output.element_size() for tensor in converted)
 
 
 def _is_floating(tensor: Tensor) -> bool:
