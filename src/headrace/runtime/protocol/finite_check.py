@@ -55,7 +55,10 @@ class GradientCheck:
                 self._hooked[id(parameter)] = weakref.ref(parameter)
                 parameter.register_hook(self._record)
 
-    def _record(self, gradient: Tensor) -> None:
+    def _record(self, gradient: Tensor | None) -> None:
+        # Torch passes none for parameters that the loss does not use.
+        if gradient is None:
+            return
         # 0 if all values are finite, else NaN; does not synchronise with the GPU.
         trace = (gradient.sum() * 0).abs().float()
         self._own = trace if self._own is None else self._own.to(trace.device) + trace

@@ -143,3 +143,23 @@ def test_the_run_names_all_if_nobody_was_the_first() -> None:
     found = check.poll(13.0)
     assert isinstance(found, Failed)
     assert found.problem.startswith("trainer0 on m0, trainer1 on m1: gradients")
+
+
+def test_parameters_that_the_loss_does_not_use_have_no_gradient_to_look_at(tmp_path: Path) -> None:
+    class First(torch.autograd.Function):  # type: ignore[misc]
+        """The first of two tensors, as the outputs of a wrapped model that a loss uses."""
+
+        @staticmethod
+        def forward(ctx: Any, one: Any, two: Any) -> Any:
+            return one.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            return gradient, None
+
+    used, unused = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(3))
+    check = GradientCheck(run_of(tmp_path, world_size=2))
+    check.hook([used, unused])
+    First.apply(used, unused).sum().backward()
+    assert unused.grad is None
+    check.check([used, unused])
