@@ -12,6 +12,8 @@ The last line is one JSON object:
 - `trace`: operations of a step and CPU seconds to trace it, of all these and of RGCN with 40
   relations;
 - `shapes`: upper shape of 20 sampled batches over the largest of 300, by graph;
+- `resident`: anonymous memory of real trainer processes of `headrace run --local`, polled, against
+  `headrace estimate`;
 - `transfer`: errors of step times for batch sizes, fan-outs, widths, models and graphs that were
   left out of the fit; share of them inside the stated 90 % interval; error of a fit to ten steps.
 """
@@ -35,6 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import memory_models
 from benchmarks.machine import describe_machine
 from benchmarks.memory_models import GRAPHS, MORE_GRAPHS, Sampled, Setting
+from benchmarks.memory_resident import run_resident
 from benchmarks.memory_transfer import measure, transfer
 from headrace.profiling.step_estimate.batch_shape import NUM_BATCHES, shape_of, upper_shape
 from headrace.profiling.step_estimate.measured_step import measured_peak
@@ -160,6 +163,7 @@ PARTS: dict[str, Callable[[bool, Log], Any]] = {
     "allocator": run_allocator,
     "trace": run_trace,
     "shapes": run_shapes,
+    "resident": run_resident,
     "transfer": run_transfer,
 }
 

@@ -57,8 +57,10 @@ def trace_script(
             found = output.read_text(encoding="utf-8")
             return ScriptStep.model_validate_json(found) if found else None
     if ran.returncode:
-        last = ran.stderr.strip().splitlines()[-1:] or [f"exit code {ran.returncode}"]
-        raise SpecError(f"the script failed: {last[0]}", f"run it alone: python {script}")
+        lines = ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"]
+        own = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        last = (own or lines)[-1]
+        raise SpecError(f"the script failed: {last}", f"run it alone: python {script}")
     raise SpecError(
         "the script took no batch of a headrace loader with gradients enabled",
         "train with headrace.NeighborLoader, LinkNeighborLoader or ctx.loader",

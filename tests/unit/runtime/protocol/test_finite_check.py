@@ -146,7 +146,7 @@ def test_the_run_names_all_if_nobody_was_the_first() -> None:
 
 
 def test_parameters_that_the_loss_does_not_use_have_no_gradient_to_look_at(tmp_path: Path) -> None:
-    class First(torch.autograd.Function):  # type: ignore[misc]
+    class First(torch.autograd.Function):  # type: ignore[misc, name-defined]
         """The first of two tensors, as the outputs of a wrapped model that a loss uses."""
 
         @staticmethod

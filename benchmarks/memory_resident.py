@@ -1,0 +1,92 @@
+"""Estimated against measured memory of real trainer processes, for `memory.py`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.memory_models import GRAPHS, MORE_GRAPHS
+from headrace.api.estimate import estimate
+from headrace.api.graph import partition
+from headrace.core.job import Role
+from headrace.linux.memory import memory_bytes
+
+SCRIPT = Path(__file__).with_name("memory_script.py")
+CASES = [
+    (graph, model, width, size)
+    for graph, size in (("amazon_photo", 512), ("amazon_computers", 512), ("generated", 1024))
+    for model, width in (("SAGE", 128), ("GCN", 256), ("GAT", 128), ("GIN", 256), ("PNA", 64))
+]
+NUM_STEPS = 60
+NUM_PARTS = 2
+_POLL_S = 0.02
+
+
+def run_resident(is_quick: bool, log: Callable[[str], None]) -> dict[str, Any]:
+    """Peaks of anonymous memory of trainers under `headrace run --local`."""
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="headrace-memory-") as scratch:
+        for graph, model, width, size in CASES[:1] if is_quick else CASES:
+            parts = Path(scratch) / graph
+            if not parts.exists():
+                partition(str({**GRAPHS, **MORE_GRAPHS}[graph]), parts, NUM_PARTS)
+            words = [model, str(width), str(size), str(NUM_STEPS)]
+            found = estimate(SCRIPT, parts, words).of(Role.TRAINER)
+            measured = _measured(parts, words, Path(scratch))
+            rows.append(
+                {
+                    "graph": graph,
+                    "model": model,
+                    "width": width,
+                    "batch_size": size,
+                    "estimated_bytes": found.total_bytes,
+                    "measured_bytes": measured,
+                    "ratio": found.total_bytes / measured,
+                    "made_of": dict(found.made_of),
+                }
+            )
+            log(f"{graph}, {model}: {rows[-1]['ratio']:.3f} of {measured / 1e6:.0f} MB")
+    ratios = [row["ratio"] for row in rows]
+    return {"least": min(ratios), "most": max(ratios), "rows": rows}
+
+
+def _measured(parts: Path, words: list[str], folder: Path) -> int:
+    command = [sys.executable, "-m", "headrace", "run", "--local", "--graph", str(parts)]
+    with subprocess.Popen(
+        [*command, str(SCRIPT), "--", *words],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as run:
+        peak = 0
+        while run.poll() is None:
+            for pid in _children(run.pid):
+                peak = max(peak, memory_bytes(pid=pid))
+            time.sleep(_POLL_S)
+    if run.returncode or not peak:
+        raise RuntimeError(f"the run ended with {run.returncode}")
+    return peak
+
+
+def _children(pid: int) -> list[int]:
+    """Trainers that a process started."""
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+        return [child for child in map(int, text.split()) if _is_trainer(child)]
+    except OSError:
+        return []
+
+
+def _is_trainer(pid: int) -> bool:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return b"headrace.runtime.trainer" in words
