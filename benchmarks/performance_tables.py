@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.performance_format import Result, Table, by_name, dig, figures, show, table
+from benchmarks.performance_memory import memory
 from benchmarks.performance_traffic import traffic
 
 _NOT_FIGURES = frozenset(
@@ -408,6 +409,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Result], Table]]] = {
     "training_for_keeps": ("Training for keeps", training_for_keeps),
     "closed_loop": ("The closed loop, on a shaped testbed", closed_loop),
     "traffic": ("Bytes between machines", traffic),
+    "memory": ("Memory before a run", memory),
     "campaign": ("Long tests", campaign),
     "beside": ("Quick benchmarks of two commits", beside),
 }
