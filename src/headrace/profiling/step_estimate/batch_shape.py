@@ -39,13 +39,15 @@ def upper_shape(shapes: Iterable[Shape], deviations: float = DEVIATIONS) -> dict
 
 def upper_batch(
     batches: Iterable[Any], num_batches: int = NUM_BATCHES
-) -> tuple[Any, dict[Any, int]]:
-    """The largest of some batches, enlarged to the upper shape, and that shape."""
+) -> tuple[Any, dict[Any, int], list[float]]:
+    """The largest of some batches, enlarged to the upper shape, that shape, and relative sizes."""
     taken = list(islice(batches, num_batches))
     shapes = [shape_of(batch) for batch in taken]
     upper = upper_shape(shapes)
     largest = max(range(len(taken)), key=lambda i: sum(shapes[i].values()))
-    return enlarge(taken[largest], upper), upper
+    total = sum(upper.values())
+    sizes = [sum(shape.values()) / total for shape in shapes]
+    return enlarge(taken[largest], upper), upper, sizes
 
 
 def enlarge(batch: Any, shape: Shape) -> Any:

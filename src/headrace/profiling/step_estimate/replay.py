@@ -1,10 +1,11 @@
-"""Resident memory of a step's allocations: they are made again by a process that does nothing else.
+"""Resident memory of a step's allocations: a process that does nothing else makes them again.
 
     python -m headrace.profiling.step_estimate.replay FILE
 
 The allocator keeps freed memory in pieces, so a process needs more than the largest sum of its
-tensors. FILE has the allocations and frees of a step; its result is the growth of this process's
-anonymous memory, with the allocator's settings of a trainer.
+tensors: the more, the more its batches differ in size. FILE has the allocations and frees of a step
+and the relative sizes of some batches; its result is the growth of this process's anonymous memory,
+with the allocator's settings of a trainer.
 """
 
 from __future__ import annotations
@@ -22,19 +23,30 @@ import numpy as np
 from headrace.linux.malloc import reuse_memory
 from headrace.linux.memory import memory_bytes
 
-_NUM_STEPS = 3
+_PAGE_BYTES = 4096
 _ALIGNMENT = 64
 """Of torch's tensors."""
 
 
-def resident_bytes(held: Sequence[tuple[int, int]], step: Sequence[tuple[int, int]]) -> int:
-    """Anonymous memory of a process that has some storages and repeats a step."""
+def resident_bytes(
+    held: Sequence[tuple[int, int]],
+    step: Sequence[tuple[int, int]],
+    scales: Sequence[float] = (1.0, 1.0, 1.0),
+) -> int:
+    """Anonymous memory of a process that has some storages and repeats a step.
+
+    Args:
+        held: Number and bytes of storages that exist before the step.
+        step: Allocations and frees of the step, in order.
+        scales: Sizes of successive batches, relative to that of the step.
+    """
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         path = Path(folder) / "events.npz"
         np.savez(
             path,
             held=np.array(held, np.int64).reshape(-1, 2),
             step=np.array(step, np.int64).reshape(-1, 2),
+            scales=np.array([*scales, 1.0]),
         )
         ran = subprocess.run(
             [sys.executable, "-m", __name__, str(path)], capture_output=True, text=True, check=True
@@ -42,16 +54,19 @@ def resident_bytes(held: Sequence[tuple[int, int]], step: Sequence[tuple[int, in
     return int(json.loads(ran.stdout)["bytes"])
 
 
-def replay(held: np.ndarray, step: np.ndarray) -> int:
-    """Make the allocations; returns the growth of anonymous memory."""
+def replay(held: np.ndarray, step: np.ndarray, scales: np.ndarray) -> int:
+    """Make the allocations of all batches; returns the growth of anonymous memory."""
     libc = ctypes.CDLL(None)
     libc.free.argtypes = (ctypes.c_void_p,)
     before = memory_bytes()
     live: dict[int, int] = {}
     _apply(libc, live, held)
-    for _ in range(_NUM_STEPS):
-        kept = set(live)
-        _apply(libc, live, step)
+    kept = set(live)
+    for scale in scales.tolist():
+        scaled = step.copy()
+        scaled[:, 1] = np.ceil(np.abs(step[:, 1]) * scale) * np.sign(step[:, 1])
+        # Parameters and the optimizer's state are not freed.
+        _apply(libc, live, scaled[~np.isin(step[:, 0], list(kept))])
         for number in set(live) - kept:
             libc.free(live.pop(number))
     return memory_bytes() - before
@@ -66,7 +81,8 @@ def _apply(libc: ctypes.CDLL, live: dict[int, int], events: np.ndarray) -> None:
             ):
                 raise MemoryError(f"no memory for {size} bytes")
             assert pointer.value is not None
-            ctypes.memset(pointer.value, 1, size)
+            memory = (ctypes.c_uint8 * size).from_address(pointer.value)
+            np.frombuffer(memory, np.uint8)[::_PAGE_BYTES] = 1
             live[number] = pointer.value
         elif size < 0 and number in live:
             libc.free(live.pop(number))
@@ -76,7 +92,7 @@ def main(path: str) -> None:
     """Replay the file's step and print the bytes."""
     reuse_memory()
     with np.load(path) as saved:
-        found = replay(saved["held"], saved["step"])
+        found = replay(saved["held"], saved["step"], saved["scales"])
     sys.stdout.write(json.dumps({"bytes": found}))
 
 

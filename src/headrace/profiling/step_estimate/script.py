@@ -88,7 +88,7 @@ class ScriptEstimator:
         base = memory_bytes()
         epochs = chain.from_iterable(begin() for _ in range(NUM_BATCHES))
         taken = list(islice(epochs, NUM_BATCHES))
-        batch, shape = upper_batch(taken)
+        batch, shape, sizes = upper_batch(taken)
         num_batches = len(taken)
         del taken
         seeds = getattr(batch, "batch_size", None)
@@ -107,9 +107,11 @@ class ScriptEstimator:
         if self._request.is_real:
             yield from self._run_steps(batch, base, common)
         else:
-            yield from self._trace_steps(batch, base, common)
+            yield from self._trace_steps(batch, base, sizes, common)
 
-    def _trace_steps(self, batch: Any, base: int, common: dict[str, Any]) -> Iterator[Any]:
+    def _trace_steps(
+        self, batch: Any, base: int, sizes: list[float], common: dict[str, Any]
+    ) -> Iterator[Any]:
         tracer = StepTracer(on_untraceable=self._request.output.touch)
         tracer.add_batch(batch)
         with tracer:
@@ -117,16 +119,13 @@ class ScriptEstimator:
             yield copy.copy(batch)
             tracer.next_step()
             yield copy.copy(batch)
-        self._end(tracer, base, common)
-
-    def _end(self, tracer: StepTracer, base: int, common: dict[str, Any]) -> NoReturn:
         traced = tracer.result()
         parameters = traced.made_of["parameters"]
         self._write(
             ScriptStep(
                 peak_bytes=traced.peak_bytes,
                 made_of=traced.made_of,
-                resident_bytes=resident_bytes(*tracer.allocations()),
+                resident_bytes=resident_bytes(*tracer.allocations(), sizes),
                 base_bytes=max(0, base - parameters),
                 counts=tuple(traced.counts),
                 parameter_bytes=parameters,
