@@ -13,7 +13,7 @@ The last line is one JSON object:
   relations;
 - `shapes`: upper shape of 20 sampled batches over the largest of 300, by graph;
 - `resident`: anonymous memory of real trainer processes of `headrace run --local`, polled, against
-  `headrace estimate`;
+  `headrace estimate`; null if quick;
 - `transfer`: errors of step times for batch sizes, fan-outs, widths, models and graphs that were
   left out of the fit; share of them inside the stated 90 % interval; error of a fit to ten steps.
 """
@@ -186,6 +186,8 @@ def main() -> int:
     if args.output is not None and args.output.exists():
         found = json.loads(args.output.read_text())
     for name in args.only.split(",") if args.only else PARTS:
+        if args.quick and name == "resident":
+            continue
         found[name] = PARTS[name](args.quick, log)
         found |= {
             "benchmark": "memory",

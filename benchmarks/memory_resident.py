@@ -29,11 +29,11 @@ NUM_PARTS = 2
 _POLL_S = 0.02
 
 
-def run_resident(is_quick: bool, log: Callable[[str], None]) -> dict[str, Any]:
+def run_resident(_: bool, log: Callable[[str], None]) -> dict[str, Any]:
     """Peaks of anonymous memory of trainers under `headrace run --local`."""
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="headrace-memory-") as scratch:
-        for graph, model, width, size in CASES[:1] if is_quick else CASES:
+        for graph, model, width, size in CASES:
             parts = Path(scratch) / graph
             if not parts.exists():
                 partition(str({**GRAPHS, **MORE_GRAPHS}[graph]), parts, NUM_PARTS)

@@ -1,4 +1,4 @@
-"""The script of `memory.py` whose trainer is measured: `memory_script.py MODEL WIDTH SIZE STEPS`."""
+"""Trains the model that `memory.py` measures: `memory_script.py MODEL WIDTH SIZE STEPS`."""
 
 import sys
 from typing import Any
