@@ -31,7 +31,7 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 PAGES = {
     "cluster": "howto/clusters.md#discover",
     "dashboard": "howto/reports.md#prometheus-and-grafana",
-    "estimate": "howto/memory.md",
+    "estimate": "howto/runs.md#estimate-memory",
     "explain": "reference/planner.md#explain",
     "export": "howto/inference.md",
     "graph": "howto/graphs.md",
