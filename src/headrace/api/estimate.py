@@ -53,6 +53,12 @@ def estimate(
 
     Raises:
         SpecError: The script fails, or does not take batches of a headrace loader.
+
+    Example:
+        >>> import headrace
+        >>> found = headrace.estimate("train.py", "parts")  # doctest: +SKIP
+        >>> round(found.tasks[0].total_bytes / 1e6)  # doctest: +SKIP
+        473
     """
     opened = open_graph(graph)
     job = Job(trainers=1, batch_size=1, window=LOCAL_WINDOW) if plan is None else plan.job

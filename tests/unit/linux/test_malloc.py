@@ -16,14 +16,14 @@ def test_memory_is_kept_in_a_process_that_asks_for_it() -> None:
 def test_freed_memory_goes_back_when_asked() -> None:
     code = """
 from headrace.linux.malloc import keep_freed_memory, return_freed_memory
-from headrace.graph.store.page_cache import anonymous_bytes
+from headrace.linux.memory import memory_bytes
 keep_freed_memory()
 pieces = [bytearray(1 << 16) for _ in range(1000)]
-before = anonymous_bytes()
+before = memory_bytes()
 del pieces
-kept = anonymous_bytes()
+kept = memory_bytes()
 return_freed_memory()
-print(before, kept, anonymous_bytes())
+print(before, kept, memory_bytes())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     before, kept, after = map(int, done.stdout.split())
@@ -37,7 +37,7 @@ def test_what_threads_freed_goes_back_too() -> None:
 import ctypes
 import threading
 from headrace.linux.malloc import return_freed_memory, share_one_heap
-from headrace.graph.store.page_cache import anonymous_bytes
+from headrace.linux.memory import memory_bytes
 
 share_one_heap()
 libc = ctypes.CDLL(None)
@@ -54,13 +54,13 @@ def fill_and_free():
     for piece in reversed(pieces):
         libc.free(piece)
 
-before = anonymous_bytes()
+before = memory_bytes()
 for _ in range(3):
     thread = threading.Thread(target=fill_and_free)
     thread.start()
     thread.join()
     return_freed_memory()
-print(anonymous_bytes() - before)
+print(memory_bytes() - before)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     if sys.platform == "linux":

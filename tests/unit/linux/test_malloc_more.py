@@ -39,11 +39,11 @@ def test_freed_memory_is_used_again() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's settings")
 def test_what_is_reserved_takes_no_memory() -> None:
     code = """
-from headrace.graph.store.page_cache import anonymous_bytes
+from headrace.linux.memory import memory_bytes
 from headrace.linux.malloc import reuse_memory
-before = anonymous_bytes()
+before = memory_bytes()
 reuse_memory()
-print(anonymous_bytes() - before)
+print(memory_bytes() - before)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 64 << 20
