@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from headrace.api.graph import open_graph
 from headrace.core.errors import SpecError
 from headrace.core.job import Job, Role
 from headrace.core.plan import Plan
+from headrace.core.step_counts import StepCounts
 from headrace.costs.memory import (
     MachineMemory,
     MemoryEstimate,
@@ -20,10 +21,19 @@ from headrace.costs.memory import (
     other_memory,
     trainer_memory,
 )
+from headrace.costs.step_time import TYPICAL
+from headrace.profiling.step_estimate.script import ScriptStep
 from headrace.runtime.controller.local_plan import LOCAL_WINDOW
 from headrace.runtime.controller.script_step import trace_script
 
-__all__ = ["REQUEST_FORMATS", "MemoryEstimate", "check_fits", "estimate", "resource_requests"]
+__all__ = [
+    "REQUEST_FORMATS",
+    "MemoryEstimate",
+    "check_fits",
+    "estimate",
+    "estimate_trial",
+    "resource_requests",
+]
 
 REQUEST_FORMATS = ("ray", "kubernetes", "slurm")
 """Schedulers whose resource requests `resource_requests` writes."""
@@ -65,23 +75,10 @@ def estimate(
     if batch_size is None and plan is not None:
         per_trainer = plan.seeds.reshape(job.trainers, -1).sum(axis=1)
         batch_size = math.ceil(per_trainer.max())
-    on_step("tracing a step")
-    step = trace_script(Path(script), Path(opened.folder), arguments, batch_size, is_real=False)
-    if step is None:
-        on_step("running a step, because its shapes depend on values")
-        step = trace_script(Path(script), Path(opened.folder), arguments, batch_size, is_real=True)
-    assert step is not None
+    step = _step_of(Path(script), Path(opened.folder), arguments, batch_size, on_step)
     traffic = None if plan is None else plan.profile.traffic
     parts = [float(opened.part(number).num_bytes) for number in range(opened.num_parts)]
-    sizes = {
-        "base": step.base_bytes,
-        "peak": step.peak_bytes,
-        "resident": step.resident_bytes,
-        **step.made_of,
-        "batch": step.batch_bytes,
-        "parameters": step.parameter_bytes,
-    }
-    tasks = [trainer_memory(sizes, job, step.is_real)]
+    tasks = [trainer_memory(_sizes_of(step), job, step.is_real)]
     if plan is not None:
         measured = job.model_copy(update={"model_bytes": float(step.parameter_bytes)})
         cache_bytes = 0.0 if traffic is None else traffic.cache_bytes
@@ -95,6 +92,68 @@ def estimate(
     if plan is None:
         return found
     return found.model_copy(update={"machines": tuple(_by_machine(found, plan, parts))})
+
+
+def estimate_trial(
+    script: Path, graph: Path, arguments: Sequence[str], config: Mapping[str, Any]
+) -> tuple[float, float | None]:
+    """Peak memory of a run on this machine, and its time up to a factor that all trials share.
+
+    The time is that of a step per seed, times the setting `epochs` if there is one; None if the
+    step cannot be traced.
+
+    Args:
+        script: The training script.
+        graph: The partitioned graph.
+        arguments: Arguments of the script.
+        config: Its settings.
+
+    Raises:
+        SpecError: The script fails, or does not take batches of a headrace loader.
+    """
+    opened = open_graph(graph)
+    step = _step_of(script, Path(opened.folder), arguments, None, lambda name: None, config)
+    job = Job(trainers=1, batch_size=1, window=LOCAL_WINDOW)
+    tasks = [
+        trainer_memory(_sizes_of(step), job, step.is_real),
+        *other_memory(job, step.batch_bytes, [0.0], 0.0),
+    ]
+    num_bytes = sum(
+        task.total_bytes * (opened.num_parts if task.role is Role.STORE else 1) for task in tasks
+    )
+    if step.counts is None:
+        return num_bytes, None
+    epochs = config.get("epochs", 1)
+    factor = epochs if isinstance(epochs, (int, float)) else 1
+    return num_bytes, TYPICAL.seconds(StepCounts(*step.counts)) / step.batch_size * factor
+
+
+def _step_of(
+    script: Path,
+    graph: Path,
+    arguments: Sequence[str],
+    batch_size: int | None,
+    on_step: Callable[[str], None],
+    config: Mapping[str, Any] | None = None,
+) -> ScriptStep:
+    on_step("tracing a step")
+    step = trace_script(script, graph, arguments, batch_size, is_real=False, config=config)
+    if step is None:
+        on_step("running a step, because its shapes depend on values")
+        step = trace_script(script, graph, arguments, batch_size, is_real=True, config=config)
+    assert step is not None
+    return step
+
+
+def _sizes_of(step: ScriptStep) -> dict[str, float]:
+    return {
+        "base": step.base_bytes,
+        "peak": step.peak_bytes,
+        "resident": step.resident_bytes,
+        **step.made_of,
+        "batch": step.batch_bytes,
+        "parameters": step.parameter_bytes,
+    }
 
 
 def _by_machine(found: MemoryEstimate, plan: Plan, parts: Sequence[float]) -> list[MachineMemory]:

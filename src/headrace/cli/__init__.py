@@ -16,7 +16,7 @@ from headrace.cli import errors
 from headrace.cli.app import VerbApp
 from headrace.cli.commands.observe import dashboard, logs, report, status, top, trace
 from headrace.cli.commands.plan import estimate, explain, init, plan, profile, schema, simulate
-from headrace.cli.commands.run import export, infer, run
+from headrace.cli.commands.run import export, infer, run, sweep
 from headrace.cli.commands.setup import cluster, doctor, graph, partition, testbed
 from headrace.core.errors import DOCS_URL, ERRORS_PAGE
 
@@ -56,6 +56,7 @@ app.command(
     short_help="Train with your PyG script, on Ray or on this machine.",
     epilog=run.EXAMPLE,
 )(run.run)
+app.command("sweep", short_help="Run many trials of a script.", epilog=sweep.EXAMPLE)(sweep.sweep)
 app.command(
     "infer", short_help="Predict for all nodes with a trained model.", epilog=infer.EXAMPLE
 )(infer.infer)

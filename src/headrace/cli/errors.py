@@ -46,6 +46,7 @@ PAGES = {
     "schema": "reference/files.md",
     "simulate": "reference/simulator.md",
     "status": "howto/reports.md#watch-a-run",
+    "sweep": "howto/runs.md#sweep",
     "testbed": "howto/testbed.md",
     "top": "howto/reports.md#watch-a-run",
     "trace": "howto/reports.md",
@@ -57,6 +58,7 @@ _EXTRAS = {
     "kaminpar": "partition",
     "matplotlib": "report",
     "mlflow": "track",
+    "optuna": "sweep",
     "ortools": "exact",
     "pyarrow": "partition",
     "pymetis": "partition",
@@ -68,7 +70,7 @@ _EXTRAS = {
     "torch_geometric": "train",
 }
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_SCRIPT_VERBS = ("run", "profile")
+_SCRIPT_VERBS = ("run", "profile", "estimate", "sweep")
 
 
 def print_error(error: HeadraceError, verb: str) -> None:

@@ -38,6 +38,10 @@ class StepTimeModel:
         return mean * self.factors[0], mean * self.factors[1]
 
 
+TYPICAL = StepTimeModel((0.0, 6e-6, 2e-11, 1e-10, 3e-10, 5e-10, 1.5e-10), (1.0, 1.0), 0)
+"""Orders trials of machines that were not measured."""
+
+
 def fit_step_time(
     counts: Sequence[StepCounts], seconds: Sequence[float], groups: Sequence[object] | None = None
 ) -> StepTimeModel:

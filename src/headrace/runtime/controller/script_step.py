@@ -6,8 +6,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from headrace.core.errors import SpecError
 from headrace.profiling.step_estimate.script import EstimateRequest, ScriptStep
@@ -18,7 +19,12 @@ _HERE = "this machine"
 
 
 def trace_script(
-    script: Path, graph: Path, arguments: Sequence[str], batch_size: int | None, is_real: bool
+    script: Path,
+    graph: Path,
+    arguments: Sequence[str],
+    batch_size: int | None,
+    is_real: bool,
+    config: Mapping[str, Any] | None = None,
 ) -> ScriptStep | None:
     """Trace the training step of a script; None if it can only be run.
 
@@ -28,6 +34,7 @@ def trace_script(
         arguments: Arguments of the script.
         batch_size: Seeds of a batch; None for the script's.
         is_real: Whether to run a step instead of tracing it.
+        config: Settings of the script.
 
     Raises:
         SpecError: The script fails, or does not take batches of a headrace loader.
@@ -43,6 +50,7 @@ def trace_script(
             parts=graph.resolve(),
             output=Path(folder),
             allow_nan=True,
+            config=dict(config or {}),
         )
         run.write_text(context.model_dump_json(), encoding="utf-8")
         words = [sys.executable, "-m", "headrace.runtime.trainer", str(os.getpid()), _HERE]

@@ -1,0 +1,189 @@
+"""A sweep against its trials one after the other, and killed sweeps, for `memory.py`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from headrace.api.graph import partition
+
+SCRIPT = Path(__file__).with_name("memory_sweep_script.py")
+GRAPH = "generated:nodes=2e4,edges=4e5,features=64"
+WIDTHS, RATES = (16, 32, 48, 64), (0.1, 0.03, 0.01)
+NUM_KILLS = 50
+
+Log = Callable[[str], None]
+
+
+def run_sweeps(is_quick: bool, log: Log) -> dict[str, Any]:
+    """Twelve trials at once and one after the other; null if quick."""
+    if is_quick:
+        return {"times_faster": None, "kills": None}
+    with tempfile.TemporaryDirectory(prefix="hr-") as folder:
+        scratch = Path(folder)
+        partition(GRAPH, scratch / "parts", 2)
+        single, begin_s = {}, time.monotonic()
+        for width in WIDTHS:
+            for rate in RATES:
+                single[width, rate] = _run_alone(scratch, width, rate)
+                log(f"width {width}, rate {rate}: {single[width, rate]}")
+        alone_s = time.monotonic() - begin_s
+        begin_s = time.monotonic()
+        found = _finish(scratch, "together", [])
+        together_s = time.monotonic() - begin_s
+        log(f"one after the other {alone_s:.0f} s, sweep {together_s:.0f} s")
+        return {
+            "alone_s": alone_s,
+            "together_s": together_s,
+            "times_faster": alone_s / together_s,
+            "are_equal": found == single,
+            "kills": run_kills(scratch, single, log, NUM_KILLS),
+        }
+
+
+def run_kills(
+    scratch: Path, expected: dict[tuple[int, float], str], log: Log, num_kills: int
+) -> dict[str, Any]:
+    """Kill sweep and trials at random times; finish; compare."""
+    rng = np.random.default_rng(0)
+    num_done = num_sweeps = 0
+    counts = {"sweep": 0, "trial": 0, "task": 0}
+    wrong: list[str] = []
+    while num_done < num_kills:
+        name = f"killed-{num_sweeps}"
+        num_sweeps += 1
+        process = _start(scratch, name, new=True)
+        is_over = False
+        while not is_over:
+            time.sleep(float(rng.uniform(1.0, 12.0)))
+            if process.poll() is not None:
+                if process.returncode:
+                    wrong.append(f"{name}: exit code {process.returncode}")
+                break
+            kind = str(rng.choice(list(counts)))
+            victim = _victim(kind, process.pid, rng)
+            if victim is None or num_done >= num_kills:
+                continue
+            os.kill(victim, signal.SIGKILL)
+            counts[kind] += 1
+            num_done += 1
+            if kind == "sweep":
+                process.wait()
+                process = _start(scratch, name, new=False)
+        found = _results(scratch / "runs" / "sweeps" / name)
+        if found != expected:
+            wrong.append(f"{name}: other results")
+        ended = _ended(scratch / "runs" / "sweeps" / name)
+        if sorted(ended) != list(range(len(expected))):
+            wrong.append(f"{name}: trials ended {ended}")
+        left = _left_over(scratch)
+        if left:
+            wrong.append(f"{name}: left {left}")
+        log(f"{name}: {num_done} kills, wrong: {wrong}")
+    return {"num_kills": num_done, "num_sweeps": num_sweeps, "counts": counts, "wrong": wrong}
+
+
+def _words(width: int, rate: float) -> list[str]:
+    return ["--set", f"width={width}", "--set", f"rate={rate}"]
+
+
+def _run_alone(scratch: Path, width: int, rate: float) -> str:
+    command = [sys.executable, "-m", "headrace", "run", "--local", "--graph", "parts", "--json"]
+    done = subprocess.run(
+        [*command, "--runs", "alone", *_words(width, rate), str(SCRIPT)],
+        cwd=scratch,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    reports = json.loads(done.stdout.strip().splitlines()[-1])["reports"]
+    return str(reports[-1]["figures"]["sum"] if "figures" in reports[-1] else reports[-1]["sum"])
+
+
+def _start(scratch: Path, name: str, new: bool) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "headrace", "sweep", "--runs", "runs"]
+    if new:
+        command += ["--local", "--graph", "parts", "--name", name, "--parallel", "2"]
+        command += ["--grid", "width=" + ",".join(map(str, WIDTHS))]
+        command += ["--grid", "rate=" + ",".join(map(str, RATES))]
+        command += ["--metric", "accuracy", str(SCRIPT)]
+    else:
+        command += ["--resume", name]
+    with (scratch / f"{name}.log").open("ab") as log:
+        return subprocess.Popen(
+            command, cwd=scratch, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+
+
+def _finish(scratch: Path, name: str, _: list[str]) -> dict[tuple[int, float], str]:
+    process = _start(scratch, name, new=True)
+    if process.wait():
+        raise RuntimeError((scratch / f"{name}.log").read_text()[-2000:])
+    return _results(scratch / "runs" / "sweeps" / name)
+
+
+def _events(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+
+
+def _results(folder: Path) -> dict[tuple[int, float], str]:
+    """Sum of all parameters of each trial, in full precision."""
+    events = _events(folder)
+    settings = {e["number"]: e["settings"] for e in events if e["kind"] == "made"}
+    return {
+        (settings[e["number"]]["width"], settings[e["number"]]["rate"]): str(
+            e["figures"].get("sum")
+        )
+        for e in events
+        if e["kind"] == "ended"
+    }
+
+
+def _ended(folder: Path) -> list[int]:
+    return [event["number"] for event in _events(folder) if event["kind"] == "ended"]
+
+
+def _victim(kind: str, sweep: int, rng: np.random.Generator) -> int | None:
+    """PID of the sweep, of a trial, or of one of its tasks."""
+    if kind == "sweep":
+        return sweep
+    trials = _children(sweep)
+    if kind == "task":
+        trials = [task for trial in trials for task in _children(trial)]
+    return int(rng.choice(trials)) if trials else None
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(w) for w in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _left_over(scratch: Path) -> list[str]:
+    """Processes that work in the folder and were not awaited."""
+    deadline_s = time.monotonic() + 60.0
+    while True:
+        left = []
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (path / "cmdline").read_bytes().decode(errors="replace")
+                if os.readlink(path / "cwd").startswith(str(scratch)) and "headrace" in words:
+                    left.append(words.replace("\0", " ")[:100])
+            except OSError:
+                continue
+        if not left or time.monotonic() > deadline_s:
+            return left
+        time.sleep(0.5)
