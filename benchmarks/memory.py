@@ -15,7 +15,10 @@ The last line is one JSON object:
 - `resident`: anonymous memory of real trainer processes of `headrace run --local`, polled, against
   `headrace estimate`; null if quick;
 - `transfer`: errors of step times for batch sizes, fan-outs, widths, models and graphs that were
-  left out of the fit; share of them inside the stated 90 % interval; error of a fit to ten steps.
+  left out of the fit; share of them inside the stated 90 % interval; error of a fit to ten steps;
+- `packing`: random pairs of runs that the estimate admits; peaks of some under the tightest limit;
+- `sweeps`: a sweep of 12 trials against its runs one after the other, and killed sweeps;
+- `orders`: makespan, mean completion and queueing time of a mix of jobs in the simulator.
 """
 
 from __future__ import annotations
@@ -37,7 +40,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import memory_models
 from benchmarks.machine import describe_machine
 from benchmarks.memory_models import GRAPHS, MORE_GRAPHS, Sampled, Setting
+from benchmarks.memory_orders import run_orders
+from benchmarks.memory_packing import run_packing
 from benchmarks.memory_resident import run_resident
+from benchmarks.memory_sweeps import run_sweeps
 from benchmarks.memory_transfer import measure, transfer
 from headrace.profiling.step_estimate.batch_shape import NUM_BATCHES, shape_of, upper_shape
 from headrace.profiling.step_estimate.measured_step import measured_peak
@@ -165,6 +171,9 @@ PARTS: dict[str, Callable[[bool, Log], Any]] = {
     "shapes": run_shapes,
     "resident": run_resident,
     "transfer": run_transfer,
+    "packing": run_packing,
+    "sweeps": run_sweeps,
+    "orders": run_orders,
 }
 
 

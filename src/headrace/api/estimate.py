@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from headrace.costs.memory import (
     trainer_memory,
 )
 from headrace.costs.step_time import TYPICAL
+from headrace.prefork.client import ForkLease
 from headrace.profiling.step_estimate.script import ScriptStep
 from headrace.runtime.controller.local_plan import LOCAL_WINDOW
 from headrace.runtime.controller.script_step import trace_script
@@ -95,7 +97,11 @@ def estimate(
 
 
 def estimate_trial(
-    script: Path, graph: Path, arguments: Sequence[str], config: Mapping[str, Any]
+    script: Path,
+    graph: Path,
+    arguments: Sequence[str],
+    config: Mapping[str, Any],
+    lease: ForkLease | None = None,
 ) -> tuple[float, float | None]:
     """Peak memory of a run on this machine, and its time up to a factor that all trials share.
 
@@ -107,12 +113,13 @@ def estimate_trial(
         graph: The partitioned graph.
         arguments: Arguments of the script.
         config: Its settings.
+        lease: Fork server that starts the script; none to start a new process.
 
     Raises:
         SpecError: The script fails, or does not take batches of a headrace loader.
     """
     opened = open_graph(graph)
-    step = _step_of(script, Path(opened.folder), arguments, None, lambda name: None, config)
+    step = _step_of(script, Path(opened.folder), arguments, None, lambda name: None, config, lease)
     job = Job(trainers=1, batch_size=1, window=LOCAL_WINDOW)
     tasks = [
         trainer_memory(_sizes_of(step), job, step.is_real),
@@ -135,12 +142,14 @@ def _step_of(
     batch_size: int | None,
     on_step: Callable[[str], None],
     config: Mapping[str, Any] | None = None,
+    lease: ForkLease | None = None,
 ) -> ScriptStep:
     on_step("tracing a step")
-    step = trace_script(script, graph, arguments, batch_size, is_real=False, config=config)
+    trace = partial(trace_script, script, graph, arguments, batch_size, config=config, lease=lease)
+    step = trace(is_real=False)
     if step is None:
         on_step("running a step, because its shapes depend on values")
-        step = trace_script(script, graph, arguments, batch_size, is_real=True, config=config)
+        step = trace(is_real=True)
     assert step is not None
     return step
 

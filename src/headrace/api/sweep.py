@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from headrace.api.estimate import estimate_trial
@@ -25,6 +26,7 @@ from headrace.jobs.sweep import (
 from headrace.linux.memory import system_memory_bytes
 from headrace.observability.trials_picture import TrialCurve, draw_trials
 from headrace.policies.trials import TRIAL_ORDERS
+from headrace.prefork.client import ForkLease
 from headrace.runtime.run_dir.run_dir import runs_folder
 
 __all__ = [
@@ -93,6 +95,7 @@ def run_sweep(
     folder: Path,
     now_s: Callable[[], float],
     pause: Callable[[], None],
+    environment: Mapping[str, str],
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> list[Trial]:
     """Run the trials of a sweep that have not ended; returns all of them.
@@ -104,6 +107,7 @@ def run_sweep(
         folder: Folder of the sweep.
         now_s: Reads the time, in seconds since 1970.
         pause: Waits a little.
+        environment: Environment of the trials.
         on_event: Called with each event.
 
     Raises:
@@ -111,8 +115,10 @@ def run_sweep(
         InfeasibleError: A trial needs more memory than there is.
     """
     settings = SweepSettings.load(folder)
-    with Journal(folder / JOURNAL_FILE) as journal:
-        launcher = RunLauncher(folder, settings, _load_of(settings))
+    with Journal(folder / JOURNAL_FILE) as journal, ExitStack() as leases:
+        # Processes of all trials are forks of these servers.
+        lease, _ = (leases.enter_context(closing(ForkLease(kind))) for kind in ("train", "graph"))
+        launcher = RunLauncher(folder, settings, _load_of(settings, lease), environment)
         runner = SweepRunner(settings, journal, launcher, now_s, on_event)
         try:
             runner.run(pause)
@@ -155,7 +161,7 @@ def draw_sweep(folder: Path, best_first: Sequence[Trial], metric: str) -> Path:
     return path
 
 
-def _load_of(settings: SweepSettings) -> Load:
+def _load_of(settings: SweepSettings, lease: ForkLease) -> Load:
     """Estimate trials by tracing a step of each; trials of a cluster are estimated by its plan."""
 
     def load(own: Mapping[str, Setting]) -> tuple[float | None, float | None]:
@@ -166,6 +172,7 @@ def _load_of(settings: SweepSettings) -> Load:
             settings.graph,
             settings.arguments,
             {**settings.config, **own},
+            lease,
         )
 
     return load

@@ -16,11 +16,15 @@ from headrace.core.errors import HeadraceError
 from headrace.jobs.runner import Figures, Outcome
 from headrace.jobs.space import Setting
 from headrace.jobs.sweep import SweepSettings, Trial
+from headrace.prefork.client import KEEP_VARIABLE
 from headrace.runtime.run_dir.run_dir import Driver, RunDirectory, find_run, list_runs
 from headrace.runtime.run_dir.status import RunState
 
 Load = Callable[[Mapping[str, Setting]], tuple[float | None, float | None]]
 """Estimated peak memory of a trial in bytes, and its predicted time up to a common factor."""
+
+_KEEP_S = "5"
+"""Fork servers outlive the trials of a killed sweep by so many seconds."""
 
 
 class RunLauncher:
@@ -30,10 +34,14 @@ class RunLauncher:
         folder: Folder of the sweep.
         settings: Its settings.
         load: Estimates what a trial needs.
+        environment: Environment of the trials.
     """
 
-    def __init__(self, folder: Path, settings: SweepSettings, load: Load) -> None:
+    def __init__(
+        self, folder: Path, settings: SweepSettings, load: Load, environment: Mapping[str, str]
+    ) -> None:
         self._folder, self._settings, self._load = folder, settings, load
+        self._environment = environment
 
     def load(self, settings: Mapping[str, Setting]) -> tuple[float | None, float | None]:
         """Estimated peak memory and predicted time."""
@@ -41,14 +49,18 @@ class RunLauncher:
 
     def start(self, trial: Trial) -> _TrialRun:
         """Start a trial, or resume its run."""
-        return _TrialRun(self._folder / "trials" / f"{trial.number:04}", trial, self._settings)
+        folder = self._folder / "trials" / f"{trial.number:04}"
+        return _TrialRun(folder, trial, self._settings, self._environment)
 
 
 class _TrialRun:
     """The run of a trial, in a process of its own."""
 
-    def __init__(self, folder: Path, trial: Trial, settings: SweepSettings) -> None:
+    def __init__(
+        self, folder: Path, trial: Trial, settings: SweepSettings, environment: Mapping[str, str]
+    ) -> None:
         self._folder, self._trial, self._settings = folder, trial, settings
+        self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
         self._is_stopped = False
         folder.mkdir(parents=True, exist_ok=True)
@@ -99,6 +111,7 @@ class _TrialRun:
             self._process = subprocess.Popen(
                 guard + words,
                 cwd=self._settings.working_dir,
+                env={KEEP_VARIABLE: _KEEP_S, **self._environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

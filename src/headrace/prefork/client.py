@@ -164,7 +164,7 @@ class ForkLease:
                 except ForkUnavailableError:
                     # There is none, or it is about to end.
                     if time.monotonic() >= start_s:
-                        start_server(self._preload, path, _keep_s())
+                        start_server(self._preload, path, keep_s())
                         start_s = time.monotonic() + _RESTART_INTERVAL_S
                     time.sleep(_POLL_INTERVAL_S)
                     continue
@@ -196,7 +196,8 @@ def _ask(
     return connection, answer
 
 
-def _keep_s() -> float:
+def keep_s() -> float:
+    """Seconds that fork servers outlive the last run, from the environment."""
     try:
         return max(0.0, float(os.environ.get(KEEP_VARIABLE, "0")))
     except ValueError:

@@ -22,7 +22,7 @@ def show_trials(trials: Sequence[Trial], metric: str) -> None:
         value = trial.value(metric)
         table.add_row(
             str(trial.number),
-            *(_short(trial.settings.get(name, "")) for name in names),
+            *(short(trial.settings.get(name, "")) for name in names),
             "-" if value is None else f"{value:.5g}",
             f"{trial.state}" + (f": {trial.problem}" if trial.problem else ""),
             "-" if trial.wall_s is None else f"{trial.wall_s:.1f}",
@@ -45,5 +45,6 @@ def row_of(trial: Trial, metric: str) -> dict[str, Any]:
     }
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
+    """A setting or figure, with four digits."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from headrace.prefork.client import keep_s
 from headrace.runtime.cluster.actor_system import CallFailure, Location, Reservation
 
 if TYPE_CHECKING:
@@ -28,12 +29,13 @@ class LocalActors:
     """
 
     poll_interval_s = 0.2
-    has_fork_server = False
     metrics_endpoint = None
     errors: tuple[type[Exception], ...] = (TimeoutError,)
 
     def __init__(self, machine: str) -> None:
         self._machine, self._thread = machine, threading.get_ident()
+        # For a single run the imports of a fork server save nothing.
+        self.has_fork_server = keep_s() > 0
         self._handles: list[LocalHandle] = []
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
-import subprocess
+import signal
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import SpecError
+from headrace.prefork.client import ForkLease
 from headrace.profiling.step_estimate.script import EstimateRequest, ScriptStep
 from headrace.runtime.protocol.run_context import CONTEXT_VARIABLE, RunContext
 from headrace.runtime.trainer.__main__ import ESTIMATE_VARIABLE
+from headrace.runtime.workers.task_process import TaskProcess
 
 _HERE = "this machine"
+_POLL_S = 0.02
 
 
 def trace_script(
@@ -25,6 +29,7 @@ def trace_script(
     batch_size: int | None,
     is_real: bool,
     config: Mapping[str, Any] | None = None,
+    lease: ForkLease | None = None,
 ) -> ScriptStep | None:
     """Trace the training step of a script; None if it can only be run.
 
@@ -35,6 +40,7 @@ def trace_script(
         batch_size: Seeds of a batch; None for the script's.
         is_real: Whether to run a step instead of tracing it.
         config: Settings of the script.
+        lease: Fork server that starts the process; none to start a new one.
 
     Raises:
         SpecError: The script fails, or does not take batches of a headrace loader.
@@ -54,20 +60,26 @@ def trace_script(
         )
         run.write_text(context.model_dump_json(), encoding="utf-8")
         words = [sys.executable, "-m", "headrace.runtime.trainer", str(os.getpid()), _HERE]
-        ran = subprocess.run(
+        log = Path(folder) / "output.log"
+        process = TaskProcess(
             [*words, str(script), *arguments],
-            env={**os.environ, ESTIMATE_VARIABLE: str(request), CONTEXT_VARIABLE: str(run)},
-            capture_output=True,
-            text=True,
-            check=False,
+            log,
+            {**os.environ, ESTIMATE_VARIABLE: str(request), CONTEXT_VARIABLE: str(run)},
+            end_by=signal.SIGINT,
+            lease=lease,
         )
+        try:
+            while process.code is None:
+                time.sleep(_POLL_S)
+        finally:
+            process.end()
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         if output.exists():
             found = output.read_text(encoding="utf-8")
             return ScriptStep.model_validate_json(found) if found else None
-    if ran.returncode:
-        lines = ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"]
+    if process.code:
         own = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-        last = (own or lines)[-1]
+        last = (own or lines or [f"exit code {process.code}"])[-1]
         raise SpecError(f"the script failed: {last}", f"run it alone: python {script}")
     raise SpecError(
         "the script took no batch of a headrace loader with gradients enabled",

@@ -204,7 +204,7 @@ def _run(folder: Path, settings: SweepSettings, as_json: bool) -> None:
 
     show = _Progress(settings.space.num_trials)
     try:
-        found = run_sweep(folder, time.time, lambda: time.sleep(_PAUSE_S), show.event)
+        found = run_sweep(folder, time.time, lambda: time.sleep(_PAUSE_S), os.environ, show.event)
     except KeyboardInterrupt:
         console.note(f"interrupted; continue with: headrace sweep --resume {folder.name}")
         raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
@@ -236,6 +236,7 @@ class _Progress:
     def event(self, event: Event) -> None:
         """Print an event."""
         from headrace.api.sweep import TrialBegun, TrialMade
+        from headrace.cli.output.sweep_tables import short
 
         if isinstance(event, TrialMade):
             self._settings[event.number] = event.settings
@@ -247,13 +248,9 @@ class _Progress:
             console.note(f"{name} starts{again}")
             return
         self._num_over += 1
-        figures = " ".join(f"{key}={_short(value)}" for key, value in event.figures.items())
+        figures = " ".join(f"{key}={short(value)}" for key, value in event.figures.items())
         tail = event.problem or figures
         console.note(
             f"[{self._num_over}/{self._num_trials}] {name} {event.state}"
             + (f": {tail}" if tail else "")
         )
-
-
-def _short(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
