@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,10 +27,8 @@ class TrialCurve:
     state: str
 
 
-def draw_trials(
-    curves: Sequence[TrialCurve], metric: str, path: Path, title: str = ""
-) -> Mapping[str, int]:
-    """Draw trials, best first, as PNG or SVG; returns how many were drawn and named.
+def draw_trials(curves: Sequence[TrialCurve], metric: str, path: Path, title: str = "") -> None:
+    """Draw trials, best first, as PNG; the first 30 are named.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -54,6 +52,7 @@ def draw_trials(
                 marker="o" if len(curve.values) == 1 else None,
                 zorder=3 if is_best else 2,
             )
+    left.xaxis.get_major_locator().set_params(integer=True)
     left.set_xlabel("report")
     left.set_ylabel(metric)
     for at, curve in enumerate(named):
@@ -68,5 +67,4 @@ def draw_trials(
     for axes in (left, right):
         axes.spines[["top", "left" if axes is right else "right"]].set_visible(False)
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    figure.savefig(path, metadata={"Software": "headrace"} if path.suffix == ".png" else None)
-    return {"drawn": len(curves), "named": len(named)}
+    figure.savefig(path, format="png", metadata={"Software": "headrace"})

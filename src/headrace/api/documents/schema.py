@@ -18,6 +18,7 @@ from headrace.core.profile import Profile
 from headrace.core.report import Report
 from headrace.core.values import KEY, CheckedFile, Value
 from headrace.graph.format.manifest import Manifest
+from headrace.jobs.sweep import SweepSettings
 from headrace.runtime.run_dir.status import Status
 
 SCHEMA_KINDS: Mapping[str, type[Value]] = {
@@ -29,6 +30,7 @@ SCHEMA_KINDS: Mapping[str, type[Value]] = {
     "graph": Manifest,
     "status": Status,
     "report": Report,
+    "sweep": SweepSettings,
 }
 """Models of the file formats, by their name in `headrace schema`."""
 
@@ -39,7 +41,8 @@ def json_schema(kind: str) -> dict[str, Any]:
     """Return the JSON schema of a file format, for completion and validation in editors.
 
     Args:
-        kind: `cluster`, `job`, `profile`, `placement`, `plan`, `graph`, `status` or `report`.
+        kind: `cluster`, `job`, `profile`, `placement`, `plan`, `graph`, `status`, `report` or
+            `sweep`.
 
     Raises:
         SpecError: The file format is unknown.

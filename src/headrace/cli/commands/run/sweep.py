@@ -237,12 +237,15 @@ class _Progress:
         """Print an event."""
         from headrace.api.sweep import TrialBegun, TrialMade
         from headrace.cli.output.sweep_tables import short
+        from headrace.core.units import format_bytes
 
         if isinstance(event, TrialMade):
             self._settings[event.number] = event.settings
+            if event.memory_bytes is not None:
+                size = format_bytes(event.memory_bytes)
+                console.note(f"{self._name(event.number)} needs {size} of memory")
             return
-        words = " ".join(f"{k}={v}" for k, v in self._settings.get(event.number, {}).items())
-        name = f"trial {event.number}" + (f" ({words})" if words else "")
+        name = self._name(event.number)
         if isinstance(event, TrialBegun):
             again = f" again, attempt {event.attempt}" if event.attempt > 1 else ""
             console.note(f"{name} starts{again}")
@@ -254,3 +257,7 @@ class _Progress:
             f"[{self._num_over}/{self._num_trials}] {name} {event.state}"
             + (f": {tail}" if tail else "")
         )
+
+    def _name(self, number: int) -> str:
+        words = " ".join(f"{key}={value}" for key, value in self._settings.get(number, {}).items())
+        return f"trial {number}" + (f" ({words})" if words else "")
