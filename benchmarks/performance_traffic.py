@@ -28,5 +28,12 @@ def traffic(result: Result) -> Table:
         *(line for each in tables for line in each),
         *by_name(result, "live", "shaped testbed", *_LIVE),
         *figures(result, ("draws with far=0.25 over uniform ones", "far_cost", "")),
+        *figures(
+            result,
+            *(
+                (f"draws with LABOR over uniform ones, {name}", f"labor_cost/{name}", "")
+                for name in result.get("labor_cost", {})
+            ),
+        ),
         *figures(result, ("decoded from int8, GB/s per core", "codec/int8", "")),
     ]

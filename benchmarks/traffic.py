@@ -1,4 +1,4 @@
-"""Bytes between machines and accuracy with encoded features and fewer far neighbours.
+"""Bytes between machines and accuracy with encoded features and other draws of neighbours.
 
     python benchmarks/traffic.py --json --output benchmarks/results/traffic.json
     python benchmarks/traffic.py --live --json --output benchmarks/results/traffic.json
@@ -11,7 +11,8 @@ rows that belong to another partition, over `float32` rows of uniform draws with
 - `exact`: features stored by `auto`; batches must be equal to the last bit; `cached` is with a
   cache of a tenth of the rows;
 - `safe`: `int8` and `far=0.25`; `cached` with a twentieth;
-- `least`: `int4` and `far=0.125`.
+- `least`: `int4` and `far=0.125`;
+- `labor`: `float32` and draws that the nodes of a hop share.
 
 Scores of remote nodes and features, on `float32` rows: `dgs` by explanation, as
 published (every 30 iterations, 85 % of the features), and `dgs_shuffled` with the scores of its
@@ -25,8 +26,8 @@ and `predicted_hit_rate` is that of a plan.
 `points` are percentage points of test accuracy above the plain run with the same seed, with the
 standard error over seeds. `live` (with `--live` only; needs root and iproute2) trains mode b of the
 closed loop on a shaped testbed, with the plan of today and with each choice. `far_cost` is the time
-of draws with `far=0.25` over uniform ones, and `codec` the speed of one core in GB of `float32` per
-second. The last line is one JSON object.
+of draws with `far=0.25` over uniform ones, `labor_cost` that of LABOR by graph, and `codec` the
+speed of one core in GB of `float32` per second. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -81,13 +82,15 @@ GRAPHS = {
     "amazon_computers": "amazon_computers/amazon_electronics_computers.npz",
     "generated": "generated:nodes=20000,edges=500000,features=64,signal=0.2",
 }
-CHOICES: dict[str, tuple[str | None, float, float]] = {
-    "plain": (None, 1.0, 0.0),
-    "exact": ("auto", 1.0, 0.1),
-    "safe": ("int8", 0.25, 0.05),
-    "least": ("int4", 0.125, 0.0),
+UNIFORM, LABOR = Rule(), Rule(labor=True)
+CHOICES: dict[str, tuple[str | None, Rule, float]] = {
+    "plain": (None, UNIFORM, 0.0),
+    "exact": ("auto", UNIFORM, 0.1),
+    "safe": ("int8", Rule(far=0.25), 0.05),
+    "least": ("int4", Rule(far=0.125), 0.0),
+    "labor": (None, LABOR, 0.0),
 }
-"""Form of the features, `far`, and the fraction of rows that is cached in `cached`."""
+"""Form of the features, draws, and the fraction of rows that is cached in `cached`."""
 SCORES = {"dgs": "explained", "dgs_shuffled": "shuffled"}
 
 
@@ -125,14 +128,14 @@ class Counter:
         self.bytes += fraction * float(self._sizes[away].sum())
 
 
-def use_cache(graph: PartitionedGraph, far: float, cached: float) -> dict[str, float]:
+def use_cache(graph: PartitionedGraph, rule: Rule, cached: float) -> dict[str, float]:
     """Hit rate of samplers' caches in their fourth epoch, what they save, and what is predicted."""
     num, sizes = graph.num_nodes_of(NODE), row_sizes(graph)
     # Which rows are cached depends on their size, not on their contents.
     size = math.ceil(graph.part(0).column_info(NODE, "x").row_bytes)
     info = ColumnInfo(name="x", dtype="uint8", shape=(size,))
     memory = memory_for_rows(info, num, int(cached * num))
-    sampler = sampler_of(graph, far)
+    sampler = sampler_of(graph, rule)
     rows = hits = 0
     all_bytes = missed_bytes = 0.0
     for number in range(NUM_PARTS):
@@ -152,7 +155,7 @@ def use_cache(graph: PartitionedGraph, far: float, cached: float) -> dict[str, f
                     rows, hits = rows + len(away), hits + len(away) - len(missed)
                     all_bytes += float(sizes[away].sum())
                     missed_bytes += float(sizes[missed].sum())
-    curve = sample_cache(graph, FANOUT, BATCH_SIZE, traffic=Traffic(far=far))
+    curve = sample_cache(graph, FANOUT, BATCH_SIZE, traffic=Traffic(far=rule.far))
     weights = [len(graph.part(number).split(NODE, "train")) for number in range(NUM_PARTS)]
     whole = graph.part(0).column_info(NODE, "x")
     memory = memory_for_rows(whole, num, int(cached * num))
@@ -163,11 +166,11 @@ def use_cache(graph: PartitionedGraph, far: float, cached: float) -> dict[str, f
     }
 
 
-def sampler_of(graph: PartitionedGraph, far: float) -> Sampler:
+def sampler_of(graph: PartitionedGraph, rule: Rule) -> Sampler:
     """A sampler of all partitions."""
     source, num_nodes = LocalSource(open_edge_parts(graph)), {NODE: graph.num_nodes_of(NODE)}
     offsets = {NODE: graph.offsets(NODE)}
-    return Sampler(source, num_nodes, graph.edge_types, Rule(far=far), offsets)
+    return Sampler(source, num_nodes, graph.edge_types, rule, offsets)
 
 
 def row_sizes(graph: PartitionedGraph) -> np.ndarray:
@@ -182,16 +185,22 @@ def _row_bytes(graph: PartitionedGraph, part: int) -> np.ndarray:
     return np.full(len(rows), rows.nbytes // max(len(rows), 1))
 
 
-def loaders(graph: PartitionedGraph, seed: int, far: float) -> list[NeighborLoader]:
+def draw_cost(graph: PartitionedGraph, rule: Rule, rounds: int) -> float:
+    """Time of draws over that of uniform ones."""
+    part = graph.part(0)
+    some = part.start(NODE) + np.asarray(part.split(NODE, "train"))[:1024]
+    return ratio_of_times([sampler_of(graph, each) for each in (UNIFORM, rule)], some, rounds)
+
+
+def loaders(graph: PartitionedGraph, seed: int, rule: Rule) -> list[NeighborLoader]:
     """A loader per partition, with its own training nodes."""
     made = []
     for number in range(NUM_PARTS):
         part = graph.part(number)
         seeds = torch.from_numpy(np.sort(part.original_ids(NODE)[part.split(NODE, "train")]))
+        options: dict[str, Any] = {"batch_size": BATCH_SIZE, "shuffle": True, "seed": seed}
         made.append(
-            NeighborLoader(
-                graph, FANOUT, seeds.long(), batch_size=BATCH_SIZE, shuffle=True, seed=seed, far=far
-            )
+            NeighborLoader(graph, FANOUT, seeds.long(), far=rule.far, labor=rule.labor, **options)
         )
     return made
 
@@ -205,7 +214,7 @@ def forever(loader: NeighborLoader) -> Iterator[Any]:
 def train(
     graph: PartitionedGraph,
     seed: int,
-    far: float,
+    rule: Rule,
     steps: int,
     counter: Counter,
     score: str | None = None,
@@ -217,7 +226,7 @@ def train(
     (width,) = graph.part(0).column_info(NODE, "x").shape
     model = GraphSAGE(width, 32, num_layers=2, out_channels=info.num_classes)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    made = loaders(graph, seed, far)
+    made = loaders(graph, seed, rule)
     guide = None if score is None else ScoreGuide(graph, made, score)
     batches = [forever(loader) for loader in made]
     for step in range(steps):
@@ -256,7 +265,7 @@ def evaluate(model: torch.nn.Module, graph: PartitionedGraph) -> float:
 
 def are_equal(left: PartitionedGraph, right: PartitionedGraph, num_batches: int) -> bool:
     """Whether the first batches of two graphs are equal to the last bit."""
-    for one, other in zip(loaders(left, 7, 1.0), loaders(right, 7, 1.0), strict=True):
+    for one, other in zip(loaders(left, 7, UNIFORM), loaders(right, 7, UNIFORM), strict=True):
         for number, (a, b) in enumerate(zip(one, other, strict=True)):
             names = ("n_id", "edge_index", "x", "y")
             if not all(torch.equal(a[name], b[name]) for name in names):
@@ -277,11 +286,11 @@ def measure(
     found: dict[str, Any] = {}
     accuracies: dict[str, list[float]] = {}
     plain_bytes = 0.0
-    for choice, (form, far, cached) in CHOICES.items():
+    for choice, (form, rule, cached) in CHOICES.items():
         graph, counter = graphs[form], Counter(graphs[form])
         # Equal batches give equal models: one seed is enough to count.
         num_seeds = 1 if choice == "exact" else seeds
-        runs = [train(graph, seed, far, steps, counter)[0] for seed in range(num_seeds)]
+        runs = [train(graph, seed, rule, steps, counter)[0] for seed in range(num_seeds)]
         accuracies[choice] = runs
         per_step = counter.bytes / num_seeds / steps
         plain_bytes = plain_bytes or per_step
@@ -293,7 +302,7 @@ def measure(
             "accuracy": statistics.mean(runs),
         }
         if cached:
-            used = use_cache(graph, far, cached)
+            used = use_cache(graph, rule, cached)
             used["cached"] *= found[choice]["bytes"]
             found[choice] |= used
         if choice == "exact":
@@ -328,7 +337,7 @@ def measure_scores(
         counter, runs, cpu_s, train_s, rounds, fetched = Counter(graph), [], 0.0, 0.0, 0, 0.0
         for seed in range(seeds):
             began_s = time.process_time()
-            accuracy, guide = train(graph, seed, 1.0, steps, counter, score)
+            accuracy, guide = train(graph, seed, UNIFORM, steps, counter, score)
             assert guide is not None
             train_s += time.process_time() - began_s - guide.cpu_s
             cpu_s, rounds = cpu_s + guide.cpu_s, rounds + guide.num_rounds
@@ -355,11 +364,15 @@ def run(
     torch.set_num_threads(2)
     with tempfile.TemporaryDirectory() as folder:
         graphs = {name: measure(name, seeds, steps, Path(folder), with_scores) for name in names}
-        plain = headrace.open_graph(Path(folder) / f"{names[-1]}-plain")
-        part = plain.part(0)
-        some = part.start(NODE) + np.asarray(part.split(NODE, "train"))[:1024]
-        cost = ratio_of_times([sampler_of(plain, far) for far in (1.0, 0.25)], some, rounds)
-    return {"graphs": graphs, "far_cost": cost, "codec": codec_speeds(rounds)}
+        plain = {name: headrace.open_graph(Path(folder) / f"{name}-plain") for name in names}
+        far_cost = draw_cost(plain[names[-1]], Rule(far=0.25), rounds)
+        labor_cost = {name: draw_cost(graph, LABOR, rounds) for name, graph in plain.items()}
+    return {
+        "graphs": graphs,
+        "far_cost": far_cost,
+        "labor_cost": labor_cost,
+        "codec": codec_speeds(rounds),
+    }
 
 
 def main() -> int:
@@ -397,7 +410,8 @@ def main() -> int:
     }
     if args.output:
         known = json.loads(args.output.read_text()) if args.output.exists() else {}
-        document["graphs"] = {**known.get("graphs", {}), **document.get("graphs", {})}
+        for name in ("graphs", "labor_cost"):
+            document[name] = {**known.get(name, {}), **document.get(name, {})}
         document["live"] = document["live"] or known.get("live")
         commands = [*known.get("commands", []), document.pop("command")]
         document = {**known, **document, "commands": list(dict.fromkeys(commands))}

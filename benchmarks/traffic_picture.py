@@ -18,6 +18,7 @@ COLOURS = {
     "exact": "#1b7837",
     "safe": "#2166ac",
     "least": "#b2182b",
+    "labor": "#01665e",
     "dgs": "#e08214",
     "dgs_shuffled": "#8073ac",
 }
@@ -49,13 +50,13 @@ def legend() -> str:
     """What the colours and the axes mean."""
     marks = []
     for number, (choice, colour) in enumerate(COLOURS.items()):
-        at = 14 + number * 125
+        at = 14 + number * 110
         marks.append(f'<circle cx="{at}" cy="12" r="4" fill="{colour}"/>')
         marks.append(f'<text x="{at + 8}" y="16">{LABELS.get(choice, choice)}</text>')
     marks.append(
-        f'<circle cx="{14 + len(COLOURS) * 125}" cy="12" r="4" fill="#fff" stroke="#555"/>'
+        f'<circle cx="{14 + len(COLOURS) * 110}" cy="12" r="4" fill="#fff" stroke="#555"/>'
     )
-    marks.append(f'<text x="{22 + len(COLOURS) * 125}" y="16">with its cache</text>')
+    marks.append(f'<text x="{22 + len(COLOURS) * 110}" y="16">with its cache</text>')
     text = (
         "Points of accuracy above plain over bytes relative to plain; bars are 2 standard errors."
     )

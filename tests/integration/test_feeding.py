@@ -158,6 +158,21 @@ def test_batches_are_the_same_for_any_number_of_stores(
     assert all(batches == seen[0] for batches in seen[1:])
 
 
+def test_labor_batches_are_the_same_for_any_number_of_stores(
+    graphs: dict[int, PartitionedGraph], tmp_path: Path
+) -> None:
+    configs, seeds = configs_of(graphs[1], labor=True)
+    with start_prefetcher(configs, seeds, time.perf_counter) as prefetcher:
+        local = epochs_of(prefetcher, 2)
+    with (
+        with_stores(graphs[4], tmp_path / "stores") as settings,
+        start_prefetcher(
+            *configs_of(graphs[4], labor=True, **settings), time.perf_counter
+        ) as prefetcher,
+    ):
+        assert epochs_of(prefetcher, 2) == local
+
+
 def test_parts_of_two_samplers_are_what_one_process_draws(
     graphs: dict[int, PartitionedGraph],
 ) -> None:

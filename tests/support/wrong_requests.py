@@ -32,10 +32,10 @@ VALUES: Mapping[str, Any] = {
 _NODES = np.array([1, 2, 3])
 SAMPLE = {
     "op": "sample", "edge_type": ["node", "to", "node"], "fanout": 3, "key": 5, "replace": False,
-    "disjoint": False, "last": False, "edge_ids": True, "has_trees": False, "has_bounds": False,
-    "weight": None, "time": None, "far": 1.0, "near": None,
+    "disjoint": False, "last": False, "edge_ids": True, "labor": False, "has_trees": False,
+    "has_bounds": False, "weight": None, "time": None, "far": 1.0, "near": None,
 }  # fmt: skip
-_FLAGS = ("replace", "disjoint", "edge_ids")
+_FLAGS = ("replace", "disjoint", "edge_ids", "labor")
 
 Requests = Mapping[str, tuple[dict[str, Any], list[np.ndarray], dict[str, set[str]]]]
 """By operation: the fields and arrays of a right request, and values that are right by chance."""

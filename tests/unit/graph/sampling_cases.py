@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -84,6 +85,7 @@ def cut(num_nodes: dict[str, int], edges: dict[EdgeType, Edges], num_parts: int,
                     originals[destination][first:last],
                     None if table.weights is None else table.weights[order][begin:end],
                     None if table.times is None else table.times[order][begin:end],
+                    source_ids=partial(np.asarray, originals[source], np.int32),
                 )
             )
     return Cut(parts, new_ids, originals, offsets)
@@ -146,6 +148,14 @@ def twin_of_choice(
         assert part.times is not None
         times = part.times
         return sorted(listed, key=lambda edge: -int(times[edge]))[:k]
+    if rule.labor:
+        assert part.source_ids is not None
+        of = part.source_ids()
+        numbers = {
+            edge: mix((request.key + int(of[part.indices[edge]]) * GOLDEN) & MASK)
+            for edge in listed
+        }
+        return sorted(listed, key=lambda edge: numbers[edge])[:k]
     if part.weights is None:
         if rule.replace:
             return [listed[below(j, len(listed))] for j in range(k)]

@@ -61,6 +61,7 @@ class PartitionedGraph(DataView):
         self.folder = folder
         self.manifest = manifest
         self._arrays: dict[str, np.ndarray] = {}
+        self._original_ids: dict[str, np.ndarray] = {}
         self._offsets = {node.name: np.array(node.offsets, np.int64) for node in manifest.nodes}
         self._parts = tuple(Partition(self, number) for number in range(manifest.num_parts))
 
@@ -158,6 +159,20 @@ class PartitionedGraph(DataView):
             part, own = self.part(number), partitions == number
             original[own] = part.original_ids(node_type)[new_ids[own] - part.start(node_type)]
         return original
+
+    def original_ids(self, node_type: str) -> np.ndarray:
+        """Original ids of all nodes by new id, also of partitions on other machines.
+
+        They are computed at first use and take 4 or 8 bytes per node.
+        """
+        if node_type not in self._original_ids:
+            path = ids_path(self.manifest.node_index(node_type))
+            new_ids = np.asarray(self.array(path))
+            self.check_values(path, new_ids, len(new_ids))
+            originals = np.empty_like(new_ids)
+            originals[new_ids] = np.arange(len(new_ids), dtype=new_ids.dtype)
+            self._original_ids[node_type] = originals
+        return self._original_ids[node_type]
 
     def links(self, split: str, edge_type: EdgeType) -> np.ndarray:
         """Held-out links: new ids of sources and destinations, `(2, num_links)`.

@@ -4,7 +4,8 @@ A hop has three passes: look up every node, draw edges, read their sources. Sepa
 from branches is 3x faster than one pass (measured), because a mispredicted branch that waits for a
 random read dominates. Nodes of other partitions are skipped; several partitions fill the same
 output. Neighbour lists are ordered by original ids and draws are keyed by the node's original id,
-so the result does not depend on the partitioning; `choose_near` is the exception.
+so the result does not depend on the partitioning; `choose_near` is the exception. `choose_labor`
+draws by the original ids of the neighbours instead.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ import numpy as np
 from numba import njit
 
 from headrace.graph.kernels.rng import GOLDEN, draw_below, draw_unit, mix, stream_of
+
+_MOST_INSERTED = 64
+"""Up to this many neighbours, insertion is as fast as sorting the list or faster (measured)."""
 
 
 @njit(nogil=True, cache=True)
@@ -290,6 +294,59 @@ def _keep_smallest(keys, chosen, num_kept, count, key, place):
     keys[j] = key
     chosen[j] = place
     return min(num_kept + 1, count)
+
+
+@njit(nogil=True, cache=True)
+def choose_labor(
+    nodes,
+    first_node,
+    num_owned,
+    first_edge,
+    key,
+    indices,
+    originals,
+    begins,
+    degrees,
+    slots,
+    edges,
+):
+    """Take the in-neighbours with the smallest random numbers, which all nodes share.
+
+    This is LABOR-0 with a fixed number of neighbours (Balin and Catalyurek, 2023). The number of a
+    neighbour is a hash of `key` and its original id. Reads whole lists, also long ones. `indices`
+    holds new ids of the sources, `originals` the original ids of all sources by new id; it is empty
+    if they are the same. Other arguments as for `choose_uniform`.
+    """
+    longest = _longest(slots)
+    chosen = np.empty(longest, np.int64)
+    smallest = np.empty(min(longest, _MOST_INSERTED), np.uint64)
+    numbers = np.empty(degrees.max() if len(degrees) else 0, np.uint64)
+    for i in range(len(nodes)):
+        if np.uint64(nodes[i] - first_node) >= np.uint64(num_owned):
+            continue
+        slot = slots[i]
+        count = slots[i + 1] - slot
+        begin = begins[i]
+        degree = degrees[i]
+        if count == degree:
+            for j in range(count):
+                edges[slot + j] = first_edge + begin + j
+            continue
+        for place in range(degree):
+            source = indices[begin + place]
+            # Ids of a damaged graph are checked later.
+            if 0 <= source < len(originals):
+                source = originals[source]
+            numbers[place] = stream_of(key, source, 0)
+        if count > _MOST_INSERTED:
+            # Stable, so that the first of several edges of a neighbour is chosen.
+            chosen[:count] = np.argsort(numbers[:degree], kind="mergesort")[:count]
+        else:
+            num_kept = 0
+            for place in range(degree):
+                num_kept = _keep_smallest(smallest, chosen, num_kept, count, numbers[place], place)
+        for j in range(count):
+            edges[slot + j] = first_edge + begin + chosen[j]
 
 
 @njit(nogil=True, cache=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import SpecError
-from headrace.graph.format.manifest import ColumnInfo, edges_have, ids_path
+from headrace.graph.format.manifest import ColumnInfo, edges_have
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.format.row_codec import StoredRows
 from headrace.graph.sampling.feature_gather import FeatureColumns, FeatureGather
@@ -172,7 +172,6 @@ class PartitionedGraphView(GraphView):
         counts = {name: info.num_nodes for name, info in infos.items()}
         super().__init__(counts, graph.edge_types, columns, offsets, StorePool(connect), {})
         self.graph = graph
-        self._originals: dict[str, np.ndarray] = {}
 
     def to_new(self, node_type: str, original_ids: np.ndarray) -> np.ndarray:
         """New ids of nodes; raise `SpecError` for an unknown id."""
@@ -181,8 +180,8 @@ class PartitionedGraphView(GraphView):
     def to_original(self, node_type: str, new_ids: np.ndarray) -> np.ndarray:
         """Original ids of nodes."""
         if self.stores and not self.stores.serve(node_type, IDS):
-            original: np.ndarray = self._inverse(node_type)[new_ids].astype(np.int64)
-            return original
+            # Stores without them.
+            return self.graph.original_ids(node_type)[new_ids].astype(np.int64)
         original = np.empty(len(new_ids), np.int64)
         self.gather(node_type, IDS, new_ids).into(original)
         return original
@@ -247,14 +246,3 @@ class PartitionedGraphView(GraphView):
         """CSC of a local graph partition: offsets, and new ids of the sources."""
         own = self.graph.part(part)
         return own.indptr(edge_type), own.indices(edge_type)
-
-    def _inverse(self, node_type: str) -> np.ndarray:
-        """New to original ids, for stores without them: 4 or 8 bytes per node."""
-        if node_type not in self._originals:
-            node = self.graph.manifest.node_index(node_type)
-            new = np.asarray(self.graph.array(ids_path(node)))
-            self.graph.check_values(ids_path(node), new, len(new))
-            inverse = np.empty_like(new)
-            inverse[new] = np.arange(len(new), dtype=new.dtype)
-            self._originals[node_type] = inverse
-        return self._originals[node_type]

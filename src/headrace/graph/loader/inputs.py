@@ -13,6 +13,7 @@ from torch_geometric.sampler.base import NumNeighbors
 from headrace.core.errors import SpecError
 from headrace.graph.kernels.id_table import place_runs
 from headrace.graph.loader.graph_view import GraphView
+from headrace.graph.sampling.hop import check_far, check_labor
 from headrace.graph.schema import SPLITS, EdgeType
 
 
@@ -78,10 +79,29 @@ def fanouts_of(access: GraphView, num_neighbors: Any) -> dict[EdgeType, list[int
     return values
 
 
-def check_strategy(temporal_strategy: str) -> None:
-    """Raise `SpecError` if PyG has no such temporal strategy."""
+def check_draws(
+    *,
+    replace: bool,
+    disjoint: bool,
+    temporal_strategy: str,
+    time_attr: str | None,
+    weight_attr: str | None,
+    far: float,
+    labor: bool,
+    **_: Any,
+) -> None:
+    """Raise `SpecError` if a loader's options of draws are wrong or exclude each other."""
     if temporal_strategy not in ("uniform", "last"):
         raise SpecError(f"unknown temporal strategy {temporal_strategy!r}", "use uniform or last")
+    check_far(far, weight_attr, time_attr)
+    if labor:
+        check_labor(
+            replace=replace,
+            disjoint=disjoint,
+            time_attr=time_attr is not None,
+            weight_attr=weight_attr is not None,
+            far=far < 1,
+        )
 
 
 def links_of(access: GraphView, data: Any, edge_label_index: Any) -> tuple[Any, Tensor]:

@@ -144,6 +144,11 @@ class NeighborLoader(NodeLoader, _KeyedLoader):  # type: ignore[misc]
             of the sub-batch), from 0.01 to 1. With local seeds, 0.25 about halves the rows from
             other machines. Below 1, batches depend on the partitioning. None for that of the plan
             if the loader shuffles, else 1.
+        labor: Whether neighbours are drawn by LABOR (layer-neighbour sampling, as DGL's
+            `LaborSampler`): every node takes the neighbours with the smallest random numbers, which
+            all nodes of a hop share. Each neighbour is drawn as often as without it, but a batch
+            has fewer nodes. Cannot be combined with `replace`, `disjoint`, times, weights, `far`
+            and `remote`.
         keep_dtype: Whether 16-bit features are kept, not cast to `float32`.
         cache_bytes: Memory of each sampler process for a cache of remote feature rows; ignored
             without sampler processes. None for that of the plan.
@@ -177,6 +182,7 @@ class NeighborLoader(NodeLoader, _KeyedLoader):  # type: ignore[misc]
         *,
         seed: int = 0,
         far: float | None = None,
+        labor: bool = False,
         keep_dtype: bool = False,
         cache_bytes: int | None = None,
         remote: Any = None,
@@ -197,6 +203,7 @@ class NeighborLoader(NodeLoader, _KeyedLoader):  # type: ignore[misc]
             "weight_attr": weight_attr,
             "seed": seed,
             "far": 1.0 if far is None else far,
+            "labor": labor,
         }
         data, sampler = self._open(data, neighbor_sampler, connect, keep_dtype, directed, sampling)
         super().__init__(
@@ -275,6 +282,7 @@ class LinkNeighborLoader(LinkLoader, _KeyedLoader):  # type: ignore[misc]
         *,
         seed: int = 0,
         far: float | None = None,
+        labor: bool = False,
         keep_dtype: bool = False,
         connect: Mapping[int, Connect] | None = None,
         **kwargs: Any,
@@ -294,6 +302,7 @@ class LinkNeighborLoader(LinkLoader, _KeyedLoader):  # type: ignore[misc]
             "weight_attr": weight_attr,
             "seed": seed,
             "far": 1.0 if far is None else far,
+            "labor": labor,
         }
         input_data = data
         data, sampler = self._open(data, neighbor_sampler, connect, keep_dtype, directed, sampling)

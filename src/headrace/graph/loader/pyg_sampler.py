@@ -26,8 +26,8 @@ from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 from headrace.core.errors import SpecError
 from headrace.graph.loader.graph_view import GraphView
 from headrace.graph.loader.induced_subgraph import with_all_edges
-from headrace.graph.loader.inputs import check_strategy, fanouts_of
-from headrace.graph.sampling.hop import Rule, check_far, hop_key
+from headrace.graph.loader.inputs import check_draws, fanouts_of
+from headrace.graph.sampling.hop import Rule, hop_key
 from headrace.graph.sampling.neighbor_sampler import BatchKey, HeteroSampled, Sampler
 from headrace.graph.sampling.remote_scores import RemoteScores
 from headrace.graph.schema import EdgeType
@@ -69,8 +69,8 @@ class KeyedSampler(BaseSampler):  # type: ignore[misc]
 
     Outputs have original node ids. `edge` numbers edges in storage order; `edge_permutation` maps
     these to original ids. `new_ids` of an output are the new node ids by node type. Arguments
-    but `access`, `seed` and `far` are those of PyG's `NeighborSampler`; `time_attr` may be an edge
-    column. `scores` may be set to weights of remote nodes, by home partition.
+    but `access`, `seed`, `far` and `labor` are those of PyG's `NeighborSampler`; `time_attr` may be
+    an edge column. `scores` may be set to weights of remote nodes, by home partition.
 
     Raises:
         SpecError: The graph lacks a column, or a combination of options is not supported.
@@ -88,6 +88,7 @@ class KeyedSampler(BaseSampler):  # type: ignore[misc]
         weight_attr: str | None = None,
         seed: int = 0,
         far: float = 1.0,
+        labor: bool = False,
     ) -> None:
         self.access = access
         if not isinstance(num_neighbors, NumNeighbors):
@@ -102,10 +103,17 @@ class KeyedSampler(BaseSampler):  # type: ignore[misc]
                 "induced subgraphs cannot be disjoint",
                 "use subgraph_type='directional', or omit disjoint and time_attr",
             )
-        check_strategy(temporal_strategy)
+        check_draws(
+            replace=replace,
+            disjoint=disjoint,
+            temporal_strategy=temporal_strategy,
+            time_attr=time_attr,
+            weight_attr=weight_attr,
+            far=far,
+            labor=labor,
+        )
         last = temporal_strategy == "last" and time_attr is not None
-        check_far(far, weight_attr, time_attr)
-        self._rule = Rule(replace, self.disjoint, last, far=far)
+        self._rule = Rule(replace, self.disjoint, last, far=far, labor=labor)
         self._fanouts = fanouts_of(access, num_neighbors)
         # Fails here, not in the first batch, if a column is missing; stores check their own.
         self._source = access.hops(weight_attr, time_attr)

@@ -127,6 +127,7 @@ class SamplerConfig(StoreClientConfig):
         fanouts: Neighbours per hop, for each edge type.
         weight: Edge column with sampling weights.
         far: Weight of neighbours in other partitions than most seeds; others have 1.
+        labor: Whether the nodes of a hop share the random numbers of their neighbours.
         columns: Node columns of the batches; None for all columns, scalars for seeds only.
         edge_ids: Whether batches have original edge ids.
         edge_columns: Whether batches have all edge columns.
@@ -160,6 +161,7 @@ class SamplerConfig(StoreClientConfig):
     disjoint: bool = False
     weight: str | None = None
     far: Annotated[float, Field(gt=0, le=1)] = 1.0
+    labor: bool = False
     columns: tuple[Wanted, ...] | None = None
     edge_ids: bool = False
     edge_columns: bool = False

@@ -138,7 +138,13 @@ class SubBatchBuilder:
         self._recorder = recorder
         self._fanouts = dict(config.fanouts)
         edge_ids = config.edge_ids or config.edge_columns
-        self._rule = Rule(config.replace, config.disjoint, edge_ids=edge_ids, far=config.far)
+        self._rule = Rule(
+            config.replace,
+            config.disjoint,
+            edge_ids=edge_ids,
+            far=config.far,
+            labor=config.labor,
+        )
         self._source = access.hops(config.weight, None)
         self._own = threading.local()
         if config.node_type not in access.node_types:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -28,6 +28,13 @@ def check_far(far: float, weight: str | None, time: str | None) -> None:
         raise SpecError("far cannot be combined with weights or times", "omit one of them")
 
 
+def check_labor(**excluded: bool) -> None:
+    """Raise SpecError if one of the options that LABOR draws exclude is used."""
+    for name, is_used in excluded.items():
+        if is_used:
+            raise SpecError(f"labor cannot be combined with {name}", "omit one of them")
+
+
 # Up to this many partitions, scanning all nodes in each is faster than sorting nodes by partition
 # (measured with 3 hops of 15, 10 and 5: equal at 4 partitions, 1.2 times as long at 16).
 _MAX_SCANNED_PARTS = 4
@@ -44,6 +51,8 @@ class Rule:
             later than the seed; PyG's `temporal_strategy="last"`.
         edge_ids: Whether to return edge ids.
         far: Weight of neighbours in other partitions than most seeds of the batch; others have 1.
+        labor: Whether all nodes of a hop share the random numbers of their neighbours, so that they
+            take the same ones more often.
     """
 
     replace: bool = False
@@ -51,9 +60,14 @@ class Rule:
     last: bool = False
     edge_ids: bool = True
     far: float = 1.0
+    labor: bool = False
 
     def __post_init__(self) -> None:
         check_far(self.far, None, None)
+        if self.labor:
+            check_labor(
+                replace=self.replace, disjoint=self.disjoint, last=self.last, far=self.far < 1
+            )
         if self.replace and self.last:
             raise SpecError(
                 "the latest neighbours cannot be sampled with replacement",
@@ -138,6 +152,7 @@ class EdgePart:
         weights: Weight per edge, None for uniform sampling; edges of weight 0 are never sampled.
         times: Integer time per edge, of the edge or its source; None without times.
         num_sources: Bound of the source ids; None to skip the check.
+        source_ids: Returns the original ids of all sources by new id; None if they equal new ids.
     """
 
     first_node: int
@@ -148,6 +163,7 @@ class EdgePart:
     weights: np.ndarray | None = None
     times: np.ndarray | None = None
     num_sources: int | None = None
+    source_ids: Callable[[], np.ndarray] | None = None
 
     def __post_init__(self) -> None:
         for name in ("indptr", "indices", "originals", "weights", "times"):
@@ -251,6 +267,11 @@ def hop_over(parts: Sequence[EdgePart], request: HopRequest) -> Hop:
                 request.rule.far, *request.near, scores, part.indices,
                 begins, degrees, streams, slots, bitmap, edges,
             )  # fmt: skip
+        elif request.rule.labor and request.fanout >= 0:
+            sampling.choose_labor(
+                request.nodes, part.first_node, num_owned, part.first_edge, key,
+                part.indices, _originals(part), begins, degrees, slots, edges,
+            )  # fmt: skip
         elif part.is_uniform:
             sampling.choose_uniform(
                 request.nodes, part.first_node, num_owned, part.first_edge, again,
@@ -286,6 +307,10 @@ def _or_none(values: np.ndarray | None) -> np.ndarray:
     return _NONE if values is None else values
 
 
+def _originals(part: EdgePart) -> np.ndarray:
+    return np.empty(0, part.indices.dtype) if part.source_ids is None else part.source_ids()
+
+
 def _check(parts: Sequence[EdgePart], request: HopRequest) -> None:
     for name, values in (("trees", request.trees), ("bounds", request.bounds)):
         if values is not None and len(values) != len(request.nodes):
@@ -300,6 +325,9 @@ def _check(parts: Sequence[EdgePart], request: HopRequest) -> None:
     if request.near is not None and not all(part.is_uniform for part in parts):
         raise SpecError("far cannot be combined with weights or times", "omit one of them")
     has_times = any(part.times is not None for part in parts)
+    if request.rule.labor:
+        has_weights = any(part.weights is not None for part in parts)
+        check_labor(weights=has_weights, times=has_times, trees=request.trees is not None)
     if has_times and request.bounds is None:
         raise SpecError(
             f"edges of {request.edge_type} have times, but the seeds have none",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
@@ -53,6 +54,7 @@ def open_edge_parts(
                     weights,
                     times,
                     graph.num_nodes_of(edge.src),
+                    partial(graph.original_ids, edge.src),
                 )
             )
     return parts

@@ -102,6 +102,7 @@ class StoreClient:
             "disjoint": rule.disjoint,
             "last": rule.last,
             "edge_ids": rule.edge_ids,
+            "labor": rule.labor,
             "has_trees": request.trees is not None,
             "has_bounds": request.bounds is not None,
             "weight": request.weight,

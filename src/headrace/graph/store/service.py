@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -87,6 +88,9 @@ class StoreService(RpcService):
                 hop_over([part], HopRequest(edge_type, nodes, 1, 0, bounds=bounds))
                 if part.is_uniform:
                     hop_over([part], HopRequest(edge_type, nodes, 1, 0, Rule(far=0.5), near=(0, 1)))
+                    # Original ids have the dtype of new ids and are not needed to compile.
+                    part = replace(part, source_ids=None)
+                    hop_over([part], HopRequest(edge_type, nodes, 1, 0, Rule(labor=True)))
 
     def answer(self, request: Message) -> Message:
         """Handle a request; raise `SpecError` if it is invalid or exceeds the limits."""
@@ -119,8 +123,10 @@ class StoreService(RpcService):
         key = parser.whole("key", 0, 2**64 - 1)
         flags = {
             name: parser.flag(name)
-            for name in ("replace", "disjoint", "last", "edge_ids", "has_trees", "has_bounds")
-        }
+            for name in (
+                "replace", "disjoint", "last", "edge_ids", "labor", "has_trees", "has_bounds"
+            )
+        }  # fmt: skip
         has_trees, has_bounds = flags.pop("has_trees"), flags.pop("has_bounds")
         far, near = parser.fraction("far", LEAST_FAR, 1), parser.pair("near")
         parser.end(1 + has_trees + has_bounds)

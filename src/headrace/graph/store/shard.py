@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -119,6 +120,7 @@ def open_shard(graph: PartitionedGraph, part: int) -> Shard:
             own.indices(edge.edge_type),
             own.original_ids(edge.dst),
             num_sources=graph.num_nodes_of(edge.src),
+            source_ids=partial(graph.original_ids, edge.src),
         )
         edge_ids, path = own.edge_ids(edge.edge_type), edge_path(part, e, "ids")
         if edge_ids is not None:

@@ -17,9 +17,8 @@ from headrace.graph.format import partitioned_graph
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.loader import neighbor_loader
 from headrace.graph.loader.graph_view import PartitionedGraphView
-from headrace.graph.loader.inputs import check_strategy, fanouts_of, links_of, seeds_of
+from headrace.graph.loader.inputs import check_draws, fanouts_of, links_of, seeds_of
 from headrace.graph.sampler_worker.prefetcher import Prefetcher
-from headrace.graph.sampling.hop import check_far
 from headrace.graph.sampling.store_pool import Connect
 from headrace.runtime.protocol.finite_check import watch_gradients
 from headrace.runtime.protocol.parameter_check import send_parameters
@@ -94,8 +93,7 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
         sampling = given[-1]
         self._access = PartitionedGraphView(data)
         self._fanouts = fanouts_of(self._access, sampling["num_neighbors"])
-        check_strategy(sampling["temporal_strategy"])
-        check_far(sampling["far"], sampling["weight_attr"], sampling["time_attr"])
+        check_draws(**sampling)
         if self._model_feed is not None:
             self._model_feed.check(self._access, sampling)
         if sampling["weight_attr"] is not None:

@@ -38,7 +38,7 @@ class ModelFeed:
         """Raise SpecError if the graph or other settings do not go with `remote`."""
         if not access.is_homogeneous:
             raise SpecError("remote needs a homogeneous graph", "use `far` instead")
-        for name, usual in (("weight_attr", None), ("far", 1.0)):
+        for name, usual in (("weight_attr", None), ("far", 1.0), ("labor", False)):
             if settings[name] != usual:
                 raise SpecError(f"remote cannot be combined with {name}", "omit one of them")
         info = access.column(access.node_types[0], self._remote.column)

@@ -74,7 +74,7 @@ def use_planned_far(settings: dict[str, Any], run: RunContext | None) -> None:
     """Set `far` of a loader that trains and does not set it itself."""
     if run is None or settings.get("far") is not None or not settings.get("shuffle"):
         return
-    if settings.get("remote") is not None:
+    if settings.get("remote") is not None or settings.get("labor"):
         return
     if settings.get("weight_attr") is None and settings.get("time_attr") is None:
         settings["far"] = run.far
@@ -172,6 +172,7 @@ def start_samplers(
             disjoint=settings.get("disjoint", False),
             weight=settings.get("weight_attr"),
             far=settings.get("far") or 1.0,
+            labor=settings.get("labor", False),
             columns=tuple(
                 Wanted(node_type=name, name=column)
                 for name in access.node_types

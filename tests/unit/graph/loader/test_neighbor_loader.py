@@ -122,6 +122,7 @@ def test_with_types_too(num_parts: int, tmp_path: Path) -> None:
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "replace": {"replace": True},
+    "labor": {"labor": True},
     "disjoint": {"disjoint": True},
     "weights": {"weight_attr": "edge_weight"},
     "times": {"time_attr": "time"},

@@ -184,7 +184,7 @@ FANOUTS: list[Sequence[int] | dict[EdgeType, Sequence[int]]] = [
 ]
 
 
-@pytest.mark.parametrize("rule", [Rule(), Rule(disjoint=True)])
+@pytest.mark.parametrize("rule", [Rule(), Rule(disjoint=True), Rule(labor=True)])
 @pytest.mark.parametrize("fanouts", FANOUTS)
 def test_a_batch_of_several_types(
     rule: Rule, fanouts: Sequence[int] | dict[EdgeType, Sequence[int]]
@@ -205,13 +205,14 @@ def test_a_batch_of_several_types(
     out = sampler(whole, rule=rule).sample_hetero(new_seeds, fanouts, KEY)
     assert hetero_by_original(out, whole) == batches[0]
     if not rule.disjoint:
-        assert hetero_by_original(out, whole)[:3] == twin(whole, new_seeds, fanouts)
+        assert hetero_by_original(out, whole)[:3] == twin(whole, new_seeds, fanouts, rule)
 
 
 def twin(
     whole: Cut,
     seeds: dict[str, np.ndarray],
     fanouts: Sequence[int] | dict[EdgeType, Sequence[int]],
+    rule: Rule,
 ) -> list[object]:
     """The loop with dictionaries, hop by hop and edge type by edge type."""
     from headrace.graph.sampling.hop import HopRequest, hop_key
@@ -227,8 +228,9 @@ def twin(
                 if fanout == 0:
                     continue
                 node = np.array([nodes[e[2]][dst]])
-                key = hop_key(KEY.seed, KEY.epoch, KEY.batch, hop, e)
-                request = HopRequest(e, node, fanout, key)
+                name = (e[0], "", "") if rule.labor else e
+                key = hop_key(KEY.seed, KEY.epoch, KEY.batch, hop, name)
+                request = HopRequest(e, node, fanout, key, rule)
                 for neighbour in LocalSource(whole.parts).hop(request).neighbours.tolist():
                     if neighbour not in nodes[e[0]]:
                         nodes[e[0]].append(neighbour)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 from queue import Queue
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,6 +100,28 @@ def test_store_refuses_the_latest_neighbours_with_replacement(tmp_path: Path) ->
     assert "problem" not in answer(timed, memoryview(right)).fields
     wrong = encode_request(NUMBER, {**fields, "replace": True}, arrays)
     assert "with replacement" in answer(timed, memoryview(wrong)).fields["problem"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"replace": True},
+        {"disjoint": True},
+        {"last": True},
+        {"weight": "edge_weight"},
+        {"has_trees": True},
+        {"far": 0.5, "near": [0, 9]},
+        {"near": [0, 9]},
+    ],
+)
+def test_store_refuses_what_labor_excludes(store: StoreService, wrong: dict[str, Any]) -> None:
+    fields, arrays, _ = STORE_REQUESTS["sample"]
+    fields = {**fields, "labor": True}
+    right = answer(store, memoryview(encode_request(NUMBER, fields, arrays)))
+    assert "problem" not in right.fields
+    arrays = arrays * 2 if "has_trees" in wrong else arrays
+    reply = answer(store, memoryview(encode_request(NUMBER, {**fields, **wrong}, arrays)))
+    assert any(words in reply.fields["problem"] for words in ("cannot be combined", "only one of"))
 
 
 def test_sampler_refuses_wrong_requests_and_those_of_stores() -> None:

@@ -115,7 +115,12 @@ def test_samplers_feed_loaders_that_shuffle(parts: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(
     ("given", "far", "cache_bytes"),
-    [({}, 0.25, 1000), ({"far": 1.0, "cache_bytes": 0}, 1.0, 0), ({"cache_bytes": 77}, 0.25, 77)],
+    [
+        ({}, 0.25, 1000),
+        ({"far": 1.0, "cache_bytes": 0}, 1.0, 0),
+        ({"cache_bytes": 77}, 0.25, 77),
+        ({"labor": True}, 1.0, 1000),
+    ],
 )
 def test_a_loader_that_trains_has_the_traffic_settings_of_the_plan(
     parts: Path,
@@ -150,6 +155,7 @@ def test_a_loader_that_trains_has_the_traffic_settings_of_the_plan(
         next(iter(loader))
     (config,) = started
     assert config.far == far
+    assert config.labor is given.get("labor", False)
     assert (0 if config.cache is None else config.cache.num_bytes) == cache_bytes
     evaluating = headrace.NeighborLoader(parts, [3, 2], input_nodes="test", batch_size=4)
     assert evaluating._settings.get("far") is None
