@@ -181,7 +181,7 @@ class PartitionedGraphView(GraphView):
         """Original ids of nodes."""
         if self.stores and not self.stores.serve(node_type, IDS):
             # Stores without them.
-            return self.graph.original_ids(node_type)[new_ids].astype(np.int64)
+            return np.asarray(self.graph.original_ids(node_type)[new_ids], np.int64)
         original = np.empty(len(new_ids), np.int64)
         self.gather(node_type, IDS, new_ids).into(original)
         return original

@@ -135,9 +135,9 @@ class Sampler:
                 if scores is not None and scores.node_type == source:
                     weights = scores.weights
                 # With LABOR, all edge types share the random numbers of a source type.
-                name = (source, "", "") if rule.labor else edge_type
+                shared = (source, "", "") if rule.labor else edge_type
                 self._expand(
-                    edge_type, fanout, hop_key(key.seed, key.epoch, key.batch, hop, name),
+                    edge_type, fanout, hop_key(key.seed, key.epoch, key.batch, hop, shared),
                     rows[source], rows[destination], edges[edge_type], bounds, rule,
                     near.get(source), weights,
                 )  # fmt: skip

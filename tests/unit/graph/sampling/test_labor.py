@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -159,19 +160,15 @@ def test_weights_and_times_are_refused() -> None:
     part = lists([0, 1, 2])
     ones = np.ones(3, np.int64)
     nodes = np.zeros(1, np.int64)
-    for name, more in (("weights", {}), ("times", {"bounds": ones[:1]})):
-        other = EdgePart(0, 0, part.indptr, part.indices, part.originals, **{name: ones})
-        request = HopRequest(NODE_TO_NODE, nodes, 2, 0, LABOR, **more)  # type: ignore[arg-type]
+    others = {"weights": replace(part, weights=ones), "times": replace(part, times=ones)}
+    for name, other in others.items():
         with pytest.raises(SpecError, match=f"labor cannot be combined with {name}"):
-            hop_over([other], request)
+            hop_over([other], request_of(nodes, 2))
 
 
 def test_ids_of_a_damaged_graph_do_not_read_beyond_the_originals() -> None:
     part = lists([0, 1, 2**30, 3])
-    part = EdgePart(
-        0, 0, part.indptr, part.indices, part.originals,
-        source_ids=partial(np.arange, 4, dtype=np.int32),
-    )  # fmt: skip
+    part = replace(part, source_ids=partial(np.arange, 4, dtype=np.int32))
     assert len(hop_over([part], request_of(np.zeros(1, np.int64), 3)).neighbours) == 3
 
 
