@@ -17,8 +17,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.memory_models import GRAPHS, MORE_GRAPHS
-from headrace.api.estimate import estimate_trial
 from headrace.api.graph import partition
+from headrace.api.trial_estimate import estimate_trial
 
 SCRIPT = Path(__file__).with_name("memory_script.py")
 NUM_PLANS, NUM_REAL, NUM_SETTINGS, NUM_STEPS = 1000, 30, 24, 40

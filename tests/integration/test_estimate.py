@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,13 @@ pytest.importorskip("torch_geometric")
 
 
 import headrace
-from headrace.api.documents.load import save_plan
+from headrace.api.documents.load import load_plan, save_plan
 from headrace.api.estimate import estimate, resource_requests
 from headrace.api.graph import partition
-from headrace.core.errors import SpecError
+from headrace.core.errors import InfeasibleError, SpecError
 from headrace.core.job import Role
+from headrace.core.units import format_bytes
+from headrace.runtime.controller.script_step import trace_script
 
 SCRIPT = """
 import torch, headrace
@@ -108,6 +111,44 @@ def test_memory_of_all_tasks_is_known_before_the_run(
     # The script did not train.
     assert not (tmp_path / "trained").exists()
     assert "use a smaller batch" in ran.stderr
+
+
+def test_plans_demand_the_memory_of_a_script(
+    graph: Path, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The script is traced once.
+    monkeypatch.setattr("headrace.api.estimate.trace_script", cache(trace_script))
+
+    def cluster(memory: float) -> headrace.Cluster:
+        machine = headrace.Machine(
+            name="m", count=2, nic_in=1e9, nic_out=1e9, resources={"memory": memory}
+        )
+        return headrace.Cluster(machines=[machine])
+
+    job = headrace.Job(trainers=2, batch_size=400)
+    plan = headrace.plan(cluster(8e9), job, graph=graph, script=script)
+    assert plan.memory is not None
+    assert plan.memory.batch_size == 400
+    assert set(plan.memory.demands) == {Role.TRAINER, Role.STORE, Role.SAMPLER}
+    trainer = plan.memory.of(Role.TRAINER).total_bytes
+    assert plan.job.demand(Role.TRAINER)["memory"] == trainer
+    needed = sum(machine.needed_bytes for machine in plan.memory.machines)
+    assert needed == pytest.approx(sum(2 * task.total_bytes for task in plan.memory.tasks), rel=0.1)
+    save_plan(plan, tmp_path / "plan.json")
+    assert load_plan(tmp_path / "plan.json") == plan
+    # Each machine has room for a trainer, but not for a store and a sampler too.
+    with pytest.raises(InfeasibleError, match="by the estimate of the script, ") as error:
+        headrace.plan(cluster(trainer + 5e7), job, graph=graph, script=script)
+    ways = error.value.remedy.split("; ")
+    assert ways[0].startswith("a batch of ")
+    assert f"instead of {format_bytes(trainer)}" in ways[0]
+    assert ways[1].startswith("a window of 1 instead of 2 saves ")
+    assert ways[2].startswith("gradient checkpointing saves at most ")
+    assert ways[3].startswith("machines with at least ")
+    # Demands of the job file count, and machines of unknown memory have room.
+    stated = job.model_copy(update={"demands": {Role.TRAINER: {"memory": 1e6}}})
+    plan = headrace.plan(cluster(trainer + 5e7), stated, graph=graph, script=script)
+    assert plan.job.demand(Role.TRAINER) == {"memory": 1e6}
 
 
 def test_a_step_runs_if_its_shapes_depend_on_values(graph: Path, script: Path) -> None:

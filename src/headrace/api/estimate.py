@@ -6,36 +6,39 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from headrace.api.graph import open_graph
-from headrace.core.errors import SpecError
-from headrace.core.job import Job, Role
-from headrace.core.plan import Plan
+from headrace.core.cluster import Cluster
+from headrace.core.errors import InfeasibleError, SpecError
+from headrace.core.job import Job
+from headrace.core.memory import MEMORY, MemoryEstimate, TaskMemory
+from headrace.core.plan import Fingerprints, Plan
+from headrace.core.profile import Problem, Profile
 from headrace.core.step_counts import StepCounts
 from headrace.costs.memory import (
-    MachineMemory,
-    MemoryEstimate,
     check_fits,
+    memory_beside_graph,
+    memory_by_machine,
     other_memory,
     trainer_memory,
+    with_demands,
 )
-from headrace.costs.step_time import TYPICAL
+from headrace.costs.memory_remedies import MemoryProblem, remedies, scaled
+from headrace.costs.step_time import with_estimated_steps
+from headrace.planner.methods.bin_packing import can_fit
+from headrace.planner.methods.infeasibility import check_stores_fit, explain
 from headrace.prefork.client import ForkLease
 from headrace.profiling.step_estimate.script import ScriptStep
 from headrace.runtime.controller.local_plan import LOCAL_WINDOW
 from headrace.runtime.controller.script_step import trace_script
 
-__all__ = [
-    "REQUEST_FORMATS",
-    "MemoryEstimate",
-    "check_fits",
-    "estimate",
-    "estimate_trial",
-    "resource_requests",
-]
+__all__ = ["REQUEST_FORMATS", "MemoryEstimate", "check_fits", "estimate", "resource_requests"]
 
 REQUEST_FORMATS = ("ray", "kubernetes", "slurm")
 """Schedulers whose resource requests `resource_requests` writes."""
@@ -75,77 +78,40 @@ def estimate(
     opened = open_graph(graph)
     job = Job(trainers=1, batch_size=1, window=LOCAL_WINDOW) if plan is None else plan.job
     if batch_size is None and plan is not None:
-        per_trainer = plan.seeds.reshape(job.trainers, -1).sum(axis=1)
-        batch_size = math.ceil(per_trainer.max())
-    step = _step_of(Path(script), Path(opened.folder), arguments, batch_size, on_step)
-    traffic = None if plan is None else plan.profile.traffic
-    parts = [float(opened.part(number).num_bytes) for number in range(opened.num_parts)]
-    tasks = [trainer_memory(_sizes_of(step), job, step.is_real)]
-    if plan is not None:
-        measured = job.model_copy(update={"model_bytes": float(step.parameter_bytes)})
-        cache_bytes = 0.0 if traffic is None else traffic.cache_bytes
-        tasks += other_memory(measured, step.batch_bytes, parts, cache_bytes)
-    found = MemoryEstimate(
-        tasks=tuple(tasks),
-        batch_size=step.batch_size,
-        shape=step.shape,
-        is_real=step.is_real,
-    )
+        batch_size = _most_seeds(plan)
+    step = trace_step(script, Path(opened.folder), arguments, batch_size, on_step)
     if plan is None:
-        return found
-    return found.model_copy(update={"machines": tuple(_by_machine(found, plan, parts))})
+        return _estimate_of(step, [trainer_memory(_sizes(step), job, step.is_real)])
+    parts = [float(opened.part(number).num_bytes) for number in range(opened.num_parts)]
+    return estimate_of_plan(plan, step, parts)
 
 
-def estimate_trial(
-    script: Path,
+def trace_step(
+    script: str | os.PathLike[str],
     graph: Path,
     arguments: Sequence[str],
-    config: Mapping[str, Any],
+    batch_size: int | None,
+    on_step: Callable[[str], None] = lambda name: None,
+    config: Mapping[str, Any] | None = None,
     lease: ForkLease | None = None,
-) -> tuple[float, float | None]:
-    """Peak memory of a run on this machine, and its time up to a factor that all trials share.
-
-    The time is that of a step per seed, times the setting `epochs` if there is one; None if the
-    step cannot be traced.
+) -> ScriptStep:
+    """Trace the training step of a script; run one if it cannot be traced.
 
     Args:
         script: The training script.
-        graph: The partitioned graph.
+        graph: Folder of the partitioned graph.
         arguments: Arguments of the script.
-        config: Its settings.
+        batch_size: Seeds of a trainer's batch; None for the script's.
+        on_step: Called with the name of each step before it starts.
+        config: `ctx.config` of the script.
         lease: Fork server that starts the script; none to start a new process.
 
     Raises:
         SpecError: The script fails, or does not take batches of a headrace loader.
     """
-    opened = open_graph(graph)
-    step = _step_of(script, Path(opened.folder), arguments, None, lambda name: None, config, lease)
-    job = Job(trainers=1, batch_size=1, window=LOCAL_WINDOW)
-    tasks = [
-        trainer_memory(_sizes_of(step), job, step.is_real),
-        *other_memory(job, step.batch_bytes, [0.0], 0.0),
-    ]
-    num_bytes = sum(
-        task.total_bytes * (opened.num_parts if task.role is Role.STORE else 1) for task in tasks
-    )
-    if step.counts is None:
-        return num_bytes, None
-    epochs = config.get("epochs", 1)
-    factor = epochs if isinstance(epochs, (int, float)) else 1
-    return num_bytes, TYPICAL.seconds(StepCounts(*step.counts)) / step.batch_size * factor
-
-
-def _step_of(
-    script: Path,
-    graph: Path,
-    arguments: Sequence[str],
-    batch_size: int | None,
-    on_step: Callable[[str], None],
-    config: Mapping[str, Any] | None = None,
-    lease: ForkLease | None = None,
-) -> ScriptStep:
+    settings = {"config": config, "lease": lease}
+    trace = partial(trace_script, Path(script), graph, arguments, batch_size, **settings)
     on_step("tracing a step")
-    trace = partial(trace_script, script, graph, arguments, batch_size, config=config, lease=lease)
     step = trace(is_real=False)
     if step is None:
         on_step("running a step, because its shapes depend on values")
@@ -154,7 +120,39 @@ def _step_of(
     return step
 
 
-def _sizes_of(step: ScriptStep) -> dict[str, float]:
+def estimate_of_plan(
+    plan: Plan, step: ScriptStep, part_bytes: Sequence[float], batch_ratio: float = 1.0
+) -> MemoryEstimate:
+    """Memory of all tasks and machines of a plan.
+
+    Args:
+        plan: The plan.
+        step: The traced step.
+        part_bytes: Bytes of each graph partition.
+        batch_ratio: Size of the plan's largest batch, relative to that of the step.
+    """
+    traffic = plan.profile.traffic
+    on_machine = [0.0] * plan.cluster.num_machines
+    for machine, num_bytes in zip(plan.part_machines, part_bytes, strict=True):
+        on_machine[machine] += num_bytes
+    tasks = task_memory(plan.job, step, on_machine, 0.0 if traffic is None else traffic.cache_bytes)
+    tasks = scaled(tasks, batch_ratio)
+    machines = memory_by_machine(tasks, plan.cluster, plan.placed, on_machine)
+    return _estimate_of(step, tasks).model_copy(update={"machines": machines})
+
+
+def task_memory(
+    job: Job, step: ScriptStep, part_bytes: Sequence[float], cache_bytes: float
+) -> list[TaskMemory]:
+    """Memory of each role of a job."""
+    measured = job.model_copy(update={"model_bytes": float(step.parameter_bytes)})
+    return [
+        trainer_memory(_sizes(step), job, step.is_real),
+        *other_memory(measured, step.batch_bytes, part_bytes, cache_bytes),
+    ]
+
+
+def _sizes(step: ScriptStep) -> dict[str, float]:
     return {
         "base": step.base_bytes,
         "peak": step.peak_bytes,
@@ -165,28 +163,101 @@ def _sizes_of(step: ScriptStep) -> dict[str, float]:
     }
 
 
-def _by_machine(found: MemoryEstimate, plan: Plan, parts: Sequence[float]) -> list[MachineMemory]:
-    placed = plan.placed
-    machines = []
-    for number, host in enumerate(plan.cluster.hosts):
-        tasks = {
-            Role.STORE: 1,
-            Role.SAMPLER: placed.samplers.count(number),
-            Role.TRAINER: placed.trainers.count(number),
-            Role.SERVER: placed.servers.count(number),
+def _estimate_of(step: ScriptStep, tasks: Sequence[TaskMemory]) -> MemoryEstimate:
+    return MemoryEstimate(
+        tasks=tuple(tasks), batch_size=step.batch_size, shape=step.shape, is_real=step.is_real
+    )
+
+
+def _most_seeds(plan: Plan) -> int:
+    """Seeds of the largest trainer's batch."""
+    return math.ceil(float(plan.seeds.reshape(plan.job.trainers, -1).sum(axis=1).max()))
+
+
+@dataclass(frozen=True)
+class ScriptPlanner:
+    """Makes plans whose tasks demand their estimated memory and take their estimated times.
+
+    Attributes:
+        step: The traced step, at the job's batch size.
+        part_bytes: Bytes of each graph partition.
+        make: Makes a plan; takes `shares` too.
+        more_profiles: Profiles with steps from which trainer times are estimated, besides the
+            problem's own.
+        cache_bytes: Given memory of each sampler for rows of other machines; else the cache gets
+            memory that is left.
+    """
+
+    step: ScriptStep
+    part_bytes: Sequence[float]
+    make: Callable[..., Plan]
+    cache_bytes: float | None = None
+    more_profiles: tuple[Profile, ...] = ()
+
+    def plan(self, problem: Problem) -> Plan:
+        """Make a plan.
+
+        Raises:
+            InfeasibleError: The tasks do not fit; the message has remedies in order of cost.
+        """
+        if self.step.counts is not None:
+            counts = StepCounts(*self.step.counts)
+            profile = with_estimated_steps(problem.profile, self.more_profiles, counts, problem.job)
+            problem = problem._replace(profile=profile)
+        if any(MEMORY not in host.resources for host in problem.cluster.hosts):
+            # Demands of memory would exclude machines whose memory is not known.
+            return self._estimated(self.make(problem), problem)
+        tasks = task_memory(problem.job, self.step, self.part_bytes, self.cache_bytes or 0.0)
+        room = memory_beside_graph(problem.cluster, self.part_bytes)
+        job = with_demands(problem.job, tasks, self.part_bytes)
+        if not can_fit(room, job) and can_fit(room, problem.job):
+            raise _infeasible(problem, room, job, tasks, self.part_bytes)
+        found = self.make(problem._replace(cluster=room, job=job))
+        if found.shares is not None:
+            larger = scaled(tasks, _batch_ratio(problem, max(found.shares)))
+            needed = memory_by_machine(larger, problem.cluster, found.placed, self.part_bytes)
+            if not all(machine.fits for machine in needed):
+                found = self.make(problem._replace(cluster=room, job=job), shares="equal")
+        known = problem._replace(job=job, profile=found.profile)
+        inputs = {"cluster": problem.cluster, "fingerprints": Fingerprints.of(known)}
+        return self._estimated(found.model_copy(update=inputs), problem)
+
+    def _estimated(self, plan: Plan, problem: Problem) -> Plan:
+        """The plan with its estimate; the problem's job has no estimated demands."""
+        ratio = 1.0 if plan.shares is None else _batch_ratio(problem, max(plan.shares))
+        estimated = estimate_of_plan(plan, self.step, self.part_bytes, ratio)
+        demands = {
+            role: demand[MEMORY]
+            for role, demand in plan.job.demands.items()
+            if MEMORY in demand and MEMORY not in problem.job.demand(role)
         }
-        needed = sum(found.of(role).total_bytes * num for role, num in tasks.items() if num)
-        # The table has the largest partition.
-        needed += parts[number] - max(parts)
-        machines.append(
-            MachineMemory(
-                machine=host.name,
-                tasks={role: num for role, num in tasks.items() if num},
-                needed_bytes=needed,
-                memory_bytes=host.resources.get("memory"),
-            )
-        )
-    return machines
+        memory = estimated.model_copy(update={"demands": demands})
+        return plan.model_copy(update={"memory": memory, "version": 2})
+
+
+def _batch_ratio(problem: Problem, seeds: float) -> float:
+    """Bytes of a trainer's batch of so many seeds, relative to the job's."""
+    job, per_trainer = problem.job, problem.job.samplers_per_trainer
+    sizes = np.array([seeds, job.batch_size]) / per_trainer
+    equivalent = problem.profile.equivalent_seeds("batch_bytes", sizes, job)
+    return float(equivalent[0] / equivalent[1])
+
+
+def _infeasible(
+    problem: Problem,
+    room: Cluster,
+    job: Job,
+    tasks: Sequence[TaskMemory],
+    part_bytes: Sequence[float],
+) -> InfeasibleError:
+    try:
+        check_stores_fit(room, job)
+        cause = explain(room, job)
+    except InfeasibleError as error:
+        cause = error
+    ratio = partial(_batch_ratio, problem)
+    ways = remedies(MemoryProblem(room, problem.job, tasks, part_bytes, ratio, can_fit))
+    return InfeasibleError(f"by the estimate of the script, {cause.problem}", "; ".join(ways))
 
 
 def resource_requests(

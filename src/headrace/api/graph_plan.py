@@ -82,6 +82,7 @@ def parts_per_cache(plan: Plan) -> float:
 def cache_memory(plan: Plan, graph: PartitionedGraph) -> float | None:
     """Memory for the cache of each sampler; None if the cluster file does not limit it."""
     job, placed = plan.job, plan.placed
+    estimated = {} if plan.memory is None else {m.machine: m for m in plan.memory.machines}
     limits = []
     for m, host in enumerate(plan.cluster.hosts):
         num_samplers = placed.samplers.count(m)
@@ -95,6 +96,9 @@ def cache_memory(plan: Plan, graph: PartitionedGraph) -> float | None:
         used = sum(num * job.demand(role).get(_MEMORY, 0.0) for role, num in counts.items())
         store = job.demand(Role.STORE).get(_MEMORY)
         used += graph.part(m).num_bytes if store is None else store
+        if plan.memory is not None:
+            caches = num_samplers * plan.memory.of(Role.SAMPLER).made_of["cache"]
+            used = estimated[host.name].needed_bytes - caches
         limits.append(max(0.0, host.resources[_MEMORY] - used) * _CACHE_SHARE / num_samplers)
     return min(limits) if limits else None
 

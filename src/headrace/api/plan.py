@@ -6,14 +6,16 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
-from headrace.core.job import Job
+from headrace.core.job import Job, Role
 from headrace.core.plan import Explanation, Plan
 from headrace.core.profile import Problem, Profile
 from headrace.core.traffic import PLAIN, TRAFFIC_NAMES, TrafficName, traffic_settings
+from headrace.costs.step_time import COVERAGE
 from headrace.planner.explain import explain as explain_plan
 from headrace.planner.explain import limit_of
 from headrace.planner.explain import num_changes as count_changes
@@ -45,6 +47,9 @@ def plan(
     num_neighbors: Sequence[int] | None = None,
     traffic: TrafficName = "exact",
     cache_bytes: float | None = None,
+    script: str | os.PathLike[str] | None = None,
+    arguments: Sequence[str] = (),
+    more_profiles: Sequence[Profile] = (),
 ) -> Plan:
     """Choose the placement, the flow policy, the seed mix and the batch shares of a job.
 
@@ -71,6 +76,11 @@ def plan(
             partitions; `least` needs `int4` features and draws even fewer.
         cache_bytes: With a graph, memory of each sampler for rows of other machines; by default
             as much as is worthwhile and fits.
+        script: With a graph, the training script. Tasks then demand the memory that `estimate`
+            finds, except where the job states it. If profiles have `steps`, trainer times are
+            estimated from them, unless the profile measured the same step.
+        arguments: Arguments of the script.
+        more_profiles: With a script, further profiles with `steps`.
 
     Raises:
         SpecError: A name is unknown, or the values are inconsistent.
@@ -117,7 +127,13 @@ def plan(
         raise SpecError(
             f"traffic {traffic} needs a graph to sample", "pass the partitioned graph too"
         )
-    make = partial(
+    if graph is None and script is not None:
+        raise SpecError("a script needs a graph to sample", "pass the partitioned graph too")
+    if script is None and more_profiles:
+        raise SpecError(
+            "several profiles need a script to trace", "pass the script, or one profile"
+        )
+    make: Callable[..., Plan] = partial(
         make_plan,
         method=method,
         policy=policy,
@@ -140,6 +156,12 @@ def plan(
     on_step(f"sampling the graph{assumed}")
     opened = open_graph(graph)
     check_parts(opened, cluster)
+    if script is not None:
+        from headrace.api.estimate import ScriptPlanner, trace_step
+
+        step = trace_step(script, Path(opened.folder), arguments, job.batch_size, on_step)
+        parts = [float(opened.part(number).num_bytes) for number in range(opened.num_parts)]
+        make = ScriptPlanner(step, parts, make, cache_bytes, tuple(more_profiles)).plan
     return plan_with_graph(
         problem, opened, settings, make, num_neighbors, seed=seed, cache_bytes=cache_bytes
     )
@@ -199,6 +221,11 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
         "seed_mix": plan.seed_mix_name,
         "traffic": _traffic_summary(plan),
         "shares": None if plan.shares is None else list(plan.shares),
+        "trainer_steps": {
+            kind: {"seconds": seconds, "low_s": low_s, "high_s": high_s, "num_steps": num}
+            for kind, seconds, low_s, high_s, num in estimated_steps(plan)
+        },
+        "memory": None if plan.memory is None else plan.memory.summary(),
         "seed": plan.seed,
         "rounds": plan.rounds,
         "predicted": None if plan.predicted is None else plan.predicted.model_dump(mode="json"),
@@ -213,6 +240,20 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
         "shortlist": None if plan.shortlist is None else plan.shortlist.model_dump(mode="json"),
         "fingerprints": plan.fingerprints.model_dump(mode="json"),
     }
+
+
+def estimated_steps(plan: Plan) -> list[tuple[str, float, float, float, int]]:
+    """Estimated trainer steps: machine class, seconds, lower and upper limit, measured steps."""
+    times = plan.profile.task_times.get(Role.TRAINER, {})
+    kinds = {host.kind if host.kind in times else "default" for host in plan.cluster.hosts}
+    found = []
+    for kind in sorted(kinds & times.keys()):
+        time = times[kind]
+        if time.interval is not None:
+            scale = plan.profile.seed_scale(Role.TRAINER, plan.job)
+            low_s, high_s = (scale * limit for limit in time.interval)
+            found.append((kind, scale * time.mean, low_s, high_s, time.num_samples or 0))
+    return found
 
 
 def _traffic_summary(plan: Plan) -> dict[str, Any]:
@@ -329,10 +370,12 @@ def _machine_of_tasks(plan: Plan) -> dict[str, str]:
 __all__ = [
     "AUTO",
     "BUDGET_METHODS",
+    "COVERAGE",
     "Explanation",
     "Move",
     "PlanDiff",
     "diff_plans",
+    "estimated_steps",
     "explain",
     "explanation_summary",
     "limit_of",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ from headrace.api.documents.load import AnyPath
 from headrace.api.simulate import simulate
 from headrace.core.errors import SpecError
 from headrace.core.plan import Plan, problem_of
-from headrace.core.profile import Profile
+from headrace.core.profile import Profile, StepSample
 from headrace.core.trace import Trace
 from headrace.observability.trace_file import load_trace, save_trace
 from headrace.profiling import measured_iteration_time_s, num_iterations, profile_trace
+from headrace.profiling.growth import trainer_steps
 from headrace.profiling.trace_assembly import link_bytes
+from headrace.runtime.controller.script_step import trace_script
 
 __all__ = [
     "SIZES",
@@ -29,6 +32,7 @@ __all__ = [
     "save_profile",
     "save_trace",
     "trace_summary",
+    "with_steps",
 ]
 
 
@@ -64,6 +68,32 @@ def compare(
     problem = problem_of(plan).with_profile(profile)
     found = simulate(*problem, plan, plan.policy, iterations=iterations)
     return Outlook(found.iteration_time_s, measured_iteration_time_s(trace, skip))
+
+
+def with_steps(
+    profile: Profile,
+    trace: Trace,
+    plan: Plan,
+    script: Path,
+    graph: Path,
+    arguments: Sequence[str] = (),
+    config: Mapping[str, Any] | None = None,
+    on_step: Callable[[str], None] = lambda name: None,
+) -> Profile:
+    """A profile with the measured steps of its trainers and what they do, by a trace of the script.
+
+    Raises:
+        SpecError: The script fails, or does not take batches of a headrace loader.
+    """
+    samples = []
+    for seeds, times in trainer_steps(trace, plan, profile.skipped or 0).items():
+        on_step(f"tracing a step of {seeds} seeds")
+        step = trace_script(script, graph, arguments, seeds, is_real=False, config=config)
+        if step is not None and step.counts is not None:
+            samples.append(StepSample(seeds=seeds, counts=step.counts, times=times))
+    if not samples:
+        return profile
+    return profile.model_copy(update={"version": 2, "steps": tuple(samples)})
 
 
 def profile_text(profile: Profile) -> str:

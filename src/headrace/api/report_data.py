@@ -15,7 +15,7 @@ from headrace.api.simulate import Simulation, simulate
 from headrace.core.errors import HeadraceError
 from headrace.core.plan import LOCAL_METHOD, Plan, problem_of
 from headrace.core.profile import Profile
-from headrace.core.report import Advice, Earlier, Pace, Report
+from headrace.core.report import Advice, Earlier, Pace, Report, TaskMemoryUse
 from headrace.core.trace import Trace
 from headrace.observability.report import (
     Seen,
@@ -294,6 +294,7 @@ def _report(
         trainers=trainers_of(predicted, measured),
         machines=machines_of(predicted, measured),
         tasks=tasks_of(predicted, measured),
+        memory=_memory(plan, status),
         assumptions=tuple(
             []
             if plan is None or profile is None
@@ -309,6 +310,26 @@ def _report(
         made_by=own_version(),
         missing=tuple(dict.fromkeys(state.missing)),
     )
+
+
+def _memory(plan: Plan | None, status: Status) -> tuple[TaskMemoryUse, ...]:
+    """Estimated and measured peaks of all tasks, if one of them is known."""
+    estimated = (
+        {}
+        if plan is None or plan.memory is None
+        else {task.role: task.anonymous_bytes for task in plan.memory.tasks}
+    )
+    found = (
+        TaskMemoryUse(
+            name=task.name,
+            role=task.role,
+            machine=task.machine,
+            estimated_bytes=estimated.get(task.role),
+            measured_bytes=task.peak_bytes,
+        )
+        for task in status.tasks
+    )
+    return tuple(each for each in found if each.estimated_bytes or each.measured_bytes)
 
 
 def _earlier(folder: Path) -> Iterator[Earlier]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from headrace.api.estimate import estimate_trial
+from headrace.api.trial_estimate import estimate_trial
 from headrace.api.trial_run import Load, RunLauncher, reports_of
 from headrace.core.errors import SpecError
 from headrace.core.plan import Plan
@@ -23,7 +23,7 @@ from headrace.jobs.sweep import (
     ranked,
     trials_of,
 )
-from headrace.linux.memory import system_memory_bytes
+from headrace.linux.memory import available_bytes
 from headrace.observability.trials_picture import TrialCurve, draw_trials
 from headrace.policies.trials import TRIAL_ORDERS
 from headrace.prefork.client import ForkLease
@@ -130,7 +130,7 @@ def run_sweep(
 
 def free_memory_bytes() -> float:
     """Memory that this machine has available; infinite if it does not say."""
-    return float(system_memory_bytes("MemAvailable") or "inf")
+    return float(available_bytes() or "inf")
 
 
 def metric_of(settings: SweepSettings, trials: Sequence[Trial]) -> str:

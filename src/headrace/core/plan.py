@@ -19,6 +19,7 @@ from pydantic import (
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
 from headrace.core.job import Job, Window
+from headrace.core.memory import MemoryEstimate
 from headrace.core.placement import Placement, PlacementFile
 from headrace.core.profile import Problem, Profile
 from headrace.core.seeds import Positive, SeedMix, SeedMixName, SeedRow, uniform_seeds
@@ -47,6 +48,9 @@ LOCAL_METHOD = "local"
 
 _WORTH_NAMING = 0.005
 """Smaller relative savings are within the noise of the search."""
+
+_NEW_FIELDS = ("shares", "memory")
+"""Fields that version 1 does not have."""
 
 WrittenWindow = Annotated[
     Window, PlainSerializer(lambda window: window or "unlimited", when_used="json")
@@ -156,7 +160,7 @@ class Plan(CheckedFile):
     """A placement, flow policy, seed mix and batch shares, with the inputs of the planner.
 
     Attributes:
-        version: 2 if the plan has `shares`, else 1.
+        version: 2 if the plan has `shares` or `memory`, else 1.
         method: Name of the placement method.
         policy: Name of the flow policy.
         placement: Machine name of every task.
@@ -180,6 +184,7 @@ class Plan(CheckedFile):
         job: The job.
         profile: Times and volumes of the job.
         parts: Machine index of every graph partition; partition m is on machine m if absent.
+        memory: Estimated memory of the tasks, by a trace of the training script; none if absent.
     """
 
     version: Literal[1, 2] = 1
@@ -205,6 +210,7 @@ class Plan(CheckedFile):
     job: Job
     profile: Profile
     parts: tuple[Annotated[Count, Field(ge=0)], ...] | None = Field(default=None, min_length=1)
+    memory: MemoryEstimate | None = None
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -262,18 +268,19 @@ class Plan(CheckedFile):
 
     @model_validator(mode="before")
     @classmethod
-    def _version_of_shares(cls, data: object) -> object:
-        if not isinstance(data, Mapping) or data.get("shares") is None:
+    def _version_of_new_fields(cls, data: object) -> object:
+        new = [] if not isinstance(data, Mapping) else [k for k in _NEW_FIELDS if data.get(k)]
+        if not new or not isinstance(data, Mapping):
             return data
         if data.get("version", 2) == 1:
             raise SpecError(
-                "a plan of version 1 has no shares", "write `version: 2`", at=("version",)
+                f"a plan of version 1 has no {new[0]}", "write `version: 2`", at=("version",)
             )
         return {"version": 2, **data}
 
     @model_serializer(mode="wrap")
-    def _omit_equal_shares(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {k: v for k, v in write(self).items() if (k, v) != ("shares", None)}
+    def _omit_unset_fields(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {k: v for k, v in write(self).items() if k not in _NEW_FIELDS or v}
 
     @field_serializer("job", mode="wrap", when_used="json")
     def _write_window(self, job: Job, write: SerializerFunctionWrapHandler) -> dict[str, Any]:

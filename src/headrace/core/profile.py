@@ -19,6 +19,7 @@ from headrace.core.errors import SpecError
 from headrace.core.growth import Growth, Quantity
 from headrace.core.job import Job, Role
 from headrace.core.seeds import uniform_seeds
+from headrace.core.step_counts import StepCounts
 from headrace.core.traffic import Traffic
 from headrace.core.units import SECONDS_SCHEMA, Bytes, Count, Number, Seconds
 from headrace.core.values import Spec
@@ -90,7 +91,8 @@ class _Figure(Spec):
     def _omit_unset_fields(self, write: SerializerFunctionWrapHandler) -> Any:
         optional = {
             "relative_error", "num_iterations", "relative_errors", "model_bytes", "skipped",
-            "seeds_per_trainer", "num_samplers", "growth", "part_seeds", "traffic",
+            "seeds_per_trainer", "num_samplers", "growth", "part_seeds", "traffic", "interval",
+            "steps",
         }  # fmt: skip
         written = write(self)
         return {k: v for k, v in written.items() if k not in optional or v not in (None, (), [])}
@@ -106,6 +108,8 @@ class TaskTime(_Figure):
         variation: Variation between iterations.
         num_samples: Number of measured executions.
         relative_error: Half of the mean's 95 % interval, as a fraction of the mean.
+        interval: Lower and upper limit of the mean, with 90 % confidence, if it was estimated from
+            `num_samples` measured steps of other settings.
     """
 
     model_config = ConfigDict(json_schema_extra=_allow_plain_duration)
@@ -114,11 +118,29 @@ class TaskTime(_Figure):
     variation: Variation = CONSTANT
     num_samples: Annotated[Count, Field(ge=1)] | None = None
     relative_error: RelativeError | None = None
+    interval: tuple[Seconds, Seconds] | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _a_bare_duration_is_a_constant(cls, data: object) -> object:
         return data if isinstance(data, Mapping | TaskTime) else {"mean": data}
+
+
+class StepSample(Spec):
+    """Measured steps of trainers with the same batch size, and what such a step does.
+
+    Attributes:
+        seeds: Seeds of a trainer's batch.
+        counts: What a step does, in the order of `StepCounts`: operations, FLOPs and bytes of
+            matrix products, gathered, scattered and other bytes.
+        times: Median time of a step by machine class.
+    """
+
+    seeds: Annotated[Number, Field(gt=0)]
+    counts: tuple[Annotated[Number, Field(ge=0)], ...] = Field(
+        min_length=len(StepCounts._fields), max_length=len(StepCounts._fields)
+    )
+    times: Mapping[str, Annotated[Seconds, Field(gt=0)]]
 
 
 class StoreTraffic(_Figure):
@@ -201,7 +223,7 @@ class BatchTraffic(_Figure):
     relative_error: RelativeError | None = None
 
 
-_NEW_FIELDS = ("growth", "num_samplers", "part_seeds", "traffic")
+_NEW_FIELDS = ("growth", "num_samplers", "part_seeds", "traffic", "steps")
 """Fields that version 1 does not have."""
 
 
@@ -211,7 +233,8 @@ class Profile(_Figure):
     Attributes:
         source: `measured`, or `synthetic` with the model's origin in `note`.
         note: Origin of the figures.
-        version: 2 if the profile has `growth`, `num_samplers`, `part_seeds` or `traffic`, else 1.
+        version: 2 if the profile has `growth`, `num_samplers`, `part_seeds`, `traffic` or `steps`,
+            else 1.
         seeds_per_sampler: Seeds per sampler and iteration for which sampler times and bytes per
             seed hold. 0 means the job's own number.
         seeds_per_trainer: The same for trainers; defaults to the seeds of all its samplers.
@@ -225,6 +248,7 @@ class Profile(_Figure):
         store_traffic: Store to sampler volumes.
         batch_traffic: Sampler to trainer volumes.
         model_bytes: Measured gradient bytes that trainers exchange per iteration.
+        steps: Measured steps of trainers, from which times of other settings are estimated.
         skipped: Number of warm-up iterations that were not measured.
     """
 
@@ -241,6 +265,7 @@ class Profile(_Figure):
     store_traffic: StoreTraffic
     batch_traffic: BatchTraffic
     model_bytes: Bytes | None = None
+    steps: tuple[StepSample, ...] = ()
     skipped: Annotated[Count, Field(ge=0)] | None = None
 
     @model_validator(mode="before")

@@ -67,6 +67,16 @@ class TaskUse(Value):
     measured: Amount | None = None
 
 
+class TaskMemoryUse(Value):
+    """Peak memory of a task, without cached files and shared memory."""
+
+    name: str
+    role: Role
+    machine: str
+    estimated_bytes: Amount | None = None
+    measured_bytes: Amount | None = None
+
+
 class Assumption(Value):
     """A figure of the plan's profile compared with the run.
 
@@ -261,6 +271,7 @@ class Report(Value):
         trainers: Time components of trainers.
         machines: NIC utilisation.
         tasks: Task utilisation.
+        memory: Peak memory of tasks.
         assumptions: The plan's profile compared with this run.
         curves: Metrics that the script reported.
         decisions: Logged decisions.
@@ -290,6 +301,7 @@ class Report(Value):
     trainers: tuple[TrainerTime, ...] = ()
     machines: tuple[MachineUse, ...] = ()
     tasks: tuple[TaskUse, ...] = ()
+    memory: tuple[TaskMemoryUse, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
     curves: tuple[Curve, ...] = ()
     decisions: tuple[Moment, ...] = ()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from pydantic import Field
-
+from headrace.core.cluster import Cluster
 from headrace.core.errors import InfeasibleError
 from headrace.core.job import Job, Role
+from headrace.core.memory import MEMORY, MachineMemory, TaskMemory
+from headrace.core.placement import Placement
 from headrace.core.units import format_bytes
-from headrace.core.values import Value
 
 PROCESS_BYTES = {Role.STORE: 95e6, Role.SAMPLER: 110e6, Role.SERVER: 220e6}
 """Anonymous memory of a process without work, measured on Linux with Python 3.11."""
@@ -18,89 +17,17 @@ PROCESS_BYTES = {Role.STORE: 95e6, Role.SAMPLER: 110e6, Role.SERVER: 220e6}
 _SCRATCH_BATCHES = 3
 """Sub-batches that a sampler builds, copies and keeps freed."""
 
-_MORE_SLOTS = 3
+MORE_SLOTS = 3
 """Sub-batches in shared memory besides the queued ones: one that is built, two in use."""
 
 _EXCHANGE_COPIES = 2
 """Copies of all gradients that a trainer exchanges: in buckets, and of others."""
 
-_ENDLESS = 8
+ENDLESS_WINDOW = 8
 """Batches in flight of a job without a limit, as the runtime limits them."""
 
 _SERVER_COPIES = 6
 """Shards of a parameter server: parameters, gradients, two of an optimizer, two in messages."""
-
-
-class TaskMemory(Value):
-    """Peak memory of one task of a role.
-
-    Attributes:
-        role: The role.
-        made_of: Bytes by what they are for.
-        note: How sure the figures are.
-    """
-
-    role: Role
-    made_of: Mapping[str, float]
-    note: str = ""
-
-    @property
-    def total_bytes(self) -> float:
-        """All of them."""
-        return sum(self.made_of.values())
-
-
-class MachineMemory(Value):
-    """Memory of all tasks of a machine.
-
-    Attributes:
-        machine: Name of the machine.
-        tasks: Number of tasks by role.
-        needed_bytes: What they need at their peaks.
-        memory_bytes: What the cluster file says that the machine has; None if it does not.
-    """
-
-    machine: str
-    tasks: Mapping[Role, int]
-    needed_bytes: float
-    memory_bytes: float | None = None
-
-    @property
-    def fits(self) -> bool:
-        """Whether the machine has enough memory, or it is not known."""
-        return self.memory_bytes is None or self.needed_bytes <= self.memory_bytes
-
-
-class MemoryEstimate(Value):
-    """Peak memory of a job's tasks.
-
-    Attributes:
-        tasks: One entry per role.
-        machines: Sums by machine; empty without a plan.
-        batch_size: Seeds of a trainer's batch.
-        shape: Nodes and edges of the largest batch to expect.
-        is_real: Whether a step was run because its shapes depend on values.
-    """
-
-    version: int = Field(default=1, ge=1)
-    tasks: tuple[TaskMemory, ...]
-    machines: tuple[MachineMemory, ...] = ()
-    batch_size: int
-    shape: tuple[int, int]
-    is_real: bool = False
-
-    def of(self, role: Role) -> TaskMemory:
-        """Memory of a role."""
-        return next(task for task in self.tasks if task.role is role)
-
-    def summary(self) -> dict[str, Any]:
-        """Plain values, with sums."""
-        found = self.model_dump(mode="json")
-        for row, task in zip(found["tasks"], self.tasks, strict=True):
-            row["total_bytes"] = task.total_bytes
-        for row, machine in zip(found["machines"], self.machines, strict=True):
-            row["fits"] = machine.fits
-        return found
 
 
 def trainer_memory(step: Mapping[str, float], job: Job, is_real: bool) -> TaskMemory:
@@ -123,7 +50,7 @@ def trainer_memory(step: Mapping[str, float], job: Job, is_real: bool) -> TaskMe
         "process": step["base"],
         **parts,
         "allocator": max(0.0, step["resident"] - sum(parts.values())),
-        "batches in flight": step["batch"] * (job.window or _ENDLESS),
+        "batches in flight": step["batch"] * (job.window or ENDLESS_WINDOW),
     }
     if job.trainers > 1 or job.num_servers:
         made_of["gradient exchange"] = _EXCHANGE_COPIES * step["parameters"]
@@ -146,7 +73,7 @@ def other_memory(
         cache_bytes: Memory of each sampler for rows of other machines.
     """
     sub_batch = batch_bytes / job.samplers_per_trainer
-    window = job.window or _ENDLESS
+    window = job.window or ENDLESS_WINDOW
     found = [
         TaskMemory(
             role=Role.STORE,
@@ -162,7 +89,7 @@ def other_memory(
             made_of={
                 "process": PROCESS_BYTES[Role.SAMPLER],
                 "sampling": _SCRATCH_BATCHES * sub_batch,
-                "queued": (window + _MORE_SLOTS) * sub_batch * 1.125,
+                "queued": (window + MORE_SLOTS) * sub_batch * 1.125,
                 "cache": cache_bytes,
             },
             note="queued batches are shared with the trainer",
@@ -180,6 +107,73 @@ def other_memory(
             )
         )
     return found
+
+
+def with_demands(job: Job, tasks: Sequence[TaskMemory], part_bytes: Sequence[float]) -> Job:
+    """A job whose roles demand their estimated memory, unless the job states it.
+
+    Stores demand the smallest graph partition; what a machine has more is not free there.
+    """
+    demands = dict(job.demands)
+    for task in tasks:
+        own = demands.get(task.role, {})
+        if MEMORY not in own:
+            spared = max(part_bytes) - min(part_bytes) if task.role is Role.STORE else 0.0
+            demands[task.role] = {**own, MEMORY: task.total_bytes - spared}
+    return job.model_copy(update={"demands": demands})
+
+
+def memory_beside_graph(cluster: Cluster, part_bytes: Sequence[float]) -> Cluster:
+    """A cluster without the memory that partitions take beyond the smallest one."""
+    least = min(part_bytes)
+    hosts = tuple(
+        host.model_copy(
+            update={
+                "resources": {
+                    **host.resources,
+                    MEMORY: max(0.0, host.resources[MEMORY] - (num_bytes - least)),
+                }
+            }
+        )
+        for host, num_bytes in zip(cluster.hosts, part_bytes, strict=True)
+    )
+    return Cluster(machines=hosts)
+
+
+def memory_by_machine(
+    tasks: Sequence[TaskMemory],
+    cluster: Cluster,
+    placed: Placement,
+    part_bytes: Sequence[float],
+) -> tuple[MachineMemory, ...]:
+    """Memory of all tasks of each machine.
+
+    Args:
+        tasks: Memory of each role; that of the store is for the largest machine's partitions.
+        cluster: The machines.
+        placed: Their tasks.
+        part_bytes: Bytes of graph partitions by machine.
+    """
+    machines = []
+    of = {task.role: task.total_bytes for task in tasks}
+    for number, host in enumerate(cluster.hosts):
+        counts = {
+            Role.STORE: 1,
+            Role.SAMPLER: placed.samplers.count(number),
+            Role.TRAINER: placed.trainers.count(number),
+            Role.SERVER: placed.servers.count(number),
+        }
+        needed = sum(of[role] * num for role, num in counts.items() if num)
+        needed += part_bytes[number] - max(part_bytes)
+        machines.append(
+            MachineMemory(
+                machine=host.name,
+                tasks={role: num for role, num in counts.items() if num},
+                needed_bytes=needed,
+                memory_bytes=host.resources.get(MEMORY),
+            )
+        )
+    return tuple(machines)
 
 
 def check_fits(machines: Sequence[MachineMemory]) -> None:

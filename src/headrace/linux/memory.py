@@ -5,19 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 
+def available_bytes() -> int:
+    """Memory of this machine that can be allocated without swapping; 0 if not reported."""
+    return _figure("/proc/meminfo", "MemAvailable")
+
+
 def memory_bytes(field: str = "RssAnon", pid: int | str = "self") -> int:
     """A figure of `/proc/PID/status`, e.g. anonymous resident memory; 0 if not reported."""
-    return _bytes_of(field, Path(f"/proc/{pid}/status"))
+    return _figure(f"/proc/{pid}/status", field)
 
 
-def system_memory_bytes(field: str = "MemAvailable") -> int:
-    """A figure of `/proc/meminfo`; 0 if not reported."""
-    return _bytes_of(field, Path("/proc/meminfo"))
-
-
-def _bytes_of(field: str, path: Path) -> int:
+def _figure(path: str, field: str) -> int:
     try:
-        lines = path.read_text(encoding="ascii").splitlines()
+        lines = Path(path).read_text(encoding="ascii").splitlines()
     except OSError:
         return 0
     found = [int(line.split()[1]) << 10 for line in lines if line.startswith(f"{field}:")]

@@ -154,6 +154,8 @@ def _plan_of(
     bound_s = share_bound_s(problem) if has_shares else compute_bound_s(problem)
     bound_s = min(bound_s, objective.time_s)
     traffic = traffic_of(problem, placement, seeds)
+    # Sums of machines need the sizes of graph partitions.
+    memory = None if plan.memory is None else plan.memory.model_copy(update={"machines": ()})
     return Plan(
         method=METHOD,
         policy=plan.policy,
@@ -167,6 +169,7 @@ def _plan_of(
         network_bytes=traffic.network_bytes,
         uniform_network_bytes=traffic.network_bytes,
         fingerprints=Fingerprints.of(problem),
+        memory=memory,
         **problem._asdict(),
         **more,
     )

@@ -43,6 +43,31 @@ def growth_of(trace: Trace, plan: Plan, skip: int, num: int) -> Growth | None:
     return Growth(seeds=tuple(float(per_sampler[group].mean()) for group in groups), **measured)
 
 
+def trainer_steps(trace: Trace, plan: Plan, skip: int) -> dict[int, dict[str, float]]:
+    """Median seconds of a trainer's step, by its seeds and by machine class.
+
+    `skip` iterations at the start are not used.
+    """
+    if trace.seeds is None:
+        return {}
+    num, per_trainer = trace.seeds.shape[1], plan.job.samplers_per_trainer
+    seeds = trace.seeds.reshape(plan.job.trainers, per_trainer, num).sum(axis=1)
+    rows, roles = trace.executions, np.array(trace.task_roles)
+    first = int(np.argmax(roles == Role.TRAINER))
+    is_step = (roles[rows.task] == Role.TRAINER) & (rows.iteration >= skip) & (rows.iteration < num)
+    times_s, trainer = (rows.end_s - rows.start_s)[is_step], rows.task[is_step] - first
+    iteration = rows.iteration[is_step]
+    kinds = np.array([plan.cluster.hosts[m].kind for m in plan.placed.trainers])
+    found: dict[int, dict[str, float]] = {}
+    for group in _groups(seeds[:, skip:].mean(axis=0)):
+        for kind in np.unique(kinds).tolist():
+            of = np.isin(iteration, skip + group) & (kinds[trainer] == kind)
+            own = seeds[kinds == kind][:, skip + group]
+            if of.any() and (median_s := float(np.median(times_s[of]))) > 0:
+                found.setdefault(round(float(own.mean())), {})[kind] = median_s
+    return found
+
+
 def _groups(sizes: np.ndarray) -> list[np.ndarray]:
     """Positions of iterations with about the same size, smallest size first."""
     order = np.argsort(sizes, kind="stable")

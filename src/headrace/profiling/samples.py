@@ -7,14 +7,13 @@ import math
 import numpy as np
 
 from headrace.core.profile import CONSTANT, TaskTime, Variation
+from headrace.costs.step_time import student
 
 MAX_QUANTILES = 64
 """Maximum number of quantiles per distribution in a profile."""
 
 NOTHING_KNOWN = 1.0
 """Relative error of figures that were not measured or cannot be identified."""
-
-_Z = 1.959964  # 97.5 % quantile of the normal distribution
 
 
 def relative_error(samples: np.ndarray) -> float:
@@ -26,14 +25,6 @@ def relative_error(samples: np.ndarray) -> float:
     if mean <= 0:
         return 0.0
     return round(student(num - 1) * float(samples.std(ddof=1)) / math.sqrt(num) / mean, 6)
-
-
-def student(num: int) -> float:
-    """97.5 % quantile of Student's t by expansion around the normal; error 1 % at `num` = 4."""
-    first = (_Z**3 + _Z) / (4 * num)
-    second = (5 * _Z**5 + 16 * _Z**3 + 3 * _Z) / (96 * num**2)
-    third = (3 * _Z**7 + 19 * _Z**5 + 17 * _Z**3 - 15 * _Z) / (384 * num**3)
-    return _Z + first + second + third
 
 
 def variation_of(samples: np.ndarray) -> Variation:

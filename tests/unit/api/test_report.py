@@ -13,13 +13,14 @@ import headrace
 from headrace.api.report import FILE_NAME, RunReport, find_folder, report_on
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.errors import SpecError
-from headrace.core.job import Job
+from headrace.core.job import Job, Role
+from headrace.core.memory import MemoryEstimate, TaskMemory
 from headrace.core.plan import LOCAL_METHOD, Plan
 from headrace.core.report import Report
 from headrace.core.trace import Trace
 from headrace.observability.trace_file import save_trace
 from headrace.runtime.run_dir.run_dir import RunDirectory
-from headrace.runtime.run_dir.status import Failure, RunState, Status
+from headrace.runtime.run_dir.status import Failure, RunState, Status, TaskStatus
 
 BEGAN_S = 1_794_700_800.0
 
@@ -91,6 +92,27 @@ def test_a_run_as_predicted(folder: RunDirectory, plan: Plan) -> None:
     assert found.report.assumptions[0].assumed == pytest.approx(0.028)
     assert found.report.curves[0].axis == "step"
     assert found.sentence in found.html().replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_estimated_memory_is_beside_measured(folder: RunDirectory, plan: Plan) -> None:
+    assert report_on(folder.path, advise=False).report.memory == ()
+    trainer = TaskMemory(role=Role.TRAINER, made_of={"process": 3e8, "activations": 1e8})
+    memory = MemoryEstimate(tasks=(trainer,), batch_size=100, shape=(10, 20))
+    folder.plan.write_text(plan.model_copy(update={"memory": memory, "version": 2}).to_text())
+    tasks = (
+        TaskStatus(name="trainer0", role=Role.TRAINER, machine="m1", peak_bytes=5e8),
+        TaskStatus(name="store0", role=Role.STORE, machine="m0", peak_bytes=1e8),
+        TaskStatus(name="store1", role=Role.STORE, machine="m1"),
+    )
+    folder.write_status(folder.read_status().model_copy(update={"tasks": tasks}))
+    found = report_on(folder.path, advise=False)
+    shown = [(each.name, each.estimated_bytes, each.measured_bytes) for each in found.report.memory]
+    assert shown == [("trainer0", 4e8, 5e8), ("store0", None, 1e8)]
+    assert found.summary()["memory"][0]["measured_bytes"] == 5e8
+    page = found.html().replace("\N{NO-BREAK SPACE}", " ")
+    row = page[page.index('id="memory"') :].partition("</section>")[0]
+    assert "400 MB" in row
+    assert "+25" in row
 
 
 def test_page_and_figures_are_written_and_shown(

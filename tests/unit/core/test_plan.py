@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.errors import InfeasibleError
 from headrace.core.job import UNLIMITED_WINDOW, Job, Role, Sync
+from headrace.core.memory import MachineMemory, MemoryEstimate, TaskMemory
 from headrace.core.placement import Placement, PlacementFile
 from headrace.core.plan import (
     Fingerprints,
@@ -139,6 +140,26 @@ def test_a_plan_survives_json() -> None:
     assert again.placed == PLACEMENT
     assert np.array_equal(again.seeds, MIX)
     assert again.model_dump_json() == text
+
+
+def test_plans_with_estimated_memory_have_version_2() -> None:
+    assert "memory" not in plan_of().model_dump()
+    assert plan_of().version == 1
+    store = TaskMemory(role=Role.STORE, made_of={"process": 1e8, "graph files": 5e8})
+    machine = MachineMemory(machine="m-0", tasks={Role.STORE: 1}, needed_bytes=6e8)
+    memory = MemoryEstimate(
+        tasks=(store,),
+        machines=(machine,),
+        batch_size=100,
+        shape=(10, 20),
+        demands={Role.STORE: 6e8},
+    )
+    plan = plan_of(memory=memory)
+    assert plan.version == 2
+    assert Plan.model_validate_json(plan.to_text()) == plan
+    assert (store.total_bytes, store.anonymous_bytes) == (6e8, 1e8)
+    with pytest.raises(ValidationError, match="a plan of version 1 has no memory"):
+        plan_of(memory=memory, version=1)
 
 
 def test_a_plan_file_names_machines_and_writes_windows_as_people_do() -> None:

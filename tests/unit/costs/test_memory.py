@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.core.cluster import Cluster, Machine
 from headrace.core.errors import InfeasibleError
 from headrace.core.job import Job, Role, Sync
-from headrace.costs.memory import MachineMemory, check_fits, other_memory, trainer_memory
+from headrace.core.memory import MachineMemory
+from headrace.core.placement import Placement
+from headrace.costs.memory import (
+    check_fits,
+    memory_beside_graph,
+    memory_by_machine,
+    other_memory,
+    trainer_memory,
+    with_demands,
+)
 
 STEP = {
     "base": 300e6,
@@ -51,6 +61,25 @@ def test_servers_hold_their_shards() -> None:
     roles = {task.role: task for task in other_memory(job, 1e6, [5e6], 0.0)}
     assert roles[Role.SERVER].made_of["shards"] == 6 * 50e6
     assert roles[Role.STORE].made_of["graph files"] == 5e6
+
+
+def test_machines_keep_their_own_partitions() -> None:
+    machine = Machine(name="m", count=2, nic_in=1, nic_out=1, resources={"memory": 1e9})
+    cluster, parts = Cluster(machines=(machine,)), (7e6, 5e6)
+    job = Job(trainers=1, batch_size=100)
+    tasks = [trainer_memory(STEP, job, is_real=False), *other_memory(job, 10e6, parts, 0.0)]
+    of = {task.role: task.total_bytes for task in tasks}
+    demanding = with_demands(job, tasks, parts)
+    assert demanding.demand(Role.STORE)["memory"] == of[Role.STORE] - 2e6
+    room = memory_beside_graph(cluster, parts)
+    assert [host.resources["memory"] for host in room.hosts] == [1e9 - 2e6, 1e9]
+    placed = Placement(samplers=(1,), trainers=(1,))
+    first, second = memory_by_machine(tasks, cluster, placed, parts)
+    assert first.needed_bytes == of[Role.STORE]
+    assert second.needed_bytes == sum(of.values()) - 2e6
+    assert second.tasks == {Role.STORE: 1, Role.SAMPLER: 1, Role.TRAINER: 1}
+    used = placed.usage(room, demanding)[:, 0]
+    assert used[1] == second.needed_bytes
 
 
 def test_a_machine_with_too_little_memory_is_named() -> None:

@@ -17,6 +17,7 @@ from headrace.core.trace import Trace
 from headrace.planner.planner import make_plan
 from headrace.profiling import measured_iteration_time_s, profile_trace
 from headrace.profiling.from_graph import sample_batches, sample_growth
+from headrace.profiling.growth import trainer_steps
 from tests.unit.core.test_growth import GROWTH, grown
 
 FACTORS = np.repeat([1.0, 0.5, 2.0], [36, 12, 12])
@@ -77,6 +78,22 @@ def test_a_run_with_three_sizes_gives_curves_and_nominal_figures(plan: Plan) -> 
     assert found.batch_traffic.bytes_per_seed == pytest.approx(
         plain.batch_traffic.bytes_per_seed, rel=0.02
     )
+
+
+def test_steps_of_trainers_are_measured_by_size_and_machine_class(plan: Plan) -> None:
+    trace = trace_of(plan, FACTORS)
+    found = trainer_steps(trace, plan, skip=5)
+    sizes = [round(plan.job.batch_size * factor) for factor in (0.5, 1, 2)]
+    assert sorted(found) == sizes
+    kinds = {plan.cluster.hosts[machine].kind for machine in plan.placed.trainers}
+    for seeds in sizes:
+        assert set(found[seeds]) == kinds
+        for kind, seconds in found[seeds].items():
+            nominal_s = plan.profile.task_time(Role.TRAINER, kind).mean
+            job = plan.job.model_copy(update={"batch_size": seeds})
+            expected_s = nominal_s * plan.profile.seed_scale(Role.TRAINER, job)
+            assert seconds == pytest.approx(expected_s, rel=0.1)
+    assert trainer_steps(replace(trace, seeds=None), plan, 5) == {}
 
 
 def test_without_seeds_in_the_trace_there_is_no_curve(plan: Plan) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headrace.profiling.samples import NOTHING_KNOWN, relative_error, student, variation_of
+from headrace.costs.step_time import student
+from headrace.profiling.samples import NOTHING_KNOWN, relative_error, variation_of
 from headrace.profiling.volumes import bytes_per_seed
 
 B = np.array([[9.0, 2.0], [1.0, 7.0]])

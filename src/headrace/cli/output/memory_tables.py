@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.table import Table
 
 from headrace.cli import console as terminal
+from headrace.core.memory import MemoryEstimate
 from headrace.core.units import format_bytes
-from headrace.costs.memory import MemoryEstimate
 
 
 def show_memory(found: MemoryEstimate) -> None:

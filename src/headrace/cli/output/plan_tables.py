@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from headrace.api.plan import Explanation, PlanDiff
+    from headrace.core.memory import MemoryEstimate
     from headrace.core.plan import Plan
 
 MAX_ROWS = 32
@@ -113,7 +114,36 @@ def _decision(plan: Plan) -> dict[str, str]:
         figures["traffic"] = plan.profile.traffic.sentence()
     if plan.shares is not None:
         figures["batch shares"] = _shares(plan)
+    if steps := _steps(plan):
+        figures["trainer step"] = steps
+    if plan.memory is not None:
+        figures["memory"] = _memory(plan.memory)
     return figures
+
+
+def _steps(plan: Plan) -> str:
+    """Estimated times of trainer steps, with their limits, by machine class."""
+    from headrace.api.plan import COVERAGE, estimated_steps
+
+    found = []
+    for kind, *times_s, num in estimated_steps(plan):
+        mean, low, high = (format_seconds(float(f"{time_s:.3g}")) for time_s in times_s)
+        name = "" if kind == "default" else f"{kind}: "
+        sure = f"{low} to {high} with {COVERAGE:.0%} confidence, from {num} measured steps"
+        found.append(f"{name}{mean}, {sure}")
+    return "; ".join(found)
+
+
+def _memory(memory: MemoryEstimate) -> str:
+    """Estimated memory of a task of each role, and of the fullest machine."""
+    roles = ", ".join(
+        f"{task.role.value} {format_bytes(task.total_bytes)}" for task in memory.tasks
+    )
+    if not memory.machines:
+        return roles
+    fullest = max(memory.machines, key=lambda each: each.needed_bytes / (each.memory_bytes or 1.0))
+    has = "" if fullest.memory_bytes is None else f" of {format_bytes(fullest.memory_bytes)}"
+    return f"{roles}; {fullest.machine} needs {format_bytes(fullest.needed_bytes)}{has}"
 
 
 def _shares(plan: Plan) -> str:

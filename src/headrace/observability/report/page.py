@@ -41,6 +41,7 @@ def draw_page(
         _missing(report),
         gantt_section(stretches),
         sections.time_section(report),
+        sections.memory_section(report),
         nic_section(report, measured),
         sections.advice_section(report),
         sections.curve_section(report),

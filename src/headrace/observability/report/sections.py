@@ -95,6 +95,24 @@ def _task_table(report: Report) -> Html | None:
     return _more("Task utilisation", shown)
 
 
+def memory_section(report: Report) -> Html | None:
+    """Estimated and measured peak memory of tasks."""
+    if not report.memory:
+        return None
+    rows: list[tuple[Content, ...]] = []
+    for task in report.memory[:_MOST_ROWS]:
+        ratio = ""
+        if task.estimated_bytes and task.measured_bytes:
+            ratio = difference(task.estimated_bytes, task.measured_bytes)
+        sizes = quantity(task.estimated_bytes, "B"), quantity(task.measured_bytes, "B")
+        rows.append((task.name, task.machine, *sizes, ratio))
+    lead = "Largest memory that each process allocated, without cached files and shared memory."
+    if not any(task.estimated_bytes for task in report.memory):
+        lead += " Plan with `--script` to estimate it."
+    shown = table(("task", "machine", "estimated", "measured", "difference"), rows, "ttnnn")
+    return section("Memory", coded(lead), shown, anchor="memory")
+
+
 def advice_section(report: Report) -> Html | None:
     """Changes that would help most."""
     advice = report.advice

@@ -155,6 +155,17 @@ def pack(room: Room, totals: Totals, order: np.ndarray, samplers_per_trainer: in
     return _walk_back(tables, steps, totals, order, samplers_per_trainer)
 
 
+def can_fit(cluster: Cluster, job: Job) -> bool:
+    """Whether the job has a placement on the machines."""
+    room, totals = Room.of(cluster, job), totals_of(job)
+    table = _empty_table(totals)
+    for machine_steps in _steps_of_machines(room, totals, np.arange(len(room.free))):
+        if _fits(table, totals):
+            break
+        table = _add_machine(table, machine_steps, totals.samplers)
+    return not (room.free < 0).any() and _fits(table, totals)
+
+
 def most_samplers(room: Room, totals: Totals) -> np.ndarray:
     """Most samplers, up to all, that fit next to each number of trainers and servers.
 

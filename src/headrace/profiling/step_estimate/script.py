@@ -48,7 +48,7 @@ class ScriptStep(Value):
         batch_size: Seeds of a batch.
         shape: Nodes and edges of the upper batch, in total.
         num_batches: Sampled batches from which the upper shape follows.
-        counts: What the step does; None if the step was run.
+        counts: What a step of the median batch does; None if the step was run.
         parameter_bytes: Bytes of all parameters.
         is_real: Whether the step was run.
     """
@@ -90,6 +90,7 @@ class ScriptEstimator:
         taken = list(islice(epochs, NUM_BATCHES))
         batch, shape, sizes = upper_batch(taken)
         num_batches = len(taken)
+        median = taken[sorted(range(num_batches), key=sizes.__getitem__)[num_batches // 2]]
         del taken
         seeds = getattr(batch, "batch_size", None)
         if seeds is None:
@@ -107,10 +108,10 @@ class ScriptEstimator:
         if self._request.is_real:
             yield from self._run_steps(batch, base, common)
         else:
-            yield from self._trace_steps(batch, base, sizes, common)
+            yield from self._trace_steps(batch, median, base, sizes, common)
 
     def _trace_steps(
-        self, batch: Any, base: int, sizes: list[float], common: dict[str, Any]
+        self, batch: Any, median: Any, base: int, sizes: list[float], common: dict[str, Any]
     ) -> Iterator[Any]:
         tracer = StepTracer(on_untraceable=self._request.output.touch)
         tracer.add_batch(batch)
@@ -119,15 +120,17 @@ class ScriptEstimator:
             yield copy.copy(batch)
             tracer.next_step()
             yield copy.copy(batch)
-        traced = tracer.result()
+            traced, allocations = tracer.result(), tracer.allocations()
+            tracer.next_step()
+            yield copy.copy(median)
         parameters = traced.made_of["parameters"]
         self._write(
             ScriptStep(
                 peak_bytes=traced.peak_bytes,
                 made_of=traced.made_of,
-                resident_bytes=resident_bytes(*tracer.allocations(), sizes),
+                resident_bytes=resident_bytes(*allocations, sizes),
                 base_bytes=max(0, base - parameters),
-                counts=tuple(traced.counts),
+                counts=tuple(tracer.result().counts),
                 parameter_bytes=parameters,
                 **common,
             )

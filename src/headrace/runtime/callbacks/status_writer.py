@@ -108,6 +108,7 @@ class StatusWriter(RunCallback):
         first = plan.placed.ring_order[0]
         self._first = f"trainer{first}"
         self._seen: dict[str, ActorState] = {}
+        self._peaks: dict[str, int] = {}
         self._nics: dict[str, tuple[float, int, int]] = {}
         self._rates: dict[str, tuple[float, float]] = {}
         self._lines = LineBuffer()
@@ -158,6 +159,8 @@ class StatusWriter(RunCallback):
     def polled(self, task: str, state: ActorState) -> None:
         """Update from a task's state."""
         self._seen[task] = state
+        if state.anonymous_bytes:
+            self._peaks[task] = max(state.anonymous_bytes, self._peaks.get(task, 0))
         self._callbacks.polled(task, state)
         for message in state.messages:
             self._progress[task] = self._progress[task].after(message)
@@ -323,6 +326,7 @@ class StatusWriter(RunCallback):
             iteration=self._iterations.get(name),
             busy_share=self._busy.get(name),
             rss_bytes=seen.rss_bytes,
+            peak_bytes=self._peaks.get(name),
         )
 
     def _record(self, message: Message) -> None:

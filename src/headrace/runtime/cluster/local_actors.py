@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from headrace.linux.memory import available_bytes
 from headrace.prefork.client import keep_s
 from headrace.runtime.cluster.actor_system import CallFailure, Location, Reservation
 
@@ -47,7 +48,7 @@ class LocalActors:
                 "Alive": True,
                 "NodeManagerHostname": self._machine,
                 "NodeManagerAddress": ADDRESS,
-                "Resources": {"CPU": math.inf},
+                "Resources": {"CPU": math.inf, "memory": float(available_bytes())},
             }
         ]
 

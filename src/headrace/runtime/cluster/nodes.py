@@ -9,7 +9,10 @@ from typing import Any
 from headrace.core.cluster import Cluster, Machine
 from headrace.core.errors import SpecError
 from headrace.core.job import Job, Role
+from headrace.core.memory import MEMORY
 from headrace.core.placement import Placement
+from headrace.core.plan import Plan
+from headrace.core.units import format_bytes
 
 HOST_LABEL = "host"
 """Ray label with the machine's name; else its host name or address is matched."""
@@ -76,6 +79,25 @@ def ray_resources(demand: Mapping[str, float]) -> dict[str, float]:
     """Convert a demand to Ray resources."""
     names = {"cpu": "CPU", "gpu": "GPU"}
     return {names.get(name, name): amount for name, amount in demand.items() if amount > 0}
+
+
+def reserving(plan: Plan) -> Job:
+    """The plan's job, with the demands that its tasks reserve: without estimated memory."""
+    return plan.job if plan.memory is None else plan.memory.without_estimates(plan.job)
+
+
+def memory_warnings(nodes: Sequence[Node], plan: Plan) -> list[str]:
+    """Sentences about nodes that have less memory than their tasks are estimated to need."""
+    has = {node.machine: node.resources.get(MEMORY) for node in nodes}
+    found = []
+    for machine in () if plan.memory is None else plan.memory.machines:
+        free = has.get(machine.machine)
+        if free is not None and machine.needed_bytes > free:
+            found.append(
+                f"warning: the tasks on {machine.machine} need about "
+                f"{format_bytes(machine.needed_bytes)} of memory, it has {format_bytes(free)}"
+            )
+    return found
 
 
 def check_resources(nodes: Sequence[Node], placement: Placement, job: Job) -> None:

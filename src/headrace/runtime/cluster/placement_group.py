@@ -10,7 +10,7 @@ from typing import Any
 from headrace.core.job import Role
 from headrace.core.plan import Plan
 from headrace.policies.lifecycle.events import Task
-from headrace.runtime.cluster.nodes import Node, ray_resources
+from headrace.runtime.cluster.nodes import Node, ray_resources, reserving
 
 # A bundle must not be empty; every node has one unit of its `node:` resource.
 _TOUCH = 0.001
@@ -28,7 +28,7 @@ class TaskPlacement:
 
 def slots_of(plan: Plan, nodes: Sequence[Node]) -> tuple[TaskPlacement, ...]:
     """Placements of all tasks of a plan, with `nodes` in the order of its cluster."""
-    job, placed = plan.job, plan.placed
+    job, placed = reserving(plan), plan.placed
     per_trainer = job.samplers_per_trainer
     named = [(Role.STORE, m, f"store{m}", m) for m in range(len(nodes))]
     named += [

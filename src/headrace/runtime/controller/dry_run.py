@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.core.errors import SpecError
-from headrace.runtime.cluster.nodes import check_resources, find_nodes
+from headrace.runtime.cluster.nodes import (
+    check_resources,
+    find_nodes,
+    memory_warnings,
+    reserving,
+)
 from headrace.runtime.cluster.placement_group import slots_of
 from headrace.runtime.controller.graph_shipping import WantedFiles, wanted_files
 from headrace.runtime.controller.run import check, connected, script_of
@@ -32,7 +37,7 @@ def describe(config: RunConfig) -> dict[str, Any]:
     plan = config.plan
     with connected(config) as system:
         nodes = find_nodes(plan.cluster, system.nodes())
-        check_resources(nodes, plan.placed, plan.job)
+        check_resources(nodes, plan.placed, reserving(plan))
         slots = slots_of(plan, nodes)
         files = wanted_files(plan, graph)
         found = _locate(config, [node.node_id for node in nodes], files)
@@ -64,6 +69,7 @@ def describe(config: RunConfig) -> dict[str, Any]:
         f"connections between machines are {'encrypted' if config.tls else 'not encrypted'}",
         f"{len(code) / 1e6:.1f} MB of code are sent to the trainers",
         *left_out,
+        *memory_warnings(nodes, plan),
     ]
     tasks = [
         {

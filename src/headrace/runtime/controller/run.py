@@ -28,7 +28,7 @@ from headrace.runtime.cluster import connection
 from headrace.runtime.cluster.actor_system import ActorSystem, RayActors
 from headrace.runtime.cluster.discovery import measure_peaks
 from headrace.runtime.cluster.local_actors import LocalActors
-from headrace.runtime.cluster.nodes import Node, check_resources
+from headrace.runtime.cluster.nodes import Node, check_resources, memory_warnings, reserving
 from headrace.runtime.cluster.placement_group import slots_of
 from headrace.runtime.controller.code_archive import Script, pack
 from headrace.runtime.controller.controller import Controller
@@ -143,7 +143,7 @@ class _Run:
         """Run a plan once, from the newest checkpoint."""
         config, folder = self._config, self._folder
         nodes = self._machines.nodes(plan)
-        check_resources(nodes, plan.placed, plan.job)
+        check_resources(nodes, plan.placed, reserving(plan))
         number = self.handler.state.attempt
         if self._plan is not None and plan != self._plan:
             folder.set_aside(number - 1, self._plan.to_text(indent=1))
@@ -158,6 +158,8 @@ class _Run:
         self._recorder = recorder = StatusWriter(
             folder, plan, slots, self._watcher, number, callbacks, self._history
         )
+        for line in memory_warnings(nodes, plan):
+            recorder.log(line)
         resume = newest_whole(folder.checkpoints)
         task_configs = TaskConfigs(config, plan, nodes, self._graph, resume)
         files: Sequence[WantedFiles] = ()
@@ -234,7 +236,7 @@ def first_machines(config: RunConfig, machines: AvailableMachines) -> frozenset[
     """Check and return the machines of the first attempt."""
     there = machines.there()
     plan = replan(config.plan, there) if config.elastic else config.plan
-    check_resources(machines.nodes(plan), plan.placed, plan.job)
+    check_resources(machines.nodes(plan), plan.placed, reserving(plan))
     return there
 
 

@@ -17,6 +17,8 @@ class ActorState:
     Attributes:
         pid: Process id; None if no process is running.
         code: Exit code of the process; None if it has not exited.
+        rss_bytes: Resident memory of the process.
+        anonymous_bytes: Memory that the process itself has allocated.
         how, last_error, ended_ago_s: How and when it exited, and its last error line.
         messages: New messages of a trainer.
         output: Names of a trainer's output files.
@@ -35,6 +37,7 @@ class ActorState:
     log_bytes: int = 0
     trace_bytes: int = 0
     rss_bytes: int | None = None
+    anonymous_bytes: int | None = None
     how: str = ""
     last_error: str = ""
     ended_ago_s: float = 0.0

@@ -73,6 +73,8 @@ class TaskStatus(Value):
         iteration: Current iteration.
         busy_share: Recent share of time in which it computed.
         rss_bytes: Resident memory of its process.
+        peak_bytes: Largest memory that its process itself has allocated in this attempt, without
+            cached files and shared memory; polled.
     """
 
     name: str
@@ -84,6 +86,7 @@ class TaskStatus(Value):
     iteration: _Num | None = None
     busy_share: _Share | None = None
     rss_bytes: _Amount | None = None
+    peak_bytes: _Amount | None = None
 
 
 class Failure(Value):

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from headrace.linux.memory import memory_bytes
 from headrace.linux.network import interface_of, nic_bytes, rss_bytes, write_private
 from headrace.prefork.client import ForkLease
 from headrace.prefork.identity import namespace, own_version
@@ -66,7 +67,8 @@ class TaskActor:
         if process is None:
             return ActorState(None, None, *sizes)
         if code is None:
-            return ActorState(process.pid, None, *sizes, rss_bytes(process.pid))
+            pid = process.pid
+            return ActorState(pid, None, *sizes, rss_bytes(pid), memory_bytes(pid=pid))
         last_error = process.last_error_line() if code else ""
         return ActorState(
             None,

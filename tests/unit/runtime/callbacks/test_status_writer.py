@@ -113,6 +113,14 @@ def test_the_status_says_how_far_everything_is(
     assert json.loads(folder.reports.read_text())["figures"]["loss"] == 0.5
 
 
+def test_the_largest_memory_of_a_task_is_kept(recorder: StatusWriter) -> None:
+    for num_bytes in (5, 40, 20, 0):
+        recorder.polled("store0", ActorState(pid=7, anonymous_bytes=num_bytes))
+    recorder.polled("store0", ActorState(code=0))
+    peaks = {task.name: task.peak_bytes for task in recorder.status().tasks}
+    assert (peaks["store0"], peaks["store1"]) == (40, None)
+
+
 def test_steps_are_known_before_their_trace_comes(recorder: StatusWriter) -> None:
     for task, num_steps in (("trainer0", 12), ("trainer1", 11)):
         message = BatchProgress(True, 1, 9, 2, 1.0, 0.0, {}, steps=num_steps)

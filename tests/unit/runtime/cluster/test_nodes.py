@@ -6,11 +6,19 @@ from typing import Any
 
 import pytest
 
+from headrace.api.plan import plan
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
 from headrace.core.job import Job, Role
+from headrace.core.memory import MachineMemory, MemoryEstimate
 from headrace.core.placement import Placement
-from headrace.runtime.cluster.nodes import check_resources, find_nodes, ray_resources
+from headrace.runtime.cluster.nodes import (
+    check_resources,
+    find_nodes,
+    memory_warnings,
+    ray_resources,
+    reserving,
+)
 
 
 def node(number: int, **fields: Any) -> dict[str, Any]:
@@ -73,3 +81,25 @@ def test_names_are_those_of_ray() -> None:
         "memory": 5,
         "disk": 3,
     }
+
+
+def test_estimated_memory_is_warned_about_and_not_reserved() -> None:
+    demands = {Role.TRAINER: {"memory": 2e6, "cpu": 1.0}, Role.SAMPLER: {"memory": 1e6}}
+    job = Job(trainers=1, batch_size=4, demands=demands)
+    machines = [{"name": "host1", "nic": "1Gbps", "resources": {"memory": 4e9, "cpu": 4}}]
+    made = plan(Cluster.model_validate({"machines": machines}), job, method="colocate")
+    nodes = find_nodes(made.cluster, [node(1)])
+    assert reserving(made) == job
+    assert memory_warnings(nodes, made) == []
+
+    def estimated(num_bytes: float) -> MemoryEstimate:
+        machine = MachineMemory(machine="host1", tasks={Role.STORE: 1}, needed_bytes=num_bytes)
+        return MemoryEstimate(
+            tasks=(), machines=(machine,), batch_size=4, shape=(1, 1), demands={Role.TRAINER: 2e6}
+        )
+
+    large, small = (made.model_copy(update={"memory": estimated(n)}) for n in (3e9, 1e9))
+    assert reserving(large).demands == {Role.TRAINER: {"cpu": 1.0}, Role.SAMPLER: {"memory": 1e6}}
+    assert memory_warnings(nodes, small) == []
+    (line,) = memory_warnings(nodes, large)
+    assert line == "warning: the tasks on host1 need about 3 GB of memory, it has 1 GB"

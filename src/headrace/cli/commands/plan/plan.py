@@ -12,19 +12,27 @@ import typer
 from headrace.cli import completions
 from headrace.cli.options import AsJson
 from headrace.cli.output.progress import steps
-from headrace.cli.paths import check_can_write, find_profile
+from headrace.cli.paths import check_can_write, check_script, find_profile
 
 EXAMPLE = (
     "Example: headrace plan --cluster c.yaml --job j.yaml -o plan.json\n\n"
+    "Example: headrace plan --cluster c.yaml --job j.yaml --graph parts --script train.py\n\n"
     "Example: headrace plan --diff old.json new.json"
 )
 
 
 def plan(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Script arguments, after --.", metavar="-- ARGS")
+    ] = None,
     cluster: Annotated[Path | None, typer.Option(help="Cluster file.", metavar="FILE")] = None,
     job: Annotated[Path | None, typer.Option(help="Job file.", metavar="FILE")] = None,
     profile: Annotated[
-        Path | None, typer.Option(help="Profile; default synthetic.", metavar="FILE")
+        list[Path] | None,
+        typer.Option(
+            help="Profile; default synthetic. With --script, more ones for times of steps.",
+            metavar="FILE",
+        ),
     ] = None,
     graph: Annotated[
         Path | None, typer.Option(help="Partitioned graph to plan for.", metavar="DIR")
@@ -77,6 +85,10 @@ def plan(
         str | None,
         typer.Option(help="With --graph: cache of each sampler, e.g. 8MB or 0.", metavar="SIZE"),
     ] = None,
+    script: Annotated[
+        Path | None,
+        typer.Option(help="With --graph: estimate the memory of this script.", metavar="FILE"),
+    ] = None,
     budget: Annotated[
         str | None, typer.Option(help="Minimum search time, e.g. 2s.", metavar="TIME")
     ] = None,
@@ -101,14 +113,19 @@ def plan(
         missing = "--cluster" if cluster is None else "--job"
         raise SpecError(f"{missing} is missing", f"add {missing} FILE, or use --diff A B")
 
-    from headrace.api.documents.load import load_cluster, load_job, save_plan
+    from headrace.api.documents.load import load_cluster, load_job, load_profile, save_plan
     from headrace.core.units import parse_bytes, parse_seconds
 
+    if script is not None:
+        check_script(script)
+    elif arguments:
+        raise SpecError(f"the argument {arguments[0]} is for a script", "give --script FILE")
     check_can_write(output)
     budget_s = None if budget is None else parse_seconds(budget)
-    known = find_profile(profile, has_graph=graph is not None)
+    known = find_profile(profile[0] if profile else None, has_graph=graph is not None)
+    more = [load_profile(path) for path in (profile or [])[1:]]
     inputs = (load_cluster(cluster), load_job(job), known)
-    with steps(3 if graph is None else 4) as begin:
+    with steps(3 + (graph is not None) + (script is not None)) as begin:
         from headrace.api.plan import plan as make_plan
         from headrace.api.plan import plan_summary
 
@@ -126,6 +143,9 @@ def plan(
             num_neighbors=None if fanout is None else read_fanout(fanout),
             traffic=traffic,  # type: ignore[arg-type]  # likewise
             cache_bytes=None if cache is None else parse_bytes(cache),
+            script=script,
+            arguments=tuple(arguments or ()),
+            more_profiles=more,
         )
     if output is not None:
         save_plan(found, output)

@@ -57,7 +57,8 @@ def profile(
 ) -> None:
     """Measure task times and volumes of a job, with confidence intervals."""
     from headrace.api.documents.load import load_plan
-    from headrace.api.profile import compare, load_trace, profile_trace, save_profile
+    from headrace.api.profile import compare, load_trace, profile_trace, save_profile, with_steps
+    from headrace.cli.commands.run.run import read_settings
     from headrace.core.errors import SpecError
 
     check_can_write(output)
@@ -84,6 +85,12 @@ def profile(
     seen = load_trace(trace)
     found = profile_trace(seen, known, skip)
     outlook = compare(seen, known, found, skip=skip)
+    if script is not None and graph is not None:
+        given = read_settings(config, settings or [])
+        try:
+            found = with_steps(found, seen, known, script, graph, tuple(arguments or ()), given)
+        except SpecError as error:
+            console.note(f"note: the profile has no counts of steps: {error.problem}")
     save_profile(found, output)
     if as_json:
         written = {"output": str(output), "trace": str(trace), "skipped": found.skipped}
@@ -140,6 +147,9 @@ def _show(profile: Profile, plan: Plan, outlook: Outlook) -> None:
         sizes = ", ".join(f"{seeds:g}" for seeds in profile.growth.seeds)
         volumes = ", ".join(map(format_bytes, profile.growth.store_bytes))
         typer.echo(f"Sub-batches of {sizes} seeds take {volumes} from stores.")
+    if profile.steps:
+        seeds = ", ".join(f"{step.seeds:g}" for step in profile.steps)
+        typer.echo(f"It has steps of {seeds} seeds, from which other settings are estimated.")
     typer.echo(
         f"An iteration took {format_seconds(outlook.measured_s)}; simulated with this profile: "
         f"{format_seconds(outlook.predicted_s)}, {outlook.ratio:.2f} times as long."
