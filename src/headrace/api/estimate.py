@@ -109,8 +109,8 @@ def trace_step(
     Raises:
         SpecError: The script fails, or does not take batches of a headrace loader.
     """
-    settings = {"config": config, "lease": lease}
-    trace = partial(trace_script, Path(script), graph, arguments, batch_size, **settings)
+    inputs = (Path(script), graph, arguments, batch_size)
+    trace = partial(trace_script, *inputs, config=config, lease=lease)
     on_step("tracing a step")
     step = trace(is_real=False)
     if step is None:
