@@ -17,7 +17,7 @@ from headrace.cli.app import VerbApp
 from headrace.cli.commands.observe import dashboard, logs, report, status, top, trace
 from headrace.cli.commands.plan import estimate, explain, init, plan, profile, schema, simulate
 from headrace.cli.commands.run import export, infer, run, sweep
-from headrace.cli.commands.setup import cluster, doctor, graph, partition, testbed
+from headrace.cli.commands.setup import cluster, doctor, graph, partition, stores, testbed
 from headrace.core.errors import DOCS_URL, ERRORS_PAGE
 
 EPILOG = (
@@ -82,6 +82,7 @@ app.command(
     short_help="Print files for Grafana and Prometheus.",
     epilog=dashboard.EXAMPLE,
 )(dashboard.dashboard)
+app.add_typer(stores.app, name="stores")
 app.add_typer(testbed.app, name="testbed")
 app.add_typer(cluster.app, name="cluster")
 app.command(

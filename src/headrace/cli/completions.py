@@ -21,7 +21,18 @@ BALANCED = ("nodes", "edges", "train", "val", "test")
 FEATURE_TYPES = ("auto", "float32", "float16", "bfloat16", "int8", "int4")
 MODELS = ("sage", "gcn", "gat")
 WRITABLE = ("prediction", "output", "embedding")
-KINDS = ("cluster", "job", "profile", "placement", "plan", "graph", "status", "report", "sweep")
+KINDS = (
+    "cluster",
+    "job",
+    "profile",
+    "placement",
+    "plan",
+    "graph",
+    "status",
+    "report",
+    "stores",
+    "sweep",
+)
 TRACKERS = ("tensorboard", "mlflow")
 TRAFFIC = ("plan", "none")
 WINDOWS = ("1", "2", "4", "unlimited")
@@ -52,9 +63,22 @@ def some_of(*names: str) -> Completer:
 
 def runs(ctx: typer.Context, incomplete: str) -> list[str]:
     """Completes run IDs, the newest first; without slow imports."""
+    names = [name for name in _folders(_runs_folder(ctx)) if name != "stores"]
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def stores(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Completes names of stores that outlive runs."""
+    names = _folders(_runs_folder(ctx) / "stores")
+    return [name for name in reversed(names) if name.startswith(incomplete)]
+
+
+def _runs_folder(ctx: typer.Context) -> Path:
     given = ctx.params.get("runs") or os.environ.get("HEADRACE_RUNS")
-    place = Path(given) if given else Path.home() / ".headrace" / "runs"
+    return Path(given) if given else Path.home() / ".headrace" / "runs"
+
+
+def _folders(place: Path) -> list[str]:
     if not place.is_dir():
         return []
-    names = sorted((each.name for each in place.iterdir() if each.is_dir()), reverse=True)
-    return [name for name in names if name.startswith(incomplete)]
+    return sorted((each.name for each in place.iterdir() if each.is_dir()), reverse=True)

@@ -46,6 +46,7 @@ PAGES = {
     "schema": "reference/files.md",
     "simulate": "reference/simulator.md",
     "status": "howto/reports.md#watch-a-run",
+    "stores": "howto/runs.md#stores-that-outlive-a-run",
     "sweep": "howto/runs.md#sweep",
     "testbed": "howto/testbed.md",
     "top": "howto/reports.md#watch-a-run",

@@ -20,6 +20,7 @@ from headrace.core.values import KEY, CheckedFile, Value
 from headrace.graph.format.manifest import Manifest
 from headrace.jobs.sweep import SweepSettings
 from headrace.runtime.run_dir.status import Status
+from headrace.runtime.run_dir.store_set import StoreSetState
 
 SCHEMA_KINDS: Mapping[str, type[Value]] = {
     "cluster": Cluster,
@@ -30,6 +31,7 @@ SCHEMA_KINDS: Mapping[str, type[Value]] = {
     "graph": Manifest,
     "status": Status,
     "report": Report,
+    "stores": StoreSetState,
     "sweep": SweepSettings,
 }
 """Models of the file formats, by their name in `headrace schema`."""
@@ -41,8 +43,8 @@ def json_schema(kind: str) -> dict[str, Any]:
     """Return the JSON schema of a file format, for completion and validation in editors.
 
     Args:
-        kind: `cluster`, `job`, `profile`, `placement`, `plan`, `graph`, `status`, `report` or
-            `sweep`.
+        kind: `cluster`, `job`, `profile`, `placement`, `plan`, `graph`, `status`, `report`,
+            `stores` or `sweep`.
 
     Raises:
         SpecError: The file format is unknown.

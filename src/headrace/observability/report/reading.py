@@ -141,7 +141,9 @@ def command_of(asked: Mapping[str, Any]) -> str:
     for name, option in options.items():
         if asked.get(name) is not None:
             words += [option, str(asked[name])]
-    if asked.get("tls") is is_local:
+    if asked.get("store_set") is not None:
+        words += ["--stores", str(asked["store_set"]).rpartition("/")[2]]
+    elif asked.get("tls") is is_local:
         words.append("--tls" if is_local else "--no-tls")
     if asked.get("max_restarts") not in (None, 3):
         words += ["--max-restarts", str(asked["max_restarts"])]

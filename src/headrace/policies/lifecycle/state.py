@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -34,6 +35,7 @@ class Lifecycle:
         told_s: Time of the last log line.
         is_urgent: Whether trainers of a stopping run have little time to save.
         unverified: Stores whose graph files are not verified yet.
+        is_service: Whether the tasks run until they are stopped; else until all trainers exit.
     """
 
     tasks: tuple[Task, ...]
@@ -48,6 +50,7 @@ class Lifecycle:
     reported_s: float = 0.0
     is_urgent: bool = False
     unverified: frozenset[str] = frozenset()
+    is_service: bool = False
 
     def of_role(self, role: Role) -> tuple[Task, ...]:
         """Tasks of a role."""
@@ -63,6 +66,9 @@ class Lifecycle:
             if not self._trainers_save():
                 return self.since_s + limits.stop_s
             return self.since_s + (limits.urgent_save_s if self.is_urgent else limits.save_s)
+        if self.phase is Phase.RUNNING and self.is_service:
+            # Clients of a machine that is silent wait for it.
+            return math.inf
         if self.phase is Phase.RUNNING:
             heard = [self.heard_s.get(task.name, self.since_s) for task in self.watched()]
             return min(heard, default=self.since_s) + limits.silence_s

@@ -56,14 +56,24 @@ _MACHINE_BLAME = 4
 
 
 def begin(
-    tasks: tuple[Task, ...], now_s: float, deadlines: Deadlines | None = None
+    tasks: tuple[Task, ...],
+    now_s: float,
+    deadlines: Deadlines | None = None,
+    is_service: bool = False,
 ) -> tuple[Lifecycle, list[Command]]:
-    """Initial state and commands of a run."""
+    """Initial state and commands of a run, or of a service without trainers."""
     stages = dict.fromkeys((task.name for task in tasks), Stage.WAITING)
     limits = deadlines or Deadlines()
     stores = frozenset(task.name for task in tasks if task.role is Role.STORE)
     state = Lifecycle(
-        tasks, limits, Phase.PLACING, now_s, stages, reported_s=now_s, unverified=stores
+        tasks,
+        limits,
+        Phase.PLACING,
+        now_s,
+        stages,
+        reported_s=now_s,
+        unverified=stores,
+        is_service=is_service,
     )
     return state, [Place()]
 
@@ -184,6 +194,8 @@ def _lost(state: Lifecycle, name: str, why: str, now_s: float) -> tuple[Lifecycl
 
 def _finished(state: Lifecycle, now_s: float) -> tuple[Lifecycle, list[Command]]:
     trainers = state.of_role(Role.TRAINER)
+    if state.is_service:
+        return state, []
     if state.unverified or any(state.stages[task.name] is not Stage.ENDED for task in trainers):
         return state, []
     return _stop(state, Outcome(is_success=True), 0, now_s)
@@ -313,7 +325,7 @@ def _describe_silence(state: Lifecycle, now_s: float) -> str:
     """Machines that have not responded for long, or stores not verified; else empty."""
     if state.phase is not Phase.RUNNING:
         return ""
-    if not state.is_training:
+    if not state.is_training and not state.is_service:
         where = [task.machine for task in state.tasks if task.name in state.unverified]
         return f"waiting for verification of the graph files on {', '.join(where[:3])}"
     quiet = {

@@ -26,22 +26,36 @@ class TaskPlacement:
     bundle: Mapping[str, float]
 
 
-def slots_of(plan: Plan, nodes: Sequence[Node]) -> tuple[TaskPlacement, ...]:
-    """Placements of all tasks of a plan, with `nodes` in the order of its cluster."""
+def slots_of(
+    plan: Plan, nodes: Sequence[Node], starts_stores: bool = True
+) -> tuple[TaskPlacement, ...]:
+    """Placements of all tasks of a plan, with `nodes` in the order of its cluster.
+
+    Unless the run starts its stores, their task actors need no resources.
+    """
     job, placed = reserving(plan), plan.placed
     per_trainer = job.samplers_per_trainer
-    named = [(Role.STORE, m, f"store{m}", m) for m in range(len(nodes))]
-    named += [
+    slots = list(store_slots(nodes, job.demand(Role.STORE) if starts_stores else {}))
+    named = [
         (Role.SAMPLER, s, f"sampler{s // per_trainer}.{s % per_trainer}", m)
         for s, m in enumerate(placed.samplers)
     ]
     named += [(Role.TRAINER, w, f"trainer{w}", m) for w, m in enumerate(placed.trainers)]
     named += [(Role.SERVER, p, f"ps{p}", m) for p, m in enumerate(placed.servers)]
-    slots = []
-    for role, index, name, m in named:
-        bundle = ray_resources(job.demand(role)) or {f"node:{nodes[m].address}": _TOUCH}
-        slots.append(TaskPlacement(Task(name, role, nodes[m].machine), index, nodes[m], bundle))
+    slots += [_slot(role, i, name, nodes[m], job.demand(role)) for role, i, name, m in named]
     return tuple(slots)
+
+
+def store_slots(nodes: Sequence[Node], demand: Mapping[str, float]) -> tuple[TaskPlacement, ...]:
+    """Placements of stores: one per node."""
+    return tuple(_slot(Role.STORE, m, f"store{m}", node, demand) for m, node in enumerate(nodes))
+
+
+def _slot(
+    role: Role, index: int, name: str, node: Node, demand: Mapping[str, float]
+) -> TaskPlacement:
+    bundle = ray_resources(demand) or {f"node:{node.address}": _TOUCH}
+    return TaskPlacement(Task(name, role, node.machine), index, node, bundle)
 
 
 class TaskPlacementGroup:

@@ -47,6 +47,7 @@ from headrace.runtime.controller.task_configs import TaskConfigs
 from headrace.runtime.controller.worker_group import PendingActorCalls, WorkerGroup
 from headrace.runtime.protocol.actor_state import ActorState
 from headrace.runtime.protocol.parameter_check import ParameterCheck
+from headrace.runtime.run_dir.attached_stores import AttachedStores
 from headrace.training.checkpoint_files import Checkpoint, hold, release
 
 _LOOP_S = 0.1
@@ -70,6 +71,7 @@ class Controller:
         machines: Returns the names of the available machines; polled if the run is elastic.
         drift: Detects drift from the plan; None to disable.
         parameters: Compares the trainers' parameters; None to disable.
+        attached: Stores that run already; None if the run starts its own.
     """
 
     def __init__(
@@ -84,8 +86,10 @@ class Controller:
         machines: Callable[[], frozenset[str]],
         drift: DriftMonitor | None = None,
         parameters: ParameterCheck | None = None,
+        attached: AttachedStores | None = None,
     ) -> None:
         self._worker_group, self._task_configs = worker_group, task_configs
+        self._attached = attached
         self._script, self._callback, self._handler = script, callback, handler
         self._calls = PendingActorCalls(worker_group.system)
         first = next(w for w, rank in task_configs.ranks.items() if rank == 0)
@@ -94,7 +98,7 @@ class Controller:
         piece = partial(worker_group.piece, self._first)
         self._collector = CheckpointFetcher(checkpoints, self._calls, piece, self._collected)
         self._shipping = GraphShipping(
-            files, worker_group, task_configs, self._calls, callback.log, self._emit
+            files, worker_group, task_configs.set_folder, self._calls, callback.log, self._emit
         )
         sinks = {"log": callback.printed, "trace": callback.traced}
         self._reader = LogReader(self._calls, worker_group.actor, sinks)
@@ -135,6 +139,8 @@ class Controller:
             self._poll()
             if self._state.is_training:
                 self._watch.poll(time.monotonic())
+            if self._attached is not None:
+                self._attached.poll(time.monotonic(), self._emit, self._callback.log)
             self._tick()
             self._process_events()
             wait_s = _RUNNING_LOOP_S if self._state.phase is Phase.RUNNING else _LOOP_S
@@ -193,7 +199,12 @@ class Controller:
         machine = self._worker_group.machine(name)
         keys = self._task_configs.keys(machine)
         if slot.task.role is Role.STORE:
-            self._track_call(name, actor.start.remote(self._task_configs.store(machine), keys))
+            ports = self._task_configs.attached_ports(machine)
+            if ports is None:
+                ref = actor.start.remote(self._task_configs.store(machine), keys)
+            else:
+                ref = actor.attach.remote(dict(ports), self._attached is None)
+            self._track_call(name, ref)
         elif slot.task.role is Role.SAMPLER:
             settings, seeds = self._task_configs.sampler(slot.index)
             self._track_call(name, actor.prepare.remote(settings, keys, seeds), is_ready=True)

@@ -39,7 +39,7 @@ def describe(config: RunConfig) -> dict[str, Any]:
         nodes = find_nodes(plan.cluster, system.nodes())
         check_resources(nodes, plan.placed, reserving(plan))
         slots = slots_of(plan, nodes)
-        files = wanted_files(plan, graph)
+        files = wanted_files(graph, plan.part_machines, plan.cluster.num_machines)
         found = _locate(config, [node.node_id for node in nodes], files)
     machines = []
     for node, want, there in zip(nodes, files, found, strict=True):

@@ -9,11 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from headrace.core.plan import Plan
 from headrace.graph.format.manifest import MANIFEST, Manifest, load_manifest
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.policies.lifecycle.events import Event, Failed, Shipped, Waits
-from headrace.runtime.controller.task_configs import TaskConfigs
 from headrace.runtime.controller.worker_group import PendingActorCalls, WorkerGroup
 from headrace.runtime.workers.graph_cache import fingerprint_of
 
@@ -55,15 +53,17 @@ class WantedFiles:
         return cls(folder, fingerprint, sizes, checksums)
 
 
-def wanted_files(plan: Plan, graph: PartitionedGraph) -> list[WantedFiles]:
-    """Graph files that each machine of a plan needs."""
+def wanted_files(
+    graph: PartitionedGraph, part_machines: Sequence[int], num_machines: int
+) -> list[WantedFiles]:
+    """Graph files that each machine needs, given the machine of each partition."""
     return [
         WantedFiles.of(
             graph.folder.resolve(),
-            [part for part, home in enumerate(plan.part_machines) if home == machine],
+            [part for part, home in enumerate(part_machines) if home == machine],
             graph.manifest,
         )
-        for machine in range(plan.cluster.num_machines)
+        for machine in range(num_machines)
     ]
 
 
@@ -144,18 +144,18 @@ class Shipment:
 
 
 class GraphShipping:
-    """Ships missing files to all machines, and records their graph folders."""
+    """Ships missing files to all machines; `set_folder` is called with their graph folders."""
 
     def __init__(
         self,
         files: Sequence[WantedFiles],
         worker_group: WorkerGroup,
-        task_configs: TaskConfigs,
+        set_folder: Callable[[int, str], None],
         calls: PendingActorCalls,
         log: Callable[[str], None],
         emit: Callable[[Event], None],
     ) -> None:
-        self._files, self._worker_group, self._task_configs = files, worker_group, task_configs
+        self._files, self._worker_group, self._set_folder = files, worker_group, set_folder
         self._calls, self._log, self._emit = calls, log, emit
         self._num_shipped = 0
 
@@ -178,7 +178,7 @@ class GraphShipping:
         self._emit(Waits(name, progress))
 
     def _end(self, machine: int, folder: str, shipped_bytes: int) -> None:
-        self._task_configs.set_folder(machine, folder)
+        self._set_folder(machine, folder)
         if shipped_bytes:
             where = self._worker_group.slot(f"store{machine}").task.machine
             self._log(f"{where} received {shipped_bytes / _MB:.1f} MB of the graph in {folder}")

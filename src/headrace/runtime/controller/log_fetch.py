@@ -48,6 +48,12 @@ class LogReader:
                 self._next_s[task] = now_s + _TRACE_INTERVAL_S
             self._fetch(task, what)
 
+    def restart(self, task: str) -> None:
+        """Read the files of a task from the start: it has a new actor."""
+        for what in self._sinks:
+            self._read.pop((task, what), None)
+            self._sizes.pop((task, what), None)
+
     def _fetch(self, task: str, what: str) -> None:
         key = (task, what)
         offset = self._read.get(key, 0)

@@ -39,9 +39,12 @@ from headrace.runtime.controller.signals import Interruption, signals_set
 from headrace.runtime.controller.task_configs import TaskConfigs
 from headrace.runtime.controller.worker_group import WorkerGroup
 from headrace.runtime.protocol.parameter_check import ParameterCheck
+from headrace.runtime.run_dir.attached_stores import AttachedStores, serving_state
 from headrace.runtime.run_dir.run_config import RunConfig
 from headrace.runtime.run_dir.run_dir import RunDirectory, runs_folder
+from headrace.runtime.run_dir.store_set import StoreSet
 from headrace.runtime.traffic.coordinator import control_of
+from headrace.runtime.workers.graph_cache import fingerprint_of
 from headrace.training.checkpoint_files import newest_whole
 
 TRACE = "trace.npz"
@@ -64,6 +67,7 @@ def run_job(config: RunConfig, watcher: RunWatcher) -> dict[str, Any]:
         KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP, after all tasks have ended.
     """
     graph = check(config)
+    store_set = None if config.store_set is None else StoreSet(config.store_set)
     script = script_of(config, watcher.log)
     with ExitStack() as stack:
         interrupted = Interruption()
@@ -74,6 +78,8 @@ def run_job(config: RunConfig, watcher: RunWatcher) -> dict[str, Any]:
         machines = AvailableMachines(config.plan, system.nodes)
         there = first_machines(config, machines)
         folder = stack.enter_context(_open(config))
+        if store_set is not None:
+            stack.enter_context(store_set.used_by(folder.run_id))
         folder.plan.write_text(config.plan.to_text(indent=1), encoding="utf-8")
         config.settings.save(folder.path)
         for name, text in config.files.items():
@@ -136,6 +142,11 @@ class _Run:
     def plan_for(self, machines: frozenset[str]) -> Plan:
         """The best known plan for these machines."""
         if len(machines) < self._config.plan.cluster.num_machines:
+            if self._config.store_set is not None:
+                raise RunError(
+                    "graph partitions of running stores do not move to other machines",
+                    "resume the run when the machine is back, or without --stores",
+                )
             self._watcher.log(f"planning for the {len(machines)} remaining machines")
         return self._better.get(machines) or replan(self._config.plan, machines)
 
@@ -150,7 +161,8 @@ class _Run:
             if plan.cluster.num_machines == config.plan.cluster.num_machines:
                 # A later resume uses this plan: its seed assignment is the same.
                 folder.plan.write_text(plan.to_text(indent=1), encoding="utf-8")
-        slots, self._plan = slots_of(plan, nodes), plan
+        attached = attached_stores(config, plan, nodes)
+        slots, self._plan = slots_of(plan, nodes, starts_stores=attached is None), plan
         if config.is_local and not config.num_samplers:
             slots = tuple(slot for slot in slots if slot.task.role is not Role.SAMPLER)
         drift = self._watch_drift(plan, nodes) if config.replan else None
@@ -161,12 +173,13 @@ class _Run:
         for line in memory_warnings(nodes, plan):
             recorder.log(line)
         resume = newest_whole(folder.checkpoints)
-        task_configs = TaskConfigs(config, plan, nodes, self._graph, resume)
+        task_configs = TaskConfigs(config, plan, nodes, self._graph, resume, attached)
         files: Sequence[WantedFiles] = ()
-        if self._graph is not None and config.is_local:
-            task_configs.set_folder(0, str(self._graph.folder.resolve()))
-        elif self._graph is not None:
-            files = wanted_files(plan, self._graph)
+        if self._graph is not None and attached is None:
+            if config.is_local:
+                task_configs.set_folder(0, str(self._graph.folder.resolve()))
+            else:
+                files = wanted_files(self._graph, plan.part_machines, plan.cluster.num_machines)
         traffic = control_of(plan, recorder.log) if config.traffic == "plan" else None
         worker_group = WorkerGroup(
             self._system, slots, f"{folder.run_id}-{number}", config.cache, traffic
@@ -182,6 +195,7 @@ class _Run:
             self._machines.there,
             drift,
             None if config.independent else ParameterCheck(),
+            attached,
         )
         outcome = controller.run(self._interrupted)
         if traffic is not None:
@@ -257,6 +271,8 @@ def check(config: RunConfig) -> PartitionedGraph | None:
         raise SpecError(
             "a run on one machine has no --elastic, --replan or --traffic plan", "omit them"
         )
+    if config.store_set is not None:
+        check_store_set(config)
     if config.graph is None:
         return None
     graph = open_graph(config.graph)
@@ -276,6 +292,43 @@ def check(config: RunConfig) -> PartitionedGraph | None:
             "`--traffic exact`",
         )
     return graph
+
+
+def check_store_set(config: RunConfig) -> None:
+    """Check that running stores serve the graph of a run; raises SpecError if they do not."""
+    assert config.store_set is not None
+    store_set = StoreSet(config.store_set)
+    state = serving_state(store_set)
+    if config.graph is None or fingerprint_of(config.graph) != state.graph_fingerprint:
+        raise SpecError(
+            f"the stores {state.name} serve the graph that {state.graph} had when they were "
+            f"started, not {config.graph}",
+            f"start stores for this graph: headrace stores up --graph {config.graph} --name NAME",
+        )
+    if state.is_local != config.is_local:
+        raise SpecError(
+            f"the stores {state.name} run {'without' if state.is_local else 'on'} Ray",
+            f"run {'with' if state.is_local else 'without'} --local, or start other stores",
+        )
+    if state.tls != config.tls:
+        raise SpecError(
+            f"connections to the stores {state.name} are {'' if state.tls else 'not '}encrypted",
+            "use the same setting for the run",
+        )
+    if config.elastic or config.replan or config.traffic == "plan":
+        raise SpecError(
+            "a run that uses running stores has no --elastic, --replan or --traffic plan",
+            "omit them, or omit --stores",
+        )
+
+
+def attached_stores(config: RunConfig, plan: Plan, nodes: Sequence[Node]) -> AttachedStores | None:
+    """The running stores that a run uses; None if it starts its own."""
+    if config.store_set is None:
+        return None
+    store_set = StoreSet(config.store_set)
+    machines = [(node.machine, node.address) for node in nodes]
+    return AttachedStores(store_set, serving_state(store_set), machines, plan.part_machines)
 
 
 def callbacks_of(

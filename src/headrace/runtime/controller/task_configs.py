@@ -25,6 +25,7 @@ from headrace.graph.sampler_worker.seed_assignment import (
 from headrace.rpc.credentials import Authority, Credentials, Secret
 from headrace.runtime.cluster.nodes import Node
 from headrace.runtime.protocol.run_context import TrainerSettings
+from headrace.runtime.run_dir.attached_stores import AttachedStores
 from headrace.runtime.run_dir.run_config import RunConfig
 from headrace.runtime.run_dir.temp_dirs import run_folder
 from headrace.training.checkpoint_files import Checkpoint
@@ -100,6 +101,7 @@ class TaskConfigs:
         nodes: Nodes in the order of the plan's cluster.
         graph: The graph; None for a run without one.
         resume: Checkpoint to resume from.
+        attached: Stores that run already; None if the run starts its own.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class TaskConfigs:
         nodes: Sequence[Node],
         graph: PartitionedGraph | None,
         resume: Checkpoint | None = None,
+        attached: AttachedStores | None = None,
     ) -> None:
         self._run, self._plan, self._nodes, self._resume = run, plan, nodes, resume
         self._assignment = SeedAssignment((), {})
@@ -121,10 +124,13 @@ class TaskConfigs:
         num_parts = 0 if graph is None else graph.num_parts
         num_read = num_parts if run.num_stores is None else run.num_stores
         self._read_as_remote = range(num_read if run.is_local else 0)
-        self._keys = make_keys(nodes, run.tls)
+        self._attached = attached
+        self._keys = make_keys(nodes, run.tls) if attached is None else attached.keys
         self._ports: dict[int, Mapping[int, int]] = {}
         self._server_ports: dict[int, int] = {}
         self._folders: dict[int, str] = {}
+        if attached is not None:
+            self._folders.update(enumerate(attached.folders))
         self.ranks = {w: rank for rank, w in enumerate(plan.placed.ring_order)}
 
     def keys(self, machine: int) -> bytes:
@@ -147,20 +153,23 @@ class TaskConfigs:
         """Record the port of a parameter server."""
         self._server_ports[server] = port
 
-    def store(self, machine: int) -> dict[str, Any] | None:
-        """Fields of a `StoreConfig`; None without a graph."""
-        if machine not in self._folders:
-            return None
-        return {
-            "graph": self._folders[machine],
-            "parts": {
-                part: 0 for part, home in enumerate(self._plan.part_machines) if home == machine
-            },
-            "host": self._nodes[machine].address,
-            "tls": self._run.tls,
-            "verify": True,
-            "warm": not self._run.is_local or bool(self._read_as_remote),
-        }
+    def attached_ports(self, machine: int) -> Mapping[int, int] | None:
+        """Store ports of a machine whose store is not started by the run; None if it is."""
+        if self._attached is not None:
+            return self._attached.ports[machine]
+        return None if machine in self._folders else {}
+
+    def store(self, machine: int) -> dict[str, Any]:
+        """Fields of a `StoreConfig`."""
+        parts = [part for part, home in enumerate(self._plan.part_machines) if home == machine]
+        is_read = not self._run.is_local or bool(self._read_as_remote)
+        return store_config(
+            self._folders[machine],
+            dict.fromkeys(parts, 0),
+            self._nodes[machine],
+            self._run.tls,
+            is_read,
+        )
 
     def sampler(self, sampler: int) -> tuple[dict[str, Any], dict[str, list[bytes]]]:
         """Fields of a `SamplerConfig`, and the seeds of its shards by split."""
@@ -201,6 +210,7 @@ class TaskConfigs:
         context = {
             "parts": self._folders.get(machine),
             "stores": self._stores_for(machine),
+            "shares_stores": self._attached is not None,
             "own_stores": self._stores_for(machine, own=True),
             "servers": self._servers(),
             "tls": self._run.tls,
@@ -297,10 +307,34 @@ class TaskConfigs:
         ]
 
 
-def make_keys(nodes: Sequence[Node], tls: bool) -> list[bytes]:
+def store_config(
+    folder: str, ports: Mapping[int, int], node: Node, tls: bool, warm: bool = True
+) -> dict[str, Any]:
+    """Fields of a `StoreConfig`.
+
+    Args:
+        folder: Folder of the graph on the store's machine.
+        ports: Port of each graph partition; 0 for any.
+        node: Node of the store.
+        tls: Whether connections are encrypted.
+        warm: Whether to read the columns into memory at start.
+    """
+    return {
+        "graph": folder,
+        "parts": dict(ports),
+        "host": node.address,
+        "tls": tls,
+        "verify": True,
+        "warm": warm,
+    }
+
+
+def make_keys(
+    nodes: Sequence[Node], tls: bool, lifetime: timedelta = _CERTIFICATE_LIFETIME
+) -> list[bytes]:
     """Contents of the credentials file of each machine."""
     token = Secret.random()
-    authority = Authority(datetime.now(UTC), _CERTIFICATE_LIFETIME) if tls else None
+    authority = Authority(datetime.now(UTC), lifetime) if tls else None
     keys = []
     with run_folder() as folder:
         for number, node in enumerate(nodes):

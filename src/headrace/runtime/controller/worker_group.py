@@ -168,18 +168,26 @@ class WorkerGroup:
                 for name, what in self._group.lacks().items():
                     self._emit(Waits(name, what))
             return
-        for number, (name, slot) in enumerate(self._slots.items()):
-            arguments: list[Any] = [name, slot.task.machine, self.system]
-            if slot.task.role is Role.STORE and self._cache is not None:
-                arguments.append(self._cache.replace("{machine}", slot.task.machine))
-            actor = self._group.start(number, _ACTORS[slot.task.role], *arguments)
-            self._actors[name] = actor
-            self._emit(Waits(name, "its task actor"))
-            self._calls.add(
-                actor.register.remote(),
-                partial(self._register, name),
-                partial(self._on_error, name),
-            )
+        for name in self._slots:
+            self.start_actor(name)
+
+    def start_actor(self, name: str) -> None:
+        """Start the actor of a task, also again after it was lost."""
+        assert self._group is not None
+        slot = self._slots[name]
+        arguments: list[Any] = [name, slot.task.machine, self.system]
+        if slot.task.role is Role.STORE and self._cache is not None:
+            arguments.append(self._cache.replace("{machine}", slot.task.machine))
+        number = list(self._slots).index(name)
+        actor = self._group.start(number, _ACTORS[slot.task.role], *arguments)
+        self._actors[name] = actor
+        self._lost.discard(name)
+        self._emit(Waits(name, "its task actor"))
+        self._calls.add(
+            actor.register.remote(),
+            partial(self._register, name),
+            partial(self._on_error, name),
+        )
 
     def _check_nodes(self) -> None:
         """Report dead nodes: they block the whole placement group."""

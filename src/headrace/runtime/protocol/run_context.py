@@ -52,6 +52,7 @@ class RunContext(StoreClientConfig, TrainerSettings):
         parts: Folder of the graph whose partitions stores serve; none without stores.
         own_stores: Stores of this machine's graph partitions, which are mapped here; used only for
             learnable embeddings.
+        shares_stores: Whether other runs use the same stores, so that they store no embeddings.
         servers: Parameter servers, each with a shard of the model; empty for ring all-reduce.
         task: Name of the trainer.
         rank: Its rank.
@@ -80,6 +81,7 @@ class RunContext(StoreClientConfig, TrainerSettings):
     tls: bool = False
     parts: Path | None = None
     own_stores: tuple[StoreAddress, ...] = ()
+    shares_stores: bool = False
     servers: tuple[TaskAddress, ...] = ()
     task: str = "trainer0"
     rank: Annotated[int, Field(ge=0)] = 0

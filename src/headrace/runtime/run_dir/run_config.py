@@ -49,6 +49,8 @@ class RunSettings(TrainerSettings, CheckedFile):
             and its batch size.
         num_stores: In a local run: graph partitions read from the store, as if remote; the others
             are memory-mapped. None for all.
+        store_set: Folder of the store set that serves the graph; None if the run starts its own
+            stores.
         num_samplers: In a local run: sampler processes of the training loader; 0 for none.
     """
 
@@ -69,6 +71,7 @@ class RunSettings(TrainerSettings, CheckedFile):
     independent: bool = False
     is_local: bool = False
     num_stores: Annotated[int, Field(ge=0)] | None = None
+    store_set: Path | None = None
     num_samplers: Annotated[int, Field(ge=0)] = 1
 
     def save(self, folder: Path) -> None:
@@ -137,6 +140,6 @@ class RunConfig(RunSettings):
     def settings(self) -> RunSettings:
         """The content of `run.json`, with absolute paths."""
         fields = {name: getattr(self, name) for name in RunSettings.model_fields}
-        for name in ("graph", "script", "working_dir", "pip"):
+        for name in ("graph", "script", "working_dir", "pip", "store_set"):
             fields[name] = None if fields[name] is None else fields[name].resolve()
         return RunSettings(**fields)

@@ -25,6 +25,7 @@ from pydantic import ValidationError
 
 from headrace.core.errors import SpecError
 from headrace.linux.atomic_write import atomic_path, atomic_write
+from headrace.runtime.run_dir.file_lock import is_locked
 from headrace.runtime.run_dir.status import Status
 
 RUNS_VARIABLE = "HEADRACE_RUNS"
@@ -95,7 +96,7 @@ class RunDirectory:
                 (hidden / "logs").mkdir()
                 lock = os.open(hidden / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                os.write(lock, _own_name())
+                os.write(lock, own_name())
                 run = cls(_claim(runs, hidden, base, job_name, now_s))
             except BaseException:
                 shutil.rmtree(hidden, ignore_errors=True)
@@ -122,7 +123,7 @@ class RunDirectory:
                 self._check_is_own()
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.truncate(lock, 0)
-                os.write(lock, _own_name())
+                os.write(lock, own_name())
             except BaseException:
                 os.close(lock)
                 raise
@@ -204,7 +205,7 @@ class RunDirectory:
         """State of the process that drives this run."""
         if status.state.is_over:
             return Driver.ENDED
-        if not self._is_locked():
+        if not is_locked(self.path / _LOCK):
             return Driver.DIED
         now_s = time.time() if now_s is None else now_s
         return Driver.SILENT if now_s - status.updated_s > SILENCE_S else Driver.ALIVE
@@ -223,21 +224,9 @@ class RunDirectory:
                 "resume only your own runs, in folders that only you can write to (chmod go-w)",
             )
 
-    def _is_locked(self) -> bool:
-        try:
-            lock = os.open(self.path / _LOCK, os.O_RDONLY)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(lock)
-        return False
 
-
-def _own_name() -> bytes:
+def own_name() -> bytes:
+    """Name of this process for lock files and messages."""
     return f"pid {os.getpid()} on {socket.gethostname()}\n".encode()
 
 

@@ -46,6 +46,11 @@ class NodeEmbeddings:
         """
         if name in self._tables:
             raise SpecError(f"an embedding {name!r} exists already", "create it once and reuse it")
+        if self._run is not None and self._run.shares_stores:
+            raise SpecError(
+                f"the embedding {name!r} would be in stores that other runs use too",
+                "run without --stores: a run stores embeddings in its own stores",
+            )
         node_type = _node_type(graph, name, node_type)
         rank, num_trainers = (0, 1) if self._run is None else (self._run.rank, self._run.world_size)
         table = EmbeddingTable(

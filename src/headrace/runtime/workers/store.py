@@ -19,7 +19,7 @@ _AGENT_GRACE_S = 5.0
 
 
 class StoreActor(TaskActor):
-    """Runs a store; there is one on every machine."""
+    """Runs a store, or uses one that runs already; there is an actor on every machine."""
 
     def __init__(
         self, task: str, machine: str, system: ActorSystem, cache: str | None = None
@@ -28,7 +28,7 @@ class StoreActor(TaskActor):
         self._files = GraphCache(cache)
         self._config: dict[str, Any] = {}
         self._num_starts = 0
-        self._has_graph = True
+        self._attached: ActorState | None = None
         self._agent: TaskProcess | None = None
 
     def find_graph(self, given: str, fingerprint: str, files: dict[str, int]) -> dict[str, Any]:
@@ -43,14 +43,16 @@ class StoreActor(TaskActor):
         """Verify shipped files and give them their final names."""
         return self._files.seal(checksums)
 
-    def start(self, config: dict[str, Any] | None, credentials: bytes) -> None:
-        """Start the store, unless the run has no graph.
+    def attach(self, ports: dict[int, int], is_verified: bool) -> None:
+        """Start no store: the run has no graph, or another process serves it at these ports."""
+        names = {str(part): port for part, port in ports.items()}
+        self._attached = ActorState(ports=names, is_verified=is_verified)
+
+    def start(self, config: dict[str, Any], credentials: bytes) -> None:
+        """Start the store.
 
         `config` is a `StoreConfig` without machine-specific fields.
         """
-        self._has_graph = config is not None
-        if config is None:
-            return
         self._config = {**config, "credentials": str(self._write_keys(credentials))}
         self._start()
 
@@ -65,8 +67,8 @@ class StoreActor(TaskActor):
 
     def state(self) -> ActorState:
         """State of the process, its ports and the machine's NIC."""
-        if not self._has_graph:
-            return replace(super().state(), ports={}, is_verified=True)
+        if self._attached is not None:
+            return replace(self._attached, nic=self.nic())
         return replace(
             super().state(),
             ports=self._ports(),
@@ -98,7 +100,7 @@ class StoreActor(TaskActor):
         path = self.folder / "store.json"
         # A restarted store loads its learnable embeddings from this folder.
         own = {"ready": str(self._ready), "embedding_folder": str(self.folder / "embeddings")}
-        path.write_text(json.dumps({**self._config, **own}), encoding="utf-8")
+        path.write_text(json.dumps({**own, **self._config}), encoding="utf-8")
         command = [sys.executable, "-m", "headrace.graph.store", "--config", str(path)]
         self._process = TaskProcess(command, self.log_path, lease=self._lease)
 

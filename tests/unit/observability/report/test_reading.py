@@ -100,3 +100,10 @@ def test_the_command_is_what_was_asked_without_secrets() -> None:
 @pytest.mark.parametrize("asked", [{}, {"config": None, "track": None, "arguments": None}])
 def test_a_command_of_nearly_nothing(asked: dict[str, object]) -> None:
     assert command_of(asked).startswith("headrace run --plan plan.json")
+
+
+def test_a_command_names_running_stores() -> None:
+    command = command_of(
+        {"script": "t.py", "is_local": True, "tls": True, "store_set": "/home/me/runs/stores/parts"}
+    )
+    assert command == "headrace run --local --stores parts t.py"

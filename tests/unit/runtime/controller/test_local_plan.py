@@ -10,11 +10,14 @@ import pytest
 from headrace.core.errors import SpecError
 from headrace.core.plan import Plan
 from headrace.graph.format.partitioned_graph import open_graph
-from headrace.runtime.cluster.local_actors import LocalActors
+from headrace.runtime.cluster.local_actors import ADDRESS, LocalActors
 from headrace.runtime.cluster.nodes import check_resources, find_nodes
+from headrace.runtime.cluster.placement_group import slots_of
 from headrace.runtime.controller.local_plan import local_config, local_plan
 from headrace.runtime.controller.task_configs import TaskConfigs
+from headrace.runtime.run_dir.attached_stores import AttachedStores
 from headrace.runtime.run_dir.run_config import RunConfig
+from headrace.runtime.run_dir.store_set import ServedStore, StoreSet, StoreSetState
 from tests.unit.graph.small_graphs import homogeneous, write
 
 
@@ -63,7 +66,8 @@ def test_partitions_are_read_from_the_store_or_mapped(
     parts: Path, num_stores: int | None, remote: list[int]
 ) -> None:
     configs = configs_of(local_config(Path("train.py"), parts, num_stores, 1))
-    assert set((configs.store(0) or {})["parts"]) == {0, 1, 2}
+    assert configs.attached_ports(0) is None
+    assert set(configs.store(0)["parts"]) == {0, 1, 2}
     context, seeds = configs.trainer(0)
     assert [at["part"] for at in context["stores"]] == remote
     assert [at["part"] for at in context["own_stores"]] == sorted({0, 1, 2} - set(remote))
@@ -75,7 +79,7 @@ def test_partitions_are_read_from_the_store_or_mapped(
 
 def test_a_run_without_a_graph_has_no_store_and_may_have_no_samplers() -> None:
     configs = configs_of(local_config(Path("train.py"), None, None, 0))
-    assert configs.store(0) is None
+    assert configs.attached_ports(0) == {}
     context, _ = configs.trainer(0)
     assert (context["parts"], context["stores"], context["samplers"]) == (None, [], [])
     assert configs.sampler(0)[0] == {"tls": True}
@@ -86,3 +90,33 @@ def test_stores_need_partitions(parts: Path) -> None:
         local_config(Path("train.py"), parts, 4, 1)
     with pytest.raises(SpecError, match="need a partitioned graph"):
         local_config(Path("train.py"), None, 1, 1)
+
+
+def test_running_stores_are_read_and_none_is_started(parts: Path, tmp_path: Path) -> None:
+    store_set = StoreSet(tmp_path / "set")
+    store_set.path.mkdir()
+    machine = local_plan("train", 3, 1).cluster.hosts[0].name
+    ports = {part: 200 + part for part in range(3)}
+    store = ServedStore(task="store0", machine=machine, host=ADDRESS, graph=str(parts), ports=ports)
+    state = StoreSetState(
+        name="set",
+        graph=parts,
+        graph_fingerprint="f",
+        tls=True,
+        is_local=True,
+        since_s=0.0,
+        stores=(store,),
+    )
+    store_set.keys("store0").write_text("keys")
+    config = local_config(Path("train.py"), parts, None, 1, store_set=store_set.path)
+    nodes = find_nodes(config.plan.cluster, LocalActors(machine).nodes())
+    attached = AttachedStores(store_set, state, [(machine, ADDRESS)], config.plan.part_machines)
+    configs = TaskConfigs(config, config.plan, nodes, open_graph(parts), attached=attached)
+    assert configs.attached_ports(0) == ports
+    assert configs.keys(0) == b"keys"
+    configs.set_ports(0, ports)
+    context, _ = configs.trainer(0)
+    assert [at["port"] for at in context["stores"]] == [200, 201, 202]
+    assert context["shares_stores"]
+    (slot, *_) = slots_of(config.plan, nodes, starts_stores=False)
+    assert set(slot.bundle) == {f"node:{ADDRESS}"}

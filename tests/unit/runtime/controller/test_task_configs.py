@@ -110,7 +110,7 @@ def test_parameter_servers_are_told_what_they_understand(tmp_path: Path) -> None
 
 
 def test_stores_and_samplers_are_told_what_they_understand(task_configs: TaskConfigs) -> None:
-    store = StoreConfig(**(task_configs.store(1) or {}), credentials=Path("c"), ready=Path("r"))
+    store = StoreConfig(**task_configs.store(1), credentials=Path("c"), ready=Path("r"))
     assert (store.ports, store.host, store.graph) == ({1: 0}, "10.0.0.2", Path("/parts1"))
     settings, seeds = task_configs.sampler(1)
     fields = {
@@ -132,7 +132,7 @@ def test_parts_are_asked_for_where_they_lie(made: Plan, tmp_path: Path) -> None:
     task_configs = TaskConfigs(run_of(moved), moved, NODES, open_graph(tmp_path / "parts"))
     for machine in range(3):
         task_configs.set_folder(machine, "/parts")
-    assert [set((task_configs.store(machine) or {})["parts"]) for machine in range(3)] == [
+    assert [set(task_configs.store(machine)["parts"]) for machine in range(3)] == [
         set(),
         {1},
         {0, 2},

@@ -108,8 +108,12 @@ def run(
         Path | None, typer.Option(help="Alias of --graph.", metavar="DIR", hidden=True)
     ] = None,
     stores: Annotated[
-        int | None,
-        typer.Option(help="With --local: served partitions.", metavar="N", min=0),
+        str | None,
+        typer.Option(
+            help="Running stores, or with --local: served partitions.",
+            metavar="NAME|N",
+            autocompletion=completions.stores,
+        ),
     ] = None,
     samplers: Annotated[
         int | None, typer.Option(help="With --local: samplers.", metavar="S", min=0)
@@ -158,6 +162,20 @@ def run(
     if script is None:
         raise SpecError("a run requires a script", "give a Python file that trains")
     check_script(script)
+    num_stores = int(stores) if stores is not None and stores.isdecimal() else None
+    attached: dict[str, Any] = {}
+    if stores is not None and num_stores is None:
+        _refuse(
+            {
+                "--auto": auto,
+                "--dry-run": dry_run,
+                "--cache": cache,
+                "--no-tls": no_tls,
+                "--tls": tls,
+            },
+            "--stores uses stores that run already",
+        )
+        graph, attached = _running_stores(stores, graph, runs)
     common: dict[str, Any] = {
         "arguments": tuple(arguments or ()),
         "config": wanted_config,
@@ -185,7 +203,8 @@ def run(
         }
         _refuse(planned, "--local runs without a plan")
         num_samplers = 1 if samplers is None else samplers
-        _run(local_config(script, graph, stores, num_samplers, tls=tls, **common), as_json)
+        settings_here = {"tls": tls, **common, **attached}
+        _run(local_config(script, graph, num_stores, num_samplers, **settings_here), as_json)
         return
     if auto and (plan is not None or local or dry_run):
         raise SpecError(
@@ -209,7 +228,6 @@ def run(
             graph=graph,
             script=script,
             address=address,
-            tls=not no_tls,
             working_dir=working_dir,
             pip=pip,
             cache=cache,
@@ -217,7 +235,7 @@ def run(
             replan=replan or auto,
             independent=independent,
             traffic=traffic_of(traffic) or "none",
-            **common,
+            **{"tls": not no_tls, **common, **attached},
         )
 
     if plan is None:
@@ -229,6 +247,17 @@ def run(
         show_dry_run(run_of(load_plan(plan)), as_json)
     else:
         _run(run_of(load_plan(plan)), as_json)
+
+
+def _running_stores(
+    name: str, graph: Path | None, runs: Path | None
+) -> tuple[Path, dict[str, Any]]:
+    """Graph and settings of a run that uses running stores."""
+    from headrace.api.stores import StoreSet, serving_state
+
+    store_set = StoreSet.named(name, runs)
+    state = serving_state(store_set)
+    return graph or state.graph, {"store_set": store_set.path, "tls": state.tls}
 
 
 def _refuse(options: dict[str, Any], problem: str) -> None:

@@ -1,0 +1,1 @@
+"""Stores that outlive runs: their supervisor, and the commands that start and stop it."""
