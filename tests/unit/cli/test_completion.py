@@ -124,3 +124,14 @@ def test_in_bash_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         env=os.environ | {"PATH": path},
     )
     assert done.stdout.split() == ["oes", "omcoflow"], done.stderr
+
+
+@pytest.mark.parametrize("verb", ["stores down", "stores status", "run --stores"])
+def test_running_stores_are_proposed(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("cora", "parts"):
+        (tmp_path / "stores" / name).mkdir(parents=True)
+    monkeypatch.setenv("HEADRACE_RUNS", str(tmp_path))
+    assert completed(f"headrace {verb} ") == ["cora", "parts"]
+    assert completed("headrace run --resume ") == []

@@ -292,3 +292,20 @@ def test_an_interrupt_while_a_failed_run_stops_changes_nothing() -> None:
     state, _ = drive(*START)
     state, _ = drive(FAILURE, Interrupted(), state=state)
     assert "trainer1" in (state.outcome or Outcome()).problem
+
+
+def test_a_service_serves_until_it_is_stopped() -> None:
+    stores = TASKS[:2]
+    state, _ = begin(stores, 0.0, is_service=True)
+    ready = [Placed(), Shipped(), *(Ready(task.name) for task in stores)]
+    state, _ = drive(*ready, *(Verified(task.name) for task in stores), state=state)
+    assert state.phase is Phase.RUNNING
+    # Its clients wait for a machine that does not answer.
+    state, commands = drive(Tick(), state=state, now_s=1e6)
+    assert state.phase is Phase.RUNNING
+    assert [type(each) for each in commands] == [Log]
+    state, commands = drive(Interrupted(), state=state, now_s=1e6)
+    assert commands == [Stop(task.name) for task in stores]
+    ended = [Ended(task.name, 0, "ended") for task in stores]
+    _, commands = drive(*ended, state=state, now_s=1e6)
+    assert commands == [Finish(Outcome(is_interrupted=True))]

@@ -100,3 +100,11 @@ def test_trainers_need_stores_to_share_rows(tmp_path: Path) -> None:
         embeddings.make(
             open_graph(tmp_path / "graph"), "node", None, 0.1, dim=2, optimizer="sgd", seed=0
         )
+
+
+def test_stores_of_other_runs_have_no_embeddings(tmp_path: Path) -> None:
+    run = RunContext(machine="m1", messages=tmp_path / "nobody", shares_stores=True)
+    embeddings = NodeEmbeddings(run, torch.device("cpu"))
+    graph: Any = None
+    with pytest.raises(SpecError, match="stores that other runs use"):
+        embeddings.make(graph, "rows", None, 0.1)
