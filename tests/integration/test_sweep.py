@@ -83,6 +83,20 @@ def test_trials_are_ranked_and_a_failing_one_is_named(folder: Path) -> None:
 
 
 @pytest.mark.campaign
+def test_trials_share_running_stores(folder: Path) -> None:
+    up = headrace(folder, "stores", "up", "--graph", "parts", "--local")
+    assert up.wait() == 0
+    try:
+        words = ["--local", "--stores", "parts", "--grid", "width=8,16", "--json"]
+        out, err = headrace(folder, "sweep", *words, "--name", "shared", "tune.py").communicate()
+        assert [trial["state"] for trial in json.loads(out)["trials"]] == ["done", "done"], err
+        logs = folder / "runs" / "sweeps" / "shared" / "trials"
+        assert not list(logs.glob("*/*/logs/store*.log"))
+    finally:
+        assert headrace(folder, "stores", "down", "parts").wait() == 0
+
+
+@pytest.mark.campaign
 def test_a_killed_sweep_continues_with_the_results_of_single_runs(folder: Path) -> None:
     grid = ["--grid", "width=8,16,24", "--set", "epochs=4", "--set", "pause=0.05"]
     begun = headrace(folder, "sweep", *LOCAL, *grid, "--parallel", "2", "--name", "k", "tune.py")
@@ -97,8 +111,8 @@ def test_a_killed_sweep_continues_with_the_results_of_single_runs(folder: Path) 
     assert sorted(e.number for e in events if isinstance(e, TrialEnded)) == [0, 1, 2]
     assert any(isinstance(e, TrialBegun) and e.attempt == 2 for e in events)
     sums = {t["settings"]["width"]: t["figures"]["sum"] for t in json.loads(out)["trials"]}
-    for width in sums:
+    for width, total in sums.items():
         config = ["--set", f"width={width}", "--set", "epochs=4", "--json"]
         single = headrace(folder, "run", "--local", "--graph", "parts", *config, "tune.py")
         reports = json.loads(single.communicate()[0].splitlines()[-1])["reports"]
-        assert reports[-1]["sum"] == sums[width]
+        assert reports[-1]["sum"] == total

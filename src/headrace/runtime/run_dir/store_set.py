@@ -266,7 +266,9 @@ class StoreSet:
 
     @classmethod
     def named(cls, name: str, runs: Path | None = None) -> Self:
-        """The folder of a store set; raises SpecError if the name is not valid."""
+        """The folder of a store set, by its name or path; raises SpecError for other names."""
+        if "/" in name and (Path(name) / STATE_FILE).is_file():
+            return cls(Path(name).absolute())
         if not _NAME.fullmatch(name):
             raise SpecError(
                 f"{name!r} is not a name of stores",

@@ -36,6 +36,10 @@ def sweep(
     arguments: Annotated[list[str] | None, typer.Argument(metavar="-- ARGS", hidden=True)] = None,
     graph: Annotated[Path | None, typer.Option(help="Partitioned graph.", metavar="DIR")] = None,
     plan: Annotated[Path | None, typer.Option(help="Plan of each trial.", metavar="FILE")] = None,
+    stores: Annotated[
+        str | None,
+        typer.Option(help="Running stores.", metavar="NAME", autocompletion=completions.stores),
+    ] = None,
     local: Annotated[bool, typer.Option("--local", help="Only this machine, without Ray.")] = False,
     grid: Annotated[
         list[str] | None, typer.Option(help="Try all values.", metavar="NAME=V,V,...")
@@ -106,6 +110,13 @@ def sweep(
     if script is None:
         raise SpecError("a sweep requires a script", "give a Python file that trains")
     check_script(script)
+    words = ["--local"] if plan is None else ["--plan", str(plan.resolve())]
+    if stores is not None:
+        from headrace.api.stores import StoreSet, serving_state
+
+        store_set = StoreSet.named(stores, runs)
+        graph = graph or serving_state(store_set).graph
+        words += ["--stores", str(store_set.path)]
     if graph is None:
         raise SpecError("a sweep requires a graph", "give --graph, a partitioned graph")
     if (plan is None) != local:
@@ -117,7 +128,6 @@ def sweep(
             "successive halving compares trials", "give --halving 2 or more, and --metric"
         )
     common = read_settings(config, settings or [])
-    words = ["--local"] if plan is None else ["--plan", str(plan.resolve())]
     words += ["--graph", str(graph.resolve())]
     words += [word for tool in track or () for word in ("--track", tool)]
     words += [w for key, value in common.items() for w in ("--set", f"{key}={json.dumps(value)}")]
