@@ -25,6 +25,8 @@ EPILOG = (
     f"task failure, 8 damaged file, 70 bug, 130 interrupted. See {DOCS_URL}{ERRORS_PAGE}"
 )
 
+ABOUT = "Distributed training of GNNs with your PyG script. Example: headrace run --local train.py"
+
 app = VerbApp(
     name="headrace",
     pretty_exceptions_enable=False,
@@ -100,17 +102,14 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(help=ABOUT)
 def _headrace(
     version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Distributed training of graph neural networks with your PyG script.
-
-    Example: headrace simulate --cluster cluster.yaml --job job.yaml
-    """
+    """Handle the options that all commands have."""
 
 
 def main() -> None:

@@ -297,9 +297,8 @@ def test_an_interrupt_while_a_failed_run_stops_changes_nothing() -> None:
 def test_a_service_serves_until_it_is_stopped() -> None:
     stores = TASKS[:2]
     state, _ = begin(stores, 0.0, is_service=True)
-    state, _ = drive(Placed(), Shipped(), state=state)
-    state, _ = drive(*(Ready(task.name) for task in stores), state=state)
-    state, _ = drive(*(Verified(task.name) for task in stores), state=state)
+    ready: list[Event] = [Placed(), Shipped(), *(Ready(task.name) for task in stores)]
+    state, _ = drive(*ready, *(Verified(task.name) for task in stores), state=state)
     assert state.phase is Phase.RUNNING
     # Its clients wait for a machine that does not answer.
     state, commands = drive(Tick(), state=state, now_s=1e6)

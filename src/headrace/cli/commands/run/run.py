@@ -110,7 +110,7 @@ def run(
     stores: Annotated[
         str | None,
         typer.Option(
-            help="Running stores, or with --local: served partitions.",
+            help="Running stores; or how many.",
             metavar="NAME|N",
             autocompletion=completions.stores,
         ),
