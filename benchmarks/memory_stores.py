@@ -83,15 +83,18 @@ def _compare(
     environment = {**os.environ, "HEADRACE_RUNS": str(scratch / "runs")}
     plain = ["run", *where, "--graph", str(graph)]
     # The first run compiles kernels.
-    _first_batch_s([*headrace, *plain], scratch, environment)
-    plain_s = [_first_batch_s([*headrace, *plain], scratch, environment) for _ in range(NUM_RUNS)]
+    _first_batch_s([*headrace, *plain], scratch, environment, log)
+    plain_s = [
+        _first_batch_s([*headrace, *plain], scratch, environment, log) for _ in range(NUM_RUNS)
+    ]
     begun_s = time.monotonic()
     _check([*headrace, "stores", "up", *where, "--graph", str(graph)], scratch, environment)
     up_s = time.monotonic() - begun_s
     try:
         attached = ["run", *where, "--stores", graph.name]
         attached_s = [
-            _first_batch_s([*headrace, *attached], scratch, environment) for _ in range(NUM_RUNS)
+            _first_batch_s([*headrace, *attached], scratch, environment, log)
+            for _ in range(NUM_RUNS)
         ]
     finally:
         _check([*headrace, "stores", "down", "--force", graph.name], scratch, environment)
@@ -109,14 +112,18 @@ def _compare(
     return row
 
 
-def _first_batch_s(command: Sequence[str], scratch: Path, environment: Mapping[str, str]) -> float:
+def _first_batch_s(
+    command: Sequence[str], scratch: Path, environment: Mapping[str, str], log: Log
+) -> float:
     """Seconds from the start of a run to the first batch of its slowest trainer."""
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         begun_s = time.time()
         script = str(scratch / "train.py")
         _check([*command, "--set", f"folder={folder}", script], scratch, environment)
         times = [float(path.read_text()) for path in Path(folder).glob("first-*")]
-    return max(times) - begun_s
+    found = max(times) - begun_s
+    log(f"  {'running stores' if '--stores' in command else 'own stores'}: {found:.2f} s")
+    return found
 
 
 def _check(command: Sequence[str], scratch: Path, environment: Mapping[str, str]) -> None:
