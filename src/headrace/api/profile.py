@@ -19,7 +19,6 @@ from headrace.observability.trace_file import load_trace, save_trace
 from headrace.profiling import measured_iteration_time_s, num_iterations, profile_trace
 from headrace.profiling.growth import trainer_steps
 from headrace.profiling.trace_assembly import link_bytes
-from headrace.runtime.controller.script_step import trace_script
 
 __all__ = [
     "SIZES",
@@ -85,6 +84,9 @@ def with_steps(
     Raises:
         SpecError: The script fails, or does not take batches of a headrace loader.
     """
+    # Imports torch.
+    from headrace.runtime.controller.script_step import trace_script
+
     samples = []
     for seeds, times in trainer_steps(trace, plan, profile.skipped or 0).items():
         on_step(f"tracing a step of {seeds} seeds")

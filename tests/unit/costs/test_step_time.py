@@ -55,7 +55,7 @@ def test_a_group_is_left_out_as_a_whole() -> None:
 
 
 def test_few_steps_have_a_wider_interval() -> None:
-    counts, times = steps(200, noise=0.1)
+    counts, times = steps(80, noise=0.1)
     few = fit_step_time(counts[:10], times[:10])
     assert few.factors[0] == pytest.approx(1 / few.factors[1])
     many = fit_step_time(counts, times)

@@ -16,21 +16,21 @@ from headrace.cli.paths import check_can_write, check_script, find_profile
 
 EXAMPLE = (
     "Example: headrace plan --cluster c.yaml --job j.yaml -o plan.json\n\n"
-    "Example: headrace plan --cluster c.yaml --job j.yaml --graph parts --script train.py\n\n"
     "Example: headrace plan --diff old.json new.json"
 )
 
 
 def plan(
     arguments: Annotated[
-        list[str] | None, typer.Argument(help="Script arguments, after --.", metavar="-- ARGS")
+        list[str] | None,
+        typer.Argument(help="Script arguments, after --.", metavar="-- ARGS", hidden=True),
     ] = None,
     cluster: Annotated[Path | None, typer.Option(help="Cluster file.", metavar="FILE")] = None,
     job: Annotated[Path | None, typer.Option(help="Job file.", metavar="FILE")] = None,
     profile: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Profile; default synthetic. With --script, more ones for times of steps.",
+            help="Profile; default synthetic. Repeatable with --script.",
             metavar="FILE",
         ),
     ] = None,
@@ -87,7 +87,7 @@ def plan(
     ] = None,
     script: Annotated[
         Path | None,
-        typer.Option(help="With --graph: estimate the memory of this script.", metavar="FILE"),
+        typer.Option(help="With --graph: script to estimate; its ARGS after --.", metavar="FILE"),
     ] = None,
     budget: Annotated[
         str | None, typer.Option(help="Minimum search time, e.g. 2s.", metavar="TIME")

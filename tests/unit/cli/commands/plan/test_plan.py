@@ -91,6 +91,8 @@ class TestPlan:
             "seed_mix",
             "traffic",
             "shares",
+            "trainer_steps",
+            "memory",
             "seed",
             "rounds",
             "predicted",
