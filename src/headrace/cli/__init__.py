@@ -25,7 +25,7 @@ EPILOG = (
     f"task failure, 8 damaged file, 70 bug, 130 interrupted. See {DOCS_URL}{ERRORS_PAGE}"
 )
 
-ABOUT = "Distributed training of GNNs with your PyG script. Example: headrace run --local train.py"
+ABOUT = "Trains GNNs on many machines. Example: headrace run --local train.py"
 
 app = VerbApp(
     name="headrace",

@@ -24,11 +24,7 @@ DEFAULT_TRIALS = 10
 MEMORY_SHARE = 0.9
 _PAUSE_S = 0.1
 
-EXAMPLE = (
-    "Example: headrace sweep --local --graph parts --grid lr=0.1,0.01 --grid width=64,128 train.py"
-    "\n\nExample: headrace sweep --local --graph parts --random lr=log:1e-4:1e-1 --trials 20 "
-    "--metric accuracy --halving 3 train.py"
-)
+EXAMPLE = "Example: headrace sweep --local --graph parts --grid lr=0.1,0.01 train.py"
 
 
 def sweep(
@@ -42,44 +38,53 @@ def sweep(
     ] = None,
     local: Annotated[bool, typer.Option("--local", help="Only this machine, without Ray.")] = False,
     grid: Annotated[
-        list[str] | None, typer.Option(help="Try all values.", metavar="NAME=V,V,...")
+        list[str] | None, typer.Option(help="NAME=V,V: try all values.", metavar="RANGE")
     ] = None,
     random: Annotated[
         list[str] | None,
-        typer.Option(help="Draw values; also V,V and int:.", metavar="NAME=[log:]LOW:HIGH"),
+        typer.Option(help="NAME=LOW:HIGH, =log:LOW:HIGH: draw.", metavar="RANGE"),
     ] = None,
     optuna: Annotated[
         list[str] | None,
-        typer.Option(help="Let Optuna suggest values.", metavar="NAME=[log:]LOW:HIGH"),
+        typer.Option(help="The same: let Optuna suggest.", metavar="RANGE"),
     ] = None,
     trials: Annotated[
-        int, typer.Option(help="Number of trials; of a grid all.", metavar="N", min=1)
+        int, typer.Option(help="Of a grid all; default 10.", metavar="N", show_default=False)
     ] = DEFAULT_TRIALS,
-    seed: Annotated[int, typer.Option(help="Seed of drawn values.", metavar="N")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed of drawn values.", metavar="N", show_default=False)
+    ] = 0,
     metric: Annotated[
-        str, typer.Option(help="Reported figure; default the first.", metavar="NAME")
+        str, typer.Option(help="Figure to compare; default the first.", metavar="NAME")
     ] = "",
     mode: Annotated[
         str,
         typer.Option(
-            help="max or min is best.",
+            help="max or min; default max.",
             metavar="MODE",
+            show_default=False,
             autocompletion=completions.one_of("max", "min"),
         ),
     ] = "max",
-    parallel: Annotated[
-        int | None, typer.Option(help="Trials side by side.", metavar="N", min=1)
-    ] = None,
+    parallel: Annotated[int | None, typer.Option(help="Trials side by side.", metavar="N")] = None,
     memory: Annotated[
-        str | None, typer.Option(help="Of all trials; default 90 % of free.", metavar="SIZE")
+        str | None, typer.Option(help="Default 90 % of what is free.", metavar="SIZE")
     ] = None,
     halving: Annotated[
-        int, typer.Option(help="Keep one trial of N at each rung; 0: all.", metavar="N", min=0)
+        int, typer.Option(help="Stop trials not in the best 1/N.", metavar="N", show_default=False)
     ] = 0,
     first_rung: Annotated[
-        int, typer.Option(help="Reports before the first rung.", metavar="N", min=1)
+        int,
+        typer.Option(
+            help="Reports before the first rung.", metavar="N", show_default=False, hidden=True
+        ),
     ] = 1,
-    estimate: Annotated[bool, typer.Option(help="Estimate memory and time of each trial.")] = True,
+    estimate: Annotated[
+        bool,
+        typer.Option(
+            "--estimate/--no-estimate", help="Estimate trials.", hidden=True, show_default=False
+        ),
+    ] = True,
     config: Config = None,
     settings: Settings = None,
     name: Annotated[str, typer.Option(help="Default the script's.", metavar="NAME")] = "",
@@ -121,6 +126,8 @@ def sweep(
         raise SpecError("a sweep requires a graph", "give --graph, a partitioned graph")
     if (plan is None) != local:
         raise SpecError("a sweep needs either --plan or --local", "give one of them")
+    if min(trials, parallel or 1, first_rung) < 1 or halving < 0:
+        raise SpecError("counts are at least 1", "give larger numbers")
     if mode not in ("max", "min"):
         raise SpecError(f"--mode {mode} is unknown", "use max or min")
     if halving == 1 or (halving and not metric):
