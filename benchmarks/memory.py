@@ -17,6 +17,8 @@ The last line is one JSON object:
 - `transfer`: errors of step times for batch sizes, fan-outs, widths, models and graphs that were
   left out of the fit; share of them inside the stated 90 % interval; error of a fit to ten steps;
 - `packing`: random pairs of runs that the estimate admits; peaks of some under the tightest limit;
+- `stores`: seconds from a run's start to its first batch, with stores of its own and with running
+  ones, on this machine and on a testbed;
 - `sweeps`: a sweep of 12 trials against its runs one after the other, and killed sweeps;
 - `orders`: makespan, mean completion and queueing time of a mix of jobs in the simulator.
 """
@@ -43,6 +45,7 @@ from benchmarks.memory_models import GRAPHS, MORE_GRAPHS, Sampled, Setting
 from benchmarks.memory_orders import run_orders
 from benchmarks.memory_packing import run_packing
 from benchmarks.memory_resident import run_resident
+from benchmarks.memory_stores import run_stores
 from benchmarks.memory_sweeps import run_sweeps
 from benchmarks.memory_transfer import measure, transfer
 from headrace.profiling.step_estimate.batch_shape import NUM_BATCHES, shape_of, upper_shape
@@ -172,6 +175,7 @@ PARTS: dict[str, Callable[[bool, Log], Any]] = {
     "resident": run_resident,
     "transfer": run_transfer,
     "packing": run_packing,
+    "stores": run_stores,
     "sweeps": run_sweeps,
     "orders": run_orders,
 }
@@ -195,7 +199,7 @@ def main() -> int:
     if args.output is not None and args.output.exists():
         found = json.loads(args.output.read_text())
     for name in args.only.split(",") if args.only else PARTS:
-        if args.quick and name == "resident":
+        if args.quick and name in ("resident", "stores"):
             continue
         found[name] = PARTS[name](args.quick, log)
         found |= {

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.memory_models import Sampled, Setting
 from headrace.core.step_counts import StepCounts
 from headrace.costs.step_time import fit_step_time
+from headrace.linux.malloc import reuse_memory
 from headrace.profiling.step_estimate.tracer import trace_steps
 
 MODELS = ("GCN", "SAGE", "GAT", "GIN", "RGCN", "GATv2", "PNA", "Transformer", "edge")
@@ -62,6 +63,7 @@ def settings(is_quick: bool) -> Iterator[Setting]:
 def measure(graphs: Sequence[str], is_quick: bool, log: Callable[[str], None]) -> list[Case]:
     """Trace and time the steps of all settings."""
     torch.set_num_threads(1)
+    reuse_memory()  # as trainers do: else the time of large steps is that of page faults
     cases = []
     for name in graphs:
         graph = Sampled(name)
