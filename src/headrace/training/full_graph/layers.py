@@ -1,0 +1,227 @@
+"""Makes the layers of a PyG model exchange halo rows.
+
+A batch has the rows of a trainer's own nodes. Edges refer to halo rows behind them, which only a
+layer has: `propagate` and `edge_updater` append them to the tensors that messages collect from
+sources. All other computations of a model are on its own rows, so self-loops and bipartite
+layers work unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch_geometric.nn import MessagePassing
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+from torch_geometric.utils import is_sparse
+
+from headrace.core.errors import SpecError
+from headrace.graph.schema import EdgeType
+from headrace.training.full_graph.exchange import HaloExchange, scale_gradient
+from headrace.training.full_graph.norms import BatchStatistics, halo_gcn_norm
+from headrace.training.full_graph.refusals import check_model, code_of, lifted_names
+
+PASS_BATCH = "pass the batch of `ctx.full_graph()` to the prepared model"
+
+
+@dataclass(frozen=True)
+class Halo:
+    """Halo of the edges that a layer gets.
+
+    Attributes:
+        exchange: Exchange of the sources' rows.
+        num_destinations: Nodes of this trainer that edges may end at.
+        shift: Number of the first halo row in edges, less the number of own sources.
+        num_edges: Edges of each halo row, if nodes of all types are in one row.
+    """
+
+    exchange: HaloExchange
+    num_destinations: int
+    shift: int = 0
+    num_edges: Tensor | None = None
+    _local: dict[int, Tensor] = field(default_factory=dict)
+
+    def local(self, edge_index: Tensor) -> Tensor:
+        """Edges whose halo rows follow the own sources."""
+        if self.num_edges is not None:
+            self._check_order(edge_index, self.num_edges)
+        if not self.shift:
+            return edge_index
+        is_kept = self.exchange.is_kept(edge_index)
+        if is_kept and id(edge_index) in self._local:
+            return self._local[id(edge_index)]
+        source, destination = edge_index
+        source = torch.where(source < self.exchange.num_own, source, source - self.shift)
+        found = torch.stack([source, destination])
+        if is_kept:
+            self._local[id(edge_index)] = found
+        return found
+
+    def _check_order(self, edge_index: Tensor, num_edges: Tensor) -> None:
+        behind = edge_index[0] - self.exchange.num_own
+        found = torch.bincount(behind[behind >= 0], minlength=len(num_edges))
+        if len(found) > len(num_edges) or bool((found > num_edges.to(found.device)).any()):
+            raise SpecError(
+                "a layer gets the nodes of all types in one row, not in the batch's order of types",
+                "concatenate the rows of all types in the order of `batch.node_types`",
+            )
+
+
+class Halos:
+    """Halos of all edge types.
+
+    Args:
+        by_type: Halo of each edge type.
+        join: Makes the halo of nodes of all types in one row; a collective call.
+        group: Process group of the trainers; None for a single process.
+    """
+
+    def __init__(
+        self, by_type: Mapping[EdgeType, Halo], join: Callable[[], Halo], group: Any = None
+    ) -> None:
+        self.by_type, self.group = dict(by_type), group
+        self._join = join
+        self._joined: Halo | None = None
+        self._edges: dict[int, Halo] = {}
+
+    def keep(self, edge_type: EdgeType, edge_index: Tensor, columns: Sequence[Tensor]) -> None:
+        """Declare the tensors of a batch; those of nodes are of the source type."""
+        halo = self.by_type[edge_type]
+        for tensor in (edge_index, *columns):
+            halo.exchange.keep(tensor)
+        self._edges[id(edge_index)] = halo
+
+    def find(self, edge_index: Tensor, path: str) -> Halo:
+        """Halo of a layer's edges: by the tensor, else by the layer's place in the model.
+
+        A layer without an edge type gets the nodes of all types in one row.
+        """
+        if len(self.by_type) == 1:
+            return next(iter(self.by_type.values()))
+        if id(edge_index) in self._edges:
+            return self._edges[id(edge_index)]
+        places = set(path.split("."))
+        for edge_type, halo in self.by_type.items():
+            if places & _keys(edge_type):
+                return halo
+        if self._joined is None:
+            self._joined = self._join()
+        return self._joined
+
+
+def _keys(edge_type: EdgeType) -> set[str]:
+    """Names of a layer of one edge type in HeteroConv and to_hetero."""
+    plain = "__".join(edge_type)
+    for letter in " -:":
+        plain = plain.replace(letter, "_")
+    return {plain, f"<{'___'.join(edge_type)}>".replace(".", "#")}
+
+
+def wrap_layers(model: nn.Module, halos: Halos, loss_scale: float = 1.0) -> None:
+    """Make a model compute on the parts of all trainers what it computes on the whole graph.
+
+    Args:
+        model: The model, before it is wrapped for data-parallel training.
+        halos: Exchanges of the batch that it will get.
+        loss_scale: Factor of the gradients of its output.
+
+    Raises:
+        SpecError: A part of the model cannot work on parts of a graph.
+    """
+    check_model(model)
+    for path, module in _modules(model):
+        if isinstance(module, MessagePassing):
+            _wrap(module, "propagate", module._user_args, halos, path)
+            _wrap(module, "edge_updater", module._edge_user_args, halos, path)
+        elif issubclass(type(module), _BatchNorm) and halos.group is not None:
+            module.forward = BatchStatistics(module, halos.group)
+        code = code_of(module)
+        if code is not None and "gcn_norm" in code.co_names:
+            _replace_gcn_norm(module, halos, path)
+    for number, hook in list(model._forward_hooks.items()):
+        if isinstance(hook, _ScaledOutput):
+            del model._forward_hooks[number]
+    if loss_scale != 1.0:
+        model.register_forward_hook(_ScaledOutput(loss_scale))
+
+
+@dataclass(frozen=True)
+class _ScaledOutput:
+    """Hook that scales the gradients of a model's output."""
+
+    factor: float
+
+    def __call__(self, model: nn.Module, given: Any, out: Any) -> Any:
+        return _scaled(out, self.factor)
+
+
+def _modules(model: nn.Module) -> list[tuple[str, Any]]:
+    return list(model.named_modules())
+
+
+def _wrap(layer: Any, method: str, arguments: list[str], halos: Halos, path: str) -> None:
+    # Of the class: a second call replaces what the first has set.
+    inner: Callable[..., Tensor] = getattr(type(layer), method).__get__(layer)
+    names, name_of_layer = lifted_names(arguments), f"{type(layer).__name__} ({path})"
+
+    def with_halo(edge_index: Any, size: Any = None, **given: Any) -> Tensor:
+        if not isinstance(edge_index, Tensor) or is_sparse(edge_index):
+            raise SpecError(
+                f"{name_of_layer} got a sparse matrix instead of edge_index", PASS_BATCH
+            )
+        halo = halos.find(edge_index, path)
+        exchange, edge_index = halo.exchange, halo.local(edge_index)
+        num = (exchange.num_own, halo.num_destinations)
+        if size is not None:
+            _check(name_of_layer, size[0], num[0])
+            _check(name_of_layer, size[1], num[1])
+        for name in names:
+            value = given.get(name)
+            own, destination = value if isinstance(value, tuple | list) else (value, value)
+            if isinstance(own, Tensor):
+                _check(name_of_layer, own.shape[layer.node_dim], num[0])
+                given[name] = exchange.extend(own, layer.node_dim), destination
+        return inner(edge_index, size=(num[0] + exchange.num_halo, num[1]), **given)
+
+    setattr(layer, method, with_halo)
+
+
+def _check(layer: str, num_rows: int | None, num_own: int) -> None:
+    if num_rows not in (None, num_own):
+        raise SpecError(f"{layer} got {num_rows} nodes, this trainer has {num_own}", PASS_BATCH)
+
+
+def _replace_gcn_norm(module: Any, halos: Halos, path: str) -> None:
+    """Let `forward` of a module call another `gcn_norm`: a copy with other globals."""
+    forward: Any = type(module).forward
+    if forward.__globals__.get("gcn_norm") is not gcn_norm:
+        return
+
+    def norm(edge_index: Tensor, *given: Any, **settings: Any) -> Any:
+        halo = halos.find(edge_index, path)
+        return halo_gcn_norm(halo.exchange, halo.local, edge_index, *given, **settings)
+
+    copy = FunctionType(
+        forward.__code__,
+        {**forward.__globals__, "gcn_norm": norm},
+        forward.__name__,
+        forward.__defaults__,
+        forward.__closure__,
+    )
+    copy.__kwdefaults__ = forward.__kwdefaults__
+    module.forward = copy.__get__(module)
+
+
+def _scaled(out: Any, factor: float) -> Any:
+    if isinstance(out, Tensor):
+        return scale_gradient(out, factor) if out.requires_grad else out
+    if isinstance(out, Mapping):
+        return {name: _scaled(each, factor) for name, each in out.items()}
+    if isinstance(out, tuple | list):
+        return type(out)(_scaled(each, factor) for each in out)
+    return out

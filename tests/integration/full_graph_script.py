@@ -1,0 +1,234 @@
+"""Trainers with parts of a small graph: gradients of each model, and the bytes they have sent.
+
+python full_graph_script.py FOLDER: forks 2, 3 and 4 trainers for the graphs in FOLDER.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch_geometric.nn import (
+    APPNP,
+    GAT,
+    GCN,
+    GIN,
+    BatchNorm,
+    GATv2Conv,
+    GCNConv,
+    GraphSAGE,
+    HeteroConv,
+    LayerNorm,
+    RGCNConv,
+    SAGEConv,
+    TransformerConv,
+    to_hetero,
+)
+
+from headrace.graph.format.partitioned_graph import open_graph
+from headrace.training.ddp import share_gradients
+from headrace.training.full_graph.full_graph import FullGraph
+from headrace.training.models import make_model
+
+NUM_TRAINERS = (2, 3, 4)
+NUM_STEPS = 2
+WIDTH, HIDDEN, NUM_CLASSES = 5, 8, 7
+TYPES = {"paper": 60, "author": 40, "venue": 9}
+EDGE_TYPES = [
+    ("author", "writes", "paper"),
+    ("paper", "cites", "paper"),
+    ("paper", "in", "venue"),
+    ("paper", "written_by", "author"),
+    ("venue", "has", "paper"),
+]
+
+
+class Relations(nn.Module):
+    """Two RGCN layers; the relation of an edge follows from its weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = RGCNConv(WIDTH, HIDDEN, 3)
+        self.norm = BatchNorm(HIDDEN)
+        self.second = RGCNConv(HIDDEN, NUM_CLASSES, 3, num_bases=2)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Any:
+        kinds = (edge_weight * 3).long()
+        x = self.norm(self.first(x, edge_index, kinds)).tanh()
+        return self.second(x, edge_index, kinds)
+
+
+class Mixed(nn.Module):
+    """Layers that pass other arguments: weights, attention, powers of the adjacency, maxima."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gcn = GCNConv(WIDTH, HIDDEN, improved=True, cached=True)
+        self.norm = nn.BatchNorm1d(HIDDEN, momentum=None)
+        self.gat = GATv2Conv(HIDDEN, HIDDEN // 2, heads=2)
+        self.layer_norm = LayerNorm(HIDDEN, mode="node")
+        self.attention = TransformerConv(HIDDEN, NUM_CLASSES)
+        self.powers = APPNP(2, 0.1)
+        self.largest = SAGEConv(NUM_CLASSES, NUM_CLASSES, aggr="max")
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Any:
+        x = self.norm(self.gcn(x, edge_index, edge_weight)).tanh()
+        x = self.layer_norm(self.gat(x, edge_index))
+        x = self.powers(self.attention(x, edge_index), edge_index)
+        return self.largest(x, edge_index)
+
+
+class Typed(nn.Module):
+    """A model of a graph with types, of which papers are classified."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *given: Any) -> Any:
+        return self.model(*given)["paper"]
+
+
+class Convolutions(nn.Module):
+    """Two HeteroConv layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            HeteroConv(
+                {
+                    each: GCNConv(width, HIDDEN)
+                    if each[0] == each[2]
+                    else SAGEConv((width, width), HIDDEN)
+                    for each in EDGE_TYPES
+                }
+            )
+            for width in (WIDTH, HIDDEN)
+        )
+        self.norm = nn.BatchNorm1d(HIDDEN)
+
+    def forward(self, rows: Any, edges: Any) -> Any:
+        first, second = self.layers
+        rows = {name: self.norm(each).tanh() for name, each in first(rows, edges).items()}
+        return second(rows, edges)
+
+
+def _with_norms(make: Any, **settings: Any) -> nn.Module:
+    model: nn.Module = make(WIDTH, HIDDEN, 2, NUM_CLASSES, norm="BatchNorm", act="tanh", **settings)
+    return model
+
+
+def _to_hetero() -> nn.Module:
+    sage = GraphSAGE(WIDTH, HIDDEN, 2, NUM_CLASSES, act="tanh")
+    model: nn.Module = to_hetero(sage, (list(TYPES), EDGE_TYPES))
+    return model
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "gcn": lambda: _with_norms(GCN),
+    "sage": lambda: _with_norms(GraphSAGE),
+    "gat": lambda: _with_norms(GAT, heads=2),
+    "gin": lambda: _with_norms(GIN),
+    "rgcn": Relations,
+    "mixed": Mixed,
+}
+TYPED_MODELS: dict[str, Callable[[], nn.Module]] = {
+    "convolutions": lambda: Typed(Convolutions()),
+    "to_hetero": lambda: Typed(_to_hetero()),
+    "joined": lambda: Typed(
+        make_model(
+            "rgcn",
+            dict.fromkeys(TYPES, WIDTH),
+            HIDDEN,
+            NUM_CLASSES,
+            dropout=0.0,
+            edge_types=EDGE_TYPES,
+        )
+    ),
+}
+WEIGHTED = ("rgcn", "mixed")
+
+
+def model_of(name: str) -> nn.Module:
+    """The same model in every process."""
+    torch.manual_seed(0)
+    return (MODELS | TYPED_MODELS)[name]()
+
+
+def inputs_of(name: str, batch: Any) -> tuple[Any, Any, Any]:
+    """A model's inputs, labels and training nodes."""
+    if name in TYPED_MODELS:
+        papers = batch["paper"]
+        return (batch.x_dict, batch.edge_index_dict), papers.y, papers.train_mask
+    more = (batch.edge_weight,) if name in WEIGHTED else ()
+    return (batch.x, batch.edge_index, *more), batch.y, batch.train_mask
+
+
+def learn(model: nn.Module, name: str, batch: Any) -> tuple[list[Tensor], list[Tensor]]:
+    """Gradients of the last step, and buffers such as running means."""
+    inputs, labels, mask = inputs_of(name, batch)
+    for _ in range(NUM_STEPS):
+        model.zero_grad()
+        loss = cross_entropy(model(*inputs)[mask], labels[mask])
+        if name in MODELS:
+            # A term without data is the same for all trainers.
+            norms = [each.square().sum() for each in model.parameters()]
+            loss = loss + 0.01 * torch.stack(norms).sum()
+        loss.backward()
+    gradients = [each.grad for each in model.parameters() if each.grad is not None]
+    return gradients, list(model.buffers())
+
+
+def train(
+    made: dict[str, nn.Module], rank: int, num_trainers: int, port: int, folder: Path
+) -> None:
+    """Train all models as one of the trainers."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    dist.init_process_group("gloo", rank=rank, world_size=num_trainers)
+    found = {}
+    for graph, models in (("graph", MODELS), ("typed", TYPED_MODELS)):
+        for name in models:
+            data = FullGraph(open_graph(folder / graph), dist.group.WORLD)
+            model = made[name]
+            data.wrap(model)
+            # Not all layers of a graph with types lead to papers.
+            settings = {"find_unused_parameters": name in TYPED_MODELS}
+            model = share_gradients(model, torch.device("cpu"), **settings)
+            found[name] = *learn(model, name, *data), data.sent_bytes
+    torch.save(found, folder / f"found-{num_trainers}-{rank}.pt")
+    dist.barrier()
+    # Without destroying the group: see `leave_group`.
+    time.sleep(0.1)
+    os._exit(0)
+
+
+def main(folder: Path) -> int:
+    """Fork trainers, as imports take longer than they do; return the number of failed ones."""
+    torch.set_num_threads(1)
+    failed, made = 0, {name: model_of(name) for name in MODELS | TYPED_MODELS}
+    # Loads compiled code.
+    FullGraph(open_graph(folder / "graph"))
+    for num_trainers in NUM_TRAINERS:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        children = []
+        for rank in range(num_trainers):
+            child = os.fork()
+            if not child:
+                train(made, rank, num_trainers, port, folder)
+            children.append(child)
+        failed += sum(os.waitpid(child, 0)[1] != 0 for child in children)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
