@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,8 +25,9 @@ from headrace.prefork.client import (
     start_server,
 )
 from headrace.prefork.identity import identity_of
+from headrace.prefork.server import ForkServer, short_name
 from headrace.runtime.workers.task_process import SpawnedProcess, TaskProcess
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT_S, eventually
 
 pytestmark = pytest.mark.integration
 
@@ -130,6 +134,40 @@ def test_task_and_server_end_with_a_client_that_is_killed(tmp_path: Path) -> Non
         client.kill()
     assert eventually(lambda: not Path(f"/proc/{pid}").exists())
     assert eventually(lambda: not servers())
+
+
+def test_a_server_without_descriptors_keeps_its_tasks(lease: ForkLease, tmp_path: Path) -> None:
+    child = start(tmp_path, "wait", lease=lease)
+    server = int(Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[1])
+    limits = resource.prlimit(server, resource.RLIMIT_NOFILE)
+    resource.prlimit(server, resource.RLIMIT_NOFILE, (3, limits[1]))
+    path = next(Path(tempfile.gettempdir()).glob("headrace-warm-*/*.lock")).with_suffix("")
+    with socket.socket(socket.AF_UNIX) as waiting:
+        with short_name(path) as name:
+            waiting.connect(name)
+        waiting.sendall(b"\0\0\0\2{}")
+        time.sleep(0.2)
+        assert child.code is None
+        resource.prlimit(server, resource.RLIMIT_NOFILE, limits)
+        waiting.settimeout(LIMIT_S)
+        assert waiting.recv(1) == b""  # heard and refused
+    child.stop()
+    assert end_of(child) == 130
+
+
+@pytest.mark.parametrize("data", [b"[" * 5000, b"{}", b"\xff"])
+def test_a_server_outlives_any_request(tmp_path: Path, data: bytes) -> None:
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        server = ForkServer(listener, {}, None)
+        client.connect(str(tmp_path / "s"))
+        client.sendall(len(data).to_bytes(4, "big") + data)
+        server._accept()
+        (accepted,) = server._clients
+        assert server._receive(accepted) is None
+        assert not server._clients
+        server._selector.close()
 
 
 def test_tasks_end_with_their_server(lease: ForkLease, tmp_path: Path) -> None:

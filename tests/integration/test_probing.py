@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import secrets
 import socket
 import threading
+import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -55,6 +58,49 @@ def test_silent_connections_do_not_stand_in_the_way() -> None:
         sender.start()
         assert receiver.bytes_per_s() > 1e6
         sender.join()
+
+
+def test_a_crowd_does_not_stand_in_the_way() -> None:
+    receiver = Receiver(HOME, TOKEN, num_streams=1, duration_s=0.4)
+    with ExitStack() as stack:
+        for _ in range(200):
+            stack.enter_context(socket.create_connection((HOME, receiver.port)))
+        sender = threading.Thread(
+            target=bandwidth_probe.send, args=(HOME, receiver.port, TOKEN, 1, 0.4)
+        )
+        sender.start()
+        assert receiver.bytes_per_s() > 1e6
+        sender.join()
+
+
+def test_bytes_that_trickle_in_do_not_extend_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bandwidth_probe, "_TIMEOUT_S", 0.5)
+    receiver = Receiver(HOME, TOKEN, num_streams=1, duration_s=0.2)
+    with socket.create_connection((HOME, receiver.port)) as slow, suppress(ConnectionError):
+        for _ in range(bandwidth_probe.TOKEN_BYTES - 1):
+            time.sleep(0.1)
+            slow.sendall(b"x")
+        pytest.fail("it was listened to for 3 s")
+    receiver.close()
+
+
+def test_a_receiver_without_descriptors_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures, accept = [OSError(errno.EMFILE, "too many files")] * 3, socket.socket.accept
+
+    def fail(listener: socket.socket) -> tuple[socket.socket, object]:
+        if failures:
+            raise failures.pop()
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", fail)
+    receiver = Receiver(HOME, TOKEN, num_streams=1, duration_s=0.2)
+    sender = threading.Thread(
+        target=bandwidth_probe.send, args=(HOME, receiver.port, TOKEN, 1, 0.2)
+    )
+    sender.start()
+    assert receiver.bytes_per_s() > 0
+    sender.join()
+    assert not failures
 
 
 def test_facts_of_this_machine() -> None:

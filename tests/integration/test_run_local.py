@@ -318,3 +318,33 @@ def test_examples_with_types_learn(
     summary = json.loads(out)
     assert summary["exit_code"] == 0, err
     assert summary["reports"][0][figure] >= least
+
+
+def test_two_trainers_learn_on_the_full_graph(parts: Path) -> None:
+    from torch.nn.functional import cross_entropy
+    from torch_geometric.nn import GCN
+
+    import headrace
+    from headrace.training.full_graph.full_graph import FullGraph
+
+    command = ["--trainers", "2", "--samplers", "0", "--stores", "0", "--set", "epochs=20"]
+    run = [sys.executable, "-m", "headrace", "run", "--local", "--graph", str(parts), *command]
+    run += [str(ROOT / "examples" / "full_graph.py"), "--json"]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert done.returncode == 0, done.stderr
+    reports = json.loads(done.stdout.splitlines()[-1])["reports"]
+    data: Any = next(iter(FullGraph(headrace.open_graph(parts))))
+    torch.manual_seed(0)
+    model = GCN(500, 64, num_layers=2, out_channels=3, dropout=0.5)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
+    for _ in range(20):
+        optimizer.zero_grad()
+        out = model(data.x, data.edge_index)[data.train_mask]
+        cross_entropy(out, data.y[data.train_mask]).backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        right = model(data.x, data.edge_index).argmax(-1) == data.y
+    alone = float(right[data.test_mask].float().mean())
+    assert [report["epoch"] for report in reports] == [10, 20]
+    assert reports[-1]["accuracy"] == pytest.approx(alone, abs=0.03)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from headrace.linux.network import free_port, interface_of, nic_bytes, rss_bytes
+from headrace.runtime.cluster.local_actors import LocalActors
+from headrace.runtime.workers.base import TaskActor
 from headrace.runtime.workers.task_process import TaskProcess, how_ended
+from tests.support.disks import fill, small_disk
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -135,3 +139,34 @@ def test_a_machine_knows_its_card() -> None:
     assert nic_bytes("none") is None
     assert interface_of("192.0.2.1") is None
     assert 0 < free_port("127.0.0.1") < 65536
+
+
+def test_a_stopped_process_is_killed_and_tells_why(log: Path) -> None:
+    actor = TaskActor("store0", "m0", LocalActors("m0"))
+    try:
+        actor._process = child = TaskProcess([sys.executable, "-c", WAITS], log)
+        actor.kill_hung("does nothing", only_stopped=True)
+        assert actor.state().pid == child.pid
+        os.kill(child.pid, signal.SIGSTOP)
+        assert eventually(lambda: actor.state().is_stopped)
+        actor.kill_hung("does nothing", only_stopped=True)
+        assert eventually(lambda: actor.state().code == -signal.SIGKILL)
+        assert actor.state().how == "does nothing, and was killed"
+    finally:
+        actor.close()
+
+
+def test_a_task_whose_disk_is_full_says_so(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1 << 20) as disk:
+        actor = TaskActor("trainer0", "m0", LocalActors("m0"))
+        actor.folder.rmdir()
+        actor.folder, actor.log_path = disk, disk / "trainer0.log"
+        code = "import sys; sys.stdin.read(); sys.exit(3)"
+        actor._process = TaskProcess([sys.executable, "-c", code], actor.log_path)
+        filler = fill(disk)
+        actor._process.stop()
+        assert eventually(lambda: actor.state().code == 3)
+        assert actor.state().last_error == f"error: no space left on the disk of {tmp_path}"
+        filler.unlink()
+        assert actor.state().last_error == ""
+        actor.close()

@@ -242,6 +242,8 @@ def try_local(intact: Path, scratch: Path, seed: int, expected: str) -> dict[str
     else:
         outcome = "harmless" if total_of(done) == expected else "silent"
     short = "" if outcome == "harmless" else said[-500:]
+    if outcome == "traceback":
+        short = said[said.index("Traceback") :][:3000]
     return {"seed": seed, "where": "local", **vars(change), "outcome": outcome, "said": short}
 
 

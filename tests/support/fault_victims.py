@@ -9,6 +9,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.core.errors import RunError
 from headrace.testbed import Testbed, machines, ray_nodes
 
 KINDS = ("store", "sampler", "trainer", "ps", "raylet", "driver")
@@ -20,6 +21,7 @@ _MODULES = {
     "headrace.runtime.trainer": "trainer",
     "headrace": "driver",
 }
+_COMMANDS = {"raylet": "raylet", "head": "gcs_server"}
 # Every shell has a folder that is named after its task.
 _TASK = re.compile(r"/headrace-run-\d+\.\d+-([a-z]+[\d.]+)-")
 _RAY_START_S = 120.0
@@ -72,8 +74,11 @@ def victims(bed: Testbed, kind: str) -> list[Victim]:
 
 
 def _name(entry: Path, words: list[str], kind: str) -> str | None:
-    if kind == "raylet":
-        return kind if (entry / "comm").read_text().strip() == kind else None
+    if kind in _COMMANDS:
+        return kind if (entry / "comm").read_text().strip() == _COMMANDS[kind] else None
+    if kind == "actor":
+        name = words[0].removeprefix("ray::").partition("Actor")[0]
+        return f"{name} actor {entry.name}" if words[0].startswith(f"ray::{name}Actor") else None
     if words[1:2] != ["-m"] or _MODULES.get(words[2]) != kind:
         return None
     if kind == "driver":
@@ -94,6 +99,21 @@ def start_raylet(bed: Testbed, machine: str) -> None:
             if victim.machine == machine:
                 os.kill(victim.pid, signal.SIGKILL)
     raise RuntimeError(f"Ray on {machine} does not start: {machines.tail(bed.layout, machine)}")
+
+
+def start_head(bed: Testbed) -> None:
+    """Start Ray anew on all machines: nodes do not outlive their head."""
+    for kind in ("head", "raylet"):
+        for victim in victims(bed, kind):
+            os.kill(victim.pid, signal.SIGKILL)
+    for _ in range(_RAY_TRIES):
+        bed.layout.ray_token.unlink()
+        try:
+            ray_nodes.start_nodes(bed.layout, lambda line: None, _RAY_START_S)
+        except RunError:
+            continue
+        return
+    raise RuntimeError("Ray does not start again")
 
 
 def cut(bed: Testbed, one: str, other: str, is_cut: bool) -> None:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +67,7 @@ def running_stores(
     folder.mkdir(parents=True)
     more = settings or {}
     token = Secret.random()
-    authority = Authority(datetime.now(UTC), timedelta(hours=12))
+    authority = Authority()
     keys = folder / "client"
     Credentials(token, authority.issue("sampler 0") if tls else None).save(keys)
     with ExitStack() as stack:

@@ -81,7 +81,8 @@ def estimate(
         batch_size = _most_seeds(plan)
     step = trace_step(script, Path(opened.folder), arguments, batch_size, on_step)
     if plan is None:
-        return _estimate_of(step, [trainer_memory(_sizes(step), job, step.is_real)])
+        trainer = trainer_memory(_sizes(step), job, step.is_real, shares_batches=True)
+        return _estimate_of(step, [trainer])
     parts = [float(opened.part(number).num_bytes) for number in range(opened.num_parts)]
     return estimate_of_plan(plan, step, parts)
 

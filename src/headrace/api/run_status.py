@@ -81,7 +81,7 @@ class RunView:
                 f"see `headrace logs {name} --errors`, then `headrace run --resume {name}`",
             )
         if self.driver is Driver.SILENT:
-            silent_s = self.now_s - self.status.updated_s
+            silent_s = self.folder.status_age_s
             return (
                 f"the driver ({self.folder.driver_name()}) is alive but wrote no status for "
                 f"{silent_s:.0f} s",
@@ -109,11 +109,11 @@ class RunView:
 def view_run(folder: RunDirectory, now_s: float, limits: NicLimits | None = None) -> RunView:
     """Read the status of a run."""
     status = folder.read_status()
-    driver = folder.driver(status, now_s)
+    driver = folder.driver(status)
     if driver is Driver.DIED:
         # It may have ended normally between the two reads.
         status = folder.read_status()
-        driver = folder.driver(status, now_s)
+        driver = folder.driver(status)
     return RunView(folder, status, driver, now_s, nic_limits(folder) if limits is None else limits)
 
 

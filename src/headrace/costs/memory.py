@@ -20,6 +20,9 @@ _SCRATCH_BATCHES = 3
 MORE_SLOTS = 3
 """Sub-batches in shared memory besides the queued ones: one that is built, two in use."""
 
+_SLOT_ROOM = 1.125
+"""Memory of a slot over that of its sub-batch (`Segment.reserve`)."""
+
 _EXCHANGE_COPIES = 2
 """Copies of all gradients that a trainer exchanges: in buckets, and of others."""
 
@@ -30,7 +33,15 @@ _SERVER_COPIES = 6
 """Shards of a parameter server: parameters, gradients, two of an optimizer, two in messages."""
 
 
-def trainer_memory(step: Mapping[str, float], job: Job, is_real: bool) -> TaskMemory:
+def queued_bytes(job: Job, sub_batch_bytes: float) -> float:
+    """Shared memory of the sub-batches between a sampler and a trainer on its machine."""
+    window = job.window or ENDLESS_WINDOW
+    return (window + MORE_SLOTS) * sub_batch_bytes * _SLOT_ROOM
+
+
+def trainer_memory(
+    step: Mapping[str, float], job: Job, is_real: bool, shares_batches: bool = False
+) -> TaskMemory:
     """Memory of a trainer.
 
     Args:
@@ -38,6 +49,8 @@ def trainer_memory(step: Mapping[str, float], job: Job, is_real: bool) -> TaskMe
             peak is made of.
         job: The job.
         is_real: Whether the step was run.
+        shares_batches: Whether its batches stay in the shared memory of a sampler, which is counted
+            here; else each is a copy, and the sampler's memory has its queue.
     """
     parts = {
         name: step[name]
@@ -46,11 +59,14 @@ def trainer_memory(step: Mapping[str, float], job: Job, is_real: bool) -> TaskMe
     }
     if is_real:
         parts = {"step": step["peak"]}
+    in_flight = step["batch"] * (job.window or ENDLESS_WINDOW)
+    if shares_batches:
+        in_flight = queued_bytes(job, step["batch"]) - step["batch"]
     made_of = {
         "process": step["base"],
         **parts,
         "allocator": max(0.0, step["resident"] - sum(parts.values())),
-        "batches in flight": step["batch"] * (job.window or ENDLESS_WINDOW),
+        "batches in flight": in_flight,
     }
     if job.trainers > 1 or job.num_servers:
         made_of["gradient exchange"] = _EXCHANGE_COPIES * step["parameters"]
@@ -73,7 +89,6 @@ def other_memory(
         cache_bytes: Memory of each sampler for rows of other machines.
     """
     sub_batch = batch_bytes / job.samplers_per_trainer
-    window = job.window or ENDLESS_WINDOW
     found = [
         TaskMemory(
             role=Role.STORE,
@@ -89,7 +104,7 @@ def other_memory(
             made_of={
                 "process": PROCESS_BYTES[Role.SAMPLER],
                 "sampling": _SCRATCH_BATCHES * sub_batch,
-                "queued": (window + MORE_SLOTS) * sub_batch * 1.125,
+                "queued": queued_bytes(job, sub_batch),
                 "cache": cache_bytes,
             },
             note="queued batches are shared with the trainer",

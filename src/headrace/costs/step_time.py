@@ -51,8 +51,8 @@ class StepTimeModel:
         return mean * self.factors[0], mean * self.factors[1]
 
 
-TYPICAL = StepTimeModel((2.3e-3, 0.0, 1.5e-11, 1.2e-10, 1.4e-10, 0.0, 1.3e-10), (1.0, 1.0), 270)
-"""Fit to 270 steps on one core of 2.5 GHz (`benchmarks/memory.py --only transfer`, 2026-11-18).
+TYPICAL = StepTimeModel((2.1e-3, 0.0, 8.4e-12, 1.3e-10, 1.8e-10, 0.0, 1.2e-10), (1.0, 1.0), 270)
+"""Fit to 270 steps on one core of 2.5 GHz (`benchmarks/memory.py --only transfer`, 2026-11-19).
 
 Only compares settings: trials of machines that were not measured are ordered by it.
 """

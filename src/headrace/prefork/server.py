@@ -21,6 +21,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -61,6 +62,7 @@ _LENGTH = struct.Struct("!I")
 _MAX_REQUEST_BYTES = 1 << 24
 _REQUEST_TIMEOUT_S = 20.0
 _FIRST_CLIENT_S = 60.0
+_RETRY_ACCEPT_S = 0.05
 _NUM_FDS = 2  # standard input, and output with errors
 
 
@@ -111,7 +113,12 @@ class ForkServer:
                     self._drop(client)
 
     def _accept(self) -> None:
-        connection, _ = self._listener.accept()
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            # Without descriptors, tasks go on, and clients wait until one of them ends.
+            time.sleep(_RETRY_ACCEPT_S)
+            return
         connection.settimeout(_REQUEST_TIMEOUT_S)
         client = Client(connection)
         self._clients.add(client)
@@ -129,6 +136,9 @@ class ForkServer:
                 send(client.connection, {"refused": "it would import something else"})
                 self._drop(client)
                 return None
+            if "command" in request and len(fds) != _NUM_FDS:
+                self._drop(client)
+                return None
             self._was_used = True
             if "command" not in request:
                 # A lease, which keeps the server alive.
@@ -139,10 +149,11 @@ class ForkServer:
                 self._close_all()
                 _move(fds)
                 return request
-            client.pid, client.pidfd = pid, os.pidfd_open(pid)
+            client.pid = pid
+            client.pidfd = os.pidfd_open(pid)
             self._selector.register(client.pidfd, selectors.EVENT_READ, client)
             send(client.connection, {"pid": pid})
-        except (OSError, ValueError, KeyError, struct.error):
+        except (OSError, ValueError, KeyError, RecursionError, struct.error):
             self._drop(client)
         finally:
             for fd in fds:
@@ -182,12 +193,13 @@ class ForkServer:
             os.killpg(client.pid, signal.SIGKILL)
         with suppress(ProcessLookupError):
             os.kill(client.pid, signal.SIGKILL)  # if it has no process group yet
-        if client.pidfd not in self._selector.get_map():
+        if client.pidfd < 0 or client.pidfd not in self._selector.get_map():
             self._reap(client)
 
     def _reap(self, client: Client) -> None:
         os.waitpid(client.pid, 0)
-        os.close(client.pidfd)
+        if client.pidfd >= 0:
+            os.close(client.pidfd)
         self._clients.discard(client)
 
 

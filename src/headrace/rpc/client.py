@@ -26,7 +26,7 @@ from headrace.rpc.connection import (
     read_length,
 )
 from headrace.rpc.credentials import Credentials
-from headrace.rpc.errors import StoreError, StoreLostError
+from headrace.rpc.errors import DiskFullError, StoreError, StoreLostError
 from headrace.rpc.event_loop import EventLoop, event_loop
 from headrace.rpc.framing import (
     MAX_FRAME_BYTES,
@@ -215,7 +215,8 @@ class RpcChannel:
             return
         if "problem" in reply.fields:
             problem = f"{self._address} refused to {pending.operation}: {reply.fields['problem']}"
-            pending.future.set_exception(StoreError(problem, str(reply.fields.get("remedy"))))
+            kind = DiskFullError if reply.fields.get("is_full") else StoreError
+            pending.future.set_exception(kind(problem, str(reply.fields.get("remedy"))))
         else:
             pending.future.set_result(reply)
 

@@ -18,7 +18,7 @@ import ssl
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, NoReturn
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 TOKEN_BYTES = 32
 
-# Clocks of machines differ: certificates are valid from a little before their creation.
-_CLOCK_SKEW = timedelta(minutes=10)
+# At any time: clocks of machines differ, and tasks trust only the authority of their own run.
+_VALID = (datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
 
 
 class Secret:
@@ -170,14 +170,9 @@ def _check_token(token: Secret) -> None:
 
 
 class Authority:
-    """Certificate authority of one run.
+    """Certificate authority of one run; its certificates do not depend on the time."""
 
-    Args:
-        now: Current time, with a time zone.
-        lifetime: Validity of the certificates; a little longer than the run may take.
-    """
-
-    def __init__(self, now: datetime, lifetime: timedelta) -> None:
+    def __init__(self) -> None:
         try:
             from cryptography.hazmat.primitives.asymmetric import ec
         except ImportError:
@@ -185,7 +180,6 @@ class Authority:
             raise MissingExtraError(problem, "pip install 'headrace[train]'") from None
         from cryptography import x509
 
-        self._valid = (now - _CLOCK_SKEW, now + lifetime)
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _named(f"headrace run {secrets.token_hex(8)}")
         self._certificate = (
@@ -235,7 +229,7 @@ class Authority:
     def _builder(self, subject: x509.Name, key: EllipticCurvePrivateKey) -> x509.CertificateBuilder:
         from cryptography import x509
 
-        begin, end = self._valid
+        begin, end = _VALID
         return (
             x509.CertificateBuilder()
             .subject_name(subject)

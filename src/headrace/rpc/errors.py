@@ -11,5 +11,9 @@ class StoreError(HeadraceError):
     exit_code = 5
 
 
+class DiskFullError(HeadraceError):
+    """A store has no space left on its disk; it would refuse the request again."""
+
+
 class StoreLostError(StoreError):
     """A store does not answer or is unreachable; a later retry may succeed."""

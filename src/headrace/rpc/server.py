@@ -11,7 +11,6 @@ connection that misses a deadline is closed.
 
 from __future__ import annotations
 
-import errno
 import itertools
 import logging
 import math
@@ -24,7 +23,9 @@ from typing import Protocol
 import numpy as np
 
 from headrace.core.errors import HeadraceError
+from headrace.linux.disk import is_full
 from headrace.linux.malloc import return_freed_memory
+from headrace.rpc.admission import Admission, admission
 from headrace.rpc.config import RpcLimits
 from headrace.rpc.connection import (
     ACCEPTED,
@@ -45,16 +46,14 @@ _LOG = logging.getLogger(__name__)
 
 _BACKLOG = 1024
 
-# Of connections without the token, or as many as clients. The oldest is closed for a new one: a
-# client of the run needs less than a second, so others cannot keep it out.
-_MIN_UNAUTHENTICATED = 256
-
 _CLOSE_TIMEOUT_S = 10.0
 
 _FAILED = "the store failed to answer"
 
-_TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
-_RETRY_ACCEPT_S = 0.05
+# A closed connection releases its descriptor in this time; if no connection can be closed, the
+# process' other files have to be.
+_RETRY_ACCEPT_S = 0.002
+_RETRY_LATER_S = 0.05
 
 
 class Service(Protocol):
@@ -88,6 +87,7 @@ class RpcServer:
         port: 0 for any free port.
         limits: Limits for clients.
         loop: Event loop; that of the process by default.
+        admitting: Connections without the token; those of the process by default.
 
     Attributes:
         port: Port that the server listens on.
@@ -101,6 +101,7 @@ class RpcServer:
         port: int = 0,
         limits: RpcLimits | None = None,
         loop: EventLoop | None = None,
+        admitting: Admission | None = None,
     ) -> None:
         self._service = service
         self._credentials = credentials
@@ -109,9 +110,9 @@ class RpcServer:
         self._lock = threading.Lock()
         self._ended = threading.Condition(self._lock)
         self._streams: set[_Stream] = set()
-        self._unauthenticated: dict[_Stream, None] = {}
+        self._unauthenticated: set[_Stream] = set()
+        self._admission = admission() if admitting is None else admitting
         self._is_closed = False
-        self._max_unauthenticated = max(_MIN_UNAUTHENTICATED, self._limits.max_streams)
         identity = credentials.identity
         self._context = None if identity is None else identity.server_context
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -122,7 +123,7 @@ class RpcServer:
             dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
         )
         self.port: int = listener.getsockname()[1]
-        self._listener = _Listener(listener, self._admit, self._evict)
+        self._listener = _Listener(listener, self._admit, self._admission)
         self._loop.watch(self._listener)
 
     def close(self) -> None:
@@ -137,49 +138,39 @@ class RpcServer:
                 lambda: not self._streams and not self._unauthenticated, _CLOSE_TIMEOUT_S
             )
 
-    def _admit(self, sock: socket.socket) -> None:
+    def _admit(self, sock: socket.socket, host: str) -> None:
         """Serve a new connection."""
         if self._context is not None:
             sock = self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         stream = _Stream(self, sock)
         with self._lock:
-            self._unauthenticated[stream] = None
-            is_full = len(self._unauthenticated) > self._max_unauthenticated
+            self._unauthenticated.add(stream)
             if self._is_closed:
                 stream.cut()
-        if is_full:
-            self._evict()
+        self._admission.add(stream, host)
         try:
             self._loop.watch(stream)
         except OSError:
             stream.release()
 
-    def _evict(self) -> None:
-        """Close the oldest connection without the token."""
-        with self._lock:
-            oldest = next(iter(self._unauthenticated), None)
-            if oldest is not None:
-                del self._unauthenticated[oldest]
-        if oldest is not None:
-            self._service.count("cut")
-            oldest.cut()
-
     def _authenticate(self, stream: _Stream, token: bytes) -> bytes:
         """Check the token; returns the four bytes of the reply."""
         if not self._credentials.token.matches(token):
             return WRONG_TOKEN
+        self._admission.remove(stream)
         with self._lock:
-            self._unauthenticated.pop(stream, None)
+            self._unauthenticated.discard(stream)
             if len(self._streams) >= self._limits.max_streams:
                 return TOO_MANY
             self._streams.add(stream)
         return ACCEPTED
 
     def _forget(self, stream: _Stream) -> None:
+        self._admission.remove(stream)
         with self._ended:
             was_accepted = stream in self._streams
             self._streams.discard(stream)
-            self._unauthenticated.pop(stream, None)
+            self._unauthenticated.discard(stream)
             self._ended.notify_all()
         if was_accepted:
             self._service.end_stream(stream.number)
@@ -192,19 +183,19 @@ class _Listener(Watched):
 
     Args:
         sock: Listening socket.
-        admit: Called with each new connection.
-        evict: Closes a connection that is not needed.
+        admit: Called with each new connection and the host of its peer.
+        admission: Connections without the token.
     """
 
     def __init__(
         self,
         sock: socket.socket,
-        admit: Callable[[socket.socket], None],
-        evict: Callable[[], None],
+        admit: Callable[[socket.socket, str], None],
+        admission: Admission,
     ) -> None:
         sock.setblocking(False)
         self._socket = sock
-        self._admit, self._evict = admit, evict
+        self._admit, self._admission = admit, admission
         self._is_cut = threading.Event()
 
     def fileno(self) -> int:
@@ -214,20 +205,22 @@ class _Listener(Watched):
     def handle(self) -> bool:
         """Accept the connections that wait."""
         while not self._is_cut.is_set():
+            if self._admission.is_behind:
+                self._is_cut.wait(_RETRY_ACCEPT_S)
+                continue
             try:
-                sock, _ = self._socket.accept()
+                sock, address = self._socket.accept()
             except BlockingIOError:
                 return True
             except ConnectionError:
                 continue
-            except OSError as error:
-                if error.errno in _TOO_MANY_FILES:
-                    self._evict()
-                self._is_cut.wait(_RETRY_ACCEPT_S)
+            except OSError:
+                # Too few descriptors or too little memory: peers of the run come first.
+                self._is_cut.wait(_RETRY_ACCEPT_S if self._admission.evict() else _RETRY_LATER_S)
                 continue
             try:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._admit(sock)
+                self._admit(sock, address[0])
             except OSError:
                 sock.close()
             except Exception:
@@ -266,6 +259,10 @@ class _Stream(Connection):
     def expire(self, now_s: float) -> None:
         """Close a connection that has missed its deadline."""
         self.deadline_s = math.inf
+        self.evict()
+
+    def evict(self) -> None:
+        """Close the connection for another one."""
         self._server._service.count("cut")
         self.cut()
 
@@ -313,7 +310,10 @@ def answer(service: Service, data: memoryview, stream: int = 0) -> Message:
     except HeadraceError as error:
         service.count("refused")
         return _refusal(number, error.problem, error.remedy)
-    except Exception:
+    except Exception as error:
+        if is_full(error):
+            service.count("refused")
+            return _disk_full(number, error)
         # A bug must not end the store; the client gets no details.
         _LOG.exception("a request failed")
         service.count("failed")
@@ -335,6 +335,13 @@ def encode_reply(service: Service, data: memoryview, stream: int) -> list[bytes 
 
 def _refusal(number: int, problem: str, remedy: str) -> Message:
     return Message(number, {"problem": problem, "remedy": remedy})
+
+
+def _disk_full(number: int, error: Exception) -> Message:
+    name = getattr(error, "filename", None)
+    remedy = "free some space there, then resume the run"
+    full = _refusal(number, f"no space left on the disk to write {name or 'a file'}", remedy)
+    return Message(number, {**full.fields, "is_full": True})
 
 
 def _bytes_of(array: np.ndarray) -> memoryview:

@@ -20,7 +20,7 @@ import os
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -74,9 +74,10 @@ class TraceWriter:
         with self._lock:
             if self._file.closed:
                 return
-            if self._mark is None:
-                self._mark = self._mark_path.open("wb", buffering=0)
-            os.pwrite(self._mark.fileno(), MARK.pack(iteration), 0)
+            with suppress(OSError):
+                if self._mark is None:
+                    self._mark = self._mark_path.open("wb", buffering=0)
+                os.pwrite(self._mark.fileno(), MARK.pack(iteration), 0)
 
     def flush(self) -> None:
         """Write the buffer."""
@@ -94,7 +95,15 @@ class TraceWriter:
     def _write(self) -> None:
         if self._records and not self._file.closed:
             lines = [json.dumps(record, separators=(",", ":")) for record in self._records]
-            self._file.write(("\n".join(lines) + "\n").encode())
+            data = ("\n".join(lines) + "\n").encode()
+            # A full disk costs whole records, and not the task.
+            size = self._file.seek(0, os.SEEK_END)
+            try:
+                is_written = self._file.write(data) == len(data)
+            except OSError:
+                is_written = False
+            if not is_written:
+                self._file.truncate(size)
         self._records = []
 
 

@@ -10,6 +10,7 @@ import torch
 
 from headrace.core.errors import SpecError
 from headrace.linux.atomic_write import atomic_path
+from headrace.training.checkpoint_files import write_state
 
 FILE_NAME = "best.pt"
 
@@ -71,7 +72,7 @@ class BestKeeper:
 def _save(state: dict[str, Any], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as partial:
-        torch.save(state, partial)
+        write_state(partial, state)
 
 
 def state_of(thing: Any, name: str) -> Any:

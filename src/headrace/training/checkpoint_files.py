@@ -94,18 +94,41 @@ class Checkpoint:
 def save(
     folder: Path, position: Position, state: Mapping[str, Any], keep: int = KEEP
 ) -> Checkpoint:
-    """Write a checkpoint of a plain state (see `as_plain`); only `keep` checkpoints are kept."""
-    import torch
+    """Write a checkpoint of a plain state (see `as_plain`); only `keep` checkpoints are kept.
 
+    Raises:
+        OSError: It cannot be written; checkpoints that exist are unchanged.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / ".checkpoint.partial"
-    with partial.open("wb") as file:
-        torch.save(dict(state), file)
-        file.flush()
-        os.fsync(file.fileno())
+    write_state(partial, state, sync=True)
     size, sha256 = _digest(partial)
     sidecar = Sidecar(size=size, sha256=sha256, **dict(position))
     return install(folder, sidecar, partial, keep)
+
+
+def write_state(path: Path, state: Mapping[str, Any], sync: bool = False) -> None:
+    """Write a state with torch; after an `OSError` there is no file."""
+    import torch
+
+    try:
+        with path.open("wb") as file:
+            torch.save(dict(state), file)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+    except (OSError, RuntimeError) as error:
+        # It would keep a full disk full.
+        path.unlink(missing_ok=True)
+        raise _cause_of(error) from None
+
+
+def _cause_of(error: BaseException) -> BaseException:
+    """The `OSError` behind an error: torch's writer raises one of its own after it."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__context__
+    return cause or error
 
 
 def install(folder: Path, sidecar: Sidecar, partial: Path, keep: int = KEEP) -> Checkpoint:
@@ -117,7 +140,7 @@ def install(folder: Path, sidecar: Sidecar, partial: Path, keep: int = KEEP) -> 
     _sync_folder(folder)
     atomic_write(made.sidecar_path, sidecar.to_text(), sync=True)
     _sync_folder(folder)
-    _prune(folder, keep)
+    _prune(made, keep)
     return made
 
 
@@ -144,7 +167,7 @@ def hold(folder: Path) -> None:
         # It is unknown whether their graph was damaged.
         last = _last_valid(folder)
         for path in _sidecars(folder):
-            if int(path.stem.removeprefix("checkpoint-")) > last:
+            if _iteration(path) > last:
                 path.unlink()
         return
     newest = newest_whole(folder)
@@ -232,23 +255,36 @@ def as_plain(value: Any, name: str) -> Any:
 
 def _sidecars(folder: Path) -> list[Path]:
     """Sidecars of all checkpoints, the oldest first."""
-    found = []
-    for path in folder.glob("checkpoint-*.json"):
-        match = _NAME.fullmatch(path.stem)
-        if match is not None:
-            found.append((int(match[1]), path))
-    return [path for _, path in sorted(found)]
+    found = [path for path in folder.glob("checkpoint-*.json") if _NAME.fullmatch(path.stem)]
+    return sorted(found, key=_iteration)
 
 
-def _prune(folder: Path, keep: int) -> None:
-    all_ = _sidecars(folder)
-    kept = {path.stem for path in all_[-max(keep, 1) :]}
-    counts = f"checkpoint-{_last_valid(folder):08.0f}"
-    kept |= {path.stem for path in all_ if path.stem == counts}
-    for path in sorted(folder.glob("checkpoint-*")):
+def _iteration(path: Path) -> int:
+    return int(path.stem.removeprefix("checkpoint-"))
+
+
+def _prune(made: Checkpoint, keep: int) -> None:
+    """Remove old checkpoints before `made`, which is verified; later ones may be damaged."""
+    iteration, last_valid = made.sidecar.iteration, _last_valid(made.folder)
+    before = [path for path in _sidecars(made.folder) if _iteration(path) < iteration]
+    complete = [path.stem for path in before if _has_size(path)]
+    kept = complete[max(len(complete) - keep + 1, 0) :]
+    for path in sorted(made.folder.glob("checkpoint-*")):
         # In this order sidecars (.json) are removed before their .pt files.
-        if _NAME.fullmatch(path.stem) and path.stem not in kept:
+        if _NAME.fullmatch(path.stem) is None or path.stem in kept:
+            continue
+        if _iteration(path) < iteration and _iteration(path) != last_valid:
             path.unlink(missing_ok=True)
+
+
+def _has_size(sidecar_path: Path) -> bool:
+    """Whether a checkpoint has the size in its sidecar; its checksum would take longer."""
+    sidecar = read_sidecar(sidecar_path)
+    with suppress(OSError):
+        return (
+            sidecar is not None and sidecar_path.with_suffix(".pt").stat().st_size == sidecar.size
+        )
+    return False
 
 
 def _digest(path: Path) -> tuple[int, str]:

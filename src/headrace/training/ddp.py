@@ -68,17 +68,28 @@ def join_group(device: torch.device, world_size: int, timeout_s: float = TIMEOUT
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
 
 
+_GROUPS: list[object] = []
 _LEFT: list[object] = []
+
+
+def new_group(world_size: int, timeout_s: float = TIMEOUT_S) -> Any:
+    """Create another gloo group of all trainers; None for a single one. A collective call."""
+    if world_size == 1:
+        return None
+    group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+    _GROUPS.append(group)
+    return group
 
 
 def leave_group() -> None:
     """Leave the process group, if joined.
 
-    It is kept in memory: torch joins gloo's threads when it destroys a group, while it holds the
+    Groups are kept in memory: torch joins gloo's threads when it destroys one, while it holds the
     interpreter's lock. A thread that needs the lock to free a tensor then never ends.
     """
     if dist.is_available() and dist.is_initialized():
-        _LEFT.append(dist.group.WORLD)
+        _LEFT.extend([dist.group.WORLD, *_GROUPS])
+        _GROUPS.clear()
         dist.destroy_process_group()
 
 

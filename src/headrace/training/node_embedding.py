@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from headrace.core.errors import SpecError
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.store.client import StoreClient
-from headrace.graph.store.embedding_service import WAIT_S, GradientPush
+from headrace.graph.store.embedding_service import GradientPush
 from headrace.graph.store.embedding_table import EmbeddingSpec, sum_duplicates
 from headrace.training.ddp import TIMEOUT_S
 
@@ -43,6 +43,7 @@ class EmbeddingTable:
         stores: Store of each graph partition.
         rank: Rank of this trainer.
         lr: Learning rate, may be changed between steps; that of rank 0 is used.
+        clock: Returns seconds.
 
     Raises:
         StoreError: A store is unreachable, or trainers disagree.
@@ -55,10 +56,12 @@ class EmbeddingTable:
         name: str,
         spec: EmbeddingSpec,
         stores: Sequence[StoreClient],
-        rank: int = 0,
-        lr: float = 0.01,
+        rank: int,
+        lr: float,
+        clock: Callable[[], float],
     ) -> None:
         self.node_type, self.name, self.spec, self.lr = node_type, name, spec, lr
+        self._clock = clock
         self.num_nodes = graph.num_nodes_of(node_type)
         self._graph, self._offsets = graph, graph.offsets(node_type)
         self._stores, self._rank = stores, rank
@@ -197,10 +200,13 @@ class EmbeddingTable:
         asked: Sequence[Future[tuple[bool, int]]],
     ) -> int:
         """Wait until a store has completed the sync round; returns its number of steps."""
-        for _ in range(int(TIMEOUT_S / WAIT_S)):
+        deadline_s = self._clock() + TIMEOUT_S
+        while True:
             is_made, num_steps = _all(asked)[-1]
             if is_made:
                 return num_steps
+            if self._clock() >= deadline_s:
+                break
             # All of them: a restarted store has none.
             asked = self._push(store, pieces)
         raise SpecError(

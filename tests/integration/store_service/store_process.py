@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -56,22 +55,30 @@ class ServingProcess:
         module: What is run.
         settings: Of the process; where its credentials lie is added.
         tls: Whether it listens with TLS.
+        max_files: Most file descriptors that it may have; those of this process by default.
     """
 
     def __init__(
-        self, folder: Path, name: str, module: str, settings: dict[str, Any], tls: bool
+        self,
+        folder: Path,
+        name: str,
+        module: str,
+        settings: dict[str, Any],
+        tls: bool,
+        max_files: int | None = None,
     ) -> None:
         self.folder = folder
         self.tls = tls
         self.token = Secret.random()
-        self.authority = Authority(datetime.now(UTC), timedelta(hours=1))
+        self.authority = Authority()
         self._log = (folder / "log").open("wb")
         hosts = ["127.0.0.1", "localhost"]
         Credentials(self.token, self.authority.issue(name, hosts)).save(folder / "keys")
         settings = {"credentials": str(folder / "keys"), "tls": tls, **settings}
         (folder / "config.json").write_text(json.dumps(settings))
+        limit = [] if max_files is None else ["prlimit", f"--nofile={max_files}"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", module, "--config", str(folder / "config.json")],
+            [*limit, sys.executable, "-m", module, "--config", str(folder / "config.json")],
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=self._log,
@@ -94,6 +101,10 @@ class ServingProcess:
     def client_credentials(self) -> Credentials:
         identity = self.authority.issue("sampler 0") if self.tls else None
         return Credentials(self.token, identity)
+
+    @property
+    def num_files(self) -> int:
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     @property
     def memory_bytes(self) -> int:
@@ -159,7 +170,13 @@ class StoreProcess(ServingProcess):
     """A graph store."""
 
     def __init__(
-        self, folder: Path, graph: Path, part: int | None = 0, tls: bool = True, **config: Any
+        self,
+        folder: Path,
+        graph: Path,
+        part: int | None = 0,
+        tls: bool = True,
+        max_files: int | None = None,
+        **config: Any,
     ) -> None:
         folder.mkdir(parents=True)
         settings = {
@@ -169,7 +186,7 @@ class StoreProcess(ServingProcess):
             "embedding_folder": str(folder / "embeddings"),
             **config,
         }
-        super().__init__(folder, f"store {part}", "headrace.graph.store", settings, tls)
+        super().__init__(folder, f"store {part}", "headrace.graph.store", settings, tls, max_files)
 
     def connect(self, timeout_s: float = 10.0) -> StoreClient:
         return StoreClient.connect(self.address, self.client_credentials, timeout_s)

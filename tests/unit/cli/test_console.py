@@ -148,3 +148,10 @@ def test_long_notes_are_broken_between_words_on_a_terminal(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     console.note(line)
     assert capsys.readouterr().err == f"{line}\npeak-to-mean 1.16\nfrom the stores\n"
+
+
+def test_steps_that_are_added_raise_the_total(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress.steps(2, interpret=False) as begin:
+        for name in ("profile", "plan", "plan with a cache"):
+            begin(name)
+    assert "[3/3] plan with a cache" in capsys.readouterr().err

@@ -39,6 +39,13 @@ def test_a_trainer_needs_its_process_the_step_and_batches_in_flight() -> None:
     assert more.total_bytes - found.total_bytes == 2 * 5e6
 
 
+def test_batches_in_shared_memory_are_those_of_the_sampler() -> None:
+    job = Job(trainers=1, batch_size=100, window=4)
+    found = trainer_memory(STEP, job, is_real=False, shares_batches=True).made_of
+    sampler = next(task for task in other_memory(job, 10e6, [5e6], 0.0) if task.role == "sampler")
+    assert found["batch"] + found["batches in flight"] == sampler.made_of["queued"]
+
+
 def test_a_step_that_ran_has_no_parts() -> None:
     found = trainer_memory(STEP, Job(trainers=1, batch_size=100), is_real=True)
     assert found.made_of["step"] == 100e6

@@ -19,6 +19,7 @@ from headrace.core.errors import ValueDependentError  # noqa: E402
 from headrace.profiling.step_estimate.batch_shape import (  # noqa: E402
     enlarge,
     shape_of,
+    upper_batch,
     upper_shape,
 )
 from headrace.profiling.step_estimate.measured_step import measured_peak  # noqa: E402
@@ -26,6 +27,8 @@ from headrace.profiling.step_estimate.replay import resident_bytes  # noqa: E402
 from headrace.profiling.step_estimate.tracer import StepTracer, trace_steps  # noqa: E402
 
 NUM_NODES, NUM_EDGES, NUM_SEEDS = 300, 900, 40
+LARGER = 20
+HUGE_PAGE_BYTES = 2 << 20
 
 
 class Net(nn.Module):
@@ -170,6 +173,19 @@ def test_the_upper_shape_is_never_below_the_largest_batch() -> None:
     assert upper[None] > 110
 
 
+def test_the_last_batch_of_an_epoch_does_not_widen_the_upper_shape() -> None:
+    def batch_of(num_seeds: int, num_nodes: int) -> Data:
+        ends = torch.zeros(2, num_nodes, dtype=torch.long)
+        return Data(x=torch.rand(num_nodes, 4), edge_index=ends, batch_size=num_seeds)
+
+    sizes = [(64, 100), (64, 102), (5, 20), (64, 101), (64, 100)]
+    batch, upper, ratios = upper_batch(iter([batch_of(*size) for size in sizes]))
+    assert upper == upper_shape([{None: n, (): n} for seeds, n in sizes if seeds == 64])
+    assert (shape_of(batch), batch.batch_size) == (upper, 64)
+    # The replay has batches of all sizes.
+    assert ratios == pytest.approx([n / upper[None] for _, n in sizes])
+
+
 def test_replayed_allocations_take_at_least_the_peak(batch: Data) -> None:
     tracer = StepTracer()
     step = step_of(NETS["gat"]())
@@ -180,5 +196,9 @@ def test_replayed_allocations_take_at_least_the_peak(batch: Data) -> None:
             step(batch)
     held, events = tracer.allocations()
     assert sum(size for _, size in held) > 0
-    peak = tracer.result().peak_bytes
-    assert peak <= resident_bytes(held, events) < peak + 20_000_000
+    # Tensors of 1.5 MB could fit into a huge page that the process has already.
+    held, events = ([(number, LARGER * size) for number, size in log] for log in (held, events))
+    peak = LARGER * tracer.result().peak_bytes
+    # Freed memory is used again, but not all of it: how much depends on where the heap begins.
+    allocated = sum(size for _, size in [*held, *events] if size > 0)
+    assert peak - HUGE_PAGE_BYTES <= resident_bytes(held, events) < allocated

@@ -4,7 +4,7 @@ import copy
 import logging
 import os
 import pickle
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,12 +13,10 @@ from cryptography import x509
 from headrace.core.errors import SpecError
 from headrace.rpc.credentials import TOKEN_BYTES, Authority, Credentials, Secret
 
-NOW = datetime(2030, 1, 1, tzinfo=UTC)
-
 
 @pytest.fixture(scope="module")
 def authority() -> Authority:
-    return Authority(NOW, timedelta(hours=2))
+    return Authority()
 
 
 def test_a_token_has_256_random_bits_and_matches_only_itself() -> None:
@@ -110,17 +108,25 @@ def test_nonsense_is_refused_without_quoting_it(tmp_path: Path, content: bytes) 
     assert caught.value.__suppress_context__
 
 
-def test_certificates_are_short_lived_and_name_their_hosts(authority: Authority) -> None:
+def test_certificates_name_their_hosts(authority: Authority) -> None:
     identity = authority.issue("store 0", ["10.0.0.1", "::1", "m1.example"])
     certificate = x509.load_pem_x509_certificate(identity.certificate)
     signer = x509.load_pem_x509_certificate(identity.authority)
     certificate.verify_directly_issued_by(signer)
-    assert certificate.not_valid_after_utc == NOW + timedelta(hours=2)
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert [str(ip) for ip in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.1", "::1"]
     assert names.get_values_for_type(x509.DNSName) == ["m1.example"]
     constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
     assert not constraints.ca
+
+
+def test_no_clock_decides_whether_a_certificate_is_valid(authority: Authority) -> None:
+    issued = authority.issue("store 0", ["10.0.0.1"])
+    for pem in (issued.certificate, issued.authority):
+        certificate = x509.load_pem_x509_certificate(pem)
+        assert certificate.not_valid_before_utc == datetime(1970, 1, 1, tzinfo=UTC)
+        # RFC 5280: a certificate without an end.
+        assert certificate.not_valid_after_utc == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
 def test_a_sampler_cannot_pretend_to_be_a_store(authority: Authority) -> None:
@@ -130,7 +136,7 @@ def test_a_sampler_cannot_pretend_to_be_a_store(authority: Authority) -> None:
 
 
 def test_two_runs_do_not_trust_each_other(authority: Authority) -> None:
-    other = Authority(NOW, timedelta(hours=2))
+    other = Authority()
     stranger = x509.load_pem_x509_certificate(other.issue("store 0", ["10.0.0.1"]).certificate)
     ours = x509.load_pem_x509_certificate(authority.issue("store 0").authority)
     with pytest.raises(ValueError, match="Issuer"):

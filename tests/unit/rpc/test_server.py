@@ -11,17 +11,18 @@ import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from headrace.core.errors import SpecError
+from headrace.rpc.admission import Admission
 from headrace.rpc.client import RpcChannel
 from headrace.rpc.config import RpcLimits, TaskAddress
 from headrace.rpc.connection import ACCEPTED, LENGTH
 from headrace.rpc.credentials import Credentials, Secret
-from headrace.rpc.errors import StoreError, StoreLostError
+from headrace.rpc.errors import DiskFullError, StoreError, StoreLostError
 from headrace.rpc.event_loop import EventLoop, Watched
 from headrace.rpc.framing import Message, encode_request
 from headrace.rpc.server import RpcServer, _Listener
@@ -58,6 +59,8 @@ class Echo(RpcService):
                 return Message(request.number, {}, (np.zeros(64 << 20, np.uint8),))
             case "refuse":
                 raise SpecError("no", "never")
+            case "write":
+                raise OSError(errno.ENOSPC, "No space left on device", "/tmp/rows")
             case "fail":
                 raise RuntimeError("a bug")
             case "strange":
@@ -75,7 +78,10 @@ class Scene:
         self.now_s = 0.0
         self.loop = EventLoop(lambda: self.now_s)
         self.service = Echo()
-        self.server = RpcServer(self.service, OWN, limits=LIMITS, loop=self.loop)
+        self.admission = Admission(2)
+        self.server = RpcServer(
+            self.service, OWN, limits=LIMITS, loop=self.loop, admitting=self.admission
+        )
         self.stack = ExitStack()
 
     def connect(self) -> socket.socket:
@@ -201,11 +207,11 @@ def test_idle_connections_need_no_threads(scene: Scene) -> None:
 
 
 def test_the_oldest_stranger_makes_room(scene: Scene) -> None:
-    scene.server._max_unauthenticated = 2
     strangers = [scene.connect() for _ in range(3)]
     assert strangers[0].recv(1) == b""
     assert answers(scene.open())
     assert strangers[1].recv(1) == b""
+    assert eventually(lambda: len(scene.admission) == 1)
 
 
 def test_a_server_without_free_descriptors_closes_strangers_and_goes_on() -> None:
@@ -215,18 +221,23 @@ def test_a_server_without_free_descriptors_closes_strangers_and_goes_on() -> Non
     class Listening:
         def setblocking(self, flag: bool) -> None: ...
 
-        def accept(self) -> tuple[socket.socket, str]:
+        def accept(self) -> tuple[socket.socket, tuple[str, int]]:
             for failure in failures:
                 raise failure
             if admitted:
                 raise BlockingIOError
-            return near, ""
+            return near, ("h", 1)
 
-    admitted: list[socket.socket] = []
-    evicted: list[None] = []
-    listener = _Listener(Listening(), admitted.append, lambda: evicted.append(None))  # type: ignore[arg-type]
-    assert listener.handle()
-    assert (admitted, evicted) == ([near], [None])
+    class Stranger:
+        def evict(self) -> None:
+            admission.remove(self)
+
+    admitted: list[tuple[socket.socket, str]] = []
+    admission, listening = Admission(5), cast(Any, Listening())
+    admission.add(Stranger(), "x")
+    assert _Listener(listening, lambda *peer: admitted.append(peer), admission).handle()
+    assert admitted == [(near, "h")]
+    assert len(admission) == 0
     near.close()
 
 
@@ -245,6 +256,10 @@ def test_refusals_and_failures_are_answered(scene: Scene) -> None:
     channel = scene.channel()
     with pytest.raises(StoreError, match="store 0 on m1 refused to refuse: no"):
         channel.ask({"op": "refuse"}, (), 60.0).result(60)
+    with pytest.raises(DiskFullError, match="no space left on the disk to write /tmp/rows") as full:
+        channel.ask({"op": "write"}, (), 60.0).result(60)
+    # As its own failure: the policy does not repeat it as often as the loss of a store.
+    assert full.value.exit_code == 1
     with pytest.raises(StoreError, match="the store failed to answer"):
         channel.ask({"op": "fail"}, (), 60.0).result(60)
     with pytest.raises(StoreError, match="the store failed to answer"):
@@ -327,7 +342,10 @@ def test_a_ping_does_not_wait_for_a_thread_that_sends(scene: Scene) -> None:
     channel.ask({"op": "x"}, (), 60.0).result(60)
 
 
-def test_a_pause_of_the_own_process_is_not_a_missed_deadline() -> None:
+def first_expiry_s(times_s: Iterator[float]) -> float:
+    """When a deadline at 5 s is handled, by a clock that goes on with every look at it."""
+    reader, writer = os.pipe()
+
     class Late(Watched):
         deadline_s = 5.0
 
@@ -345,16 +363,22 @@ def test_a_pause_of_the_own_process_is_not_a_missed_deadline() -> None:
 
         def release(self) -> None: ...
 
-    # A clock that stands still for a while, jumps, and goes on.
-    times_s = itertools.chain([0.0, 0.2], itertools.count(100.0, 0.2))
-    reader, writer = os.pipe()
     loop, late = EventLoop(lambda: next(times_s)), Late()
     loop.watch(late)
     assert eventually(lambda: bool(late.expired_s))
-    assert late.expired_s[0] > 100.1
     loop.close()
     os.close(reader)
     os.close(writer)
+    return late.expired_s[0]
+
+
+def test_a_pause_of_the_own_process_is_not_a_missed_deadline() -> None:
+    # A clock that stands still for a while, jumps, and goes on.
+    assert first_expiry_s(itertools.chain([0.0, 0.2, 0.2], itertools.count(100.0, 0.2))) > 100.1
+
+
+def test_deadlines_hold_while_every_check_is_late() -> None:
+    assert first_expiry_s(itertools.count(0.0, 1.2)) < 10
 
 
 def test_a_malformed_reply_frees_a_thread_that_sends(scene: Scene) -> None:

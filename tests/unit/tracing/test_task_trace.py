@@ -15,6 +15,7 @@ from headrace.rpc.call_meter import MeteredChannel, measured_store
 from headrace.rpc.framing import Message
 from headrace.tracing.meter import Call, Meter, current_meter, metering
 from headrace.tracing.task_trace import SharedTime, StepRecorder, SubBatchRecorder, TraceWriter
+from tests.support.disks import fill, small_disk
 
 
 class HandClock:
@@ -54,6 +55,23 @@ def test_records_are_written_once_a_second_and_at_the_end(
     recorder.record(("exec", "trainer0", 3, 4.0, 5.0))
     recorder.close()
     assert len(lines(tmp_path)) == 3
+
+
+def test_a_full_disk_costs_whole_records(tmp_path: Path, clock: HandClock) -> None:
+    with small_disk(tmp_path / "disk", 1 << 20) as disk:
+        path = disk / "trace.jsonl"
+        writer = TraceWriter(path, "trainer0", clock)
+        writer.record(("exec", "trainer0", 0, 0.0, 0.5))
+        writer.flush()
+        filler = fill(disk)
+        writer.record(*(("exec", "trainer0", n, 0.0, 0.5) for n in range(1, 500)))
+        writer.flush()
+        writer.mark(500)
+        filler.unlink()
+        writer.record(("exec", "trainer0", 500, 0.0, 0.5))
+        writer.close()
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        assert [record[2] for record in records] == [0, 500]
 
 
 def test_time_is_shared_by_those_who_work(clock: HandClock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from headrace.training.checkpoint_files import (  # noqa: E402
     release,
     save,
 )
+from tests.support.disks import small_disk  # noqa: E402
 
 STATE = {"model": {"weight": torch.arange(6.0)}, "epoch": 3, "names": ["a", None], "lr": (0.1, 2)}
 
@@ -45,7 +47,7 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
 
 
 def test_the_last_ones_stay(tmp_path: Path) -> None:
-    for iteration in (100, 99_999_999, 123_456_789, 200):
+    for iteration in (100, 200, 99_999_999, 123_456_789):
         save(tmp_path, at(iteration), STATE)
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == [
@@ -56,6 +58,34 @@ def test_the_last_ones_stay(tmp_path: Path) -> None:
     ]
     save(tmp_path, at(300_000_000), STATE, keep=1)
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_damaged_checkpoints_do_not_displace_whole_ones(tmp_path: Path) -> None:
+    made = {number: save(tmp_path, at(number), STATE, keep=9) for number in (100, 200, 300, 400)}
+    for number in (300, 400):
+        made[number].path.write_bytes(made[number].path.read_bytes()[:-1])
+    # A run that resumed from 200 gets to 250, and is killed.
+    newer = save(tmp_path, at(250), STATE)
+    assert newest_whole(tmp_path) == newer
+    assert made[200].path.exists()
+    assert not made[100].path.exists()
+    # Of older ones, those that are cut do not count.
+    save(tmp_path, at(350), STATE)
+    last = save(tmp_path, at(450), STATE)
+    numbers = sorted(int(path.stem[-3:]) for path in tmp_path.glob("*.pt"))
+    assert numbers == [350, 450]
+    assert newest_whole(tmp_path) == last
+
+
+def test_a_full_disk_is_named_and_costs_no_checkpoint(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1 << 20) as disk:
+        made = save(disk, at(100), STATE)
+        large = {"model": torch.zeros(1 << 20)}
+        with pytest.raises(OSError, match="No space left") as failed:
+            save(disk, at(200), large)
+        assert failed.value.errno == errno.ENOSPC
+        assert newest_whole(disk) == made
+        assert not list(disk.glob(".*"))
 
 
 def test_a_folder_without_checkpoints(tmp_path: Path) -> None:

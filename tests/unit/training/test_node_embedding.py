@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ torch = pytest.importorskip("torch")
 from headrace.core.errors import SpecError  # noqa: E402
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph  # noqa: E402
 from headrace.graph.store.client import StoreClient  # noqa: E402
-from headrace.graph.store.embedding_service import Embeddings  # noqa: E402
+from headrace.graph.store.embedding_service import Embeddings, EmbeddingService  # noqa: E402
 from headrace.graph.store.embedding_table import EmbeddingSpec  # noqa: E402
 from headrace.graph.store.in_process import InProcessChannel  # noqa: E402
 from headrace.graph.store.service import StoreService  # noqa: E402
@@ -54,6 +55,7 @@ class Trainers:
                 [StoreClient(InProcessChannel(s)) for s in stores],
                 r,
                 LR,
+                time.monotonic,
             )
             for r in range(num)
         ]
@@ -179,3 +181,24 @@ def test_rows_that_nobody_learns_are_told(tmp_path: Path, monkeypatch: pytest.Mo
         emb(torch.tensor([1])).sum().backward()
     with pytest.raises(SpecError, match="without a step"):
         emb(torch.tensor([1])).sum().backward()
+
+
+def test_other_trainers_have_seconds_not_requests_to_push(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = open_parts(tmp_path, 1)
+    now_s, replies = 0.0, 0
+
+    def push(*_: object) -> bool:
+        nonlocal now_s, replies
+        replies += 1
+        now_s += 1.0
+        return False
+
+    monkeypatch.setattr(EmbeddingService, "push", push)
+    spec = EmbeddingSpec(dim=DIM, seed=3, optimizer="sgd", num_trainers=2)
+    stores = [StoreClient(InProcessChannel(each)) for each in stores_of(graph)]
+    table = EmbeddingTable(graph, "node", "emb", spec, stores, 0, LR, lambda: now_s)
+    with pytest.raises(SpecError, match="for 600 s"):
+        table.begin_step()()
+    assert replies == 601

@@ -41,7 +41,8 @@ def steps(num_steps: int, *, interpret: bool = True) -> Iterator[Callable[[str],
 
         def begin(name: str) -> None:
             nonlocal num_begun
-            progress.update(bar, description=name, completed=num_begun, refresh=True)
+            total = max(num_begun + 1, num_steps)
+            progress.update(bar, description=name, completed=num_begun, total=total, refresh=True)
             num_begun += 1
 
         yield begin
@@ -77,7 +78,8 @@ def _line_writer(num_steps: int) -> Callable[[str], None]:
     def begin(name: str) -> None:
         nonlocal num_begun
         num_begun += 1
-        counter = f"[{num_begun}/{num_steps}] " if num_steps > 1 else ""
+        # Some work adds steps: a plan with a cache is made twice.
+        counter = f"[{num_begun}/{max(num_begun, num_steps)}] " if num_steps > 1 else ""
         terminal.note(f"{counter}{name}")
 
     return begin

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from headrace.core.values import Value
 from headrace.graph.store.write_ahead_log import Change, WriteAheadLog
+from headrace.linux.disk import reserve
 
 COLUMN = r"[A-Za-z_][A-Za-z0-9_\-]{0,99}"
 """Valid embedding names; file names and state columns are derived from them."""
@@ -165,10 +166,22 @@ def _arrays(
     # Empty partitions cannot be memory-mapped.
     if folder is None or shape[0] == 0:
         return [np.zeros(shape, np.float32) for _ in names]
-    return [
-        np.memmap(folder / f"{name}.bin", np.float32, mode, shape=shape).view(np.ndarray)
-        for name in names
-    ]
+    paths = [folder / f"{name}.bin" for name in names]
+    if mode == "w+":
+        _reserve(paths, 4 * shape[0] * shape[1])
+    return [np.memmap(path, np.float32, "r+", shape=shape).view(np.ndarray) for path in paths]
+
+
+def _reserve(paths: Sequence[Path], num_bytes: int) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+    try:
+        for path in paths:
+            reserve(path, num_bytes)
+    except OSError:
+        for path in paths:
+            path.unlink(missing_ok=True)
+        raise
 
 
 def _mix(x: np.ndarray) -> np.ndarray:

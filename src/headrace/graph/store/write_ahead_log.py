@@ -44,14 +44,14 @@ class WriteAheadLog:
 
     def append(self, change: Change) -> None:
         """Write a change; the header, written last, marks it complete."""
-        self._count += 1
-        path = self._paths[self._count % 2]
+        count = self._count + 1
+        path = self._paths[count % 2]
         path.touch()
         with path.open("r+b") as file:
             file.write(_EMPTY_HEADER)
             # Flushed data survives the process: it is in the page cache.
             file.flush()
-            header = (self._count, change.num_rounds, change.num_steps, len(change.rows))
+            header = (count, change.num_rounds, change.num_steps, len(change.rows))
             crc = _begin_crc(header)
             for array in (change.rows.astype(np.int64, copy=False), *change.arrays):
                 data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
@@ -60,6 +60,8 @@ class WriteAheadLog:
             file.flush()
             file.seek(0)
             file.write(_HEADER.pack(_MAGIC, *header, crc))
+        # Not before: the next change must replace an incomplete one, not the last complete one.
+        self._count = count
 
     def last(self, dim: int, num_arrays: int) -> Change | None:
         """The last complete change; None before the first."""

@@ -25,11 +25,13 @@ class Stall:
         moved_s: Time of the last progress.
         told_s: Time of the last log line; None if there was none.
         has_probed: Whether machines have probed each other.
+        longest_s: Longest time without progress that has ended, since the first iteration.
     """
 
     moved_s: float
     reported_s: float | None = None
     has_probed: bool = False
+    longest_s: float = 0.0
 
 
 def check(stall: Stall, now_s: float) -> tuple[Stall, bool, bool]:

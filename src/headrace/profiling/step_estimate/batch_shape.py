@@ -43,11 +43,22 @@ def upper_batch(
     """The largest of some batches, enlarged to the upper shape, that shape, and relative sizes."""
     taken = list(islice(batches, num_batches))
     shapes = [shape_of(batch) for batch in taken]
-    upper = upper_shape(shapes)
-    largest = max(range(len(taken)), key=lambda i: sum(shapes[i].values()))
+    # The last batch of an epoch has fewer seeds: its size says nothing of the others'.
+    seeds = [seeds_of(batch) for batch in taken]
+    full = [i for i, num in enumerate(seeds) if num == max(seeds)]
+    upper = upper_shape([shapes[i] for i in full])
+    largest = max(full, key=lambda i: sum(shapes[i].values()))
     total = sum(upper.values())
     sizes = [sum(shape.values()) / total for shape in shapes]
     return enlarge(taken[largest], upper), upper, sizes
+
+
+def seeds_of(batch: Any) -> int:
+    """Seeds of a batch; 0 if it does not say."""
+    own = getattr(batch, "batch_size", None)
+    if own is not None:
+        return int(own)
+    return max((int(getattr(store, "batch_size", 0)) for store in batch.stores), default=0)
 
 
 def enlarge(batch: Any, shape: Shape) -> Any:

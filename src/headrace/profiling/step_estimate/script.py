@@ -16,7 +16,7 @@ from headrace.core.values import Value
 from headrace.graph.loader import neighbor_loader
 from headrace.linux.atomic_write import atomic_write
 from headrace.linux.memory import memory_bytes
-from headrace.profiling.step_estimate.batch_shape import NUM_BATCHES, upper_batch
+from headrace.profiling.step_estimate.batch_shape import NUM_BATCHES, seeds_of, upper_batch
 from headrace.profiling.step_estimate.measured_step import memory_profile, peak_of
 from headrace.profiling.step_estimate.replay import resident_bytes
 from headrace.profiling.step_estimate.tracer import StepTracer, tensors_of
@@ -92,15 +92,12 @@ class ScriptEstimator:
         num_batches = len(taken)
         median = taken[sorted(range(num_batches), key=sizes.__getitem__)[num_batches // 2]]
         del taken
-        seeds = getattr(batch, "batch_size", None)
-        if seeds is None:
-            seeds = max(getattr(store, "batch_size", 0) for store in batch.stores)
         nodes = sum(num for kind, num in shape.items() if not isinstance(kind, tuple))
         edges = sum(num for kind, num in shape.items() if isinstance(kind, tuple))
         batch_bytes = sum(_sizes(batch).values())
         common = {
             "batch_bytes": batch_bytes,
-            "batch_size": int(seeds),
+            "batch_size": seeds_of(batch),
             "shape": (nodes, edges),
             "num_batches": num_batches,
             "is_real": self._request.is_real,

@@ -59,7 +59,10 @@ class RunCallback:
         """The recovery policy made a decision."""
 
     def kept(self, name: str, pieces: Iterator[bytes]) -> None:
-        """An output file of the script is available; one callback may read its pieces."""
+        """An output file of the script is available; one callback may read its pieces.
+
+        Raises `OSError` if the disk is full.
+        """
 
     def finished(self, status: Status) -> None:
         """The run has ended."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from headrace.core.plan import Plan
+from headrace.linux.disk import append_whole
 from headrace.observability.levels import Level, Levels
 from headrace.runtime.callbacks.base import RunCallback
 from headrace.runtime.callbacks.line_buffer import LineBuffer
@@ -28,8 +29,13 @@ class LogFile(RunCallback):
     `at_s` is the time of arrival at the driver, about a second after the line was printed.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
-        self._path, self._clock = path, clock
+    def __init__(
+        self,
+        path: Path,
+        clock: Callable[[], float] = time.time,
+        append: Callable[[Path, bytes], None] = append_whole,
+    ) -> None:
+        self._path, self._clock, self._append = path, clock, append
         self._machines = {DRIVER: socket.gethostname()}
         self._lines = LineBuffer()
         self._levels: dict[str, Levels] = {}
@@ -72,6 +78,4 @@ class LogFile(RunCallback):
             }
             written.append(json.dumps(entry, ensure_ascii=False))
         if written:
-            # A single write of complete lines: readers never get a partial line.
-            with self._path.open("ab", buffering=0) as file:
-                file.write(("\n".join(written) + "\n").encode())
+            self._append(self._path, ("\n".join(written) + "\n").encode())

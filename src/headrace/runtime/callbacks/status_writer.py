@@ -12,6 +12,7 @@ from headrace.core.errors import SpecError
 from headrace.core.job import Role
 from headrace.core.plan import Plan
 from headrace.core.trace import ClockOffset
+from headrace.linux.disk import is_full
 from headrace.policies.lifecycle.events import (
     Ended,
     Event,
@@ -118,6 +119,8 @@ class StatusWriter(RunCallback):
         self._outcome: Outcome | None = None
         self._next_write_s = 0.0
         self._phases: dict[str, float] = {}
+        self._problem = ""
+        folder.reserve()
 
     def summary(self) -> dict[str, Any]:
         """Figures of the run: its folder, its duration, the start of each phase."""
@@ -179,13 +182,22 @@ class StatusWriter(RunCallback):
         if self._state is not None and time.monotonic() >= self._next_write_s:
             self._next_write_s = time.monotonic() + _WRITE_INTERVAL_S
             status = self.status()
-            self._folder.write_status(status)
+            with self._folder.tolerated():
+                self._folder.write_status(status)
             self._callbacks.updated(status)
+            self._report_problem()
+
+    def _report_problem(self) -> None:
+        before, self._problem = self._problem, self._folder.problem
+        if self._problem and not before:
+            what = f"{self._folder.path} cannot be written ({self._problem}): the run goes on"
+            self._watcher.log(f"{what}, but its logs, trace and status are incomplete")
+        elif before and not self._problem:
+            self.log(f"{self._folder.path} can be written again")
 
     def printed(self, task: str, data: bytes) -> None:
         """Write output of a task to its log."""
-        with self._folder.log(task).open("ab") as file:
-            file.write(data)
+        self._folder.append(self._folder.log(task), data)
         self._callbacks.printed(task, data)
         if task in self._progress:
             for line in self._lines.add(task, data):
@@ -193,12 +205,12 @@ class StatusWriter(RunCallback):
 
     def synchronised(self, offsets: Mapping[str, ClockOffset]) -> None:
         """Write the clock offsets."""
-        write_offsets(self._folder.path, offsets)
+        with self._folder.tolerated():
+            write_offsets(self._folder.path, offsets)
 
     def traced(self, task: str, data: bytes) -> None:
         """Write trace records of a task."""
-        with (self._folder.path / f"trace-{task}.jsonl").open("ab") as file:
-            file.write(data)
+        self._folder.append(self._folder.path / f"trace-{task}.jsonl", data)
         self._callbacks.traced(task, data)
         self._history.work.add(task, data)
         self._record_work(task, data)
@@ -224,6 +236,8 @@ class StatusWriter(RunCallback):
         except SpecError as error:
             self.log(f"{name} was not fetched: {error.problem}")
         except Exception as error:
+            if is_full(error):
+                raise
             # A missing output file does not fail the run.
             self.log(f"{name} was not fetched: {type(error).__name__}")
 
@@ -232,11 +246,14 @@ class StatusWriter(RunCallback):
         for task, line in self._lines.flush():
             self._show(task, line)
         self._outcome = outcome
+        self._folder.release()
         self._folder.append_event("outcome", **asdict(outcome))
         status = self.status()
-        self._folder.write_status(status)
+        with self._folder.tolerated():
+            self._folder.write_status(status)
         self._callbacks.finished(status)
-        self._folder.summary.write_text(json.dumps(self.summary()) + "\n", encoding="utf-8")
+        with self._folder.tolerated():
+            self._folder.summary.write_text(json.dumps(self.summary()) + "\n", encoding="utf-8")
 
     def status(self) -> Status:
         """Current status of the run."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from headrace.runtime.cluster.head import Head
 from headrace.runtime.cluster.prometheus import endpoint_here
 
 if TYPE_CHECKING:
@@ -70,8 +72,12 @@ class ActorSystem(Protocol):
     def errors(self) -> tuple[type[Exception], ...]:
         """Errors of calls; with Ray also those that a called method raised."""
 
+    @property
+    def head_silent_s(self) -> float:
+        """Time since the cluster's head has answered; 0 without a head."""
+
     def nodes(self) -> Sequence[Mapping[str, Any]]:
-        """All nodes, in the format of `ray.nodes()`."""
+        """All nodes, in the format of `ray.nodes()`; raises `HeadLostError`."""
 
     def location(self) -> Location:
         """Location of the calling process."""
@@ -96,11 +102,27 @@ class ActorSystem(Protocol):
 
 
 class RayActors:
-    """Task actors of the Ray cluster to which this process is connected."""
+    """Task actors of the Ray cluster to which this process is connected.
+
+    Args:
+        head: Head of the cluster; None in processes that do not need it.
+    """
 
     # A call costs 2 ms of CPU time in two processes (measured).
     poll_interval_s = 1.0
     has_fork_server = True
+
+    def __init__(self, head: Head | None = None) -> None:
+        self._head = head
+
+    def __reduce__(self) -> tuple[type[RayActors], tuple[()]]:
+        # Task actors get this object.
+        return RayActors, ()
+
+    @property
+    def head_silent_s(self) -> float:
+        """Time since the cluster's head has answered."""
+        return 0.0 if self._head is None else self._head.silent_s
 
     @property
     def metrics_endpoint(self) -> str | None:
@@ -118,7 +140,7 @@ class RayActors:
         """All nodes of the cluster."""
         import ray
 
-        known: list[Mapping[str, Any]] = ray.nodes()
+        known: list[Mapping[str, Any]] = self._ask(ray.nodes)
         return known
 
     def location(self) -> Location:
@@ -138,7 +160,8 @@ class RayActors:
         """Create a placement group."""
         from headrace.runtime.cluster.placement_group import TaskPlacementGroup
 
-        return TaskPlacementGroup(slots, name)
+        group: Reservation = self._ask(partial(TaskPlacementGroup, slots, name, self._ask))
+        return group
 
     def wait(self, refs: Sequence[Any], timeout_s: float, num: int = 1) -> list[Any]:
         """Wait until `num` results are available; return all available references."""
@@ -164,7 +187,10 @@ class RayActors:
         import ray
 
         with suppress(Exception):
-            ray.kill(actor)
+            self._ask(partial(ray.kill, actor))
+
+    def _ask(self, call: Callable[[], Any]) -> Any:
+        return call() if self._head is None else self._head.ask(call)
 
     def why(self, error: Exception) -> CallFailure:
         """Why a call failed."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 import fcntl
 import hmac
 import os
+import selectors
 import socket
 import struct
 import subprocess
 import threading
 import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,9 @@ TOKEN_BYTES = 32
 """Length of the token that a sender must send first."""
 
 _BUFFER_BYTES = 1 << 20
-_MAX_CONNECTIONS = 64
+_BACKLOG = 1024
+_MAX_UNAUTHENTICATED = 64
+_POLL_S = 0.05
 _TIMEOUT_S = 30.0
 _SIOCGIFADDR = 0x8915
 _MBPS_BYTES_PER_S = 1e6 / 8
@@ -130,7 +134,8 @@ def facts(address: str) -> dict[str, Any]:
 class Receiver:
     """Measures the rate of `num_streams` connections; closes those without the token.
 
-    The first quarter of the duration is discarded because of TCP slow start.
+    The first quarter of the duration is discarded because of TCP slow start. Of connections without
+    the token, the oldest of the host with the most is closed for a new one.
     """
 
     def __init__(self, address: str, token: bytes, num_streams: int, duration_s: float) -> None:
@@ -141,7 +146,11 @@ class Receiver:
         self._begins: list[float] = []
         self._came: list[tuple[float, int]] = []
         self._all_began = threading.Event()
-        self._listener = socket.create_server((address, 0), backlog=_MAX_CONNECTIONS)
+        self._closed = threading.Event()
+        # In the order of their deadlines.
+        self._unauthenticated: dict[socket.socket, _Sender] = {}
+        self._listener = socket.create_server((address, 0), backlog=_BACKLOG)
+        self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
         self._acceptor = threading.Thread(target=self._accept, daemon=True)
         self._acceptor.start()
@@ -161,30 +170,79 @@ class Receiver:
 
     def close(self) -> None:
         """Close the listener and all connections."""
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the blocked accept()
-        self._listener.close()
+        self._closed.set()
+        self._acceptor.join()
         self._token = b""
 
     def _accept(self) -> None:
-        for _ in range(_MAX_CONNECTIONS):
+        """Accept connections and receive their tokens; runs in a thread, which never waits."""
+        with selectors.DefaultSelector() as selector, self._listener:
+            selector.register(self._listener, selectors.EVENT_READ)
+            while not self._closed.is_set():
+                for key, _ in selector.select(_POLL_S):
+                    if key.fileobj is self._listener:
+                        self._accept_some(selector)
+                    elif key.fileobj in self._unauthenticated:
+                        self._authenticate(selector, key.data)
+                for sender in list(self._unauthenticated.values()):
+                    if sender.deadline_s > time.monotonic():
+                        break
+                    self._close(selector, sender)
+            for sender in list(self._unauthenticated.values()):
+                self._close(selector, sender)
+
+    def _accept_some(self, selector: selectors.BaseSelector) -> None:
+        for _ in range(_MAX_UNAUTHENTICATED):
             try:
-                connection, _ = self._listener.accept()
-            except OSError:
+                connection, address = self._listener.accept()
+            except (BlockingIOError, ConnectionError):
                 return
-            threading.Thread(target=self._receive, args=(connection,), daemon=True).start()
+            except OSError:
+                # Too few descriptors.
+                if not self._evict(selector):
+                    self._closed.wait(_POLL_S)
+                return
+            connection.setblocking(False)
+            sender = _Sender(connection, address[0], time.monotonic() + _TIMEOUT_S)
+            self._unauthenticated[connection] = sender
+            selector.register(connection, selectors.EVENT_READ, sender)
+            if len(self._unauthenticated) > _MAX_UNAUTHENTICATED:
+                self._evict(selector)
+
+    def _evict(self, selector: selectors.BaseSelector) -> bool:
+        """Close a connection without the token; whether there was one."""
+        senders = list(self._unauthenticated.values())
+        if not senders:
+            return False
+        num = Counter(each.host for each in senders)
+        self._close(selector, max(senders, key=lambda each: num[each.host]))
+        return True
+
+    def _authenticate(self, selector: selectors.BaseSelector, sender: _Sender) -> None:
+        try:
+            piece = sender.connection.recv(TOKEN_BYTES - len(sender.shown))
+        except BlockingIOError:
+            return
+        except OSError:
+            piece = b""
+        sender.shown += piece
+        if piece and len(sender.shown) < TOKEN_BYTES:
+            return
+        if not piece or not hmac.compare_digest(sender.shown, self._token):
+            self._close(selector, sender)
+            return
+        selector.unregister(sender.connection)
+        del self._unauthenticated[sender.connection]
+        threading.Thread(target=self._receive, args=(sender.connection,), daemon=True).start()
+
+    def _close(self, selector: selectors.BaseSelector, sender: _Sender) -> None:
+        selector.unregister(sender.connection)
+        del self._unauthenticated[sender.connection]
+        sender.connection.close()
 
     def _receive(self, connection: socket.socket) -> None:
         with connection, suppress(OSError):
             connection.settimeout(_TIMEOUT_S)
-            token, shown = self._token, b""
-            while len(shown) < TOKEN_BYTES:
-                piece = connection.recv(TOKEN_BYTES - len(shown))
-                if not piece:
-                    return
-                shown += piece
-            if not token or not hmac.compare_digest(shown, token):
-                return
             with self._lock:
                 self._begins.append(time.monotonic())
                 if len(self._begins) == self._num_streams:
@@ -196,6 +254,14 @@ class Receiver:
                     return
                 with self._lock:
                     self._came.append((time.monotonic(), size))
+
+
+class _Sender:
+    """A connection that has not sent the token yet."""
+
+    def __init__(self, connection: socket.socket, host: str, deadline_s: float) -> None:
+        self.connection, self.host, self.deadline_s = connection, host, deadline_s
+        self.shown = b""
 
 
 def rate_of(came: list[tuple[float, int]]) -> float:

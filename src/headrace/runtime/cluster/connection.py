@@ -16,6 +16,7 @@ from headrace.core.errors import MissingExtraError, SpecError
 from headrace.runtime.cluster.ray_token import REMEDY, check_token
 
 _CONNECT_TIMEOUT_S = 5.0
+_RECONNECT_VARIABLE, _RECONNECT_S = "RAY_gcs_rpc_server_reconnect_timeout_s", "86400"
 _ADDRESS = re.compile(r"cluster at ([\w.-]+):(\d{1,5})")
 _VERSIONS = re.compile(r"Version mismatch:.* Ray: (\S+) Python: (\S+).* Ray: (\S+) Python: (\S+)")
 _RAY_LINE = re.compile(r"\[\d{4}-\d\d-\d\d [\d:,]+ [IWE] \d+ \d+\] ")
@@ -41,6 +42,8 @@ def connected(address: str | None, **options: Any) -> Iterator[Any]:
         import ray
     except ImportError:
         raise MissingExtraError("Ray is not installed", "pip install 'headrace[train]'") from None
+    # Ray ends a process that has not reached the head for a minute: a run can end without it.
+    os.environ.setdefault(_RECONNECT_VARIABLE, _RECONNECT_S)
     address = address or os.environ.get("RAY_ADDRESS") or "auto"
     check_reachable(address)
     try:

@@ -31,6 +31,7 @@ class LocalActors:
 
     poll_interval_s = 0.2
     metrics_endpoint = None
+    head_silent_s = 0.0
     errors: tuple[type[Exception], ...] = (TimeoutError,)
 
     def __init__(self, machine: str) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from headrace.core.job import Role
@@ -59,12 +60,23 @@ def _slot(
 
 
 class TaskPlacementGroup:
-    """The placement group of a run; Ray removes it when the driver exits."""
+    """The placement group of a run; Ray removes it when the driver exits.
 
-    def __init__(self, slots: Sequence[TaskPlacement], name: str) -> None:
+    Args:
+        slots: Placement of every task.
+        name: Name shown by Ray.
+        ask: Executes a call that needs the head of the cluster.
+    """
+
+    def __init__(
+        self,
+        slots: Sequence[TaskPlacement],
+        name: str,
+        ask: Callable[[Callable[[], Any]], Any] = lambda call: call(),
+    ) -> None:
         from ray.util.placement_group import placement_group
 
-        self._slots = slots
+        self._slots, self._ask = slots, ask
         self._group = placement_group(
             [dict(slot.bundle) for slot in slots],
             strategy="PACK",
@@ -77,7 +89,7 @@ class TaskPlacementGroup:
         """Whether all bundles are reserved."""
         from ray.util.placement_group import placement_group_table
 
-        table: dict[str, Any] = placement_group_table(self._group)
+        table: dict[str, Any] = self._ask(partial(placement_group_table, self._group))
         return table.get("state") == "CREATED"
 
     def lacks(self) -> dict[str, str]:
@@ -87,7 +99,7 @@ class TaskPlacementGroup:
         free: dict[str, dict[str, float]] = {}
         # Ray has no public API for this; without it the message is less precise.
         with suppress(Exception):
-            free = available_resources_per_node()
+            free = self._ask(available_resources_per_node)
         lacks = {}
         needed: dict[tuple[str, str], float] = {}
         for slot in self._slots:
@@ -115,11 +127,12 @@ class TaskPlacementGroup:
         if "memory" in bundle:
             options["memory"] = bundle.pop("memory")
         # No retries or restarts: calls to a dead actor must fail immediately.
-        return ray.remote(actor).options(**options, resources=bundle).remote(*arguments)
+        made: Any = ray.remote(actor).options(**options, resources=bundle)
+        return self._ask(partial(made.remote, *arguments))
 
     def remove(self) -> None:
         """Release all resources."""
         from ray.util.placement_group import remove_placement_group
 
         with suppress(Exception):
-            remove_placement_group(self._group)
+            self._ask(partial(remove_placement_group, self._group))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from headrace.linux.disk import reserve
+from headrace.runtime.callbacks.base import RunCallback
 from headrace.runtime.controller.worker_group import PendingActorCalls
 from headrace.training.checkpoint_files import Checkpoint, Sidecar, install, sidecar_of
 
@@ -18,20 +20,39 @@ MAX_ATTEMPTS = 3
 _POLL_INTERVAL_S, _CHUNK_TIMEOUT_S = 0.1, 10.0
 """Poll interval and chunk timeout."""
 
+_RETRY_S = 10.0
+"""Interval of attempts to store a checkpoint on a full disk."""
+
+SPACE_S, _SPACE_POLL_S = 12.0, 3.0
+"""Time for the user to free space for the last files of a run, and interval of attempts."""
+
 Read = Callable[[str, int], Any]
 """Requests a chunk of a file by name and offset; returns an object ref."""
 
 
 class CheckpointFetcher:
-    """Fetches the newest checkpoint; calls `then` with each complete one."""
+    """Fetches the newest checkpoint; calls `then` with each complete one.
+
+    Attributes:
+        problem: Why the newest checkpoint cannot be stored here; empty if it can.
+    """
 
     def __init__(
-        self, folder: Path, calls: PendingActorCalls, read: Read, then: Callable[[Checkpoint], None]
+        self,
+        folder: Path,
+        calls: PendingActorCalls,
+        read: Read,
+        then: Callable[[Checkpoint], None],
+        failed: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._folder, self._calls, self._read, self._then = folder, calls, read, then
+        self._failed = failed
         self._newest = -1
         self._waiting: Sidecar | None = None
         self._fetching: _Fetching | None = None
+        self._unstored: Sidecar | None = None
+        self._retry_s = 0.0
+        self.problem = ""
 
     @property
     def is_busy(self) -> bool:
@@ -56,19 +77,45 @@ class CheckpointFetcher:
             sidecar = sidecar_of(text.encode())
             if sidecar is not None and sidecar.iteration > self._newest:
                 self._newest, self._waiting = sidecar.iteration, sidecar
+        if self._unstored is not None and time.monotonic() >= self._retry_s:
+            self.retry()
         self._begin()
 
     def _begin(self) -> None:
         if self._fetching is None and self._waiting is not None:
             sidecar, self._waiting = self._waiting, None
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._fetching = _Fetching(self._folder / ".arriving.partial", sidecar)
-            self._next(self._fetching, MAX_ATTEMPTS)
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                self._fetching = _Fetching(self._folder / ".arriving.partial", sidecar)
+            except OSError as error:
+                self._give_up(sidecar, error)
+            else:
+                self._next(self._fetching, MAX_ATTEMPTS)
+
+    def retry(self) -> None:
+        """Fetch the newest checkpoint again if it could not be stored."""
+        if self._waiting is None:
+            self._waiting, self._unstored = self._unstored, None
+        self._begin()
+
+    def _give_up(self, sidecar: Sidecar, error: OSError) -> None:
+        (self._folder / ".arriving.partial").unlink(missing_ok=True)
+        self._fetching, self._unstored = None, sidecar
+        self._retry_s = time.monotonic() + _RETRY_S
+        why = error.strerror or type(error).__name__
+        problem = f"the checkpoint of iteration {sidecar.iteration} cannot be stored: {why}"
+        if problem != self.problem:
+            self.problem = problem
+            self._failed(f"{problem} ({self._folder})")
 
     def _next(self, fetching: _Fetching, num_tries: int) -> None:
         def then(piece: bytes) -> None:
             if piece:
-                fetching.add(piece)
+                try:
+                    fetching.add(piece)
+                except OSError as error:
+                    self._give_up(fetching.sidecar, error)
+                    return
                 self._next(fetching, MAX_ATTEMPTS)
             else:
                 self._end(fetching)
@@ -87,8 +134,16 @@ class CheckpointFetcher:
 
     def _end(self, fetching: _Fetching) -> None:
         self._fetching = None
-        if fetching.close():
-            self._then(install(self._folder, fetching.sidecar, fetching.path))
+        try:
+            made = None
+            if fetching.close():
+                made = install(self._folder, fetching.sidecar, fetching.path)
+        except OSError as error:
+            self._give_up(fetching.sidecar, error)
+            return
+        if made is not None:
+            self.problem, self._unstored = "", None
+            self._then(made)
         self._begin()
 
 
@@ -97,8 +152,11 @@ class _Fetching:
 
     def __init__(self, path: Path, sidecar: Sidecar) -> None:
         self.path, self.sidecar, self.num_bytes = path, sidecar, 0
+        path.unlink(missing_ok=True)
+        # Before the trainer's machine sends it.
+        reserve(path, sidecar.size)
         self._digest = hashlib.sha256()
-        self._file: IO[bytes] = path.open("wb")
+        self._file: IO[bytes] = path.open("r+b", buffering=0)
 
     @property
     def is_full(self) -> bool:
@@ -120,3 +178,51 @@ class _Fetching:
         if not is_whole:
             self.path.unlink(missing_ok=True)
         return is_whole
+
+
+def fetch_last(
+    task: str,
+    collector: CheckpointFetcher,
+    *,
+    names: Iterable[str],
+    pieces: Callable[[str], Iterator[bytes]],
+    callback: RunCallback,
+    waits: bool,
+) -> str:
+    """Fetch the newest checkpoint and the output files of a trainer at the end of a run.
+
+    Args:
+        task: The trainer.
+        collector: Fetches its checkpoints.
+        names: Names of the output files.
+        pieces: Returns the chunks of an output file.
+        callback: Stores the output files.
+        waits: Whether to wait for space on a full disk.
+
+    Returns:
+        Why they are incomplete, if the reason is on this machine.
+    """
+    if collector.is_busy:
+        callback.log("waiting for the newest checkpoint to be fetched")
+    left, end_s = list(names), time.monotonic() + (SPACE_S if waits else 0.0)
+    while True:
+        collector.retry()
+        if not collector.wait():
+            callback.log(f"{task} does not respond: its last files were not fetched")
+            return ""
+        problem = collector.problem or _keep(left, pieces, callback)
+        if not problem or time.monotonic() >= end_s:
+            return problem
+        callback.log(f"{problem}; waiting for space for {SPACE_S:.0f} s")
+        time.sleep(_SPACE_POLL_S)
+
+
+def _keep(names: list[str], pieces: Callable[[str], Iterator[bytes]], callback: RunCallback) -> str:
+    """Store files and remove them from `names`; return why one cannot be stored."""
+    while names:
+        try:
+            callback.kept(names[0], pieces(names[0]))
+        except OSError as error:
+            return f"{names[0]} cannot be stored: {error.strerror}"
+        del names[0]
+    return ""

@@ -36,7 +36,7 @@ from headrace.policies.lifecycle.steps import begin, step
 from headrace.policies.recovery.events import MachinesJoined, Restart, Resume, Saved, TaskEnded
 from headrace.runtime.callbacks.base import RunCallback
 from headrace.runtime.callbacks.drift_monitor import DriftMonitor
-from headrace.runtime.controller.checkpoint_fetch import CheckpointFetcher
+from headrace.runtime.controller.checkpoint_fetch import CheckpointFetcher, fetch_last
 from headrace.runtime.controller.code_archive import Script
 from headrace.runtime.controller.failure_handling import FailureHandler, FaultDebouncer
 from headrace.runtime.controller.graph_shipping import GraphShipping, WantedFiles
@@ -96,7 +96,9 @@ class Controller:
         self._first, self._checkpoints = f"trainer{first}", checkpoints
         hold(checkpoints)
         piece = partial(worker_group.piece, self._first)
-        self._collector = CheckpointFetcher(checkpoints, self._calls, piece, self._collected)
+        self._collector = CheckpointFetcher(
+            checkpoints, self._calls, piece, self._collected, callback.log
+        )
         self._shipping = GraphShipping(
             files, worker_group, task_configs.set_folder, self._calls, callback.log, self._emit
         )
@@ -127,6 +129,14 @@ class Controller:
 
     def run(self, interrupted: Interruption) -> Outcome:
         """Drive the run until all of its tasks have ended; `interrupted` stops it early."""
+        try:
+            return self._run(interrupted)
+        except BaseException:
+            # Nothing is left on other machines, whatever fails here.
+            self._worker_group.close(_LOST_CLOSE_S)
+            raise
+
+    def _run(self, interrupted: Interruption) -> Outcome:
         self._execute(self._begin)
         num_handled = 0
         while self._outcome is None:
@@ -137,6 +147,7 @@ class Controller:
             for fault in self._debouncer.release(time.monotonic(), not self._polled):
                 self._handle_failure(fault)
             self._poll()
+            self._watch.kill_stopped(time.monotonic())
             if self._state.is_training:
                 self._watch.poll(time.monotonic())
             if self._attached is not None:
@@ -389,21 +400,22 @@ class Controller:
         end_s = time.monotonic() + ending_s
         while (self._reader.is_busy or self._polled) and time.monotonic() < end_s:
             self._calls.collect(_LOOP_S)
-        self._fetch()
+        if not self._worker_group.is_lost(self._first):
+            pieces = partial(self._worker_group.pieces, self._first)
+            files = self._output_files.get(self._first, ())
+            problem = fetch_last(
+                self._first,
+                self._collector,
+                names=files,
+                pieces=pieces,
+                callback=self._callback,
+                waits=outcome.is_success,
+            )
+            if problem and outcome.is_success:
+                remedy = "free some space, then resume it: headrace run --resume RUN"
+                outcome = Outcome(problem=f"the run has ended, but {problem}", remedy=remedy)
         if isinstance(outcome.fault, Ended | Lost):
             # Peers of a lost machine often fail before the loss of its actors is detected.
             outcome = replace(outcome, fault=self._worker_group.judge(outcome.fault))
         self._worker_group.close(ending_s)
         self._outcome = outcome
-
-    def _fetch(self) -> None:
-        """Fetch the output files of the first trainer, if it is reachable."""
-        if self._worker_group.is_lost(self._first):
-            return
-        if self._collector.is_busy:
-            self._callback.log("waiting for the newest checkpoint to be fetched")
-        if not self._collector.wait():
-            self._callback.log(f"{self._first} does not respond: its last files were not fetched")
-            return
-        for name in self._output_files.get(self._first, ()):
-            self._callback.kept(name, self._worker_group.pieces(self._first, name))

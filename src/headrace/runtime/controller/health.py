@@ -1,17 +1,22 @@
-"""Monitors a healthy run: stalls, network partitions, joined machines, drift."""
+"""Monitors a healthy run: stalls, hung tasks, network partitions, joined machines, drift."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from headrace.core.errors import DamagedGraphError
 from headrace.core.job import Role
+from headrace.linux.process import Activity
 from headrace.policies.lifecycle.events import Event, Failed, Lost, Regroup, Task, Verified
+from headrace.policies.recovery import hangs
 from headrace.policies.recovery.events import MachinesJoined, Resume, Stepped
 from headrace.policies.recovery.stalls import Stall, accuse, check, describe
 from headrace.runtime.callbacks.base import RunCallback
 from headrace.runtime.callbacks.drift_monitor import DriftMonitor
+from headrace.runtime.cluster.head import SILENT_S, HeadLostError
 from headrace.runtime.controller.failure_handling import FailureHandler
 from headrace.runtime.controller.task_configs import TaskConfigs
 from headrace.runtime.controller.worker_group import PendingActorCalls, WorkerGroup
@@ -22,6 +27,7 @@ from headrace.runtime.protocol.trainer_messages import (
     BatchProgress,
     BatchRequested,
     CheckpointWrite,
+    LoopLeft,
     NonFinite,
     Note,
     ParameterChecksum,
@@ -59,7 +65,8 @@ class Watch:
         self._worker_group, self._task_configs, self._calls = worker_group, task_configs, calls
         self._callback, self._handler, self._alive, self._emit = callback, handler, alive, emit
         self._stalls = StallDetector(worker_group.tasks, 0.0)
-        self._next_join_s = 0.0
+        self._hangs = HangWatch(worker_group, calls, callback.log)
+        self._next_join_s, self._is_head_lost = 0.0, False
 
     def begin(self, now_s: float) -> None:
         """Start monitoring: all tasks are running."""
@@ -67,6 +74,7 @@ class Watch:
 
     def update(self, name: str, state: ActorState, now_s: float) -> None:
         """Update with the state of a task."""
+        self._hangs.update(name, state, now_s)
         if self._stalls.update(name, state, now_s):
             self._handler.handle(Stepped())
         task = self._worker_group.slot(name).task
@@ -87,24 +95,42 @@ class Watch:
                 case NonFinite():
                     self._fail(self._finite.update(str(task), message, now_s))
 
+    def kill_stopped(self, now_s: float) -> None:
+        """Kill processes that have been stopped for too long, in any phase."""
+        self._hangs.kill_stopped(now_s)
+
     def poll(self, now_s: float) -> None:
-        """Run all checks that are due."""
+        """Run all checks that are due while the run trains."""
         self._fail(self._finite.poll(now_s))
+        self._check_head()
         line, probes = self._stalls.poll(now_s)
         if line:
             self._callback.log(line)
         if probes and len(self._worker_group.stores) > 1:
             self._probe()
+        self._hangs.examine(now_s, self._stalls.first_still(now_s))
         if self._handler.state.elastic and now_s >= self._next_join_s:
             self._next_join_s = now_s + _JOIN_POLL_INTERVAL_S
             before = self._handler.state.joined
-            self._handler.handle(MachinesJoined(self._alive()))
+            # Without the head no machine can join.
+            with suppress(HeadLostError):
+                self._handler.handle(MachinesJoined(self._alive()))
             for name in sorted(self._handler.state.joined - before):
                 self._callback.log(f"{name} has joined: it is used after the next checkpoint")
         if self._drift is not None:
             drifted = self._drift.poll(now_s, self._handler.state.saved is not None)
             if drifted is not None and isinstance(self._handler.handle(drifted), Resume):
                 self._emit(Regroup(drifted.why))
+
+    def _check_head(self) -> None:
+        silent_s = self._worker_group.system.head_silent_s
+        is_lost = silent_s >= SILENT_S
+        if is_lost and not self._is_head_lost:
+            what = f"the head of the Ray cluster has not answered for {silent_s:.0f} s"
+            self._callback.log(f"{what}: the run goes on, but it ends if a machine or task is lost")
+        elif self._is_head_lost and not is_lost:
+            self._callback.log("the head of the Ray cluster answers again")
+        self._is_head_lost = is_lost
 
     def _fail(self, failed: Failed | None) -> None:
         if failed is not None:
@@ -139,6 +165,10 @@ class StallDetector:
         self._sizes: dict[str, int] = {}
         self._waits: dict[str, dict[str, bool]] = {}
         self._asked: set[str] = set()
+        self._moved_s: dict[str, float] = {}
+        self._in_loop: dict[str, bool] = {
+            task.name: False for task in self._tasks.values() if task.role is Role.TRAINER
+        }
 
     def update(self, name: str, state: ActorState, now_s: float) -> bool:
         """Update with the state of a task; return whether a trainer has done a training step."""
@@ -152,8 +182,11 @@ class StallDetector:
         for message in state.messages:
             moves = moves or isinstance(message, _PROGRESS)
             match message:
-                case BatchProgress(trains=True):
-                    has_stepped = True
+                case BatchProgress(trains, batch, num_batches):
+                    has_stepped = has_stepped or trains
+                    self._in_loop[name] = trains and batch < num_batches
+                case LoopLeft():
+                    self._in_loop[name] = False
                 case BatchRequested():
                     self._asked.add(name)
                 case Waiting(task, is_waiting):
@@ -161,7 +194,11 @@ class StallDetector:
         if moves:
             if self._stall.reported_s is not None and self._has_begun:
                 self._pending_line = f"the run resumed after {now_s - self._stall.moved_s:.0f} s"
-            self._stall = Stall(now_s)
+            pause_s = now_s - self._stall.moved_s if self._has_begun else 0.0
+            self._stall = Stall(now_s, longest_s=max(self._stall.longest_s, pause_s))
+            self._moved_s[name] = now_s
+        if state.code is not None:
+            self._in_loop.pop(name, None)
         self._has_begun = self._has_begun or has_stepped
         return has_stepped
 
@@ -182,6 +219,16 @@ class StallDetector:
         line = describe(now_s - moved_s, waits, self._has_begun) if says else ""
         return line, probes
 
+    def first_still(self, now_s: float) -> tuple[str, float] | None:
+        """The trainer that was the first to stop, and for how long none has progressed.
+
+        None unless the run may hang.
+        """
+        still_s = now_s - self._stall.moved_s
+        if not hangs.may_hang(still_s, self._stall.longest_s, self._in_loop.values()):
+            return None
+        return min(self._in_loop, key=lambda name: self._moved_s.get(name, 0.0)), still_s
+
     def _first_waits(self) -> dict[str, str]:
         """What blocks each trainer before its first batch."""
         trainers = [task for task in self._tasks.values() if task.role is Role.TRAINER]
@@ -191,6 +238,88 @@ class StallDetector:
             else "its script, which imports or prepares and has not requested a batch yet"
             for task in trainers
         }
+
+
+class HangWatch:
+    """Kills tasks that make no progress; their exit is handled like any other."""
+
+    def __init__(
+        self, worker_group: WorkerGroup, calls: PendingActorCalls, log: Callable[[str], None]
+    ) -> None:
+        self._worker_group, self._calls, self._log = worker_group, calls, log
+        self._stopped_s: dict[str, float] = {}
+        self._before: dict[str, Activity] = {}
+        self._num_open = 0
+        self._next_s = self._began_s = 0.0
+
+    def update(self, name: str, state: ActorState, now_s: float) -> None:
+        """Update with the state of a task."""
+        if state.is_stopped:
+            self._stopped_s.setdefault(name, now_s)
+        else:
+            self._stopped_s.pop(name, None)
+
+    def kill_stopped(self, now_s: float) -> None:
+        """Kill processes that have been stopped for too long."""
+        for name, since_s in list(self._stopped_s.items()):
+            if now_s - since_s >= hangs.STOPPED_S:
+                # Its actor checks again: it may run since the last poll.
+                del self._stopped_s[name]
+                why = f"made no progress for {now_s - since_s:.0f} s, because it is stopped"
+                self._kill(name, why, only_stopped=True)
+
+    def examine(self, now_s: float, first: tuple[str, float] | None) -> None:
+        """Kill the trainer that was the first to stop, if no task does anything."""
+        if first is None:
+            self._before = {}
+        elif not self._num_open and now_s >= self._next_s:
+            self._next_s = now_s + hangs.EXAMINE_S
+            before, self._before = self._before, {}
+            passed_s, self._began_s = now_s - self._began_s, now_s
+            self._ask(partial(self._compare, first, before, passed_s))
+
+    def _ask(self, then: Callable[[dict[str, Activity]], None]) -> None:
+        names = [name for name in self._worker_group.names if not self._worker_group.is_lost(name)]
+        found: dict[str, Activity] = {}
+        self._num_open = len(names)
+
+        def end() -> None:
+            self._num_open -= 1
+            if not self._num_open:
+                then(found)
+
+        def keep(name: str, activity: Activity) -> None:
+            found[name] = activity
+            end()
+
+        for name in names:
+            ref = self._worker_group.actor(name).activity.remote()
+            # The state poll detects a lost actor.
+            self._calls.add(ref, partial(keep, name), lambda error: end())
+
+    def _compare(
+        self,
+        first: tuple[str, float],
+        before: Mapping[str, Activity],
+        passed_s: float,
+        now: dict[str, Activity],
+    ) -> None:
+        if before.keys() != now.keys():
+            self._before = now
+            return
+        is_idle = all(
+            hangs.is_idle(each.cpu_s - before[name].cpu_s, passed_s, each.waits_for_disk)
+            for name, each in now.items()
+        )
+        if is_idle:
+            name, still_s = first
+            self._kill(name, f"made no progress for {still_s:.0f} s, and no task computes", False)
+        self._next_s = self._began_s + hangs.REPEAT_S
+
+    def _kill(self, name: str, why: str, only_stopped: bool) -> None:
+        self._log(f"{self._worker_group.slot(name).task} {why}: killing it")
+        ref = self._worker_group.actor(name).kill_hung.remote(why, only_stopped)
+        self._calls.add(ref, lambda _: None, lambda error: None)
 
 
 class PartitionProbe:

@@ -22,7 +22,12 @@ LOCAL_WINDOW = 4
 
 
 def local_config(
-    script: Path, graph: Path | None, num_stores: int | None, num_samplers: int, **settings: Any
+    script: Path,
+    graph: Path | None,
+    num_stores: int | None,
+    num_samplers: int,
+    num_trainers: int = 1,
+    **settings: Any,
 ) -> RunConfig:
     """Config of a run on this machine.
 
@@ -30,7 +35,8 @@ def local_config(
         script: Python training script.
         graph: Directory of a partitioned graph, if any.
         num_stores: Graph partitions that are read from the store; None for all.
-        num_samplers: Sampler processes of the training loader.
+        num_samplers: Sampler processes of each trainer's training loader.
+        num_trainers: Trainers of one model.
         **settings: Further fields of `RunConfig`.
 
     Raises:
@@ -48,7 +54,7 @@ def local_config(
             f"give 0 to {num_parts}, or partition the graph again",
         )
     return RunConfig(
-        plan=local_plan(script.stem, num_parts, num_samplers),
+        plan=local_plan(script.stem, num_parts, num_samplers, num_trainers),
         script=script,
         graph=graph,
         working_dir=Path.cwd(),
@@ -59,19 +65,19 @@ def local_config(
     )
 
 
-def local_plan(name: str, num_parts: int, num_samplers: int) -> Plan:
-    """Plan of a job with one trainer and its samplers on this machine, without a prediction."""
+def local_plan(name: str, num_parts: int, num_samplers: int, num_trainers: int = 1) -> Plan:
+    """Plan of a job on this machine, without a prediction."""
     machine = socket.gethostname()
-    num_threads = _num_threads(num_samplers)
-    resources = {"cpu": float(max(num_threads, os.cpu_count() or 1))}
+    num_threads = _num_threads(num_samplers, num_trainers)
+    resources = {"cpu": float(max(num_threads * num_trainers, os.cpu_count() or 1))}
     cluster = Cluster(machines=(Machine(name=machine, nic_in=1, nic_out=1, resources=resources),))
     num = max(1, num_samplers)
     demands = {Role.TRAINER: {"cpu": float(num_threads)}}
     job = Job(
         name=name,
-        trainers=1,
+        trainers=num_trainers,
         samplers_per_trainer=num,
-        batch_size=num,
+        batch_size=num * num_trainers,
         window=LOCAL_WINDOW,
         demands=demands,
     )
@@ -84,7 +90,9 @@ def local_plan(name: str, num_parts: int, num_samplers: int) -> Plan:
     return Plan(
         method=LOCAL_METHOD,
         policy="none",
-        placement=PlacementFile(samplers=(machine,) * num, trainers=(machine,)),
+        placement=PlacementFile(
+            samplers=(machine,) * num * num_trainers, trainers=(machine,) * num_trainers
+        ),
         terms=Terms(nic_s=0, busiest_nic="", cycle_s=0, task_s=0, latency_s=0, time_s=0),
         bound_s=0,
         gap=0,
@@ -99,8 +107,8 @@ def local_plan(name: str, num_parts: int, num_samplers: int) -> Plan:
     )
 
 
-def _num_threads(num_samplers: int) -> int:
-    """Threads of the trainer: one per core that its samplers leave."""
+def _num_threads(num_samplers: int, num_trainers: int) -> int:
+    """Threads of a trainer: one per core that samplers and other trainers leave."""
     # Oversubscribed OpenMP threads block each other (measured 20x slower on two busy cores).
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return max(1, cores - num_samplers)
+    return max(1, cores // num_trainers - num_samplers)

@@ -43,10 +43,10 @@ def run_attempts(
         if not isinstance(decision, Resume):
             return _given_up(outcome, decision)
         machines.forget(decision.without)
-        decision_now = handler.handle(Settled(machines.there()))
-        if isinstance(decision_now, GiveUp):
-            return _given_up(outcome, decision_now)
         try:
+            decision_now = handler.handle(Settled(machines.there()))
+            if isinstance(decision_now, GiveUp):
+                return _given_up(outcome, decision_now)
             outcome, tasks = attempt(plan_for(handler.state.machines))
         except HeadraceError as error:
             problem = f"{outcome.problem}, and the run cannot be resumed: {error.problem}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-from headrace.core.errors import RunError, SpecError
+from headrace.core.errors import HeadraceError, RunError, SpecError
 from headrace.core.job import Role
 from headrace.core.plan import Plan
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
@@ -27,6 +28,7 @@ from headrace.runtime.callbacks.trackers import check_trackers, make_tracking, s
 from headrace.runtime.cluster import connection
 from headrace.runtime.cluster.actor_system import ActorSystem, RayActors
 from headrace.runtime.cluster.discovery import measure_peaks
+from headrace.runtime.cluster.head import Head
 from headrace.runtime.cluster.local_actors import LocalActors
 from headrace.runtime.cluster.nodes import Node, check_resources, memory_warnings, reserving
 from headrace.runtime.cluster.placement_group import slots_of
@@ -42,6 +44,7 @@ from headrace.runtime.protocol.parameter_check import ParameterCheck
 from headrace.runtime.run_dir.attached_stores import AttachedStores, serving_state
 from headrace.runtime.run_dir.run_config import RunConfig
 from headrace.runtime.run_dir.run_dir import RunDirectory, runs_folder
+from headrace.runtime.run_dir.status import Failure, RunState
 from headrace.runtime.run_dir.store_set import StoreSet
 from headrace.runtime.traffic.coordinator import control_of
 from headrace.runtime.workers.graph_cache import fingerprint_of
@@ -85,7 +88,11 @@ def run_job(config: RunConfig, watcher: RunWatcher) -> dict[str, Any]:
         for name, text in config.files.items():
             (folder.path / name).write_text(text, encoding="utf-8")
         run = _Run(config, graph, script, folder, watcher, machines, there, interrupted, system)
-        outcome = run_attempts(run.plan_for, run.handler, machines, run.attempt, interrupted)
+        try:
+            outcome = run_attempts(run.plan_for, run.handler, machines, run.attempt, interrupted)
+        except Exception as failure:
+            run.finish(_outcome_of(failure))
+            raise
         run.finish(outcome)
     if outcome.is_interrupted:
         if newest_whole(folder.checkpoints) is not None:
@@ -205,11 +212,19 @@ class _Run:
 
     def finish(self, outcome: Outcome) -> None:
         """Write the final status and the trace."""
-        assert self._recorder is not None
-        assert self._plan is not None
+        if self._recorder is None or self._plan is None:
+            # No attempt has begun.
+            error = Failure(problem=outcome.problem, remedy=outcome.remedy)
+            changes = {"state": RunState.FAILED, "error": error, "updated_s": time.time()}
+            with self._folder.tolerated():
+                self._folder.write_status(self._folder.read_status().model_copy(update=changes))
+            return
         self._recorder.finish(outcome)
-        trace = trace_of_folder(self._folder.path, self._plan)
-        save_trace(trace, self._folder.path / TRACE)
+        with self._folder.tolerated():
+            trace = trace_of_folder(self._folder.path, self._plan)
+            save_trace(trace, self._folder.path / TRACE)
+        if self._folder.problem:
+            self._watcher.log(f"there is no {TRACE}: {self._folder.problem}")
 
     def summary(self) -> dict[str, Any]:
         """Figures of the run."""
@@ -244,6 +259,13 @@ class _Run:
             self._folder.append_event,
             self._config.iterations,
         )
+
+
+def _outcome_of(error: Exception) -> Outcome:
+    """Outcome of a run that an error of this process has ended."""
+    if isinstance(error, HeadraceError):
+        return Outcome(problem=error.problem, remedy=error.remedy)
+    return Outcome(problem=f"{type(error).__name__}: {error}", remedy="see the driver's output")
 
 
 def first_machines(config: RunConfig, machines: AvailableMachines) -> frozenset[str]:
@@ -336,7 +358,7 @@ def callbacks_of(
 ) -> list[RunCallback]:
     """Callbacks of a run: log file, Prometheus metrics and trackers."""
     plan = config.plan
-    callbacks: list[RunCallback] = [LogFile(folder.path / LOG)]
+    callbacks: list[RunCallback] = [LogFile(folder.path / LOG, append=folder.append)]
     endpoint = system.metrics_endpoint
     if endpoint is not None:
         folder.append_event("metrics", endpoint=endpoint)
@@ -369,8 +391,12 @@ def connected(config: RunConfig) -> Iterator[ActorSystem]:
         return
     environment = {} if config.pip is None else {"pip": str(config.pip.resolve())}
     options = {"runtime_env": environment or None, "namespace": "headrace"}
-    with connection.connected(config.address, **options):
-        yield RayActors()
+    with connection.connected(config.address, **options) as ray:
+        head = Head(ray.get_runtime_context().gcs_address)
+        try:
+            yield RayActors(head)
+        finally:
+            head.close()
 
 
 def script_of(config: RunConfig, log: Callable[[str], None]) -> Script:

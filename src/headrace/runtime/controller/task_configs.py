@@ -7,7 +7,6 @@ import io
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +36,6 @@ RETRY_BUDGET_S = 60.0
 """Retry budget for a lost store or sampler; a store of 10 M nodes restarts sooner."""
 
 _THREADS_VARIABLE = "OMP_NUM_THREADS"
-
-_CERTIFICATE_LIFETIME = timedelta(days=30)
 
 
 def seeds_by_partition(
@@ -245,13 +242,15 @@ class TaskConfigs:
     ) -> dict[str, str]:
         """Environment variables as set by torchrun; `port` is the rendezvous port on rank 0.
 
-        A local run has one trainer and sets only the number of threads, unless the user does.
+        A local run sets the number of threads unless the user does, and with one trainer no others.
         """
         num_threads = max(1, int(self._plan.job.demand(Role.TRAINER).get("cpu", 1)))
         threads = {_THREADS_VARIABLE: str(num_threads)}
-        if self._run.is_local:
-            return {} if _THREADS_VARIABLE in os.environ else threads
+        if self._run.is_local and _THREADS_VARIABLE in os.environ:
+            threads = {}
         placed = self._plan.placed
+        if self._run.is_local and len(placed.trainers) == 1:
+            return threads
         machine = placed.trainers[trainer]
         beside = [w for w in placed.ring_order if placed.trainers[w] == machine]
         machines = list(dict.fromkeys(placed.trainers[w] for w in placed.ring_order))
@@ -329,12 +328,10 @@ def store_config(
     }
 
 
-def make_keys(
-    nodes: Sequence[Node], tls: bool, lifetime: timedelta = _CERTIFICATE_LIFETIME
-) -> list[bytes]:
+def make_keys(nodes: Sequence[Node], tls: bool) -> list[bytes]:
     """Contents of the credentials file of each machine."""
     token = Secret.random()
-    authority = Authority(datetime.now(UTC), lifetime) if tls else None
+    authority = Authority() if tls else None
     keys = []
     with run_folder() as folder:
         for number, node in enumerate(nodes):

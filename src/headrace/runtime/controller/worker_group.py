@@ -14,6 +14,7 @@ from headrace.policies.lifecycle.events import Ended, Event, Failed, Lost, Place
 from headrace.prefork.identity import own_version
 from headrace.runtime.cluster.actor_system import ActorSystem, CallFailure, Reservation
 from headrace.runtime.cluster.clock_sync import clock_offset
+from headrace.runtime.cluster.head import HeadLostError
 from headrace.runtime.cluster.placement_group import TaskPlacement
 from headrace.runtime.traffic.coordinator import TrafficControl
 from headrace.runtime.workers.parameter_server import ParameterServerActor
@@ -248,8 +249,12 @@ class WorkerGroup:
                 "check that the machine reaches the package index, or install the packages there",
             )
         if why in (CallFailure.DIED, CallFailure.TRANSIENT):
+            try:
+                alive = self._alive()
+            except HeadLostError as lost:
+                return Failed(f"{slot.task} is lost, and {lost.problem}", lost.remedy)
             # Ray reports the actors of a killed node as unavailable before it reports their death.
-            if slot.node.node_id not in self._alive():
+            if slot.node.node_id not in alive:
                 for other, there in self._slots.items():
                     if there.node.node_id == slot.node.node_id:
                         self._lost.add(other)

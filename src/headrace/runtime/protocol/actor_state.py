@@ -19,6 +19,7 @@ class ActorState:
         code: Exit code of the process; None if it has not exited.
         rss_bytes: Resident memory of the process.
         anonymous_bytes: Memory that the process itself has allocated.
+        is_stopped: Whether a signal has stopped the process.
         how, last_error, ended_ago_s: How and when it exited, and its last error line.
         messages: New messages of a trainer.
         output: Names of a trainer's output files.
@@ -38,6 +39,7 @@ class ActorState:
     trace_bytes: int = 0
     rss_bytes: int | None = None
     anonymous_bytes: int | None = None
+    is_stopped: bool = False
     how: str = ""
     last_error: str = ""
     ended_ago_s: float = 0.0

@@ -18,8 +18,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from headrace.core.errors import HeadraceError, RunError, SpecError
+from headrace.core.validation_errors import first_problem
 from headrace.core.values import Value
 from headrace.graph.sampler_worker.config import SamplerConfig
+from headrace.linux.accepting import accept
 
 Answer = Callable[[dict[str, Any]], Mapping[str, Any]]
 
@@ -60,6 +62,23 @@ class ReplaceSampler(Value):
     epoch: Annotated[int, Field(ge=0)]
     batch: Annotated[int, Field(ge=0)]
     why: str
+
+
+def parse_request(request: Mapping[str, Any]) -> StartSamplers | ReplaceSampler:
+    """Validate a request; raises `SpecError`."""
+    kinds: dict[Any, type[StartSamplers | ReplaceSampler]]
+    kinds = {"start_samplers": StartSamplers, "replace_sampler": ReplaceSampler}
+    name = request.get("kind")
+    kind = kinds.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise SpecError(
+            f"unknown request {str(name)[:40]!r}", "send start_samplers or replace_sampler"
+        )
+    try:
+        return kind.model_validate(request)
+    except ValidationError as error:
+        problem = f"invalid request {name}: {first_problem(error)}"
+        raise SpecError(problem, "use the same headrace version everywhere") from None
 
 
 class SamplerPlace(Value):
@@ -164,7 +183,7 @@ class RequestServer:
     def _accept(self) -> None:
         while True:
             try:
-                connection, _ = self._socket.accept()
+                connection = accept(self._socket)
             except OSError:
                 return
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
@@ -178,7 +197,7 @@ class RequestServer:
         try:
             try:
                 request = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise SpecError("a request is not JSON", "send one object per line") from None
             if not isinstance(request, dict):
                 raise SpecError("a request is not a JSON object", "send one object per line")

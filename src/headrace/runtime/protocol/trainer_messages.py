@@ -76,6 +76,11 @@ class BatchProgress(Message, kind="batches"):
 
 
 @dataclass(frozen=True)
+class LoopLeft(Message, kind="left"):
+    """The script left a loop over a loader early."""
+
+
+@dataclass(frozen=True)
 class NumEpochs(Message, kind="epochs"):
     """The script starts its loop over epochs; `num` is None if it is unlimited."""
 
@@ -220,7 +225,7 @@ class Inbox:
             arrived = tuple(self._arrived)
             self._arrived.clear()
         for data in arrived:
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 message = decode(json.loads(data))
                 if message is not None:
                     yield message

@@ -15,8 +15,8 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
@@ -25,6 +25,7 @@ from pydantic import ValidationError
 
 from headrace.core.errors import SpecError
 from headrace.linux.atomic_write import atomic_path, atomic_write
+from headrace.linux.disk import append_whole, reserve
 from headrace.runtime.run_dir.file_lock import is_locked
 from headrace.runtime.run_dir.status import Status
 
@@ -38,6 +39,9 @@ SILENCE_S = 15.0
 """Age of the status after which a live driver counts as silent; it writes about every second."""
 
 _LOCK = "driver.lock"
+
+# For the last status, events and lines of a run whose disk is full.
+_RESERVE, _RESERVE_BYTES = ".reserve", 1 << 18
 
 
 class Driver(StrEnum):
@@ -68,6 +72,7 @@ class RunDirectory:
         best: The best model.
         checkpoints: Folder with the newest complete checkpoints.
         summary: Figures of the run, written at its end.
+        problem: Why the last write failed; empty if it succeeded.
     """
 
     def __init__(self, path: Path) -> None:
@@ -81,6 +86,7 @@ class RunDirectory:
         self.summary = path / "figures.json"
         self._status = path / "status.json"
         self._lock: int | None = None
+        self.problem = ""
 
     @classmethod
     def create(cls, runs: Path, job_name: str, now_s: float | None = None) -> Self:
@@ -191,7 +197,7 @@ class RunDirectory:
     def append_event(self, kind: str, now_s: float | None = None, **fields: Any) -> None:
         """Append an event."""
         at_s = time.time() if now_s is None else now_s
-        _append(self.events, {"at_s": round(at_s, 3), "kind": kind, **fields})
+        self._append_line(self.events, {"at_s": round(at_s, 3), "kind": kind, **fields})
 
     def append_report(
         self, figures: Mapping[str, Any], now_s: float | None = None, iterations: int = 0
@@ -199,16 +205,52 @@ class RunDirectory:
         """Append a report that the script made after so many iterations."""
         at_s = time.time() if now_s is None else now_s
         line = {"at_s": round(at_s, 3), "figures": figures, "iterations": iterations}
-        _append(self.reports, line)
+        self._append_line(self.reports, line)
 
-    def driver(self, status: Status, now_s: float | None = None) -> Driver:
+    def append(self, path: Path, data: bytes) -> None:
+        """Append to a file of the folder; without space the data is dropped."""
+        with self.tolerated():
+            append_whole(path, data)
+
+    def _append_line(self, path: Path, line: dict[str, Any]) -> None:
+        self.append(path, json.dumps(line).encode() + b"\n")
+
+    @contextmanager
+    def tolerated(self) -> Iterator[None]:
+        """Record an error of a write in `problem`: a full disk must not end a healthy run."""
+        try:
+            yield
+        except OSError as error:
+            self.problem = error.strerror or type(error).__name__
+        else:
+            self.problem = ""
+
+    def reserve(self) -> None:
+        """Take space for the end of the run, until `release`."""
+        with self.tolerated():
+            reserve(self.path / _RESERVE, _RESERVE_BYTES)
+
+    def release(self) -> None:
+        """Give the reserved space to what is written next."""
+        (self.path / _RESERVE).unlink(missing_ok=True)
+
+    def driver(self, status: Status) -> Driver:
         """State of the process that drives this run."""
         if status.state.is_over:
             return Driver.ENDED
         if not is_locked(self.path / _LOCK):
             return Driver.DIED
-        now_s = time.time() if now_s is None else now_s
-        return Driver.SILENT if now_s - status.updated_s > SILENCE_S else Driver.ALIVE
+        return Driver.SILENT if self.status_age_s > SILENCE_S else Driver.ALIVE
+
+    @property
+    def status_age_s(self) -> float:
+        """Age of the status; 0 if it is unknown, because the folder cannot be written.
+
+        By the clock of the file system: those of driver and reader may differ.
+        """
+        with suppress(OSError), tempfile.TemporaryFile(dir=self.path) as file:
+            return os.fstat(file.fileno()).st_mtime - self._status.stat().st_mtime
+        return 0.0
 
     def driver_name(self) -> str:
         """The process that drives or drove this run, for messages: `pid 4711 on m1`."""
@@ -298,12 +340,6 @@ def _point(link: Path, target: str) -> None:
         hidden.unlink()
     hidden.symlink_to(target)
     hidden.replace(link)
-
-
-def _append(path: Path, line: dict[str, Any]) -> None:
-    # A single write: readers never get a partial line.
-    with path.open("ab", buffering=0) as file:
-        file.write(json.dumps(line).encode() + b"\n")
 
 
 def _some(names: list[str]) -> str:

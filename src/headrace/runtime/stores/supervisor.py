@@ -5,13 +5,13 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from datetime import timedelta
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
 from headrace.core.errors import DamagedGraphError
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
+from headrace.linux.disk import append_whole
 from headrace.linux.network import write_private
 from headrace.policies.lifecycle.events import (
     Command,
@@ -42,6 +42,7 @@ from headrace.runtime.cluster.local_actors import LocalActors
 from headrace.runtime.cluster.nodes import Node, find_nodes
 from headrace.runtime.cluster.placement_group import store_slots
 from headrace.runtime.controller.graph_shipping import GraphShipping, WantedFiles, wanted_files
+from headrace.runtime.controller.health import HangWatch
 from headrace.runtime.controller.log_fetch import LogReader
 from headrace.runtime.controller.signals import Interruption, signals_set
 from headrace.runtime.controller.task_configs import make_keys, store_config
@@ -60,7 +61,6 @@ Logger = Callable[[str], None]
 
 _LOOP_S, _RUNNING_LOOP_S, _FAST_POLL_S = 0.05, 0.25, 0.1
 _CLOSE_S = 10.0
-_KEYS_LIFETIME = timedelta(days=365)
 
 
 def supervise(store_set: StoreSet, log: Logger) -> Outcome:
@@ -108,7 +108,7 @@ class StoreSupervisor:
         self._worker_group = WorkerGroup(system, slots, f"stores {store_set.name}", config.cache)
         self._calls = PendingActorCalls(system)
         self._reader = LogReader(self._calls, self._worker_group.actor, {"log": self._append_log})
-        self._keys = make_keys(nodes, config.tls, _KEYS_LIFETIME)
+        self._keys = make_keys(nodes, config.tls)
         self._stores = {
             slot.task.name: ServedStore(
                 task=slot.task.name, machine=slot.task.machine, host=slot.node.address
@@ -130,6 +130,7 @@ class StoreSupervisor:
             self._worker_group.tasks, time.monotonic(), is_service=True
         )
         self._restarts = ServiceRestarts()
+        self._hangs = HangWatch(self._worker_group, self._calls, log)
         self._ended_starts: dict[str, int] = {}
         self._polled: set[str] = set()
         self._next_poll_s = 0.0
@@ -146,6 +147,7 @@ class StoreSupervisor:
                 self._emit(Interrupted())
             self._worker_group.poll()
             self._poll()
+            self._hangs.kill_stopped(time.monotonic())
             self._emit(Tick())
             self._process_events()
             self._write()
@@ -265,6 +267,7 @@ class StoreSupervisor:
             return
         self._emit(Heard(frozenset({name})))
         self._reader.update(name, state, is_calm=False)
+        self._hangs.update(name, state, time.monotonic())
         if state.code is not None:
             self._record_exit(name, state)
             return
@@ -308,8 +311,9 @@ class StoreSupervisor:
     # --- files ------------------------------------------------------------------------------------
 
     def _append_log(self, task: str, data: bytes) -> None:
-        with (self._store_set.path / f"{task}.log").open("ab") as file:
-            file.write(data)
+        # A full disk must not end the stores.
+        with suppress(OSError):
+            append_whole(self._store_set.path / f"{task}.log", data)
 
     def _update(self, name: str, **changes: Any) -> None:
         self._stores[name] = self._stores[name].model_copy(update=changes)
@@ -327,8 +331,10 @@ class StoreSupervisor:
             )
         state = self._written.model_copy(update=changes)
         if state != self._written:
-            self._store_set.write(state)
-            self._written = state
+            # Else it is written in the next loop.
+            with suppress(OSError):
+                self._store_set.write(state)
+                self._written = state
 
 
 def end_of(outcome: Outcome) -> dict[str, Any]:

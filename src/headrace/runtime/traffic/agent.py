@@ -19,7 +19,7 @@ from headrace.runtime.traffic.class_shares import ClassShare
 from headrace.runtime.traffic.connections import End, end_to
 from headrace.runtime.traffic.htb_tree import Tree, netlink_errors, shaped
 from headrace.runtime.traffic.marks import Marks
-from headrace.runtime.traffic.messages import Line, Message, register
+from headrace.runtime.traffic.messages import AgentOrder, Line, Message, register
 from headrace.runtime.traffic.socket_owners import SocketOwners
 
 _FIND_INTERVAL_S = 0.5
@@ -27,6 +27,7 @@ _IDLE_FIND_INTERVAL_S = 5.0
 _IDLE_AFTER_S = 10.0
 _USAGE_INTERVAL_S = 2.0
 _REGISTER_TIMEOUT_S = 30.0
+_REGISTER_RETRY_S = 0.5
 _NIC_CHANGE = 0.01
 # Fractions of the NIC bandwidth. Below _OPEN, a closed flow sends only acknowledgements. An open
 # flow stays open down to _CLOSED, because it may be starved.
@@ -137,10 +138,9 @@ class Agent:
                 return
             if self._line in ready:
                 for message in self._line.receive():
-                    if "bye" in message:
+                    if self.apply(message):
                         self._line.send({"used": self._used()})
                         return
-                    self._apply(message)
 
     def _poll(self, now_s: float) -> None:
         if now_s >= self._next_find_s:
@@ -176,25 +176,30 @@ class Agent:
             "changes": self._num_changes,
         }
 
-    def _apply(self, message: Message) -> None:
-        for own, host, peer in message.get("remove", ()):
-            self._tree.remove((own, host, peer))
-        for number, prio, own, host, peer in message.get("add", ()):
+    def apply(self, message: Message) -> bool:
+        """Do what the controller says; returns whether to end.
+
+        Raises `EOFError`, and changes nothing, if the message is invalid.
+        """
+        try:
+            order = AgentOrder.model_validate(message)
+        except ValueError:
+            raise EOFError from None
+        for connected in order.remove:
+            self._tree.remove(connected)
+        for number, prio, own, host, peer in order.add:
             self._tree.add(number, prio, (own, host, peer))
-        shares = {number: ClassShare(*rest) for number, *rest in message.get("shares", ())}
+        shares = {number: ClassShare(*each) for number, *each in order.shares}
         self._num_changes += len(shares)
         self._tree.change(shares)
+        return order.bye
 
 
 def serve(config: AgentConfig) -> None:
     """Control a machine's traffic until the controller or the parent process has exited."""
     with ExitStack() as stack:
-        sock = socket.create_connection((config.host, config.port), _REGISTER_TIMEOUT_S)
-        line = Line(sock)
+        line = _connect(config)
         stack.callback(line.close)
-        register(line, config.token.encode(), config.machine)
-        # A controller that does not accept a line in this time is treated as lost.
-        sock.settimeout(_REGISTER_TIMEOUT_S)
         tree = _shape(stack, config, line)
         if tree is None:
             return
@@ -205,6 +210,27 @@ def serve(config: AgentConfig) -> None:
         stack.callback(marks.close)
         with suppress(EOFError, OSError):
             Agent(config, line, tree, finder.poll, marks).run(sys.stdin)
+
+
+def _connect(config: AgentConfig) -> Line:
+    """Register with the controller, which closes connections beside a crowd of others."""
+    end_s = time.monotonic() + _REGISTER_TIMEOUT_S
+    while True:
+        with ExitStack() as failed:
+            try:
+                sock = socket.create_connection((config.host, config.port), _REGISTER_TIMEOUT_S)
+                failed.callback(sock.close)
+                line = Line(sock)
+                # A controller that does not accept a line in this time is treated as lost.
+                sock.settimeout(_REGISTER_TIMEOUT_S)
+                register(line, config.token.encode(), config.machine)
+            except (EOFError, OSError):
+                if time.monotonic() >= end_s:
+                    raise
+            else:
+                failed.pop_all()
+                return line
+        time.sleep(_REGISTER_RETRY_S)
 
 
 def _shape(stack: ExitStack, config: AgentConfig, line: Line) -> Tree | None:

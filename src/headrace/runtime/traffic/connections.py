@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from headrace.runtime.traffic.messages import EndFields
+
 Address = tuple[str, int]
 """Host and port."""
 
@@ -70,14 +72,12 @@ def _ways(one: End, other: End) -> list[Way]:
     return [there, Way(other.task, one.task, other.local, one.local)]
 
 
-def end_from(fields: list[object]) -> End:
-    """Decode an end from a message; raises `ValueError` if it is invalid."""
-    match fields:
-        case [str(task), str(host), int(port), str(peer_host), int(peer_port)]:
-            return End(task, (host, port), (peer_host, peer_port))
-    raise ValueError(f"{fields} is not an end of a connection")
+def end_from(fields: EndFields) -> End:
+    """Decode an end from a message."""
+    task, host, port, peer_host, peer_port = fields
+    return End(task, (host, port), (peer_host, peer_port))
 
 
-def end_to(end: End) -> list[object]:
+def end_to(end: End) -> EndFields:
     """Encode an end for a message."""
-    return [end.task, *end.local, *end.peer]
+    return (end.task, *end.local, *end.peer)

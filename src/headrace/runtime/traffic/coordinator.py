@@ -13,8 +13,9 @@ from queue import SimpleQueue
 from typing import Any
 
 from headrace.core.plan import Plan
+from headrace.rpc.admission import Admission, admission
 from headrace.runtime.traffic.flows import role_of
-from headrace.runtime.traffic.messages import Line, Message, authenticate
+from headrace.runtime.traffic.messages import AgentReport, Authenticator, Line, Message
 from headrace.runtime.traffic.policy_rates import BY_ITERATION, BY_KIND, UNSHAPED
 from headrace.runtime.traffic.rate_allocation import RateAllocator
 
@@ -26,17 +27,50 @@ _BY_KIND_POLL_S = 0.5
 _MAX_SMALL_CLUSTER = 4
 _SEND_TIMEOUT_S = 1.0
 _REGISTER_TIMEOUT_S = 15.0
-_MAX_UNAUTHENTICATED = 16
+_BACKLOG = 1024
+_MAX_ACCEPTS = 32
+_RETRY_ACCEPT_S = 0.05
 _SELECT_TIMEOUT_S = 0.5
 _CLOSE_TIMEOUT_S = 5.0
 _WARM_UP_TIMEOUT_S = 10.0
 
 
-class TrafficControl:
-    """Applies a plan's policy to a run; its methods are for the driver's main thread."""
+class _Candidate:
+    """A connection that is not authenticated yet."""
 
-    def __init__(self, plan: Plan, notify: Callable[[str], None]) -> None:
-        self._plan, self._notify = plan, notify
+    def __init__(self, sock: socket.socket, token: bytes, deadline_s: float) -> None:
+        sock.setblocking(False)
+        self.socket, self.deadline_s = sock, deadline_s
+        self.line = Line(sock)
+        self.authenticator = Authenticator(self.line, token)
+
+    def evict(self) -> None:
+        """Disconnect; the thread closes the socket."""
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+
+class TrafficControl:
+    """Applies a plan's policy to a run; its methods are for the driver's main thread.
+
+    Args:
+        plan: Plan of the run.
+        notify: Called with notes for the user.
+        clock: Returns seconds.
+        admitting: Connections that are not authenticated; those of the process by default.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        notify: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+        admitting: Admission | None = None,
+    ) -> None:
+        self._plan, self._notify, self._clock = plan, notify, clock
+        self._admission = admission() if admitting is None else admitting
+        # In the order of their deadlines.
+        self._candidates: dict[_Candidate, None] = {}
         is_large = plan.cluster.num_machines > _MAX_SMALL_CLUSTER
         self._poll_s = _LARGE_POLL_S if is_large else _POLL_S
         if plan.policy in BY_KIND:
@@ -49,8 +83,6 @@ class TrafficControl:
         self._ends = threading.Event()
         self._is_off = False
         self._cpu_s = 0.0
-        self._unauthenticated = threading.BoundedSemaphore(_MAX_UNAUTHENTICATED)
-        self._registered: SimpleQueue[tuple[str, Line]] = SimpleQueue()
         self._listener: socket.socket | None = None
         self._thread: threading.Thread | None = None
         # Compiling the policy may take 30 s; agents connect meanwhile.
@@ -60,7 +92,8 @@ class TrafficControl:
 
     def begin(self, address: str) -> int:
         """Listen for agents on the driver's address; return the port."""
-        self._listener = socket.create_server((address, 0), backlog=128)
+        self._listener = socket.create_server((address, 0), backlog=_BACKLOG)
+        self._listener.setblocking(False)
         self._thread = threading.Thread(target=self._run, name="traffic control", daemon=True)
         self._thread.start()
         port: int = self._listener.getsockname()[1]
@@ -127,46 +160,45 @@ class TrafficControl:
             selector.register(self._listener, selectors.EVENT_READ)
             selector.register(self._woken, selectors.EVENT_READ)
             while not self._ends.is_set():
-                now_s = time.monotonic()
+                now_s = self._clock()
                 if self._allocator.is_dirty and now_s >= next_s:
                     if not self._warm_up.is_alive():
                         self._allocator.decide(now_s)
                     next_s = now_s + self._poll_s
                 wait_s = max(0.0, next_s - now_s) if self._allocator.is_dirty else _SELECT_TIMEOUT_S
                 for key, _ in selector.select(wait_s):
-                    self._handle(selector, key.fileobj)
+                    self._handle(selector, key.fileobj, key.data)
+                self._expire(selector)
                 self._cpu_s = time.thread_time() - began_s
             self._shut_down(selector)
         self._listener.close()
 
-    def _handle(self, selector: selectors.BaseSelector, source: Any) -> None:
+    def _handle(self, selector: selectors.BaseSelector, source: Any, data: Any) -> None:
         if source is self._listener:
-            self._accept()
+            self._accept(selector)
         elif source is self._woken:
             self._woken.recv(64)
-            while not self._registered.empty():
-                machine, line = self._registered.get()
-                self._lines[machine] = line
-                selector.register(line, selectors.EVENT_READ, machine)
+        elif isinstance(data, _Candidate):
+            self._authenticate(selector, data)
         else:
-            machine = selector.get_key(source).data
             try:
                 for message in source.receive():
-                    self._process(machine, message)
-            except (EOFError, OSError, ValueError, KeyError, TypeError):
-                self._drop(selector, machine)
+                    self._process(data, message)
+            except (EOFError, OSError, ValueError):
+                self._drop(selector, data)
 
     def _process(self, machine: str, message: Message) -> None:
-        if "used" in message:
-            self._used[machine] = message["used"]
-        elif "problem" in message:
+        report = AgentReport.model_validate(message)
+        if report.used is not None:
+            self._used[machine] = report.used
+        elif report.problem is not None:
             if not self._is_off:
                 self._is_off = True
-                self._notes.put(f"no traffic control: {machine}: {message['problem']}")
+                self._notes.put(f"no traffic control: {machine}: {report.problem}")
                 for other in self._lines:
                     self._send(other, {"bye": True})
         else:
-            self._allocator.update(machine, message, time.monotonic())
+            self._allocator.update(machine, report, self._clock())
 
     def _drop(self, selector: selectors.BaseSelector, machine: str) -> None:
         line = self._lines.pop(machine)
@@ -176,32 +208,64 @@ class TrafficControl:
         if not (self._is_off or self._ends.is_set()):
             self._notes.put(f"traffic control on {machine} has stopped")
 
-    def _accept(self) -> None:
+    def _accept(self, selector: selectors.BaseSelector) -> None:
+        """Accept some of the connections that wait."""
         assert self._listener is not None
-        with suppress(OSError):
-            sock, _ = self._listener.accept()
-            if not self._unauthenticated.acquire(blocking=False):
-                sock.close()
+        for _ in range(_MAX_ACCEPTS):
+            try:
+                sock, address = self._listener.accept()
+            except (BlockingIOError, ConnectionError):
                 return
-            threading.Thread(target=self._authenticate, args=(sock,), daemon=True).start()
+            except OSError:
+                # Too few descriptors: without a connection to close, others have to be.
+                if not self._admission.evict():
+                    self._ends.wait(_RETRY_ACCEPT_S)
+                return
+            try:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                deadline_s = self._clock() + _REGISTER_TIMEOUT_S
+                candidate = _Candidate(sock, self._token.encode(), deadline_s)
+            except OSError:
+                sock.close()
+                continue
+            self._candidates[candidate] = None
+            selector.register(candidate.line, selectors.EVENT_READ, candidate)
+            self._admission.add(candidate, address[0])
 
-    def _authenticate(self, sock: socket.socket) -> None:
-        """Authenticate a peer; in its own thread, as unauthenticated peers may be slow."""
-        line = Line(sock)
+    def _authenticate(self, selector: selectors.BaseSelector, candidate: _Candidate) -> None:
+        """Receive what a peer sends; never waits, as unauthenticated peers may be slow."""
+        line = candidate.line
         try:
-            sock.settimeout(_REGISTER_TIMEOUT_S)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            machine = authenticate(line, self._token.encode())
+            machine = candidate.authenticator.receive()
+            if machine is None:
+                return
             if machine in self._lines:
                 raise EOFError
-            sock.settimeout(_SEND_TIMEOUT_S)
-        except (EOFError, OSError):
-            line.close()
+            candidate.socket.settimeout(_SEND_TIMEOUT_S)
+        except BlockingIOError:
             return
-        finally:
-            self._unauthenticated.release()
-        self._registered.put((machine, line))
-        self._wake()
+        except (EOFError, OSError):
+            self._reject(selector, candidate)
+            return
+        del self._candidates[candidate]
+        self._admission.remove(candidate)
+        self._lines[machine] = line
+        selector.modify(line, selectors.EVENT_READ, machine)
+
+    def _expire(self, selector: selectors.BaseSelector) -> None:
+        """Close connections that are not authenticated in time."""
+        now_s = self._clock()
+        while self._candidates:
+            oldest = next(iter(self._candidates))
+            if oldest.deadline_s > now_s:
+                return
+            self._reject(selector, oldest)
+
+    def _reject(self, selector: selectors.BaseSelector, candidate: _Candidate) -> None:
+        del self._candidates[candidate]
+        selector.unregister(candidate.line)
+        candidate.line.close()
+        self._admission.remove(candidate)
 
     def _send(self, machine: str, message: Message) -> None:
         line = self._lines.get(machine)
@@ -212,13 +276,15 @@ class TrafficControl:
 
     def _shut_down(self, selector: selectors.BaseSelector) -> None:
         """Wait until agents have restored their NICs and sent their usage."""
+        for candidate in list(self._candidates):
+            self._reject(selector, candidate)
         for machine in self._lines:
             self._send(machine, {"bye": True})
-        end_s = time.monotonic() + _CLOSE_TIMEOUT_S
-        while self._lines and time.monotonic() < end_s:
+        end_s = self._clock() + _CLOSE_TIMEOUT_S
+        while self._lines and self._clock() < end_s:
             for key, _ in selector.select(0.1):
                 if isinstance(key.fileobj, Line):
-                    self._handle(selector, key.fileobj)
+                    self._handle(selector, key.fileobj, key.data)
         for line in self._lines.values():
             line.close()
 

@@ -11,7 +11,11 @@ import json
 import secrets
 import socket
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from headrace.core.values import Value
 
 MAX_LINE_BYTES = 1 << 22
 """Largest incomplete line; 1,000 connections take 100 KB."""
@@ -20,6 +24,54 @@ _HANDSHAKE_BYTES = 4096
 _READ_BYTES = 1 << 16
 
 Message = Mapping[str, Any]
+
+Bandwidth = Annotated[float, Field(gt=0)]
+IPv4Address = Annotated[str, Field(pattern=r"^\d{1,3}(\.\d{1,3}){3}$")]
+Host = Annotated[str, Field(max_length=64)]
+Port = Annotated[int, Field(strict=True, ge=0, le=65535)]
+Number = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
+EndFields = tuple[str, Host, Port, Host, Port]
+"""Task, own address, address of the peer."""
+
+
+class AgentReport(Value):
+    """A message of an agent.
+
+    Attributes:
+        nic_out: Bandwidth of its NIC; the first message.
+        nic: Changed bandwidth.
+        ends: Opened connections of its tasks.
+        gone: Closed ones.
+        at: Iterations of tasks.
+        open: Open flows, and bytes sent since each opened.
+        used: CPU time and counters.
+        problem: Why it cannot control the NIC.
+    """
+
+    nic_out: Bandwidth | None = None
+    nic: Bandwidth | None = None
+    ends: tuple[EndFields, ...] = ()
+    gone: tuple[EndFields, ...] = ()
+    at: Mapping[str, Number] = Field(default_factory=dict)
+    open: tuple[tuple[Number, Annotated[float, Field(ge=0)]], ...] | None = None
+    used: Mapping[str, float] | None = None
+    problem: str | None = None
+
+
+class AgentOrder(Value):
+    """A message of the controller.
+
+    Attributes:
+        add: Flow, priority, own port, and host and port of the peer of connections to classify.
+        remove: Own port, and host and port of the peer of closed ones.
+        shares: Flow, rate, ceil and quantum of classes.
+        bye: Whether to restore the NIC and end.
+    """
+
+    add: tuple[tuple[Number, Number, Port, IPv4Address, Port], ...] = ()
+    remove: tuple[tuple[Port, IPv4Address, Port], ...] = ()
+    shares: tuple[tuple[Number, Number, Number, Number], ...] = ()
+    bye: bool = False
 
 
 class Line:
@@ -48,20 +100,21 @@ class Line:
             raise EOFError
         try:
             received = [json.loads(line) for line in lines]
-        except ValueError:
+        except (ValueError, RecursionError):
             raise EOFError from None
         if not all(isinstance(each, dict) for each in received):
             raise EOFError
         return received
 
-    def receive_one(self) -> dict[str, Any]:
-        """Receive one message; raises `EOFError` if other data follows it."""
-        while True:
-            received = self.receive(_HANDSHAKE_BYTES)
-            if len(received) == 1 and not self._partial:
-                return received[0]
-            if received:
-                raise EOFError
+    def receive_handshake(self) -> dict[str, Any] | None:
+        """Receive a message of the handshake; None if it is not complete yet.
+
+        Raises `EOFError` if other data follows it.
+        """
+        received = self.receive(_HANDSHAKE_BYTES)
+        if len(received) > 1 or (received and self._partial):
+            raise EOFError
+        return received[0] if received else None
 
     def close(self) -> None:
         """Disconnect."""
@@ -69,36 +122,58 @@ class Line:
 
 
 def register(line: Line, token: bytes, machine: str) -> None:
-    """Agent's side of the handshake; raises `EOFError` if the peer lacks the token."""
-    nonce = secrets.token_hex(16)
-    challenge = line.receive_one().get("nonce")
-    if not isinstance(challenge, str):
-        raise EOFError
-    line.send({"machine": machine, "nonce": nonce, "proof": _proof(token, "agent", challenge)})
-    if not _is_proof(line.receive_one().get("proof"), token, "controller", nonce):
-        raise EOFError
-
-
-def authenticate(line: Line, token: bytes) -> str:
-    """Controller's side of the handshake; returns the agent's machine.
+    """Agent's side of the handshake, on a socket that blocks.
 
     Raises `EOFError` if the peer lacks the token.
     """
     nonce = secrets.token_hex(16)
-    line.send({"nonce": nonce})
-    received = line.receive_one()
-    machine, challenge = received.get("machine"), received.get("nonce")
-    if not _is_proof(received.get("proof"), token, "agent", nonce):
+    challenge = _await(line).get("nonce")
+    if not isinstance(challenge, str):
         raise EOFError
-    if not isinstance(machine, str) or not isinstance(challenge, str):
+    line.send({"machine": machine, "nonce": nonce, "proof": _proof(token, "agent", challenge)})
+    if not _is_proof(_await(line).get("proof"), token, "controller", nonce):
         raise EOFError
-    line.send({"proof": _proof(token, "controller", challenge)})
-    return machine
+
+
+def _await(line: Line) -> dict[str, Any]:
+    while True:
+        message = line.receive_handshake()
+        if message is not None:
+            return message
+
+
+class Authenticator:
+    """Controller's side of the handshake, on a socket that does not block."""
+
+    def __init__(self, line: Line, token: bytes) -> None:
+        self._line, self._token = line, token
+        self._nonce = secrets.token_hex(16)
+        line.send({"nonce": self._nonce})
+
+    def receive(self) -> str | None:
+        """Receive a part of the agent's answer; returns its machine once it is authenticated.
+
+        Raises `EOFError` if the peer lacks the token, `OSError` if it has disconnected.
+        """
+        received = self._line.receive_handshake()
+        if received is None:
+            return None
+        machine, challenge = received.get("machine"), received.get("nonce")
+        if not _is_proof(received.get("proof"), self._token, "agent", self._nonce):
+            raise EOFError
+        if not isinstance(machine, str) or not isinstance(challenge, str):
+            raise EOFError
+        self._line.send({"proof": _proof(self._token, "controller", challenge)})
+        return machine
 
 
 def _proof(token: bytes, role: str, nonce: str) -> str:
-    return hmac.new(token, f"{role} {nonce}".encode(), hashlib.sha256).hexdigest()
+    # JSON may have surrogates, which UTF-8 has not.
+    message = f"{role} {nonce}".encode(errors="backslashreplace")
+    return hmac.new(token, message, hashlib.sha256).hexdigest()
 
 
 def _is_proof(given: object, token: bytes, role: str, nonce: str) -> bool:
-    return isinstance(given, str) and hmac.compare_digest(given, _proof(token, role, nonce))
+    # Texts are compared only if they are ASCII.
+    is_text = isinstance(given, str) and given.isascii()
+    return is_text and hmac.compare_digest(str(given), _proof(token, role, nonce))

@@ -12,7 +12,7 @@ from headrace.policies.flow import FAIR, FLOW_POLICIES, Flow
 from headrace.runtime.traffic.class_shares import Port, share_to
 from headrace.runtime.traffic.connections import ConnectionMatcher, Way, end_from
 from headrace.runtime.traffic.flows import Flows, LiveFlow
-from headrace.runtime.traffic.messages import Message
+from headrace.runtime.traffic.messages import AgentReport, Message
 from headrace.runtime.traffic.policy_rates import BY_KIND, DATA_PRIOS, Rates, prio_of
 
 _LINGER_S = 2.0
@@ -47,26 +47,34 @@ class RateAllocator:
         """Compile the policy before its first use."""
         self._rates.of([Flow(0, len(self._names) - 1, 0, 0, 0, 0, 1.0, 1.0, 0.0)])
 
-    def update(self, machine: str, message: Message, now_s: float) -> None:
-        """Process an agent's message; raises `ValueError` if it is invalid."""
-        if "nic_out" in message:
+    def update(self, machine: str, report: AgentReport, now_s: float) -> None:
+        """Process an agent's message.
+
+        Raises `ValueError`, and changes nothing, if it does not fit what is known.
+        """
+        number = self._names.index(machine)
+        if report.nic_out is None and machine not in self._ports:
+            raise ValueError(f"{machine} has not sent the bandwidth of its NIC")
+        flows = dict(report.open or ())
+        if any(flow >= len(self._flows) for flow in flows):
+            raise ValueError(f"{machine} sent a flow that does not exist")
+        if report.nic_out is not None:
             self.forget(machine)
             # The actual bandwidth, if the NIC is limited.
-            self._nic_out[self._names.index(machine)] = float(message["nic_out"])
-            self._ports[machine] = Port(float(message["nic_out"]))
-        if "nic" in message:
-            self._resize(machine, float(message["nic"]))
-        closed = [end_from(each) for each in message.get("gone", ())]
+            self._nic_out[number] = report.nic_out
+            self._ports[machine] = Port(report.nic_out)
+        if report.nic is not None:
+            self._resize(machine, report.nic)
+        closed = [end_from(each) for each in report.gone]
         self._remove(self._matcher.remove(machine, [end.key for end in closed]))
-        self._add(self._matcher.add(machine, [end_from(each) for each in message.get("ends", ())]))
-        if "at" in message:
-            self._at |= {str(task): int(number) for task, number in message["at"].items()}
+        self._add(self._matcher.add(machine, [end_from(each) for each in report.ends]))
+        if report.at:
+            self._at |= report.at
             self.is_dirty |= bool(self._opened_s)
-        if "open" in message:
-            flows = {int(number): float(sent) for number, sent in message["open"]}
+        if report.open is not None:
             self._open[machine] = flows
-            for number in flows:
-                self._opened_s.setdefault(number, now_s)
+            for flow in flows:
+                self._opened_s.setdefault(flow, now_s)
             self.is_dirty = True
 
     def forget(self, machine: str) -> None:

@@ -271,13 +271,12 @@ class Checkpoints:
         event: dict[str, Any] = {}
         try:
             states = randoms() or []
-            whole = {**state, "randoms": states, "world_size": len(states)}
-            made = save(self._folder, position, whole)
-            event = {"epoch": position.epoch, "batch": position.batch, "bytes": made.sidecar.size}
-        except OSError as error:
-            event["problem"] = f"cannot be written: {error.strerror}"
         except RuntimeError:
             event["problem"] = "is incomplete: other trainers exited"
+        else:
+            event = self._write_file(
+                position, {**state, "randoms": states, "world_size": len(states)}
+            )
         self._write_cpu_s = time.thread_time() - begin_cpu_s
         times = {
             **costs,
@@ -286,6 +285,15 @@ class Checkpoints:
         }
         event |= {name: round(value, 6) for name, value in times.items()}
         send(self._run.messages, CheckpointWrite(position.iteration, **event))
+
+    def _write_file(self, position: Position, state: dict[str, Any]) -> dict[str, Any]:
+        assert self._folder is not None
+        try:
+            made = save(self._folder, position, state)
+        except (OSError, RuntimeError) as error:
+            why = getattr(error, "strerror", None) or str(error).splitlines()[0]
+            return {"problem": f"cannot be written: {why}"}
+        return {"epoch": position.epoch, "batch": position.batch, "bytes": made.sidecar.size}
 
     # --- resuming ---------------------------------------------------------------------------------
 

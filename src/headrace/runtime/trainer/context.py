@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, SupportsFloat
+from typing import TYPE_CHECKING, Any, ClassVar, SupportsFloat
 
 import torch
 from torch import nn
@@ -34,12 +34,17 @@ from headrace.training.ddp import (
     from_first_trainer,
     join_group,
     leave_group,
+    new_group,
     plain,
     share_gradients,
     sum_over_trainers,
 )
+from headrace.training.denormals import denormals_flushed
 from headrace.training.inference.layerwise import Inference, infer
 from headrace.training.node_embedding import NodeEmbedding
+
+if TYPE_CHECKING:
+    from headrace.training.full_graph.full_graph import FullGraph
 
 TrainFunction = Callable[["TrainContext"], object]
 
@@ -145,6 +150,26 @@ class TrainContext:
         self._loaders[split] = loader
         return loader
 
+    def full_graph(self, weight: float | None = None) -> FullGraph:
+        """Return this trainer's part of the graph, one batch per epoch; a collective call.
+
+        Together, all trainers have all nodes and edges. Pass the result to `prepare`, too.
+
+        Args:
+            weight: Number of items whose mean this trainer's loss is; none for its training nodes.
+
+        Raises:
+            SpecError: There are fewer partitions than trainers, or one is on no trainer's machine.
+        """
+        # Most scripts sample.
+        from headrace.runtime.trainer.full_graph import RunFullGraph
+
+        self._join()
+        group = new_group(self.world_size)
+        data = RunFullGraph(self._run, self.graph, group, self.device, weight)
+        data.keep_in(self._checkpoints)
+        return data
+
     def epochs(self, num: int | None = None) -> Iterator[int]:
         """Yield epoch numbers from 0; in a resumed run, the remaining ones.
 
@@ -181,6 +206,7 @@ class TrainContext:
         optimizer: torch.optim.Optimizer | None = None,
         *,
         gradients: str | None = None,
+        full_graph: FullGraph | None = None,
         **settings: Any,
     ) -> Any:
         """Make a model train synchronously with all trainers.
@@ -191,6 +217,8 @@ class TrainContext:
                 parameter servers, the servers run its steps.
             gradients: `int8` to send gradients in 8 bits; what rounding loses is added to the next
                 step's. A resumed run then differs from one that was not interrupted.
+            full_graph: Result of `full_graph`, if the model trains on its batches: layers exchange
+                rows of neighbours with other trainers.
             **settings: Arguments of torch's `DistributedDataParallel`, e.g.
                 `find_unused_parameters`.
 
@@ -198,11 +226,14 @@ class TrainContext:
             The model to call, and the optimizer if one was passed.
 
         Raises:
-            SpecError: With parameter servers: there is no optimizer, or it is not supported.
+            SpecError: With parameter servers: there is no optimizer, or it is not supported. With
+                `full_graph`: a part of the model cannot work on parts of a graph.
         """
         if gradients not in (None, "int8"):
             raise SpecError(f"gradients cannot be sent as {gradients!r}", "use 'int8' or nothing")
         model = model.to(self.device)
+        if full_graph is not None:
+            full_graph.wrap(model)
         hook_model(self._run, model.parameters())
         self._checkpoints.add(model, optimizer)
         if optimizer is not None:
@@ -364,6 +395,9 @@ def train(
 ) -> object:
     """Call a training function, as a trainer of the current run or in a single process.
 
+    Meanwhile CPUs flush denormal numbers to zero; `torch.set_flush_denormal(False)` in the function
+    keeps them.
+
     Args:
         train_func: Function of a `TrainContext`.
         graph: Folder of the graph, if the run has none.
@@ -375,7 +409,8 @@ def train(
     """
     context = TrainContext(current_run(), graph, config, output)
     try:
-        return train_func(context)
+        with denormals_flushed():
+            return train_func(context)
     finally:
         context.close()
         leave_group()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import time
 import weakref
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
@@ -23,7 +22,7 @@ from headrace.graph.sampling.store_pool import Connect
 from headrace.runtime.protocol.finite_check import watch_gradients
 from headrace.runtime.protocol.parameter_check import send_parameters
 from headrace.runtime.protocol.run_context import RunContext, current_run
-from headrace.runtime.protocol.trainer_messages import BatchProgress, BatchRequested, Note, send
+from headrace.runtime.protocol.trainer_messages import Note, send
 from headrace.runtime.trainer.remote_model import ModelFeed
 from headrace.runtime.trainer.run_graph import open_graph
 from headrace.runtime.trainer.sampler_client import (
@@ -35,13 +34,10 @@ from headrace.runtime.trainer.sampler_client import (
     use_planned_far,
 )
 from headrace.runtime.trainer.seed_shards import SharedBatches, TrainerSeeds, assign_seeds
-from headrace.runtime.trainer.step_trace import steps_of
-from headrace.tracing.task_trace import StepRecorder
+from headrace.runtime.trainer.step_trace import watched
 
 if TYPE_CHECKING:
-    from headrace.runtime.trainer.checkpointer import Checkpoints
-
-_REPORT_INTERVAL_S = 0.2
+    from headrace.runtime.trainer.checkpointer import Checkpoints, Loader
 
 _IN_PROCESS = ("data", "node_sampler", "_keyed", "_maker")
 """Attributes that a loader with sampler processes creates when they are used."""
@@ -141,8 +137,8 @@ class NeighborLoader(neighbor_loader.NeighborLoader):
         if trainer_seeds is not None:
             trainer_seeds.iteration = first
             batches = trainer_seeds.in_step(batches)
-        points = _Points(self, self._checkpoints) if trains and self._checkpoints else None
-        loop = _watched(run, self._counted(batches), trains, size, prefetcher, first, points)
+        points = Points(self, self._checkpoints) if trains and self._checkpoints else None
+        loop = watched(run, self._counted(batches), trains, size, prefetcher, first, points)
         self._loop = weakref.ref(loop)
         return loop
 
@@ -283,7 +279,7 @@ class LinkNeighborLoader(neighbor_loader.LinkNeighborLoader):
         if self._run is None or neighbor_loader.are_batches_wrapped():
             return super().__iter__()
         size = (len(self.input_data.row), self.batch_size or 1, len(self))
-        return _watched(self._run, super().__iter__(), self._trains, size)
+        return watched(self._run, super().__iter__(), self._trains, size)
 
 
 _PLANNED: weakref.WeakSet[NeighborLoader] = weakref.WeakSet()
@@ -351,78 +347,13 @@ def _connect(run: RunContext, graph: PartitionedGraph) -> Mapping[int, Connect] 
     return run.connect(stores, retry_budget_of(run)) if stores else None
 
 
-def _watched(
-    run: RunContext,
-    batches: Iterator[Any],
-    trains: bool,
-    size: tuple[int, int, int],
-    prefetcher: Prefetcher | None = None,
-    first: int = 0,
-    points: _Points | None = None,
-) -> Generator[Any, None, None]:
-    """Yield the batches of one epoch from `first` on, and report progress to the display."""
-    num_seeds, batch_size, num_steps = size
-    send(run.messages, BatchRequested())
-    began_s = reported_s = time.perf_counter()
-    waited_s = 0.0
-    steps = steps_of(run) if trains else None
-    if prefetcher is not None:
-        prefetcher.start_measuring()
-    for number in range(first + 1, num_steps + 1):
-        if points is not None:
-            points.before_batch()
-        before_s = time.perf_counter()
-        batch = next(batches, None)
-        waited_s += time.perf_counter() - before_s
-        if batch is None:
-            return
-        if steps is not None:
-            _end_if_enough(run, steps)
-            steps.begin()
-        if points is not None:
-            points.took()
-        yield batch
-        del batch
-        if steps is not None:
-            steps.end()
-        # After the step: otherwise an epoch of few batches would consist of waiting only.
-        now_s = time.perf_counter()
-        if now_s - reported_s >= _REPORT_INTERVAL_S or number == num_steps:
-            reported_s = now_s
-            own = {"here_s": waited_s}
-            progress = BatchProgress(
-                trains,
-                number,
-                num_steps,
-                num_samples=min((number - first) * batch_size, num_seeds),
-                elapsed_s=now_s - began_s,
-                waited_s=waited_s,
-                stages=own if prefetcher is None else prefetcher.report().figures,
-                steps=None if steps is None else steps.num_steps,
-            )
-            send(run.messages, progress)
-        if points is not None and number < num_steps:
-            points.after_step()
-    # Let the iterator run its code after the last batch.
-    next(batches, None)
-
-
-class _Points:
+class Points:
     """Points in a loop over a loader at which checkpoints may be written."""
 
-    def __init__(self, loader: NeighborLoader, checkpoints: Checkpoints) -> None:
+    def __init__(self, loader: Loader, checkpoints: Checkpoints) -> None:
         self._loader, self._checkpoints = loader, checkpoints
         self.before_batch, self.took = checkpoints.before_batch, checkpoints.took
 
     def after_step(self) -> None:
+        """Save or stop, if due, between two steps of an epoch."""
         self._checkpoints.after_step(self._loader)
-
-
-def _end_if_enough(run: RunContext, steps: StepRecorder) -> None:
-    """Exit the script after the run's number of iterations; all trainers do so at the same one.
-
-    Exiting is safer than yielding epochs without batches, as scripts run other code between epochs.
-    """
-    if run.iterations is not None and steps.num_steps >= run.iterations:
-        steps.close()
-        raise SystemExit(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -61,6 +62,7 @@ class NodeEmbeddings:
             self._connect_stores(graph),
             rank,
             lr,
+            time.monotonic,
         )
         self._tables[name] = table
         module = NodeEmbedding(table, self._device, lambda: STEP.weight)

@@ -10,14 +10,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+from headrace.linux.disk import has_space
 from headrace.linux.memory import memory_bytes
 from headrace.linux.network import interface_of, nic_bytes, rss_bytes, write_private
+from headrace.linux.process import Activity, is_stopped, session_activity
 from headrace.prefork.client import ForkLease
 from headrace.prefork.identity import namespace, own_version
 from headrace.runtime.cluster.actor_system import ActorSystem
 from headrace.runtime.protocol.actor_state import ActorState
 from headrace.runtime.run_dir.temp_dirs import PREFIX, remove_forgotten
-from headrace.runtime.workers.task_process import GRACE_S, URGENT_GRACE_S, TaskProcess, how_ended
+from headrace.runtime.workers.task_process import GRACE_S, URGENT_GRACE_S, TaskProcess
 
 READ_BYTES = 1 << 20
 """Bytes per read of a file."""
@@ -68,13 +70,17 @@ class TaskActor:
             return ActorState(None, None, *sizes)
         if code is None:
             pid = process.pid
-            return ActorState(pid, None, *sizes, rss_bytes(pid), memory_bytes(pid=pid))
+            memory = rss_bytes(pid), memory_bytes(pid=pid)
+            return ActorState(pid, None, *sizes, *memory, is_stopped=is_stopped(pid))
         last_error = process.last_error_line() if code else ""
+        if code and not has_space(self.folder):
+            # Nor could it write its own last words.
+            last_error = f"error: no space left on the disk of {self.folder.parent}"
         return ActorState(
             None,
             code,
             *sizes,
-            how=how_ended(code),
+            how=process.how,
             last_error=last_error,
             ended_ago_s=process.ended_ago_s,
         )
@@ -99,6 +105,17 @@ class TaskActor:
         """Request the exit, which `state` reports; urgent if a task failed that others block on."""
         if self._process is not None:
             self._process.stop(URGENT_GRACE_S if is_urgent else GRACE_S)
+
+    def activity(self) -> Activity:
+        """What the process and those it started have done so far."""
+        process = self._process
+        return Activity() if process is None else session_activity(process.pid)
+
+    def kill_hung(self, why: str, only_stopped: bool) -> None:
+        """Kill the process, which makes no progress; `state` reports `why`."""
+        process = self._process
+        if process is not None and (not only_stopped or is_stopped(process.pid)):
+            process.kill(why)
 
     def close(self) -> None:
         """Stop the process and remove the folder."""

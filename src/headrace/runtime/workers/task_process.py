@@ -47,6 +47,7 @@ class TaskProcess:
         self._kill_s = self._repeat_s = math.inf
         self._ended_s: float | None = None
         self._code: int | None = None
+        self._why_killed = ""
         self._input: int | None = None
         if end_by is None:
             stdin, self._input = os.pipe()
@@ -91,6 +92,17 @@ class TaskProcess:
     def ended_ago_s(self) -> float:
         """Seconds since the exit."""
         return 0.0 if self._ended_s is None else time.monotonic() - self._ended_s
+
+    @property
+    def how(self) -> str:
+        """How it exited, formatted to follow its name: the reason of `kill`, or its exit code."""
+        return "" if self._code is None else self._why_killed or how_ended(self._code)
+
+    def kill(self, why: str) -> None:
+        """Kill the process; `how` tells why."""
+        if self.code is None:
+            self._why_killed = f"{why}, and was killed"
+            self._kill()
 
     def stop(self, grace_s: float = URGENT_GRACE_S) -> None:
         """Request the exit; `code` repeats this after half the grace period, and kills at its end.

@@ -11,13 +11,16 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.linux.network import free_port
 from headrace.runtime.cluster.actor_system import ActorSystem
 from headrace.runtime.protocol.actor_state import ActorState
 from headrace.runtime.workers.base import TaskActor
 from headrace.runtime.workers.task_process import TaskProcess
+
+if TYPE_CHECKING:
+    from headrace.runtime.protocol.sampler_requests import ReplaceSampler, StartSamplers
 
 _START_TIMEOUT_S = 120.0
 _POLL_INTERVAL_S = 0.1
@@ -145,39 +148,44 @@ class TrainerActor(TaskActor):
 
     def _answer(self, request: dict[str, Any]) -> Mapping[str, Any]:
         """Start or replace samplers of the trainer; runs in the request's thread."""
+        from headrace.runtime.protocol.sampler_requests import StartSamplers, parse_request
+
+        parsed = parse_request(request)
+        if isinstance(parsed, StartSamplers):
+            return {"places": self._start_samplers(parsed)}
+        return {"places": self._replace_sampler(parsed)}
+
+    def _start_samplers(self, request: StartSamplers) -> list[Any]:
         from headrace.core.errors import SpecError
 
-        kind = request.get("kind")
-        if kind == "start_samplers":
-            return {"places": self._start_samplers(request)}
-        if kind == "replace_sampler":
-            return {"places": self._replace_sampler(request)}
-        raise SpecError(f"unknown request {kind!r}", "send start_samplers or replace_sampler")
-
-    def _start_samplers(self, request: Mapping[str, Any]) -> list[Any]:
-        from headrace.core.errors import SpecError
-
-        configs, seeds = request["configs"], request["seeds"]
+        configs, seeds = request.configs, request.seeds
         samplers = self._samplers[: len(configs)]
-        if len(configs) > len(samplers):
+        if len(configs) > len(samplers) or len(configs) != len(seeds):
             raise SpecError(
-                f"{self.task} requested {len(configs)} samplers and has {len(samplers)}",
+                f"{self.task} requested {len(configs)} samplers with {len(seeds)} seeds and has "
+                f"{len(samplers)}",
                 "use the same headrace version everywhere",
             )
+        try:
+            contents = [None if path is None else path.read_bytes() for path in seeds]
+        except (OSError, ValueError) as error:
+            raise SpecError(f"seeds cannot be read: {error}", "check the path") from None
         began = [
-            actor.begin.remote(
-                config,
-                None if path is None else Path(path).read_bytes(),
-                request.get("split"),
-                self.machine,
-            )
-            for actor, config, path in zip(samplers, configs, seeds, strict=True)
+            actor.begin.remote(config, content, request.split, self.machine)
+            for actor, config, content in zip(samplers, configs, contents, strict=True)
         ]
         return self._places(samplers, began)
 
-    def _replace_sampler(self, request: Mapping[str, Any]) -> list[Any]:
-        actor = self._samplers[request["sampler"]]
-        again = (request["epoch"], request["batch"], request["why"])
+    def _replace_sampler(self, request: ReplaceSampler) -> list[Any]:
+        from headrace.core.errors import SpecError
+
+        if request.sampler >= len(self._samplers):
+            raise SpecError(
+                f"{self.task} has no sampler {request.sampler}, it has {len(self._samplers)}",
+                "use the same headrace version everywhere",
+            )
+        actor = self._samplers[request.sampler]
+        again = (request.epoch, request.batch, request.why)
         return self._places([actor], [actor.begin_again.remote(*again)])
 
     def _places(self, samplers: Sequence[Any], began: Sequence[Any]) -> list[Any]:

@@ -10,6 +10,7 @@ import numpy as np
 from headrace.core.errors import SpecError
 from headrace.rpc.sync_rounds import SyncRounds
 from headrace.training.parameter_server.optimizer_shard import OptimizerShard, sum_by_rank
+from headrace.training.parameter_server.trial import FAILURES
 from headrace.training.parameter_server.types import Options
 
 Done = Callable[[int, float, float], None]
@@ -82,6 +83,7 @@ class ModelRounds(SyncRounds[GradientPush]):
         self._num_rounds = self._iteration = 0
         self._sum: _Sum | None = None
         self._square: tuple[int, float] = (0, 0.0)
+        self._failure: SpecError | None = None
 
     @property
     def num_rounds(self) -> int:
@@ -104,6 +106,7 @@ class ModelRounds(SyncRounds[GradientPush]):
         with self._changed:
             is_held = self._sum is not None and self._is_next(number)
             if not is_held and self._is_new(rank, number):
+                self._check_step(rank, gradient_push)
                 self._iteration = iteration
                 self._collect(rank, gradient_push)
 
@@ -115,6 +118,7 @@ class ModelRounds(SyncRounds[GradientPush]):
             self._check_next(number, f"step {number} is to be scaled")
             if self._sum is None:
                 raise SpecError(f"step {number} has no gradients yet", "push them first")
+            self.with_shard().check_next(None)
             if factor != 1:
                 self._sum.total[:] *= self._sum.total.dtype.type(factor)
             self._step(self._sum)
@@ -146,6 +150,8 @@ class ModelRounds(SyncRounds[GradientPush]):
 
     def with_shard(self) -> OptimizerShard:
         """The shard, between two sync rounds; raises `SpecError` before it is registered."""
+        if self._failure is not None:
+            raise self._failure
         if self._shard is None:
             raise SpecError("rank 0 has not registered this model", "prepare it first")
         return self._shard
@@ -173,11 +179,27 @@ class ModelRounds(SyncRounds[GradientPush]):
 
     def _step(self, made: _Sum) -> None:
         began_s = self._clock()
-        self.with_shard().step(made.total, made.present)
+        try:
+            self.with_shard().step(made.total, made.present)
+        except FAILURES as error:
+            # A part of the model may have changed: nobody gets it.
+            problem = f"{self.shape.optimizer} failed in step {self._num_rounds + 1}: {error}"
+            self._failure = SpecError(problem, "restart the run from its last checkpoint")
+            raise self._failure from None
         self._sum = None
         self._num_rounds += 1
         # The time between summing and scaling is not the server's.
         self._done(made.iteration, began_s - made.took_s, self._clock())
+
+    def _check_step(self, rank: int, gradient_push: GradientPush) -> None:
+        """Check that the step works, as far as it is known."""
+        shard, options = self.with_shard(), gradient_push.options
+        if options is None and 0 in self._pushes:
+            options = self._pushes[0][0].options
+        if gradient_push.options is not None or self._complete | {rank} >= set(
+            range(self._num_trainers)
+        ):
+            shard.check_next(options)
 
     def _check(self, gradient_push: GradientPush) -> None:
         wanted = ((self.shape.num_elements,), np.dtype(self.shape.dtype))

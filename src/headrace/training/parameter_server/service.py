@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import torch
 from pydantic import Field, TypeAdapter, ValidationError
 
 from headrace.core.errors import SpecError
@@ -21,6 +22,7 @@ from headrace.rpc.service import RpcService
 from headrace.training import gradient_codec
 from headrace.training.parameter_server.optimizer_specs import OPTIMIZERS, check_options
 from headrace.training.parameter_server.rounds import Done, GradientPush, ModelRounds, Shape
+from headrace.training.parameter_server.trial import try_step
 
 MAX_MODELS = 256
 ANSWER_S = 2.0
@@ -190,6 +192,11 @@ class ParameterService(RpcService):
                 f"a shard has {shape.num_elements} elements, too many for one server",
                 "plan the job with more parameter servers",
             )
+        for value in values:
+            if (value.shape, value.dtype) != ((shape.num_elements,), np.dtype(shape.dtype)):
+                raise SpecError("values have a wrong shape or dtype", "send one per element")
+        for each in {repr(each): each for each in options}.values():
+            try_step(asked.optimizer, each, getattr(torch, asked.dtype))
         with self._lock:
             rounds = self._models.setdefault(
                 asked.model, ModelRounds(self._num_trainers, shape, self._now, self._done)
@@ -200,8 +207,6 @@ class ParameterService(RpcService):
                 "prepare the same models on all trainers, in the same order",
             )
         if values:
-            if (values[0].shape, values[0].dtype) != ((shape.num_elements,), np.dtype(shape.dtype)):
-                raise SpecError("values have a wrong shape or dtype", "send one per element")
             rounds.begin(options, values[0])
         return self._wait_for_result(rounds, 0, began_s)
 

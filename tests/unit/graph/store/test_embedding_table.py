@@ -13,6 +13,8 @@ from headrace.graph.store.embedding_table import (
     open_embedding,
     sum_duplicates,
 )
+from headrace.graph.store.write_ahead_log import Change
+from tests.support.disks import fill, small_disk
 
 Kind = Literal["sgd", "adagrad", "adam"]
 
@@ -142,3 +144,40 @@ def test_a_note_that_was_cut_is_no_note(tmp_path: Path) -> None:
         found = open_embedding(tmp_path, 30, spec)
         assert found.num_rounds == 3
         np.testing.assert_array_equal(found.values, before)
+
+
+SMALL = 1 << 20
+
+
+def test_space_for_rows_is_taken_before_they_are_promised(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", SMALL) as disk:
+        spec = EmbeddingSpec(dim=64)
+        with pytest.raises(OSError, match="No space left") as failed:
+            make_embedding(disk, np.arange(2000), spec)
+        assert str(failed.value.filename).startswith(str(disk))
+        assert not list(disk.iterdir())
+        embedding = make_embedding(disk, np.arange(1000), spec)
+        fill(disk)
+        # Writing to the rows themselves needs no space.
+        embedding._make(Change(1, 1, np.arange(1000), [np.ones((1000, 64), np.float32)] * 3))
+        assert (embedding.values == 1).all()
+
+
+def test_a_change_that_cannot_be_logged_is_not_made(tmp_path: Path) -> None:
+    spec, large = EmbeddingSpec(dim=3, seed=1), np.arange(30).repeat(400)
+    expected = make_embedding(None, np.arange(30), spec)
+    with small_disk(tmp_path / "disk", SMALL) as disk:
+        embedding = make_embedding(disk, np.arange(30), spec)
+        for each in (expected, embedding):
+            steps(each, 0, 3)
+        filler = fill(disk)
+        # Twice: the last complete change is in one of two files.
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space left"):
+                embedding.put(large, [np.ones((len(large), 3), np.float32)] * 3, 9)
+        assert open_embedding(disk, 30, spec).num_rounds == 3
+        filler.unlink()
+        for each in (expected, embedding):
+            steps(each, 3, 6)
+        np.testing.assert_array_equal(embedding.values, expected.values)
+        np.testing.assert_array_equal(open_embedding(disk, 30, spec).values, expected.values)

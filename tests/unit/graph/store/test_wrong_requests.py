@@ -136,6 +136,16 @@ def test_sampler_refuses_wrong_requests_and_those_of_stores() -> None:
     assert problems(parts, wrong) == {}
 
 
+def test_a_refused_model_makes_nobody_the_trainer() -> None:
+    models: list[bytes] = []
+    parts = _SubBatches(Queue(), threading.Semaphore(1), lambda: None, models.append)
+    wrong = encode_request(NUMBER, {"op": "model"}, [np.ones(3)])
+    assert "as bytes" in answer(parts, memoryview(wrong), stream=1).fields["problem"]
+    right = encode_request(NUMBER, {"op": "model"}, [np.ones(3, np.uint8)])
+    assert "problem" not in answer(parts, memoryview(right), stream=2).fields
+    assert len(models) == 1
+
+
 def test_a_handler_that_fails_is_a_refusal(store: StoreService) -> None:
     class Failing(StoreService):
         def answer(self, request: Message) -> Message:

@@ -14,6 +14,7 @@ from headrace.core.job import Job
 from headrace.policies.lifecycle.events import Ended, Event, Outcome, Placed, Ready, Shipped, Waits
 from headrace.policies.lifecycle.state import Lifecycle
 from headrace.policies.lifecycle.steps import begin, step
+from headrace.runtime.callbacks import status_writer
 from headrace.runtime.callbacks.status_writer import StatusWriter
 from headrace.runtime.cluster.nodes import Node
 from headrace.runtime.cluster.placement_group import slots_of
@@ -29,6 +30,7 @@ from headrace.runtime.protocol.trainer_messages import (
 )
 from headrace.runtime.run_dir.run_dir import RunDirectory
 from headrace.runtime.run_dir.status import RunState, TaskState
+from tests.support.disks import fill, small_disk
 
 NODES = tuple(Node(f"m{m}", f"id{m}", f"10.0.0.{m + 1}", {}) for m in range(2))
 
@@ -204,3 +206,39 @@ def test_bytes_of_an_epoch_are_known_with_its_batches(recorder: StatusWriter) ->
     progress = BatchProgress(True, 1, 20, 4, 1.0, 0.5, {})
     recorder.polled("trainer0", ActorState(messages=(progress,)))
     assert recorder.status().epoch_bytes == {"features": 18_000, "structure": 2_000}
+
+
+def test_a_full_disk_does_not_end_a_run_and_its_end_is_written(
+    tmp_path: Path, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_writer, "_WRITE_INTERVAL_S", 0.0)
+    with small_disk(tmp_path / "disk", 1 << 20) as disk:
+        folder = RunDirectory.create(disk, "small")
+        recorder, state = begun(folder, watcher)
+        state, _ = step(state, Placed(), 0.0)
+        recorder.changed(state, Placed())
+        recorder.printed("trainer0", b"before\n")
+        filler = fill(disk)
+        for _ in range(3):
+            recorder.printed("trainer0", bytes(9000))
+            recorder.traced("trainer0", b'["exec","trainer0",0,0.0,0.5]\n' * 300)
+            recorder.log("a line")
+            recorder.polled("store0", ActorState(pid=7))
+        told = [line for line in watcher.lines if "cannot be written" in line]
+        assert len(told) == 1
+        assert "(No space left on device): the run goes on" in told[0]
+        # Nothing is there in part.
+        assert folder.log("trainer0").read_bytes() == b"before\n"
+        filler.unlink()
+        recorder.log("a line")
+        assert f"{folder.path} can be written again" in watcher.lines
+        fill(disk)
+        recorder.finish(Outcome(problem="no space", remedy="free some"))
+        status = folder.read_status()
+        assert status.state is RunState.FAILED
+        assert status.error is not None
+        assert status.error.problem == "no space"
+        for line in folder.events.read_text().splitlines():
+            json.loads(line)
+        assert json.loads(folder.events.read_text().splitlines()[-1])["kind"] == "outcome"
+        folder.close()

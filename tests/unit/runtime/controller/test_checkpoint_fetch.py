@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,14 @@ import pytest
 
 pytest.importorskip("torch")
 
+from headrace.runtime.callbacks.base import RunCallback
 from headrace.runtime.cluster.local_actors import LocalActors
-from headrace.runtime.controller.checkpoint_fetch import MAX_ATTEMPTS, CheckpointFetcher
+from headrace.runtime.controller import checkpoint_fetch
+from headrace.runtime.controller.checkpoint_fetch import (
+    MAX_ATTEMPTS,
+    CheckpointFetcher,
+    fetch_last,
+)
 from headrace.runtime.controller.worker_group import PendingActorCalls
 from headrace.training.checkpoint_files import (
     Checkpoint,
@@ -20,6 +27,7 @@ from headrace.training.checkpoint_files import (
     newest_whole,
     save,
 )
+from tests.support.disks import fill, small_disk
 
 PIECE_BYTES = 500
 
@@ -54,7 +62,10 @@ class Trainer:
         self.output, self.home = tmp_path / "output", tmp_path / "home"
         self.calls = Asked()
         self.told: list[Checkpoint] = []
-        self.collector = CheckpointFetcher(self.home, self.calls, self._piece, self.told.append)
+        self.said: list[str] = []
+        self.collector = CheckpointFetcher(
+            self.home, self.calls, self._piece, self.told.append, self.said.append
+        )
 
     def save(self, iteration: int) -> Checkpoint:
         state = {"iteration": iteration, "padding": bytes(3000)}
@@ -132,3 +143,61 @@ def test_what_is_not_whole_is_not_taken(trainer: Trainer) -> None:
     assert newest_whole(trainer.home) is None
     trainer.collector.update({"checkpoint-00000300.json": '{"iteration'})
     assert not trainer.collector.is_busy
+
+
+def test_a_full_disk_costs_a_checkpoint_until_there_is_space(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_fetch, "_RETRY_S", 0.0)
+    with small_disk(trainer.home, 1 << 16) as home:
+        trainer.save(100)
+        trainer.look()
+        trainer.calls.answer()
+        filler = fill(home)
+        trainer.save(200)
+        for _ in range(3):
+            trainer.look()
+            # It is not even asked for.
+            assert not trainer.calls.waiting
+        why = "the checkpoint of iteration 200 cannot be stored: No space left on device"
+        assert trainer.said == [f"{why} ({home})"]
+        assert trainer.collector.problem == why
+        found = newest_whole(home)
+        assert found is not None
+        assert found.sidecar.iteration == 100
+        filler.unlink()
+        trainer.look()
+        trainer.calls.answer()
+        assert [each.sidecar.iteration for each in trainer.told] == [100, 200]
+        assert not trainer.collector.problem
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_the_last_files_are_stored_or_missed(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    monkeypatch.setattr(checkpoint_fetch, "SPACE_S", 0.0)
+    said: list[str] = []
+    kept: list[str] = []
+
+    class Folder(RunCallback):
+        def log(self, line: str) -> None:
+            said.append(line)
+
+        def kept(self, name: str, pieces: Iterator[bytes]) -> None:
+            if is_full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            kept.append(name)
+
+    names = ("best.pt", "other")
+    problem = fetch_last(
+        "trainer0",
+        trainer.collector,
+        names=names,
+        pieces=lambda _: iter(()),
+        callback=Folder(),
+        waits=True,
+    )
+    assert problem == ("best.pt cannot be stored: No space left on device" if is_full else "")
+    assert kept == ([] if is_full else list(names))
+    assert said == []

@@ -95,6 +95,8 @@ class Shell:
             return ActorState(**self.now)
         if name == "restart":
             self.now = {**self.now, "code": None, "pid": 2, "starts": self.now["starts"] + 1}
+        if name == "kill_hung":
+            self.now = {**self.now, **KILLED, "how": "hung", "is_stopped": False}
         if name == "stop":
             self.now = {**self.now, **KILLED, "code": 0}
         if name == "find_graph":
@@ -235,6 +237,46 @@ def test_a_killed_store_is_started_again_if_it_may_be(
     else:
         assert outcome.fault == Ended("store0", -9, "was ended by SIGKILL")
         assert isinstance(driven.mender.after(outcome, TASKS), GiveUp)
+
+
+@pytest.mark.parametrize("task", ["store0", "trainer0"])
+def test_a_stopped_task_is_handled_like_a_killed_one(
+    monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    monkeypatch.setattr("headrace.policies.recovery.hangs.STOPPED_S", 0.01)
+    driven = Driven(monkeypatch, 1)
+    actors = driven.worker_group.actors
+
+    def on_change(phase: str) -> None:
+        if phase != "running":
+            return
+        if "kill_hung" not in actors[task].calls:
+            actors[task].now["is_stopped"] = True
+        elif actors["store0"].calls.count("restart"):
+            actors["trainer0"].now |= {**KILLED, "code": 0}
+
+    outcome = driven.run(on_change)
+    if task == "store0":
+        assert outcome.is_success
+        assert [each.line for each in driven.decisions] == [
+            "store0 on m0 hung: restarting it (1 of 1)"
+        ]
+    else:
+        assert outcome.fault == Ended("trainer0", -9, "hung")
+
+
+def test_a_driver_that_fails_leaves_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    driven = Driven(monkeypatch, 3)
+    closed: list[float] = []
+    monkeypatch.setattr(driven.worker_group, "close", closed.append)
+
+    def on_change(phase: str) -> None:
+        if phase == "running":
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        driven.run(on_change)
+    assert len(closed) == 1
 
 
 class Clock:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from headrace.core.job import Role
+from headrace.linux.process import Activity
 from headrace.policies.lifecycle.events import Lost, Task
 from headrace.runtime.cluster.local_actors import LocalActors
-from headrace.runtime.controller.health import PartitionProbe, StallDetector
+from headrace.runtime.controller.health import HangWatch, PartitionProbe, StallDetector
 from headrace.runtime.controller.worker_group import PendingActorCalls
 from headrace.runtime.protocol.actor_state import ActorState
 from headrace.runtime.protocol.trainer_messages import (
     BatchProgress,
     BatchRequested,
+    LoopLeft,
     Message,
     Waiting,
 )
@@ -57,6 +60,103 @@ def test_who_waits_is_named() -> None:
     assert "trainer0 on m0 waits for its script, which imports" in watch.poll(30.0)[0]
     watch.update("trainer0", state_of(BatchRequested()), 31)
     assert "trainer0 on m0 waits for its first batch" in watch.poll(60.0)[0]
+
+
+def batches(number: int, trains: bool = True) -> BatchProgress:
+    return BatchProgress(trains, number, 9, 4, 1.0, 0.5, {})
+
+
+def test_a_run_may_hang_only_between_two_batches() -> None:
+    watch = StallDetector((*TASKS, Task("trainer1", Role.TRAINER, "m1")), 0.0)
+    # The first iteration compiles.
+    watch.update("trainer0", state_of(batches(1)), 80.0)
+    watch.update("trainer1", state_of(batches(1)), 81.0)
+    assert watch.first_still(170.0) is None
+    assert watch.first_still(171.0) == ("trainer0", 90.0)
+    # A pause of the script was fine: the next one may be longer.
+    watch.update("trainer1", state_of(batches(2)), 201.0)
+    assert watch.first_still(1400.0) is None
+    assert watch.first_still(1401.0) == ("trainer0", 1200.0)
+    # Between epochs, while evaluating, and after a loop that was left, nothing is known.
+    for message in (batches(9), batches(3, trains=False), LoopLeft()):
+        watch.update("trainer0", state_of(batches(2)), 1500.0)
+        watch.update("trainer0", state_of(message), 1500.0)
+        assert watch.first_still(1e6) is None
+    # Somebody who is done is not waited for.
+    watch.update("trainer0", ActorState(code=0), 1500.0)
+    assert watch.first_still(1e6) is not None
+
+
+class Hanging:
+    """Tasks, what they have done, and who was killed."""
+
+    def __init__(self) -> None:
+        self.names = ("sampler0.0", "trainer0")
+        self.done = dict.fromkeys(self.names, Activity())
+        self.killed: list[tuple[str, str, bool]] = []
+        self.said: list[str] = []
+        group: Any = self
+        self.watch = HangWatch(group, AtOnce(LocalActors("m0")), self.said.append)
+
+    def is_lost(self, name: str) -> bool:
+        return False
+
+    def slot(self, name: str) -> Any:
+        (task,) = (task for task in TASKS if task.name == name)
+        return SimpleNamespace(task=task)
+
+    def actor(self, name: str) -> Any:
+        def kill(why: str, only_stopped: bool) -> Any:
+            self.killed.append((name, why, only_stopped))
+            return SimpleNamespace(answer=None)
+
+        activity = SimpleNamespace(remote=lambda: SimpleNamespace(answer=self.done[name]))
+        return SimpleNamespace(activity=activity, kill_hung=SimpleNamespace(remote=kill))
+
+
+def test_a_stopped_process_is_killed() -> None:
+    run = Hanging()
+    run.watch.update("sampler0.0", ActorState(pid=1, is_stopped=True), 5.0)
+    run.watch.update("trainer0", ActorState(pid=2, is_stopped=True), 6.0)
+    run.watch.update("sampler0.0", ActorState(pid=1, is_stopped=True), 9.0)
+    run.watch.update("trainer0", ActorState(pid=2), 10.0)
+    run.watch.kill_stopped(14.9)
+    assert not run.killed
+    run.watch.kill_stopped(15.0)
+    run.watch.kill_stopped(30.0)
+    why = "made no progress for 10 s, because it is stopped"
+    assert run.killed == [("sampler0.0", why, True)]
+    assert run.said == [f"sampler0.0 on m1 {why}: killing it"]
+
+
+@pytest.mark.parametrize(
+    ("who", "after", "is_killed"),
+    [
+        ("trainer0", Activity(), True),
+        ("trainer0", Activity(0.05), True),
+        ("trainer0", Activity(1.0), False),
+        ("sampler0.0", Activity(1.0), False),
+        ("trainer0", Activity(waits_for_disk=True), False),
+    ],
+)
+def test_a_run_hangs_if_no_task_does_anything(who: str, after: Activity, is_killed: bool) -> None:
+    run = Hanging()
+    run.watch.examine(90.0, None)
+    run.watch.examine(100.0, ("trainer0", 90.0))
+    run.done[who] = after
+    run.watch.examine(104.9, ("trainer0", 94.9))
+    assert not run.killed
+    run.watch.examine(105.0, ("trainer0", 95.0))
+    why = "made no progress for 95 s, and no task computes"
+    assert run.killed == ([("trainer0", why, False)] if is_killed else [])
+    # It is examined again, but not all the time.
+    run.done[who] = Activity(1.0)
+    for now_s in (130.0, 134.9):
+        run.watch.examine(now_s, ("trainer0", now_s - 10))
+    assert len(run.killed) == is_killed
+    run.watch.examine(140.0, ("trainer0", 130.0))
+    run.watch.examine(146.0, ("trainer0", 136.0))
+    assert len(run.killed) == 1 + is_killed
 
 
 class Shell:

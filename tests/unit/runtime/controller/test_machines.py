@@ -16,6 +16,7 @@ from headrace.planner.replan import replan
 from headrace.policies.lifecycle.events import Ended, Lost, Outcome, Task
 from headrace.policies.recovery.deciding import Recovery
 from headrace.policies.recovery.events import Limits
+from headrace.runtime.cluster.head import HeadLostError
 from headrace.runtime.controller.failure_handling import FailureHandler
 from headrace.runtime.controller.machines import AvailableMachines, run_attempts
 from headrace.runtime.controller.signals import Interruption
@@ -134,3 +135,27 @@ def test_an_interrupt_is_not_mended(plan: Plan) -> None:
         partial(replan, plan), mender, machines, lambda each: (KILLED, TASKS), interrupted
     )
     assert outcome == Outcome(is_interrupted=True)
+
+
+def test_without_the_head_nothing_is_resumed(plan: Plan) -> None:
+    class Headless(Ray):
+        is_lost = False
+
+        def nodes(self) -> list[Mapping[str, Any]]:
+            if self.is_lost:
+                raise HeadLostError
+            return super().nodes()
+
+    ray = Headless()
+    machines = AvailableMachines(plan, ray.nodes)
+    state = Recovery(frozenset(host.name for host in plan.cluster.hosts))
+    handler = FailureHandler(state, lambda state, decision: None)
+
+    def attempt(plan: Plan) -> tuple[Outcome, tuple[Task, ...]]:
+        ray.is_lost = True
+        return KILLED, TASKS
+
+    outcome = run_attempts(lambda names: plan, handler, machines, attempt, Interruption())
+    assert outcome.problem == (
+        "killed, and the run cannot be resumed: the head of the Ray cluster does not answer"
+    )

@@ -9,6 +9,7 @@ import pytest
 from headrace.policies.lifecycle.events import Event, Failed, Lost, Placed
 from headrace.prefork.identity import own_version
 from headrace.runtime.cluster.actor_system import RayActors
+from headrace.runtime.cluster.head import HeadLostError
 from headrace.runtime.cluster.local_actors import LocalActors
 from headrace.runtime.controller.worker_group import WorkerGroup
 from tests.unit.runtime.listened import small_plan
@@ -47,3 +48,20 @@ def test_an_actor_that_does_not_reply_is_lost(
         if is_alive
         else Lost("m1", "its Ray node is gone")
     )
+
+
+def test_without_the_head_a_lost_actor_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    exceptions = pytest.importorskip("ray.exceptions")
+    _, slots = small_plan()
+
+    def lost() -> None:
+        raise HeadLostError
+
+    group = WorkerGroup(RayActors(), slots, "run-1")
+    monkeypatch.setattr(group, "_alive", lost)
+    event = group.explain("store1", exceptions.ActorUnavailableError("unreachable", b"a" * 16))
+    assert isinstance(event, Failed)
+    assert event.problem == (
+        "store1 on m1 is lost, and the head of the Ray cluster does not answer"
+    )
+    assert "headrace run --resume" in event.remedy

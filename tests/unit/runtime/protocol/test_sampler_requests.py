@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -17,6 +18,7 @@ from headrace.runtime.protocol.sampler_requests import (
     request_samplers,
     without_paths,
 )
+from headrace.runtime.workers.trainer import TrainerActor
 
 CONFIG = SamplerConfig(
     task="sampler0.0",
@@ -76,3 +78,28 @@ def test_too_few_places_are_noticed(tmp_path: Path) -> None:
 def test_nobody_answers(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no answer to start_samplers"):
         request_answer(tmp_path / "ask", {"kind": "start_samplers"}, 30)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[" * 5000,
+        b'{"kind": "replace_sampler", "sampler": -1, "epoch": 0, "batch": 0, "why": "x"}',
+        b'{"kind": "replace_sampler", "sampler": 2, "epoch": 0, "batch": 0, "why": "x"}',
+        b'{"kind": "start_samplers", "configs": [{}], "seeds": ["/no\\u0000where"]}',
+        b'{"kind": "start_samplers", "configs": [{}], "seeds": []}',
+        b'{"kind": ["start_samplers"]}',
+    ],
+)
+def test_wrong_requests_start_no_sampler(line: bytes) -> None:
+    begun: list[Any] = []
+    begin = SimpleNamespace(remote=lambda *given: begun.append(given))
+    actor = cast(Any, TrainerActor.__new__(TrainerActor))
+    actor.task, actor.machine = "trainer0", "m0"
+    actor._samplers = [SimpleNamespace(begin=begin, begin_again=begin)] * 2
+    actor._places = lambda samplers, began: []
+    server = cast(Any, RequestServer.__new__(RequestServer))
+    server._answer = actor._answer
+    error = server._reply(line)["error"]
+    assert error["remedy"] != "see the logs of the run"
+    assert begun == []

@@ -81,6 +81,7 @@ def test_what_is_no_message_is_left_out(folder: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
         other.sendto(b"{", os.fspath(folder / "messages"))
         other.sendto(b"[1]", os.fspath(folder / "messages"))
+        other.sendto(b"[" * 5000, os.fspath(folder / "messages"))
         for text in ('{"text": "x"}', '{"kind": "later"}', '{"kind": "note"}', '{"kind": []}'):
             other.sendto(text.encode(), os.fspath(folder / "messages"))
     send(folder / "messages", Note("last"))

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import struct
 import threading
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from headrace.linux.htb import TRUNK, HtbClass, from_kernel
 from headrace.linux.netlink import Connection, Counters, class_message
-from headrace.runtime.traffic.agent import OpenFlows
+from headrace.runtime.traffic.agent import Agent, AgentConfig, OpenFlows
 from headrace.runtime.traffic.connections import End
 from headrace.runtime.traffic.htb_tree import filter_keys
 from headrace.runtime.traffic.marks import Marks
-from headrace.runtime.traffic.messages import Line, authenticate, register
+from headrace.runtime.traffic.messages import Authenticator, Line, register
 from headrace.runtime.traffic.socket_owners import SocketOwners
 from headrace.tracing.task_trace import TraceWriter, mark_path
 
@@ -121,7 +123,7 @@ def test_fast_cards_have_rates_beyond_32_bits() -> None:
 def test_only_who_has_the_token_is_welcome(has_token: bool) -> None:
     ours, theirs = socket.socketpair()
     for each in (ours, theirs):
-        each.settimeout(5.0)
+        each.settimeout(60.0)
     outcome: list[str] = []
 
     def agent() -> None:
@@ -134,10 +136,70 @@ def test_only_who_has_the_token_is_welcome(has_token: bool) -> None:
     thread = threading.Thread(target=agent)
     thread.start()
     with ours:
+        authenticator = Authenticator(Line(ours), b"token")
         if has_token:
-            assert authenticate(Line(ours), b"token") == "m0"
+            assert authenticator.receive() == "m0"
         else:
             with pytest.raises(EOFError):
-                authenticate(Line(ours), b"token")
+                authenticator.receive()
     thread.join()
     assert outcome == ([] if has_token else ["refused"])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"machine": "m0", "nonce": "x", "proof": "é" * 64},
+        {"machine": "m0", "nonce": "x", "proof": "\ud800"},
+        {"machine": "m0", "nonce": "x", "proof": None},
+        {"machine": "m0", "nonce": "x"},
+        "[" * 4000,
+        "9" * 4000,
+        b"\xff",
+    ],
+    ids=str,
+)
+def test_any_other_answer_is_a_wrong_proof(answer: object) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        authenticator = Authenticator(Line(ours), b"token")
+        text = json.dumps(answer) if isinstance(answer, dict) else answer
+        theirs.sendall((text if isinstance(text, bytes) else str(text).encode()) + b"\n")
+        with pytest.raises(EOFError):
+            authenticator.receive()
+
+
+@pytest.mark.parametrize("challenge", ["é", "\ud800"])
+def test_an_agent_answers_any_challenge(challenge: str) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(json.dumps({"nonce": challenge}).encode() + b"\n")
+        ours.shutdown(socket.SHUT_WR)
+        with pytest.raises(EOFError):
+            register(Line(theirs), b"token", "m0")
+        assert b'"proof"' in ours.recv(1000)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"add": [[0, 2, 7000, "nowhere", 40000]]},
+        {"remove": [[7000, "10.0.0.2", 40000]], "shares": [[1, 2]]},
+        {"shares": [[0, -1, 5, 5]]},
+        {"bye": "perhaps"},
+    ],
+)
+def test_invalid_orders_change_nothing(message: dict[str, object]) -> None:
+    class Tree:
+        nic_bytes_per_s = NIC
+
+        def remove(self, connected: object) -> None:
+            pytest.fail("it has changed")
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        config = AgentConfig("m0", "lo", NIC, {}, {}, "127.0.0.1", 1, "x", 1.0)
+        tree = cast(Any, Tree())
+        agent = Agent(config, Line(ours), tree, lambda: ([], []), cast(Any, None))
+        with pytest.raises(EOFError):
+            agent.apply(message)

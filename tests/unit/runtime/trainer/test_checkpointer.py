@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 import signal
@@ -242,6 +243,25 @@ def test_what_a_checkpoint_says_of_itself(
     assert all(message.stall_s >= 0 and message.bytes > 1000 for message in sent)
     # A run that is over has nothing left to do, and more epochs go on from there.
     assert run(Training(), "again", resume="whole")["lr"] == pytest.approx(0.1 * 0.7**3)
+
+
+def test_a_full_disk_is_not_said_to_be_a_lost_trainer(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        except OSError:
+            # As torch does, whose writer then finds less in the file than it has written.
+            raise RuntimeError("unexpected pos 704 vs 598")  # noqa: B904
+
+    monkeypatch.setattr(torch, "save", full)
+    # The best model is not written in a thread: the script learns of it.
+    with pytest.raises(OSError, match="No space left on device"):
+        run(Training(), "whole")
+    sent = run.sent  # type: ignore[attr-defined]
+    problems = {each.problem for each in sent if isinstance(each, CheckpointWrite)}
+    assert problems == {"cannot be written: No space left on device"}
 
 
 def test_no_checkpoints_if_nobody_wants_them(run: Callable[..., Any], tmp_path: Path) -> None:

@@ -57,6 +57,15 @@ def test_alone_there_is_one_trainer_with_everything(
     torch.testing.assert_close(kept["weight"], model.weight.detach())
 
 
+def test_denormal_numbers_are_flushed_while_training() -> None:
+    def is_flushed(*_: object) -> bool:
+        return bool((torch.full((1,), 1e-40) * 1.0).item() == 0.0)
+
+    assert not is_flushed()
+    assert headrace.train(is_flushed)
+    assert not is_flushed()
+
+
 def test_all_nodes_are_inferred_at_the_end(tmp_path: Path) -> None:
     model = pytest.importorskip("torch_geometric.nn").GraphSAGE(5, 8, 2, 7)
     write(homogeneous(), tmp_path / "graph", 2)

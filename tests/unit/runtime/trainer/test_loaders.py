@@ -25,7 +25,7 @@ from headrace.graph.sampler_worker.config import StoreAddress  # noqa: E402
 from headrace.rpc.credentials import Credentials, Secret  # noqa: E402
 from headrace.runtime.protocol.run_context import CONTEXT_VARIABLE, RunContext  # noqa: E402
 from headrace.runtime.protocol.trainer_messages import BatchRequested  # noqa: E402
-from headrace.runtime.trainer import loaders, sampler_client  # noqa: E402
+from headrace.runtime.trainer import loaders, sampler_client, step_trace  # noqa: E402
 from tests.unit.graph.loader.loading_graphs import assert_same  # noqa: E402
 from tests.unit.graph.small_graphs import heterogeneous, homogeneous, write  # noqa: E402
 
@@ -50,15 +50,15 @@ def enter_run(parts: Path, monkeypatch: pytest.MonkeyPatch, **fields: Any) -> No
 def test_the_last_step_counts_in_the_speed(parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now_s=0.0)
     sent: list[Any] = []
-    monkeypatch.setattr(loaders, "time", SimpleNamespace(perf_counter=lambda: clock.now_s))
-    monkeypatch.setattr(loaders, "send", lambda path, message: sent.append(message))
+    monkeypatch.setattr(step_trace, "time", SimpleNamespace(perf_counter=lambda: clock.now_s))
+    monkeypatch.setattr(step_trace, "send", lambda path, message: sent.append(message))
 
     def batches() -> Iterator[str]:
         clock.now_s += 1.0
         yield "batch"
 
     run = RunContext(machine="m1", messages=parts.parent / "messages")
-    for _ in loaders._watched(run, batches(), trains=False, size=(30, 32, 1)):
+    for _ in step_trace.watched(run, batches(), trains=False, size=(30, 32, 1)):
         clock.now_s += 3.0
     asked, message = sent
     assert asked == BatchRequested()

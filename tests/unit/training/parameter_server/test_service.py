@@ -160,3 +160,104 @@ def test_gradients_of_another_shape_or_time_are_refused(ask: Ask) -> None:
         ask({**STEP, "options": OPTIONS * 2}, VALUES, HAS)
     with pytest.raises(SpecError):
         ask({"op": "load", "model": 0, "name": "momentum_buffer"}, VALUES[:1], HAS)
+
+
+ADAM = options_of(torch.optim.Adam([torch.ones(1)], lr=0.5))
+
+
+def begin_adam(ask: Ask, **changes: Any) -> None:
+    for rank in (0, 1):
+        options = [{**ADAM[0], **changes}]
+        fields = {**BEGIN, "rank": rank, "optimizer": "Adam", "options": options}
+        ask(fields, *PIECES, *([] if rank else [VALUES]))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "changes"),
+    [
+        ("SGD", {"lr": -1.0}),
+        ("SGD", {"nesterov": True}),
+        ("Adam", {"betas": [1.0, 0.999]}),
+        ("Adam", {"betas": [0.9, 1 - 1e-17]}),
+        ("Adadelta", {"rho": 2}),
+        ("Rprop", {"etas": [1.5, 1.2]}),
+        ("ASGD", {"lambd": 1e29, "alpha": 1e29}),
+    ],
+)
+def test_options_outside_their_domain_are_refused(
+    ask: Ask, operations: ParameterService, optimizer: str, changes: dict[str, Any]
+) -> None:
+    right = options_of(getattr(torch.optim, optimizer)([torch.ones(1)], lr=0.5))
+    wrong = [{**right[0], **changes}]
+    begin = {**BEGIN, "optimizer": optimizer}
+    with pytest.raises(SpecError, match=f"{optimizer} does not work with these options"):
+        ask({**begin, "options": wrong}, *PIECES, VALUES)
+    assert operations._models == {}
+    for rank in (0, 1):
+        fields = {**begin, "options": right, "rank": rank}
+        ask(fields, *PIECES, *([] if rank else [VALUES]))
+    gradients = np.ones(3, np.float32)
+    with pytest.raises(SpecError, match=f"{optimizer} does not work with these options"):
+        ask({**STEP, "options": wrong}, gradients, HAS)
+    wait = {"op": "wait", "model": 0, "step": 0}
+    np.testing.assert_array_equal(ask(wait).arrays[0], VALUES)
+    assert ask({**wait, "step": 1}).fields["missing"] == [0, 1]
+    # The right options are accepted, and the step is made.
+    ask({**STEP, "options": right}, gradients, HAS)
+    assert len(ask({**STEP, "rank": 1}, gradients, HAS).arrays) == 1
+
+
+def test_a_refused_begin_registers_nothing(ask: Ask, operations: ParameterService) -> None:
+    with pytest.raises(SpecError, match="wrong shape"):
+        ask(BEGIN, *PIECES, VALUES[:2])
+    assert operations._models == {}
+
+
+def test_state_that_is_loaded_in_part_stops_no_step_half_way(ask: Ask) -> None:
+    begin_adam(ask)
+    load = {"op": "load", "model": 0, "name": "exp_avg"}
+    with pytest.raises(SpecError, match="Adam has no state 'momentum_buffer'"):
+        ask({**load, "name": "momentum_buffer"}, VALUES, HAS)
+    with pytest.raises(SpecError, match="step is not finite or below 0"):
+        ask({**load, "name": "step"}, np.array([-1.0, 1.0]), HAS)
+    ask(load, VALUES, HAS)
+    gradients = np.ones(3, np.float32)
+    assert ask({**STEP, "rank": 1}, gradients, HAS).fields["missing"] == [0]
+    with pytest.raises(SpecError, match="state of Adam has no exp_avg_sq, step"):
+        ask({**STEP, "options": ADAM}, gradients, HAS)
+    np.testing.assert_array_equal(ask({"op": "wait", "model": 0, "step": 0}).arrays[0], VALUES)
+    ask({**load, "name": "exp_avg_sq"}, VALUES, HAS)
+    ask({**load, "name": "step"}, np.array([3.0, 3.0]), HAS)
+    (found,) = ask({**STEP, "options": ADAM}, gradients, HAS).arrays
+    assert np.isfinite(found).all()
+    assert (found != VALUES).all()
+
+
+def test_the_last_push_is_refused_too_if_the_state_has_gone(ask: Ask) -> None:
+    begin_adam(ask)
+    gradients = np.ones(3, np.float32)
+    ask({**STEP, "options": ADAM}, gradients, HAS)
+    ask({"op": "load", "model": 0, "name": "exp_avg"}, VALUES, HAS)
+    with pytest.raises(SpecError, match="state of Adam has no"):
+        ask({**STEP, "rank": 1}, gradients, HAS)
+    ask({"op": "forget", "model": 0})
+    assert len(ask({**STEP, "rank": 1}, gradients, HAS).arrays) == 1
+
+
+def test_a_step_that_fails_anyway_gives_no_parameters(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin_adam(ask)
+
+    def fail(optimizer: object) -> None:
+        raise ZeroDivisionError
+
+    gradients = np.ones(3, np.float32)
+    ask(STEP, gradients, HAS)
+    monkeypatch.setattr(torch.optim.Adam, "step", fail)
+    with pytest.raises(SpecError, match="Adam failed in step 1"):
+        ask({**STEP, "rank": 1}, gradients, HAS)
+    monkeypatch.undo()
+    for request in ({"op": "wait", "model": 0, "step": 0}, {"op": "names", "model": 0}):
+        with pytest.raises(SpecError, match="Adam failed in step 1"):
+            ask(request)

@@ -118,6 +118,9 @@ def run(
     samplers: Annotated[
         int | None, typer.Option(help="With --local: samplers.", metavar="S", min=0)
     ] = None,
+    trainers: Annotated[
+        int | None, typer.Option(help="With --local: trainers.", metavar="T", min=1, hidden=True)
+    ] = None,
     tls: Annotated[bool, typer.Option("--tls", hidden=True)] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -154,6 +157,7 @@ def run(
             "--auto": auto,
             "--stores": stores is not None,
             "--samplers": samplers is not None,
+            "--trainers": trainers is not None,
             "--tls": tls,
         }
         _refuse(fixed, "--resume continues a run with its options")
@@ -203,7 +207,7 @@ def run(
         }
         _refuse(planned, "--local runs without a plan")
         num_samplers = 1 if samplers is None else samplers
-        settings_here = {"tls": tls, **common, **attached}
+        settings_here = {"num_trainers": trainers or 1, "tls": tls, **common, **attached}
         _run(local_config(script, graph, num_stores, num_samplers, **settings_here), as_json)
         return
     if auto and (plan is not None or local or dry_run):

@@ -194,9 +194,9 @@ class _SubBatches(RpcService):
             raise SpecError("this sampler already has a trainer", "start one sampler per trainer")
 
     def _take_model(self, request: Message, on_model: Callable[[bytes], None]) -> Message:
-        self._claim(request.stream)
         if [each.dtype for each in request.arrays] != [np.uint8]:
             raise SpecError("a model is sent as bytes", "use RpcReceiver")
+        self._claim(request.stream)
         on_model(request.arrays[0].tobytes())
         return Message(request.number)
 

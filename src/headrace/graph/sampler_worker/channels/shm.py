@@ -30,6 +30,7 @@ from headrace.graph.sampler_worker.channels.sub_batch import (
     from_fields,
     to_fields,
 )
+from headrace.linux.accepting import accept
 
 # Below the default socket buffer size; enough for a graph with 1,000 edge types.
 _MAX_PACKET_BYTES = 200_000
@@ -329,7 +330,7 @@ def accept_trainer(path: Path, on_listening: Callable[[], None]) -> socket.socke
             ) from None
         listener.listen(1)
         on_listening()
-        connection, _ = listener.accept()
+        connection = accept(listener)
     with suppress(OSError):
         path.unlink()
     return connection

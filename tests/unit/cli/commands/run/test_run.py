@@ -16,7 +16,9 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.cli import app
-from headrace.runtime.run_dir.run_dir import RunDirectory
+from headrace.core.errors import RunError
+from headrace.runtime.run_dir.run_dir import RunDirectory, find_run
+from headrace.runtime.run_dir.status import RunState
 from tests.unit.graph.small_graphs import homogeneous, write
 
 pytestmark = pytest.mark.integration
@@ -153,6 +155,24 @@ def test_what_cannot_run_is_said(tmp_path: Path) -> None:
         result = invoke(*arguments)
         assert result.exit_code == 2, result.output
         assert problem in result.output
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device", "/runs/plan.json"), RunError("no", "yes")]
+)
+def test_a_run_that_fails_before_its_tasks_has_the_status_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("headrace.runtime.controller.run.run_attempts", fail)
+    result = invoke("--local", script(tmp_path, REPORTS))
+    assert result.exit_code in (1, RunError.exit_code)
+    status = find_run(tmp_path / "runs").read_status()
+    assert status.state is RunState.FAILED
+    assert status.error is not None
+    assert status.error.problem in ("no", f"OSError: {error}")
 
 
 def test_a_local_run_has_settings_and_either_name_of_the_graph(tmp_path: Path) -> None:
