@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -105,7 +104,7 @@ def bare_socket(folder: Path, settings: dict[str, Any]) -> Iterator[Any]:
     folder.mkdir()
     (folder / "settings.json").write_text(json.dumps(settings))
     if settings["tls"]:
-        authority = Authority(datetime.now(UTC), timedelta(hours=12))
+        authority = Authority()
         for side, hosts in (("server", ["127.0.0.1"]), ("client", [])):
             identity = authority.issue(side, hosts)
             (folder / f"{side}.pem").write_bytes(identity.certificate)

@@ -19,7 +19,8 @@ The last line is one JSON object:
 - `packing`: random pairs of runs that the estimate admits; peaks of some under the tightest limit;
 - `stores`: seconds from a run's start to its first batch, with stores of its own and with running
   ones, on this machine and on a testbed;
-- `sweeps`: a sweep of 12 trials against its runs one after the other, and killed sweeps;
+- `sweeps`: a sweep of 12 trials against its runs one after the other;
+- `sweep_kills`: kills at random times of sweeps, trials and their stores, samplers and trainers;
 - `orders`: makespan, mean completion and queueing time of a mix of jobs in the simulator.
 """
 
@@ -46,7 +47,7 @@ from benchmarks.memory_orders import run_orders
 from benchmarks.memory_packing import run_packing
 from benchmarks.memory_resident import run_resident
 from benchmarks.memory_stores import run_stores
-from benchmarks.memory_sweeps import run_sweeps
+from benchmarks.memory_sweeps import run_sweep_kills, run_sweeps
 from benchmarks.memory_transfer import measure, transfer
 from headrace.profiling.step_estimate.batch_shape import NUM_BATCHES, shape_of, upper_shape
 from headrace.profiling.step_estimate.measured_step import measured_peak
@@ -177,6 +178,7 @@ PARTS: dict[str, Callable[[bool, Log], Any]] = {
     "packing": run_packing,
     "stores": run_stores,
     "sweeps": run_sweeps,
+    "sweep_kills": run_sweep_kills,
     "orders": run_orders,
 }
 

@@ -39,16 +39,21 @@ def run_resident(_: bool, log: Callable[[str], None]) -> dict[str, Any]:
                 partition(str({**GRAPHS, **MORE_GRAPHS}[graph]), parts, NUM_PARTS)
             words = [model, str(width), str(size), str(NUM_STEPS)]
             found = estimate(SCRIPT, parts, words).of(Role.TRAINER)
-            measured = _measured(parts, words, Path(scratch))
+            # Batches stay in shared memory, which is no anonymous memory.
+            shared = sum(found.made_of[name] for name in ("batch", "batches in flight"))
+            measured, measured_shared = _measured(parts, words, Path(scratch))
+            anonymous = found.total_bytes - shared
             rows.append(
                 {
                     "graph": graph,
                     "model": model,
                     "width": width,
                     "batch_size": size,
-                    "estimated_bytes": found.total_bytes,
+                    "estimated_bytes": anonymous,
                     "measured_bytes": measured,
-                    "ratio": found.total_bytes / measured,
+                    "ratio": anonymous / measured,
+                    "estimated_shared_bytes": shared,
+                    "measured_shared_bytes": measured_shared,
                     "made_of": dict(found.made_of),
                 }
             )
@@ -57,7 +62,8 @@ def run_resident(_: bool, log: Callable[[str], None]) -> dict[str, Any]:
     return {"least": min(ratios), "most": max(ratios), "rows": rows}
 
 
-def _measured(parts: Path, words: list[str], folder: Path) -> int:
+def _measured(parts: Path, words: list[str], folder: Path) -> tuple[int, int]:
+    """Largest anonymous and shared memory of a trainer."""
     command = [sys.executable, "-m", "headrace", "run", "--local", "--graph", str(parts)]
     with subprocess.Popen(
         [*command, str(SCRIPT), "--", *words],
@@ -65,14 +71,15 @@ def _measured(parts: Path, words: list[str], folder: Path) -> int:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as run:
-        peak = 0
+        peak = shared = 0
         while run.poll() is None:
             for pid in _children(run.pid):
                 peak = max(peak, memory_bytes(pid=pid))
+                shared = max(shared, memory_bytes("RssShmem", pid))
             time.sleep(_POLL_S)
     if run.returncode or not peak:
         raise RuntimeError(f"the run ended with {run.returncode}")
-    return peak
+    return peak, shared
 
 
 def _children(pid: int) -> list[int]:

@@ -27,10 +27,10 @@ NUM_KILLS = 50
 Log = Callable[[str], None]
 
 
-def run_sweeps(is_quick: bool, log: Log) -> dict[str, Any]:
-    """Twelve trials at once and one after the other; null if quick."""
+def run_sweeps(is_quick: bool, log: Log) -> dict[str, Any] | None:
+    """Twelve trials in a sweep and one after the other; null if quick."""
     if is_quick:
-        return {"times_faster": None, "kills": None}
+        return None
     with tempfile.TemporaryDirectory(prefix="hr-") as folder:
         scratch = Path(folder)
         partition(GRAPH, scratch / "parts", 2)
@@ -41,7 +41,7 @@ def run_sweeps(is_quick: bool, log: Log) -> dict[str, Any]:
                 log(f"width {width}, rate {rate}: {single[width, rate]}")
         alone_s = time.monotonic() - begin_s
         begin_s = time.monotonic()
-        found = _finish(scratch, "together", [])
+        found = _finish(scratch, "together")
         together_s = time.monotonic() - begin_s
         log(f"one after the other {alone_s:.0f} s, sweep {together_s:.0f} s")
         return {
@@ -49,8 +49,17 @@ def run_sweeps(is_quick: bool, log: Log) -> dict[str, Any]:
             "together_s": together_s,
             "times_faster": alone_s / together_s,
             "are_equal": found == single,
-            "kills": run_kills(scratch, single, log, NUM_KILLS),
         }
+
+
+def run_sweep_kills(is_quick: bool, log: Log) -> dict[str, Any] | None:
+    """Kills of sweeps, trials and their tasks, against an undisturbed sweep; null if quick."""
+    if is_quick:
+        return None
+    with tempfile.TemporaryDirectory(prefix="hr-") as folder:
+        scratch = Path(folder)
+        partition(GRAPH, scratch / "parts", 2)
+        return run_kills(scratch, _finish(scratch, "undisturbed"), log, NUM_KILLS)
 
 
 def run_kills(
@@ -127,7 +136,7 @@ def _start(scratch: Path, name: str, new: bool) -> subprocess.Popen[bytes]:
         )
 
 
-def _finish(scratch: Path, name: str, _: list[str]) -> dict[tuple[int, float], str]:
+def _finish(scratch: Path, name: str) -> dict[tuple[int, float], str]:
     process = _start(scratch, name, new=True)
     if process.wait():
         raise RuntimeError((scratch / f"{name}.log").read_text()[-2000:])

@@ -63,7 +63,9 @@ def settings(is_quick: bool) -> Iterator[Setting]:
 def measure(graphs: Sequence[str], is_quick: bool, log: Callable[[str], None]) -> list[Case]:
     """Trace and time the steps of all settings."""
     torch.set_num_threads(1)
-    reuse_memory()  # as trainers do: else the time of large steps is that of page faults
+    # As trainers do: else the time of large steps is that of page faults and of denormal numbers.
+    reuse_memory()
+    torch.set_flush_denormal(True)
     cases = []
     for name in graphs:
         graph = Sampled(name)

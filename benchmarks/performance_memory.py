@@ -33,6 +33,18 @@ def memory(result: Result) -> Table:
             ("most", "shapes/most", ""),
             ("step times inside the stated 90 % interval", "transfer/coverage", "%"),
             ("mean error of a fit to ten steps", "transfer/few_samples/mean_error", "%"),
+            ("pairs of runs that the estimate admits, of 1,000", "packing/num_admitted", ""),
+            ("runs of such pairs under the tightest memory limit", "packing/num_run", ""),
+            ("pairs that exceeded it", "packing/num_exceeded", ""),
+            ("largest share of the limit that a pair used", "packing/most_used", "%"),
+            ("start to first batch, this machine", "stores/local/plain_s", "s"),
+            ("with running stores", "stores/local/attached_s", "s"),
+            ("start to first batch, testbed", "stores/testbed/plain_s", "s"),
+            ("with running stores", "stores/testbed/attached_s", "s"),
+            ("sweep of 12 trials against 12 runs", "sweeps/times_faster", "x"),
+            ("results are equal to the last bit", "sweeps/are_equal", ""),
+            ("kills of sweeps, trials and tasks", "sweep_kills/num_kills", ""),
+            ("trials lost, repeated or wrong", "sweep_kills/wrong", ""),
         ),
         *table(("traced step", "relations", "operations", "CPU seconds"), traced),
         *by_name(
@@ -43,6 +55,14 @@ def memory(result: Result) -> Table:
             ("worst error", "worst_error", "%"),
             ("inside the interval", "coverage", "%"),
             ("cases", "num_cases", ""),
+        ),
+        *by_name(
+            result.get("orders") or {},
+            "orders",
+            "order of 20 jobs, simulated",
+            ("makespan", "makespan_s", "s"),
+            ("mean completion", "mean_completion_s", "s"),
+            ("mean queueing", "mean_queueing_s", "s"),
         ),
     ]
 

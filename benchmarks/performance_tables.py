@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from benchmarks.performance_endpoints import crowds, fuzz
 from benchmarks.performance_format import Result, Table, by_name, dig, figures, show, table
 from benchmarks.performance_memory import memory
+from benchmarks.performance_scripts import converted
 from benchmarks.performance_traffic import traffic
 
 _NOT_FIGURES = frozenset(
@@ -403,9 +405,12 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Result], Table]]] = {
     "data_path": ("From stores to batches", data_path),
     "transports": ("Transports", transports),
     "same_mathematics": ("The same accuracy as PyG", same_mathematics),
+    "converted": ("Converted PyG scripts", converted),
     "cluster_runtime": ("Runs on a cluster", cluster_runtime),
     "kills": ("Killed processes, one machine", kills),
     "faults": ("Faults, on a cluster", faults),
+    "crowds": ("Crowds of silent connections", crowds),
+    "fuzz": ("Wrong requests", fuzz),
     "training_for_keeps": ("Training for keeps", training_for_keeps),
     "closed_loop": ("The closed loop, on a shaped testbed", closed_loop),
     "traffic": ("Bytes between machines", traffic),

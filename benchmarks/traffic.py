@@ -410,8 +410,12 @@ def main() -> int:
     }
     if args.output:
         known = json.loads(args.output.read_text()) if args.output.exists() else {}
-        for name in ("graphs", "labor_cost"):
-            document[name] = {**known.get(name, {}), **document.get(name, {})}
+        # Scores of a graph stay if they are not measured again.
+        ours, theirs = document.get("graphs", {}), known.get("graphs", {})
+        document["graphs"] = {
+            name: {**theirs.get(name, {}), **ours.get(name, {})} for name in {**theirs, **ours}
+        }
+        document["labor_cost"] = {**known.get("labor_cost", {}), **document.get("labor_cost", {})}
         document["live"] = document["live"] or known.get("live")
         commands = [*known.get("commands", []), document.pop("command")]
         document = {**known, **document, "commands": list(dict.fromkeys(commands))}

@@ -38,7 +38,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,7 @@ def serving(kind: str, tls: bool) -> Iterator[Server]:
     """A server of a kind, as a process."""
     with tempfile.TemporaryDirectory() as name:
         folder, token = Path(name), Secret.random()
-        authority = Authority(datetime.now(UTC), timedelta(hours=12))
+        authority = Authority()
         for side, hosts in (("server", [HOST]), ("client", [])):
             Credentials(token, authority.issue(side, hosts) if tls else None).save(folder / side)
         script = str(ROOT / "benchmarks" / "transport_prototypes.py")

@@ -20,7 +20,7 @@ def train_func(ctx: headrace.TrainContext) -> None:
     """Train on this trainer's share of the seeds."""
     torch.manual_seed(args.seed)
     data = ctx.graph
-    train_loader = ctx.loader("train", [10, 10], batch_size=128 // ctx.world_size)
+    train_loader = ctx.loader("train", [10, 10], batch_size=128 // ctx.world_size, seed=args.seed)
     test_loader = ctx.loader("test", [10, 10], batch_size=512)
     model = GAT(
         data.num_features, 32, num_layers=2, out_channels=data.num_classes, heads=2, dropout=0.5

@@ -22,7 +22,7 @@ def train_func(ctx: headrace.TrainContext) -> None:
     data = ctx.graph
     movies = data["movie"]
     train_loader = ctx.loader(
-        "train", [10, 10], node_type="movie", batch_size=128 // ctx.world_size
+        "train", [10, 10], node_type="movie", batch_size=128 // ctx.world_size, seed=args.seed
     )
     test_loader = ctx.loader("test", [10, 10], node_type="movie", batch_size=512)
     model = GraphSAGE((-1, -1), 64, num_layers=2, out_channels=movies.num_classes, dropout=0.5)
