@@ -25,11 +25,14 @@ from torch_geometric.nn import (
     BatchNorm,
     GATv2Conv,
     GCNConv,
+    GraphConv,
     GraphSAGE,
     HeteroConv,
     LayerNorm,
+    MessagePassing,
     RGCNConv,
     SAGEConv,
+    TAGConv,
     TransformerConv,
     to_hetero,
 )
@@ -37,6 +40,7 @@ from torch_geometric.nn import (
 from headrace.graph.format.partitioned_graph import open_graph
 from headrace.training.ddp import share_gradients
 from headrace.training.full_graph.full_graph import FullGraph
+from headrace.training.full_graph.swap import FullGraphOptions
 from headrace.training.models import make_model
 
 NUM_TRAINERS = (2, 3, 4)
@@ -85,6 +89,35 @@ class Mixed(nn.Module):
         x = self.layer_norm(self.gat(x, edge_index))
         x = self.powers(self.attention(x, edge_index), edge_index)
         return self.largest(x, edge_index)
+
+
+class Doubled(MessagePassing):  # type: ignore[misc]
+    """A user's layer that adds up rows."""
+
+    def message(self, x_j: Tensor) -> Tensor:
+        """The row of the source."""
+        return x_j
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Any:
+        return self.propagate(edge_index, x=2 * x) / 8
+
+
+class Sums(nn.Module):
+    """Layers that add up rows, with weights of the batch, powers, and of a user."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weighted = GraphConv(WIDTH, HIDDEN, aggr="mean")
+        self.powers = TAGConv(HIDDEN, HIDDEN, K=2)
+        self.doubled = Doubled()
+        self.last = GCNConv(HIDDEN, NUM_CLASSES, add_self_loops=False)
+        self.scale = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Any:
+        x = self.weighted(x, edge_index, edge_weight).tanh()
+        x = self.doubled(self.powers(x, edge_index, edge_weight).tanh(), edge_index)
+        # Weights that are learnt are no constants of a product.
+        return self.last(x, edge_index, edge_weight * self.scale)
 
 
 class Typed(nn.Module):
@@ -140,6 +173,21 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "gin": lambda: _with_norms(GIN),
     "rgcn": Relations,
     "mixed": Mixed,
+    "sums": Sums,
+    "gat in bins": lambda: _with_norms(GAT, heads=2),
+    "mixed in bins": Mixed,
+    "stale sage": lambda: _with_norms(GraphSAGE),
+    "stale gat": lambda: _with_norms(GAT, heads=2),
+    "int8 gcn": lambda: _with_norms(GCN),
+    "int4 gat": lambda: _with_norms(GAT, heads=2),
+}
+OPTIONS: dict[str, FullGraphOptions] = {
+    "gat in bins": {"bins": 3},
+    "mixed in bins": {"bins": 4},
+    "stale sage": {"is_stale": True},
+    "stale gat": {"is_stale": True},
+    "int8 gcn": {"rounding": "int8"},
+    "int4 gat": {"rounding": "int4"},
 }
 TYPED_MODELS: dict[str, Callable[[], nn.Module]] = {
     "convolutions": lambda: Typed(Convolutions()),
@@ -155,7 +203,7 @@ TYPED_MODELS: dict[str, Callable[[], nn.Module]] = {
         )
     ),
 }
-WEIGHTED = ("rgcn", "mixed")
+WEIGHTED = ("rgcn", "mixed", "mixed in bins", "sums")
 
 
 def model_of(name: str) -> nn.Module:
@@ -197,7 +245,8 @@ def train(
     found = {}
     for graph, models in (("graph", MODELS), ("typed", TYPED_MODELS)):
         for name in models:
-            data = FullGraph(open_graph(folder / graph), dist.group.WORLD)
+            options = OPTIONS.get(name, {})
+            data = FullGraph(open_graph(folder / graph), dist.group.WORLD, **options)
             model = made[name]
             data.wrap(model)
             # Not all layers of a graph with types lead to papers.

@@ -19,6 +19,7 @@ from torch_geometric.data import Data, HeteroData  # noqa: E402
 
 from headrace.graph.format.partitioned_graph import open_graph  # noqa: E402
 from headrace.graph.schema import Column, GraphSource, NodeTable  # noqa: E402
+from headrace.training.full_graph.cover import cover_sizes  # noqa: E402
 from tests.integration.full_graph_script import (  # noqa: E402
     EDGE_TYPES,
     HIDDEN,
@@ -39,6 +40,7 @@ pytestmark = pytest.mark.integration
 SCRIPT = Path(__file__).with_name("full_graph_script.py")
 NUM_PARTS = 4
 HANG_S = 400
+LARGEST_ERRORS = {"int8 gcn": 0.02, "int4 gat": 0.3}
 
 
 def typed() -> GraphSource:
@@ -102,7 +104,9 @@ def test_gradients_are_those_of_one_process(folder: Path, name: str) -> None:
     for num_trainers in NUM_TRAINERS:
         for found, own, _ in found_by(folder, num_trainers, name):
             error = torch.cat([each.flatten() for each in found]) - whole
-            assert float(error.norm() / whole.norm()) < 1e-6
+            assert float(error.norm() / whole.norm()) < LARGEST_ERRORS.get(name, 1e-6)
+            if name in LARGEST_ERRORS:
+                continue
             for ours, theirs in zip(own, buffers, strict=True):
                 torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
@@ -110,24 +114,31 @@ def test_gradients_are_those_of_one_process(folder: Path, name: str) -> None:
 @pytest.mark.parametrize("num_trainers", NUM_TRAINERS)
 def test_bytes_are_those_counted_from_the_parts(folder: Path, num_trainers: int) -> None:
     graph = open_graph(folder / "graph")
-    sources, destinations = endpoints(homogeneous(200, 900).edges[0])
-    parts = [graph.owner("node", graph.to_new("node", ids)) for ids in (sources, destinations)]
     # With 3 trainers, which partition is the second of a trainer depends on their sizes.
     sizes = np.diff(graph.offsets("node"))
     trainers, load = np.full(NUM_PARTS, -1), np.zeros(num_trainers, int)
     for part in np.argsort(-sizes, kind="stable"):
         trainers[part] = np.argmin(load)
         load[trainers[part]] += sizes[part]
-    of_source, of_destination = trainers[parts[0]], trainers[parts[1]]
-    far = of_source != of_destination
-    num_rows = len(np.unique(np.stack([sources[far], of_destination[far]]), axis=1).T)
-    # GCN projects rows before it sends them; degrees are sent once.
-    widths = {"gcn": 1 + NUM_STEPS * 2 * (HIDDEN + NUM_CLASSES)}
-    # GraphSAGE sends features as they are, once and without gradients.
-    widths["sage"] = WIDTH + NUM_STEPS * 2 * HIDDEN
-    for name, width in widths.items():
+    (edge_type,) = graph.edge_types
+    rows = cover_sizes(graph, trainers.tolist(), edge_type)
+    num_sums, num_halo = int(rows.total.sum()), int(rows.halo.sum())
+    # GCN projects rows before it sends them; degrees are sent once, of every halo row.
+    expected = {"gcn": num_halo + num_sums * NUM_STEPS * 2 * (HIDDEN + NUM_CLASSES)}
+    # GraphSAGE adds up features as they are, once and without gradients.
+    expected["sage"] = num_sums * (WIDTH + NUM_STEPS * 2 * HIDDEN)
+    # GAT needs every row twice: its features and their attention.
+    expected["gat"] = num_halo * NUM_STEPS * 2 * (HIDDEN + 2 + NUM_CLASSES * 2 + 2)
+    for name, num_values in expected.items():
         sent = [num_bytes for _, _, num_bytes in found_by(folder, num_trainers, name)]
-        assert sum(sent) == num_rows * width * 4
+        assert sum(sent) == num_values * 4
+
+
+def test_rounded_rows_have_fewer_bytes(folder: Path) -> None:
+    for name, exact in (("int8 gcn", "gcn"), ("int4 gat", "gat")):
+        rounded, whole = ([each[2] for each in found_by(folder, 4, of)] for of in (name, exact))
+        # Rows of 7 to 16 values, with a header of 8 bytes.
+        assert sum(rounded) < 0.6 * sum(whole)
 
 
 @pytest.mark.campaign

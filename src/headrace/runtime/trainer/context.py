@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, SupportsFloat
+from typing import TYPE_CHECKING, Any, ClassVar, SupportsFloat, Unpack
 
 import torch
 from torch import nn
@@ -45,6 +45,7 @@ from headrace.training.node_embedding import NodeEmbedding
 
 if TYPE_CHECKING:
     from headrace.training.full_graph.full_graph import FullGraph
+    from headrace.training.full_graph.swap import FullGraphOptions
 
 TrainFunction = Callable[["TrainContext"], object]
 
@@ -150,13 +151,16 @@ class TrainContext:
         self._loaders[split] = loader
         return loader
 
-    def full_graph(self, weight: float | None = None) -> FullGraph:
+    def full_graph(
+        self, weight: float | None = None, **options: Unpack[FullGraphOptions]
+    ) -> FullGraph:
         """Return this trainer's part of the graph, one batch per epoch; a collective call.
 
         Together, all trainers have all nodes and edges. Pass the result to `prepare`, too.
 
         Args:
             weight: Number of items whose mean this trainer's loss is; none for its training nodes.
+            **options: `bins`, `rounding` and `is_stale`; see `FullGraphOptions`.
 
         Raises:
             SpecError: There are fewer partitions than trainers, or one is on no trainer's machine.
@@ -166,7 +170,7 @@ class TrainContext:
 
         self._join()
         group = new_group(self.world_size)
-        data = RunFullGraph(self._run, self.graph, group, self.device, weight)
+        data = RunFullGraph(self._run, self.graph, group, self.device, weight, **options)
         data.keep_in(self._checkpoints)
         return data
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 
@@ -14,6 +14,7 @@ from headrace.runtime.trainer.loaders import Points
 from headrace.runtime.trainer.sampler_client import retry_budget_of
 from headrace.runtime.trainer.step_trace import watched
 from headrace.training.full_graph.full_graph import FullGraph
+from headrace.training.full_graph.swap import FullGraphOptions
 
 if TYPE_CHECKING:
     from headrace.runtime.trainer.checkpointer import Checkpoints
@@ -28,6 +29,7 @@ class RunFullGraph(FullGraph):
         group: Process group of the trainers; None for a single process.
         device: Device of the batch.
         weight: Items behind the mean that this trainer's loss is; None for its training nodes.
+        **options: See `FullGraphOptions`.
     """
 
     def __init__(
@@ -37,10 +39,11 @@ class RunFullGraph(FullGraph):
         group: Any,
         device: torch.device,
         weight: float | None = None,
+        **options: Unpack[FullGraphOptions],
     ) -> None:
         stores = () if run is None else run.stores_of(Path(graph.folder))
         connect = None if run is None else run.connect(stores, retry_budget_of(run))
-        super().__init__(graph, group, device, connect, weight)
+        super().__init__(graph, group, device, connect, weight, **options)
         self._run = run
         self._checkpoints: Checkpoints | None = None
         self._epoch = 0

@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from headrace.training.full_graph.swap import Swap, SwapPolicy
+
 
 class HaloExchange:
     """Appends to the rows of this trainer its halo: rows that others own.
@@ -21,21 +23,33 @@ class HaloExchange:
         trainers: Trainer of each halo row.
         rows: Row of each at its trainer.
         group: Process group of the trainers; None for a single process.
+        policy: How rows are sent; as they are if not given.
 
     Attributes:
         num_own: Rows of this trainer.
         num_halo: Halo rows.
-        sent_bytes: Payload sent so far, forward and backward.
+        trainers: Trainer of each halo row.
+        rows: Row of each at its trainer.
+        group: Process group of the trainers; None for a single process.
+        policy: How rows are sent.
+        is_idle: Whether no trainer has halo rows.
     """
 
     def __init__(
-        self, num_own: int, trainers: np.ndarray, rows: np.ndarray, group: Any = None
+        self,
+        num_own: int,
+        trainers: np.ndarray,
+        rows: np.ndarray,
+        group: Any = None,
+        policy: SwapPolicy | None = None,
     ) -> None:
-        self.num_own, self.num_halo, self.sent_bytes = num_own, len(rows), 0
-        self._group = group
+        self.num_own, self.num_halo = num_own, len(rows)
+        self.trainers, self.rows = trainers, np.asarray(rows, np.int64)
+        self.group, self.policy = group, policy or SwapPolicy()
         self._constants: dict[int, Tensor] = {}
-        self._derived: dict[Hashable, Tensor] = {}
-        self._is_idle = True
+        self._derived: dict[Hashable, Any] = {}
+        self._swaps: list[Swap] = []
+        self.is_idle = True
         if group is None:
             return
         size, order = dist.get_world_size(group), np.argsort(trainers, kind="stable")
@@ -45,19 +59,24 @@ class HaloExchange:
         wanted = torch.from_numpy(np.bincount(trainers, minlength=size))
         counts = torch.empty_like(wanted)
         dist.all_to_all_single(counts, wanted, group=group)
-        self._received: list[int] = wanted.tolist()
-        self._sent: list[int] = counts.tolist()
-        self._rows = torch.empty(sum(self._sent), dtype=torch.int64)
-        needed = torch.from_numpy(np.asarray(rows, np.int64)[order])
-        dist.all_to_all_single(self._rows, needed, self._sent, self._received, group=group)
+        received, sent = wanted.tolist(), counts.tolist()
+        self._rows = torch.empty(sum(sent), dtype=torch.int64)
+        needed = torch.from_numpy(self.rows[order])
+        dist.all_to_all_single(self._rows, needed, sent, received, group=group)
+        self._swap = self.swap_of(sent, received)
         total = wanted.sum()
         dist.all_reduce(total, group=group)
-        self._is_idle = int(total) == 0
+        self.is_idle = int(total) == 0
 
     @property
-    def num_sent(self) -> int:
-        """Rows sent forward in an exchange; backward, their gradients are received."""
-        return 0 if self._group is None else sum(self._sent)
+    def sent_bytes(self) -> int:
+        """Payload sent so far, forward and backward."""
+        return sum(swap.sent_bytes for swap in self._swaps)
+
+    def swap_of(self, sent: list[int], received: list[int]) -> Swap:
+        """A swap of rows with all trainers, whose bytes count here."""
+        self._swaps.append(Swap(sent, received, self.group, self.policy))
+        return self._swaps[-1]
 
     def keep(self, tensor: Tensor) -> None:
         """Declare a tensor of the batch: its halo is exchanged once, unless it is changed."""
@@ -67,57 +86,58 @@ class HaloExchange:
         """Whether a tensor is one of the batch."""
         return id(tensor) in self._constants
 
-    def extend(self, own: Tensor, dim: int = 0) -> Tensor:
-        """Append the halo rows along a dimension; a collective call."""
-        if self._is_idle:
+    def extend(self, own: Tensor, dim: int = 0, is_exact: bool = False) -> Tensor:
+        """Append the halo rows along a dimension; a collective call.
+
+        Args:
+            own: Rows of this trainer.
+            dim: The dimension.
+            is_exact: Whether the rows are sent as they are and now, whatever the policy.
+        """
+        if self.is_idle:
             return own
         if not self.is_kept(own) or own.requires_grad:
-            return self._append(own, dim)
-        return self.derive((id(own), own._version, dim), lambda: self._append(own, dim))
+            return self._append(own, dim, None if is_exact else self.policy.next_number())
+        rows: Tensor = self.derive((id(own), own._version, dim), lambda: self._append(own, dim))
+        return rows
 
-    def derive(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
-        """Compute a tensor that depends only on the batch's once, by its key."""
+    def derive(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Compute what depends only on the batch's tensors once, by its key."""
         if key not in self._derived:
             self._derived[key] = make()
         return self._derived[key]
 
-    def _append(self, own: Tensor, dim: int) -> Tensor:
+    def _append(self, own: Tensor, dim: int, number: int | None = None) -> Tensor:
         rows = own.movedim(dim, 0)
-        halo: Tensor = _HaloRows.apply(rows, self)  # type: ignore[no-untyped-call]
+        halo: Tensor = _HaloRows.apply(rows, self, number)  # type: ignore[no-untyped-call]
         return torch.cat([rows, halo]).movedim(0, dim)
 
-    def forward(self, own: Tensor) -> Tensor:
+    def forward(self, own: Tensor, number: int | None) -> Tensor:
         """Halo rows of all trainers' rows."""
         rows = own.index_select(0, self._rows.to(own.device))
-        found = self._swap(rows, self._sent, self._received)
+        found = self._swap.start(rows, number).wait()
         return found if self._is_ordered else found[self._places.to(found.device)]
 
-    def backward(self, gradients: Tensor) -> Tensor:
+    def backward(self, gradients: Tensor, number: int | None) -> Tensor:
         """Sums of the gradients of halo rows at the trainers that own them."""
         if not self._is_ordered:
             ordered = torch.empty_like(gradients)
             ordered[self._places.to(gradients.device)] = gradients
             gradients = ordered
-        given = self._swap(gradients.contiguous(), self._received, self._sent)
+        given = self._swap.start(gradients, number, is_back=True).wait()
         sums = given.new_zeros(self.num_own, *given.shape[1:])
         return sums.index_add_(0, self._rows.to(given.device), given)
-
-    def _swap(self, rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
-        found = torch.empty(sum(received), *rows.shape[1:], dtype=rows.dtype)
-        dist.all_to_all_single(found, rows.cpu(), received, sent, group=self._group)
-        self.sent_bytes += rows.nbytes
-        return found.to(rows.device)
 
 
 class _HaloRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, own: Tensor, exchange: HaloExchange) -> Tensor:
-        ctx.exchange = exchange
-        return exchange.forward(own)
+    def forward(ctx: Any, own: Tensor, exchange: HaloExchange, number: int | None) -> Tensor:
+        ctx.exchange, ctx.number = exchange, number
+        return exchange.forward(own, number)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.exchange.backward(gradients[0]), None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.exchange.backward(gradients[0], ctx.number), None, None
 
 
 class _Sum(torch.autograd.Function):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from headrace.graph.schema import EdgeType
 from headrace.training.full_graph.exchange import HaloExchange
 from headrace.training.full_graph.layers import Halo, Halos, wrap_layers
 from headrace.training.full_graph.part import GraphPart, Ownership
+from headrace.training.full_graph.swap import FullGraphOptions, SwapPolicy
 
 
 class FullGraph:
@@ -37,6 +38,7 @@ class FullGraph:
         device: Device of the batch.
         connect: How to connect to stores of features in partitions without files here.
         weight: Items behind the mean that this trainer's loss is; None for its training nodes.
+        **options: See `FullGraphOptions`.
     """
 
     def __init__(
@@ -46,8 +48,13 @@ class FullGraph:
         device: torch.device | None = None,
         connect: Mapping[int, Connect] | None = None,
         weight: float | None = None,
+        **options: Unpack[FullGraphOptions],
     ) -> None:
         self._graph, self._group = graph, group
+        self._policy = SwapPolicy(options.get("rounding"), options.get("is_stale", False))
+        num_bins = options.get("bins", 1)
+        if num_bins < 1:
+            raise SpecError(f"{num_bins} bins were asked for", "use at least 1")
         self._exchanges: list[HaloExchange] = []
         rank, self._num_trainers = 0, 1
         if group is not None:
@@ -55,7 +62,7 @@ class FullGraph:
         ownership = Ownership.balanced(graph, self._places(graph))
         self.part = part = GraphPart(graph, ownership, rank, connect)
         halos = {edge_type: self._halo(edge_type) for edge_type in graph.edge_types}
-        self.halos = Halos(halos, self._join, group)
+        self.halos = Halos(halos, self._join, group, self._policy, num_bins)
         items = torch.tensor(part.train_nodes() if weight is None else weight, dtype=torch.float64)
         self._loss_scale = float(items) * self._num_trainers / max(self._sum(items), 1e-300)
         self._batch = part.batch().to(device or "cpu")
@@ -101,7 +108,7 @@ class FullGraph:
             model.train(was_training)
 
     def _exchange(self, num_own: int, halo: tuple[np.ndarray, np.ndarray]) -> HaloExchange:
-        self._exchanges.append(HaloExchange(num_own, *halo, self._group))
+        self._exchanges.append(HaloExchange(num_own, *halo, self._group, self._policy))
         return self._exchanges[-1]
 
     def _halo(self, edge_type: EdgeType) -> Halo:

@@ -22,9 +22,12 @@ from torch_geometric.utils import is_sparse
 
 from headrace.core.errors import SpecError
 from headrace.graph.schema import EdgeType
+from headrace.training.full_graph.bins import Bins, in_bins
 from headrace.training.full_graph.exchange import HaloExchange, scale_gradient
+from headrace.training.full_graph.linear_sums import add_up, is_linear
 from headrace.training.full_graph.norms import BatchStatistics, halo_gcn_norm
 from headrace.training.full_graph.refusals import check_model, code_of, lifted_names
+from headrace.training.full_graph.swap import SwapPolicy
 
 PASS_BATCH = "pass the batch of `ctx.full_graph()` to the prepared model"
 
@@ -79,12 +82,20 @@ class Halos:
         by_type: Halo of each edge type.
         join: Makes the halo of nodes of all types in one row; a collective call.
         group: Process group of the trainers; None for a single process.
+        policy: How rows are sent; as they are if not given.
+        num_bins: Into how many bins of nodes a layer's messages are divided.
     """
 
     def __init__(
-        self, by_type: Mapping[EdgeType, Halo], join: Callable[[], Halo], group: Any = None
+        self,
+        by_type: Mapping[EdgeType, Halo],
+        join: Callable[[], Halo],
+        group: Any = None,
+        policy: SwapPolicy | None = None,
+        num_bins: int = 1,
     ) -> None:
         self.by_type, self.group = dict(by_type), group
+        self.policy, self.num_bins = policy or SwapPolicy(), num_bins
         self._join = join
         self._joined: Halo | None = None
         self._edges: dict[int, Halo] = {}
@@ -143,11 +154,25 @@ def wrap_layers(model: nn.Module, halos: Halos, loss_scale: float = 1.0) -> None
         code = code_of(module)
         if code is not None and "gcn_norm" in code.co_names:
             _replace_gcn_norm(module, halos, path)
-    for number, hook in list(model._forward_hooks.items()):
-        if isinstance(hook, _ScaledOutput):
-            del model._forward_hooks[number]
+    for hooks, kind in (
+        (model._forward_hooks, _ScaledOutput),
+        (model._forward_pre_hooks, _BeginningStep),
+    ):
+        for number in [number for number, hook in hooks.items() if isinstance(hook, kind)]:
+            del hooks[number]
+    model.register_forward_pre_hook(_BeginningStep(halos.policy))
     if loss_scale != 1.0:
         model.register_forward_hook(_ScaledOutput(loss_scale))
+
+
+@dataclass(frozen=True)
+class _BeginningStep:
+    """Hook that tells the swaps that a forward pass begins."""
+
+    policy: SwapPolicy
+
+    def __call__(self, model: nn.Module, given: Any) -> None:
+        self.policy.begin(model.training and torch.is_grad_enabled())
 
 
 @dataclass(frozen=True)
@@ -168,6 +193,8 @@ def _wrap(layer: Any, method: str, arguments: list[str], halos: Halos, path: str
     # Of the class: a second call replaces what the first has set.
     inner: Callable[..., Tensor] = getattr(type(layer), method).__get__(layer)
     names, name_of_layer = lifted_names(arguments), f"{type(layer).__name__} ({path})"
+    lifted = {name[:-2]: layer.node_dim for name in arguments if name.endswith(("_i", "_j"))}
+    may_add_up, is_by_edge = method == "propagate", method == "edge_updater"
 
     def with_halo(edge_index: Any, size: Any = None, **given: Any) -> Tensor:
         if not isinstance(edge_index, Tensor) or is_sparse(edge_index):
@@ -175,20 +202,47 @@ def _wrap(layer: Any, method: str, arguments: list[str], halos: Halos, path: str
                 f"{name_of_layer} got a sparse matrix instead of edge_index", PASS_BATCH
             )
         halo = halos.find(edge_index, path)
-        exchange, edge_index = halo.exchange, halo.local(edge_index)
+        exchange, edges = halo.exchange, halo.local(edge_index)
         num = (exchange.num_own, halo.num_destinations)
         if size is not None:
             _check(name_of_layer, size[0], num[0])
             _check(name_of_layer, size[1], num[1])
+        pairs = {}
         for name in names:
             value = given.get(name)
             own, destination = value if isinstance(value, tuple | list) else (value, value)
             if isinstance(own, Tensor):
                 _check(name_of_layer, own.shape[layer.node_dim], num[0])
-                given[name] = exchange.extend(own, layer.node_dim), destination
-        return inner(edge_index, size=(num[0] + exchange.num_halo, num[1]), **given)
+                pairs[name] = own, destination
+        if may_add_up and is_linear(layer):
+            sums = add_up(layer, exchange, edge_index, edges, num[1], given)
+            if sums is not None:
+                return sums
+        for name, (own, destination) in pairs.items():
+            given[name] = exchange.extend(own, layer.node_dim), destination
+        num_sources = num[0] + exchange.num_halo
+        if halos.num_bins > 1 and edges.shape[1] and torch.is_grad_enabled():
+            bins = _bins_of(halos.num_bins, exchange, edge_index, edges, num[1])
+            dim = None if is_by_edge else layer.node_dim
+            found = in_bins(inner, bins, edges, num_sources, given, lifted, dim)
+            if found is not None:
+                return found
+        return inner(edges, size=(num_sources, num[1]), **given)
 
     setattr(layer, method, with_halo)
+
+
+def _bins_of(
+    num: int, exchange: HaloExchange, edge_index: Tensor, edges: Tensor, num_destinations: int
+) -> Bins:
+    def divide() -> Bins:
+        return Bins.of_edges(edges, num_destinations, num)
+
+    if not exchange.is_kept(edge_index):
+        return divide()
+    key = ("bins", id(edge_index), edge_index._version, num_destinations)
+    bins: Bins = exchange.derive(key, divide)
+    return bins
 
 
 def _check(layer: str, num_rows: int | None, num_own: int) -> None:

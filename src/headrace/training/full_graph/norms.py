@@ -36,23 +36,28 @@ def halo_gcn_norm(
             f"gcn_norm was called for {num_nodes} nodes, this trainer has {num_own}",
             "pass the batch of `ctx.full_graph()` to the prepared model",
         )
-    given = [each for each in (edge_index, edge_weight) if each is not None]
-    key = (*((id(each), each._version) for each in given), improved, add_self_loops, dtype)
-    is_kept = all(exchange.is_kept(each) and not each.requires_grad for each in given)
-    if add_self_loops:
-        fill = 2.0 if improved else 1.0
-        edge_index, edge_weight = add_remaining_self_loops(edge_index, edge_weight, fill, num_own)
-    if edge_weight is None:
-        edge_weight = torch.ones(edge_index.shape[1], dtype=dtype, device=edge_index.device)
-    weights, source, destination = edge_weight, *local(edge_index)
 
-    def find_roots() -> Tensor:
+    def normalise() -> tuple[Tensor, Tensor]:
+        edges, weights = edge_index, edge_weight
+        if add_self_loops:
+            fill = 2.0 if improved else 1.0
+            edges, weights = add_remaining_self_loops(edges, weights, fill, num_own)
+        if weights is None:
+            weights = torch.ones(edges.shape[1], dtype=dtype, device=edges.device)
+        source, destination = local(edges)
         degrees = scatter(weights, destination, 0, num_own, reduce="sum")
         roots = degrees.pow(-0.5)
-        return exchange.extend(roots.masked_fill(roots == float("inf"), 0))
+        roots = exchange.extend(roots.masked_fill(roots == float("inf"), 0), is_exact=True)
+        return edges, roots[source] * weights * roots[destination]
 
-    roots = exchange.derive(key, find_roots) if is_kept else find_roots()
-    return edge_index, roots[source] * edge_weight * roots[destination]
+    given = [each for each in (edge_index, edge_weight) if each is not None]
+    if not all(exchange.is_kept(each) and not each.requires_grad for each in given):
+        return normalise()
+    key = (*((id(each), each._version) for each in given), improved, add_self_loops, dtype)
+    found: tuple[Tensor, Tensor] = exchange.derive(key, normalise)
+    for each in found:
+        exchange.keep(each)
+    return found
 
 
 class BatchStatistics:

@@ -1,0 +1,354 @@
+"""Layers that add up rows of neighbours, as products with sparse matrices.
+
+Many layers of PyG add up rows of sources, with a constant weight per edge (GCN, GraphSAGE with
+`mean`, GIN, ...). Such a sum is a product with the adjacency matrix: no message per edge is made.
+Between two trainers each edge is served by its source's row, or is part of a sum for its
+destination that the source's trainer computes; the fewest rows are a minimum vertex cover.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch_geometric.nn import MessagePassing
+from torch_geometric.nn.aggr import MeanAggregation, SumAggregation
+
+from headrace.graph.kernels.vertex_cover import cover
+from headrace.training.full_graph.exchange import HaloExchange
+from headrace.training.full_graph.swap import Swap
+
+
+def _row(self: Any, x_j: Any) -> Any:
+    return x_j
+
+
+def _weighted(self: Any, x_j: Any, edge_weight: Any) -> Any:
+    return edge_weight.view(-1, 1) * x_j
+
+
+def _weighted_if_given(self: Any, x_j: Any, edge_weight: Any) -> Any:
+    return x_j if edge_weight is None else edge_weight.view(-1, 1) * x_j
+
+
+_LINEAR = (_row, _weighted, _weighted_if_given)
+_HOOKS = ("propagate", "message", "aggregate", "message_and_aggregate")
+
+
+def _meaning(function: Any) -> tuple[Any, ...] | None:
+    """What a function computes: equal for functions of the same text."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return None
+    constants = code.co_consts
+    if constants and isinstance(constants[0], str):
+        # A docstring.
+        constants = (None, *constants[1:])
+    return code.co_code, constants, code.co_names, code.co_varnames
+
+
+_MEANINGS = frozenset(map(_meaning, _LINEAR))
+
+
+def is_linear(layer: Any) -> bool:
+    """Whether a layer's `propagate` adds up rows of sources, times the weights of edges."""
+    kind = type(layer)
+    return (
+        _meaning(kind.message) in _MEANINGS
+        and kind.aggregate is MessagePassing.aggregate
+        and kind.update is MessagePassing.update
+        and getattr(kind, "_orig_propagate", kind.propagate) is MessagePassing.propagate
+        and type(layer.aggr_module) in (SumAggregation, MeanAggregation)
+        and layer.node_dim == -2
+        and not any(
+            getattr(layer, f"_{name}_forward{when}_hooks", None)
+            for name in _HOOKS
+            for when in ("", "_pre")
+        )
+    )
+
+
+class _Matrix:
+    """A sparse matrix and its transpose."""
+
+    def __init__(self, rows: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]):
+        self._forward = _compressed(rows, columns, values, shape)
+        self._backward = _compressed(columns, rows, values, (shape[1], shape[0]))
+
+    def multiply(self, rows: Tensor) -> Tensor:
+        """The product with dense rows."""
+        return self._forward @ rows
+
+    def multiply_transposed(self, rows: Tensor) -> Tensor:
+        """The product of the transpose."""
+        return self._backward @ rows
+
+
+def _compressed(rows: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
+    # Ordered; values of the same place are added up.
+    places, entries = torch.unique(rows * shape[1] + columns, return_inverse=True)
+    sums = values.new_zeros(len(places)).index_add_(0, entries, values)
+    bounds = torch.arange(shape[0] + 1, device=rows.device) * shape[1]
+    starts = torch.searchsorted(places, bounds)
+    # 32-bit indices are MKL's own: others are converted in every product.
+    narrow = torch.int32 if max(len(places), *shape) < 2**31 else torch.int64
+    within = places % max(shape[1], 1)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        return torch.sparse_csr_tensor(
+            starts.to(narrow), within.to(narrow), sums, shape, check_invariants=True
+        )
+
+
+@dataclass(frozen=True)
+class _Requests:
+    """What a trainer needs of another: rows, and sums by edges; in numbers of the other's rows."""
+
+    rows: np.ndarray
+    num_sums: int
+    edge_rows: np.ndarray
+    edge_sums: np.ndarray
+    edge_weights: np.ndarray
+
+
+class LinearSum:
+    """Weighted sums of source rows for this trainer's nodes.
+
+    Creating it is a collective call: trainers tell each other which rows and sums they need.
+
+    Args:
+        exchange: Exchange of the sources' rows.
+        edges: Sources, halo rows behind own rows, and destinations.
+        weights: Weight of each edge; None for 1.
+        num_destinations: Nodes of this trainer that edges may end at.
+        is_mean: Whether sums are divided by the number of edges.
+        like: A tensor with the type and device of rows.
+    """
+
+    def __init__(
+        self,
+        exchange: HaloExchange,
+        edges: Tensor,
+        weights: Tensor | None,
+        num_destinations: int,
+        is_mean: bool,
+        like: Tensor,
+    ) -> None:
+        self._exchange, self._like = exchange, like.new_empty(0)
+        source, destination = edges.cpu()
+        values = torch.ones(len(source), dtype=like.dtype)
+        if weights is not None:
+            values = weights.detach().cpu().to(like.dtype)
+        factors = torch.ones(num_destinations, dtype=like.dtype)
+        if is_mean:
+            degrees = torch.bincount(destination, minlength=num_destinations)
+            factors = 1 / degrees.clamp(min=1).to(like.dtype)
+        own = source < exchange.num_own
+        self._own = self._matrix(
+            destination[own], source[own], (values * factors[destination])[own],
+            (num_destinations, exchange.num_own),
+        )  # fmt: skip
+        self._swap: Swap | None = None
+        if exchange.is_idle:
+            return
+        far = ~own
+        self._serve(source[far] - exchange.num_own, destination[far], values[far], factors)
+
+    def __call__(self, rows: Tensor, number: int | None = None) -> Tensor:
+        """Sums of rows; a collective call.
+
+        Args:
+            rows: Rows of this trainer.
+            number: Number of the swap in a training step; None to send the rows as they are.
+        """
+        found: Tensor = _Product.apply(rows, self, number)  # type: ignore[no-untyped-call]
+        return found
+
+    def forward(self, rows: Tensor, number: int | None) -> Tensor:
+        """Sums of rows: those of own rows are computed while others' are on their way."""
+        if self._swap is None:
+            return self._own.multiply(rows)
+        pending = self._swap.start(self._sent.multiply(rows), number)
+        sums = self._own.multiply(rows)
+        return sums.add_(self._received.multiply(pending.wait()))
+
+    def backward(self, gradients: Tensor, number: int | None) -> Tensor:
+        """Gradients of rows."""
+        if self._swap is None:
+            return self._own.multiply_transposed(gradients)
+        given = self._received.multiply_transposed(gradients)
+        pending = self._swap.start(given, number, is_back=True)
+        own = self._own.multiply_transposed(gradients)
+        return own.add_(self._sent.multiply_transposed(pending.wait()))
+
+    def _matrix(
+        self, rows: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]
+    ) -> _Matrix:
+        device = self._like.device
+        return _Matrix(rows.to(device), columns.to(device), values.to(self._like), shape)
+
+    def _serve(self, halo: Tensor, destination: Tensor, values: Tensor, factors: Tensor) -> None:
+        """Agree with all trainers about rows and sums, and prepare the products for them."""
+        exchange = self._exchange
+        trainers, rows = exchange.trainers, exchange.rows
+        needed, matrix, num = [], [], 0
+        for trainer in range(dist.get_world_size(exchange.group)):
+            theirs = torch.from_numpy(trainers[halo.numpy()] == trainer)
+            request, entries = _divide(
+                rows, halo[theirs], destination[theirs], values[theirs], num, factors
+            )
+            needed.append(request)
+            matrix.append(entries)
+            num += len(request.rows) + request.num_sums
+        given = _tell(needed, exchange.group)
+        received = [len(each.rows) + each.num_sums for each in needed]
+        sent = [len(each.rows) + each.num_sums for each in given]
+        self._swap = exchange.swap_of(sent, received)
+        places = [torch.cat(each) for each in zip(*matrix, strict=True)]
+        self._received = self._matrix(places[0], places[1], places[2], (len(factors), num))
+        self._sent = self._matrix(*_entries_sent(given), (sum(sent), exchange.num_own))
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, sums: LinearSum, number: int | None) -> Tensor:
+        ctx.sums, ctx.number = sums, number
+        return sums.forward(rows, number)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.sums.backward(gradients[0], ctx.number), None, None
+
+
+def add_up(
+    layer: Any,
+    exchange: HaloExchange,
+    edge_index: Tensor,
+    edges: Tensor,
+    num_destinations: int,
+    given: Mapping[str, Any],
+) -> Tensor | None:
+    """Compute `propagate` of a linear layer as a product; a collective call.
+
+    Args:
+        layer: The layer.
+        exchange: Exchange of the sources' rows.
+        edge_index: Edges that the layer got.
+        edges: The same, with halo rows behind own rows.
+        num_destinations: Nodes of this trainer that edges may end at.
+        given: Arguments of `propagate`.
+
+    Returns:
+        The sums; None if edges or weights are not constant, or rows have another shape.
+    """
+    x = given.get("x")
+    rows = x[0] if isinstance(x, tuple | list) else x
+    weights = given.get("edge_weight") if "edge_weight" in layer._user_args else None
+    if not isinstance(rows, Tensor) or rows.dim() != 2 or not rows.is_floating_point():
+        return None
+    constants = [edge_index] if weights is None else [edge_index, weights]
+    if any(not exchange.is_kept(each) or each.requires_grad for each in constants):
+        return None
+    if weights is not None and weights.dim() != 1:
+        return None
+    is_mean = type(layer.aggr_module) is MeanAggregation
+    key = (
+        *((id(each), each._version) for each in constants),
+        num_destinations, is_mean, rows.dtype, rows.device,
+    )  # fmt: skip
+    sums: LinearSum = exchange.derive(
+        key, lambda: LinearSum(exchange, edges, weights, num_destinations, is_mean, rows)
+    )
+    if exchange.is_kept(rows) and not rows.requires_grad:
+        found: Tensor = exchange.derive((*key, id(rows), rows._version), lambda: sums(rows))
+        return found
+    return sums(rows, exchange.policy.next_number())
+
+
+def _divide(
+    rows: np.ndarray,
+    halo: Tensor,
+    destination: Tensor,
+    values: Tensor,
+    first: int,
+    factors: Tensor,
+) -> tuple[_Requests, tuple[Tensor, Tensor, Tensor]]:
+    """Divide the edges from a trainer into those served by rows, and those that are in sums.
+
+    Returns:
+        What to request, and the entries of the matrix of received rows, which begin at `first`.
+    """
+    sources, left = np.unique(halo.numpy(), return_inverse=True)
+    ends, right = np.unique(destination.numpy(), return_inverse=True)
+    by_rows = served_by_rows(left, right, len(sources), len(ends))
+    picked, at_row = np.unique(left[by_rows], return_inverse=True)
+    summed, at_sum = np.unique(right[~by_rows], return_inverse=True)
+    request = _Requests(
+        rows[sources[picked]],
+        len(summed),
+        rows[sources[left[~by_rows]]],
+        at_sum,
+        values.numpy()[~by_rows],
+    )
+    is_row = torch.from_numpy(by_rows)
+    sums_end = torch.from_numpy(ends[summed])
+    entries = (
+        torch.cat([destination[is_row], sums_end]),
+        torch.cat([torch.from_numpy(at_row), len(picked) + torch.arange(len(summed))]) + first,
+        torch.cat([values[is_row] * factors[destination[is_row]], factors[sums_end]]),
+    )
+    return request, entries
+
+
+def served_by_rows(
+    left: np.ndarray, right: np.ndarray, num_left: int, num_right: int
+) -> np.ndarray:
+    """Whether each edge is served by its source's row, in the exchange with the fewest rows."""
+    order = np.argsort(left, kind="stable")
+    indptr = np.searchsorted(left[order], np.arange(num_left + 1))
+    of_rows, _ = cover(indptr, right[order], num_right)
+    served: np.ndarray = of_rows[left]
+    return served
+
+
+def _tell(needed: list[_Requests], group: Any) -> list[_Requests]:
+    """Send each trainer what is needed of it; returns what they need of this one."""
+    sizes = [(len(each.rows), each.num_sums, len(each.edge_rows)) for each in needed]
+    theirs = torch.empty(len(needed), 3, dtype=torch.int64)
+    dist.all_to_all_single(theirs, torch.tensor(sizes), group=group)
+
+    def swap(pick: Callable[[_Requests], np.ndarray], column: int, dtype: Any) -> list[np.ndarray]:
+        given = torch.from_numpy(np.concatenate([pick(each) for each in needed]).astype(dtype))
+        counts = theirs[:, column].tolist()
+        found = torch.empty(sum(counts), dtype=given.dtype)
+        own = [len(pick(each)) for each in needed]
+        dist.all_to_all_single(found, given, counts, own, group=group)
+        return [each.numpy() for each in found.split(counts)]
+
+    rows = swap(lambda each: each.rows, 0, np.int64)
+    edge_rows = swap(lambda each: each.edge_rows, 2, np.int64)
+    edge_sums = swap(lambda each: each.edge_sums, 2, np.int64)
+    weights = swap(lambda each: each.edge_weights, 2, np.float64)
+    nums = theirs[:, 1].tolist()
+    return [
+        _Requests(*each) for each in zip(rows, nums, edge_rows, edge_sums, weights, strict=True)
+    ]
+
+
+def _entries_sent(given: list[_Requests]) -> tuple[Tensor, Tensor, Tensor]:
+    """Entries of the matrix of sent rows: rows of each trainer, then its sums."""
+    places, columns, values, first = [], [], [], 0
+    for each in given:
+        num_rows = len(each.rows)
+        places += [first + np.arange(num_rows), first + num_rows + each.edge_sums]
+        columns += [each.rows, each.edge_rows]
+        values += [np.ones(num_rows), each.edge_weights]
+        first += num_rows + each.num_sums
+    found = [torch.from_numpy(np.concatenate(each)) for each in (places, columns, values)]
+    return found[0], found[1], found[2]

@@ -1,0 +1,165 @@
+"""Rows that trainers send to each other: as they are, rounded, or those of the step before."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypedDict
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from headrace.core.errors import SpecError
+from headrace.graph.kernels.encoding import (
+    HEADER_BYTES,
+    decode_bytes,
+    decode_nibbles,
+    encode_quantised,
+)
+
+Rounding = Literal["int8", "int4"]
+
+
+class FullGraphOptions(TypedDict, total=False):
+    """Settings of full-graph training.
+
+    Attributes:
+        rounding: `int8` or `int4` to send rows and their gradients with a scale and an offset per
+            row; not exact. Constant rows and those of an evaluation are sent as they are.
+        is_stale: Whether a training step uses the rows and gradients that others sent in the step
+            before, while its own are sent; not exact.
+        bins: Into how many bins of nodes a layer's messages are divided; those of a bin are
+            computed again in the backward pass, so that one bin at a time needs memory.
+    """
+
+    rounding: Rounding | None
+    is_stale: bool
+    bins: int
+
+
+@dataclass
+class SwapPolicy:
+    """How rows are sent, and the number of the swap in a training step.
+
+    Attributes:
+        rounding: See `FullGraphOptions`.
+        is_stale: See `FullGraphOptions`.
+        is_training: Whether a training step runs.
+    """
+
+    rounding: Rounding | None = None
+    is_stale: bool = False
+    is_training: bool = False
+    _number: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rounding not in (None, "int8", "int4"):
+            raise SpecError(f"rows cannot be sent as {self.rounding!r}", "use 'int8' or 'int4'")
+
+    def begin(self, is_training: bool) -> None:
+        """A forward pass of the model begins."""
+        self.is_training, self._number = is_training, 0
+
+    def next_number(self) -> int | None:
+        """Number of the next swap of a training step; None in an evaluation."""
+        self._number += 1
+        return self._number if self.is_training else None
+
+
+@dataclass
+class Pending:
+    """Rows on their way; those sent are kept until all have arrived."""
+
+    work: Any
+    sent: Tensor
+    received: Tensor
+    shape: tuple[int, ...]
+    like: Tensor
+    rounding: Rounding | None = None
+    _rows: Tensor | None = field(default=None, repr=False)
+
+    def wait(self) -> Tensor:
+        """The received rows."""
+        if self._rows is None:
+            self.work.wait()
+            rows = self.received
+            if self.rounding is not None:
+                rows = _decoded(rows, self.rounding, self.shape)
+            self._rows = rows.to(self.like)
+            self.sent = self.received = self.like.new_empty(0)
+        return self._rows
+
+
+class Swap:
+    """Sends rows to all trainers, and their gradients back.
+
+    Args:
+        sent: Rows for each trainer.
+        received: Rows of each trainer.
+        group: Process group of the trainers.
+        policy: How rows are sent.
+
+    Attributes:
+        sent_bytes: Payload sent so far, forward and backward.
+    """
+
+    def __init__(
+        self, sent: list[int], received: list[int], group: Any, policy: SwapPolicy
+    ) -> None:
+        self.sent, self.received, self.sent_bytes = sent, received, 0
+        self._group, self._policy = group, policy
+        self._before: dict[tuple[int, bool], Pending] = {}
+
+    def start(self, rows: Tensor, number: int | None = None, is_back: bool = False) -> Pending:
+        """Send rows, or gradients of received rows; a collective call.
+
+        Args:
+            rows: By receiver.
+            number: Number of the swap in a training step; None to send the rows as they are.
+            is_back: Whether these are gradients, from the receivers to the senders.
+        """
+        now = self._send(rows, None if number is None else self._policy.rounding, is_back)
+        if number is None or not self._policy.is_stale:
+            return now
+        before = self._before.get((number, is_back), now)
+        self._before[number, is_back] = now
+        return before if before.shape == now.shape else now
+
+    def _send(self, rows: Tensor, rounding: Rounding | None, is_back: bool) -> Pending:
+        sent, received = (self.received, self.sent) if is_back else (self.sent, self.received)
+        shape = (sum(received), *rows.shape[1:])
+        given = rows.detach().contiguous().cpu()
+        if not given.is_floating_point():
+            rounding = None
+        if rounding is not None:
+            given = _encoded(given, rounding)
+        found = torch.empty(shape[0], *given.shape[1:], dtype=given.dtype)
+        work = dist.all_to_all_single(
+            found, given, received, sent, group=self._group, async_op=True
+        )
+        self.sent_bytes += given.nbytes
+        return Pending(work, given, found, shape, rows.new_empty(0), rounding)
+
+
+def _encoded(rows: Tensor, rounding: Rounding) -> Tensor:
+    values = rows.to(torch.float32).reshape(len(rows), math.prod(rows.shape[1:])).numpy()
+    width = values.shape[1] if rounding == "int8" else (values.shape[1] + 1) // 2
+    encoded = np.zeros((len(values), HEADER_BYTES + 4 * -(-width // 4)), np.uint8)
+    headers = encoded.view(np.float32)
+    levels, first = 255 if rounding == "int8" else 15, 0
+    while (bad := encode_quantised(values[first:], levels, encoded[first:], headers[first:])) >= 0:
+        # Not finite: all values of the row become NaN, so that the trainer reports it.
+        headers[first + bad, :2] = np.nan
+        first += bad + 1
+    return torch.from_numpy(encoded)
+
+
+def _decoded(encoded: Tensor, rounding: Rounding, shape: tuple[int, ...]) -> Tensor:
+    codes = encoded.numpy()
+    rows = np.arange(len(codes))
+    out = np.empty((len(codes), math.prod(shape[1:])), np.float32)
+    decode = decode_bytes if rounding == "int8" else decode_nibbles
+    decode(codes, codes.view(np.float32), rows, rows, out)
+    return torch.from_numpy(out).reshape(shape)
