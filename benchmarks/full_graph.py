@@ -13,17 +13,25 @@ partitioned by `headrace partition` with its default method.
   `rounding_alone` that of one process, both from the gradients in double precision. Models have 2
   layers, 64 hidden values and batch normalisation, and no dropout; `RGCN` is RGCNConv with three
   random relations, and `typed RGCN` is headrace's on IMDB.
-- `bytes`: payload of halo rows in an epoch, counted by the trainers, and computed from the
-  partition: rows times exchanged values times 4, forward and backward; `once` is the payload of
-  features and degrees, in the first epoch only. `halo` is the number of halo rows per node.
+- `bytes`: payload of an epoch between trainers, counted by them, and computed from the partition:
+  rows (of the vertex cover for GCN and SAGE, of the halo for GAT) times exchanged values times 4,
+  forward and backward; `once` is the payload of features and degrees, in the first epoch only.
+  `halo` is the number of halo rows per node.
 - `cover`: rows with partial sums, the minimum vertex cover of the edges between two parts, over
   halo rows, at 16 parts. `received` and `sent` are those of the part with most, in rows, and
   `received_balance` and `sent_balance` are over the mean.
 - `accuracy`: test accuracy in percent after training with dropout 0.5 on 4 parts, and of PyG in one
   process; `points` is their difference, with its standard error over seeds. `is_as_alone` says
-  whether it is within 0.3 points or two standard errors.
+  whether it is within 0.3 points or two standard errors. `imdb` is a typed RGCN.
+- `speed`: seconds per epoch, one thread per process: of PyG, of the prepared model in one process,
+  and of two trainers.
+- `approximate`: bytes, time and test accuracy with rows in 8 and 4 bits, stale rows, and boundary
+  sampling (`bns`, a tenth of the halo rows, whose bytes are computed), and `gain` over exact.
+- `memory`: peaks of GAT on Amazon-Computers; `limit_bytes` is half of what its activations need.
+- `kills`: runs of two trainers, one of which is killed; how many end with the parameters of a run
+  that was not disturbed.
 
-The last line is one JSON object.
+The last line is one JSON object. `--quick` has null for the last four.
 """
 
 from __future__ import annotations
@@ -46,6 +54,12 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.full_graph_more import (
+    measure_approximate,
+    measure_kills,
+    measure_memory,
+    measure_speed,
+)
 from benchmarks.full_graph_trainers import (
     BASIC,
     HIDDEN,
@@ -63,13 +77,15 @@ from benchmarks.full_graph_trainers import (
 from benchmarks.machine import describe_machine
 from benchmarks.traffic import EDGE, GRAPHS, NODE
 from headrace.graph.format.partitioned_graph import PartitionedGraph
-from headrace.training.full_graph.cover import cover_sizes
+from headrace.training.full_graph.cover import CoverSizes, cover_sizes
 from headrace.training.full_graph.full_graph import FullGraph
-from headrace.training.full_graph.part import halo_sizes
 
 LARGEST_ERROR, POINTS = 1e-6, 0.3
-NUM_EPOCHS, NUM_SEEDS = 60, 10
-PARTS = ("gradients", "bytes", "cover", "accuracy")
+NUM_EPOCHS, NUM_SEEDS, APPROXIMATE_SEEDS = 60, 10, 5
+PARTS = (
+    "gradients", "bytes", "cover", "accuracy", "speed", "approximate", "memory", "kills",
+)  # fmt: skip
+QUICK = ("gradients", "bytes", "cover", "accuracy")
 NUM_COVERED = 16
 
 
@@ -120,11 +136,17 @@ def measure_gradients(names: Sequence[str], counts: Sequence[int], scratch: Path
     return {"graphs": found, "largest": max(errors), "is_exact": max(errors) < LARGEST_ERROR}
 
 
-def widths_of(graph: PartitionedGraph, name: str) -> tuple[int, int]:
-    """Values that a halo row has in an epoch, forward; and once."""
+def computed_bytes(graph: PartitionedGraph, name: str, sizes: CoverSizes) -> tuple[int, int]:
+    """Payload of an epoch, and once."""
+    sums, halo = int(sizes.total.sum()), int(sizes.halo.sum())
+    if name == "GAT":
+        # Rows and their attention.
+        return halo * (HIDDEN + 1 + graph.num_classes + 1) * 2 * 4, 0
     if name == "GCN":
-        return HIDDEN + graph.num_classes, 1
-    return HIDDEN, width_of(graph)
+        # Degrees of halo nodes.
+        return sums * (HIDDEN + graph.num_classes) * 2 * 4, halo * 4
+    # GraphSAGE adds up features.
+    return sums * HIDDEN * 2 * 4, sums * width_of(graph) * 4
 
 
 def measure_bytes(names: Sequence[str], num: int, scratch: Path) -> dict[str, Any]:
@@ -132,9 +154,9 @@ def measure_bytes(names: Sequence[str], num: int, scratch: Path) -> dict[str, An
     found: dict[str, Any] = {}
     for graph_name in names:
         graph = graph_of(graph_name, num, scratch)
-        rows = halo_sizes(graph, list(range(num)))[EDGE]
-        found[graph_name] = {"halo": float(rows.sum() / graph.num_nodes_of(NODE))}
-        for name in ("GCN", "SAGE"):
+        sizes = cover_sizes(graph, list(range(num)), EDGE)
+        found[graph_name] = {"halo": float(sizes.halo.sum() / graph.num_nodes_of(NODE))}
+        for name in ("GCN", "SAGE", "GAT"):
 
             def work(
                 data: FullGraph, graph: PartitionedGraph = graph, name: str = name
@@ -146,16 +168,15 @@ def measure_bytes(names: Sequence[str], num: int, scratch: Path) -> dict[str, An
                 return sent
 
             sent = np.sum(in_trainers(graph, num, work), axis=0)
-            per_epoch, once = widths_of(graph, name)
+            per_epoch, once = computed_bytes(graph, name, sizes)
             found[graph_name][name] = {
                 "counted": int(sent[3] - sent[2]),
-                "computed": int(rows.sum()) * per_epoch * 2 * 4,
+                "computed": per_epoch,
                 "counted_once": int(sent[1] - (sent[3] - sent[2])),
-                "computed_once": int(rows.sum()) * once * 4,
+                "computed_once": once,
             }
         print(f"bytes {graph_name}: {json.dumps(found[graph_name])}", file=sys.stderr)
-    figures = [each for graph in found.values() for each in graph.values() if each is not graph]
-    kinds = [each for each in figures if isinstance(each, dict)]
+    kinds = [each for graph in found.values() for each in graph.values() if isinstance(each, dict)]
     is_exact = all(
         each["counted"] == each["computed"] and each["counted_once"] == each["computed_once"]
         for each in kinds
@@ -197,21 +218,25 @@ def measure_accuracy(
     for graph_name in names:
         graph = graph_of(graph_name, num, scratch)
 
-        def work(data: FullGraph, graph: PartitionedGraph = graph) -> list[np.ndarray]:
+        model_name = "typed RGCN" if graph_name == "imdb" else "GCN"
+
+        def work(
+            data: FullGraph, graph: PartitionedGraph = graph, name: str = model_name
+        ) -> list[np.ndarray]:
             (batch,) = data
             rank = dist.get_rank()
+            models = (shared(make(graph, name, seed, 0.5), data) for seed in range(seeds))
             return [
-                learn(
-                    shared(make(graph, "GCN", seed, 0.5), data), batch, epochs, 1000 * seed + rank
-                )
-                for seed in range(seeds)
+                learn(model, batch, epochs, 1000 * seed + rank, name)
+                for seed, model in enumerate(models)
             ]
 
         counts = np.sum(in_trainers(graph, num, work), axis=0)
         ours = (100 * counts[:, 0] / counts[:, 1]).tolist()
         whole, theirs = alone(graph), []
         for seed in range(seeds):
-            right, all_nodes = learn(make(graph, "GCN", seed, 0.5), whole, epochs, seed)
+            model = make(graph, model_name, seed, 0.5)
+            right, all_nodes = learn(model, whole, epochs, seed, model_name)
             theirs.append(100 * float(right / all_nodes))
         gains = [a - b for a, b in zip(ours, theirs, strict=True)]
         error = statistics.stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else 0.0
@@ -224,14 +249,16 @@ def measure_accuracy(
             "is_as_alone": abs(points) <= max(POINTS, 2 * error),
         }
         print(f"accuracy {graph_name}: {json.dumps(found[graph_name])}", file=sys.stderr)
-    return {"trainers": num, "model": "GCN", "epochs": epochs, "seeds": seeds, "graphs": found}
+    return {"trainers": num, "epochs": epochs, "seeds": seeds, "graphs": found}
 
 
 def main() -> int:
     """Measure, print a line per graph and one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--graphs", nargs="+", choices=GRAPHS, help="default: five real graphs")
+    parser.add_argument("--only", nargs="+", choices=PARTS)
+    parser.add_argument(
+        "--graphs", nargs="+", choices=[*GRAPHS, "imdb"], help="default: all real graphs"
+    )
     parser.add_argument("--quick", action="store_true", help="one graph, two seeds, few epochs")
     parser.add_argument("--json", action="store_true", help="print only the JSON object")
     parser.add_argument("--output", type=Path, help="result file to update")
@@ -242,20 +269,34 @@ def main() -> int:
     seeds, epochs, exact = NUM_SEEDS, NUM_EPOCHS, ["pubmed", "amazon_computers", "imdb"]
     if args.quick:
         names, seeds, epochs, exact = ["pubmed"], 2, 15, ["pubmed"]
+    parts = args.only or (QUICK if args.quick else PARTS)
     began_s = time.perf_counter()
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="hr-") as folder:
         scratch = Path(folder)
-        if "gradients" in args.only:
+        if "gradients" in parts:
             found["gradients"] = measure_gradients(
                 exact, (4,) if args.quick else (2, 3, 4), scratch
             )
-        if "bytes" in args.only:
+        if "bytes" in parts:
             found["bytes"] = measure_bytes(names, 4, scratch)
-        if "cover" in args.only:
+        if "cover" in parts:
             found["cover"] = measure_cover(names, 4 if args.quick else NUM_COVERED, scratch)
-        if "accuracy" in args.only:
-            found["accuracy"] = measure_accuracy(names, 4, seeds, epochs, scratch)
+        if "accuracy" in parts:
+            both = args.graphs or (names if args.quick else [*names, "imdb"])
+            found["accuracy"] = measure_accuracy(both, 4, seeds, epochs, scratch)
+        if "speed" in parts:
+            timed = [each for each in names if each != "coauthor_physics"]
+            found["speed"] = measure_speed(timed, ("GCN", "SAGE", "GAT"), scratch)
+        if "approximate" in parts:
+            six = args.graphs or [*names, "generated"]
+            found["approximate"] = measure_approximate(six, 4, APPROXIMATE_SEEDS, epochs, scratch)
+        if "memory" in parts:
+            found["memory"] = measure_memory(scratch)
+        if "kills" in parts:
+            found["kills"] = measure_kills(scratch)
+    if args.output is None:
+        found = {**dict.fromkeys(PARTS), **found}
     document = {
         **found,
         "seconds": round(time.perf_counter() - began_s, 1),

@@ -124,23 +124,29 @@ def gradients_of(model: nn.Module, name: str, batch: Any) -> torch.Tensor:
 
 
 @torch.no_grad()
-def right_of(model: nn.Module, batch: Any) -> np.ndarray:
+def right_of(model: nn.Module, name: str, batch: Any) -> np.ndarray:
     """Right answers and number of test nodes."""
     model.eval()
-    right = model(batch.x, batch.edge_index).argmax(-1) == batch.y
-    mask = batch.test_mask
+    is_typed = name == "typed RGCN"
+    seeds = batch[SEED_TYPE] if is_typed else batch
+    out = (
+        model(batch.x_dict, batch.edge_index_dict) if is_typed else model(batch.x, batch.edge_index)
+    )
+    right, mask = out.argmax(-1) == seeds.y, seeds.test_mask
     return np.array([int(right[mask].sum()), int(mask.sum())])
 
 
-def learn(model: nn.Module, batch: Any, num_epochs: int, seed: int) -> np.ndarray:
+def learn(
+    model: nn.Module, batch: Any, num_epochs: int, seed: int, name: str = "GCN"
+) -> np.ndarray:
     """Train a model, and count its right answers."""
     torch.manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
     for _ in range(num_epochs):
         model.train()
-        step(model, "GCN", batch)
+        step(model, name, batch)
         optimizer.step()
-    return right_of(model, batch)
+    return right_of(model, name, batch)
 
 
 Work = Callable[[FullGraph], Any]

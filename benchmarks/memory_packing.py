@@ -97,7 +97,7 @@ def _run_pair(scratch: Path, pair: Sequence[Words], limit_bytes: int) -> dict[st
             )
         anonymous = 0
         while any(run.poll() is None for run in runs):
-            anonymous = max(anonymous, _resident(group))
+            anonymous = max(anonymous, resident(group))
             time.sleep(0.02)
         control = (group / "memory.oom_control").read_text().split()
         return {
@@ -114,7 +114,7 @@ def _run_pair(scratch: Path, pair: Sequence[Words], limit_bytes: int) -> dict[st
             time.sleep(0.1)
 
 
-def _resident(group: Path) -> int:
+def resident(group: Path) -> int:
     """Memory of a group that cannot be reclaimed: anonymous and shared."""
     found = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     return int(found["rss"]) + int(found.get("shmem", 0))
