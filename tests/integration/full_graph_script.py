@@ -174,6 +174,9 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "rgcn": Relations,
     "mixed": Mixed,
     "sums": Sums,
+    "gcn in groups": lambda: GCN(WIDTH, HIDDEN, 3, NUM_CLASSES, act="tanh"),
+    "sage in groups": lambda: GraphSAGE(WIDTH, HIDDEN, 3, NUM_CLASSES, act="relu"),
+    "gin in groups": lambda: GIN(WIDTH, HIDDEN, 2, NUM_CLASSES),
     "gat in bins": lambda: _with_norms(GAT, heads=2),
     "mixed in bins": Mixed,
     "stale sage": lambda: _with_norms(GraphSAGE),
@@ -253,6 +256,7 @@ def train(
             settings = {"find_unused_parameters": name in TYPED_MODELS}
             model = share_gradients(model, torch.device("cpu"), **settings)
             found[name] = *learn(model, name, *data), data.sent_bytes
+            assert (data.halos.groups is not None) == name.endswith("in groups"), name
     torch.save(found, folder / f"found-{num_trainers}-{rank}.pt")
     dist.barrier()
     # Without destroying the group: see `leave_group`.

@@ -73,6 +73,11 @@ class HaloExchange:
         """Payload sent so far, forward and backward."""
         return sum(swap.sent_bytes for swap in self._swaps)
 
+    @property
+    def sent_rows(self) -> Tensor:
+        """Rows of this trainer that others need, by receiver."""
+        return self._rows if self.group is not None else torch.empty(0, dtype=torch.int64)
+
     def swap_of(self, sent: list[int], received: list[int]) -> Swap:
         """A swap of rows with all trainers, whose bytes count here."""
         self._swaps.append(Swap(sent, received, self.group, self.policy))

@@ -39,6 +39,12 @@ class FullGraph:
         connect: How to connect to stores of features in partitions without files here.
         weight: Items behind the mean that this trainer's loss is; None for its training nodes.
         **options: See `FullGraphOptions`.
+
+    Attributes:
+        part: This trainer's nodes and edges.
+        halos: Exchanges of rows.
+        overlaps: Whether models whose layers add up rows compute the rows that other trainers need
+            first, and the others while these are on their way.
     """
 
     def __init__(
@@ -52,6 +58,7 @@ class FullGraph:
     ) -> None:
         self._graph, self._group = graph, group
         self._policy = SwapPolicy(options.get("rounding"), options.get("is_stale", False))
+        self.overlaps = True
         num_bins = options.get("bins", 1)
         if num_bins < 1:
             raise SpecError(f"{num_bins} bins were asked for", "use at least 1")
@@ -89,7 +96,7 @@ class FullGraph:
         Raises:
             SpecError: A part of the model cannot work on parts of a graph.
         """
-        wrap_layers(model, self.halos, self._loss_scale)
+        wrap_layers(model, self.halos, self._loss_scale, self.overlaps)
         if any(isinstance(each, UninitializedParameter) for each in model.parameters()):
             self._initialise(model)
 

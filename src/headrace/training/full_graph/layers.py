@@ -14,6 +14,7 @@ from types import FunctionType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch_geometric.nn import MessagePassing
@@ -22,11 +23,13 @@ from torch_geometric.utils import is_sparse
 
 from headrace.core.errors import SpecError
 from headrace.graph.schema import EdgeType
+from headrace.training.full_graph.aggregation import add_up
 from headrace.training.full_graph.bins import Bins, in_bins
 from headrace.training.full_graph.exchange import HaloExchange, scale_gradient
-from headrace.training.full_graph.linear_sums import add_up, is_linear
+from headrace.training.full_graph.linear_sums import is_linear
 from headrace.training.full_graph.norms import BatchStatistics, halo_gcn_norm
 from headrace.training.full_graph.refusals import check_model, code_of, lifted_names
+from headrace.training.full_graph.row_groups import NotDivisibleError, RowGroups, can_overlap
 from headrace.training.full_graph.swap import SwapPolicy
 
 PASS_BATCH = "pass the batch of `ctx.full_graph()` to the prepared model"
@@ -96,15 +99,23 @@ class Halos:
     ) -> None:
         self.by_type, self.group = dict(by_type), group
         self.policy, self.num_bins = policy or SwapPolicy(), num_bins
+        self.groups: RowGroups | None = None
+        self.edge_lengths: set[int] = set()
         self._join = join
         self._joined: Halo | None = None
         self._edges: dict[int, Halo] = {}
+
+    @property
+    def active_groups(self) -> RowGroups | None:
+        """Groups of rows that a model computes one after the other, while it does."""
+        return self.groups if self.groups is not None and self.groups.active is not None else None
 
     def keep(self, edge_type: EdgeType, edge_index: Tensor, columns: Sequence[Tensor]) -> None:
         """Declare the tensors of a batch; those of nodes are of the source type."""
         halo = self.by_type[edge_type]
         for tensor in (edge_index, *columns):
             halo.exchange.keep(tensor)
+        self.edge_lengths |= {len(edge_index), edge_index.shape[1]}
         self._edges[id(edge_index)] = halo
 
     def find(self, edge_index: Tensor, path: str) -> Halo:
@@ -133,13 +144,16 @@ def _keys(edge_type: EdgeType) -> set[str]:
     return {plain, f"<{'___'.join(edge_type)}>".replace(".", "#")}
 
 
-def wrap_layers(model: nn.Module, halos: Halos, loss_scale: float = 1.0) -> None:
+def wrap_layers(
+    model: nn.Module, halos: Halos, loss_scale: float = 1.0, overlaps: bool = False
+) -> None:
     """Make a model compute on the parts of all trainers what it computes on the whole graph.
 
     Args:
         model: The model, before it is wrapped for data-parallel training.
         halos: Exchanges of the batch that it will get.
         loss_scale: Factor of the gradients of its output.
+        overlaps: Whether to compute the rows that others need first, if the model allows it.
 
     Raises:
         SpecError: A part of the model cannot work on parts of a graph.
@@ -154,6 +168,9 @@ def wrap_layers(model: nn.Module, halos: Halos, loss_scale: float = 1.0) -> None
         code = code_of(module)
         if code is not None and "gcn_norm" in code.co_names:
             _replace_gcn_norm(module, halos, path)
+    halos.groups = _groups_of(model, halos) if overlaps else None
+    if halos.groups is not None:
+        _call_in_groups(model, halos)
     for hooks, kind in (
         (model._forward_hooks, _ScaledOutput),
         (model._forward_pre_hooks, _BeginningStep),
@@ -163,6 +180,40 @@ def wrap_layers(model: nn.Module, halos: Halos, loss_scale: float = 1.0) -> None
     model.register_forward_pre_hook(_BeginningStep(halos.policy))
     if loss_scale != 1.0:
         model.register_forward_hook(_ScaledOutput(loss_scale))
+
+
+def _groups_of(model: nn.Module, halos: Halos) -> RowGroups | None:
+    """Groups of rows, if all trainers can divide them; a collective call."""
+    if halos.group is None or len(halos.by_type) > 1:
+        return None
+    (halo,) = halos.by_type.values()
+    num_own = halo.exchange.num_own
+    groups = RowGroups(halo.exchange)
+    can = min(groups.sizes) > 0 and halo.num_destinations == num_own
+    # A tensor with as many rows as there are nodes is divided: not edges.
+    can = can and num_own not in halos.edge_lengths
+    votes = torch.tensor(int(can and can_overlap(model, is_linear)))
+    dist.all_reduce(votes, dist.ReduceOp.MIN, group=halos.group)
+    return groups if int(votes) else None
+
+
+def _call_in_groups(model: nn.Module, halos: Halos) -> None:
+    forward: Callable[..., Any] = type(model).forward.__get__(model)
+
+    def in_groups(*args: Any, **given: Any) -> Any:
+        groups, state = halos.groups, torch.get_rng_state()
+        if groups is None:
+            return forward(*args, **given)
+        try:
+            return groups.call(forward, args, given)
+        except NotDivisibleError:
+            # It depends on the model alone: the same for all trainers, in the first call.
+            halos.groups = None
+        torch.set_rng_state(state)
+        halos.policy.begin(halos.policy.is_training)
+        return forward(*args, **given)
+
+    model.forward = in_groups
 
 
 @dataclass(frozen=True)
@@ -204,20 +255,24 @@ def _wrap(layer: Any, method: str, arguments: list[str], halos: Halos, path: str
         halo = halos.find(edge_index, path)
         exchange, edges = halo.exchange, halo.local(edge_index)
         num = (exchange.num_own, halo.num_destinations)
+        groups = halos.active_groups
+        rows = num if groups is None else (groups.sizes[groups.active or 0],) * 2
         if size is not None:
-            _check(name_of_layer, size[0], num[0])
-            _check(name_of_layer, size[1], num[1])
+            _check(name_of_layer, size[0], rows[0])
+            _check(name_of_layer, size[1], rows[1])
         pairs = {}
         for name in names:
             value = given.get(name)
             own, destination = value if isinstance(value, tuple | list) else (value, value)
             if isinstance(own, Tensor):
-                _check(name_of_layer, own.shape[layer.node_dim], num[0])
+                _check(name_of_layer, own.shape[layer.node_dim], rows[0])
                 pairs[name] = own, destination
         if may_add_up and is_linear(layer):
-            sums = add_up(layer, exchange, edge_index, edges, num[1], given)
+            sums = add_up(layer, exchange, edge_index, edges, num[1], given, groups)
             if sums is not None:
                 return sums
+        if groups is not None:
+            raise NotDivisibleError
         for name, (own, destination) in pairs.items():
             given[name] = exchange.extend(own, layer.node_dim), destination
         num_sources = num[0] + exchange.num_halo
@@ -258,6 +313,10 @@ def _replace_gcn_norm(module: Any, halos: Halos, path: str) -> None:
 
     def norm(edge_index: Tensor, *given: Any, **settings: Any) -> Any:
         halo = halos.find(edge_index, path)
+        if halos.active_groups is not None:
+            # Of a group; the edges are those of all rows.
+            given = (*given[:1], None, *given[2:])
+            settings |= {"num_nodes": None} if "num_nodes" in settings else {}
         return halo_gcn_norm(halo.exchange, halo.local, edge_index, *given, **settings)
 
     copy = FunctionType(

@@ -9,7 +9,7 @@ destination that the source's trainer computes; the fewest rows are a minimum ve
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,6 +129,8 @@ class LinearSum:
         num_destinations: Nodes of this trainer that edges may end at.
         is_mean: Whether sums are divided by the number of edges.
         like: A tensor with the type and device of rows.
+        place: Number of each own row, if rows come in another order; those that others need first.
+        num_first: How many others need, or more.
     """
 
     def __init__(
@@ -139,9 +141,16 @@ class LinearSum:
         num_destinations: int,
         is_mean: bool,
         like: Tensor,
+        place: Tensor | None = None,
+        num_first: int | None = None,
     ) -> None:
         self._exchange, self._like = exchange, like.new_empty(0)
+        self._place = place
+        self.num_first = exchange.num_own if num_first is None else num_first
         source, destination = edges.cpu()
+        if place is not None:
+            halo = torch.arange(exchange.num_own, exchange.num_own + exchange.num_halo)
+            source, destination = torch.cat([place, halo])[source], place[destination]
         values = torch.ones(len(source), dtype=like.dtype)
         if weights is not None:
             values = weights.detach().cpu().to(like.dtype)
@@ -170,22 +179,43 @@ class LinearSum:
         found: Tensor = _Product.apply(rows, self, number)  # type: ignore[no-untyped-call]
         return found
 
-    def forward(self, rows: Tensor, number: int | None) -> Tensor:
-        """Sums of rows: those of own rows are computed while others' are on their way."""
-        if self._swap is None:
-            return self._own.multiply(rows)
-        pending = self._swap.start(self._sent.multiply(rows), number)
-        sums = self._own.multiply(rows)
-        return sums.add_(self._received.multiply(pending.wait()))
+    def send_first(self, rows: Tensor, number: int | None) -> Tensor:
+        """Begin to send what others need of the first group; returns its rows for `finish`."""
+        sent: Tensor = _Sending.apply(rows, self, number)  # type: ignore[no-untyped-call]
+        return sent
 
-    def backward(self, gradients: Tensor, number: int | None) -> Tensor:
-        """Gradients of rows."""
+    def finish(self, first: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Sums for both groups, as soon as the others' rows are here."""
+        found: tuple[Tensor, Tensor] = _Finishing.apply(  # type: ignore[no-untyped-call]
+            first, rows, self
+        )
+        return found
+
+    def begin(self, first: Tensor, number: int | None) -> None:
+        """Begin to send rows that depend on those of the first group."""
+        self.number = number
+        if self._swap is not None:
+            self._pending = self._swap.start(self._sent.multiply(first), number)
+
+    def end(self, rows: Tensor) -> Tensor:
+        """Sums of rows: those of own rows are computed while others' are on their way."""
+        sums = self._own.multiply(rows)
+        if self._swap is not None:
+            sums.add_(self._received.multiply(self._pending.wait()))
+        return sums
+
+    def begin_back(self, gradients: Tensor, number: int | None) -> Tensor:
+        """Begin to send gradients of received rows; returns those of own rows so far."""
+        if self._swap is not None:
+            given = self._received.multiply_transposed(gradients)
+            self._pending_back = self._swap.start(given, number, is_back=True)
+        return self._own.multiply_transposed(gradients)
+
+    def end_back(self, gradients: Tensor) -> Tensor:
+        """Add what others have sent to the gradients of the first group."""
         if self._swap is None:
-            return self._own.multiply_transposed(gradients)
-        given = self._received.multiply_transposed(gradients)
-        pending = self._swap.start(given, number, is_back=True)
-        own = self._own.multiply_transposed(gradients)
-        return own.add_(self._sent.multiply_transposed(pending.wait()))
+            return gradients
+        return gradients + self._sent.multiply_transposed(self._pending_back.wait())
 
     def _matrix(
         self, rows: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]
@@ -210,65 +240,53 @@ class LinearSum:
         received = [len(each.rows) + each.num_sums for each in needed]
         sent = [len(each.rows) + each.num_sums for each in given]
         self._swap = exchange.swap_of(sent, received)
-        places = [torch.cat(each) for each in zip(*matrix, strict=True)]
-        self._received = self._matrix(places[0], places[1], places[2], (len(factors), num))
-        self._sent = self._matrix(*_entries_sent(given), (sum(sent), exchange.num_own))
+        ends, numbers, shares = (torch.cat(each) for each in zip(*matrix, strict=True))
+        self._received = self._matrix(ends, numbers, shares, (len(factors), num))
+        places, columns, weights = _entries_sent(given)
+        if self._place is not None:
+            columns = self._place[columns]
+        self._sent = self._matrix(places, columns, weights, (sum(sent), self.num_first))
 
 
 class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, sums: LinearSum, number: int | None) -> Tensor:
         ctx.sums, ctx.number = sums, number
-        return sums.forward(rows, number)
+        sums.begin(rows[: sums.num_first], number)
+        return sums.end(rows)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.sums.backward(gradients[0], ctx.number), None, None
+        own = ctx.sums.begin_back(gradients[0], ctx.number)
+        num = ctx.sums.num_first
+        own[:num] = ctx.sums.end_back(own[:num])
+        return own, None, None
 
 
-def add_up(
-    layer: Any,
-    exchange: HaloExchange,
-    edge_index: Tensor,
-    edges: Tensor,
-    num_destinations: int,
-    given: Mapping[str, Any],
-) -> Tensor | None:
-    """Compute `propagate` of a linear layer as a product; a collective call.
+class _Sending(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, sums: LinearSum, number: int | None) -> Tensor:
+        ctx.sums = sums
+        sums.begin(rows, number)
+        return rows.view_as(rows)
 
-    Args:
-        layer: The layer.
-        exchange: Exchange of the sources' rows.
-        edge_index: Edges that the layer got.
-        edges: The same, with halo rows behind own rows.
-        num_destinations: Nodes of this trainer that edges may end at.
-        given: Arguments of `propagate`.
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.sums.end_back(gradients[0]), None, None
 
-    Returns:
-        The sums; None if edges or weights are not constant, or rows have another shape.
-    """
-    x = given.get("x")
-    rows = x[0] if isinstance(x, tuple | list) else x
-    weights = given.get("edge_weight") if "edge_weight" in layer._user_args else None
-    if not isinstance(rows, Tensor) or rows.dim() != 2 or not rows.is_floating_point():
-        return None
-    constants = [edge_index] if weights is None else [edge_index, weights]
-    if any(not exchange.is_kept(each) or each.requires_grad for each in constants):
-        return None
-    if weights is not None and weights.dim() != 1:
-        return None
-    is_mean = type(layer.aggr_module) is MeanAggregation
-    key = (
-        *((id(each), each._version) for each in constants),
-        num_destinations, is_mean, rows.dtype, rows.device,
-    )  # fmt: skip
-    sums: LinearSum = exchange.derive(
-        key, lambda: LinearSum(exchange, edges, weights, num_destinations, is_mean, rows)
-    )
-    if exchange.is_kept(rows) and not rows.requires_grad:
-        found: Tensor = exchange.derive((*key, id(rows), rows._version), lambda: sums(rows))
-        return found
-    return sums(rows, exchange.policy.next_number())
+
+class _Finishing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, first: Tensor, rows: Tensor, sums: LinearSum) -> tuple[Tensor, Tensor]:
+        ctx.sums, ctx.number, ctx.num = sums, sums.number, len(first)
+        found = sums.end(torch.cat([first, rows]))
+        # No views: layers may change them in place.
+        return found[: ctx.num].clone(), found[ctx.num :].clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        own = ctx.sums.begin_back(torch.cat(gradients), ctx.number)
+        return own[: ctx.num], own[ctx.num :], None
 
 
 def _divide(

@@ -26,8 +26,9 @@ from torch_geometric.nn import (  # noqa: E402
     TAGConv,
 )
 
+from headrace.training.full_graph.aggregation import add_up  # noqa: E402
 from headrace.training.full_graph.exchange import HaloExchange  # noqa: E402
-from headrace.training.full_graph.linear_sums import add_up, is_linear, served_by_rows  # noqa: E402
+from headrace.training.full_graph.linear_sums import is_linear, served_by_rows  # noqa: E402
 
 
 class Own(MessagePassing):  # type: ignore[misc]
