@@ -42,6 +42,7 @@ KINDS = (
     "report",
     "stores",
     "sweep",
+    "coflows",
 )
 TRACKERS = ("tensorboard", "mlflow")
 TRAFFIC = ("plan", "none")
