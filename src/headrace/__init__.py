@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.views import provide
 
 if TYPE_CHECKING:
+    from headrace.api.coflows import simulate_coflows
     from headrace.api.documents.load import (
         load_cluster,
+        load_coflows,
         load_job,
         load_placement,
         load_plan,
@@ -31,10 +33,12 @@ if TYPE_CHECKING:
     from headrace.api.plan import Explanation, PlanDiff, diff_plans, explain, plan
     from headrace.api.profile import load_trace, save_trace
     from headrace.api.report import RunReport, report_on
+    from headrace.api.results.coflows import CoflowSimulation
     from headrace.api.results.simulation import Comparison, Simulation
     from headrace.api.simulate import compare, simulate
     from headrace.api.train import LinkNeighborLoader, NeighborLoader, TrainContext, train
     from headrace.core.cluster import Cluster, Machine
+    from headrace.core.coflows import CoflowGraph
     from headrace.core.errors import (
         HeadraceError,
         InfeasibleError,
@@ -58,6 +62,8 @@ __all__ = [
     "FLOW_POLICIES",
     "PLACEMENT_METHODS",
     "Cluster",
+    "CoflowGraph",
+    "CoflowSimulation",
     "Comparison",
     "Explanation",
     "HeadraceError",
@@ -90,6 +96,7 @@ __all__ = [
     "infer",
     "json_schema",
     "load_cluster",
+    "load_coflows",
     "load_job",
     "load_placement",
     "load_plan",
@@ -103,12 +110,15 @@ __all__ = [
     "save_plan",
     "save_trace",
     "simulate",
+    "simulate_coflows",
     "train",
 ]
 
 _HOMES = {
+    "api.coflows": ("simulate_coflows",),
     "api.documents.load": (
         "load_cluster",
+        "load_coflows",
         "load_job",
         "load_placement",
         "load_plan",
@@ -122,10 +132,12 @@ _HOMES = {
     "api.plan": ("Explanation", "PlanDiff", "diff_plans", "explain", "plan"),
     "api.profile": ("load_trace", "save_trace"),
     "api.report": ("RunReport", "report_on"),
+    "api.results.coflows": ("CoflowSimulation",),
     "api.results.simulation": ("Comparison", "Simulation"),
     "api.simulate": ("compare", "simulate"),
     "api.train": ("LinkNeighborLoader", "NeighborLoader", "TrainContext", "train"),
     "core.cluster": ("Cluster", "Machine"),
+    "core.coflows": ("CoflowGraph",),
     "core.errors": ("HeadraceError", "InfeasibleError", "MissingExtraError", "SpecError"),
     "core.job": ("Job",),
     "core.placement": ("Placement",),

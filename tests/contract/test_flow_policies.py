@@ -15,7 +15,7 @@ from tests.oracle.policies import POLICIES, capacities
 from tests.support.examples import examples as more_examples
 
 EPS = 1e-9
-WORK_CONSERVING = ("maxmin", "priority", "paced", "mrtf", "omcoflow")
+WORK_CONSERVING = ("maxmin", "priority", "paced", "matching", "mrtf", "omcoflow")
 
 open_sets = st.builds(
     lambda seed, symmetric: random_open_set(seed, symmetric=symmetric),

@@ -1,7 +1,8 @@
 """A naive event simulator in plain Python: what a rehearsal means, written to be read.
 
-Whenever the set of open flows changed all rates are computed anew, and time advances to the next
-end of a task or a flow. It shares nothing with the package's kernel but the input, `Instance`.
+Whenever the set of open flows changed, or the rates of a policy no longer hold, all rates are
+computed anew. Time advances to the next end of a task or a flow. It shares nothing with the
+package's kernel but the input, `Instance`.
 
 With exact fractions instead of floats there are no rounding errors, and simultaneous events are
 simultaneous without a tolerance.
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from headrace.simulator.instance import Instance
-from tests.oracle.policies import POLICIES, OpenFlow, capacities
+from tests.oracle.policies import POLICIES, OpenFlow, capacities, matchings
 
 ORDER = 5
 SIMULTANEOUS = 1e-12
@@ -141,6 +142,7 @@ class _Rehearsal:
     def __init__(self, instance: Instance, policy: str, exact: bool) -> None:
         self.instance = instance
         self.rule = POLICIES[policy]
+        self.has_hold = policy == "matching"
         number: Any = Fraction if exact else float
         self.number: Callable[[float], Any] = number
         self.latest = 1 if exact else 1 + SIMULTANEOUS
@@ -178,6 +180,7 @@ class _Rehearsal:
         self.segments: list[Segment] = []
         self.rates: dict[int, float] = {}
         self.rated: set[tuple[int, int]] = set()
+        self.holds_until: Any = math.inf
         self.num_events = 0
         self.now: Any = self.number(0)
 
@@ -270,15 +273,19 @@ class _Rehearsal:
         """Move to the next event; flows keep their rates until the set of open flows changes."""
         flows = [edge.open for edge in self.edges if edge.open is not None]
         opened = {(f.edge, f.iteration) for f in flows}
-        if opened != self.rated:
-            self.rates = self.rule(flows, self.ports, self.instance.pace_s)
+        if opened != self.rated or self.is_now(self.holds_until):
+            if self.has_hold:
+                self.rates, hold_s = matchings(flows, self.ports)
+                self.holds_until = max(self.now + hold_s, self.now * (1 + 2 * SIMULTANEOUS))
+            else:
+                self.rates = self.rule(flows, self.ports, self.instance.pace_s)
             self.rated = opened
         rates = self.rates
         flow_end = {
             f.edge: self.now + f.remaining / rates[f.edge] for f in flows if rates[f.edge] > 0
         }
         task_ends = [task.end_s for task in self.running]
-        next_s = min([*flow_end.values(), *task_ends])
+        next_s = min([*flow_end.values(), *task_ends, self.holds_until])
         for f in flows:
             f.remaining -= rates[f.edge] * (next_s - self.now)
             if rates[f.edge] > 0:

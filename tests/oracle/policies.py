@@ -1,4 +1,4 @@
-"""The eight flow policies in plain Python: dicts and loops, nothing shared with the package.
+"""The flow policies in plain Python: dicts and loops, nothing shared with the package.
 
 A rule takes open flows, NIC capacities and the pace, and returns bytes per second by edge. Ports
 are `("out", m)` and `("in", m)`; every flow uses one of each.
@@ -6,6 +6,7 @@ are `("out", m)` and `("in", m)`; every flow uses one of each.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ Port = tuple[str, int]
 Rates = dict[int, float]
 
 GRAPH, BATCH, GRADIENT, PARAMETER, RING = 0, 1, 2, 3, 4
+FIRST_COFLOW = 16
 
 
 @dataclass
@@ -88,9 +90,14 @@ def maxmin(flows: Sequence[OpenFlow], ports: Mapping[Port, float], pace_s: float
 
 
 def priority_class(f: OpenFlow) -> tuple[int, int, int]:
-    """Synchronisation by iteration; then the rest by iteration, batches before graph data."""
+    """Synchronisation by iteration; then the rest by iteration, batches before graph data.
+
+    Flows of a graph of coflows are never open together with others.
+    """
     if f.kind in (GRADIENT, PARAMETER, RING):
         return (0, f.iteration, 0)
+    if f.kind >= FIRST_COFLOW:
+        return (0, f.kind, 0)
     return (1, f.iteration, 0 if f.kind == BATCH else 1)
 
 
@@ -182,6 +189,102 @@ def fifo(flows: Sequence[OpenFlow], ports: Mapping[Port, float], pace_s: float) 
     return rates
 
 
+TIGHT = 1 - 1e-9
+"""Loads within this factor are equal."""
+NOTHING = 1e-12
+"""Part of a capacity that is a rounding error."""
+
+
+class _Matching:
+    """Rates of one coflow on the capacity left; `capacity` is that of the idle network."""
+
+    def __init__(
+        self, flows: Sequence[OpenFlow], capacity: Mapping[Port, float], left: dict[Port, float]
+    ) -> None:
+        self.capacity, self.left = capacity, left
+        self.rates: Rates = {f.edge: 0 for f in flows}
+        self.at: dict[Port, list[OpenFlow]] = {}
+        for f in sorted(flows, key=lambda f: f.edge):
+            for port in f.ports:
+                self.at.setdefault(port, []).append(f)
+        self.load = {p: sum(f.remaining for f in self.at[p]) / capacity[p] for p in self.at}
+        self.most = max(self.load.values())
+        self.tight = {p for p in self.at if self.load[p] >= TIGHT * self.most}
+        # Senders first, by machine; then receivers.
+        ports = sorted(self.at, key=lambda port: (port[0] == "in", port[1]))
+        for p in ports:
+            if p in self.tight:
+                self.fill(p, may_lose=set(self.at) - self.tight)
+        for p in ports:
+            if p not in self.tight and p[0] == "out":
+                self.fill(p, may_lose=set())
+
+    def fill(self, port: Port, may_lose: set[Port]) -> None:
+        """Give the port all its capacity, as far as paths allow."""
+        while self.left[port] > NOTHING * self.capacity[port]:
+            path = self.path(port, may_lose)
+            if path is None:
+                return
+            lowered = [f for k, f in enumerate(path) if k % 2 == 1]
+            ports = Counter(p for f in path for p in f.ports)
+            end = next(p for p, num in ports.items() if num == 1 and p != port)
+            amounts = [self.left[port], *(self.rates[f.edge] for f in lowered)]
+            if len(path) % 2 == 1:
+                amounts.append(self.left[end])
+            amount = min(amounts)
+            for k, f in enumerate(path):
+                self.rates[f.edge] += amount if k % 2 == 0 else -amount
+            self.left[port] -= amount
+            self.left[end] += -amount if len(path) % 2 == 1 else amount
+
+    def path(self, start: Port, may_lose: set[Port]) -> list[OpenFlow] | None:
+        """Shortest list of flows to raise, lower, raise, ... by turns."""
+        paths: dict[Port, list[OpenFlow]] = {start: []}
+        waiting = [start]
+        for port in waiting:
+            raises = port[0] == start[0]
+            for f in self.at[port]:
+                (other,) = (p for p in f.ports if p != port)
+                least = NOTHING * min(self.capacity[p] for p in f.ports)
+                if other in paths or not (raises or self.rates[f.edge] > least):
+                    continue
+                paths[other] = [*paths[port], f]
+                if raises and self.left[other] > NOTHING * self.capacity[other]:
+                    return paths[other]
+                if not raises and other in may_lose:
+                    return paths[other]
+                waiting.append(other)
+        return None
+
+    def hold(self) -> float:
+        """Time until another port is tight."""
+        used = {p: sum(self.rates[f.edge] for f in self.at[p]) / self.capacity[p] for p in self.at}
+        slowest = min(used[p] for p in self.tight)
+        return min(
+            (
+                (self.most - self.load[p]) / (slowest - used[p])
+                for p in self.at
+                if p not in self.tight and used[p] < slowest
+            ),
+            default=math.inf,
+        )
+
+
+def matchings(flows: Sequence[OpenFlow], ports: Mapping[Port, float]) -> tuple[Rates, float]:
+    """Rates of `matching`, and how long they hold."""
+    left, rates, hold = dict(ports), Rates(), math.inf
+    for wanted in sorted({priority_class(f) for f in flows}):
+        coflow = _Matching([f for f in flows if priority_class(f) == wanted], ports, left)
+        rates.update(coflow.rates)
+        hold = min(hold, coflow.hold())
+    return rates, hold
+
+
+def matching(flows: Sequence[OpenFlow], ports: Mapping[Port, float], pace_s: float) -> Rates:
+    """Coflows in order; each covers its busiest ports, then as much as possible."""
+    return matchings(flows, ports)[0]
+
+
 Rule = Callable[[Sequence[OpenFlow], Mapping[Port, float], float], Rates]
 
 POLICIES: dict[str, Rule] = {
@@ -189,6 +292,7 @@ POLICIES: dict[str, Rule] = {
     "maxmin": maxmin,
     "priority": priority,
     "paced": paced,
+    "matching": matching,
     "mrtf": mrtf,
     "mrtf-exclusive": mrtf_exclusive,
     "omcoflow": omcoflow,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -88,7 +88,7 @@ def simulate(
     """
     if policy is None:
         policy = default_policy(placement)
-    _check_policy(policy)
+    check_policy(policy)
     problem = Problem(cluster, job, default_profile() if profile is None else profile)
     placed = _place(problem, placement, iterations, window, seed)
     return placed.simulate(policy, record)
@@ -144,11 +144,7 @@ def compare(
         >>> found.best.policy
         'maxmin'
     """
-    names = tuple(dict.fromkeys(FLOW_POLICIES if policies is None else policies))
-    if not names:
-        raise SpecError("there is no flow policy to compare", f"name some of {_policy_names()}")
-    for name in names:
-        _check_policy(name)
+    names = check_policies(FLOW_POLICIES if policies is None else policies)
     problem = Problem(cluster, job, default_profile() if profile is None else profile)
     placed = _place(problem, placement, iterations, window, seed)
     simulations = []
@@ -256,7 +252,18 @@ def _policy_names() -> str:
     return ", ".join(FLOW_POLICIES)
 
 
-def _check_policy(name: str) -> None:
+def check_policies(policies: Iterable[str]) -> tuple[str, ...]:
+    """Different names of flow policies, in order; raises `SpecError` if there is none."""
+    names = tuple(dict.fromkeys(policies))
+    if not names:
+        raise SpecError("there is no flow policy to compare", f"name some of {_policy_names()}")
+    for name in names:
+        check_policy(name)
+    return names
+
+
+def check_policy(name: str) -> None:
+    """Check the name of a flow policy; raises `SpecError` with a likely one."""
     if name not in FLOW_POLICIES:
         likely = difflib.get_close_matches(name, FLOW_POLICIES, n=1)
         guess = f"did you mean {likely[0]}? They are" if likely else "use one of"

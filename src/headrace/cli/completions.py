@@ -11,7 +11,17 @@ from pathlib import Path
 
 import typer
 
-POLICIES = ("oes", "maxmin", "priority", "paced", "mrtf", "mrtf-exclusive", "omcoflow", "fifo")
+POLICIES = (
+    "oes",
+    "maxmin",
+    "priority",
+    "paced",
+    "matching",
+    "mrtf",
+    "mrtf-exclusive",
+    "omcoflow",
+    "fifo",
+)
 METHODS = ("anneal", "colocate", "etp", "exact", "ifs")
 SEED_MIXES = ("auto", "uniform", "local-first")
 SHARES = ("auto", "equal")
@@ -32,6 +42,7 @@ KINDS = (
     "report",
     "stores",
     "sweep",
+    "coflows",
 )
 TRACKERS = ("tensorboard", "mlflow")
 TRAFFIC = ("plan", "none")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
@@ -61,6 +61,20 @@ class Machine(Spec):
         return tuple(f"{self.name}-{i}" for i in range(self.count))
 
 
+def check_host_names(machines: Sequence[Machine]) -> None:
+    """Check that all machines, groups expanded, have different names; raises `SpecError`."""
+    seen: set[str] = set()
+    for group, machine in enumerate(machines):
+        for name in machine.host_names:
+            if name in seen:
+                raise SpecError(
+                    f"two machines have the name {name!r}",
+                    "give every machine a unique name",
+                    at=("machines", group, "name"),
+                )
+            seen.add(name)
+
+
 class Cluster(Spec):
     """All machines of a training job; machine m hosts graph partition m.
 
@@ -81,16 +95,7 @@ class Cluster(Spec):
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
-        seen: set[str] = set()
-        for group, machine in enumerate(self.machines):
-            for name in machine.host_names:
-                if name in seen:
-                    raise SpecError(
-                        f"two machines have the name {name!r}",
-                        "give every machine a unique name",
-                        at=("machines", group, "name"),
-                    )
-                seen.add(name)
+        check_host_names(self.machines)
         return self
 
     @cached_property

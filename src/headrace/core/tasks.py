@@ -26,6 +26,10 @@ class EdgeKind(IntEnum):
     ORDER = 5
 
 
+FIRST_COFLOW = 16
+"""Kind of the first coflows of a graph of coflows; larger kinds are served later."""
+
+
 ROLES = tuple(Role)
 """Roles by role code."""
 

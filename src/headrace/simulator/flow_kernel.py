@@ -1,5 +1,7 @@
 """General kernel: any flow policy; rates are recomputed whenever the set of open flows changes.
 
+A policy may also limit how long its rates hold.
+
 It is the reference for the faster pair kernel of `oes`, `maxmin` and `priority`, which takes far
 longer to compile. The outer loop is plain Python, so that one compiled kernel serves all policies
 and each policy is compiled separately; this costs about 10 us per rate change.
@@ -35,6 +37,9 @@ from headrace.simulator.progress_kernel import (
     start_ready,
 )
 
+_LATER = 1 + 2 * (LATEST_TIE - 1)
+"""Factor by which a time differs from one of the same instant."""
+
 _FLOW_S = 2e-6
 """Seconds per completed flow and open flow, if interpreted."""
 
@@ -50,6 +55,8 @@ class Live(NamedTuple):
     """Current time, shape (1,)."""
     num_open: Any
     """Number of open flows, shape (1,)."""
+    until_s: Any
+    """Time until which the rates hold at most, shape (1,)."""
 
 
 @hot
@@ -83,17 +90,17 @@ def _open_flow(fixed, progress, live, edge, now_s):
 
 @hot
 def _move_on(fixed, progress, live):
-    """Advance to the next completion; return whether the set of open flows changed."""
+    """Advance to the next completion; return whether new rates are needed."""
     flows, rates, num_flows = live.flows, live.rates, live.num_open[0]
     now_s = live.clock_s[0]
-    next_s = np.inf
+    next_s = live.until_s[0]
     if progress.sizes[HEAP] > 0:
-        next_s = progress.heap_time[0]
+        next_s = min(next_s, progress.heap_time[0])
     for i in range(num_flows):
         if rates[i] > 0.0:
             next_s = min(next_s, now_s + flows[i]["remaining"] / rates[i])
-    changed = False
     due_s = next_s * LATEST_TIE
+    changed = live.until_s[0] <= due_s and next_s < np.inf
     for i in range(num_flows):
         edge = flows[i]["edge"]
         if rates[i] > 0.0 and now_s + flows[i]["remaining"] / rates[i] <= due_s:
@@ -115,7 +122,7 @@ def _move_on(fixed, progress, live):
 
 @hot_loop
 def needs_rates(fixed, progress, live):
-    """Simulate until the set of open flows changes and needs new rates.
+    """Simulate until new rates are needed.
 
     Returns:
         False at the end: all tasks are done, or no event is left and the clock is infinite.
@@ -151,16 +158,15 @@ def run_flows(
     progress: Progress,
     policy: str,
     pace_s: float,
-    use_time: np.ndarray,
-    use_rate: np.ndarray,
-) -> tuple[float, int]:
+    record: bool,
+) -> tuple[float, list[float], list[np.ndarray]]:
     """Simulate with any policy; `pace_s` is the period of `paced`.
 
-    `progress` is updated in place. Times of rate changes are written to `use_time`, unless it is
-    empty, and NIC throughput from then on (in, then out, per machine) to `use_rate`.
+    `progress` is updated in place.
 
     Returns:
-        Makespan, or -1 on deadlock, and the number of rows in `use_time`.
+        Makespan, or -1 on deadlock; if recorded, times of rate changes, and NIC throughput from
+        then on (in, then out, per machine).
     """
     num_edges, num_machines = fixed.edges.shape[1], fixed.num_machines
     live = Live(
@@ -170,21 +176,25 @@ def run_flows(
         rates=np.zeros(num_edges),
         clock_s=np.zeros(1),
         num_open=np.zeros(1, np.int64),
+        until_s=np.full(1, np.inf),
     )
     nic_out, nic_in = fixed.nics[OUT], fixed.nics[IN]
     estimate_s = _FLOW_S * fixed.num_iterations * num_edges * num_edges
     advance = CALLER.choose(needs_rates, (fixed, progress, live), estimate_s)
     rates_args = (live.flows, nic_out, nic_in, pace_s, live.rates)
     compute_rates = CALLER.choose(FLOW_POLICIES[policy].kernel, rates_args, estimate_s)
-    num_use = 0
+    use_time: list[float] = []
+    use_rate: list[np.ndarray] = []
     while advance(fixed, progress, live):
-        num_open = live.num_open[0]
+        num_open, now_s = live.num_open[0], float(live.clock_s[0])
         flows, rates = live.flows[:num_open], live.rates[:num_open]
-        compute_rates(flows, nic_out, nic_in, pace_s, rates)
-        if len(use_time) > 0:
-            use_time[num_use] = live.clock_s[0]
-            use_rate[num_use, :num_machines] = np.bincount(flows["dst"], rates, num_machines)
-            use_rate[num_use, num_machines:] = np.bincount(flows["src"], rates, num_machines)
-            num_use += 1
+        hold_s = compute_rates(flows, nic_out, nic_in, pace_s, rates)
+        # At least long enough to be a later time than now.
+        live.until_s[0] = np.inf if hold_s is None else max(now_s + hold_s, now_s * _LATER)
+        if record:
+            use_time.append(now_s)
+            received = np.bincount(flows["dst"], rates, num_machines)
+            sent = np.bincount(flows["src"], rates, num_machines)
+            use_rate.append(np.concatenate([received, sent]))
     makespan_s = float(live.clock_s[0])
-    return makespan_s if makespan_s < np.inf else -1.0, num_use
+    return makespan_s if makespan_s < np.inf else -1.0, use_time, use_rate

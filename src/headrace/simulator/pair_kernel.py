@@ -229,7 +229,11 @@ def _record_use(net, use_rate):
 
 @hot_loop
 def run_pairs(fixed, progress, net, code, even, use_time, use_rate):
-    """Simulate with `oes`, `maxmin` or `priority`; see `run_flows` for arguments and results.
+    """Simulate with `oes`, `maxmin` or `priority`, as `run_flows`.
+
+    Times of rate changes are written to `use_time`, unless it is empty, and NIC throughput from
+    then on (in, then out, per machine) to `use_rate`. Returns the makespan, or -1 on deadlock, and
+    the number of rows in `use_time`.
 
     `even` is None unless the policy is `oes`: numba prunes branches by argument type, so each
     family of policies compiles only its own code.

@@ -49,10 +49,11 @@ def simulate(
     fixed, progress = fix(instance), start(instance, record)
     code = FLOW_POLICIES[policy].code
     num = instance.num_machines
-    # Rates change at most once per completed task or flow.
-    num_rows = instance.num_iterations * (instance.num_tasks + instance.num_edges) if record else 0
-    use_time, use_rate = np.empty(num_rows), np.empty((num_rows, 2 * num))
     if code in (OES, MAXMIN, PRIORITY) and not general:
+        # Rates change at most once per completed task or flow.
+        num_rows = instance.num_iterations * (instance.num_tasks + instance.num_edges)
+        use_time = np.empty(num_rows if record else 0)
+        use_rate = np.empty((len(use_time), 2 * num))
         makespan_s, num_use = CALLER.call(
             run_pairs,
             fixed,
@@ -65,9 +66,9 @@ def simulate(
             estimate_s=interpreted_s(instance),
         )
     else:
-        makespan_s, num_use = run_flows(
-            fixed, progress, policy, instance.pace_s, use_time, use_rate
-        )
+        makespan_s, times, rates = run_flows(fixed, progress, policy, instance.pace_s, record)
+        num_use, use_time = len(times), np.array(times)
+        use_rate = np.array(rates).reshape(num_use, 2 * num)
     if makespan_s < 0:
         raise AssertionError("the simulation stopped before all tasks were done; this is a bug")
     kept = None

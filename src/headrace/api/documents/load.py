@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar, get_args
 
@@ -10,7 +11,8 @@ from pydantic import ValidationError
 
 from headrace.api.documents.schema import SCHEMA_KINDS
 from headrace.api.documents.yaml_source import Document, read_document
-from headrace.core.cluster import Cluster
+from headrace.core.cluster import Cluster, Machine
+from headrace.core.coflows import CoflowGraph
 from headrace.core.errors import SpecError
 from headrace.core.job import UNLIMITED_WINDOW, Job
 from headrace.core.placement import Placement, PlacementFile
@@ -43,15 +45,33 @@ def load_cluster(path: AnyPath) -> Cluster:
     """
     document = read_document(path, "cluster")
     cluster = _validate(Cluster, document)
-    for i, machine in enumerate(cluster.machines):
-        if min(machine.nic_in, machine.nic_out) < _SLOWEST_NIC_BYTES_PER_S:
-            slow = "nic_in" if machine.nic_in < _SLOWEST_NIC_BYTES_PER_S else "nic_out"
-            raise document.error(
-                f"{getattr(machine, slow):g} bytes per second is too slow for a NIC",
-                "write the bandwidth with its unit, like 10Gbps",
-                as_written(document.data, ("machines", i, slow)),
-            )
+    _check_nics(cluster.machines, document)
     return cluster
+
+
+def load_coflows(path: AnyPath) -> CoflowGraph:
+    """Read a file of tasks and coflows.
+
+    Raises:
+        SpecError: The file is invalid; the message names file, line and remedy.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import headrace
+        >>> path = Path("coflows.yaml")
+        >>> _ = path.write_text('''
+        ... machines: [{name: m, count: 2, nic: 1Gbps}]
+        ... types: [pipeline]
+        ... tasks: [{name: a, machine: m-0, time: 10ms}, {name: b, machine: m-1, time: 10ms}]
+        ... coflows: [{name: c, type: pipeline, flows: [{src: a, dst: b, bytes: 1MB}]}]
+        ... ''')
+        >>> headrace.load_coflows(path).num_flows
+        1
+    """
+    document = read_document(path, "coflows")
+    graph = _validate(CoflowGraph, document)
+    _check_nics(graph.machines, document)
+    return graph
 
 
 def load_job(path: AnyPath) -> Job:
@@ -195,6 +215,17 @@ def _validate(model: type[V], document: Document) -> V:
     others = sorted(set(lines) - {lines[0]})
     also = f" (see also line{'s' if len(others) > 1 else ''} {_listed(others)})" if others else ""
     raise document.error(first.problem + also, first.remedy, first.at)
+
+
+def _check_nics(machines: Sequence[Machine], document: Document) -> None:
+    for i, machine in enumerate(machines):
+        if min(machine.nic_in, machine.nic_out) < _SLOWEST_NIC_BYTES_PER_S:
+            slow = "nic_in" if machine.nic_in < _SLOWEST_NIC_BYTES_PER_S else "nic_out"
+            raise document.error(
+                f"{getattr(machine, slow):g} bytes per second is too slow for a NIC",
+                "write the bandwidth with its unit, like 10Gbps",
+                as_written(document.data, ("machines", i, slow)),
+            )
 
 
 def _listed(lines: list[int]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema
 
 from headrace.core.cluster import Cluster
+from headrace.core.coflows import CoflowGraph
 from headrace.core.errors import SpecError
 from headrace.core.job import Job
 from headrace.core.placement import PlacementFile
@@ -33,6 +34,7 @@ SCHEMA_KINDS: Mapping[str, type[Value]] = {
     "report": Report,
     "stores": StoreSetState,
     "sweep": SweepSettings,
+    "coflows": CoflowGraph,
 }
 """Models of the file formats, by their name in `headrace schema`."""
 
@@ -44,7 +46,7 @@ def json_schema(kind: str) -> dict[str, Any]:
 
     Args:
         kind: `cluster`, `job`, `profile`, `placement`, `plan`, `graph`, `status`, `report`,
-            `stores` or `sweep`.
+            `stores`, `sweep` or `coflows`.
 
     Raises:
         SpecError: The file format is unknown.

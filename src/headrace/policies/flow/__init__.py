@@ -7,6 +7,7 @@ contract tests then run on it.
 from headrace.policies.flow._base import FLOW_DTYPE, Flow, FlowPolicy
 from headrace.policies.flow.fair import FAIR
 from headrace.policies.flow.fifo import FIFO
+from headrace.policies.flow.matching import MATCHING
 from headrace.policies.flow.maxmin import MAXMIN
 from headrace.policies.flow.mrtf import MRTF, MRTF_EXCLUSIVE
 from headrace.policies.flow.oes import OES
@@ -16,7 +17,7 @@ from headrace.policies.flow.priority import PRIORITY
 
 FLOW_POLICIES: dict[str, FlowPolicy] = {
     policy.name: policy
-    for policy in (OES, MAXMIN, PRIORITY, PACED, MRTF, MRTF_EXCLUSIVE, OMCOFLOW, FIFO)
+    for policy in (OES, MAXMIN, PRIORITY, PACED, MATCHING, MRTF, MRTF_EXCLUSIVE, OMCOFLOW, FIFO)
 }
 """All flow policies by name."""
 

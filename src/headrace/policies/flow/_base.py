@@ -55,8 +55,11 @@ class Flow:
     opened: float
 
 
-Kernel = Callable[[np.ndarray, np.ndarray, np.ndarray, float, np.ndarray], None]
-"""(flows, nic_out, nic_in, pace_s, rates): writes bytes per second per flow to `rates`."""
+Kernel = Callable[[np.ndarray, np.ndarray, np.ndarray, float, np.ndarray], float | None]
+"""(flows, nic_out, nic_in, pace_s, rates): writes bytes per second per flow to `rates`.
+
+Rates hold until the set of open flows changes, or at most for the returned seconds, if any.
+"""
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,14 @@
 """`priority`: strict priority by when data is needed, max-min within a class.
 
 Parameters and gradients come first, then batches and graph data by iteration, batches first.
+Flows of a graph of coflows are ordered by the rank of their coflow (Hermod, section 5.3.1).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from headrace.core.tasks import EdgeKind
+from headrace.core.tasks import FIRST_COFLOW, EdgeKind
 from headrace.policies.compiled import hot, rule
 from headrace.policies.flow._base import FlowPolicy
 from headrace.policies.flow.filling import fill_flows, port_capacities
@@ -21,6 +22,8 @@ _NONE = 1 << 62
 @hot
 def priority_class(kind, iteration):
     """Priority class of a flow; smaller is served first."""
+    if kind >= FIRST_COFLOW:
+        return np.int64(kind - FIRST_COFLOW)
     if kind == _GRAPH:
         return np.int64(_AFTER_SYNC) + 2 * np.int64(iteration) + 1
     if kind == _BATCH:

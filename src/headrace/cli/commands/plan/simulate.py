@@ -22,13 +22,17 @@ if TYPE_CHECKING:
 
 EXAMPLE = (
     "Example: headrace simulate --cluster c.yaml --job j.yaml --trace t.json\n\n"
-    "Example: headrace simulate --cluster c.yaml --job j.yaml --compare all"
+    "Example: headrace simulate --cluster c.yaml --job j.yaml --compare all\n\n"
+    "Example: headrace simulate --coflows examples/coflows/coflows.yaml --compare all"
 )
 
 
 def simulate(
-    cluster: Annotated[Path, typer.Option(help="Cluster file.", metavar="FILE")],
-    job: Annotated[Path, typer.Option(help="Job file.", metavar="FILE")],
+    cluster: Annotated[Path | None, typer.Option(help="Cluster file.", metavar="FILE")] = None,
+    job: Annotated[Path | None, typer.Option(help="Job file.", metavar="FILE")] = None,
+    coflows: Annotated[
+        Path | None, typer.Option(help="Tasks and coflows instead of a job.", metavar="FILE")
+    ] = None,
     profile: Annotated[
         Path | None, typer.Option(help="Profile; default synthetic.", metavar="FILE")
     ] = None,
@@ -76,11 +80,36 @@ def simulate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Simulate a training job and show its bottleneck."""
+    """Simulate a training job, or coflows, and show its bottleneck."""
     from headrace.core.errors import SpecError
 
     if compare is not None and policy is not None:
         raise SpecError("--policy and --compare exclude each other", "keep one of them")
+    if coflows is not None:
+        unused = {
+            "cluster": cluster,
+            "job": job,
+            "profile": profile,
+            "placement": placement != "colocate",
+            "iterations": iterations,
+            "window": window,
+            "seed": seed,
+            "trace": trace,
+            "gantt": gantt,
+        }
+        for name, value in unused.items():
+            if value:
+                raise SpecError(
+                    f"--{name} does not apply to --coflows", "use --policy, --compare and --json"
+                )
+        _simulate_coflows(coflows, policy, compare, as_json)
+        return
+    if cluster is None or job is None:
+        missing = [name for name, it in (("--cluster", cluster), ("--job", job)) if it is None]
+        raise SpecError(
+            f"{' and '.join(missing)} is missing" if len(missing) == 1 else "nothing to simulate",
+            "pass --cluster FILE --job FILE, or --coflows FILE",
+        )
     if compare is not None and (trace or gantt):
         raise SpecError("a trace or chart shows one policy", "use --policy instead of --compare")
     for path in (trace, gantt):
@@ -145,12 +174,38 @@ def _simulate(
         typer.echo(f"The Gantt chart is in {gantt}.")
 
 
-def _compare(settings: _Settings, names: str, as_json: bool) -> None:
+def _simulate_coflows(path: Path, policy: str | None, names: str | None, as_json: bool) -> None:
+    from headrace.api.coflows import simulate_coflows
+    from headrace.api.documents.load import load_coflows
+    from headrace.api.results.coflows import CoflowComparison
+    from headrace.api.simulate import DEFAULT_POLICY, check_policies
+    from headrace.cli.output.simulation_tables import show_coflow_comparison, show_coflows
+
+    graph = load_coflows(path)
+    policies = check_policies([policy or DEFAULT_POLICY] if names is None else _policies(names))
+    found = []
+    with steps(len(policies), interpret=False) as begin:
+        for name in policies:
+            begin(f"simulating {len(graph.tasks)} tasks under {name}" if names is None else name)
+            found.append(simulate_coflows(graph, name))
+    result = found[0] if names is None else CoflowComparison(tuple(found))
+    if as_json:
+        typer.echo(json.dumps(result.summary()))
+    elif isinstance(result, CoflowComparison):
+        show_coflow_comparison(result)
+    else:
+        show_coflows(result)
+
+
+def _policies(names: str) -> list[str]:
     from headrace.policies.flow import FLOW_POLICIES
 
     policies = [name.strip() for name in names.split(",") if name.strip()]
-    if policies == ["all"]:
-        policies = list(FLOW_POLICIES)
+    return list(FLOW_POLICIES) if policies == ["all"] else policies
+
+
+def _compare(settings: _Settings, names: str, as_json: bool) -> None:
+    policies = _policies(names)
     with steps(len(set(policies))) as begin:
         from headrace.api.simulate import compare
 

@@ -293,3 +293,84 @@ class TestMistakes:
         result = CliRunner().invoke(app, ["simulate", "--cluster", "c.yaml"])
         assert result.exit_code == 2
         assert "--job" in result.stderr
+        result = CliRunner().invoke(app, ["simulate"])
+        assert result.exit_code == 2
+        assert "try: pass --cluster FILE --job FILE, or --coflows FILE" in result.stderr
+
+
+COFLOWS = """\
+machines: [{name: m, count: 2, nic: 8Gbps}]
+types: [expert, data]
+tasks:
+  - {name: a, machine: m-0, time: 1s}
+  - {name: b, machine: m-1}
+  - {name: c, machine: m-1, time: 1s}
+coflows:
+  - {name: slow, type: data, flows: [{src: a, dst: b, bytes: 1GB}]}
+  - {name: fast, type: expert, flows: [{src: a, dst: c, bytes: 1GB}]}
+"""
+
+
+class TestCoflows:
+    @pytest.fixture(autouse=True)
+    def file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        Path("f.yaml").write_text(COFLOWS)
+
+    def run(self, *more: str) -> Result:
+        return CliRunner().invoke(app, ["simulate", "--coflows", "f.yaml", *more])
+
+    def test_one_policy(self) -> None:
+        result = self.run()
+        assert result.exit_code == 0, result.output
+        assert (
+            "makespan            3 s for 3 tasks\npolicy              priority\n" in result.stdout
+        )
+        rows = [line.split() for line in result.stdout.splitlines()]
+        assert ["data", "1", "1", "GB", "2", "s", "3", "s"] in rows
+        assert "m-1 receives at 67% of its 8 Gbps" in result.stdout
+
+    def test_json(self) -> None:
+        result = self.run("--json", "--policy", "matching")
+        assert result.stdout.count("\n") == 1
+        found = json.loads(result.stdout)
+        assert list(found) == [
+            *("name", "policy", "makespan_s", "num_events", "bottleneck", "machines", "coflows"),
+            "tasks",
+        ]
+        assert (found["policy"], found["makespan_s"]) == ("matching", 3.0)
+        assert [each["rank"] for each in found["coflows"]] == [1, 0]
+        assert [each["end_s"] for each in found["coflows"]] == [3.0, 2.0]
+        assert found["tasks"][2] == {"name": "c", "machine": "m-1", "start_s": 2.0, "end_s": 3.0}
+
+    def test_comparison(self) -> None:
+        found = json.loads(self.run("--compare", "maxmin,priority", "--json").stdout)
+        assert found["best"] == "priority"
+        assert [each["makespan_s"] for each in found["policies"]] == [4.0, 3.0]
+        assert found["policies"][0]["relative_makespan"] == pytest.approx(4 / 3)
+        result = self.run("--compare", "all")
+        assert result.stdout.startswith("3 tasks, 2 coflows, 2 flows\n")
+        for policy in FLOW_POLICIES:
+            assert f"\n{policy} " in result.stdout
+
+    @pytest.mark.parametrize(
+        ("options", "problem"),
+        [
+            (["--job", "j.yaml"], "--job does not apply to --coflows"),
+            (["--window", "2"], "--window does not apply to --coflows"),
+            (["--trace", "t.json"], "--trace does not apply to --coflows"),
+            (["--policy", "zzz"], "no flow policy 'zzz'"),
+            (["--compare", ","], "no flow policy to compare"),
+            (["--coflows", "no.yaml"], "no.yaml does not exist"),
+        ],
+    )
+    def test_mistakes(self, options: list[str], problem: str) -> None:
+        result = self.run(*options)
+        assert result.exit_code == 2
+        assert problem in result.stderr
+
+    def test_a_mistake_in_the_file_has_its_line(self) -> None:
+        Path("f.yaml").write_text(COFLOWS.replace("dst: c", "dst: d"))
+        result = self.run()
+        assert result.exit_code == 2
+        assert "f.yaml, line 9: coflows[1].flows[0].dst: there is no task 'd'" in result.stderr
