@@ -105,10 +105,9 @@ def simulate(
         _simulate_coflows(coflows, policy, compare, as_json)
         return
     if cluster is None or job is None:
-        missing = [name for name, it in (("--cluster", cluster), ("--job", job)) if it is None]
+        name = "--cluster" if cluster is None else "--job"
         raise SpecError(
-            f"{' and '.join(missing)} is missing" if len(missing) == 1 else "nothing to simulate",
-            "pass --cluster FILE --job FILE, or --coflows FILE",
+            f"headrace simulate: {name} is missing", f"add {name} FILE, or --coflows FILE instead"
         )
     if compare is not None and (trace or gantt):
         raise SpecError("a trace or chart shows one policy", "use --policy instead of --compare")

@@ -295,7 +295,7 @@ class TestMistakes:
         assert "--job" in result.stderr
         result = CliRunner().invoke(app, ["simulate"])
         assert result.exit_code == 2
-        assert "try: pass --cluster FILE --job FILE, or --coflows FILE" in result.stderr
+        assert "try: add --cluster FILE, or --coflows FILE instead" in result.stderr
 
 
 COFLOWS = """\
