@@ -1,4 +1,4 @@
-"""A cluster in virtual time: machines, what they send each other, and task actors behind handles."""
+"""A cluster in virtual time: machines, what they send each other, and actors behind handles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Disks: full ones, and what is left of files when a machine loses power before they are durable."""
+"""Disks: full ones, and what is left of files when a machine loses power."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from headrace.runtime.protocol.actor_state import ActorState
 from headrace.runtime.protocol.parameter_check import ParameterCheck
 from headrace.runtime.protocol.trainer_messages import CheckpointWrite, Resumed
 from headrace.training.checkpoint_files import Checkpoint, newest_whole
-from tests.simulation.cluster import VirtualActors
+from tests.simulation.cluster import CallError, VirtualActors
 from tests.simulation.training import Job
 from tests.simulation.world import Process, World
 
@@ -142,7 +142,7 @@ class Recorder(RunCallback):
         self.phase: Phase | None = None
         self.decisions: list[str] = []
         self.phases: list[str] = []
-        self.collected_iteration = -1
+        self.kept_files: dict[str, bytes] = {}
         self.was_collected: Callable[[Checkpoint], None] = lambda checkpoint: None
 
     def sign(self) -> None:
@@ -187,8 +187,10 @@ class Recorder(RunCallback):
         self.was_collected(checkpoint)
 
     def kept(self, name: str, pieces: Iterator[bytes]) -> None:
-        for _ in pieces:
-            pass
+        try:
+            self.kept_files[name] = b"".join(pieces)
+        except CallError as error:
+            self.log(f"{name} was not fetched: {error}")
 
 
 class Driver:

@@ -6,7 +6,7 @@ import random
 import shutil
 import tempfile
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +166,7 @@ class Simulation:
 
     def _run_sessions(self) -> str:
         for each in self.faults:
-            self.world.at(1000.0 + each.at_s, lambda each=each: self.injection.inject(each))
+            self.world.at(1000.0 + each.at_s, partial(self.injection.inject, each))
         for _ in range(NUM_SESSIONS):
             self._drive()
             if self.failure is not None:

@@ -420,4 +420,6 @@ class TrainerBody(Body):
         messages, self.messages = tuple(self.messages), []
         found = (self.folder / "output" / "checkpoints").glob("checkpoint-*.json")
         texts = {path.name: path.read_text(errors="replace") for path in found}
-        return replace(state, messages=messages, checkpoints=texts)
+        kept = self.folder / "output"
+        names = tuple(sorted(each.name for each in kept.glob("*") if each.is_file()))
+        return replace(state, messages=messages, output=names, checkpoints=texts)

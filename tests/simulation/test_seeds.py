@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.simulation.simulation import Result, simulate  # noqa: E402
+from tests.simulation.simulation import Result, simulate
 
 SEEDS = range(20, 40)
 

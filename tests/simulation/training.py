@@ -296,6 +296,8 @@ class Script:
             self._tell(Report({"epoch": epoch}))
         wanted = [(e, b) for e in range(job.num_epochs) for b in range(job.num_batches)]
         assert [tuple(each) for each in history] == wanted, "steps were lost or repeated"
+        assert run.output is not None
+        (run.output / "model.txt").write_text(f"{flat(model)}\n" * 20)
         self._finished(run.task, flat(model))
 
     # --- samplers ---------------------------------------------------------------------------------

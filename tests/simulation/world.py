@@ -1,4 +1,4 @@
-"""A world in virtual time: a queue of events, ordered by time and seed, and fibers that block in it.
+"""A world in virtual time: events, ordered by time and seed, and fibers that block in it.
 
 A fiber is a thread that runs alone: one that blocks takes the next event from the queue, and hands
 over to the fiber that the event wakes. So a world with the same seed takes the same steps.
