@@ -309,3 +309,12 @@ def test_a_service_serves_until_it_is_stopped() -> None:
     ended = [Ended(task.name, 0, "ended") for task in stores]
     _, commands = drive(*ended, state=state, now_s=1e6)
     assert commands == [Finish(Outcome(is_interrupted=True))]
+
+
+def test_a_run_that_ends_says_what_it_waits_for() -> None:
+    state, _ = drive(*START)
+    state, _ = step(state, Interrupted(), 5.0)
+    assert step(state, Tick(), 14.0)[1] == []
+    state, commands = step(state, Tick(), 15.0)
+    assert commands == [Log("waiting for trainer0 on m0 (and 1 more) to save")]
+    assert step(state, Tick(), 16.0)[1] == []

@@ -222,6 +222,7 @@ def _stop(
         waits={},
         outcome=outcome,
         blame=blame,
+        reported_s=now_s,
         is_urgent=is_urgent,
     )
     commands = []
@@ -322,7 +323,12 @@ def _describe_wait(state: Lifecycle, now_s: float) -> str:
 
 
 def _describe_silence(state: Lifecycle, now_s: float) -> str:
-    """Machines that have not responded for long, or stores not verified; else empty."""
+    """Machines that have not responded for long, stores not verified, or tasks that end."""
+    if state.phase is Phase.STOPPING:
+        late = [task for task in state.tasks if state.stages[task.name] is Stage.STOPPING]
+        others = f" (and {len(late) - 1} more)" if len(late) > 1 else ""
+        what = f"waiting for {late[0]}{others} to " if late else ""
+        return what and f"{what}{'save' if late[0].role is Role.TRAINER else 'end'}"
     if state.phase is not Phase.RUNNING:
         return ""
     if not state.is_training and not state.is_service:

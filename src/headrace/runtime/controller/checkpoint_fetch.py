@@ -17,8 +17,8 @@ from headrace.training.checkpoint_files import Checkpoint, Sidecar, install, sid
 MAX_ATTEMPTS = 3
 """Attempts per chunk; the trainer's machine may be temporarily overloaded."""
 
-_POLL_INTERVAL_S, _CHUNK_TIMEOUT_S = 0.1, 10.0
-"""Poll interval and chunk timeout."""
+_POLL_INTERVAL_S, _CHUNK_TIMEOUT_S, _TELL_S = 0.1, 10.0, 8.0
+"""Poll interval, chunk timeout, and interval of log lines."""
 
 _RETRY_S = 10.0
 """Interval of attempts to store a checkpoint on a full disk."""
@@ -43,10 +43,10 @@ class CheckpointFetcher:
         calls: PendingActorCalls,
         read: Read,
         then: Callable[[Checkpoint], None],
-        failed: Callable[[str], None] = lambda line: None,
+        log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._folder, self._calls, self._read, self._then = folder, calls, read, then
-        self._failed = failed
+        self._log = log
         self._newest = -1
         self._waiting: Sidecar | None = None
         self._fetching: _Fetching | None = None
@@ -61,9 +61,12 @@ class CheckpointFetcher:
 
     def wait(self) -> bool:
         """Wait while chunks arrive; return False if they stop."""
-        num_bytes, end_s = 0, 0.0
+        num_bytes, end_s, told_s = 0, 0.0, time.monotonic()
         while self._fetching is not None:
             now_s = time.monotonic()
+            if now_s >= told_s + _TELL_S:
+                told_s, size = now_s, self._fetching.sidecar.size
+                self._log(f"{self._fetching.num_bytes:,} of {size:,} bytes of it were fetched")
             if self._fetching.num_bytes != num_bytes or not end_s:
                 num_bytes, end_s = self._fetching.num_bytes, now_s + _CHUNK_TIMEOUT_S
             if now_s >= end_s:
@@ -106,7 +109,7 @@ class CheckpointFetcher:
         problem = f"the checkpoint of iteration {sidecar.iteration} cannot be stored: {why}"
         if problem != self.problem:
             self.problem = problem
-            self._failed(f"{problem} ({self._folder})")
+            self._log(f"{problem} ({self._folder})")
 
     def _next(self, fetching: _Fetching, num_tries: int) -> None:
         def then(piece: bytes) -> None:

@@ -400,8 +400,10 @@ class Controller:
         end_s = time.monotonic() + ending_s
         while (self._reader.is_busy or self._polled) and time.monotonic() < end_s:
             self._calls.collect(_LOOP_S)
+        if self._reader.is_busy or self._polled:
+            self._callback.log(f"some tasks do not answer after {ending_s:.0f} s: ending without")
         if not self._worker_group.is_lost(self._first):
-            pieces = partial(self._worker_group.pieces, self._first)
+            pieces = partial(self._worker_group.pieces, self._first, self._callback.log)
             files = self._output_files.get(self._first, ())
             problem = fetch_last(
                 self._first,
@@ -417,5 +419,5 @@ class Controller:
         if isinstance(outcome.fault, Ended | Lost):
             # Peers of a lost machine often fail before the loss of its actors is detected.
             outcome = replace(outcome, fault=self._worker_group.judge(outcome.fault))
-        self._worker_group.close(ending_s)
+        self._worker_group.close(ending_s, self._callback.log)
         self._outcome = outcome

@@ -30,9 +30,13 @@ _ACTORS = {
 }
 _POLL_INTERVAL_S = 0.1
 _PENDING_INTERVAL_S = 3.0
-_CHUNK_S = 20.0
+_CHUNK_S, _CHUNK_POLL_S = 20.0, 1.0
+_TELL_S = 8.0
 _NUM_PINGS = 8
 _PING_TIMEOUT_S = 2.0
+# A ping takes 1 ms. Only slow machines, whose offsets would be wrong, need longer for all of them.
+_CLOCKS_S = 5.0
+_SILENT_CLOSE_S = 4.0
 
 
 class WorkerGroup:
@@ -112,18 +116,19 @@ class WorkerGroup:
         return next((slot.task.machine for slot in self.stores if slot.node.node_id == own), "")
 
     def clock_offsets(self) -> dict[str, ClockOffset]:
-        """Clock offsets of all machines that respond."""
-        offsets = {}
+        """Clock offsets of all machines that respond; the controller waits meanwhile."""
+        offsets, end_s = {}, time.monotonic() + _CLOCKS_S
         for slot in self.stores:
-            actor = self._actors[slot.task.name]
-            with suppress(*self.system.errors):
-                offsets[slot.task.machine] = clock_offset(
-                    partial(self._clock_of, actor), num_pings=_NUM_PINGS
-                )
+            ping = partial(self._clock_of, self._actors[slot.task.name], end_s)
+            with suppress(*self.system.errors, TimeoutError):
+                offsets[slot.task.machine] = clock_offset(ping, time.monotonic, _NUM_PINGS)
         return offsets
 
-    def _clock_of(self, actor: Any) -> float:
-        return float(self.system.get(actor.clock.remote(), _PING_TIMEOUT_S))
+    def _clock_of(self, actor: Any, end_s: float) -> float:
+        left_s = end_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        return float(self.system.get(actor.clock.remote(), min(_PING_TIMEOUT_S, left_s)))
 
     def machine(self, name: str) -> int:
         """Index of a task's machine."""
@@ -134,10 +139,17 @@ class WorkerGroup:
         """Registration data of every task actor."""
         return self._registrations
 
-    def pieces(self, task: str, name: str) -> Iterator[bytes]:
+    def pieces(self, task: str, log: Callable[[str], None], name: str) -> Iterator[bytes]:
         """Chunks of an output file of a trainer's script; raises an error if it is unreachable."""
-        output, offset = self._actors[task].output, 0
-        while piece := self.system.get(output.remote(name, offset), _CHUNK_S):
+        output, offset, told_s = self._actors[task].output, 0, time.monotonic()
+        while True:
+            ref, end_s = output.remote(name, offset), time.monotonic() + _CHUNK_S
+            while not self.system.wait([ref], _CHUNK_POLL_S) and time.monotonic() < end_s:
+                if time.monotonic() >= told_s + _TELL_S:
+                    told_s = time.monotonic()
+                    log(f"waiting for {name} of {self._slots[task].task}: {offset:,} bytes so far")
+            if not (piece := self.system.get(ref, 1.0)):
+                return
             yield piece
             offset += len(piece)
 
@@ -242,7 +254,9 @@ class WorkerGroup:
     def explain(self, name: str, error: Exception) -> Event:
         """Convert an error of an actor call to a lifecycle event."""
         slot, why = self._slots[name], self.system.why(error)
-        self._lost.add(name)
+        if why is not CallFailure.RAISED:
+            # An actor that raises an error lives, and removes its folder when it is closed.
+            self._lost.add(name)
         if why is CallFailure.NO_ENVIRONMENT:
             return Failed(
                 f"the runtime environment of {slot.task} cannot be set up: {_first_line(error)}",
@@ -277,15 +291,21 @@ class WorkerGroup:
                 return Lost(machine, "all of its Ray actors have died")
         return fault
 
-    def close(self, timeout_s: float) -> None:
-        """End all actors and release all resources."""
+    def close(self, timeout_s: float, log: Callable[[str], None] = lambda line: None) -> None:
+        """End all actors and release all resources; `log` is told which of them take long."""
         if self._traffic is not None:
             self._traffic.close()
         with suppress(Exception):
             there = self._registrations.keys() - self._lost
-            refs = [actor.close.remote() for name, actor in self._actors.items() if name in there]
-            if refs:
-                self.system.wait(refs, timeout_s, len(refs))
+            refs = {
+                actor.close.remote(): name for name, actor in self._actors.items() if name in there
+            }
+            silent_s = min(timeout_s, _SILENT_CLOSE_S)
+            done = self.system.wait(list(refs), silent_s, len(refs)) if refs else []
+            if late := [str(self._slots[refs[ref]].task) for ref in refs if ref not in done]:
+                more = f" and {len(late) - 3} more" if len(late) > 3 else ""
+                log(f"waiting for the end of {', '.join(late[:3])}{more}")
+                self.system.wait(list(refs), timeout_s - silent_s, len(refs))
         for actor in self._actors.values():
             self.system.kill(actor)
         if self._group is not None:

@@ -119,11 +119,13 @@ class TaskActor:
 
     def close(self) -> None:
         """Stop the process and remove the folder."""
-        if self._process is not None:
-            self._process.end()
-        if self._lease is not None:
-            self._lease.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            if self._process is not None:
+                self._process.end()
+            if self._lease is not None:
+                self._lease.close()
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _write_keys(self, credentials: bytes) -> Path:
         path = self.folder / "keys"

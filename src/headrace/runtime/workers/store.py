@@ -90,10 +90,12 @@ class StoreActor(TaskActor):
 
     def close(self) -> None:
         """Stop the processes and remove the folder."""
-        if self._agent is not None:
-            # Only the agent can restore the NIC's configuration.
-            self._agent.end(_AGENT_GRACE_S)
-        super().close()
+        try:
+            if self._agent is not None:
+                # Only the agent can restore the NIC's configuration.
+                self._agent.end(_AGENT_GRACE_S)
+        finally:
+            super().close()
 
     def _start(self) -> None:
         self._num_starts += 1

@@ -115,12 +115,14 @@ class TrainerActor(TaskActor):
 
     def close(self) -> None:
         """Stop the process and remove the folder."""
-        if self._requests is not None:
-            self._requests.close()
-        if self._inbox is not None:
-            self._inbox.close()
-            self._inbox = None
-        super().close()
+        try:
+            if self._requests is not None:
+                self._requests.close()
+            if self._inbox is not None:
+                self._inbox.close()
+                self._inbox = None
+        finally:
+            super().close()
 
     def state(self) -> ActorState:
         """State of the process, its new messages and its files."""

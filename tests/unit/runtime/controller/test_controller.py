@@ -124,7 +124,7 @@ class Crew:
 
     def poll(self) -> None: ...
 
-    def close(self, timeout_s: float) -> None: ...
+    def close(self, timeout_s: float, log: Any = None) -> None: ...
 
     def slot(self, name: str) -> TaskPlacement:
         return self.slots[name]
@@ -151,7 +151,7 @@ class Crew:
     def clock_offsets(self) -> dict[str, Any]:
         return {}
 
-    def pieces(self, task: str, name: str) -> Iterator[bytes]:
+    def pieces(self, task: str, log: Any, name: str) -> Iterator[bytes]:
         return iter(())
 
     def piece(self, task: str, name: str, offset: int) -> Any: ...

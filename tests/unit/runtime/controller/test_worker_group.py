@@ -8,7 +8,7 @@ import pytest
 
 from headrace.policies.lifecycle.events import Event, Failed, Lost, Placed
 from headrace.prefork.identity import own_version
-from headrace.runtime.cluster.actor_system import RayActors
+from headrace.runtime.cluster.actor_system import CallFailure, RayActors
 from headrace.runtime.cluster.head import HeadLostError
 from headrace.runtime.cluster.local_actors import LocalActors
 from headrace.runtime.controller.worker_group import WorkerGroup
@@ -65,3 +65,94 @@ def test_without_the_head_a_lost_actor_ends_the_run(monkeypatch: pytest.MonkeyPa
         "store1 on m1 is lost, and the head of the Ray cluster does not answer"
     )
     assert "headrace run --resume" in event.remedy
+
+
+class Slow:
+    """Actors, each of whose calls takes some time by a clock of its own."""
+
+    errors = (TimeoutError,)
+
+    def __init__(self, call_s: float = 0.0) -> None:
+        self.now_s, self.call_s = 0.0, call_s
+        self.calls: list[str] = []
+        self.waits_s: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def remote(self) -> str:
+        self.calls.append("call")
+        return f"ref{len(self.calls)}"
+
+    def get(self, ref: str, timeout_s: float) -> float:
+        self.now_s += min(self.call_s, timeout_s)
+        if self.call_s > timeout_s:
+            raise TimeoutError
+        return self.now_s
+
+    def wait(self, refs: list[str], timeout_s: float, num: int = 1) -> list[str]:
+        self.waits_s.append(timeout_s)
+        return refs[:1]
+
+    def kill(self, actor: Any) -> None: ...
+
+    def why(self, error: Exception) -> CallFailure:
+        return CallFailure.RAISED
+
+
+def slow_group(slow: Slow) -> WorkerGroup:
+    _, slots = small_plan()
+    system: Any = slow
+    group = WorkerGroup(system, slots, "run-1")
+    group._actors = {slot.task.name: slow for slot in slots}
+    group._registrations = {slot.task.name: {} for slot in slots}
+    return group
+
+
+@pytest.mark.parametrize(
+    ("call_s", "machines"), [(0.001, {"m0", "m1"}), (1.9, set()), (9.0, set())]
+)
+def test_clocks_are_compared_for_a_few_seconds(
+    call_s: float, machines: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(call_s)
+    monkeypatch.setattr("headrace.runtime.controller.worker_group.time", slow)
+    offsets = slow_group(slow).clock_offsets()
+    assert set(offsets) == machines
+    assert slow.now_s <= 5.0
+
+
+def test_an_actor_that_raised_an_error_is_closed() -> None:
+    slow = Slow()
+    group = slow_group(slow)
+    assert isinstance(group.explain("trainer0", ValueError("no")), Failed)
+    lines: list[str] = []
+    group.close(10.0, lines.append)
+    assert len(slow.calls) == len(group.names)
+    assert slow.waits_s == [4.0, 6.0]
+    assert lines == [
+        "waiting for the end of store1 on m1, sampler0.0 on m0, sampler1.0 on m1 and 2 more"
+    ]
+
+
+def test_a_file_that_comes_slowly_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, lines = Slow(), []
+
+    def wait(refs: list[str], timeout_s: float) -> list[str]:
+        slow.now_s += timeout_s
+        return []
+
+    def get(ref: str, timeout_s: float) -> bytes:
+        raise TimeoutError
+
+    monkeypatch.setattr(slow, "wait", wait)
+    monkeypatch.setattr(slow, "get", get)
+    monkeypatch.setattr(slow, "remote", lambda name, offset: name)
+    monkeypatch.setattr("headrace.runtime.controller.worker_group.time", slow)
+    with pytest.raises(TimeoutError):
+        next(slow_group(slow).pieces("trainer0", lines.append, "model.pt"))
+    assert slow.now_s == 20.0
+    assert lines == ["waiting for model.pt of trainer0 on m0: 0 bytes so far"] * 2

@@ -1,0 +1,277 @@
+"""Does to a run what its faults say, and knows which ends they explain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.policies.lifecycle.events import Outcome
+from tests.simulation.cluster import Actor
+from tests.simulation.faults import Fault
+from tests.simulation.world import Machine
+
+if TYPE_CHECKING:
+    from tests.simulation.simulation import Simulation
+
+
+class Injection:
+    """Injects faults into a simulation.
+
+    Attributes:
+        done: Descriptions of the faults that found a victim.
+        may_lose: Whether the last checkpoint may be lost.
+        was_interrupted: Whether the user has interrupted the run.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self.done: list[str] = []
+        self.kinds: set[str] = set()
+        self.may_lose = self.was_interrupted = False
+        self._frozen: list[tuple[float, float]] = []
+        self._disturbed: set[int] = set()
+        self._times: dict[str, list[tuple[float, float]]] = {}
+
+    def frozen_s(self, begin_s: float, end_s: float) -> float:
+        """How long the driver was frozen in this time."""
+        return sum(max(0.0, min(end, end_s) - max(begin, begin_s)) for begin, end in self._frozen)
+
+    def explains(self, outcome: Outcome) -> bool:
+        """Whether a failure follows from the faults."""
+        return bool(self.kinds)
+
+    def could_close(self, actor: Actor) -> bool:
+        """Whether nothing prevented an actor from a clean end."""
+        if id(actor) in self._disturbed:
+            return False
+        return all(
+            actor.died_s < begin_s or actor.made_s > end_s
+            for name in (actor.machine.name, self._simulation.home.name)
+            for begin_s, end_s in self._times.get(name, ())
+        )
+
+    # --- injection --------------------------------------------------------------------------------
+
+    def inject(self, fault: Fault) -> None:
+        """Inject a fault, if it finds a victim."""
+        victim = getattr(self, "_" + fault.kind.replace(" ", "_"))(fault)
+        if victim:
+            self.kinds.add(fault.kind)
+            at_s = self._simulation.world.now_s - 1000.0
+            self.done.append(f"{at_s:.1f} s: {fault.kind} {victim} ({fault.length_s:.1f} s)")
+
+    def _actors(self) -> list[Actor]:
+        system = self._simulation.system
+        return [] if system is None else [each for each in system.made if not each.is_dead]
+
+    def _pick(self, fault: Fault, things: list[Any]) -> Any:
+        return things[fault.victim % len(things)] if things else None
+
+    def _running(self) -> list[Actor]:
+        return [
+            each
+            for each in self._actors()
+            if each.body.process is not None and each.body.process.exit_code is None
+        ]
+
+    def _machine(self, fault: Fault) -> Machine:
+        names = self._simulation.names
+        return self._simulation.world.machines[names[fault.victim % len(names)]]
+
+    def _disturb(self, actor: Actor) -> str:
+        self._disturbed.add(id(actor))
+        return f"{actor.body.task} on {actor.machine.name}"
+
+    def _disturb_machine(self, machine: Machine, length_s: float) -> str:
+        """Actors that are there meanwhile need not end cleanly."""
+        now_s = self._simulation.world.now_s
+        self._times.setdefault(machine.name, []).append((now_s, now_s + length_s + 5.0))
+        return machine.name
+
+    def _kill_task(self, fault: Fault) -> str:
+        actor = self._pick(fault, self._running())
+        if actor is None:
+            return ""
+        actor.body.process.exit(-9)
+        return str(actor.body.task)
+
+    def _kill_actor(self, fault: Fault) -> str:
+        actor = self._pick(fault, self._actors())
+        if actor is None:
+            return ""
+        actor.die()
+        return self._disturb(actor)
+
+    def _kill_machine(self, fault: Fault) -> str:
+        machine = self._machine(fault)
+        if machine is self._simulation.home or not machine.is_alive:
+            return ""
+        self._disturb_machine(machine, 0.0)
+        self._simulation.cluster.kill_machine(machine)
+        return machine.name
+
+    def _boot(self, fault: Fault) -> str:
+        dead = [each for each in self._simulation.world.machines.values() if not each.is_alive]
+        machine = self._pick(fault, dead)
+        if machine is None:
+            return ""
+        self._simulation.cluster.boot(machine)
+        return str(machine.name)
+
+    def _stop_task(self, fault: Fault) -> str:
+        actor = self._pick(fault, self._running())
+        if actor is None:
+            return ""
+        actor.body.process.process.frozen_until_s = self._simulation.world.now_s + fault.length_s
+        return str(actor.body.task)
+
+    def _freeze_actor(self, fault: Fault) -> str:
+        actor = self._pick(fault, self._actors())
+        if actor is None:
+            return ""
+        actor.process.frozen_until_s = self._simulation.world.now_s + fault.length_s
+        return self._disturb(actor)
+
+    def _freeze_machine(self, fault: Fault) -> str:
+        machine = self._machine(fault)
+        if machine is self._simulation.home:
+            return ""
+        machine.frozen_until_s = self._simulation.world.now_s + fault.length_s
+        return self._disturb_machine(machine, fault.length_s)
+
+    def _hang_trainer(self, fault: Fault) -> str:
+        trainers = [each for each in self._running() if each.body.task.startswith("trainer")]
+        actor = self._pick(fault, trainers)
+        if actor is None:
+            return ""
+        process = actor.body.process.process
+        process.details["hangs"] = True
+        # It never goes on, but no signal has stopped it.
+        process.hung_until_s = 1e12
+        return str(actor.body.task)
+
+    def _cut(self, fault: Fault) -> str:
+        world = self._simulation.world
+        one = self._machine(fault)
+        others = [each for each in world.machines.values() if each is not one]
+        end_s = world.now_s + fault.length_s
+        if fault.victim % 3:
+            # The machine is cut off from all others.
+            for other in others:
+                self._simulation.cluster.cuts[frozenset((one.name, other.name))] = end_s
+            return self._disturb_machine(one, fault.length_s)
+        other = others[fault.victim // 7 % len(others)]
+        self._simulation.cluster.cuts[frozenset((one.name, other.name))] = end_s
+        self._disturb_machine(other, fault.length_s)
+        return f"{self._disturb_machine(one, fault.length_s)} from {other.name}"
+
+    def _delay(self, fault: Fault) -> str:
+        machine = self._machine(fault)
+        self._simulation.cluster.slow_until_s[machine.name] = (
+            self._simulation.world.now_s + fault.length_s
+        )
+        self._disturb_machine(machine, fault.length_s)
+        return machine.name
+
+    def _reorder(self, fault: Fault) -> str:
+        cluster, world = self._simulation.cluster, self._simulation.world
+        cluster.jitter_s = 4.0
+        for machine in world.machines.values():
+            self._disturb_machine(machine, fault.length_s)
+
+        def end() -> None:
+            cluster.jitter_s = 0.05
+
+        world.after(fault.length_s, end)
+        return "messages"
+
+    def _fail_call(self, fault: Fault) -> str:
+        actor = self._pick(fault, self._actors())
+        if actor is None:
+            return ""
+        actor.body.fail(("state", "stop", "output")[fault.victim % 3])
+        return str(actor.body.task)
+
+    def _full_disk(self, fault: Fault) -> str:
+        return self._fill(self._machine(fault), fault)
+
+    def _full_driver_disk(self, fault: Fault) -> str:
+        return self._fill(self._simulation.home, fault)
+
+    def _fill(self, machine: Machine, fault: Fault) -> str:
+        disks = self._simulation.disks
+        disks.full.add(machine.name)
+        self._simulation.world.after(fault.length_s, lambda: disks.full.discard(machine.name))
+        self.may_lose = True
+        return machine.name
+
+    def _flip_bit(self, fault: Fault) -> str:
+        root = self._simulation.disks.root
+        found = sorted(root.glob("*/*/**/checkpoint-*"))
+        path = self._pick(fault, [each for each in found if each.is_file()])
+        if path is None:
+            return ""
+        self._simulation.disks.flip_bit(path)
+        self.may_lose = True
+        return str(path.relative_to(root))
+
+    def _flip_piece(self, fault: Fault) -> str:
+        self._simulation.cluster.flips_pieces += 1
+        self.may_lose = True
+        return "of a piece"
+
+    def _lose_head(self, fault: Fault) -> str:
+        now_s = self._simulation.world.now_s
+        self._simulation.cluster.head_lost_s = (now_s, now_s + fault.length_s)
+        return "of the cluster"
+
+    def _kill_driver(self, fault: Fault) -> str:
+        process = self._simulation.driver_process
+        if process is None or process.is_dead or self._simulation.is_driver_done:
+            return ""
+        process.is_dead = True
+        for actor in self._actors():
+            self._disturb(actor)
+        self._simulation.end_driver()
+        return "now"
+
+    def _power_loss(self, fault: Fault) -> str:
+        killed = self._kill_driver(fault)
+        if not killed:
+            return ""
+        simulation = self._simulation
+        simulation.disks.lose_power(simulation.checkpoints)
+        if simulation.home.name in simulation.names:
+            simulation.cluster.kill_machine(simulation.home)
+            simulation.cluster.boot(simulation.home)
+        return "of the driver's machine"
+
+    def _freeze_driver(self, fault: Fault) -> str:
+        process, now_s = self._simulation.driver_process, self._simulation.world.now_s
+        if process is None or self._simulation.is_driver_done:
+            return ""
+        process.frozen_until_s = now_s + fault.length_s
+        self._frozen.append((now_s, now_s + fault.length_s))
+        self._disturb_machine(self._simulation.home, fault.length_s)
+        return "now"
+
+    def _late_clock(self, fault: Fault) -> str:
+        machine = self._machine(fault)
+        if machine is not self._simulation.home:
+            machine.clock_s += fault.length_s - 20.0
+        return machine.name
+
+    def _interrupt(self, fault: Fault) -> str:
+        driver = self._simulation.driver
+        if driver is None or self._simulation.is_driver_done:
+            return ""
+        self.was_interrupted = True
+        driver.interrupted.num_times += 1
+        return "once"
+
+    def _damaged_graph(self, fault: Fault) -> str:
+        name = f"store{fault.victim % len(self._simulation.names)}"
+        self._simulation.cluster.damaged = name
+        for actor in self._actors():
+            if actor.body.task == name:
+                actor.body.is_damaged = True
+        return name

@@ -1,0 +1,332 @@
+"""One simulated run: a scenario and faults drawn from a seed, and whether it ended well."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headrace.policies.lifecycle.events import Outcome
+from headrace.policies.recovery.events import Limits
+from headrace.runtime.protocol.run_context import RunContext
+from headrace.runtime.trainer.rng_state import random_state, restore_random_state
+from headrace.runtime.workers.parameter_server import ParameterServerActor
+from headrace.runtime.workers.sampler import SamplerActor
+from headrace.runtime.workers.store import StoreActor
+from headrace.runtime.workers.trainer import TrainerActor
+from headrace.training.checkpoint_files import Checkpoint, newest_whole
+from tests.simulation.cluster import Actor, Cluster, VirtualActors
+from tests.simulation.disks import Disks
+from tests.simulation.driver import Driver, Plan, Recorder
+from tests.simulation.faults import Fault, draw
+from tests.simulation.injection import Injection
+from tests.simulation.patches import inside
+from tests.simulation.tasks import (
+    Body,
+    SamplerBody,
+    ServerBody,
+    StoreBody,
+    Task,
+    TrainerBody,
+)
+from tests.simulation.training import CPU, Group, Job, Script, undisturbed
+from tests.simulation.world import Machine, Process, World
+
+SILENCE_S = 15.0
+"""The user hears of a run at least this often."""
+
+LIMIT_S = 1500.0
+"""A run has ended by then, whatever happened to it."""
+
+NUM_SESSIONS = 4
+"""Drivers that a run may lose."""
+
+_BODIES: dict[type, type[Body]] = {
+    StoreActor: StoreBody,
+    SamplerActor: SamplerBody,
+    ParameterServerActor: ServerBody,
+    TrainerActor: TrainerBody,
+}
+
+
+@dataclass
+class Result:
+    """What became of a run.
+
+    Attributes:
+        problem: What is wrong with headrace; empty if nothing is.
+        lines: What the user saw, with the seconds.
+    """
+
+    seed: int
+    faults: tuple[Fault, ...]
+    problem: str = ""
+    outcome: str = ""
+    virtual_s: float = 0.0
+    num_events: int = 0
+    decisions: list[str] = field(default_factory=list)
+    lines: list[tuple[float, str]] = field(default_factory=list)
+    done: list[str] = field(default_factory=list)
+
+    @property
+    def replay(self) -> str:
+        """Command that repeats it."""
+        return f"python -m tests.simulation.replay {self.seed}"
+
+
+@lru_cache(maxsize=256)
+def expected(job: Job) -> tuple[float, ...]:
+    """Parameters of the undisturbed run."""
+    return undisturbed(job)
+
+
+class Simulation:
+    """A world with a run in it.
+
+    Args:
+        seed: Seed of the scenario, of the faults and of the world.
+        faults: Faults instead of those of the seed.
+    """
+
+    def __init__(self, seed: int, root: Path, faults: tuple[Fault, ...] | None = None) -> None:
+        source = random.Random(seed * 31 + 5)
+        self.seed, self.faults = seed, draw(seed) if faults is None else faults
+        self.world = world = World(seed)
+        world.save_randoms = lambda: random_state(CPU)
+        world.load_randoms = lambda state: restore_random_state(state, CPU)
+        self.disks = Disks(world, root)
+        num_machines = source.choice((1, 2, 2, 3, 3))
+        for number in range(num_machines + 1):
+            name = "driver" if number == num_machines else f"m{number}"
+            clock_s = source.uniform(0.0, 2e4)
+            world.machines[name] = Machine(name, number, clock_s)
+        self.names = [f"m{number}" for number in range(num_machines)]
+        # The driver runs on a machine of its own, or on the first one.
+        self.home = world.machines[source.choice(("driver", "m0"))]
+        num_trainers = source.choice((1, 2, 2, 3))
+        self.job = Job(
+            num_epochs=source.choice((1, 2, 3)),
+            num_batches=source.choice((3, 4, 5)),
+            num_shards=max(num_trainers, 2),
+            num_trainers=num_trainers,
+            every=source.choice((0, 1, 2, 3)),
+            is_noisy=source.random() < 0.7,
+        )
+        self.plan = Plan.of(self.names, num_trainers, source.choice((0, 0, 1)))
+        self.limits = Limits.of(source.choice((3, 3, 3, 1, 0)))
+        self.is_elastic = source.random() < 0.4
+        self.cluster = cluster = Cluster(world, self.disks, self.home)
+        cluster.start_script = self._start_script
+        self.checkpoints = self.disks.folder(self.home.name, "run") / "checkpoints"
+        self.groups: dict[str, Group] = {}
+        self.finals: dict[str, tuple[float, ...]] = {}
+        self.injection = Injection(self)
+        self.system: VirtualActors | None = None
+        self.driver: Driver | None = None
+        self.driver_process: Process | None = None
+        self.recorders: list[Recorder] = []
+        self.durable_iteration = -1
+        self.attempt = 1
+        self.is_driver_done = False
+        self.failure: BaseException | None = None
+
+    # --- the run ----------------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        """Run it and judge it."""
+        result = Result(self.seed, self.faults)
+        before = torch.get_rng_state()
+        try:
+            with inside(self.world, self.disks, self._send):
+                try:
+                    result.problem = self._run_sessions()
+                finally:
+                    self.world.close()
+        except BaseException as error:
+            result.problem = f"{type(error).__name__}: {error}"
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            torch.set_rng_state(before)
+        outcome = None if self.driver is None else self.driver.outcome
+        result.outcome = describe(outcome)
+        result.virtual_s = self.world.now_s - 1000.0
+        result.num_events = self.world.num_steps
+        result.done = self.injection.done
+        for recorder in self.recorders:
+            result.decisions += recorder.decisions
+            result.lines += [(at_s - 1000.0, line) for at_s, line in recorder.lines]
+        return result
+
+    def _run_sessions(self) -> str:
+        for each in self.faults:
+            self.world.at(1000.0 + each.at_s, partial(self.injection.inject, each))
+        for _ in range(NUM_SESSIONS):
+            self._drive()
+            if self.failure is not None:
+                raise self.failure
+            if self.driver is not None and self.driver.outcome is not None:
+                break
+        else:
+            return ""
+        return self._judge()
+
+    def _drive(self) -> None:
+        world = self.world
+        self.is_driver_done = False
+        self.driver_process = process = Process("driver", self.home)
+        self.system = VirtualActors(self.cluster, process, self._make)
+        recorder = Recorder(world, self.injection.frozen_s)
+        recorder.was_collected = self._collected
+        self.recorders.append(recorder)
+        self.driver = driver = Driver(
+            world,
+            process,
+            self.system,
+            self.job,
+            self.plan,
+            self.checkpoints,
+            recorder,
+            self.attempt,
+            self.limits,
+            self.is_elastic,
+        )
+
+        def main() -> None:
+            driver()
+            self.end_driver()
+
+        process.at_error = self._driver_failed
+        world.spawn(process, main, "driver")
+        while not self.is_driver_done:
+            world.block()
+        recorder.sign()
+        if driver.handler is not None:
+            self.attempt = driver.handler.state.attempt + 1
+        # Task actors end with their driver.
+        for actor in self.system.made:
+            world.after(world.random.uniform(0.1, 3.0), actor.die)
+        world.sleep(world.random.uniform(3.5, 6.0))
+
+    def end_driver(self) -> None:
+        """The driver has ended."""
+        self.is_driver_done = True
+        self.world.wake_main()
+
+    def _driver_failed(self, error: BaseException) -> None:
+        self.failure = error
+        self.end_driver()
+
+    def _make(self, actor: type, task: str, machine: Machine) -> Body:
+        return _BODIES[actor](self.cluster, task, machine)
+
+    def _start_script(
+        self,
+        body: TrainerBody,
+        task: Task,
+        context: dict[str, Any],
+        environment: dict[str, str],
+        samplers: list[Any],
+        checkpoint: Path | None,
+    ) -> None:
+        port = environment["MASTER_PORT"]
+        group = self.groups.setdefault(port, Group(self.cluster, context["world_size"]))
+        group.join(context["rank"], task)
+        task.process.details |= {"rank": context["rank"], "group": group, "body": body}
+        run = RunContext(
+            machine=body.machine.name,
+            messages=body.folder / "messages",
+            output=body.folder / "output",
+            resume=checkpoint,
+            task=body.task,
+            **{name: context[name] for name in ("rank", "world_size", "checkpoint_every")},
+            assignment=context["assignment"],
+        )
+        (body.folder / "output").mkdir()
+        script = Script(self.job, self.cluster, body, task, run, group, samplers, self._finished)
+        task.process.at_error = lambda error: self._script_failed(task, error)
+        self.world.spawn(task.process, script, body.task)
+
+    def _script_failed(self, task: Task, error: BaseException) -> None:
+        self.world.error = error
+
+    def _finished(self, task: str, final: tuple[float, ...]) -> None:
+        self.finals[task] = final
+
+    def _send(self, path: Path, message: Any) -> None:
+        """Receive a message of a trainer."""
+        assert self.world.current is not None
+        body = self.world.current.process.details["body"]
+        body.messages.append(message)
+
+    def _collected(self, checkpoint: Checkpoint) -> None:
+        self.durable_iteration = max(self.durable_iteration, checkpoint.sidecar.iteration)
+
+    # --- the oracle -------------------------------------------------------------------------------
+
+    def _judge(self) -> str:
+        assert self.driver is not None
+        outcome = self.driver.outcome
+        assert outcome is not None
+        problem = self._judge_outcome(outcome)
+        for recorder in self.recorders:
+            if recorder.longest_s > SILENCE_S and not problem:
+                at_s = recorder.longest_at_s - 1000.0
+                problem = f"{recorder.longest_s:.1f} s of silence from {at_s:.1f} s on"
+        return problem or self._judge_leftovers()
+
+    def _judge_outcome(self, outcome: Outcome) -> str:
+        if outcome.is_success:
+            final = {self.finals.get(f"trainer{w}") for w in range(self.job.num_trainers)}
+            if final != {expected(self.job)}:
+                return f"other parameters: {final} instead of {expected(self.job)}"
+            newest = newest_whole(self.checkpoints)
+            iteration = -1 if newest is None else newest.sidecar.iteration
+            if self.job.every and iteration != self.job.num_steps and not self.injection.may_lose:
+                return f"the last checkpoint is of iteration {iteration}"
+            return ""
+        if outcome.is_interrupted:
+            return "" if self.injection.was_interrupted else "interrupted by nobody"
+        if not outcome.problem:
+            return "it failed without a problem"
+        if not outcome.remedy:
+            return f"there is no remedy: {outcome.problem}"
+        if not self.injection.explains(outcome):
+            return f"wrong end: {outcome.problem}"
+        return ""
+
+    def _judge_leftovers(self) -> str:
+        for actor in self.cluster.actors:
+            if not actor.is_dead:
+                return f"{actor.body.task} on {actor.machine.name} is left"
+            if not actor.was_closed and self._should_close(actor):
+                return f"{actor.body.task} on {actor.machine.name} left its folder"
+        return ""
+
+    def _should_close(self, actor: Actor) -> bool:
+        return self.injection.could_close(actor)
+
+
+def describe(outcome: Outcome | None) -> str:
+    """One word and the problem."""
+    if outcome is None:
+        return "no driver was left"
+    if outcome.is_success:
+        return "success"
+    return "interrupted" if outcome.is_interrupted else f"failed: {outcome.problem}"
+
+
+def simulate(seed: int, faults: tuple[Fault, ...] | None = None) -> Result:
+    """Run one seed in a folder of its own."""
+    above = Path("/dev/shm")
+    root = Path(tempfile.mkdtemp(prefix="simulated-", dir=above if above.is_dir() else None))
+    try:
+        return Simulation(seed, root, faults).run()
+    finally:
+        shutil.rmtree(root, ignore_errors=True)

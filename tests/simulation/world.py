@@ -1,0 +1,437 @@
+"""A world in virtual time: events, ordered by time and seed, and fibers that block in it.
+
+A fiber is a thread that runs alone: one that blocks takes the next event from the queue, and hands
+over to the fiber that the event wakes. So a world with the same seed takes the same steps.
+"""
+
+from __future__ import annotations
+
+import _thread
+import heapq
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+class Killed(BaseException):
+    """Ends a fiber of a process that was killed; raised when the world ends."""
+
+
+class StuckError(AssertionError):
+    """Nothing happens any more, or too much."""
+
+
+class Machine:
+    """A machine: alive, frozen or dead."""
+
+    def __init__(self, name: str, number: int = 0, clock_s: float = 0.0) -> None:
+        self.name, self.clock_s = name, clock_s
+        self.number = number
+        self.node_id, self.address = f"node-{name}-0", f"10.0.0.{number + 1}"
+        self.num_boots = 0
+        self.is_alive = True
+        self.frozen_until_s = 0.0
+        self.died_s = 0.0
+
+
+class Process:
+    """A process: its fibers are dropped when it is killed."""
+
+    def __init__(self, name: str, machine: Machine) -> None:
+        self.name, self.machine = name, machine
+        self.is_dead = False
+        self.frozen_until_s = self.hung_until_s = 0.0
+        self.randoms: Any = None
+        self.has_randoms = False
+        self.at_error: Callable[[BaseException], None] | None = None
+        self.handlers: dict[int, Callable[..., None]] = {}
+        self.details: dict[str, Any] = {}
+
+    def thaws_s(self) -> float:
+        """When it goes on."""
+        return max(self.frozen_until_s, self.hung_until_s, self.machine.frozen_until_s)
+
+
+class Fiber:
+    """A thread of a process."""
+
+    def __init__(self, process: Process, target: Callable[[], None] | None, name: str) -> None:
+        self.process, self.target, self.name = process, target, name
+        self.epoch, self.may_block = 0, True
+        self.is_done = self.is_started = self.was_woken = False
+        self.lock = _thread.allocate_lock()
+        self.lock.acquire()
+        self.joiners: list[Ticket] = []
+
+
+Ticket = tuple[Fiber, int]
+
+
+class World:
+    """Virtual time.
+
+    Args:
+        seed: Seed of everything that is drawn.
+        limit_s: Virtual time after which the world is stuck.
+    """
+
+    def __init__(self, seed: int, limit_s: float = 3600.0) -> None:
+        self.now_s, self.limit_s = 1000.0, 1000.0 + limit_s
+        self.random = random.Random(seed)
+        self.machines: dict[str, Machine] = {}
+        self.is_closing = False
+        self.error: BaseException | None = None
+        self._heap: list[tuple[float, float, int, Any, Any, int, bool]] = []
+        self._num = 0
+        outside = Process("world", Machine("world"))
+        self._main = Fiber(outside, None, "main")
+        self._main.is_started = True
+        self.current: Fiber | None = self._main
+        self._fibers: list[Fiber] = []
+        self._owner: Process | None = None
+        self.num_steps = 0
+        self.save_randoms: Callable[[], Any] = lambda: None
+        self.load_randoms: Callable[[Any], None] = lambda state: None
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def at(self, time_s: float, call: Callable[[], None]) -> None:
+        """Call a function, which must not block, at a time."""
+        self._push(time_s, call, None, 0, False)
+
+    def after(self, delay_s: float, call: Callable[[], None]) -> None:
+        """Call a function, which must not block, after a time."""
+        self._push(self.now_s + delay_s, call, None, 0, False)
+
+    def _push(self, time_s: float, call: Any, fiber: Any, epoch: int, woken: bool) -> None:
+        self._num += 1
+        time_s = max(time_s, self.now_s)
+        event = (time_s, self.random.random(), self._num, call, fiber, epoch, woken)
+        heapq.heappush(self._heap, event)
+
+    # --- fibers -----------------------------------------------------------------------------------
+
+    def spawn(self, process: Process, target: Callable[[], None], name: str) -> Fiber:
+        """Start a fiber of a process."""
+        fiber = Fiber(process, target, name)
+        self._fibers.append(fiber)
+        self._push(self.now_s, None, fiber, 0, True)
+        return fiber
+
+    def block(self, timeout_s: float | None = None) -> bool:
+        """Block the current fiber until it is woken, or for a time; return whether it was woken."""
+        fiber = self.current
+        if self.is_closing:
+            raise Killed
+        assert fiber is not None, "an event handler must not block"
+        assert fiber.may_block, "an event handler must not block"
+        if timeout_s is not None:
+            self._push(self.now_s + timeout_s, None, fiber, fiber.epoch, False)
+        self._loop(fiber)
+        if self.is_closing:
+            raise Killed
+        if fiber is self._main and self.error is not None:
+            raise self.error
+        return fiber.was_woken
+
+    def sleep(self, time_s: float) -> None:
+        """Block the current fiber for a time."""
+        end_s = self.now_s + time_s
+        while self.now_s < end_s:
+            self.block(end_s - self.now_s)
+
+    def ticket(self) -> Ticket:
+        """What wakes the current fiber from its next block, and from no later one."""
+        assert self.current is not None, "an event handler must not wait"
+        return self.current, self.current.epoch
+
+    def wake(self, ticket: Ticket) -> None:
+        """Wake a blocked fiber."""
+        self._push(self.now_s, None, *ticket, True)
+
+    def call_in(self, process: Process, call: Callable[[], None]) -> None:
+        """Call a function, which must not block, as a process would."""
+        if process.is_dead:
+            return
+        before, self.current = self.current, Fiber(process, None, "handler")
+        self.current.may_block = False
+        try:
+            call()
+        finally:
+            self.current = before
+
+    def wake_main(self) -> None:
+        """Wake the fiber that made the world."""
+        self.wake((self._main, self._main.epoch))
+
+    def join(self, fiber: Fiber, timeout_s: float | None = None) -> None:
+        """Wait for the end of a fiber."""
+        if not fiber.is_done:
+            fiber.joiners.append(self.ticket())
+            self.block(timeout_s)
+
+    def _loop(self, own: Fiber | None) -> None:
+        """Handle events until `own` is woken; without it, until another fiber is."""
+        while True:
+            if self.error is not None:
+                return self._switch(own, self._main)
+            if not self._heap or self._heap[0][0] > self.limit_s:
+                self.error = StuckError("nothing happens any more" if not self._heap else "no end")
+                continue
+            time_s, _, _, call, fiber, epoch, woken = heapq.heappop(self._heap)
+            self.now_s = time_s
+            self.num_steps += 1
+            if call is not None:
+                self.current = None
+                try:
+                    call()
+                except BaseException as error:
+                    self.error = error
+                continue
+            if fiber.epoch != epoch or fiber.is_done or fiber.process.is_dead:
+                continue
+            if (thaws_s := fiber.process.thaws_s()) > self.now_s:
+                self._push(thaws_s, None, fiber, epoch, woken)
+                continue
+            fiber.epoch += 1
+            fiber.was_woken = woken
+            return self._switch(own, fiber)
+
+    def _switch(self, own: Fiber | None, other: Fiber) -> None:
+        process, self.current = other.process, other
+        if process.has_randoms and process is not self._owner:
+            if self._owner is not None:
+                self._owner.randoms = self.save_randoms()
+            if process.randoms is not None:
+                self.load_randoms(process.randoms)
+            self._owner = process
+        if other is own:
+            return
+        if other.is_started:
+            other.lock.release()
+        else:
+            other.is_started = True
+            _thread.start_new_thread(self._run, (other,))
+        if own is not None:
+            own.lock.acquire()
+
+    def _run(self, fiber: Fiber) -> None:
+        assert fiber.target is not None
+        try:
+            fiber.target()
+        except Killed:
+            pass
+        except BaseException as error:
+            if not self.is_closing:
+                if fiber.process.at_error is None:
+                    self.error = error
+                else:
+                    fiber.process.at_error(error)
+        fiber.is_done = True
+        if self.is_closing:
+            self._main.lock.release()
+            return
+        for each in fiber.joiners:
+            self.wake(each)
+        self._loop(None)
+
+    def close(self) -> None:
+        """Unwind all fibers."""
+        self.is_closing = True
+        for fiber in self._fibers:
+            if fiber.is_started and not fiber.is_done:
+                self.current = fiber
+                fiber.lock.release()
+                self._main.lock.acquire()
+        self._heap.clear()
+
+
+class VirtualTime:
+    """Stands for module `time`."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __getattr__(self, name: str) -> Any:
+        import time
+
+        return getattr(time, name)
+
+    def monotonic(self) -> float:
+        """The clock of the current machine."""
+        fiber = self._world.current
+        return self._world.now_s + (0.0 if fiber is None else fiber.process.machine.clock_s)
+
+    perf_counter = monotonic
+
+    def time(self) -> float:
+        """Seconds since the epoch."""
+        return 1.7e9 + self.monotonic()
+
+    def thread_time(self) -> float:
+        """CPU time costs nothing."""
+        return 0.0
+
+    def sleep(self, time_s: float) -> None:
+        """Block the current fiber."""
+        self._world.sleep(time_s)
+
+
+class VirtualThreading:
+    """Stands for module `threading`."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(threading, name)
+
+    def Lock(self) -> Condition:  # noqa: N802 - like threading's
+        """A lock."""
+        return Condition(self._world)
+
+    RLock = Lock
+
+    def Condition(self, lock: Any = None) -> Condition:  # noqa: N802 - like threading's
+        """A condition with its lock."""
+        return Condition(self._world)
+
+    def Event(self) -> Event:  # noqa: N802 - like threading's
+        """An event."""
+        return Event(self._world)
+
+    def Thread(  # noqa: N802 - like threading's
+        self,
+        target: Callable[..., None],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        name: str = "",
+        daemon: bool = True,
+    ) -> Thread:
+        """A thread of the current process."""
+        return Thread(self._world, lambda: target(*args, **(kwargs or {})), name)
+
+    def current_thread(self) -> str:
+        """Every fiber that asks is the main one of its process."""
+        return "main"
+
+    def main_thread(self) -> str:
+        """The main thread."""
+        return "main"
+
+
+class Thread:
+    """A fiber of the process that starts it."""
+
+    def __init__(self, world: World, target: Callable[[], None], name: str) -> None:
+        self._world, self._target, self._name = world, target, name
+        self._fiber: Fiber | None = None
+
+    def start(self) -> None:
+        """Start the fiber."""
+        if self._world.is_closing:
+            raise Killed
+        assert self._world.current is not None
+        self._fiber = self._world.spawn(self._world.current.process, self._target, self._name)
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end."""
+        if self._fiber is not None:
+            self._world.join(self._fiber, timeout)
+
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._fiber is not None and not self._fiber.is_done
+
+
+class Condition:
+    """A condition and its lock; fibers switch only where they block, so few ever wait for it."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._owner: Fiber | None = None
+        self._is_held = False
+        self._depth = 0
+        self._waiting: list[Ticket] = []
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take the lock."""
+        world = self._world
+        if self._is_held and self._owner is world.current:
+            self._depth += 1
+            return True
+        while self._is_held:
+            if world.is_closing:
+                raise Killed
+            if not blocking:
+                return False
+            world.sleep(0.001)
+        self._is_held, self._owner, self._depth = True, world.current, 1
+        return True
+
+    def release(self) -> None:
+        """Release the lock."""
+        self._depth -= 1
+        if not self._depth:
+            self._is_held, self._owner = False, None
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Release the lock until `notify_all`, or for a time."""
+        ticket = self._world.ticket()
+        self._waiting.append(ticket)
+        self._is_held, self._owner = False, None
+        try:
+            return self._world.block(timeout)
+        finally:
+            if ticket in self._waiting:
+                self._waiting.remove(ticket)
+            if not self._world.is_closing:
+                self.acquire()
+
+    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
+        """Wait until something holds."""
+        end_s = None if timeout is None else self._world.now_s + timeout
+        while not (result := predicate()):
+            left_s = None if end_s is None else end_s - self._world.now_s
+            if left_s is not None and left_s <= 0:
+                break
+            self.wait(left_s)
+        return result
+
+    def notify_all(self) -> None:
+        """Wake all who wait."""
+        waiting, self._waiting = self._waiting, []
+        for ticket in waiting:
+            self._world.wake(ticket)
+
+    notify = notify_all
+
+
+class Event:
+    """An event."""
+
+    def __init__(self, world: World) -> None:
+        self._condition = Condition(world)
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        """Whether it is set."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Set it."""
+        self._is_set = True
+        self._condition.notify_all()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set."""
+        with self._condition:
+            self._condition.wait_for(self.is_set, timeout)
+        return self._is_set
