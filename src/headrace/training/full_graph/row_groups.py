@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch_geometric.nn import MessagePassing
 
 from headrace.training.full_graph.exchange import HaloExchange
 from headrace.training.full_graph.linear_sums import LinearSum
@@ -158,9 +160,6 @@ class RowGroups:
 
 def can_overlap(model: nn.Module, is_linear: Callable[[Any], bool]) -> bool:
     """Whether all layers of a model add up rows, and nothing else connects rows."""
-    from torch.nn.modules.batchnorm import _BatchNorm
-    from torch_geometric.nn import MessagePassing
-
     layers = [each for each in model.modules() if isinstance(each, MessagePassing)]
     norms = [each for each in model.modules() if isinstance(each, _BatchNorm)]
     return (
