@@ -11,6 +11,7 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
+import headrace.graph.store.client
 import headrace.graph.store.embedding_service
 import headrace.graph.store.write_ahead_log
 import headrace.linux.atomic_write

@@ -16,6 +16,7 @@ from headrace.runtime.protocol.actor_state import ActorState
 from headrace.runtime.protocol.trainer_messages import Message
 from headrace.runtime.workers.task_process import GRACE_S, URGENT_GRACE_S, how_ended
 from tests.simulation.cluster import Actor, Cluster, Handle, Later
+from tests.simulation.stores import open_service
 from tests.simulation.world import Machine, Process
 
 PIECE_BYTES = 1 << 11
@@ -39,6 +40,7 @@ class Task:
         self._kill_s = self._repeat_s = math.inf
         self._why = ""
         self.last_error = ""
+        self.at_exit: list[Callable[[], None]] = []
 
     @property
     def is_stopped(self) -> bool:
@@ -60,6 +62,8 @@ class Task:
         if self.exit_code is None:
             self.exit_code, self.ended_s, self.last_error = code, self._world.now_s, error
             self.process.is_dead = True
+            for each in self.at_exit:
+                each()
 
     @property
     def how(self) -> str:
@@ -236,6 +240,7 @@ class StoreBody(Body):
         self.ports: dict[str, int] | None = None
         self.is_verified = False
         self.is_damaged = cluster.damaged == task
+        self.service: Any = None
 
     def find_graph(self, given: str, fingerprint: str, files: dict[str, int]) -> dict[str, Any]:
         """The graph is here."""
@@ -257,13 +262,23 @@ class StoreBody(Body):
 
     def _start(self) -> None:
         self.num_starts += 1
-        self.ports, self.is_verified = None, False
+        self.ports, self.is_verified, self.service = None, False, None
         self.new_process()
         self.later(0.2, 3.0, self._listen)
 
     def _listen(self) -> None:
+        assert self.process is not None
+        process = self.process
+        try:
+            self.world.call_in(process.process, self._open)
+        except OSError as error:
+            process.exit(1, f"error: {error}")
+            return
         self.ports = {"0": self.cluster.next_number()}
         self.later(0.5, 20.0, self._verify)
+
+    def _open(self) -> None:
+        self.service = open_service(self.folder / "embeddings")
 
     def _verify(self) -> None:
         assert self.process is not None
@@ -384,7 +399,6 @@ class TrainerBody(Body):
             (given / name).write_bytes(data)
         checkpoint = next((given / name for name in resume if name.endswith(".pt")), None)
         task = self.new_process(self._interrupt)
-        task.process.has_randoms = True
         own = [Handle(each.actor, task.process) for each in samplers]
         self.cluster.start_script(self, task, context, environment, own, checkpoint)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import _thread
 import heapq
 import random
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -43,7 +44,8 @@ class Process:
         self.is_dead = False
         self.frozen_until_s = self.hung_until_s = 0.0
         self.randoms: Any = None
-        self.has_randoms = False
+        # The fiber that draws random numbers, if any.
+        self.draws = ""
         self.at_error: Callable[[BaseException], None] | None = None
         self.handlers: dict[int, Callable[..., None]] = {}
         self.details: dict[str, Any] = {}
@@ -200,7 +202,7 @@ class World:
 
     def _switch(self, own: Fiber | None, other: Fiber) -> None:
         process, self.current = other.process, other
-        if process.has_randoms and process is not self._owner:
+        if process.draws == other.name and process is not self._owner:
             if self._owner is not None:
                 self._owner.randoms = self.save_randoms()
             if process.randoms is not None:
@@ -218,6 +220,8 @@ class World:
 
     def _run(self, fiber: Fiber) -> None:
         assert fiber.target is not None
+        # Threads of module threading do so, too.
+        sys.settrace(threading.gettrace())
         try:
             fiber.target()
         except Killed:
