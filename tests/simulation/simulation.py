@@ -99,7 +99,7 @@ class Simulation:
     def __init__(self, seed: int, root: Path, faults: tuple[Fault, ...] | None = None) -> None:
         source = random.Random(seed * 31 + 5)
         self.seed, self.faults = seed, draw(seed) if faults is None else faults
-        self.world = world = World(seed)
+        self.world = world = World(seed, LIMIT_S)
         world.save_randoms = lambda: random_state(CPU)
         world.load_randoms = lambda state: restore_random_state(state, CPU)
         self.disks = Disks(world, root)
