@@ -72,7 +72,7 @@ class Lines:
 
     def __exit__(self, *error: object) -> None:
         sys.settrace(None)
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
 
     def _enter_frame(self, frame: FrameType, event: str, argument: Any) -> Any:
         lines = self._hit.get(frame.f_code.co_filename)

@@ -249,8 +249,8 @@ class DriftMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now_s, self.first = 100.0, 0
-        self.rules = Rules(warm_up=10, num_windows=2, rest_s=20.0, most_rest_s=80.0)
-        self.state = drift.begin(Figures(0.1), 0, self.now_s, self.rules)
+        self.thresholds = Rules(warm_up=10, num_windows=2, rest_s=20.0, most_rest_s=80.0)
+        self.state = drift.begin(Figures(0.1), 0, self.now_s, self.thresholds)
         self.asked: Examine | None = None
         self.num_slow = 0
 
@@ -264,14 +264,14 @@ class DriftMachine(RuleBasedStateMachine):
         low, high = sorted((time_s, expected_s))
         off = high / low - 1
         self.state, self.asked = drift.evaluate(self.state, window, self.now_s)
-        if window.first < self.rules.warm_up:
+        if window.first < self.thresholds.warm_up:
             assert self.asked is None
             return
-        if off > self.rules.threshold:
+        if off > self.thresholds.threshold:
             self.num_slow += 1
-        elif off <= self.rules.settled:
+        elif off <= self.thresholds.settled:
             self.num_slow = 0
-        is_due = off > self.rules.threshold and self.num_slow >= self.rules.num_windows
+        is_due = off > self.thresholds.threshold and self.num_slow >= self.thresholds.num_windows
         assert (self.asked is not None) == (is_due and self.now_s >= self.state.quiet_until_s)
 
     @rule(
@@ -293,10 +293,10 @@ class DriftMachine(RuleBasedStateMachine):
         if isinstance(decision, Replan):
             assert found is not None
             assert num_moves
-            assert found.saving * time_s * num_left >= self.rules.payback * 30.0
+            assert found.saving * time_s * num_left >= self.thresholds.payback * 30.0
         assert self.state.expected == window.figures
         assert self.state.quiet_until_s == self.now_s + before.rest_s
-        assert before.rest_s <= self.state.rest_s <= self.rules.most_rest_s
+        assert before.rest_s <= self.state.rest_s <= self.thresholds.most_rest_s
 
 
 TestLifecycle = LifecycleMachine.TestCase

@@ -215,7 +215,7 @@ def undisturbed(job: Job) -> tuple[float, ...]:
             apply(model, optimizer, _sum(parts))
         scheduler.step()
     restore_random_state(before, CPU)
-    rows = ()
+    rows: tuple[float, ...] = ()
     if job.has_rows:
         rows = undisturbed_rows(job.num_epochs, job.num_batches, job.num_trainers)
     return flat(model) + rows
