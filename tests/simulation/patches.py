@@ -28,7 +28,8 @@ import headrace.runtime.trainer.stop_signal
 import headrace.training.checkpoint_files
 from tests.simulation.disks import Disks, VirtualOs
 from tests.simulation.training import Collectives
-from tests.simulation.world import VirtualThreading, VirtualTime, World
+from tests.simulation.virtual_modules import VirtualThreading, VirtualTime
+from tests.simulation.world import World
 
 _THREADS = (
     headrace.runtime.trainer.checkpointer,

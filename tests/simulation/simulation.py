@@ -28,12 +28,12 @@ from tests.simulation.driver import Driver, Plan, Recorder
 from tests.simulation.faults import Fault, draw
 from tests.simulation.injection import Injection
 from tests.simulation.patches import inside
+from tests.simulation.processes import Task
 from tests.simulation.tasks import (
     Body,
     SamplerBody,
     ServerBody,
     StoreBody,
-    Task,
     TrainerBody,
 )
 from tests.simulation.training import CPU, Group, Job, Script, undisturbed

@@ -26,8 +26,9 @@ from headrace.runtime.trainer.checkpointer import Checkpoints
 from headrace.runtime.trainer.rng_state import random_state, restore_random_state
 from headrace.training.best_model import BestKeeper
 from tests.simulation.cluster import CallError, Cluster, Handle
+from tests.simulation.processes import Task
 from tests.simulation.stores import Rows, row_gradients, undisturbed_rows
-from tests.simulation.tasks import Task, TrainerBody
+from tests.simulation.tasks import TrainerBody
 from tests.simulation.world import Killed, Process, Ticket, World
 
 CPU = torch.device("cpu")
