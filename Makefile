@@ -8,7 +8,7 @@ unexport NUMBA_CACHE_DIR
 
 FAST := not campaign and not integration and not e2e and not benchmark and not slow
 
-.PHONY: dev check lint types fast test campaign pages docs bench performance format clean fresh
+.PHONY: dev check lint types fast test campaign simulate pages docs bench performance format clean fresh
 
 dev: ## create the virtual environment and install headrace for editing
 	$(PYTHON) -m venv $(VENV)
@@ -29,13 +29,16 @@ fresh: ## numba does not notice that what a cached kernel calls has changed
 	$(BIN)/python .ci/fresh-numba-cache
 
 fast: fresh
-	$(BIN)/pytest -q -m "$(FAST)" -n 2 tests/unit tests/property
+	$(BIN)/pytest -q -m "$(FAST)" -n 2 tests/unit tests/property tests/simulation
 
 test: fresh ## every test of a change
 	$(BIN)/pytest -n 2
 
 campaign: fresh ## the long tests that a change does not run; writes benchmarks/results/campaign.json
 	$(BIN)/python benchmarks/campaign.py --json --output benchmarks/results/campaign.json
+
+simulate: fresh ## thousands of disturbed runs in virtual time; resumes benchmarks/results/simulation.json
+	$(BIN)/python benchmarks/simulation.py --json --output benchmarks/results/simulation.json
 
 pages: fresh ## run the commands of all pages, and record that they work
 	HEADRACE_RECORD_PAGES=1 $(BIN)/pytest -n 2 -m "campaign or not campaign" tests/docs/test_pages.py

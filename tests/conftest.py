@@ -21,6 +21,7 @@ _TOGETHER = {
         "unit/cli/commands/plan/test_profile.py",
         "unit/planner/",
     ),
+    "simulating": ("simulation/",),
     "rehearsing": (
         "contract/",
         "property/test_pacing.py",

@@ -70,7 +70,8 @@ class Cluster:
         self.damaged, self.flips_pieces = "", 0
         self.start_script: Callable[..., None] = lambda *_: None
         self._number = 100
-        self._last_s: dict[tuple[int, int], float] = {}
+        self._last_s: dict[tuple[object, object], float] = {}
+        self.links: list[Any] = []
 
     def next_number(self) -> int:
         """A number that no other has: of a process, a port or a folder."""
@@ -99,7 +100,7 @@ class Cluster:
         source: Machine,
         target: Machine,
         call: Callable[[], None],
-        order: tuple[int, int] | None = None,
+        order: tuple[object, object] | None = None,
     ) -> None:
         """Call a function at another machine, after those before it in the same `order`."""
         boots = target.num_boots
@@ -235,7 +236,7 @@ class Actor:
             else:
                 reply(value, None)
 
-        cluster.send(caller.machine, self.machine, arrive, (id(caller), id(self)))
+        cluster.send(caller.machine, self.machine, arrive, (caller, self))
         cut_s = cluster.cut_until_s(caller.machine, self.machine)
         if cut_s > world.now_s + UNREACHABLE_S:
             error = CallError(CallFailure.TRANSIENT, "unreachable")

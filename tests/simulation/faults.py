@@ -14,6 +14,7 @@ KINDS = {
     "freeze machine": 4,
     "hang trainer": 1,
     "cut": 5,
+    "reset": 3,
     "delay": 4,
     "reorder": 3,
     "fail call": 3,
@@ -52,14 +53,15 @@ class Fault:
         return f"{self.kind} at {self.at_s:.1f} s for {self.length_s:.1f} s (victim {self.victim})"
 
 
-def draw(seed: int) -> tuple[Fault, ...]:
-    """Faults of a run."""
+def draw(seed: int, kinds: tuple[str, ...] = ()) -> tuple[Fault, ...]:
+    """Faults of a run, of all kinds or of some."""
+    weights = {kind: KINDS[kind] for kind in kinds or KINDS}
     source = random.Random(seed * 7919 + 1)
     num = source.choice((0, 1, 1, 2, 2, 3, 3, 4, 5, 6))
     together_s = source.uniform(0.0, 60.0)
     faults = []
     for _ in range(num):
-        kind = source.choices(list(KINDS), list(KINDS.values()))[0]
+        kind = source.choices(list(weights), list(weights.values()))[0]
         at_s = source.uniform(0.0, 70.0)
         if source.random() < 0.5:
             at_s = together_s + source.uniform(0.0, 3.0)

@@ -5,12 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.policies.lifecycle.events import Outcome
+from headrace.policies.recovery.events import Limits
 from tests.simulation.cluster import Actor
 from tests.simulation.faults import Fault
 from tests.simulation.world import Machine
 
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
+
+
+UNNOTICED = frozenset({"reset", "late clock", "flip piece", "boot"})
+"""Faults after which no task is restarted."""
+
+SURVIVABLE = UNNOTICED | {
+    "kill task",
+    "kill driver",
+    "power loss",
+    "flip bit",
+}
+"""Faults of which every run survives two."""
 
 
 class Injection:
@@ -37,7 +50,15 @@ class Injection:
 
     def explains(self, outcome: Outcome) -> bool:
         """Whether a failure follows from the faults."""
-        return bool(self.kinds)
+        if not self.done:
+            return False
+        is_strict = self._simulation.limits == Limits()
+        return not (is_strict and len(self.done) <= 2 and self.kinds <= SURVIVABLE)
+
+    @property
+    def goes_unnoticed(self) -> bool:
+        """Whether nothing has to be restarted or resumed because of the faults."""
+        return self.kinds <= UNNOTICED
 
     def could_close(self, actor: Actor) -> bool:
         """Whether nothing prevented an actor from a clean end."""
@@ -164,6 +185,14 @@ class Injection:
         self._disturb_machine(other, fault.length_s)
         return f"{self._disturb_machine(one, fault.length_s)} from {other.name}"
 
+    def _reset(self, fault: Fault) -> str:
+        links = [each for each in self._simulation.cluster.links if each.is_open]
+        link = self._pick(fault, links)
+        if link is None:
+            return ""
+        link.reset()
+        return "of a connection to a store"
+
     def _delay(self, fault: Fault) -> str:
         machine = self._machine(fault)
         self._simulation.cluster.slow_until_s[machine.name] = (
@@ -240,6 +269,7 @@ class Injection:
             return ""
         simulation = self._simulation
         simulation.disks.lose_power(simulation.checkpoints)
+        simulation.check_durable()
         if simulation.home.name in simulation.names:
             simulation.cluster.kill_machine(simulation.home)
             simulation.cluster.boot(simulation.home)

@@ -11,6 +11,7 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
+import headrace.graph.store.client
 import headrace.graph.store.embedding_service
 import headrace.graph.store.write_ahead_log
 import headrace.linux.atomic_write
@@ -27,7 +28,8 @@ import headrace.runtime.trainer.stop_signal
 import headrace.training.checkpoint_files
 from tests.simulation.disks import Disks, VirtualOs
 from tests.simulation.training import Collectives
-from tests.simulation.world import VirtualThreading, VirtualTime, World
+from tests.simulation.virtual_modules import VirtualThreading, VirtualTime
+from tests.simulation.world import World
 
 _THREADS = (
     headrace.runtime.trainer.checkpointer,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import shutil
 import tempfile
@@ -20,19 +21,19 @@ from headrace.runtime.workers.parameter_server import ParameterServerActor
 from headrace.runtime.workers.sampler import SamplerActor
 from headrace.runtime.workers.store import StoreActor
 from headrace.runtime.workers.trainer import TrainerActor
-from headrace.training.checkpoint_files import Checkpoint, newest_whole
+from headrace.training.checkpoint_files import Checkpoint, newest_whole, read_sidecar
 from tests.simulation.cluster import Actor, Cluster, VirtualActors
 from tests.simulation.disks import Disks
 from tests.simulation.driver import Driver, Plan, Recorder
 from tests.simulation.faults import Fault, draw
 from tests.simulation.injection import Injection
 from tests.simulation.patches import inside
+from tests.simulation.processes import Task
 from tests.simulation.tasks import (
     Body,
     SamplerBody,
     ServerBody,
     StoreBody,
-    Task,
     TrainerBody,
 )
 from tests.simulation.training import CPU, Group, Job, Script, undisturbed
@@ -71,6 +72,7 @@ class Result:
     virtual_s: float = 0.0
     num_events: int = 0
     decisions: list[str] = field(default_factory=list)
+    kinds: frozenset[str] = frozenset()
     lines: list[tuple[float, str]] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
 
@@ -97,7 +99,7 @@ class Simulation:
     def __init__(self, seed: int, root: Path, faults: tuple[Fault, ...] | None = None) -> None:
         source = random.Random(seed * 31 + 5)
         self.seed, self.faults = seed, draw(seed) if faults is None else faults
-        self.world = world = World(seed)
+        self.world = world = World(seed, LIMIT_S)
         world.save_randoms = lambda: random_state(CPU)
         world.load_randoms = lambda state: restore_random_state(state, CPU)
         self.disks = Disks(world, root)
@@ -117,6 +119,7 @@ class Simulation:
             num_trainers=num_trainers,
             every=source.choice((0, 1, 2, 3)),
             is_noisy=source.random() < 0.7,
+            has_rows=source.random() < 0.6,
         )
         self.plan = Plan.of(self.names, num_trainers, source.choice((0, 0, 1)))
         self.limits = Limits.of(source.choice((3, 3, 3, 1, 0)))
@@ -131,7 +134,7 @@ class Simulation:
         self.driver: Driver | None = None
         self.driver_process: Process | None = None
         self.recorders: list[Recorder] = []
-        self.durable_iteration = -1
+        self.durable_iteration, self.lost = -1, ""
         self.attempt = 1
         self.is_driver_done = False
         self.failure: BaseException | None = None
@@ -142,6 +145,7 @@ class Simulation:
         """Run it and judge it."""
         result = Result(self.seed, self.faults)
         before = torch.get_rng_state()
+        torch.manual_seed(self.seed)
         try:
             with inside(self.world, self.disks, self._send):
                 try:
@@ -158,7 +162,7 @@ class Simulation:
         result.outcome = describe(outcome)
         result.virtual_s = self.world.now_s - 1000.0
         result.num_events = self.world.num_steps
-        result.done = self.injection.done
+        result.done, result.kinds = self.injection.done, frozenset(self.injection.kinds)
         for recorder in self.recorders:
             result.decisions += recorder.decisions
             result.lines += [(at_s - 1000.0, line) for at_s, line in recorder.lines]
@@ -249,7 +253,13 @@ class Simulation:
             assignment=context["assignment"],
         )
         (body.folder / "output").mkdir()
-        script = Script(self.job, self.cluster, body, task, run, group, samplers, self._finished)
+        assert self.system is not None
+        stores = [each.body for each in self.system.made if each.body.task == "store0"]
+        script = Script(
+            self.job, self.cluster, body, task, run, group, samplers, stores[-1], self._finished
+        )
+        if self.job.is_noisy:
+            task.process.draws = body.task
         task.process.at_error = lambda error: self._script_failed(task, error)
         self.world.spawn(task.process, script, body.task)
 
@@ -268,13 +278,35 @@ class Simulation:
     def _collected(self, checkpoint: Checkpoint) -> None:
         self.durable_iteration = max(self.durable_iteration, checkpoint.sidecar.iteration)
 
+    def check_durable(self) -> None:
+        """What was collected is still there, unless bits were flipped."""
+        found = [
+            Checkpoint(path.parent, sidecar)
+            for path in self.checkpoints.glob("*.json")
+            if (sidecar := read_sidecar(path)) is not None
+        ]
+        whole = [
+            each.sidecar.iteration
+            for each in found
+            if each.path.is_file()
+            and hashlib.sha256(each.path.read_bytes()).hexdigest() == each.sidecar.sha256
+        ]
+        if (
+            max(whole, default=-1) < self.durable_iteration
+            and "flip bit" not in self.injection.kinds
+        ):
+            self.lost = f"the checkpoint of iteration {self.durable_iteration} was not durable"
+
     # --- the oracle -------------------------------------------------------------------------------
 
     def _judge(self) -> str:
         assert self.driver is not None
         outcome = self.driver.outcome
         assert outcome is not None
-        problem = self._judge_outcome(outcome)
+        problem = self.lost or self._judge_outcome(outcome)
+        decisions = [each for recorder in self.recorders for each in recorder.decisions]
+        if decisions and self.injection.goes_unnoticed and not problem:
+            problem = f"{decisions[0]} without need"
         for recorder in self.recorders:
             if recorder.longest_s > SILENCE_S and not problem:
                 at_s = recorder.longest_at_s - 1000.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -14,86 +13,14 @@ from headrace.linux.process import Activity
 from headrace.prefork.identity import own_version
 from headrace.runtime.protocol.actor_state import ActorState
 from headrace.runtime.protocol.trainer_messages import Message
-from headrace.runtime.workers.task_process import GRACE_S, URGENT_GRACE_S, how_ended
+from headrace.runtime.workers.task_process import GRACE_S, URGENT_GRACE_S
 from tests.simulation.cluster import Actor, Cluster, Handle, Later
+from tests.simulation.processes import Task
+from tests.simulation.stores import open_service
 from tests.simulation.world import Machine, Process
 
 PIECE_BYTES = 1 << 11
 """Bytes of a file that an actor sends at once: checkpoints have several pieces."""
-
-
-class Task:
-    """The process of an actor; like `TaskProcess`, it acts when its code is asked for.
-
-    Args:
-        react: What it does when it is asked to exit; by default it exits.
-    """
-
-    def __init__(
-        self, cluster: Cluster, process: Process, react: Callable[[], None] | None
-    ) -> None:
-        self._world, self.process, self._react = cluster.world, process, react
-        self.pid = cluster.next_number()
-        self.exit_code: int | None = None
-        self.ended_s = self.began_s = self._world.now_s
-        self._kill_s = self._repeat_s = math.inf
-        self._why = ""
-        self.last_error = ""
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether a signal has stopped it."""
-        return self.exit_code is None and self.process.frozen_until_s > self._world.now_s
-
-    def code(self) -> int | None:
-        """Exit code, if it has exited."""
-        now_s = self._world.now_s
-        if self.exit_code is None and now_s >= self._kill_s:
-            self.exit(-signal.SIGKILL)
-        elif self.exit_code is None and now_s >= self._repeat_s:
-            self._repeat_s = math.inf
-            self._ask()
-        return self.exit_code
-
-    def exit(self, code: int, error: str = "") -> None:
-        """End the process."""
-        if self.exit_code is None:
-            self.exit_code, self.ended_s, self.last_error = code, self._world.now_s, error
-            self.process.is_dead = True
-
-    @property
-    def how(self) -> str:
-        """How it ended."""
-        return "" if self.exit_code is None else self._why or how_ended(self.exit_code)
-
-    def kill(self, why: str) -> None:
-        """Kill it for a reason."""
-        if self.code() is None:
-            self._why = f"{why}, and was killed"
-            self.exit(-signal.SIGKILL)
-
-    def stop(self, grace_s: float) -> None:
-        """Ask it to exit."""
-        if self.code() is not None:
-            return
-        now_s, is_first = self._world.now_s, math.isinf(self._kill_s)
-        if now_s + grace_s < self._kill_s:
-            self._kill_s, self._repeat_s = now_s + grace_s, now_s + grace_s / 2
-        if is_first:
-            self._ask()
-
-    def _ask(self) -> None:
-        def react() -> None:
-            if self.process.is_dead:
-                return
-            if self.process.thaws_s() > self._world.now_s:
-                self._world.at(self.process.thaws_s(), react)
-            elif self._react is None:
-                self.exit(0)
-            else:
-                self._react()
-
-        self._world.after(self._world.random.uniform(0.005, 0.1), react)
 
 
 class Body:
@@ -236,6 +163,7 @@ class StoreBody(Body):
         self.ports: dict[str, int] | None = None
         self.is_verified = False
         self.is_damaged = cluster.damaged == task
+        self.service: Any = None
 
     def find_graph(self, given: str, fingerprint: str, files: dict[str, int]) -> dict[str, Any]:
         """The graph is here."""
@@ -257,13 +185,23 @@ class StoreBody(Body):
 
     def _start(self) -> None:
         self.num_starts += 1
-        self.ports, self.is_verified = None, False
+        self.ports, self.is_verified, self.service = None, False, None
         self.new_process()
         self.later(0.2, 3.0, self._listen)
 
     def _listen(self) -> None:
+        assert self.process is not None
+        process = self.process
+        try:
+            self.world.call_in(process.process, self._open)
+        except OSError as error:
+            process.exit(1, f"error: {error}")
+            return
         self.ports = {"0": self.cluster.next_number()}
         self.later(0.5, 20.0, self._verify)
+
+    def _open(self) -> None:
+        self.service = open_service(self.folder / "embeddings")
 
     def _verify(self) -> None:
         assert self.process is not None
@@ -384,7 +322,6 @@ class TrainerBody(Body):
             (given / name).write_bytes(data)
         checkpoint = next((given / name for name in resume if name.endswith(".pt")), None)
         task = self.new_process(self._interrupt)
-        task.process.has_randoms = True
         own = [Handle(each.actor, task.process) for each in samplers]
         self.cluster.start_script(self, task, context, environment, own, checkpoint)
 

@@ -26,7 +26,9 @@ from headrace.runtime.trainer.checkpointer import Checkpoints
 from headrace.runtime.trainer.rng_state import random_state, restore_random_state
 from headrace.training.best_model import BestKeeper
 from tests.simulation.cluster import CallError, Cluster, Handle
-from tests.simulation.tasks import Task, TrainerBody
+from tests.simulation.processes import Task
+from tests.simulation.stores import Rows, row_gradients, undisturbed_rows
+from tests.simulation.tasks import TrainerBody
 from tests.simulation.world import Killed, Process, Ticket, World
 
 CPU = torch.device("cpu")
@@ -39,6 +41,7 @@ class Job:
     Attributes:
         num_shards: Seed shards; gradients are summed in their order, whoever computes them.
         is_noisy: Whether the trainers' global random numbers matter.
+        has_rows: Whether an embedding in a store is trained, too.
     """
 
     num_epochs: int
@@ -47,6 +50,7 @@ class Job:
     num_trainers: int
     every: int
     is_noisy: bool
+    has_rows: bool = False
 
     @property
     def num_steps(self) -> int:
@@ -212,7 +216,10 @@ def undisturbed(job: Job) -> tuple[float, ...]:
             apply(model, optimizer, _sum(parts))
         scheduler.step()
     restore_random_state(before, CPU)
-    return flat(model)
+    rows: tuple[float, ...] = ()
+    if job.has_rows:
+        rows = undisturbed_rows(job.num_epochs, job.num_batches, job.num_trainers)
+    return flat(model) + rows
 
 
 def _sum(parts: dict[int, torch.Tensor]) -> torch.Tensor:
@@ -234,12 +241,13 @@ class Script:
         run: RunContext,
         group: Group,
         samplers: Sequence[Handle],
+        store: Any,
         finished: Callable[[str, tuple[float, ...]], None],
     ) -> None:
         self._job, self._cluster, self._body, self._task = job, cluster, body, task
         self._world: World = cluster.world
         self._run, self._group, self._samplers = run, group, samplers
-        self._finished = finished
+        self._finished, self._store = finished, store
 
     def __call__(self) -> None:
         """Run it; the process exits with it."""
@@ -270,6 +278,10 @@ class Script:
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.9)
         history: list[Any] = []
         checkpoints.keep({"scheduler": scheduler, "history": history})
+        rows: Rows | None = None
+        if job.has_rows:
+            rows = self._open_rows()
+            checkpoints.keep({"rows": rows})
         loader = Batches(job.num_batches, checkpoints, self._tell)
         num_steps = 0
         for epoch in checkpoints.epochs(job.num_epochs):
@@ -286,6 +298,8 @@ class Script:
                 for given in self._group.begin("gradients", own)().values():
                     parts |= given
                 apply(model, optimizer, _sum(parts))
+                if rows is not None:
+                    rows.step(row_gradients(rows.read(), epoch, batch, run.rank))
                 num_steps += 1
                 history.append((epoch, batch))
                 if num_steps <= 2:
@@ -298,7 +312,28 @@ class Script:
         assert [tuple(each) for each in history] == wanted, "steps were lost or repeated"
         assert run.output is not None
         (run.output / "model.txt").write_text(f"{flat(model)}\n" * 20)
-        self._finished(run.task, flat(model))
+        final = flat(model)
+        if rows is not None:
+            final += tuple(rows.read().reshape(-1).tolist())
+            rows.client.close()
+        self._finished(run.task, final)
+
+    def _open_rows(self) -> Rows:
+        def notify(store: str, is_waiting: bool) -> None:
+            self._tell(Waiting(store, is_waiting))
+
+        def barrier() -> None:
+            self._group.begin("restored", None)()
+
+        return Rows(
+            self._cluster,
+            self._task.process,
+            self._store,
+            self._run.rank,
+            self._run.world_size,
+            barrier,
+            notify,
+        )
 
     # --- samplers ---------------------------------------------------------------------------------
 

@@ -201,3 +201,25 @@ def test_the_last_files_are_stored_or_missed(
     assert problem == ("best.pt cannot be stored: No space left on device" if is_full else "")
     assert kept == ([] if is_full else list(names))
     assert said == []
+
+
+def test_a_slow_fetch_is_told(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Clock:
+        now_s = 0.0
+
+        def monotonic(self) -> float:
+            return self.now_s
+
+    clock = Clock()
+
+    def collect(timeout_s: float) -> None:
+        clock.now_s += 9.0
+        trainer.calls.answer(1)
+
+    trainer.save(100)
+    trainer.look()
+    monkeypatch.setattr(checkpoint_fetch, "time", clock)
+    monkeypatch.setattr(trainer.calls, "collect", collect)
+    assert trainer.collector.wait()
+    assert len(trainer.said) >= 6
+    assert "bytes of it were fetched" in trainer.said[0]

@@ -139,7 +139,8 @@ def test_an_actor_that_raised_an_error_is_closed() -> None:
 
 
 def test_a_file_that_comes_slowly_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow, lines = Slow(), []
+    slow = Slow()
+    lines: list[str] = []
 
     def wait(refs: list[str], timeout_s: float) -> list[str]:
         slow.now_s += timeout_s
