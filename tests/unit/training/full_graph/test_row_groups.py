@@ -64,8 +64,9 @@ def test_sums_need_the_rows_of_both_groups() -> None:
         return groups.add_up(sums, x * x)
 
     def whole(x: Any) -> Any:
-        for factor in (lambda x: 2 * x, lambda x: x * x):
-            x = torch.zeros(NUM, 3).double().index_add_(0, edges[1], factor(x)[edges[0]])
+        for is_square in (False, True):
+            rows = x * x if is_square else 2 * x
+            x = torch.zeros(NUM, 3).double().index_add_(0, edges[1], rows[edges[0]])
         return x
 
     found, expected = groups.call(forward, (rows,), {}), whole(rows)
