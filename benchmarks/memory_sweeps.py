@@ -90,7 +90,9 @@ def run_kills(
             num_done += 1
             if kind == "sweep":
                 process.wait()
-                process = _start(scratch, name, new=False)
+                # One that was killed before it had written anything is no sweep yet.
+                known = (scratch / "runs" / "sweeps" / name / "journal.jsonl").exists()
+                process = _start(scratch, name, new=not known)
         found = _results(scratch / "runs" / "sweeps" / name)
         if found != expected:
             wrong.append(f"{name}: other results")
