@@ -36,6 +36,7 @@ from torch_geometric.nn import (
     TransformerConv,
     to_hetero,
 )
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from headrace.graph.format.partitioned_graph import open_graph
 from headrace.training.ddp import share_gradients
@@ -120,6 +121,33 @@ class Sums(nn.Module):
         return self.last(x, edge_index, edge_weight * self.scale)
 
 
+class Branches(nn.Module):
+    """Two layers with the same edges, whose gradients are on their way at the same time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = GCNConv(WIDTH, HIDDEN)
+        self.both = nn.ModuleList(GCNConv(HIDDEN, NUM_CLASSES, bias=False) for _ in range(2))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Any:
+        x = self.first(x, edge_index)
+        one, two = self.both
+        return one(x.tanh(), edge_index) - two(x.sin(), edge_index)
+
+
+class Normed(nn.Module):
+    """A model that normalises edges itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([GraphConv(WIDTH, HIDDEN), GraphConv(HIDDEN, NUM_CLASSES)])
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Any:
+        edges, weights = gcn_norm(edge_index, num_nodes=x.size(0))
+        first, second = self.layers
+        return second(first(x, edges, weights).tanh(), edges, weights)
+
+
 class Typed(nn.Module):
     """A model of a graph with types, of which papers are classified."""
 
@@ -176,6 +204,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "sums": Sums,
     "gcn in groups": lambda: GCN(WIDTH, HIDDEN, 3, NUM_CLASSES, act="tanh"),
     "sage in groups": lambda: GraphSAGE(WIDTH, HIDDEN, 3, NUM_CLASSES, act="relu"),
+    "branches in groups": Branches,
+    "normed in groups": Normed,
     "gin in groups": lambda: GIN(WIDTH, HIDDEN, 2, NUM_CLASSES),
     "gat in bins": lambda: _with_norms(GAT, heads=2),
     "mixed in bins": Mixed,

@@ -159,6 +159,9 @@ def wrap_layers(
         SpecError: A part of the model cannot work on parts of a graph.
     """
     check_model(model)
+    if getattr(vars(model).get("forward"), "is_in_groups", False):
+        # Of an earlier call.
+        del model.forward
     for path, module in _modules(model):
         if isinstance(module, MessagePassing):
             _wrap(module, "propagate", module._user_args, halos, path)
@@ -198,7 +201,7 @@ def _groups_of(model: nn.Module, halos: Halos) -> RowGroups | None:
 
 
 def _call_in_groups(model: nn.Module, halos: Halos) -> None:
-    forward: Callable[..., Any] = type(model).forward.__get__(model)
+    forward: Callable[..., Any] = model.forward
 
     def in_groups(*args: Any, **given: Any) -> Any:
         groups, state = halos.groups, torch.get_rng_state()
@@ -213,6 +216,7 @@ def _call_in_groups(model: nn.Module, halos: Halos) -> None:
         halos.policy.begin(halos.policy.is_training)
         return forward(*args, **given)
 
+    in_groups.is_in_groups = True  # type: ignore[attr-defined]
     model.forward = in_groups
 
 
@@ -315,7 +319,7 @@ def _replace_gcn_norm(module: Any, halos: Halos, path: str) -> None:
         halo = halos.find(edge_index, path)
         if halos.active_groups is not None:
             # Of a group; the edges are those of all rows.
-            given = (*given[:1], None, *given[2:])
+            given = (*given[:1], *(None for _ in given[1:2]), *given[2:])
             settings |= {"num_nodes": None} if "num_nodes" in settings else {}
         return halo_gcn_norm(halo.exchange, halo.local, edge_index, *given, **settings)
 

@@ -22,7 +22,7 @@ from torch_geometric.nn.aggr import MeanAggregation, SumAggregation
 
 from headrace.graph.kernels.vertex_cover import cover
 from headrace.training.full_graph.exchange import HaloExchange
-from headrace.training.full_graph.swap import Swap
+from headrace.training.full_graph.swap import Pending, Swap
 
 
 def _row(self: Any, x_j: Any) -> Any:
@@ -179,43 +179,32 @@ class LinearSum:
         found: Tensor = _Product.apply(rows, self, number)  # type: ignore[no-untyped-call]
         return found
 
-    def send_first(self, rows: Tensor, number: int | None) -> Tensor:
-        """Begin to send what others need of the first group; returns its rows for `finish`."""
-        sent: Tensor = _Sending.apply(rows, self, number)  # type: ignore[no-untyped-call]
-        return sent
-
-    def finish(self, first: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Sums for both groups, as soon as the others' rows are here."""
-        found: tuple[Tensor, Tensor] = _Finishing.apply(  # type: ignore[no-untyped-call]
-            first, rows, self
-        )
-        return found
-
-    def begin(self, first: Tensor, number: int | None) -> None:
+    def begin(self, first: Tensor, number: int | None) -> Pending | None:
         """Begin to send rows that depend on those of the first group."""
-        self.number = number
-        if self._swap is not None:
-            self._pending = self._swap.start(self._sent.multiply(first), number)
+        if self._swap is None:
+            return None
+        return self._swap.start(self._sent.multiply(first), number)
 
-    def end(self, rows: Tensor) -> Tensor:
+    def end(self, rows: Tensor, pending: Pending | None) -> Tensor:
         """Sums of rows: those of own rows are computed while others' are on their way."""
         sums = self._own.multiply(rows)
-        if self._swap is not None:
-            sums.add_(self._received.multiply(self._pending.wait()))
+        if pending is not None:
+            sums.add_(self._received.multiply(pending.wait()))
         return sums
 
-    def begin_back(self, gradients: Tensor, number: int | None) -> Tensor:
-        """Begin to send gradients of received rows; returns those of own rows so far."""
+    def begin_back(self, gradients: Tensor, number: int | None) -> tuple[Tensor, Pending | None]:
+        """Begin to send gradients of received rows; returns those of own rows so far, too."""
+        pending = None
         if self._swap is not None:
             given = self._received.multiply_transposed(gradients)
-            self._pending_back = self._swap.start(given, number, is_back=True)
-        return self._own.multiply_transposed(gradients)
+            pending = self._swap.start(given, number, is_back=True)
+        return self._own.multiply_transposed(gradients), pending
 
-    def end_back(self, gradients: Tensor) -> Tensor:
+    def end_back(self, gradients: Tensor, pending: Pending | None) -> Tensor:
         """Add what others have sent to the gradients of the first group."""
-        if self._swap is None:
+        if pending is None:
             return gradients
-        return gradients + self._sent.multiply_transposed(self._pending_back.wait())
+        return gradients + self._sent.multiply_transposed(pending.wait())
 
     def _matrix(
         self, rows: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]
@@ -252,40 +241,67 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, sums: LinearSum, number: int | None) -> Tensor:
         ctx.sums, ctx.number = sums, number
-        sums.begin(rows[: sums.num_first], number)
-        return sums.end(rows)
+        return sums.end(rows, sums.begin(rows[: sums.num_first], number))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        own = ctx.sums.begin_back(gradients[0], ctx.number)
+        own, pending = ctx.sums.begin_back(gradients[0], ctx.number)
         num = ctx.sums.num_first
-        own[:num] = ctx.sums.end_back(own[:num])
+        own[:num] = ctx.sums.end_back(own[:num], pending)
         return own, None, None
+
+
+class SumOfGroups:
+    """One call of a sum whose rows come in two groups; several may be on their way.
+
+    Args:
+        sums: The sum.
+        number: Number of the swap in a training step; None to send the rows as they are.
+    """
+
+    def __init__(self, sums: LinearSum, number: int | None) -> None:
+        self.sums, self.number = sums, number
+        self.pending: Pending | None = None
+        self.pending_back: Pending | None = None
+
+    def send(self, first: Tensor) -> Tensor:
+        """Begin to send what others need of the first group; returns its rows for `finish`."""
+        sent: Tensor = _Sending.apply(first, self)  # type: ignore[no-untyped-call]
+        return sent
+
+    def finish(self, first: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Sums for both groups, as soon as the others' rows are here."""
+        found: tuple[Tensor, Tensor] = _Finishing.apply(  # type: ignore[no-untyped-call]
+            first, rows, self
+        )
+        return found
 
 
 class _Sending(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, sums: LinearSum, number: int | None) -> Tensor:
-        ctx.sums = sums
-        sums.begin(rows, number)
+    def forward(ctx: Any, rows: Tensor, call: SumOfGroups) -> Tensor:
+        ctx.call = call
+        call.pending = call.sums.begin(rows, call.number)
         return rows.view_as(rows)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.sums.end_back(gradients[0]), None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        call: SumOfGroups = ctx.call
+        return call.sums.end_back(gradients[0], call.pending_back), None
 
 
 class _Finishing(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, first: Tensor, rows: Tensor, sums: LinearSum) -> tuple[Tensor, Tensor]:
-        ctx.sums, ctx.number, ctx.num = sums, sums.number, len(first)
-        found = sums.end(torch.cat([first, rows]))
+    def forward(ctx: Any, first: Tensor, rows: Tensor, call: SumOfGroups) -> tuple[Tensor, Tensor]:
+        ctx.call, ctx.num = call, len(first)
+        found = call.sums.end(torch.cat([first, rows]), call.pending)
         # No views: layers may change them in place.
         return found[: ctx.num].clone(), found[ctx.num :].clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        own = ctx.sums.begin_back(torch.cat(gradients), ctx.number)
+        call: SumOfGroups = ctx.call
+        own, call.pending_back = call.sums.begin_back(torch.cat(gradients), call.number)
         return own[: ctx.num], own[ctx.num :], None
 
 

@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch_geometric.nn import MessagePassing
 
 from headrace.training.full_graph.exchange import HaloExchange
-from headrace.training.full_graph.linear_sums import LinearSum
+from headrace.training.full_graph.linear_sums import LinearSum, SumOfGroups
 
 
 class NotDivisibleError(Exception):
@@ -112,22 +112,24 @@ class RowGroups:
         """
         is_constant = self._exchange.is_kept(rows) and not rows.requires_grad
         if self.active == 0:
+            call = None
             if not is_constant:
-                rows = sums.send_first(rows, self._exchange.policy.next_number())
-            self._first = sums, rows, is_constant
+                call = SumOfGroups(sums, self._exchange.policy.next_number())
+                rows = call.send(rows)
+            self._first = sums, rows, call
             self._switch(0)
             assert self._found is not None
             return self._found[0]
-        other, first, was_constant = self._first
-        if other is not sums or was_constant != is_constant:
+        other, first, call = self._first
+        if other is not sums or (call is None) != is_constant:
             raise NotDivisibleError
-        if is_constant:
-            key = (id(sums), id(first), id(rows))
+        if call is not None:
+            self._found = call.finish(first, rows)
+        else:
+            key = ("sums", id(sums), id(first), id(rows))
             self._found = self._exchange.derive(
                 key, lambda: sums(torch.cat([first, rows])).split(self.sizes)
             )
-        else:
-            self._found = sums.finish(first, rows)
         _, found = self._found
         self._switch(1)
         return found
