@@ -20,6 +20,9 @@ partitioned by `headrace partition` with its default method.
 - `cover`: rows with partial sums, the minimum vertex cover of the edges between two parts, over
   halo rows, at 16 parts. `received` and `sent` are those of the part with most, in rows, and
   `received_balance` and `sent_balance` are over the mean.
+- `balance`: remote nodes of parts at 16 parts (`total`; `received` and `sent` of the fullest, and
+  over the mean): of ranges of ids (`chunks`), of METIS, of METIS with G3's swaps, and of
+  `headrace partition`; edges count in both directions.
 - `accuracy`: test accuracy in percent after training with dropout 0.5 on 4 parts, and of PyG in one
   process; `points` is their difference, with its standard error over seeds. `is_as_alone` says
   whether it is within 0.3 points or two standard errors. `imdb` is a typed RGCN.
@@ -30,14 +33,18 @@ partitioned by `headrace partition` with its default method.
 - `memory`: peaks of GAT on Amazon-Computers; `limit_bytes` is half of what its activations need.
 - `kills`: runs of two trainers, one of which is killed; how many end with the parameters of a run
   that was not disturbed.
+- `testbed`: seconds per epoch of a GraphSAGE on four shaped machines, without overlap, with sums of
+  own rows meanwhile, and with row groups; bytes on the wire over the payload, and the fullest card
+  in an exchange over iperf3. Needs root, iproute2, iperf3 and `headrace[shape]`.
 
-The last line is one JSON object. `--quick` has null for the last four.
+The last line is one JSON object. `--quick` has null for the last five.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
 import sys
 import tempfile
@@ -54,12 +61,14 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.full_graph_balance import measure_balance
 from benchmarks.full_graph_more import (
     measure_approximate,
     measure_kills,
     measure_memory,
     measure_speed,
 )
+from benchmarks.full_graph_testbed import measure_testbed
 from benchmarks.full_graph_trainers import (
     BASIC,
     HIDDEN,
@@ -83,9 +92,10 @@ from headrace.training.full_graph.full_graph import FullGraph
 LARGEST_ERROR, POINTS = 1e-6, 0.3
 NUM_EPOCHS, NUM_SEEDS, APPROXIMATE_SEEDS = 60, 10, 5
 PARTS = (
-    "gradients", "bytes", "cover", "accuracy", "speed", "approximate", "memory", "kills",
+    "gradients", "bytes", "cover", "balance", "accuracy", "speed", "approximate", "memory", "kills",
+    "testbed",
 )  # fmt: skip
-QUICK = ("gradients", "bytes", "cover", "accuracy")
+QUICK = ("gradients", "bytes", "cover", "balance", "accuracy")
 NUM_COVERED = 16
 
 
@@ -263,6 +273,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print only the JSON object")
     parser.add_argument("--output", type=Path, help="result file to update")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # takes the testbed down
     # Trainers are forked: no threads of OpenMP may run before.
     torch.set_num_threads(1)
     names = args.graphs or [name for name in GRAPHS if name != "generated"]
@@ -282,6 +293,9 @@ def main() -> int:
             found["bytes"] = measure_bytes(names, 4, scratch)
         if "cover" in parts:
             found["cover"] = measure_cover(names, 4 if args.quick else NUM_COVERED, scratch)
+        if "balance" in parts:
+            six = args.graphs or (names if args.quick else [*names, "generated"])
+            found["balance"] = measure_balance(six, 4 if args.quick else NUM_COVERED, scratch)
         if "accuracy" in parts:
             both = args.graphs or (names if args.quick else [*names, "imdb"])
             found["accuracy"] = measure_accuracy(both, 4, seeds, epochs, scratch)
@@ -295,6 +309,8 @@ def main() -> int:
             found["memory"] = measure_memory(scratch)
         if "kills" in parts:
             found["kills"] = measure_kills(scratch)
+        if "testbed" in parts:
+            found["testbed"] = measure_testbed(scratch)
     if args.output is None:
         found = {**dict.fromkeys(PARTS), **found}
     document = {

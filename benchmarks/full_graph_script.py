@@ -15,23 +15,34 @@ import headrace
 from headrace.training.full_graph import swap
 
 MODELS = {"GCN": GCN, "SAGE": GraphSAGE}
+COUNTERS = Path("/proc/net/dev")
 
 
-WAITED_S = [0.0]
+def wait_at_once(swaps: list[list[tuple[float, int]]]) -> None:
+    """Let every swap end before anything else is computed.
 
-
-def wait_at_once() -> None:
-    """Let every swap end before anything else is computed."""
+    Its time, and the bytes that were sent or received, whichever are more, are added to the last
+    epoch's.
+    """
     start = swap.Swap.start
 
-    def start_and_wait(self: Any, *args: Any, **given: Any) -> swap.Pending:
+    def start_and_wait(self: Any, rows: Any, *args: Any, **given: Any) -> swap.Pending:
         began_s = time.perf_counter()
-        pending = start(self, *args, **given)
+        pending = start(self, rows, *args, **given)
         pending.wait()
-        WAITED_S[-1] += time.perf_counter() - began_s
+        row_bytes = rows.element_size() * rows[:1].numel() if len(rows) else 0
+        num_bytes = row_bytes * max(sum(self.sent), sum(self.received))
+        swaps[-1].append((time.perf_counter() - began_s, num_bytes))
         return pending
 
     swap.Swap.start = start_and_wait  # type: ignore[method-assign]
+
+
+def on_wire() -> tuple[int, int]:
+    """Bytes that the cards of this machine have received and sent, with headers."""
+    lines = (line.split(":") for line in COUNTERS.read_text().splitlines()[2:])
+    values = [fields.split() for name, fields in lines if name.strip() != "lo"]
+    return sum(int(each[0]) for each in values), sum(int(each[8]) for each in values)
 
 
 def train_func(ctx: headrace.TrainContext) -> None:
@@ -39,8 +50,9 @@ def train_func(ctx: headrace.TrainContext) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     how = ctx.config["how"]
+    swaps: list[list[tuple[float, int]]] = [[]]
     if how == "none":
-        wait_at_once()
+        wait_at_once(swaps)
     data = ctx.full_graph()
     data.overlaps = how == "groups"
     model = MODELS[ctx.config["model"]](
@@ -48,8 +60,8 @@ def train_func(ctx: headrace.TrainContext) -> None:
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     model, optimizer = ctx.prepare(model, optimizer, full_graph=data)
-    times, sent = [time.perf_counter()], [data.sent_bytes]
-    losses = []
+    times, sent, wire = [time.perf_counter()], [data.sent_bytes], [on_wire()]
+    losses, cpu_s = [], [time.process_time()]
     for _ in ctx.epochs(ctx.config["epochs"]):
         for batch in data:
             optimizer.zero_grad()
@@ -59,9 +71,19 @@ def train_func(ctx: headrace.TrainContext) -> None:
             optimizer.step()
             losses.append(loss.item())
         times.append(time.perf_counter())
-        WAITED_S.append(0.0)
+        cpu_s.append(time.process_time())
+        swaps.append([])
         sent.append(data.sent_bytes)
-    found = {"times": times, "sent": sent, "losses": losses, "waited_s": WAITED_S[:-1]}
+        wire.append(on_wire())
+    found = {
+        "times": times,
+        "cpu_s": cpu_s,
+        "sent": sent,
+        "wire": wire,
+        "losses": losses,
+        "swaps": swaps[:-1],
+        "model_bytes": sum(each.nbytes for each in model.parameters()),
+    }
     # Machines of a testbed have the same files.
     (Path(ctx.config["to"]) / f"timed-{ctx.rank}.json").write_text(json.dumps(found))
 

@@ -1,18 +1,27 @@
-"""Full-graph training on four shaped machines, for `full_graph.py`."""
+"""Full-graph training on four shaped machines, for `full_graph.py`.
+
+Machines share the cores of this machine. Without overlap (`none`), every exchange ends
+before anything else is computed; the time of an exchange is what the trainer waits that comes last.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.full_graph_trainers import graph_of
 from headrace.api.documents.load import save_plan
 from headrace.api.graph import partition
 from headrace.api.plan import plan
@@ -21,8 +30,14 @@ from headrace.core.job import Job, Role
 from headrace.testbed import Testbed, take_down
 
 SCRIPT = Path(__file__).with_name("full_graph_script.py")
-RATES_MBIT = (100, 100, 100, 100)
-GRAPH = "generated:nodes=40000,edges=400000,features=256,classes=16,signal=0.5"
+NUM_MACHINES = 4
+GENERATED = "generated:nodes=40000,edges=400000,features=256,classes=16,signal=0.5"
+CASES = {"pubmed": 50.0, "generated": 200.0}
+"""Rates of cards in Mbit/s at which computing and exchanges take about as long."""
+
+CORES = 100.0
+"""So many that no machine's share of the cores is limited."""
+
 SETTINGS = {"model": "SAGE", "hidden": 256, "layers": 3, "epochs": 13}
 HOWS = ("none", "sums", "groups")
 """Nothing overlaps; sums of own rows; and the rows that no other trainer needs."""
@@ -35,48 +50,69 @@ def log(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def machines() -> Cluster:
-    """Four, with a core each."""
+def machines(rate_mbit: float) -> Cluster:
+    """Four machines with equal cards."""
+    nic = rate_mbit * 125e3
     return Cluster(
         machines=tuple(
-            Machine(name=f"m{i}", resources={"cpu": 4.0}, nic_in=rate * 125e3, nic_out=rate * 125e3)
-            for i, rate in enumerate(RATES_MBIT)
+            Machine(name=f"m{i}", resources={"cpu": 4.0}, nic_in=nic, nic_out=nic)
+            for i in range(NUM_MACHINES)
         )
     )
 
 
 def measure_testbed(scratch: Path) -> dict[str, Any]:
-    """Seconds per epoch of each way, in turns."""
-    num = len(RATES_MBIT)
-    graph = partition(GRAPH, scratch / "testbed", num)
+    """Seconds per epoch of each way, in turns, by graph."""
+    if shutil.which("iperf3") is None:
+        raise SystemExit("iperf3 is not installed: apt-get install iperf3")
+    name = f"full-graph-{os.getpid()}"
+    bed = Testbed.up(machines(max(CASES.values())), name, shaped=True, cores=CORES)
+    found = {}
+    try:
+        for case, rate in CASES.items():
+            for host in machines(rate).hosts:
+                bed.set_nic(host.name, host.nic_in, host.nic_out)
+            if case == "generated":
+                graph = partition(GENERATED, scratch / "testbed", NUM_MACHINES)
+            else:
+                graph = graph_of(case, NUM_MACHINES, scratch)
+            found[case] = _measure(bed, rate, graph.folder, scratch / f"runs-{case}")
+    finally:
+        take_down(name)
+    return {**SETTINGS, "machines": NUM_MACHINES, "graphs": found}
+
+
+def _measure(bed: Testbed, rate_mbit: float, graph: Path, scratch: Path) -> dict[str, Any]:
+    scratch.mkdir()
     job = Job(
         name="full-graph",
-        trainers=num,
+        trainers=NUM_MACHINES,
         batch_size=64,
         demands={role: {"cpu": 1} for role in (Role.TRAINER, Role.SAMPLER)},
     )
-    path = scratch / "testbed-plan.json"
-    save_plan(plan(machines(), job, method="colocate", policy="maxmin"), path)
-    name = f"full-graph-{os.getpid()}"
+    path = scratch / "plan.json"
+    save_plan(plan(machines(rate_mbit), job, method="colocate", policy="maxmin"), path)
+    iperf = _iperf_bytes_per_s(bed)
     runs: dict[str, list[dict[str, Any]]] = {how: [] for how in HOWS}
-    bed = Testbed.up(machines(), name, shaped=True)
-    try:
-        for repetition in range(REPETITIONS):
-            for how in HOWS:
-                found = _run(bed, graph.folder, path, scratch / f"{how}-{repetition}", how)
-                runs[how].append(found)
-                log(f"testbed {how}: {json.dumps(found)}")
-    finally:
-        take_down(name)
+    for repetition in range(REPETITIONS):
+        for how in HOWS:
+            found = _run(bed, graph, path, scratch / f"{how}-{repetition}", how)
+            runs[how].append(found)
+            log(f"testbed, {graph.name}, {how}: {json.dumps(found)}")
     epochs = {how: median(each["epoch_s"] for each in found) for how, found in runs.items()}
+    none = runs["none"]
     return {
-        "graph": GRAPH,
-        "rates_mbit": RATES_MBIT,
-        **SETTINGS,
+        "rate_mbit": rate_mbit,
         "epoch_s": epochs,
         "times_faster": {how: epochs["none"] / value for how, value in epochs.items()},
+        "wire_over_payload": median(each["wire_over_payload"] for each in none),
+        "iperf_bytes_per_s": iperf,
+        "busiest_over_iperf": median(each["exchange_bytes_per_s"] for each in none) / iperf,
+        # Without overlap: the time of an epoch in which nothing travels.
+        "computing_over_exchange": median(run["epoch_s"] / run["exchange_s"] - 1 for run in none),
         "runs": runs,
-        "losses_equal": len({run["loss"] for found in runs.values() for run in found}) == 1,
+        # Sums of groups of rows are rounded in another order.
+        "losses": {how: sorted({run["loss"] for run in found}) for how, found in runs.items()},
     }
 
 
@@ -101,15 +137,43 @@ def _run(bed: Testbed, graph: Path, made: Path, runs: Path, how: str) -> dict[st
         raise RuntimeError(f"{how} ended with {done.returncode}: {done.stderr[-3000:]}")
     trainers = [json.loads(path.read_text()) for path in sorted(runs.glob("timed-*"))]
     times = trainers[0]["times"][NUM_WARM:]
-    epoch_s = median(b - a for a, b in pairwise(times))
-    steps = [each["sent"][-1] - each["sent"][-2] for each in trainers]
-    waited = [median(each["waited_s"][NUM_WARM:]) for each in trainers]
-    at_rate_s = max(num / (rate * 125e3) for num, rate in zip(steps, RATES_MBIT, strict=True))
-    return {
-        "epoch_s": epoch_s,
-        "sent_bytes": steps,
-        # What the fullest card needs at its rate, and what swaps took.
-        "at_rate_s": at_rate_s,
-        "swap_s": max(waited),
+    num_epochs = len(times) - 1
+    # Each trainer sends the gradients of the model but for its own share, twice.
+    ring = 2 * (1 - 1 / len(trainers)) * trainers[0]["model_bytes"]
+    payload = [each["sent"][-1] - each["sent"][-2] + ring for each in trainers]
+    wire = np.array([np.diff(each["wire"], axis=0)[NUM_WARM:] for each in trainers])
+    found = {
+        "epoch_s": median(b - a for a, b in pairwise(times)),
+        "payload_bytes": payload,
+        # By trainer: received and sent.
+        "wire_bytes": wire.mean(1).tolist(),
+        "wire_over_payload": float(wire[:, :, 1].sum() / num_epochs / sum(payload)),
+        "cpu_s": [median(np.diff(each["cpu_s"])[NUM_WARM:]) for each in trainers],
         "loss": trainers[0]["losses"][-1],
     }
+    if how == "none":
+        # By trainer, epoch and swap: seconds and bytes.
+        swaps = np.array([each["swaps"][NUM_WARM:] for each in trainers])
+        found["exchange_s"] = float(np.median(swaps[..., 0].min(0).sum(1)))
+        # The fullest card of each swap: what is sent forward is received backward.
+        busiest = swaps[..., 1].max(0).sum(1).mean() * found["wire_over_payload"]
+        found["exchange_bytes_per_s"] = float(busiest / found["exchange_s"])
+    return found
+
+
+def _iperf_bytes_per_s(bed: Testbed) -> float:
+    """What a card sends to another machine, with headers."""
+    server = subprocess.Popen(
+        bed.command("m1", ["iperf3", "--server", "--one-off"]), stdout=subprocess.DEVNULL
+    )
+    time.sleep(0.5)
+    client = subprocess.Popen(
+        bed.command("m0", ["iperf3", "--client", "m1", "--time", "7"]), stdout=subprocess.DEVNULL
+    )
+    time.sleep(1.0)
+    first, began_s = bed.traffic()["m0"].sent, time.monotonic()
+    time.sleep(5.0)
+    last, passed_s = bed.traffic()["m0"].sent, time.monotonic() - began_s
+    if client.wait(30) or server.wait(30):
+        raise RuntimeError("iperf3 failed")
+    return (last - first) / passed_s

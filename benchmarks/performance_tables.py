@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.performance_endpoints import crowds, fuzz
 from benchmarks.performance_format import Result, Table, by_name, dig, figures, show, table
+from benchmarks.performance_full_graph import full_graph
 from benchmarks.performance_memory import memory
 from benchmarks.performance_scripts import converted
 from benchmarks.performance_traffic import traffic
@@ -415,6 +416,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Result], Table]]] = {
     "closed_loop": ("The closed loop, on a shaped testbed", closed_loop),
     "traffic": ("Bytes between machines", traffic),
     "memory": ("Memory before a run", memory),
+    "full_graph": ("Full-graph training", full_graph),
     "campaign": ("Long tests", campaign),
     "beside": ("Quick benchmarks of two commits", beside),
 }
