@@ -59,13 +59,23 @@ def run_sweep_kills(is_quick: bool, log: Log) -> dict[str, Any] | None:
     with tempfile.TemporaryDirectory(prefix="hr-") as folder:
         scratch = Path(folder)
         partition(GRAPH, scratch / "parts", 2)
-        return run_kills(scratch, _finish(scratch, "undisturbed"), log, NUM_KILLS)
+        began_s = time.monotonic()
+        expected = _finish(scratch, "undisturbed")
+        return run_kills(scratch, expected, time.monotonic() - began_s, log, NUM_KILLS)
 
 
 def run_kills(
-    scratch: Path, expected: dict[tuple[int, float], str], log: Log, num_kills: int
+    scratch: Path,
+    expected: dict[tuple[int, float], str],
+    undisturbed_s: float,
+    log: Log,
+    num_kills: int,
 ) -> dict[str, Any]:
-    """Kill sweep and trials at random times; finish; compare."""
+    """Kill sweep and trials at random times; finish; compare.
+
+    A busy machine needs longer until there is something to kill: times between kills follow the
+    time of the undisturbed sweep.
+    """
     rng = np.random.default_rng(0)
     num_done = num_sweeps = 0
     counts = {"sweep": 0, "trial": 0, "task": 0}
@@ -76,7 +86,7 @@ def run_kills(
         process = _start(scratch, name, new=True)
         is_over = False
         while not is_over:
-            time.sleep(float(rng.uniform(1.0, 12.0)))
+            time.sleep(float(rng.uniform(0.03, 0.4)) * undisturbed_s)
             if process.poll() is not None:
                 if process.returncode:
                     wrong.append(f"{name}: exit code {process.returncode}")

@@ -104,6 +104,21 @@ def test_forked_task_is_what_a_new_process_is(lease: ForkLease, tmp_path: Path) 
     assert forked["words"][2] == "headrace.runtime.trainer"
 
 
+@pytest.mark.parametrize("is_forked", [True, False], ids=["forked", "spawned"])
+def test_an_interrupt_at_any_time_is_no_traceback(
+    is_forked: bool, lease: ForkLease, tmp_path: Path
+) -> None:
+    for number in range(8):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        child = start(folder, "wait", lease=lease if is_forked else None)
+        # From the moment on in which it exists.
+        time.sleep(0.01 * number)
+        os.kill(child.pid, signal.SIGINT)
+        assert end_of(child) == 130
+        assert "Traceback" not in (folder / "log").read_text()
+
+
 def test_interrupt_and_kill_reach_a_forked_task(lease: ForkLease, tmp_path: Path) -> None:
     asked = start(tmp_path, "wait", lease=lease)
     assert eventually(lambda: said(tmp_path))

@@ -305,6 +305,8 @@ def listen(path: Path) -> Place | None:
 
 def import_all(preload: str, kernels: bool) -> None:
     """Import the modules of `PRELOADS[preload]`; loading compiled kernels too takes seconds."""
+    # Blocked too: what a fork gets before it can handle it must not be lost.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     for name in PRELOADS[preload]:

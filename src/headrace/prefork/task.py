@@ -29,9 +29,12 @@ def become(request: Mapping[str, Any]) -> int:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != server:
         return 1
+    _, _, module, *arguments = request["command"]
+    is_trainer = module == "headrace.runtime.trainer"
+    # A trainer unblocks SIGINT where it can handle it.
+    signal.pthread_sigmask(signal.SIG_SETMASK, (signal.SIGINT,) if is_trainer else ())
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.chdir(request["folder"])
     environment: dict[str, str] = request["environment"]
     os.environ.clear()
@@ -40,9 +43,8 @@ def become(request: Mapping[str, Any]) -> int:
     _apply_threads(environment)
     _reseed()
     gc.enable()
-    _, _, module, *arguments = request["command"]
     set_command_line(request["command"])
-    if module == "headrace.runtime.trainer":
+    if is_trainer:
         # The trainer checks that its parent is alive; here the parent is the server.
         arguments[0] = str(server)
     code: int = import_module(f"{module}.__main__").main(arguments)

@@ -35,6 +35,9 @@ INTERRUPTED = 130
 """Exit code of a process that SIGINT stopped, as shells report it."""
 
 
+_SIGNALS = (signal.SIGINT, signal.SIGALRM)
+
+
 def main(arguments: list[str]) -> int:
     """Run the script and return its exit code; trainers that worked together end the process."""
     code = _main(arguments)
@@ -58,16 +61,20 @@ def _end(code: int) -> NoReturn:
 def _main(arguments: list[str]) -> int:
     parent, machine, script, *rest = arguments
     _end_with_parent(int(parent))
-    # Ray workers block these signals, and children inherit the mask.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGALRM))
     # Suppress torch's warnings about machines without a host name.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     reuse_memory()
     sys.argv = [script, *rest]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
     try:
-        _estimate_if_requested()
-        _train(_run(script))
+        # Whoever starts a trainer blocks SIGINT, so that it is never raised outside of this block;
+        # Ray workers block SIGALRM too.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        try:
+            _estimate_if_requested()
+            _train(_run(script))
+        finally:
+            signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
     except HeadraceError as error:
         sys.stderr.write(f"error: trainer on {machine}: {error.problem}\n  try: {error.remedy}\n")
         return error.exit_code

@@ -205,21 +205,26 @@ def _start(
     if lease is not None:
         with suppress(ForkUnavailableError):
             return lease.fork(command, environment, folder, stdin, output)
-    with _default_signal(end_by):
+    with _blocked_signal(end_by):
         return SpawnedProcess(command, stdin, output, environment, folder)
 
 
 @contextmanager
-def _default_signal(number: signal.Signals | None) -> Iterator[None]:
-    """Do not ignore a signal, so that the child does not inherit SIG_IGN."""
-    if number is None or signal.getsignal(number) is not signal.SIG_IGN:
+def _blocked_signal(number: signal.Signals | None) -> Iterator[None]:
+    """Let a child inherit that a signal is blocked, until it can handle it, and not ignored."""
+    if number is None:
         yield
         return
-    before = signal.signal(number, signal.SIG_DFL)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (number,))
+    is_ignored = signal.getsignal(number) is signal.SIG_IGN
     try:
+        if is_ignored:
+            signal.signal(number, signal.SIG_DFL)
         yield
     finally:
-        signal.signal(number, before)
+        if is_ignored:
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def how_ended(code: int) -> str:
