@@ -30,8 +30,15 @@ KINDS = {
     "interrupt": 2,
     "boot": 3,
     "damaged graph": 1,
+    "other version": 1,
+    "broken install": 1,
+    "change script": 1,
 }
 """Kinds of faults, and how often each is drawn."""
+
+
+AT_THE_BEGIN = ("other version", "broken install")
+"""Faults of which tasks that run do not notice anything."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,8 @@ def draw(seed: int, kinds: tuple[str, ...] = ()) -> tuple[Fault, ...]:
         at_s = source.uniform(0.0, 70.0)
         if source.random() < 0.5:
             at_s = together_s + source.uniform(0.0, 3.0)
+        if kind in AT_THE_BEGIN and source.random() < 0.7:
+            at_s = 0.0
         length_s = source.choice((0.5, 3.0, 8.0, 15.0, 30.0, 70.0)) * source.uniform(0.6, 1.4)
         faults.append(Fault(kind, at_s, source.randrange(1 << 16), length_s))
     return tuple(sorted(faults, key=lambda each: each.at_s))
