@@ -71,6 +71,9 @@ class Cluster:
         self.actors: list[Actor] = []
         self.damaged, self.flips_pieces = "", 0
         self.is_script_changed = False
+        self.flips_resumes = 0
+        # Trainers whose script raises an error in its first step, whenever it is started.
+        self.raising: set[str] = set()
         self.start_script: Callable[..., None] = lambda *_: None
         self._number = 100
         self._last_s: dict[tuple[object, object], float] = {}

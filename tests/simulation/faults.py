@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 KINDS = {
     "kill task": 10,
+    "kill repeatedly": 3,
     "kill actor": 4,
     "kill machine": 5,
     "stop task": 4,
@@ -22,6 +23,7 @@ KINDS = {
     "full driver disk": 4,
     "flip bit": 4,
     "flip piece": 3,
+    "flip resume": 2,
     "lose head": 3,
     "kill driver": 4,
     "power loss": 3,
@@ -32,7 +34,8 @@ KINDS = {
     "damaged graph": 1,
     "other version": 1,
     "broken install": 1,
-    "change script": 1,
+    "script error": 4,
+    "change script": 3,
 }
 """Kinds of faults, and how often each is drawn."""
 
@@ -65,11 +68,12 @@ def draw(seed: int, kinds: tuple[str, ...] = ()) -> tuple[Fault, ...]:
     weights = {kind: KINDS[kind] for kind in kinds or KINDS}
     source = random.Random(seed * 7919 + 1)
     num = source.choice((0, 1, 1, 2, 2, 3, 3, 4, 5, 6))
-    together_s = source.uniform(0.0, 60.0)
+    # An undisturbed run takes half a minute.
+    together_s = source.uniform(0.0, 30.0)
     faults = []
     for _ in range(num):
         kind = source.choices(list(weights), list(weights.values()))[0]
-        at_s = source.uniform(0.0, 70.0)
+        at_s = source.uniform(0.0, 40.0)
         if source.random() < 0.5:
             at_s = together_s + source.uniform(0.0, 3.0)
         if kind in AT_THE_BEGIN and source.random() < 0.7:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.policies.lifecycle.events import Outcome
@@ -129,6 +130,23 @@ class Injection:
         actor.body.process.exit(-9)
         return str(actor.body.task)
 
+    def _kill_repeatedly(self, fault: Fault) -> str:
+        """Whatever a task does, it ends again soon: it is out of memory, say."""
+        actor = self._pick(fault, self._running())
+        if actor is None:
+            return ""
+        task, world = str(actor.body.task), self._simulation.world
+
+        def kill(num: int) -> None:
+            for each in self._running():
+                if each.body.task == task:
+                    each.body.process.exit(-9)
+            if num > 1:
+                world.after(world.random.uniform(2.0, 8.0), partial(kill, num - 1))
+
+        kill(2 + fault.victim // 7 % 5)
+        return task
+
     def _kill_actor(self, fault: Fault) -> str:
         actor = self._pick(fault, self._actors())
         if actor is None:
@@ -142,6 +160,9 @@ class Injection:
             return ""
         self._disturb_machine(machine, 0.0)
         self._simulation.cluster.kill_machine(machine)
+        if fault.victim // 3 % 2:
+            boot = partial(self._simulation.cluster.boot, machine)
+            self._simulation.world.after(2.0 + fault.length_s, boot)
         return machine.name
 
     def _boot(self, fault: Fault) -> str:
@@ -261,6 +282,21 @@ class Injection:
         self._simulation.cluster.flips_pieces += 1
         self.may_lose = True
         return "of a piece"
+
+    def _flip_resume(self, fault: Fault) -> str:
+        self._simulation.cluster.flips_resumes += 1
+        return "of a checkpoint that is resumed from"
+
+    def _script_error(self, fault: Fault) -> str:
+        trainers = [each for each in self._running() if each.body.task.startswith("trainer")]
+        actor = self._pick(fault, trainers)
+        if actor is None:
+            return ""
+        # The same data may raise the same error again.
+        actor.body.process.process.details["raises"] = True
+        if fault.victim // 5 % 2:
+            self._simulation.cluster.raising.add(actor.body.task)
+        return str(actor.body.task)
 
     def _lose_head(self, fault: Fault) -> str:
         now_s = self._simulation.world.now_s

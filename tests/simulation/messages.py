@@ -11,6 +11,8 @@ _UNREACHABLE = _MACHINE | {"cut", "freeze machine"}
 _SLOW = _UNREACHABLE | {"delay", "reorder", "freeze actor", "freeze driver"}
 _ACTOR = _MACHINE | {"kill actor"}
 _DISK = frozenset({"full disk", "full driver disk"})
+_FLIPS = frozenset({"flip bit", "flip resume"})
+_KILLS = frozenset({"kill task", "kill repeatedly"})
 _HANGS = frozenset({"hang trainer"})
 _TASK = r"^[\w.]+ on \w+ "
 _FAILED = _TASK + r"exited with code \d+; last output: error: "
@@ -41,7 +43,7 @@ def _indirect(pattern: str, *kinds: str) -> Message:
 
 
 MESSAGES: tuple[Message, ...] = (
-    _named(_TASK + r"was ended by SIGKILL, possibly out of memory$", "kill task"),
+    _named(_TASK + r"was ended by SIGKILL, possibly out of memory$", *_KILLS),
     _named(_TASK + r"made no progress for \d+ s, because it is stopped, and was", "stop task"),
     _indirect(_TASK + r"made no progress for \d+ s, and no task computes, and was", *_HANGS),
     _named(_TASK + r"is lost: its Ray actor has died, possibly out of memory$", "kill actor"),
@@ -63,6 +65,9 @@ MESSAGES: tuple[Message, ...] = (
     _indirect(
         _FAILED + r"the \w+ of iteration \d+ does not match this script's: ", "change script"
     ),
+    _named(_FAILED + r"ValueError: the batch is empty$", "script error"),
+    _indirect(_FAILED + r"\S+ is damaged: its size or checksum is wrong$", *_FLIPS),
+    _indirect(_FAILED + r"\S+ has no valid sidecar \S+$", *_FLIPS),
     _indirect(_FAILED + r".* refused to \w+: " + _FULL, *_DISK),
     _named(_FAILED + rf"\[Errno 28\] {_FULL}: ", *_DISK),
     _indirect(_FAILED + r"store\d on m\d is gone \(Connection reset by peer\)$", "reset"),

@@ -335,7 +335,11 @@ class TrainerBody(Body):
         given = self.folder / "resume"
         given.mkdir()
         for name, data in resume.items():
-            (given / name).write_bytes(data)
+            path = given / name
+            path.write_bytes(data)
+            if self.cluster.flips_resumes > 0 and self.world.random.random() < 0.5:
+                self.cluster.flips_resumes -= 1
+                self.cluster.disks.flip_bit(path)
         checkpoint = next((given / name for name in resume if name.endswith(".pt")), None)
         task = self.new_process(self._interrupt)
         own = [Handle(each.actor, task.process) for each in samplers]

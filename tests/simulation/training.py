@@ -247,6 +247,7 @@ class Script:
                 assert at == epoch
                 self._wait_for_samplers()
                 world.sleep(world.random.uniform(0.2, 1.5))
+                self._raise_error()
                 own = {}
                 world.take_randoms(self._task.process)
                 for shard in shards_of(job, run.rank, run.world_size):
@@ -277,6 +278,11 @@ class Script:
         if rows is not None:
             final += tuple(rows.read().reshape(-1).tolist())
         self._finished(run.task, final)
+
+    def _raise_error(self) -> None:
+        details = self._task.process.details
+        if details.get("raises") or self._run.task in self._cluster.raising:
+            raise ValueError("the batch is empty")
 
     def _open_rows(self) -> Rows:
         def notify(store: str, is_waiting: bool) -> None:
