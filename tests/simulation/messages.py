@@ -63,7 +63,8 @@ MESSAGES: tuple[Message, ...] = (
     _named(r"cannot be set up: pip could not reach the package index$", "broken install"),
     _named(r"^headrace cannot be imported on m\d: ", "broken install"),
     _indirect(
-        _FAILED + r"the \w+ of iteration \d+ does not match this script's: ", "change script"
+        _FAILED + r"the \w+ of iteration \d+ does not match this script's: size mismatch for ",
+        "change script",
     ),
     _named(_FAILED + r"ValueError: the batch is empty$", "script error"),
     _indirect(_FAILED + r"\S+ is damaged: its size or checksum is wrong$", *_FLIPS),
