@@ -62,7 +62,7 @@ MUTANTS = (
         "task actors are killed instead of closed",
         "controller",
         "runtime/controller/worker_group.py",
-        "there = self._registrations.keys() - self._lost",
+        "there = self._actors.keys() - self._lost",
         "there = set[str]()",
         ("kill task",),
     ),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.job import Role
 from headrace.policies.lifecycle.events import (
     Command,
     Ended,
@@ -23,22 +22,14 @@ from headrace.policies.lifecycle.events import (
     Stage,
     Start,
     Stop,
-    Task,
     Tick,
     Verified,
     Waits,
 )
 from headrace.policies.lifecycle.steps import begin, step
 from tests.support.lifecycle_invariants import validate
+from tests.support.policy_tasks import TASKS, start_of
 
-TASKS = (
-    Task("store0", Role.STORE, "m0"),
-    Task("store1", Role.STORE, "m1"),
-    Task("sampler0.0", Role.SAMPLER, "m0"),
-    Task("ps0", Role.SERVER, "m1"),
-    Task("trainer0", Role.TRAINER, "m0"),
-    Task("trainer1", Role.TRAINER, "m1"),
-)
 NAMES = st.sampled_from([*(task.name for task in TASKS), "stranger"])
 EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.just(Placed()),
@@ -55,8 +46,8 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(Failed, st.just("problem"), st.just("remedy")),
 )
 # Most draws would end in the first phase; a good start leads further.
-START: list[Event] = [Placed(), Shipped(), *(Ready(task.name) for task in TASKS)]
-STARTS = st.integers(0, len(START)).map(lambda num: START[:num])
+START = start_of(TASKS)
+STARTS = st.integers(0, len(START)).map(lambda num: list(START[:num]))
 
 
 @given(STARTS, st.lists(st.tuples(EVENTS, st.floats(0, 30)), max_size=30))

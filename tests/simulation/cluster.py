@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from math import ceil
 from typing import Any
 
-from headrace.runtime.cluster.actor_system import CallFailure, Location
-from headrace.runtime.cluster.head import CALL_S, HeadLostError
-from headrace.runtime.cluster.placement_group import TaskPlacement
+from headrace.runtime.cluster.actor_system import CallFailure
 from tests.simulation.disks import Disks
 from tests.simulation.world import Killed, Machine, Process, Ticket, World
 
@@ -16,6 +15,9 @@ NOTICED_S = 6.0
 
 UNREACHABLE_S = 12.0
 """After this a call to an unreachable actor fails."""
+
+GRID_S = 0.002
+"""Messages arrive at multiples of this, so that a process handles several at once."""
 
 
 class CallError(Exception):
@@ -68,10 +70,15 @@ class Cluster:
         self.head_lost_s: tuple[float, float] | None = None
         self.actors: list[Actor] = []
         self.damaged, self.flips_pieces = "", 0
+        self.is_script_changed = False
+        self.flips_resumes = 0
+        # Trainers whose script raises an error in its first step, whenever it is started.
+        self.raising: set[str] = set()
         self.start_script: Callable[..., None] = lambda *_: None
         self._number = 100
         self._last_s: dict[tuple[object, object], float] = {}
         self.links: list[Any] = []
+        self.stores: dict[int, Any] = {}
 
     def next_number(self) -> int:
         """A number that no other has: of a process, a port or a folder."""
@@ -86,14 +93,15 @@ class Cluster:
         time_s = random.uniform(0.0005, 0.004)
         if random.random() < 0.03:
             time_s += random.uniform(0.0, self.jitter_s)
-        slow_s = max(self.slow_until_s.get(each.name, 0.0) for each in (source, target))
-        if slow_s > self.world.now_s:
-            time_s += random.uniform(0.2, 1.5)
+        if self.slow_until_s:
+            slow_s = max(self.slow_until_s.get(each.name, 0.0) for each in (source, target))
+            if slow_s > self.world.now_s:
+                time_s += random.uniform(0.2, 1.5)
         return time_s
 
     def cut_until_s(self, source: Machine, target: Machine) -> float:
         """When the machines can reach each other."""
-        return self.cuts.get(frozenset((source.name, target.name)), 0.0)
+        return self.cuts.get(frozenset((source.name, target.name)), 0.0) if self.cuts else 0.0
 
     def send(
         self,
@@ -104,7 +112,7 @@ class Cluster:
     ) -> None:
         """Call a function at another machine, after those before it in the same `order`."""
         boots = target.num_boots
-        at_s = self.world.now_s + self.latency_s(source, target)
+        at_s = ceil((self.world.now_s + self.latency_s(source, target)) / GRID_S) * GRID_S
         cut_s = self.cut_until_s(source, target)
         if cut_s > self.world.now_s:
             at_s = cut_s + self.world.random.uniform(0.0, 1.0)
@@ -174,6 +182,7 @@ class Actor:
         self.open: set[Ref] = set()
         self.made_s = self.died_s = cluster.world.now_s
         self.is_dead = self.was_closed = self.was_asked_to_close = False
+        self.never_began: CallError | None = None
         cluster.actors.append(self)
 
     def die(self, is_machine: bool = False) -> None:
@@ -191,7 +200,8 @@ class Actor:
         random = self.cluster.world.random
         kind = CallFailure.TRANSIENT if is_machine and random.random() < 0.5 else CallFailure.DIED
         delay_s = random.uniform(0.1, 8.0) if is_machine else random.uniform(0.02, 1.0)
-        self.cluster.world.after(delay_s, lambda: ref.end(error=CallError(kind, "the actor died")))
+        error = self.never_began or CallError(kind, "the actor died")
+        self.cluster.world.after(delay_s, lambda: ref.end(error=error))
 
     def call(self, caller: Process, method: str, arguments: tuple[Any, ...]) -> Ref:
         """Call a method from a process."""
@@ -265,145 +275,3 @@ class _Method:
 
     def remote(self, *arguments: Any) -> Ref:
         return self._actor.call(self._caller, self._name, arguments)
-
-
-class VirtualActors:
-    """An `ActorSystem` for one driver.
-
-    Args:
-        make: Makes the body of an actor, given its role's class, task and machine.
-    """
-
-    poll_interval_s = 1.0
-    has_fork_server = False
-    metrics_endpoint = None
-    errors: tuple[type[Exception], ...] = (CallError,)
-
-    def __init__(
-        self, cluster: Cluster, driver: Process, make: Callable[[type, str, Machine], Any]
-    ) -> None:
-        self._cluster, self._world, self._driver = cluster, cluster.world, driver
-        self._make = make
-        self.made: list[Actor] = []
-        self.num_reserved = 0
-
-    @property
-    def head_silent_s(self) -> float:
-        """Time since the head answered."""
-        return self._cluster.head_silent_s
-
-    def _ask_head(self) -> None:
-        if self._world.is_closing:
-            raise Killed
-        if self._cluster.head_silent_s:
-            if self._cluster.head_silent_s < CALL_S:
-                self._world.sleep(CALL_S)
-            raise HeadLostError
-
-    def nodes(self) -> Sequence[Mapping[str, Any]]:
-        """All nodes."""
-        self._ask_head()
-        return self._cluster.nodes()
-
-    def location(self) -> Location:
-        """The driver's machine."""
-        return Location(self._driver.machine.node_id, self._driver.machine.address)
-
-    def gpu_ids(self) -> list[str]:
-        """There are none."""
-        return []
-
-    def reserve(self, slots: Sequence[TaskPlacement], name: str) -> Reserved:
-        """Reserve nothing, which takes a while."""
-        self._ask_head()
-        self.num_reserved += 1
-        return Reserved(self, slots)
-
-    def start(self, machine: Machine, actor: type, arguments: Sequence[Any]) -> Handle:
-        """Start an actor."""
-        body = self._make(actor, str(arguments[0]), machine)
-        made = Actor(self._cluster, machine, body)
-        body.actor = made
-        if not machine.is_alive:
-            made.die(is_machine=True)
-        self.made.append(made)
-        return Handle(made, self._driver)
-
-    def wait(self, refs: Sequence[Ref], timeout_s: float, num: int = 1) -> list[Ref]:
-        """Wait until `num` results are available; return all that are."""
-        end_s = self._world.now_s + timeout_s
-        while True:
-            done = [ref for ref in refs if ref.is_done]
-            left_s = end_s - self._world.now_s
-            if (refs and len(done) >= num) or left_s <= 0:
-                if self._world.is_closing:
-                    raise Killed
-                return done
-            ticket = self._world.ticket()
-            for ref in refs:
-                if not ref.is_done:
-                    ref.waiting = [ticket]
-            self._world.block(left_s)
-
-    def get(self, ref: Ref, timeout_s: float) -> Any:
-        """Result of a call."""
-        self.wait([ref], timeout_s)
-        if not ref.is_done:
-            raise CallError(CallFailure.TRANSIENT, "timeout")
-        if ref.error is not None:
-            raise ref.error
-        return ref.value
-
-    def kill(self, actor: Handle) -> None:
-        """Kill an actor."""
-        try:
-            self._ask_head()
-        except HeadLostError:
-            return
-        self.end(actor.actor)
-
-    def end(self, actor: Actor) -> None:
-        """End an actor, where it can be reached."""
-        self._cluster.send(self._driver.machine, actor.machine, actor.die)
-
-    def why(self, error: Exception) -> CallFailure:
-        """Why a call failed."""
-        return error.kind if isinstance(error, CallError) else CallFailure.RAISED
-
-
-class Reserved:
-    """A placement group."""
-
-    def __init__(self, system: VirtualActors, slots: Sequence[TaskPlacement]) -> None:
-        self._system, self._slots = system, slots
-        self._cluster, self._world = system._cluster, system._world
-        self._ready_s = self._world.now_s + self._world.random.uniform(0.1, 2.0)
-        self._was_ready = False
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether all machines were there long enough."""
-        self._system._ask_head()
-        by_id = {machine.node_id for machine in self._world.machines.values() if machine.is_alive}
-        if not all(slot.node.node_id in by_id for slot in self._slots):
-            return self._was_ready
-        self._was_ready = self._was_ready or self._world.now_s >= self._ready_s
-        return self._was_ready
-
-    def lacks(self) -> dict[str, str]:
-        """What tasks wait for."""
-        name = self._slots[0].task.name
-        return {name: "1 CPU (0 available)"}
-
-    def start(self, number: int, actor: type, *arguments: Any) -> Handle:
-        """Start the actor of a slot."""
-        slot = self._slots[number]
-        machine = self._world.machines[slot.task.machine]
-        handle = self._system.start(machine, actor, arguments)
-        if machine.node_id != slot.node.node_id:
-            handle.actor.die(is_machine=True)
-        return handle
-
-    def remove(self) -> None:
-        """Release everything, where it can be reached."""
-        self._system.num_reserved -= 1

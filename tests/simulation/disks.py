@@ -20,6 +20,7 @@ class Disks:
     Attributes:
         full: Names of machines whose disk is full.
         durable: Content of files by inode, and of folders by path, as of their last fsync.
+        num_changes: Times at which a checkpoint may have changed.
     """
 
     def __init__(self, world: World, root: Path) -> None:
@@ -27,7 +28,7 @@ class Disks:
         self.full: set[str] = set()
         self.contents: dict[int, bytes] = {}
         self.entries: dict[str, dict[str, int]] = {}
-        self.num_refused = 0
+        self.num_refused = self.num_changes = 0
 
     def folder(self, machine: str, name: str) -> Path:
         """A folder on a machine."""
@@ -45,11 +46,13 @@ class Disks:
     def sync(self, descriptor: int) -> None:
         """Make a file or a folder durable."""
         path = os.readlink(f"/proc/self/fd/{descriptor}")
+        self.num_changes += 1
         is_folder = os.path.isdir(path)
         if not is_folder:
             self.check_space(path)
         if self._world.current is not None and self._world.current.may_block:
             self._world.sleep(self._world.random.uniform(0.0, FSYNC_S))
+        self.num_changes += 1
         if is_folder:
             self.entries[path] = {each.name: each.inode() for each in os.scandir(path)}
         else:
@@ -86,6 +89,7 @@ class Disks:
 
     def flip_bit(self, path: Path) -> None:
         """Flip one bit of a file."""
+        self.num_changes += 1
         data = bytearray(path.read_bytes())
         if data:
             bit = self._world.random.randrange(8 * len(data))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from headrace.core.trace import ClockOffset
 from headrace.policies.lifecycle.events import Event, Outcome, Phase, Task
 from headrace.policies.lifecycle.state import Lifecycle
 from headrace.policies.recovery.deciding import Recovery
-from headrace.policies.recovery.events import Decision, Limits
+from headrace.policies.recovery.events import Decision, Limits, Resume
 from headrace.runtime.callbacks.base import RunCallback
 from headrace.runtime.cluster.nodes import Node
 from headrace.runtime.cluster.placement_group import TaskPlacement
@@ -26,39 +25,44 @@ from headrace.runtime.controller.failure_handling import FailureHandler
 from headrace.runtime.controller.graph_shipping import WantedFiles
 from headrace.runtime.controller.machines import AvailableMachines, run_attempts
 from headrace.runtime.controller.signals import Interruption
+from headrace.runtime.controller.task_configs import RETRY_BUDGET_S
 from headrace.runtime.controller.worker_group import WorkerGroup
 from headrace.runtime.protocol.actor_state import ActorState
 from headrace.runtime.protocol.parameter_check import ParameterCheck
 from headrace.runtime.protocol.trainer_messages import CheckpointWrite, Resumed
 from headrace.training.checkpoint_files import Checkpoint, newest_whole
-from tests.simulation.cluster import CallError, VirtualActors
+from tests.simulation.actors import VirtualActors
+from tests.simulation.cluster import CallError
+from tests.simulation.drift import Drifting, Expectation
 from tests.simulation.training import Job
 from tests.simulation.world import Process, World
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Where everything is: trainers go round the machines."""
+    """Where everything is: trainers go round the machines, from the machine `first` on."""
 
     cluster: ClusterFile
     num_trainers: int
     num_servers: int
+    first: int = 0
 
     @classmethod
-    def of(cls, names: Sequence[str], num_trainers: int, num_servers: int) -> Plan:
+    def of(cls, names: Sequence[str], num_trainers: int, num_servers: int, first: int = 0) -> Plan:
         """The plan for these machines."""
         entries = tuple(MachineEntry(name=name, nic_in=1e9, nic_out=1e9) for name in names)
-        return cls(ClusterFile(machines=entries), num_trainers, num_servers)
+        return cls(ClusterFile(machines=entries), num_trainers, num_servers, first)
 
     def slots(self, nodes: Sequence[Node]) -> tuple[TaskPlacement, ...]:
         """Placements of all tasks."""
         named = [(Role.STORE, m, f"store{m}", m) for m in range(len(nodes))]
         named += [
-            (Role.SAMPLER, w, f"sampler{w}.0", (w + 1) % len(nodes))
+            (Role.SAMPLER, w, f"sampler{w}.0", (self.first + w + 1) % len(nodes))
             for w in range(self.num_trainers)
         ]
         named += [
-            (Role.TRAINER, w, f"trainer{w}", w % len(nodes)) for w in range(self.num_trainers)
+            (Role.TRAINER, w, f"trainer{w}", (self.first + w) % len(nodes))
+            for w in range(self.num_trainers)
         ]
         named += [(Role.SERVER, p, f"ps{p}", p % len(nodes)) for p in range(self.num_servers)]
         return tuple(
@@ -70,8 +74,8 @@ class Plan:
 class Configs:
     """Configs of all tasks: what simulated tasks need of them."""
 
-    def __init__(self, plan: Plan, job: Job, resume: Checkpoint | None) -> None:
-        self._plan, self._job, self._resume = plan, job, resume
+    def __init__(self, plan: Plan, job: Job, resume: Checkpoint | None, limits: Limits) -> None:
+        self._plan, self._job, self._resume, self._limits = plan, job, resume, limits
         self.ranks = {w: w for w in range(plan.num_trainers)}
         self.ports: dict[int, Mapping[int, int]] = {}
 
@@ -117,6 +121,7 @@ class Configs:
             "checkpoint_every": self._job.every,
             "samplers": [f"sampler{trainer}.0"],
             "assignment": "same",
+            "retry_budget_s": RETRY_BUDGET_S if self._limits.restarts else 0.0,
         }
         return context, {}
 
@@ -144,6 +149,7 @@ class Recorder(RunCallback):
         self.phases: list[str] = []
         self.kept_files: dict[str, bytes] = {}
         self.was_collected: Callable[[Checkpoint], None] = lambda checkpoint: None
+        self.drifting: Drifting | None = None
 
     def sign(self) -> None:
         """The user has seen something."""
@@ -171,13 +177,16 @@ class Recorder(RunCallback):
                 self.log(f"the checkpoint of iteration {message.iteration} {message.problem}")
             if isinstance(message, Resumed):
                 self.log(f"resumed at iteration {message.iteration}")
+        if self.drifting is not None:
+            self.drifting.polled(task, state)
 
     def printed(self, task: str, data: bytes) -> None:
         if task.startswith("trainer"):
             self.sign()
 
     def decided(self, state: Recovery, decision: Decision) -> None:
-        self.decisions.append(type(decision).__name__)
+        replans = isinstance(decision, Resume) and decision.replans
+        self.decisions.append("Replan" if replans else type(decision).__name__)
         self.log(decision.line)
 
     def synchronised(self, offsets: Mapping[str, ClockOffset]) -> None:
@@ -191,6 +200,22 @@ class Recorder(RunCallback):
             self.kept_files[name] = b"".join(pieces)
         except CallError as error:
             self.log(f"{name} was not fetched: {error}")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a run is recovered.
+
+    Attributes:
+        is_elastic: Whether machines that join are used.
+        is_local: Whether everything is on one machine, without Ray.
+        expectation: What the plan predicts; None if the run is not watched for drift.
+    """
+
+    limits: Limits
+    is_elastic: bool = False
+    is_local: bool = False
+    expectation: Expectation | None = None
 
 
 class Driver:
@@ -210,13 +235,13 @@ class Driver:
         checkpoints: Path,
         recorder: Recorder,
         first_attempt: int,
-        limits: Limits,
-        is_elastic: bool,
+        settings: Settings,
     ) -> None:
         self._world, self._process, self._system = world, process, system
         self._job, self._plan, self._checkpoints = job, plan, checkpoints
         self._recorder, self._first_attempt = recorder, first_attempt
-        self._limits, self._is_elastic = limits, is_elastic
+        self._settings = settings
+        self._better: dict[frozenset[str], int] = {}
         self.interrupted = Interruption()
         self.outcome: Outcome | None = None
         self.handler: FailureHandler | None = None
@@ -235,10 +260,12 @@ class Driver:
         machines = AvailableMachines(known, self._system.nodes)
         there = machines.there()
         newest = newest_whole(self._checkpoints)
+        settings = self._settings
         state = Recovery(
-            machines=there if self._is_elastic else frozenset(self._names(self._plan)),
-            limits=self._limits,
-            elastic=self._is_elastic,
+            machines=there if settings.is_elastic else frozenset(self._names(self._plan)),
+            limits=settings.limits,
+            elastic=settings.is_elastic,
+            needs_checkpoint=settings.is_local,
             attempt=self._first_attempt,
             has_stepped=newest is not None,
             saved=None if newest is None else newest.sidecar.iteration,
@@ -249,11 +276,16 @@ class Driver:
             return self._attempt(plan, machines)
 
         plan_for: Any = self._plan_for
-        self.outcome = run_attempts(plan_for, self.handler, machines, attempt, self.interrupted)
+        outcome = run_attempts(plan_for, self.handler, machines, attempt, self.interrupted)
+        if self._recorder.drifting is not None:
+            status: Any = None
+            self._recorder.drifting.monitor.finished(status)
+        self.outcome = outcome
 
     def _plan_for(self, machines: frozenset[str]) -> Plan:
         names = [name for name in self._names(self._plan) if name in machines]
-        return Plan.of(names, self._plan.num_trainers, self._plan.num_servers)
+        first = self._better.get(machines, 0)
+        return Plan.of(names, self._plan.num_trainers, self._plan.num_servers, first)
 
     @staticmethod
     def _names(plan: Plan) -> list[str]:
@@ -265,10 +297,13 @@ class Driver:
         nodes = machines.nodes(known)
         slots = plan.slots(nodes)
         self._recorder.phase = None
-        configs: Any = Configs(plan, self._job, newest_whole(self._checkpoints))
+        configs: Any = Configs(
+            plan, self._job, newest_whole(self._checkpoints), self._settings.limits
+        )
         number = self.handler.state.attempt
         system: Any = self._system
         worker_group = WorkerGroup(system, slots, f"run-{number}")
+        drifting = self._recorder.drifting = self._watch_drift(plan)
         files = [WantedFiles(Path("/parts"), "f", {}, {}) for _ in nodes]
         self.controller = Controller(
             worker_group,
@@ -279,13 +314,18 @@ class Driver:
             self._checkpoints,
             self.handler,
             machines.there,
-            None,
+            None if drifting is None else drifting.monitor,
             ParameterCheck(),
         )
         outcome = self.controller.run(self.interrupted)
         return outcome, worker_group.tasks
 
+    def _watch_drift(self, plan: Plan) -> Drifting | None:
+        expectation = self._settings.expectation
+        if expectation is None:
+            return None
 
-def names_in(text: str) -> list[str]:
-    """Tasks and machines that a message names."""
-    return re.findall(r"\b(?:m\d|store\d|sampler\d\.0|trainer\d|ps\d)\b", text)
+        def adopt() -> None:
+            self._better[frozenset(self._names(plan))] = plan.first + 1
+
+        return Drifting(self._world, plan, expectation, adopt, self._recorder.log)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 KINDS = {
     "kill task": 10,
+    "kill repeatedly": 3,
     "kill actor": 4,
     "kill machine": 5,
     "stop task": 4,
@@ -22,6 +23,7 @@ KINDS = {
     "full driver disk": 4,
     "flip bit": 4,
     "flip piece": 3,
+    "flip resume": 2,
     "lose head": 3,
     "kill driver": 4,
     "power loss": 3,
@@ -30,8 +32,16 @@ KINDS = {
     "interrupt": 2,
     "boot": 3,
     "damaged graph": 1,
+    "other version": 1,
+    "broken install": 1,
+    "script error": 4,
+    "change script": 3,
 }
 """Kinds of faults, and how often each is drawn."""
+
+
+AT_THE_BEGIN = ("other version", "broken install")
+"""Faults of which tasks that run do not notice anything."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +68,16 @@ def draw(seed: int, kinds: tuple[str, ...] = ()) -> tuple[Fault, ...]:
     weights = {kind: KINDS[kind] for kind in kinds or KINDS}
     source = random.Random(seed * 7919 + 1)
     num = source.choice((0, 1, 1, 2, 2, 3, 3, 4, 5, 6))
-    together_s = source.uniform(0.0, 60.0)
+    # An undisturbed run takes half a minute.
+    together_s = source.uniform(0.0, 30.0)
     faults = []
     for _ in range(num):
         kind = source.choices(list(weights), list(weights.values()))[0]
-        at_s = source.uniform(0.0, 70.0)
+        at_s = source.uniform(0.0, 40.0)
         if source.random() < 0.5:
             at_s = together_s + source.uniform(0.0, 3.0)
+        if kind in AT_THE_BEGIN and source.random() < 0.7:
+            at_s = 0.0
         length_s = source.choice((0.5, 3.0, 8.0, 15.0, 30.0, 70.0)) * source.uniform(0.6, 1.4)
         faults.append(Fault(kind, at_s, source.randrange(1 << 16), length_s))
     return tuple(sorted(faults, key=lambda each: each.at_s))

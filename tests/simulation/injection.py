@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.policies.lifecycle.events import Outcome
 from headrace.policies.recovery.events import Limits
 from tests.simulation.cluster import Actor
 from tests.simulation.faults import Fault
+from tests.simulation.messages import Injected, names_in, unexplained
 from tests.simulation.world import Machine
 
 if TYPE_CHECKING:
@@ -38,6 +41,7 @@ class Injection:
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self.done: list[str] = []
+        self._injected: list[Injected] = []
         self.kinds: set[str] = set()
         self.may_lose = self.was_interrupted = False
         self._frozen: list[tuple[float, float]] = []
@@ -48,21 +52,31 @@ class Injection:
         """How long the driver was frozen in this time."""
         return sum(max(0.0, min(end, end_s) - max(begin, begin_s)) for begin, end in self._frozen)
 
-    def explains(self, outcome: Outcome) -> bool:
-        """Whether a failure follows from the faults."""
-        if not self.done:
-            return False
-        is_strict = self._simulation.limits == Limits()
-        return not (is_strict and len(self.done) <= 2 and self.kinds <= SURVIVABLE)
+    def unexplained(self, outcome: Outcome) -> str:
+        """The part of a failure that does not follow from the faults, if any."""
+        is_strict = self._simulation.settings.limits == Limits()
+        if is_strict and len(self.done) <= 2 and self.kinds <= SURVIVABLE:
+            return outcome.problem
+        tasks: dict[str, set[str]] = {}
+        for actor in self._simulation.cluster.actors:
+            tasks.setdefault(actor.machine.name, set()).add(actor.body.task)
+        # A fault of a machine hits all tasks there.
+        hit = [
+            replace(each, names=each.names.union(*(tasks.get(name, ()) for name in each.names)))
+            for each in self._injected
+        ]
+        return unexplained(outcome.problem, hit)
 
     @property
     def goes_unnoticed(self) -> bool:
         """Whether nothing has to be restarted or resumed because of the faults."""
-        return self.kinds <= UNNOTICED
+        # Without restarts nothing is asked for again.
+        retries = self._simulation.settings.limits.restarts > 0
+        return self.kinds <= (UNNOTICED if retries else UNNOTICED - {"reset"})
 
     def could_close(self, actor: Actor) -> bool:
         """Whether nothing prevented an actor from a clean end."""
-        if id(actor) in self._disturbed:
+        if id(actor) in self._disturbed or actor.never_began is not None:
             return False
         return all(
             actor.died_s < begin_s or actor.made_s > end_s
@@ -77,6 +91,7 @@ class Injection:
         victim = getattr(self, "_" + fault.kind.replace(" ", "_"))(fault)
         if victim:
             self.kinds.add(fault.kind)
+            self._injected.append(Injected(fault.kind, frozenset(names_in(victim))))
             at_s = self._simulation.world.now_s - 1000.0
             self.done.append(f"{at_s:.1f} s: {fault.kind} {victim} ({fault.length_s:.1f} s)")
 
@@ -115,6 +130,23 @@ class Injection:
         actor.body.process.exit(-9)
         return str(actor.body.task)
 
+    def _kill_repeatedly(self, fault: Fault) -> str:
+        """Whatever a task does, it ends again soon: it is out of memory, say."""
+        actor = self._pick(fault, self._running())
+        if actor is None:
+            return ""
+        task, world = str(actor.body.task), self._simulation.world
+
+        def kill(num: int) -> None:
+            for each in self._running():
+                if each.body.task == task:
+                    each.body.process.exit(-9)
+            if num > 1:
+                world.after(world.random.uniform(2.0, 8.0), partial(kill, num - 1))
+
+        kill(2 + fault.victim // 7 % 5)
+        return task
+
     def _kill_actor(self, fault: Fault) -> str:
         actor = self._pick(fault, self._actors())
         if actor is None:
@@ -128,6 +160,9 @@ class Injection:
             return ""
         self._disturb_machine(machine, 0.0)
         self._simulation.cluster.kill_machine(machine)
+        if fault.victim // 3 % 2:
+            boot = partial(self._simulation.cluster.boot, machine)
+            self._simulation.world.after(2.0 + fault.length_s, boot)
         return machine.name
 
     def _boot(self, fault: Fault) -> str:
@@ -248,6 +283,21 @@ class Injection:
         self.may_lose = True
         return "of a piece"
 
+    def _flip_resume(self, fault: Fault) -> str:
+        self._simulation.cluster.flips_resumes += 1
+        return "of a checkpoint that is resumed from"
+
+    def _script_error(self, fault: Fault) -> str:
+        trainers = [each for each in self._running() if each.body.task.startswith("trainer")]
+        actor = self._pick(fault, trainers)
+        if actor is None:
+            return ""
+        # The same data may raise the same error again.
+        actor.body.process.process.details["raises"] = True
+        if fault.victim // 5 % 2:
+            self._simulation.cluster.raising.add(actor.body.task)
+        return str(actor.body.task)
+
     def _lose_head(self, fault: Fault) -> str:
         now_s = self._simulation.world.now_s
         self._simulation.cluster.head_lost_s = (now_s, now_s + fault.length_s)
@@ -294,9 +344,34 @@ class Injection:
         driver = self._simulation.driver
         if driver is None or self._simulation.is_driver_done:
             return ""
+        interrupted = driver.interrupted
+
+        def interrupt() -> None:
+            interrupted.num_times += 1
+
         self.was_interrupted = True
-        driver.interrupted.num_times += 1
-        return "once"
+        interrupt()
+        if fault.victim % 3:
+            return "once"
+        self._simulation.world.after(min(fault.length_s, 3.0), interrupt)
+        return "twice"
+
+    def _other_version(self, fault: Fault) -> str:
+        machine = self._machine(fault)
+        machine.version = "0.0.1"
+        return machine.name
+
+    def _broken_install(self, fault: Fault) -> str:
+        machine = self._machine(fault)
+        machine.broken = ("environment", "import")[fault.victim // 11 % 2]
+        return machine.name
+
+    def _change_script(self, fault: Fault) -> str:
+        """The driver is killed, and the run resumed with another script."""
+        killed = self._kill_driver(fault)
+        if killed:
+            self._simulation.cluster.is_script_changed = True
+        return killed
 
     def _damaged_graph(self, fault: Fault) -> str:
         name = f"store{fault.victim % len(self._simulation.names)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures._base
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from types import ModuleType
@@ -26,8 +26,12 @@ import headrace.runtime.trainer.checkpointer
 import headrace.runtime.trainer.stop_consensus
 import headrace.runtime.trainer.stop_signal
 import headrace.training.checkpoint_files
-from tests.simulation.disks import Disks, VirtualOs
-from tests.simulation.training import Collectives
+from headrace.rpc.config import TaskAddress
+from tests.simulation.cluster import Cluster
+from tests.simulation.disks import VirtualOs
+from tests.simulation.drift import plan_again
+from tests.simulation.groups import Collectives
+from tests.simulation.stores import Link
 from tests.simulation.virtual_modules import VirtualThreading, VirtualTime
 from tests.simulation.world import World
 
@@ -47,6 +51,21 @@ _FILES = (
     headrace.runtime.controller.checkpoint_fetch,
     headrace.training.checkpoint_files,
 )
+
+
+_RANDOM = ("random_state", "restore_random_state", "begin_random")
+"""What uses the global random numbers of the current process."""
+
+
+def _drawing(world: World, name: str) -> Callable[..., Any]:
+    call = getattr(headrace.runtime.trainer.checkpointer, name)
+
+    def draw(*arguments: Any) -> Any:
+        assert world.current is not None
+        world.take_randoms(world.current.process)
+        return call(*arguments)
+
+    return draw
 
 
 class VirtualSignals:
@@ -81,9 +100,14 @@ def _clocks() -> tuple[ModuleType, ...]:
 
 
 @contextmanager
-def inside(world: World, disks: Disks, send: Any) -> Iterator[None]:
+def inside(cluster: Cluster, send: Any) -> Iterator[None]:
     """Put the runtime into a world; `send` receives the messages of trainers."""
-    clock, threads, files = VirtualTime(world), VirtualThreading(world), VirtualOs(disks)
+    world, files = cluster.world, VirtualOs(cluster.disks)
+    clock, threads = VirtualTime(world), VirtualThreading(world)
+
+    def connect(address: TaskAddress, credentials: Any, timeout_s: float) -> Link:
+        return Link(cluster, address, timeout_s)
+
     collectives, checkpointer = Collectives(world), headrace.runtime.trainer.checkpointer
     changes: list[tuple[ModuleType, str, Any]] = [
         *((module, "time", clock) for module in _clocks()),
@@ -94,6 +118,9 @@ def inside(world: World, disks: Disks, send: Any) -> Iterator[None]:
         (checkpointer, "at_first_trainer", collectives.at_first_trainer),
         (checkpointer, "join_group", collectives.join_group),
         (checkpointer, "send", send),
+        (headrace.rpc.reconnect, "RpcChannel", connect),
+        (headrace.runtime.callbacks.drift_monitor, "replan_measured", plan_again),
+        *((checkpointer, name, _drawing(world, name)) for name in _RANDOM),
     ]
     before = [(module, name, getattr(module, name)) for module, name, _ in changes]
     try:

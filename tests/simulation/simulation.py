@@ -6,7 +6,7 @@ import hashlib
 import random
 import shutil
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,13 @@ from headrace.runtime.workers.sampler import SamplerActor
 from headrace.runtime.workers.store import StoreActor
 from headrace.runtime.workers.trainer import TrainerActor
 from headrace.training.checkpoint_files import Checkpoint, newest_whole, read_sidecar
-from tests.simulation.cluster import Actor, Cluster, VirtualActors
+from tests.simulation.actors import VirtualActors
+from tests.simulation.cluster import Actor, Cluster
 from tests.simulation.disks import Disks
-from tests.simulation.driver import Driver, Plan, Recorder
+from tests.simulation.drift import Expectation
+from tests.simulation.driver import Driver, Plan, Recorder, Settings
 from tests.simulation.faults import Fault, draw
+from tests.simulation.groups import Group
 from tests.simulation.injection import Injection
 from tests.simulation.patches import inside
 from tests.simulation.processes import Task
@@ -36,7 +39,7 @@ from tests.simulation.tasks import (
     StoreBody,
     TrainerBody,
 )
-from tests.simulation.training import CPU, Group, Job, Script, undisturbed
+from tests.simulation.training import CPU, Job, Script, undisturbed
 from tests.simulation.world import Machine, Process, World
 
 SILENCE_S = 15.0
@@ -47,6 +50,8 @@ LIMIT_S = 1500.0
 
 NUM_SESSIONS = 4
 """Drivers that a run may lose."""
+
+_CONTEXT = ("rank", "world_size", "checkpoint_every", "assignment", "retry_budget_s")
 
 _BODIES: dict[type, type[Body]] = {
     StoreActor: StoreBody,
@@ -82,10 +87,12 @@ class Result:
         return f"python -m tests.simulation.replay {self.seed}"
 
 
-@lru_cache(maxsize=256)
 def expected(job: Job) -> tuple[float, ...]:
-    """Parameters of the undisturbed run."""
-    return undisturbed(job)
+    """Parameters of the undisturbed run, which does not depend on checkpoints."""
+    return _undisturbed(replace(job, every=0, has_counter=False))
+
+
+_undisturbed = lru_cache(maxsize=None)(undisturbed)
 
 
 class Simulation:
@@ -100,8 +107,7 @@ class Simulation:
         source = random.Random(seed * 31 + 5)
         self.seed, self.faults = seed, draw(seed) if faults is None else faults
         self.world = world = World(seed, LIMIT_S)
-        world.save_randoms = lambda: random_state(CPU)
-        world.load_randoms = lambda state: restore_random_state(state, CPU)
+        world.save_randoms, world.load_randoms = torch.get_rng_state, torch.set_rng_state
         self.disks = Disks(world, root)
         num_machines = source.choice((1, 2, 2, 3, 3))
         for number in range(num_machines + 1):
@@ -120,10 +126,16 @@ class Simulation:
             every=source.choice((0, 1, 2, 3)),
             is_noisy=source.random() < 0.7,
             has_rows=source.random() < 0.6,
+            has_counter=source.random() < 0.2,
         )
         self.plan = Plan.of(self.names, num_trainers, source.choice((0, 0, 1)))
-        self.limits = Limits.of(source.choice((3, 3, 3, 1, 0)))
-        self.is_elastic = source.random() < 0.4
+        is_local = num_machines == 1 and self.home.name == "m0" and source.random() < 0.5
+        self.settings = Settings(
+            Limits.of(source.choice((3, 3, 3, 1, 0))),
+            is_elastic=source.random() < 0.4 and not is_local,
+            is_local=is_local,
+            expectation=None if is_local else _expectation(source),
+        )
         self.cluster = cluster = Cluster(world, self.disks, self.home)
         cluster.start_script = self._start_script
         self.checkpoints = self.disks.folder(self.home.name, "run") / "checkpoints"
@@ -144,10 +156,11 @@ class Simulation:
     def run(self) -> Result:
         """Run it and judge it."""
         result = Result(self.seed, self.faults)
-        before = torch.get_rng_state()
-        torch.manual_seed(self.seed)
+        before = random_state(CPU)
+        # `torch.manual_seed` also prepares GPUs, which takes a millisecond.
+        torch.default_generator.manual_seed(self.seed)
         try:
-            with inside(self.world, self.disks, self._send):
+            with inside(self.cluster, self._send):
                 try:
                     result.problem = self._run_sessions()
                 finally:
@@ -157,7 +170,7 @@ class Simulation:
             if not isinstance(error, Exception):
                 raise
         finally:
-            torch.set_rng_state(before)
+            restore_random_state(before, CPU)
         outcome = None if self.driver is None else self.driver.outcome
         result.outcome = describe(outcome)
         result.virtual_s = self.world.now_s - 1000.0
@@ -198,8 +211,7 @@ class Simulation:
             self.checkpoints,
             recorder,
             self.attempt,
-            self.limits,
-            self.is_elastic,
+            self.settings,
         )
 
         def main() -> None:
@@ -249,8 +261,7 @@ class Simulation:
             output=body.folder / "output",
             resume=checkpoint,
             task=body.task,
-            **{name: context[name] for name in ("rank", "world_size", "checkpoint_every")},
-            assignment=context["assignment"],
+            **{name: context[name] for name in _CONTEXT},
         )
         (body.folder / "output").mkdir()
         assert self.system is not None
@@ -258,8 +269,6 @@ class Simulation:
         script = Script(
             self.job, self.cluster, body, task, run, group, samplers, stores[-1], self._finished
         )
-        if self.job.is_noisy:
-            task.process.draws = body.task
         task.process.at_error = lambda error: self._script_failed(task, error)
         self.world.spawn(task.process, script, body.task)
 
@@ -305,8 +314,9 @@ class Simulation:
         assert outcome is not None
         problem = self.lost or self._judge_outcome(outcome)
         decisions = [each for recorder in self.recorders for each in recorder.decisions]
-        if decisions and self.injection.goes_unnoticed and not problem:
-            problem = f"{decisions[0]} without need"
+        for each in decisions:
+            if each != "Replan" and self.injection.goes_unnoticed and not problem:
+                problem = f"{each} without need"
         for recorder in self.recorders:
             if recorder.longest_s > SILENCE_S and not problem:
                 at_s = recorder.longest_at_s - 1000.0
@@ -316,8 +326,8 @@ class Simulation:
     def _judge_outcome(self, outcome: Outcome) -> str:
         if outcome.is_success:
             final = {self.finals.get(f"trainer{w}") for w in range(self.job.num_trainers)}
-            if final != {expected(self.job)}:
-                return f"other parameters: {final} instead of {expected(self.job)}"
+            if final != {(wanted := expected(self.job))}:
+                return f"other parameters: {final} instead of {wanted}"
             newest = newest_whole(self.checkpoints)
             iteration = -1 if newest is None else newest.sidecar.iteration
             if self.job.every and iteration != self.job.num_steps and not self.injection.may_lose:
@@ -329,9 +339,8 @@ class Simulation:
             return "it failed without a problem"
         if not outcome.remedy:
             return f"there is no remedy: {outcome.problem}"
-        if not self.injection.explains(outcome):
-            return f"wrong end: {outcome.problem}"
-        return ""
+        wrong = self.injection.unexplained(outcome)
+        return wrong and f"no fault explains {wrong!r} of {outcome.problem!r}"
 
     def _judge_leftovers(self) -> str:
         for actor in self.cluster.actors:
@@ -343,6 +352,18 @@ class Simulation:
 
     def _should_close(self, actor: Actor) -> bool:
         return self.injection.could_close(actor)
+
+
+def _expectation(source: random.Random) -> Expectation | None:
+    """What the plan predicts, if the run watches for drift."""
+    if source.random() < 0.6:
+        return None
+    return Expectation(
+        step_s=source.choice((0.2, 1.0, 3.0)),
+        better_s=source.choice((0.3, 0.6, 0.95)),
+        num_moves=source.choice((0, 1, 2)),
+        error=source.choice(("", "", "", "raises", "unreadable")),
+    )
 
 
 def describe(outcome: Outcome | None) -> str:

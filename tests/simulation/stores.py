@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,18 +18,19 @@ from headrace.graph.store.service import StoreService
 from headrace.graph.store.shard import Shard, ShardRows
 from headrace.rpc.client import CHECK_LOG
 from headrace.rpc.config import RpcLimits, TaskAddress
+from headrace.rpc.credentials import Credentials
 from headrace.rpc.errors import DiskFullError, StoreError, StoreLostError
 from headrace.rpc.framing import Fields, Message, encode_request
-from headrace.rpc.reconnect import ReconnectingChannel, RetryBudget
+from headrace.rpc.reconnect import RetryBudget, reach_store
 from headrace.rpc.server import answer
+from headrace.runtime.protocol.run_context import RunContext
 from tests.simulation.cluster import Cluster
-from tests.simulation.world import Process
 
 NUM_ROWS, DIM = 5, 2
 FIRST = 10
 IDS = np.arange(FIRST, FIRST + NUM_ROWS, dtype=np.int64)
 SHARD = Shard(0, {}, {("node", "ids"): ShardRows(FIRST, IDS, "int64")})
-_CONNECT_S, _REQUEST_S, _BUDGET_S = 5.0, 10.0, 60.0
+_REQUEST_S = 10.0
 _COLUMNS = ("e", "e.state0", "e.state1")
 
 
@@ -50,22 +51,25 @@ class Link:
         StoreLostError: The store cannot be reached.
     """
 
-    def __init__(self, cluster: Cluster, client: Process, body: Any, address: TaskAddress) -> None:
-        self._cluster, self._world, self._client = cluster, cluster.world, client
-        self._body, self._address = body, address
+    def __init__(self, cluster: Cluster, address: TaskAddress, timeout_s: float) -> None:
+        self._cluster, self._world, self._address = cluster, cluster.world, address
+        assert self._world.current is not None
+        client = self._client = self._world.current.process
+        body = self._body = cluster.stores[address.port]
         self._pending: dict[int, tuple[Future[Message], str]] = {}
         self._failure: StoreError | None = None
         self._number = 0
         machine = body.machine
         is_cut = cluster.cut_until_s(client.machine, machine) > self._world.now_s
         if is_cut or not machine.is_alive or machine.frozen_until_s > self._world.now_s:
-            self._world.sleep(_CONNECT_S)
+            self._world.sleep(timeout_s)
             raise StoreLostError(f"{address} did not accept the connection", CHECK_LOG)
         self._world.sleep(2 * cluster.latency_s(client.machine, machine))
         self._task, self._service = body.process, body.service
         if self._task is None or self._task.exit_code is not None or self._service is None:
             raise StoreLostError(f"{address} is gone (Connection refused)", CHECK_LOG)
         self._task.at_exit.append(self._closed_there)
+        cluster.links.append(self)
 
     def ask(
         self, fields: Fields, arrays: Sequence[np.ndarray], timeout_s: float
@@ -80,7 +84,9 @@ class Link:
         self._pending[number] = future, operation
         data = encode_request(number, fields, arrays)
         self._world.after(timeout_s, partial(self._to_client, partial(self._expire, number)))
-        self._send(True, partial(self._arrive, data, operation))
+        # The last piece of a trainer waits for the other trainers.
+        waits = operation == "push" and fields["piece"] == int(fields["num_pieces"]) - 1
+        self._send(True, partial(self._arrive, data, waits))
         return future
 
     @property
@@ -114,14 +120,13 @@ class Link:
 
     # --- in the store -----------------------------------------------------------------------------
 
-    def _arrive(self, data: bytes, operation: str) -> None:
+    def _arrive(self, data: bytes, waits: bool) -> None:
         process = self._task.process
         if self._task.exit_code is not None:
             self._closed_there()
         elif process.thaws_s() > self._world.now_s:
-            self._world.at(process.thaws_s(), partial(self._arrive, data, operation))
-        elif operation == "push":
-            # It may wait for other trainers.
+            self._world.at(process.thaws_s(), partial(self._arrive, data, waits))
+        elif waits:
             self._world.spawn(process, partial(self._serve, data), "request")
         else:
             self._world.call_in(process, partial(self._serve, data))
@@ -169,29 +174,23 @@ class Rows:
     def __init__(
         self,
         cluster: Cluster,
-        process: Process,
         body: Any,
-        rank: int,
-        num_trainers: int,
+        run: RunContext,
         barrier: Callable[[], object],
         notify: Callable[[str, bool], None],
     ) -> None:
-        world = cluster.world
+        world, machine = cluster.world, body.machine
         address = TaskAddress(
-            task=body.task, machine=body.machine.name, host=body.machine.address, port=1
+            task=body.task, machine=machine.name, host=machine.address, port=body.number
         )
-
-        def connect() -> Link:
-            link = Link(cluster, process, body, address)
-            cluster.links.append(link)
-            return link
-
-        budget = RetryBudget(_BUDGET_S, lambda: world.now_s, notify)
-        channel = ReconnectingChannel(address, connect, budget)
+        budget, credentials = None, cast(Credentials, None)
+        if run.retry_budget_s:
+            budget = RetryBudget(run.retry_budget_s, lambda: world.now_s, notify)
+        channel = reach_store(address, credentials, _REQUEST_S, budget)
         self.client = StoreClient(channel, _REQUEST_S)
-        self._rank, self._barrier = rank, barrier
+        self._rank, self._barrier = run.rank, barrier
         self._round = self._num_steps = 0
-        self.client.embed("node", "e", spec_of(num_trainers)).result()
+        self.client.embed("node", "e", spec_of(run.world_size)).result()
 
     def step(self, gradients: np.ndarray) -> None:
         """One sync round of all trainers."""
@@ -230,8 +229,12 @@ class Rows:
 
 def row_gradients(rows: np.ndarray, epoch: int, batch: int, rank: int) -> np.ndarray:
     """Gradients of a trainer, which depend on the rows."""
-    draws = np.random.default_rng((epoch, batch, rank, 77)).normal(size=(NUM_ROWS, DIM))
-    return (0.1 * rows + draws).astype(np.float32)
+    return (0.1 * rows + _row_draws(epoch, batch, rank)).astype(np.float32)
+
+
+@lru_cache(maxsize=1024)
+def _row_draws(epoch: int, batch: int, rank: int) -> np.ndarray:
+    return np.random.default_rng((epoch, batch, rank, 77)).normal(size=(NUM_ROWS, DIM))
 
 
 def undisturbed_rows(num_epochs: int, num_batches: int, num_trainers: int) -> tuple[float, ...]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import DamagedGraphError
@@ -39,7 +42,7 @@ class Body:
         """Registration data."""
         return {
             "task": self.task,
-            "version": own_version(),
+            "version": self.machine.version or own_version(),
             "python": (3, 12),
             "node_id": self.machine.node_id,
             "address": self.machine.address,
@@ -164,6 +167,8 @@ class StoreBody(Body):
         self.is_verified = False
         self.is_damaged = cluster.damaged == task
         self.service: Any = None
+        self.number = cluster.next_number()
+        cluster.stores[self.number] = self
 
     def find_graph(self, given: str, fingerprint: str, files: dict[str, int]) -> dict[str, Any]:
         """The graph is here."""
@@ -186,7 +191,7 @@ class StoreBody(Body):
     def _start(self) -> None:
         self.num_starts += 1
         self.ports, self.is_verified, self.service = None, False, None
-        self.new_process()
+        self.new_process(self._release)
         self.later(0.2, 3.0, self._listen)
 
     def _listen(self) -> None:
@@ -202,6 +207,13 @@ class StoreBody(Body):
 
     def _open(self) -> None:
         self.service = open_service(self.folder / "embeddings")
+
+    def _release(self) -> None:
+        """Answer all who wait for others, then exit."""
+        assert self.process is not None
+        if self.service is not None:
+            self.world.call_in(self.process.process, self.service.close)
+        self.later(0.01, 0.05, partial(self.process.exit, 0))
 
     def _verify(self) -> None:
         assert self.process is not None
@@ -297,6 +309,10 @@ class TrainerBody(Body):
     def __init__(self, cluster: Cluster, task: str, machine: Machine) -> None:
         super().__init__(cluster, task, machine)
         self.messages: list[Message] = []
+        # Files change rarely, so they are listed only when they may have.
+        self._listed: tuple[int, int | None] = (-1, None)
+        self._names: tuple[str, ...] = ()
+        self._texts: dict[str, str] = {}
 
     def free_port(self) -> int:
         """A port for the trainers' group."""
@@ -319,7 +335,11 @@ class TrainerBody(Body):
         given = self.folder / "resume"
         given.mkdir()
         for name, data in resume.items():
-            (given / name).write_bytes(data)
+            path = given / name
+            path.write_bytes(data)
+            if self.cluster.flips_resumes > 0 and self.world.random.random() < 0.5:
+                self.cluster.flips_resumes -= 1
+                self.cluster.disks.flip_bit(path)
         checkpoint = next((given / name for name in resume if name.endswith(".pt")), None)
         task = self.new_process(self._interrupt)
         own = [Handle(each.actor, task.process) for each in samplers]
@@ -355,8 +375,21 @@ class TrainerBody(Body):
         """State of the process, its messages and its checkpoints."""
         state = super().state()
         messages, self.messages = tuple(self.messages), []
-        found = (self.folder / "output" / "checkpoints").glob("checkpoint-*.json")
-        texts = {path.name: path.read_text(errors="replace") for path in found}
-        kept = self.folder / "output"
-        names = tuple(sorted(each.name for each in kept.glob("*") if each.is_file()))
-        return replace(state, messages=messages, output=names, checkpoints=texts)
+        code = None if self.process is None else self.process.exit_code
+        if (now := (self.cluster.disks.num_changes, code)) != self._listed:
+            self._listed, kept = now, self.folder / "output"
+            self._names = tuple(files_in(kept))
+            self._texts = {
+                name: (kept / "checkpoints" / name).read_text(errors="replace")
+                for name in files_in(kept / "checkpoints")
+                if name.startswith("checkpoint-") and name.endswith(".json")
+            }
+        return replace(state, messages=messages, output=self._names, checkpoints=self._texts)
+
+
+def files_in(folder: Path) -> list[str]:
+    """Names of the files in a folder."""
+    try:
+        return sorted(each.name for each in os.scandir(folder) if each.is_file())
+    except FileNotFoundError:
+        return []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headrace.core.job import Role
 from headrace.policies.drift import deciding as drift
 from headrace.policies.drift.deciding import Examine, Findings, Keep, Replan, Rules
 from headrace.policies.drift.figures import Figures, Window
@@ -20,10 +19,8 @@ from headrace.policies.lifecycle.events import (
     Log,
     Lost,
     Phase,
-    Placed,
     Ready,
     Regroup,
-    Shipped,
     Stage,
     Start,
     Stop,
@@ -51,15 +48,8 @@ from headrace.policies.recovery.events import (
 from headrace.policies.recovery.events import Event as Fault
 from tests.support.examples import machine_settings
 from tests.support.lifecycle_invariants import validate
+from tests.support.policy_tasks import EXIT_CODES, TASKS, start_of
 
-TASKS = (
-    Task("store0", Role.STORE, "m0"),
-    Task("store1", Role.STORE, "m1"),
-    Task("sampler0.0", Role.SAMPLER, "m1"),
-    Task("ps0", Role.SERVER, "m0"),
-    Task("trainer0", Role.TRAINER, "m0"),
-    Task("trainer1", Role.TRAINER, "m1"),
-)
 NAMES = st.sampled_from([task.name for task in TASKS])
 SILENCE_S = 15.0
 
@@ -106,8 +96,8 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     @rule()
     def place_and_ship(self) -> None:
-        self.emit(Placed())
-        self.emit(Shipped())
+        for event in start_of(()):
+            self.emit(event)
 
     @rule()
     def ready(self) -> None:
@@ -195,7 +185,7 @@ class RecoveryMachine(RuleBasedStateMachine):
             case GiveUp():
                 self.is_over = True
 
-    @rule(task=st.sampled_from(TASKS), code=st.sampled_from([0, 1, 2, 7, 130, -9]))
+    @rule(task=st.sampled_from(TASKS), code=st.sampled_from(EXIT_CODES))
     def ended(self, task: Task, code: int) -> None:
         self.handle(TaskEnded(task, code, "ended"))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,10 +26,11 @@ from headrace.runtime.trainer.checkpointer import Checkpoints
 from headrace.runtime.trainer.rng_state import random_state, restore_random_state
 from headrace.training.best_model import BestKeeper
 from tests.simulation.cluster import CallError, Cluster, Handle
+from tests.simulation.groups import Group
 from tests.simulation.processes import Task
 from tests.simulation.stores import Rows, row_gradients, undisturbed_rows
 from tests.simulation.tasks import TrainerBody
-from tests.simulation.world import Killed, Process, Ticket, World
+from tests.simulation.world import Killed, World
 
 CPU = torch.device("cpu")
 
@@ -42,6 +43,7 @@ class Job:
         num_shards: Seed shards; gradients are summed in their order, whoever computes them.
         is_noisy: Whether the trainers' global random numbers matter.
         has_rows: Whether an embedding in a store is trained, too.
+        has_counter: Whether there is a second model, which counts steps.
     """
 
     num_epochs: int
@@ -51,72 +53,12 @@ class Job:
     every: int
     is_noisy: bool
     has_rows: bool = False
+    has_counter: bool = False
 
     @property
     def num_steps(self) -> int:
         """Steps of the whole run."""
         return self.num_epochs * self.num_batches
-
-
-class Group:
-    """The process group of one start of all trainers: what they send each other arrives whole."""
-
-    def __init__(self, cluster: Cluster, num: int) -> None:
-        self._cluster, self._world, self._num = cluster, cluster.world, num
-        self._members: dict[int, Task] = {}
-        self._counts: dict[tuple[str, int], int] = {}
-        self._given: dict[tuple[str, int], dict[int, Any]] = {}
-        self._ready_s: dict[tuple[str, int], float] = {}
-        self._waiting: list[Ticket] = []
-
-    def join(self, rank: int, task: Task) -> None:
-        """Add a trainer."""
-        self._members[rank] = task
-
-    def begin(self, kind: str, value: Any) -> Callable[[], dict[int, Any]]:
-        """Give a value; the returned function waits for those of all."""
-        fiber = self._world.current
-        assert fiber is not None
-        rank = fiber.process.details["rank"]
-        number = self._counts.get((kind, rank), 0)
-        self._counts[kind, rank] = number + 1
-        key = (kind, number)
-        given = self._given.setdefault(key, {})
-        given[rank] = value
-        if len(given) == self._num:
-            self._ready_s[key] = self._arrival_s()
-            for each in self._waiting:
-                self._world.wake(each)
-            self._waiting = []
-        return lambda: self._wait(key)
-
-    def _arrival_s(self) -> float:
-        machines = [task.process.machine for task in self._members.values()]
-        at_s = self._world.now_s
-        for one in machines:
-            for other in machines:
-                cut_s = self._cluster.cut_until_s(one, other)
-                begin_s = cut_s if cut_s > self._world.now_s else self._world.now_s
-                at_s = max(at_s, begin_s + self._cluster.latency_s(one, other))
-        return at_s
-
-    def _wait(self, key: tuple[str, int]) -> dict[int, Any]:
-        world = self._world
-        while True:
-            ready_s = self._ready_s.get(key)
-            if ready_s is not None and world.now_s >= ready_s:
-                return self._given[key]
-            exited = [
-                rank
-                for rank, task in self._members.items()
-                if task.exit_code is not None
-                and task.process.machine.is_alive
-                and rank not in self._given[key]
-            ]
-            if exited:
-                raise RuntimeError("gloo/transport: Connection closed by peer")
-            self._waiting.append(world.ticket())
-            world.block(1.0 if ready_s is None else ready_s - world.now_s)
 
 
 class Batches:
@@ -165,10 +107,16 @@ def make_model() -> nn.Linear:
     return model
 
 
+@lru_cache(maxsize=1024)
+def batch_of(epoch: int, batch: int, shard: int) -> torch.Tensor:
+    """Data of a shard of a batch."""
+    draws = np.random.default_rng((epoch, batch, shard)).normal(size=(3, 6))
+    return torch.from_numpy(draws).float()
+
+
 def gradient(model: nn.Linear, epoch: int, batch: int, shard: int, noise: float) -> torch.Tensor:
     """Gradients of a shard of a batch."""
-    draws = np.random.default_rng((epoch, batch, shard)).normal(size=(3, 6))
-    data = torch.from_numpy(draws).float()
+    data = batch_of(epoch, batch, shard)
     model.zero_grad()
     loss = ((model(data[:, :4]) - data[:, 4:]) ** 2).mean() * (1.0 + 0.1 * noise)
     loss.backward()
@@ -199,7 +147,7 @@ def undisturbed(job: Job) -> tuple[float, ...]:
     before = random_state(CPU)
     states = []
     for rank in range(job.num_trainers):
-        torch.manual_seed(100 + rank)
+        torch.default_generator.manual_seed(100 + rank)
         states.append(random_state(CPU))
     model = make_model()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
@@ -248,6 +196,7 @@ class Script:
         self._world: World = cluster.world
         self._run, self._group, self._samplers = run, group, samplers
         self._finished, self._store = finished, store
+        self._rows: Rows | None = None
 
     def __call__(self) -> None:
         """Run it; the process exits with it."""
@@ -264,23 +213,31 @@ class Script:
             code, error = 1, f"error: {type(problem).__name__}: {problem}"
         if error:
             self._print(error)
+        if self._rows is not None:
+            self._rows.client.close()
         self._task.exit(code, error)
 
     def _train(self) -> None:
         job, run, world = self._job, self._run, self._world
         world.sleep(world.random.uniform(0.5, 4.0))
-        model = make_model()
+        world.take_randoms(self._task.process)
+        is_changed = run.resume is not None and self._cluster.is_script_changed
+        model = nn.Linear(4, 3) if is_changed else make_model()
+        counter = nn.Linear(1, 1, bias=False)
         # Late, because the layers' own initial values are drawn.
-        torch.manual_seed(100 + run.rank)
+        torch.default_generator.manual_seed(100 + run.rank)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
         checkpoints = Checkpoints(run, CPU, BestKeeper(None))
         checkpoints.add(model, optimizer)
+        if job.has_counter:
+            nn.init.zeros_(counter.weight)
+            checkpoints.add(counter, None)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.9)
         history: list[Any] = []
         checkpoints.keep({"scheduler": scheduler, "history": history})
         rows: Rows | None = None
         if job.has_rows:
-            rows = self._open_rows()
+            rows = self._rows = self._open_rows()
             checkpoints.keep({"rows": rows})
         loader = Batches(job.num_batches, checkpoints, self._tell)
         num_steps = 0
@@ -290,7 +247,9 @@ class Script:
                 assert at == epoch
                 self._wait_for_samplers()
                 world.sleep(world.random.uniform(0.2, 1.5))
+                self._raise_error()
                 own = {}
+                world.take_randoms(self._task.process)
                 for shard in shards_of(job, run.rank, run.world_size):
                     noise = float(torch.rand(())) if job.is_noisy else 0.0
                     own[shard] = gradient(model, epoch, batch, shard, noise)
@@ -301,6 +260,8 @@ class Script:
                 if rows is not None:
                     rows.step(row_gradients(rows.read(), epoch, batch, run.rank))
                 num_steps += 1
+                with torch.no_grad():
+                    counter.weight += 1
                 history.append((epoch, batch))
                 if num_steps <= 2:
                     checksum, values = checksum_of(optimizer), values_of(optimizer)
@@ -310,13 +271,18 @@ class Script:
             self._tell(Report({"epoch": epoch}))
         wanted = [(e, b) for e in range(job.num_epochs) for b in range(job.num_batches)]
         assert [tuple(each) for each in history] == wanted, "steps were lost or repeated"
+        assert not job.has_counter or counter.weight.item() == len(wanted), "the counter is wrong"
         assert run.output is not None
         (run.output / "model.txt").write_text(f"{flat(model)}\n" * 20)
         final = flat(model)
         if rows is not None:
             final += tuple(rows.read().reshape(-1).tolist())
-            rows.client.close()
         self._finished(run.task, final)
+
+    def _raise_error(self) -> None:
+        details = self._task.process.details
+        if details.get("raises") or self._run.task in self._cluster.raising:
+            raise ValueError("the batch is empty")
 
     def _open_rows(self) -> Rows:
         def notify(store: str, is_waiting: bool) -> None:
@@ -325,15 +291,7 @@ class Script:
         def barrier() -> None:
             self._group.begin("restored", None)()
 
-        return Rows(
-            self._cluster,
-            self._task.process,
-            self._store,
-            self._run.rank,
-            self._run.world_size,
-            barrier,
-            notify,
-        )
+        return Rows(self._cluster, self._store, self._run, barrier, notify)
 
     # --- samplers ---------------------------------------------------------------------------------
 
@@ -381,38 +339,3 @@ class Script:
 
     def _print(self, line: str) -> None:
         self._body.log_bytes += f"{line}\n".encode()
-
-
-class Collectives:
-    """Stand for the collectives of torch, in the group of the current process."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    @property
-    def _process(self) -> Process:
-        assert self._world.current is not None
-        return self._world.current.process
-
-    def largest(self, values: Sequence[int], device: torch.device) -> Callable[[], list[int]]:
-        """See `training.collectives`."""
-        wait = self._process.details["group"].begin("largest", list(values))
-        return lambda: [max(each) for each in zip(*wait().values(), strict=True)]
-
-    def at_first_trainer(
-        self, data: torch.Tensor, device: torch.device
-    ) -> Callable[[], list[torch.Tensor] | None]:
-        """See `training.collectives`."""
-        process = self._process
-        wait = process.details["group"].begin("gather", data)
-        if process.details["rank"]:
-            return lambda: self._world.sleep(0.005)
-        return lambda: [each for _, each in sorted(wait().items())]
-
-    def join_group(self, device: torch.device, world_size: int) -> None:
-        """The group exists."""
-
-
-def messages_path(folder: Path) -> Path:
-    """Where a trainer sends its messages."""
-    return folder / "messages"

@@ -32,6 +32,8 @@ class Machine:
         self.node_id, self.address = f"node-{name}-0", f"10.0.0.{number + 1}"
         self.num_boots = 0
         self.is_alive = True
+        # What is installed there: another version of headrace, or something that does not begin.
+        self.version = self.broken = ""
         self.frozen_until_s = 0.0
         self.died_s = 0.0
 
@@ -44,8 +46,6 @@ class Process:
         self.is_dead = False
         self.frozen_until_s = self.hung_until_s = 0.0
         self.randoms: Any = None
-        # The fiber that draws random numbers, if any.
-        self.draws = ""
         self.at_error: Callable[[BaseException], None] | None = None
         self.handlers: dict[int, Callable[..., None]] = {}
         self.details: dict[str, Any] = {}
@@ -61,10 +61,19 @@ class Fiber:
     def __init__(self, process: Process, target: Callable[[], None] | None, name: str) -> None:
         self.process, self.target, self.name = process, target, name
         self.epoch, self.may_block = 0, True
-        self.is_done = self.is_started = self.was_woken = False
-        self.lock = _thread.allocate_lock()
-        self.lock.acquire()
+        self.is_done = self.was_woken = False
+        self.thread: Thread | None = None
         self.joiners: list[Ticket] = []
+
+
+class Thread:
+    """A thread: it runs one fiber after the other, and waits at its lock."""
+
+    def __init__(self, fiber: Fiber | None) -> None:
+        self.fiber = fiber
+        self._lock = _thread.allocate_lock()
+        self._lock.acquire()
+        self.go_on, self.wait = self._lock.release, self._lock.acquire
 
 
 Ticket = tuple[Fiber, int]
@@ -88,9 +97,10 @@ class World:
         self._num = 0
         outside = Process("world", Machine("world"))
         self._main = Fiber(outside, None, "main")
-        self._main.is_started = True
+        self._main.thread = Thread(self._main)
         self.current: Fiber | None = self._main
         self._fibers: list[Fiber] = []
+        self._idle: list[Thread] = []
         self._owner: Process | None = None
         self.num_steps = 0
         self.save_randoms: Callable[[], Any] = lambda: None
@@ -109,7 +119,8 @@ class World:
     def _push(self, time_s: float, call: Any, fiber: Any, epoch: int, woken: bool) -> None:
         self._num += 1
         time_s = max(time_s, self.now_s)
-        event = (time_s, self.random.random(), self._num, call, fiber, epoch, woken)
+        # Who is woken finds all that has arrived at that time.
+        event = (time_s, self.random.random() + woken, self._num, call, fiber, epoch, woken)
         heapq.heappush(self._heap, event)
 
     # --- fibers -----------------------------------------------------------------------------------
@@ -201,27 +212,39 @@ class World:
             return self._switch(own, fiber)
 
     def _switch(self, own: Fiber | None, other: Fiber) -> None:
-        process, self.current = other.process, other
-        if process.draws == other.name and process is not self._owner:
-            if self._owner is not None:
-                self._owner.randoms = self.save_randoms()
-            if process.randoms is not None:
-                self.load_randoms(process.randoms)
-            self._owner = process
+        self.current = other
         if other is own:
             return
-        if other.is_started:
-            other.lock.release()
+        if other.thread is not None:
+            other.thread.go_on()
+        elif self._idle:
+            thread = other.thread = self._idle.pop()
+            thread.fiber = other
+            thread.go_on()
         else:
-            other.is_started = True
-            _thread.start_new_thread(self._run, (other,))
+            other.thread = Thread(other)
+            _thread.start_new_thread(self._work, (other.thread,))
         if own is not None:
-            own.lock.acquire()
+            assert own.thread is not None
+            own.thread.wait()
+
+    def _work(self, thread: Thread) -> None:
+        # Threads of module threading do so, too.
+        sys.settrace(threading.gettrace())
+        while thread.fiber is not None:
+            self._run(thread.fiber)
+            thread.fiber = None
+            if self.is_closing:
+                assert self._main.thread is not None
+                self._main.thread.go_on()
+                return
+            # It may be the one that runs the next fiber.
+            self._idle.append(thread)
+            self._loop(None)
+            thread.wait()
 
     def _run(self, fiber: Fiber) -> None:
         assert fiber.target is not None
-        # Threads of module threading do so, too.
-        sys.settrace(threading.gettrace())
         try:
             fiber.target()
         except Killed:
@@ -233,19 +256,28 @@ class World:
                 else:
                     fiber.process.at_error(error)
         fiber.is_done = True
-        if self.is_closing:
-            self._main.lock.release()
-            return
-        for each in fiber.joiners:
-            self.wake(each)
-        self._loop(None)
+        if not self.is_closing:
+            for each in fiber.joiners:
+                self.wake(each)
+
+    def take_randoms(self, process: Process) -> None:
+        """Let a process draw its own global random numbers."""
+        if process is not self._owner:
+            if self._owner is not None:
+                self._owner.randoms = self.save_randoms()
+            if process.randoms is not None:
+                self.load_randoms(process.randoms)
+            self._owner = process
 
     def close(self) -> None:
-        """Unwind all fibers."""
+        """Unwind all fibers, and end all threads."""
         self.is_closing = True
+        assert self._main.thread is not None
         for fiber in self._fibers:
-            if fiber.is_started and not fiber.is_done:
+            if fiber.thread is not None and not fiber.is_done:
                 self.current = fiber
-                fiber.lock.release()
-                self._main.lock.acquire()
+                fiber.thread.go_on()
+                self._main.thread.wait()
+        for thread in self._idle:
+            thread.go_on()
         self._heap.clear()

@@ -37,17 +37,12 @@ from headrace.policies.lifecycle.events import (
 )
 from headrace.policies.lifecycle.state import Lifecycle
 from headrace.policies.lifecycle.steps import begin, step
+from tests.support import policy_tasks
 from tests.support.lifecycle_invariants import validate
 
-TASKS = (
-    Task("store0", Role.STORE, "m0"),
-    Task("store1", Role.STORE, "m1"),
-    Task("sampler0.0", Role.SAMPLER, "m1"),
-    Task("trainer0", Role.TRAINER, "m0"),
-    Task("trainer1", Role.TRAINER, "m1"),
-)
+TASKS = tuple(task for task in policy_tasks.TASKS if task.role is not Role.SERVER)
 NAMES = tuple(task.name for task in TASKS)
-START: tuple[Event, ...] = (Placed(), Shipped(), *(Ready(name) for name in NAMES))
+START = policy_tasks.start_of(TASKS)
 FAILURE = Ended("trainer1", 1, "exited with code 1", "ValueError: no")
 
 

@@ -418,6 +418,15 @@ class Controller:
                 outcome = Outcome(problem=f"the run has ended, but {problem}", remedy=remedy)
         if isinstance(outcome.fault, Ended | Lost):
             # Peers of a lost machine often fail before the loss of its actors is detected.
-            outcome = replace(outcome, fault=self._worker_group.judge(outcome.fault))
+            outcome = _blaming(outcome, self._worker_group.judge(outcome.fault))
         self._worker_group.close(ending_s, self._callback.log)
         self._outcome = outcome
+
+
+def _blaming(outcome: Outcome, fault: Ended | Lost) -> Outcome:
+    """The outcome with its cause: the loss of a task's machine is the cause of the task's."""
+    before = outcome.fault
+    if isinstance(fault, Lost) and not (isinstance(before, Lost) and before.name == fault.name):
+        problem, remedy = f"{fault.name} is lost: {fault.why}", "check the machine, then run again"
+        outcome = replace(outcome, problem=problem, remedy=remedy)
+    return replace(outcome, fault=fault)

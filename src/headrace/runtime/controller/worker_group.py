@@ -296,16 +296,19 @@ class WorkerGroup:
         if self._traffic is not None:
             self._traffic.close()
         with suppress(Exception):
-            there = self._registrations.keys() - self._lost
+            # Also those that have not registered (yet): they have folders, too.
+            there = self._actors.keys() - self._lost
             refs = {
                 actor.close.remote(): name for name, actor in self._actors.items() if name in there
             }
             silent_s = min(timeout_s, _SILENT_CLOSE_S)
             done = self.system.wait(list(refs), silent_s, len(refs)) if refs else []
-            if late := [str(self._slots[refs[ref]].task) for ref in refs if ref not in done]:
+            late = [ref for ref in refs if ref not in done and refs[ref] in self._registrations]
+            if late:
+                names = [str(self._slots[refs[ref]].task) for ref in late]
                 more = f" and {len(late) - 3} more" if len(late) > 3 else ""
-                log(f"waiting for the end of {', '.join(late[:3])}{more}")
-                self.system.wait(list(refs), timeout_s - silent_s, len(refs))
+                log(f"waiting for the end of {', '.join(names[:3])}{more}")
+                self.system.wait(late, timeout_s - silent_s, len(late))
         for actor in self._actors.values():
             self.system.kill(actor)
         if self._group is not None:

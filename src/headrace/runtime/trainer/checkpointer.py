@@ -348,9 +348,16 @@ class Checkpoints:
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise SpecError(
                 f"the {name} of iteration {self._sidecar.iteration} does not match this script's: "
-                f"{str(error).splitlines()[0]}",
+                f"{_reason(error)}",
                 "resume with the script that wrote the checkpoint, or start a new run",
             ) from None
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong, without the headline of torch's errors: `Error(s) in loading state_dict`."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    details = [line for line in lines if not line.endswith(":")]
+    return (details or lines or [type(error).__name__])[0].rstrip(".")
 
 
 @contextmanager

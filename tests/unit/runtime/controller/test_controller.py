@@ -378,4 +378,8 @@ def test_a_failure_that_a_lost_machine_explains_is_its_loss(
             for actor in driven.worker_group.actors.values():
                 actor.now["lost"] = True
 
-    assert driven.run(on_change).fault == Lost("m0", "all gone")
+    outcome = driven.run(on_change)
+    assert outcome.fault == Lost("m0", "all gone")
+    # The user reads the cause, not its first consequence.
+    assert outcome.problem == "m0 is lost: all gone"
+    assert outcome.remedy == "check the machine, then run again"

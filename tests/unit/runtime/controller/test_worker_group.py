@@ -32,6 +32,16 @@ def test_an_actor_of_another_version_is_not_registered() -> None:
     assert isinstance(events[-1], Placed)
 
 
+def test_an_actor_that_has_not_registered_is_closed_if_it_answers_soon() -> None:
+    slow = Slow()
+    group = slow_group(slow)
+    for name in group.names[1:]:
+        del group._registrations[name]
+    group.close(10.0)
+    assert len(slow.calls) == len(group.names)
+    assert slow.waits_s == [4.0]
+
+
 @pytest.mark.parametrize("is_alive", [True, False])
 def test_an_actor_that_does_not_reply_is_lost(
     is_alive: bool, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,133 @@
+"""Which messages may end a run, and which faults explain them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_MACHINE = frozenset({"kill machine", "power loss"})
+_UNREACHABLE = _MACHINE | {"cut", "freeze machine"}
+_SLOW = _UNREACHABLE | {"delay", "reorder", "freeze actor", "freeze driver"}
+_ACTOR = _MACHINE | {"kill actor"}
+_DISK = frozenset({"full disk", "full driver disk"})
+_FLIPS = frozenset({"flip bit", "flip resume"})
+_KILLS = frozenset({"kill task", "kill repeatedly"})
+_HANGS = frozenset({"hang trainer"})
+_TASK = r"^[\w.]+ on \w+ "
+_FAILED = _TASK + r"exited with code \d+; last output: error: "
+_FULL = r"[Nn]o space left on (the disk|device)"
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message that may end a run.
+
+    Attributes:
+        pattern: What it looks like.
+        kinds: Kinds of faults that explain it.
+        is_indirect: Whether it may name another task or machine than the one that the fault hit.
+    """
+
+    pattern: str
+    kinds: frozenset[str]
+    is_indirect: bool = False
+
+
+def _named(pattern: str, *kinds: str) -> Message:
+    return Message(pattern, frozenset(kinds))
+
+
+def _indirect(pattern: str, *kinds: str) -> Message:
+    return Message(pattern, frozenset(kinds), is_indirect=True)
+
+
+MESSAGES: tuple[Message, ...] = (
+    _named(_TASK + r"was ended by SIGKILL, possibly out of memory$", *_KILLS),
+    _named(_TASK + r"made no progress for \d+ s, because it is stopped, and was", "stop task"),
+    _indirect(_TASK + r"made no progress for \d+ s, and no task computes, and was", *_HANGS),
+    _named(_TASK + r"is lost: its Ray actor has died, possibly out of memory$", "kill actor"),
+    _named(_TASK + r"is lost: its Ray actor does not reply$", *_ACTOR, *_UNREACHABLE),
+    _named(r"^m\d is lost with .*: its Ray node is gone$", *_MACHINE),
+    _named(r"^m\d is lost.*: all of its Ray actors have died$", *_ACTOR),
+    _named(r"is lost.*: it has not answered for \d+ s$", *_SLOW),
+    _indirect(r"^m\d is lost with .*: the network is partitioned: ", *_UNREACHABLE),
+    _indirect(_TASK + r"waits for .* after \d+ s", *_SLOW, "stop task", "hang trainer"),
+    _indirect(r"the head of the Ray cluster does not answer$", "lose head"),
+    _named(_TASK.rstrip() + r": \w+ of [\w.]+ has failed$", "fail call"),
+    _named(_TASK.rstrip() + r": part-0 of store\d is damaged$", "damaged graph"),
+    _named(_TASK.rstrip() + rf": \[Errno 28\] {_FULL}: ", *_DISK),
+    _indirect(rf"^the run has ended, but .* cannot be stored: {_FULL}$", *_DISK),
+    _named(r"^the plan needs m\d.*, which the Ray cluster does not have; its nodes: ", *_MACHINE),
+    _named(r"^m\d has headrace 0\.0\.1, the driver ", "other version"),
+    _named(r"cannot be set up: pip could not reach the package index$", "broken install"),
+    _named(r"^headrace cannot be imported on m\d: ", "broken install"),
+    _indirect(
+        _FAILED + r"the \w+ of iteration \d+ does not match this script's: size mismatch for ",
+        "change script",
+    ),
+    _named(_FAILED + r"ValueError: the batch is empty$", "script error"),
+    _indirect(_FAILED + r"\S+ is damaged: its size or checksum is wrong$", *_FLIPS),
+    _indirect(_FAILED + r"\S+ has no valid sidecar \S+$", *_FLIPS),
+    _indirect(_FAILED + r".* refused to \w+: " + _FULL, *_DISK),
+    _named(_FAILED + rf"\[Errno 28\] {_FULL}: ", *_DISK),
+    _indirect(_FAILED + r"store\d on m\d is gone \(Connection reset by peer\)$", "reset"),
+)
+"""All of them; a message that looks like none is a problem."""
+
+BECAUSE = (
+    (r"there were \d+ (restarts of [\w.]+|resumes) since the last checkpoint", 2),
+    (r"no machine is left", 1),
+    (r"there is no checkpoint to resume from", 1),
+    (r"it would fail again", 1),
+    (r"it failed again without a new checkpoint", 1),
+)
+"""Why a run is not recovered, and how many faults that takes at least."""
+
+
+@dataclass(frozen=True)
+class Injected:
+    """A fault that found a victim.
+
+    Attributes:
+        names: Tasks and machines that it hit; empty if it may hit any.
+    """
+
+    kind: str
+    names: frozenset[str]
+
+
+def names_in(text: str) -> list[str]:
+    """Tasks and machines that a message names."""
+    return re.findall(r"\b(?:m\d|store\d|sampler\d\.0|trainer\d|ps\d)\b", text)
+
+
+def unexplained(problem: str, faults: Iterable[Injected]) -> str:
+    """Part of a message that no fault explains; empty if there is none."""
+    injected = list(faults)
+    cause, _, again = problem.partition(", and the run cannot be resumed: ")
+    for part in (cause, again):
+        cause, because = _split(part)
+        if part and not any(_explains(fault, cause) for fault in injected):
+            return cause
+        if because and not any(
+            re.fullmatch(pattern, because) and len(injected) >= num for pattern, num in BECAUSE
+        ):
+            return because
+    return ""
+
+
+def _split(problem: str) -> tuple[str, str]:
+    """The cause of a failure, and why the run was not recovered."""
+    found = re.fullmatch(r"(.*) \(((?:there|no|it) [^()]*)\)", problem)
+    return (problem, "") if found is None else (found[1], found[2])
+
+
+def _explains(fault: Injected, cause: str) -> bool:
+    named = frozenset(names_in(cause)[:1])
+    return any(
+        fault.kind in each.kinds
+        and (each.is_indirect or not fault.names or bool(named & fault.names))
+        for each in MESSAGES
+        if re.search(each.pattern, cause)
+    )
