@@ -85,8 +85,8 @@ from benchmarks.full_graph_trainers import (
 )
 from benchmarks.machine import describe_machine
 from benchmarks.traffic import EDGE, GRAPHS, NODE
+from headrace.graph.build.cover_sizes import CoverSizes, cover_sizes
 from headrace.graph.format.partitioned_graph import PartitionedGraph
-from headrace.training.full_graph.cover import CoverSizes, cover_sizes
 from headrace.training.full_graph.full_graph import FullGraph
 
 LARGEST_ERROR, POINTS = 1e-6, 0.3

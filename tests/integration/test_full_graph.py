@@ -17,9 +17,9 @@ pytest.importorskip("torch_geometric")
 
 from torch_geometric.data import Data, HeteroData  # noqa: E402
 
+from headrace.graph.build.cover_sizes import cover_sizes  # noqa: E402
 from headrace.graph.format.partitioned_graph import open_graph  # noqa: E402
 from headrace.graph.schema import Column, GraphSource, NodeTable  # noqa: E402
-from headrace.training.full_graph.cover import cover_sizes  # noqa: E402
 from tests.integration.full_graph_script import (  # noqa: E402
     EDGE_TYPES,
     HIDDEN,

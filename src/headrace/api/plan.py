@@ -9,9 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from headrace.api.full_graph_plan import compare_epochs, epoch_figures, full_graph_plan
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
-from headrace.core.job import Job, Role
+from headrace.core.job import Job, JobKind, Role
 from headrace.core.plan import Explanation, Plan
 from headrace.core.profile import Problem, Profile
 from headrace.core.traffic import PLAIN, TRAFFIC_NAMES, TrafficName, traffic_settings
@@ -69,7 +70,8 @@ def plan(
         clock: Clock for the budget, e.g. `time.monotonic`.
         on_step: Called with the name of each step before it starts.
         graph: Partitioned graph, from which the plan takes the training seeds of each partition,
-            and the bytes per seed of sampled batches.
+            and the bytes per seed of sampled batches; for a full-graph job, the rows between
+            partitions.
         num_neighbors: Neighbours per hop in the script's loader; 10 and 5 by default.
         traffic: With a graph, how to reduce the bytes between machines: `exact` caches rows of
             other machines; `safe` also needs `int8` features and draws fewer neighbours of other
@@ -145,6 +147,13 @@ def plan(
         on_step=on_step,
     )
     problem = Problem(cluster, job, known)
+    if job.kind is JobKind.FULL_GRAPH:
+        if script is not None or num_neighbors is not None or traffic != "exact":
+            raise SpecError(
+                "scripts, fan-outs and traffic settings are those of sampled jobs",
+                "omit them, or the job's `kind: full-graph`",
+            )
+        return full_graph_plan(problem, profile, graph, make, on_step)
     if graph is None:
         return make(problem)
     # Sampling imports half of the package.
@@ -215,6 +224,7 @@ def num_changes(plan: Plan, *, with_graph: bool = False) -> int:
 
 def plan_summary(plan: Plan) -> dict[str, Any]:
     """Figures of a plan as plain values: part of the output of `headrace plan --json`."""
+    hosts = plan.cluster.hosts
     return {
         "method": plan.method,
         "policy": plan.policy,
@@ -237,6 +247,8 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
         "network_bytes": plan.network_bytes,
         "uniform_network_bytes": plan.uniform_network_bytes,
         "placement": plan.placement.model_dump(mode="json", exclude={"version"}),
+        "parts": None if plan.parts is None else [hosts[m].name for m in plan.parts],
+        "epoch": epoch_figures(plan),
         "shortlist": None if plan.shortlist is None else plan.shortlist.model_dump(mode="json"),
         "fingerprints": plan.fingerprints.model_dump(mode="json"),
     }
@@ -305,11 +317,21 @@ class PlanDiff:
 
     @property
     def saving(self) -> float | None:
-        """Fraction of the time per iteration that the second plan saves; None if not simulated."""
+        """Fraction of the time per iteration that the second plan saves; None if not simulated.
+
+        Also None if only one plan trains on the full graph.
+        """
+        if self.before.job.kind is not self.after.job.kind:
+            return None
         before, after = self.before.predicted, self.after.predicted
         if before is None or after is None or before.iteration_time_s == 0:
             return None
         return 1 - after.iteration_time_s / before.iteration_time_s
+
+    @property
+    def epochs(self) -> str | None:
+        """When sampling is faster than the full graph; None if both plans do the same."""
+        return compare_epochs(self.before, self.after)
 
     def summary(self) -> dict[str, Any]:
         """Plain values: the output of `headrace plan --diff --json`."""
@@ -317,6 +339,7 @@ class PlanDiff:
             "changed_inputs": list(self.changed_inputs),
             "moves": [asdict(move) for move in self.moves],
             "saving": self.saving,
+            "epochs": self.epochs,
             "before": _short(self.before),
             "after": _short(self.after),
         }

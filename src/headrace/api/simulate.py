@@ -15,7 +15,7 @@ from headrace.api.documents.load import find_plan, load_placement
 from headrace.api.results.simulation import Comparison, Simulation, run_simulator
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
-from headrace.core.job import UNLIMITED_WINDOW, Job
+from headrace.core.job import UNLIMITED_WINDOW, Job, JobKind
 from headrace.core.placement import Placement
 from headrace.core.plan import Plan
 from headrace.core.profile import Problem, Profile
@@ -199,6 +199,11 @@ def _place(
         num_ahead = window
     else:
         raise SpecError(f"the window is {window}", "use 1 for no overlap, more, or `unlimited`")
+    if problem.job.kind is JobKind.FULL_GRAPH and not problem.job.swaps:
+        raise SpecError(
+            "the job does not have the rows that its layers exchange",
+            "add `swaps` to the job file",
+        )
     found, plan, name = _find_placement(placement, problem, seed)
     instance, graph = build_instance(
         problem,

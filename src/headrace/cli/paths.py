@@ -13,6 +13,18 @@ if TYPE_CHECKING:
     from headrace.core.profile import Profile
 
 
+def find_full_graph_profile(path: Path | None) -> Profile | None:
+    """Read a profile of a full-graph job; without one print a note."""
+    from headrace.api.documents.load import load_profile
+
+    if path is None:
+        console.note(
+            "note: no --profile; the prediction has the time of the network only, and computing "
+            "takes none"
+        )
+    return None if path is None else load_profile(path)
+
+
 def find_profile(path: Path | None, *, has_graph: bool = False) -> Profile:
     """Read a profile; without one use the synthetic default, and print a note.
 

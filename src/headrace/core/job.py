@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    WithJsonSchema,
+    model_serializer,
+    model_validator,
+)
 
 from headrace.core.errors import SpecError
+from headrace.core.full_graph import RowSwap, omit_unset, with_way_back
 from headrace.core.units import Amount, Bytes, Count, quote
 from headrace.core.values import Spec
 
@@ -24,6 +33,14 @@ class Role(StrEnum):
     TRAINER = "trainer"
     SERVER = "ps"
     RING = "ring"
+    LAYER = "layer"
+
+
+class JobKind(StrEnum):
+    """What an iteration of a job trains on: sampled batches, or the full graph."""
+
+    SAMPLED = "sampled"
+    FULL_GRAPH = "full-graph"
 
 
 class Sync(StrEnum):
@@ -49,20 +66,34 @@ Window = Annotated[
 ]
 
 
+def _let_full_graphs_omit_batches(schema: dict[str, Any]) -> None:
+    schema["required"] = [name for name in schema["required"] if name != "batch_size"]
+    full_graph = {"properties": {"kind": {"const": "full-graph"}}, "required": ["kind"]}
+    schema |= {"if": full_graph, "else": {"required": ["batch_size"]}}
+
+
 class Job(Spec):
     """A distributed GNN training job (DGTP, section III).
 
+    An iteration of a full-graph job is an epoch: a step on all nodes and edges. Its samplers, if
+    the script uses them for something else, are not simulated.
+
     Attributes:
+        kind: `sampled`, or `full-graph` if trainers train on their parts of the graph.
         trainers: Number of data-parallel trainers (the paper's workers).
         samplers_per_trainer: Number of samplers dedicated to each trainer.
         sync: Parameter servers or ring all-reduce.
         parameter_servers: Number of servers, each with an equal model shard; unused for a ring.
-        batch_size: Seeds per trainer and iteration, split over its samplers.
+        batch_size: Seeds per trainer and iteration, split over its samplers; optional in a
+            full-graph job.
         model_bytes: Size of all parameters, and of all gradients.
         iterations: Number of training iterations.
         window: Run-ahead window K per producer-consumer edge: a producer starts iteration n only
             after each consumer has finished n - K. 1 means no overlap; `unlimited` is the paper's.
         demands: Resources that one task of each role occupies; ring steps occupy none.
+        swaps: Rows that the trainers of a full-graph job exchange in an epoch, in their order. If
+            all are plain widths, they are those of the forward pass, and the backward pass
+            follows. Those of a measured profile replace them.
 
     Example:
         >>> from headrace import Job
@@ -71,7 +102,10 @@ class Job(Spec):
         8
     """
 
+    model_config = ConfigDict(json_schema_extra=_let_full_graphs_omit_batches)
+
     version: Literal[1] = 1
+    kind: JobKind = JobKind.SAMPLED
     name: str = "job"
     trainers: Count = Field(ge=1)
     samplers_per_trainer: Count = Field(default=1, ge=1)
@@ -82,6 +116,23 @@ class Job(Spec):
     iterations: Count = Field(default=200, ge=1)
     window: Window = 2
     demands: Mapping[Role, Mapping[str, Amount]] = Field(default_factory=dict)
+    swaps: Annotated[tuple[RowSwap, ...], BeforeValidator(with_way_back)] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _full_graphs_have_no_batches(cls, data: object) -> object:
+        if not isinstance(data, Mapping) or data.get("kind") != JobKind.FULL_GRAPH:
+            return data
+        # Each sampler of a plan has at least one seed.
+        return {"batch_size": data.get("samplers_per_trainer", 1), **data}
+
+    @model_serializer(mode="wrap")
+    def _omit_new_fields(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Jobs of earlier versions do not have them; their fingerprints stay the same.
+        written = write(self)
+        if self.kind is JobKind.SAMPLED:
+            written.pop("kind", None)
+        return omit_unset(written, ("swaps",))
 
     @model_validator(mode="after")
     def _batch_covers_samplers(self) -> Self:
@@ -92,11 +143,16 @@ class Job(Spec):
                 "increase batch_size or decrease samplers_per_trainer",
                 at=("batch_size",),
             )
-        if Role.RING in self.demands:
+        for role, what in ((Role.RING, "ring steps"), (Role.LAYER, "layers")):
+            if role in self.demands:
+                raise SpecError(
+                    f"{what} run inside their trainer and have no demand of their own",
+                    "remove it, or add it to the trainer's demand",
+                    at=("demands", role.value),
+                )
+        if self.swaps and self.kind is JobKind.SAMPLED:
             raise SpecError(
-                "ring steps run inside their trainer and have no demand of their own",
-                "remove it, or add it to the trainer's demand",
-                at=("demands", "ring"),
+                "a sampled job has no swaps of rows", "write `kind: full-graph`", at=("swaps",)
             )
         return self
 

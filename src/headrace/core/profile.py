@@ -16,8 +16,9 @@ from pydantic import (
 
 from headrace.core.cluster import Cluster
 from headrace.core.errors import SpecError
+from headrace.core.full_graph import FullGraphFigures, check_full_graph, omit_unset
 from headrace.core.growth import Growth, Quantity
-from headrace.core.job import Job, Role
+from headrace.core.job import Job, JobKind, Role
 from headrace.core.seeds import uniform_seeds
 from headrace.core.step_counts import StepCounts
 from headrace.core.traffic import Traffic
@@ -89,13 +90,12 @@ class _Figure(Spec):
 
     @model_serializer(mode="wrap")
     def _omit_unset_fields(self, write: SerializerFunctionWrapHandler) -> Any:
-        optional = {
+        optional = (
             "relative_error", "num_iterations", "relative_errors", "model_bytes", "skipped",
             "seeds_per_trainer", "num_samplers", "growth", "part_seeds", "traffic", "interval",
-            "steps",
-        }  # fmt: skip
-        written = write(self)
-        return {k: v for k, v in written.items() if k not in optional or v not in (None, (), [])}
+            "steps", "full_graph",
+        )  # fmt: skip
+        return omit_unset(write(self), optional)
 
 
 class TaskTime(_Figure):
@@ -223,7 +223,7 @@ class BatchTraffic(_Figure):
     relative_error: RelativeError | None = None
 
 
-_NEW_FIELDS = ("growth", "num_samplers", "part_seeds", "traffic", "steps")
+_NEW_FIELDS = ("growth", "num_samplers", "part_seeds", "traffic", "steps", "full_graph")
 """Fields that version 1 does not have."""
 
 
@@ -233,8 +233,8 @@ class Profile(_Figure):
     Attributes:
         source: `measured`, or `synthetic` with the model's origin in `note`.
         note: Origin of the figures.
-        version: 2 if the profile has `growth`, `num_samplers`, `part_seeds`, `traffic` or `steps`,
-            else 1.
+        version: 2 if the profile has `growth`, `num_samplers`, `part_seeds`, `traffic`, `steps` or
+            `full_graph`, else 1.
         seeds_per_sampler: Seeds per sampler and iteration for which sampler times and bytes per
             seed hold. 0 means the job's own number.
         seeds_per_trainer: The same for trainers; defaults to the seeds of all its samplers.
@@ -249,6 +249,8 @@ class Profile(_Figure):
         batch_traffic: Sampler to trainer volumes.
         model_bytes: Measured gradient bytes that trainers exchange per iteration.
         steps: Measured steps of trainers, from which times of other settings are estimated.
+        full_graph: Parts and swaps of a full-graph job, whose trainers' times are those of an epoch
+            without waits.
         skipped: Number of warm-up iterations that were not measured.
     """
 
@@ -266,6 +268,7 @@ class Profile(_Figure):
     batch_traffic: BatchTraffic
     model_bytes: Bytes | None = None
     steps: tuple[StepSample, ...] = ()
+    full_graph: FullGraphFigures | None = None
     skipped: Annotated[Count, Field(ge=0)] | None = None
 
     @model_validator(mode="before")
@@ -345,9 +348,12 @@ class Profile(_Figure):
     def task_time(self, role: Role, kind: str) -> TaskTime:
         """Time of a role on a machine class; 0 for ring steps without a measurement.
 
+        Layers have the time of their trainer, of which each is a share.
+
         Raises:
             SpecError: The profile has no figure for that role and class.
         """
+        role = Role.TRAINER if role is Role.LAYER else role
         by_kind = self.task_times.get(role, {})
         found = by_kind.get(kind) or by_kind.get("default")
         if found is None and role is Role.RING:
@@ -379,9 +385,17 @@ class Problem(NamedTuple):
         seeds = uniform_seeds(self.job, num)
         return seeds if weights is None else seeds * (num * weights)
 
+    @property
+    def full_graph(self) -> FullGraphFigures:
+        """Parts and swaps of a full-graph job; see `check_full_graph`."""
+        return check_full_graph(self.job.swaps, self.job.trainers, self.profile.full_graph)
+
     def with_profile(self, profile: Profile) -> Problem:
-        """The same job with another profile, and with its model size if that was measured."""
-        job = self.job
+        """The same job with another profile, and with its model size and swaps if measured."""
+        changes: dict[str, Any] = {}
         if profile.model_bytes is not None:
-            job = job.model_copy(update={"model_bytes": profile.model_bytes})
+            changes["model_bytes"] = profile.model_bytes
+        if self.job.kind is JobKind.FULL_GRAPH and profile.full_graph is not None:
+            changes["swaps"] = profile.full_graph.swaps or self.job.swaps
+        job = self.job.model_copy(update=changes) if changes else self.job
         return Problem(self.cluster, job, profile)

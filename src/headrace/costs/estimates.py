@@ -25,7 +25,16 @@ def edge_volumes(graph: TaskGraph, problem: Problem, seeds: np.ndarray) -> np.nd
         shard = job.model_bytes / graph.num_servers
         volumes[(graph.kind == EdgeKind.GRADIENT) | (graph.kind == EdgeKind.PARAMETER)] = shard
     volumes[graph.kind == EdgeKind.RING] = ring_chunk_bytes(job)
+    if graph.num_layers:
+        volumes[graph.kind == EdgeKind.SWAP] = swap_volumes(problem).ravel()
     return volumes
+
+
+def swap_volumes(problem: Problem) -> np.ndarray:
+    """Bytes by swap of a full-graph job, and by pair of trainers: by sender, then receiver."""
+    figures, apart = problem.full_graph, ~np.eye(problem.job.trainers, dtype=bool)
+    volumes = [figures.volumes(swap)[apart] for swap in problem.job.swaps]
+    return np.array(volumes).reshape(len(volumes), -1)
 
 
 def store_seeds(problem: Problem, seeds: np.ndarray) -> np.ndarray:
@@ -45,14 +54,14 @@ def ring_chunk_bytes(job: Job) -> float:
 
 
 def task_machines(graph: TaskGraph, placement: Placement) -> np.ndarray:
-    """Machine index per task; ring steps run on their trainer's machine (eq. 4)."""
+    """Machine index per task; layers and ring steps run on their trainer's machine (eq. 4)."""
     machines = np.concatenate(
         [
             np.arange(graph.num_machines),
             np.array(placement.samplers, dtype=np.int64),
             np.array(placement.trainers, dtype=np.int64),
             np.array(placement.servers, dtype=np.int64),
-            np.array(placement.trainers, dtype=np.int64)[graph.owner[graph.first_ring :]],
+            np.array(placement.trainers, dtype=np.int64)[graph.owner[graph.first_layer :]],
         ]
     )
     return machines.astype(np.int32)
@@ -73,6 +82,11 @@ def task_times(
         [cache[ROLES[graph.role[j]], kinds[machines[j]]] for j in range(graph.num_tasks)]
     )
     times *= time_factors(graph, problem, seeds)
+    if graph.num_layers:
+        # What others have sent is used after the swap.
+        delays_s = problem.full_graph.delays_s(len(problem.job.swaps))
+        after = times[graph.first_layer : graph.first_ring].reshape(-1, 2, graph.num_trainers)
+        after[:, 1] += delays_s[:, None]
     return times
 
 
@@ -80,7 +94,8 @@ def time_factors(graph: TaskGraph, problem: Problem, seeds: np.ndarray) -> np.nd
     """Factor of each task's time for its seeds.
 
     Times of samplers, trainers and stores follow the profile's growth curves. Server times are
-    constant, and the ring's barrier takes no time.
+    constant, and the ring's barrier takes no time. Trainers and layers of a full-graph job have
+    their shares of an epoch's time, in proportion to the nodes and edges of their part.
     """
     _, job, profile = problem
     factors = np.ones(graph.num_tasks)
@@ -90,6 +105,11 @@ def time_factors(graph: TaskGraph, problem: Problem, seeds: np.ndarray) -> np.nd
         Role.SAMPLER, job, own
     )
     factors[graph.first_trainer : graph.first_server] = profile.time_factors(Role.TRAINER, job, own)
+    if graph.num_layers:
+        figures = problem.full_graph
+        shares = np.outer(figures.time_shares(len(job.swaps)), figures.work_factors())
+        factors[graph.first_trainer : graph.first_server] = shares[0]
+        factors[graph.first_layer : graph.first_ring] = shares[1:].ravel()
     if graph.num_tasks > graph.first_ring:
         factors[graph.first_ring] = 0.0
     return factors

@@ -9,8 +9,9 @@ import numpy as np
 from headrace.core.job import Role
 from headrace.core.trace import Trace
 
-FLOW_KINDS = ("graph", "batch", "gradient", "parameter", "ring", "request")
-"""Payload of a flow: sampled data, a batch, one of three kinds of synchronisation, or a request."""
+FLOW_KINDS = ("graph", "batch", "gradient", "parameter", "ring", "request", "swap")
+"""Payload of a flow: sampled data, a batch, one of three kinds of synchronisation, a request, or
+rows of a full-graph job."""
 
 _KIND_OF_ROLES = {
     (Role.STORE, Role.SAMPLER): "graph",
@@ -19,9 +20,14 @@ _KIND_OF_ROLES = {
     (Role.SERVER, Role.TRAINER): "parameter",
     (Role.RING, Role.RING): "ring",
     (Role.RING, Role.TRAINER): "ring",
+    (Role.LAYER, Role.SERVER): "gradient",
+    (Role.TRAINER, Role.LAYER): "swap",
+    (Role.LAYER, Role.LAYER): "swap",
     (Role.SAMPLER, Role.STORE): "request",
     (Role.TRAINER, Role.SAMPLER): "request",
 }
+
+_WITHIN_TRAINERS = (Role.RING, Role.LAYER)
 
 ROLE_ORDER = tuple(role.value for role in Role)
 """Roles in the order of the data flow."""
@@ -48,13 +54,13 @@ def flow_ends(trace: Trace) -> np.ndarray:
 
 
 def task_lanes(trace: Trace) -> tuple[np.ndarray, list[str]]:
-    """Lane per task, and lane names; all ring steps of a trainer share a lane."""
+    """Lane per task, and lane names; all layers or ring steps of a trainer share a lane."""
     names = [
-        name.split(".")[0] if role == Role.RING else name
+        name.split(".")[0] if role in _WITHIN_TRAINERS else name
         for name, role in zip(trace.task_names, trace.task_roles, strict=True)
     ]
     keys = [
-        (int(machine), ROLE_ORDER.index(role), task if role != Role.RING else 0, name)
+        (int(machine), ROLE_ORDER.index(role), task if role not in _WITHIN_TRAINERS else 0, name)
         for task, (machine, role, name) in enumerate(
             zip(trace.task_machines, trace.task_roles, names, strict=True)
         )

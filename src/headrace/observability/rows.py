@@ -22,7 +22,7 @@ MAX_TASK_ROWS = 60
 MAX_MACHINES = 32
 """Maximum number of bands."""
 
-_FLOW_GROUPS = (("graph", (0,)), ("batch", (1,)), ("sync", (2, 3, 4)))
+_FLOW_GROUPS = (("graph", (0,)), ("batch", (1,)), ("swap", (6,)), ("sync", (2, 3, 4)))
 """Rows of flows and their indices into `FLOW_KINDS`; synchronisation is one row."""
 
 _FLOW_LANE_HEIGHT = 0.22

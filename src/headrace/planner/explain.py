@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 
 from headrace.core.cluster import Cluster, Machine
-from headrace.core.job import UNLIMITED_WINDOW, Role
+from headrace.core.job import UNLIMITED_WINDOW, JobKind, Role
 from headrace.core.placement import demand_vector, resource_names
 from headrace.core.plan import Explanation, Plan, Remedy, problem_of
 from headrace.core.profile import Problem, Profile
@@ -110,6 +110,9 @@ def bottleneck_of(plan: Plan) -> str:
 
 def _idle(plan: Plan) -> Iterator[str]:
     """Sentences about machines that a role avoids because they are too slow."""
+    if plan.job.kind is JobKind.FULL_GRAPH:
+        # Its trainers' times depend on their parts.
+        return
     problem, placed, terms = problem_of(plan), plan.placed, plan.terms
     for role, word, machines in (
         (Role.TRAINER, "trainer", placed.trainers),
@@ -192,7 +195,7 @@ def _changes(plan: Plan) -> Iterator[PlanChange]:
     problem = problem_of(plan)
     hosts, job, profile = problem.cluster.hosts, problem.job, problem.profile
     classes = busiest_classes(plan)
-    busiest = classes[0]
+    busiest, is_sampled = classes[0], job.kind is JobKind.SAMPLED
     if limit_of(plan) == "nic":
         doubled = [(nics_of(hosts, members), members) for members in classes]
         if len(busiest) > 1:
@@ -201,7 +204,8 @@ def _changes(plan: Plan) -> Iterator[PlanChange]:
         # NICs are not the bottleneck: one change of all NICs is enough.
         all_hosts = list(range(len(hosts)))
         doubled = [(nics_of(hosts, all_hosts), all_hosts)]
-        for role, words in ((Role.TRAINER, "trainers"), (Role.SAMPLER, "samplers")):
+        roles = ((Role.TRAINER, "trainers"), (Role.SAMPLER, "samplers"))
+        for role, words in roles if is_sampled else roles[:1]:
             name = f"{words} that compute twice as fast"
             yield PlanChange(name, problem._replace(profile=faster(profile, role)))
     for name, members in doubled:
@@ -213,7 +217,7 @@ def _changes(plan: Plan) -> Iterator[PlanChange]:
             model = hosts[members[0]]
             grown = problem._replace(cluster=_grown(hosts, model))
             yield PlanChange(f"one more machine like {model.name}", grown)
-    if job.window != UNLIMITED_WINDOW:
+    if is_sampled and job.window != UNLIMITED_WINDOW:
         longer = job.model_copy(update={"window": 2 * job.window})
         name = f"a window of {longer.window} instead of {job.window}"
         yield PlanChange(name, problem._replace(job=longer))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from headrace.core.errors import SpecError
+from headrace.core.job import JobKind
 from headrace.core.placement import Placement, PlacementFile
 from headrace.core.plan import (
     Asked,
@@ -20,7 +22,8 @@ from headrace.core.plan import (
     Terms,
 )
 from headrace.core.profile import Problem, Profile
-from headrace.planner.cost.objective import Objective
+from headrace.planner import full_graph
+from headrace.planner.cost.objective import Objective, evaluate
 from headrace.planner.cost.seed_mix import Shares
 from headrace.planner.cost.shares import nics_differ, share_bound_s, speeds_differ
 from headrace.planner.cost.speed_classes import time_bound_s
@@ -114,6 +117,8 @@ def make_plan(
         InfeasibleError: The job does not fit; the message names the missing resource.
         MissingExtraError: The method needs a package that is not installed.
     """
+    if problem.job.kind is JobKind.FULL_GRAPH:
+        return _full_graph_plan(problem, policy, seed, on_step)
     policies = policies_to_try(policy, problem)
     mixes = _mixes(seed_mix, problem.profile)
     if method not in PLACEMENT_METHODS:
@@ -195,6 +200,47 @@ def make_plan(
         shortlist=shortlist,
         fingerprints=Fingerprints.of(problem),
         **problem._asdict(),
+    )
+
+
+def _full_graph_plan(
+    problem: Problem, policy: str, seed: int, on_step: Callable[[str], None]
+) -> Plan:
+    """Choose the machine of each part by simulation; see `full_graph.shortlist`.
+
+    Without a policy to use, the network is shared as TCP does.
+    """
+    chosen = policies_to_try(policy, problem)[0] if policy != AUTO else "maxmin"
+    on_step("placing parts of the graph")
+    found = full_graph.shortlist(problem, NUM_PLACEMENTS)
+    on_step("predicting")
+    options: list[tuple[Any, ...]] = []
+    for parts in found:
+        changed, placement = full_graph.placed(problem, parts)
+        objective = evaluate(changed, placement)
+        predicted = predict(changed, placement, changed.uniform_seeds, chosen, seed)
+        time_s = objective.time_s if predicted is None else predicted.iteration_time_s
+        options.append((time_s, len(options), parts, changed, placement, objective, predicted))
+    _, _, parts, changed, placement, objective, predicted = min(options)
+    network_bytes = traffic_of(changed, placement, changed.uniform_seeds).network_bytes
+    terms = terms_of(objective)
+    bound_s = min(full_graph.bound_s(problem), terms.time_s)
+    return Plan(
+        method=full_graph.METHOD,
+        policy=chosen,
+        placement=PlacementFile.of(placement, changed.cluster),
+        seed=seed,
+        asked=Asked.model_validate({"policy": policy}),
+        predicted=predicted,
+        terms=terms,
+        bound_s=bound_s,
+        gap=terms.time_s / bound_s - 1 if bound_s > 0 else 0.0,
+        proven=terms.time_s <= bound_s * (1 + _PROVEN),
+        network_bytes=network_bytes,
+        uniform_network_bytes=network_bytes,
+        fingerprints=Fingerprints.of(changed),
+        parts=parts,
+        **changed._asdict(),
     )
 
 

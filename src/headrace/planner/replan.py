@@ -15,7 +15,7 @@ import numpy as np
 
 from headrace.core.cluster import Cluster
 from headrace.core.errors import InfeasibleError, SpecError
-from headrace.core.job import Job, Role
+from headrace.core.job import Job, JobKind, Role
 from headrace.core.placement import Placement, PlacementFile
 from headrace.core.plan import Fingerprints, Plan, problem_of
 from headrace.core.profile import Problem, Profile, StoreTraffic, TaskTime
@@ -57,6 +57,14 @@ def replan(plan: Plan, machines: Collection[str]) -> Plan:
         raise SpecError("no machine of the plan is left", "restart at least one of them")
     cluster = Cluster(machines=tuple(hosts[m] for m in left))
     parts = _move(plan.part_machines, left)
+    if plan.job.kind is JobKind.FULL_GRAPH:
+        # Rows between trainers with other partitions are not known.
+        plan = plan.model_copy(
+            update={
+                "job": plan.job.model_copy(update={"swaps": ()}),
+                "profile": plan.profile.model_copy(update={"full_graph": None}),
+            }
+        )
     profile = _fold(plan.profile, parts, len(left))
     problem, placement, objective = _place(cluster, plan, profile, parts)
     seeds, shares = _seeds(problem, parts), None

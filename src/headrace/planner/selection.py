@@ -106,7 +106,8 @@ def num_edges(problem: Problem) -> int:
     sync = 2 * job.trainers * job.num_servers
     if job.sync is Sync.RING:
         sync = 2 * (job.trainers - 1) * job.trainers
-    return (problem.cluster.num_machines + 1) * job.num_samplers + sync
+    swaps = len(job.swaps) * job.trainers * (job.trainers + 1)
+    return (problem.cluster.num_machines + 1) * job.num_samplers + sync + swaps
 
 
 class Selection:

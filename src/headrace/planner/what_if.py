@@ -11,7 +11,7 @@ import numpy as np
 
 from headrace.core.cluster import Machine
 from headrace.core.errors import HeadraceError
-from headrace.core.job import UNLIMITED_WINDOW, Role
+from headrace.core.job import UNLIMITED_WINDOW, JobKind, Role
 from headrace.core.placement import Placement
 from headrace.core.plan import Plan, problem_of
 from headrace.core.profile import Problem, Profile
@@ -98,6 +98,10 @@ def rehearse_changes(
 
 
 def _ideas(plan: Plan, base: _Setup, part_shares: Sequence[float]) -> Iterator[_Idea]:
+    if base.problem.job.kind is JobKind.FULL_GRAPH:
+        # It has neither samplers nor batches, and a partition for each trainer.
+        yield from _hardware(plan, base)
+        return
     yield from _settings(base)
     if len(part_shares) == plan.cluster.num_machines:
         yield from _parts(base, np.array(part_shares))
@@ -117,13 +121,17 @@ def _hardware(plan: Plan, base: _Setup) -> Iterator[_Idea]:
             "Tasks stay where they are.",
             partial(replace, base, problem=wider),
         )
-    for role, words in ((Role.TRAINER, "trainers"), (Role.SAMPLER, "samplers")):
+    is_sampled = problem.job.kind is JobKind.SAMPLED
+    roles = ((Role.TRAINER, "trainers"), (Role.SAMPLER, "samplers"))
+    for role, words in roles if is_sampled else roles[:1]:
         sooner = problem._replace(profile=faster(problem.profile, role))
         yield _Idea(
             f"{words} that compute twice as fast",
             "A GPU, more threads or cores that are not shared.",
             partial(replace, base, problem=sooner),
         )
+    if not is_sampled:
+        return
     lighter = problem._replace(profile=_lighter(problem.profile))
     yield _Idea(
         "half the bytes per seed",

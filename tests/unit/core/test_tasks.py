@@ -105,3 +105,40 @@ def test_without_lagging_edges_there_is_no_circle(sync: str) -> None:
             if missing[consumer] == 0:
                 ready.append(int(consumer))
     assert len(done) == graph.num_tasks
+
+
+def full_graph_of(**fields: object) -> TaskGraph:
+    given = {"kind": "full-graph", "trainers": 2, "swaps": [{"row_bytes": 8}]} | fields
+    return build_task_graph(Job.model_validate(given), 2)
+
+
+def test_a_swap_has_a_layer_during_and_one_after_it() -> None:
+    graph = full_graph_of()
+    assert graph.names[graph.first_layer : graph.first_ring] == (
+        *("layer0.0", "layer1.0"),
+        *("layer0.1", "layer1.1"),
+    )
+    assert edges(graph, EdgeKind.SWAP) == {
+        ("trainer0", "layer1.1", 0),
+        ("trainer1", "layer0.1", 0),
+    }
+    assert {
+        ("trainer0", "layer0.0", 0),
+        ("layer0.0", "layer0.1", 0),
+        ("layer0.1", "barrier", 0),
+        ("layer0.1", "trainer0", 1),
+    } <= edges(graph, EdgeKind.ORDER)
+    owners = graph.owner[graph.first_layer : graph.first_ring]
+    assert owners.tolist() == [0, 1, 0, 1]
+
+
+def test_gradients_of_a_full_graph_follow_the_last_layer() -> None:
+    graph = full_graph_of(sync="ps")
+    assert edges(graph, EdgeKind.GRADIENT) == {("layer0.1", "ps0", 0), ("layer1.1", "ps0", 0)}
+    assert edges(graph, EdgeKind.PARAMETER) == {("ps0", "trainer0", 1), ("ps0", "trainer1", 1)}
+
+
+def test_swaps_follow_each_other() -> None:
+    graph = full_graph_of(swaps=[8, 8])
+    assert {("layer0.1", "layer1.3", 0), ("layer0.5", "layer1.7", 0)} <= edges(graph, EdgeKind.SWAP)
+    assert graph.num_layers == 2 * 4 * 2

@@ -81,6 +81,8 @@ def show_diff(diff: PlanDiff, before: str, after: str) -> None:
     if diff.saving is not None:
         verb = "saves" if diff.saving >= 0 else "costs"
         _print(console, f"The second {verb} {abs(diff.saving):.1%} of the time per iteration.")
+    if diff.epochs is not None:
+        _print(console, diff.epochs)
     if not diff.moves:
         _print(console, "No task moves.")
         return
@@ -103,6 +105,8 @@ def _figures(console: Console, figures: dict[str, str]) -> None:
 def _decision(plan: Plan) -> dict[str, str]:
     searches = "" if plan.rounds == 1 else f", {plan.rounds} rounds"
     figures = {"method": f"{plan.method} (seed {plan.seed}{searches})", "policy": plan.policy}
+    if plan.job.swaps:
+        return figures | {"rows of an epoch": _swaps(plan)}
     figures["seed mix"] = plan.seed_mix_name
     if plan.seed_mix_name != "uniform":
         saved = 1 - plan.network_bytes / plan.uniform_network_bytes
@@ -119,6 +123,21 @@ def _decision(plan: Plan) -> dict[str, str]:
     if plan.memory is not None:
         figures["memory"] = _memory(plan.memory)
     return figures
+
+
+def _swaps(plan: Plan) -> str:
+    """Swaps of an epoch, and their bytes."""
+    from headrace.api.full_graph_plan import epoch_figures
+
+    epoch = epoch_figures(plan)
+    assert epoch is not None
+    rows = epoch["row_bytes"].values()
+    total = sum(each["sent_bytes"] for each in rows)
+    most = max(max(each.values()) for each in rows)
+    return (
+        f"{format_bytes(total)} in {len(plan.job.swaps)} swaps; at most {format_bytes(most)} in "
+        "one direction of a NIC"
+    )
 
 
 def _steps(plan: Plan) -> str:
@@ -223,11 +242,31 @@ def _machines_table(plan: Plan) -> tuple[Table, int]:
     }
     if plan.placement.servers:
         columns["servers"] = Counter(plan.placement.servers)
+    hosts = plan.cluster.hosts
+    cells = {
+        heading: {host.name: str(counts[host.name]) for host in hosts}
+        for heading, counts in columns.items()
+    }
+    if plan.job.swaps:
+        cells = _part_cells(plan)
     table = Table(box=None, pad_edge=False)
     table.add_column("machine")
-    for heading in columns:
+    for heading in cells:
         table.add_column(heading, justify="right")
-    hosts = plan.cluster.hosts
     for host in hosts[:MAX_ROWS]:
-        table.add_row(Text(host.name), *(str(counts[host.name]) for counts in columns.values()))
+        table.add_row(Text(host.name), *(by_host.get(host.name, "") for by_host in cells.values()))
     return table, max(0, len(hosts) - MAX_ROWS)
+
+
+def _part_cells(plan: Plan) -> dict[str, dict[str, str]]:
+    """By heading and machine: the part of a full-graph job, and the rows that it exchanges."""
+    from headrace.api.full_graph_plan import epoch_figures
+
+    epoch = epoch_figures(plan)
+    assert epoch is not None
+    rows, hosts = epoch["row_bytes"], plan.cluster.hosts
+    return {
+        "part": {hosts[m].name: str(part) for part, m in enumerate(plan.part_machines)},
+        "sends": {name: format_bytes(each["sent_bytes"]) for name, each in rows.items()},
+        "receives": {name: format_bytes(each["received_bytes"]) for name, each in rows.items()},
+    }

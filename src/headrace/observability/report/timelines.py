@@ -90,6 +90,9 @@ def timelines_of(trace: Trace) -> Timelines:
     steps = np.flatnonzero(is_step & (rows.iteration < num))
     start_s[owner[rows.task[steps]], rows.iteration[steps]] = rows.start_s[steps]
     end_s[owner[rows.task[steps]], rows.iteration[steps]] = rows.end_s[steps]
+    # A full-graph job's step goes on with layers.
+    layers = np.flatnonzero((roles[rows.task] == Role.LAYER) & (rows.iteration < num))
+    _latest(end_s, owner[rows.task[layers]], rows.iteration[layers], rows.end_s[layers])
 
     agreed_s, ready_s = end_s.copy(), np.full(shape, np.nan)
     rings = np.flatnonzero((roles[rows.task] == Role.RING) & (rows.iteration < num))
@@ -131,7 +134,8 @@ def _exchange_starts(trace: Trace, owner: np.ndarray, shape: tuple[int, int]) ->
     found = np.full(shape, np.nan)
     known = np.flatnonzero((names[rows.task] == "barrier") & (rows.iteration < shape[1]))
     found[:, rows.iteration[known]] = rows.start_s[known]
-    is_sent = (roles[flows.src] == Role.TRAINER) & (roles[flows.dst] == Role.SERVER)
+    is_sent = np.isin(roles[flows.src], (Role.TRAINER, Role.LAYER))
+    is_sent &= roles[flows.dst] == Role.SERVER
     sent = np.flatnonzero(is_sent & (flows.iteration < shape[1]))
     np.fmin.at(found, (owner[flows.src[sent]], flows.iteration[sent]), flows.start_s[sent])
     return found
@@ -143,7 +147,7 @@ def _latest(into: np.ndarray, row: np.ndarray, column: np.ndarray, value: np.nda
 
 
 def _owners(trace: Trace) -> np.ndarray:
-    """Row of the trainer that each task is, feeds, or runs a ring step of; -1 for others."""
+    """Row of the trainer that each task is, feeds, or is a part of; -1 for others."""
     numbers = [int(found[1]) if (found := _NUMBER.match(name)) else -1 for name in trace.task_names]
     row = {
         number: index
@@ -153,7 +157,7 @@ def _owners(trace: Trace) -> np.ndarray:
             if role == Role.TRAINER
         )
     }
-    owned = (Role.TRAINER, Role.SAMPLER, Role.RING)
+    owned = (Role.TRAINER, Role.SAMPLER, Role.RING, Role.LAYER)
     return np.array(
         [
             row.get(number, -1) if role in owned else -1

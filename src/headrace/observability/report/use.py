@@ -50,18 +50,29 @@ def nic_use(trace: Trace, steady: Steady) -> tuple[np.ndarray, np.ndarray]:
 
 
 def task_use(trace: Trace, steady: Steady) -> dict[str, float]:
-    """Fraction of the time in which each task was busy in steady iterations, without ring steps."""
+    """Fraction of the time in which each task was busy in steady iterations.
+
+    Layers count for their trainer; there are no ring steps.
+    """
     rows, num = trace.executions, len(trace.task_names)
     counted = np.zeros(max(int(rows.iteration.max(initial=-1)) + 1, len(steady.counted)), bool)
     counted[: len(steady.counted)] = steady.counted
+    number = {name: task for task, name in enumerate(trace.task_names)}
+    counted_as = np.arange(num)
+    for name, role in zip(trace.task_names, trace.task_roles, strict=True):
+        if role == Role.LAYER:
+            trainer = name.removeprefix(Role.LAYER).partition(".")[0]
+            counted_as[number[name]] = number[f"{Role.TRAINER}{trainer}"]
     busy_s = np.bincount(
-        rows.task, weights=(rows.end_s - rows.start_s) * counted[rows.iteration], minlength=num
+        counted_as[rows.task],
+        weights=(rows.end_s - rows.start_s) * counted[rows.iteration],
+        minlength=num,
     )
     span_s = steady.span_s or np.inf
     return {
         name: float(busy_s[task] / span_s)
         for task, (name, role) in enumerate(zip(trace.task_names, trace.task_roles, strict=True))
-        if role != Role.RING
+        if role not in (Role.RING, Role.LAYER)
     }
 
 

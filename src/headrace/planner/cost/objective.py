@@ -22,7 +22,7 @@ class Objective:
         nic_s: Largest NIC load: bytes through a NIC divided by its bandwidth.
         busiest_nic: The NIC with this load, e.g. `m2 in`.
         cycle_s: Time between parameter updates: trainer, gradients, servers and parameters, or
-            trainer and ring.
+            trainer and ring; in a full-graph job, with all swaps and layers.
         task_s: Longest task.
         latency_s: Time of a batch through two adjacent stages; divided by the window.
         window: Run-ahead window K; 0 is unlimited.
@@ -77,6 +77,7 @@ def evaluate(
     samplers = times[graph.first_sampler : graph.first_trainer]
     trainers = times[graph.first_trainer : graph.first_server]
     cycle_s = float(trainers.max()) + _sync_s(job, graph, times, transfer)
+    cycle_s += _swaps_s(graph, times, transfer)
     fetch_s = stores + transfer.drain_s(EdgeKind.GRAPH) + samplers.max()
     hand_over_s = samplers.max() + transfer.drain_s(EdgeKind.BATCH) + trainers.max()
     return Objective(
@@ -109,6 +110,22 @@ class _Transfers:
         sent = np.bincount(self._src[chosen], weights=volumes, minlength=num)
         return float(max((received / self._nic_in).max(), (sent / self._nic_out).max()))
 
+    def swaps_s(self, num_swaps: int) -> np.ndarray:
+        """Times until the busiest NIC has transferred the flows of each swap of rows."""
+        chosen, num = self._kind == EdgeKind.SWAP, len(self._nic_in)
+        src, dst, volumes = (
+            each[chosen].reshape(num_swaps, -1) for each in (self._src, self._dst, self._volumes)
+        )
+        return np.array(
+            [
+                max(
+                    (np.bincount(dst[k], volumes[k], num) / self._nic_in).max(),
+                    (np.bincount(src[k], volumes[k], num) / self._nic_out).max(),
+                )
+                for k in range(num_swaps)
+            ]
+        )
+
     def longest_s(self, kind: EdgeKind) -> float:
         """Time of the slowest single flow of a kind at full rate."""
         chosen = (self._kind == kind) & (self._volumes > 0)
@@ -118,10 +135,19 @@ class _Transfers:
         return float((self._volumes[chosen] / rate).max())
 
 
+def _swaps_s(graph: TaskGraph, times: np.ndarray, transfer: _Transfers) -> float:
+    """Time of all swaps of rows, and of the layers during and after them."""
+    if not graph.num_layers:
+        return 0.0
+    layers = times[graph.first_layer : graph.first_ring].reshape(-1, 2, graph.num_trainers)
+    during, after = layers.max(axis=2).T
+    return float((np.maximum(transfer.swaps_s(len(layers)), during) + after).sum())
+
+
 def _sync_s(job: Job, graph: TaskGraph, times: np.ndarray, transfer: _Transfers) -> float:
     """Time from the last computed gradient to updated parameters on all trainers."""
     if job.sync is Sync.PS:
-        server_s = float(times[graph.first_server : graph.first_ring].max())
+        server_s = float(times[graph.first_server : graph.first_layer].max())
         gradients_s, parameters_s = (
             transfer.drain_s(kind) for kind in (EdgeKind.GRADIENT, EdgeKind.PARAMETER)
         )

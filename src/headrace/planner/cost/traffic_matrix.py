@@ -10,7 +10,7 @@ from headrace.core.cluster import Cluster
 from headrace.core.job import Sync
 from headrace.core.placement import Placement
 from headrace.core.profile import Problem
-from headrace.costs import ring_chunk_bytes, store_seeds
+from headrace.costs import ring_chunk_bytes, store_seeds, swap_volumes
 
 
 @dataclass(frozen=True)
@@ -52,4 +52,8 @@ def traffic_of(problem: Problem, placement: Placement, seeds: np.ndarray) -> Tra
         around = trainers[list(placement.ring_order)]
         num_steps = 2 * (len(trainers) - 1)
         np.add.at(pairs, (around, np.roll(around, -1)), num_steps * ring_chunk_bytes(job))
+    if job.swaps:
+        sender, receiver = np.nonzero(~np.eye(len(trainers), dtype=bool))
+        volumes = swap_volumes(problem).sum(axis=0)
+        np.add.at(pairs, (trainers[sender], trainers[receiver]), volumes)
     return Traffic(pairs)

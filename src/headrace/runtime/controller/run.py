@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from headrace.core.errors import HeadraceError, RunError, SpecError
-from headrace.core.job import Role
+from headrace.core.job import JobKind, Role
 from headrace.core.plan import Plan
 from headrace.graph.format.partitioned_graph import PartitionedGraph, open_graph
 from headrace.observability.trace_file import save_trace
@@ -293,6 +293,8 @@ def check(config: RunConfig) -> PartitionedGraph | None:
         raise SpecError(
             "a run on one machine has no --elastic, --replan or --traffic plan", "omit them"
         )
+    if config.replan and config.plan.job.kind is JobKind.FULL_GRAPH:
+        raise SpecError("parts of a full graph are not moved during a run", "omit --replan")
     if config.store_set is not None:
         check_store_set(config)
     if config.graph is None:

@@ -65,10 +65,10 @@ class Flows:
         self._machines = {name: int(machines[number]) for name, number in self._tasks.items()}
         self._volumes: dict[tuple[str, str], float] = defaultdict(float)
         trainers = np.arange(graph.num_tasks)
-        trainers[graph.first_ring :] = graph.first_trainer + graph.owner[graph.first_ring :]
+        trainers[graph.first_layer :] = graph.first_trainer + graph.owner[graph.first_layer :]
         volumes = edge_volumes(graph, problem_of(plan), plan.seeds)
         for src, dst, num_bytes in zip(graph.src, graph.dst, volumes, strict=True):
-            # Ring steps run in trainer processes.
+            # Layers and ring steps run in trainer processes.
             pair = graph.names[trainers[src]], graph.names[trainers[dst]]
             self._volumes[pair] += float(num_bytes)
         self._known: dict[tuple[str, str], LiveFlow] = {}

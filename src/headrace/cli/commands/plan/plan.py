@@ -12,7 +12,7 @@ import typer
 from headrace.cli import completions
 from headrace.cli.options import AsJson
 from headrace.cli.output.progress import steps
-from headrace.cli.paths import check_can_write, check_script, find_profile
+from headrace.cli.paths import check_can_write, check_script, find_full_graph_profile, find_profile
 
 EXAMPLE = (
     "Example: headrace plan --cluster c.yaml --job j.yaml -o plan.json\n\n"
@@ -114,6 +114,7 @@ def plan(
         raise SpecError(f"{missing} is missing", f"add {missing} FILE, or use --diff A B")
 
     from headrace.api.documents.load import load_cluster, load_job, load_profile, save_plan
+    from headrace.core.job import JobKind
     from headrace.core.units import parse_bytes, parse_seconds
 
     if script is not None:
@@ -122,9 +123,14 @@ def plan(
         raise SpecError(f"the argument {arguments[0]} is for a script", "give --script FILE")
     check_can_write(output)
     budget_s = None if budget is None else parse_seconds(budget)
-    known = find_profile(profile[0] if profile else None, has_graph=graph is not None)
+    asked, own = load_job(job), profile[0] if profile else None
+    known = (
+        find_full_graph_profile(own)
+        if asked.kind is JobKind.FULL_GRAPH
+        else find_profile(own, has_graph=graph is not None)
+    )
     more = [load_profile(path) for path in (profile or [])[1:]]
-    inputs = (load_cluster(cluster), load_job(job), known)
+    inputs = (load_cluster(cluster), asked, known)
     with steps(3 + (graph is not None) + (script is not None)) as begin:
         from headrace.api.plan import plan as make_plan
         from headrace.api.plan import plan_summary

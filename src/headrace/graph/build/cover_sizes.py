@@ -1,4 +1,4 @@
-"""Fewer rows between trainers: partial sums for destinations instead of rows of sources.
+"""Rows that trainers of the full graph send each other in a layer.
 
 If an aggregation is a sum, each edge between two trainers can be served by the row of its source,
 or be part of a sum for its destination that the source's trainer computes. The fewest rows are a
@@ -15,7 +15,6 @@ import numpy as np
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.kernels.vertex_cover import cover
 from headrace.graph.schema import EdgeType
-from headrace.training.full_graph.part import GraphPart, Ownership
 
 
 @dataclass(frozen=True)
@@ -49,30 +48,32 @@ def cover_sizes(
         trainers: Trainer of each partition.
         edge_type: The edge type.
     """
-    num = max(trainers) + 1
-    offsets = {name: graph.offsets(name) for name in graph.node_types}
-    ownership = Ownership(offsets, np.asarray(trainers))
+    owners, num = np.asarray(trainers), max(trainers) + 1
     halo, sources, sums = (np.zeros((num, num), np.int64) for _ in range(3))
     for receiver in range(num):
-        part = GraphPart(graph, ownership, receiver)
-        senders, _ = part.halo(edge_type)
-        ends = part.edge_index(edge_type).numpy()
-        first = part.first_halo_row(edge_type)
-        starts = np.searchsorted(senders, np.arange(num + 1))
-        rows, destinations = ends[:, ends[0] >= first]
-        rows = rows - first
-        order = np.argsort(rows, kind="stable")
-        rows, destinations = rows[order], destinations[order]
-        bounds = np.searchsorted(rows, starts)
-        for sender in range(num):
-            edges = slice(bounds[sender], bounds[sender + 1])
-            begin, end = starts[sender], starts[sender + 1]
-            if begin == end:
-                continue
-            ids, right = np.unique(destinations[edges], return_inverse=True)
-            indptr = np.searchsorted(rows[edges], np.arange(begin, end + 1))
-            of_sources, of_sums = cover(indptr, right, len(ids))
-            halo[receiver, sender] = end - begin
+        starts, ends = _in_edges(graph, np.flatnonzero(owners == receiver).tolist(), edge_type)
+        senders = owners[graph.owner(edge_type[0], starts)]
+        for sender in set(np.unique(senders).tolist()) - {receiver}:
+            chosen = senders == sender
+            left_ids, left = np.unique(starts[chosen], return_inverse=True)
+            right_ids, right = np.unique(ends[chosen], return_inverse=True)
+            order = np.argsort(left, kind="stable")
+            indptr = np.searchsorted(left[order], np.arange(len(left_ids) + 1))
+            of_sources, of_sums = cover(indptr, right[order], len(right_ids))
+            halo[receiver, sender] = len(left_ids)
             sources[receiver, sender] = of_sources.sum()
             sums[receiver, sender] = of_sums.sum()
     return CoverSizes(halo, sources, sums)
+
+
+def _in_edges(
+    graph: PartitionedGraph, parts: Sequence[int], edge_type: EdgeType
+) -> tuple[np.ndarray, np.ndarray]:
+    """New ids of the sources and destinations of all edges that end in some partitions."""
+    starts, ends = [], []
+    for part in map(graph.part, parts):
+        first = part.start(edge_type[2])
+        own = np.arange(first, first + part.num_nodes(edge_type[2]))
+        starts.append(part.indices(edge_type).astype(np.int64))
+        ends.append(np.repeat(own, np.diff(part.indptr(edge_type))))
+    return np.concatenate(starts), np.concatenate(ends)

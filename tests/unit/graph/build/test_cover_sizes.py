@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("torch_geometric")
 
+from headrace.graph.build.cover_sizes import cover_sizes
 from headrace.graph.format.partitioned_graph import open_graph
 from headrace.graph.schema import GraphSource, NodeTable
-from headrace.training.full_graph.cover import cover_sizes
 from headrace.training.full_graph.part import halo_sizes
 from tests.unit.graph.small_graphs import (
     NODE_TO_NODE,

@@ -1,0 +1,193 @@
+"""What trainers of a full-graph job exchange and compute in an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Self
+
+import numpy as np
+from pydantic import ConfigDict, Field, model_validator
+
+from headrace.core.errors import SpecError
+from headrace.core.units import Bytes, Count, Number, Seconds
+from headrace.core.values import Spec
+
+_BYTES_PER_VALUE = 4
+"""Rows are sent as 32-bit numbers, unless they are rounded."""
+
+
+def _allow_width(schema: dict[str, Any]) -> None:
+    whole = dict(schema)
+    schema.clear()
+    width = {"type": "integer", "minimum": 0, "description": "Values of a row."}
+    schema |= {"title": whole["title"], "anyOf": [whole, width]}
+
+
+class RowSwap(Spec):
+    """Rows that all trainers of a full-graph job send each other before a layer goes on.
+
+    A plain number is the number of values of a row, of 4 bytes each.
+
+    Attributes:
+        row_bytes: Bytes of a row.
+        is_sum: Whether the layer adds up rows, so that sums for destinations may replace rows.
+        is_back: Whether these are gradients, which those who received rows send back.
+    """
+
+    model_config = ConfigDict(json_schema_extra=_allow_width)
+
+    row_bytes: Bytes
+    is_sum: bool = True
+    is_back: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_width(cls, data: object) -> object:
+        if isinstance(data, int) and not isinstance(data, bool):
+            return {"row_bytes": _BYTES_PER_VALUE * data}
+        return data
+
+
+def with_way_back(swaps: object) -> object:
+    """Plain widths are those of a forward pass: the gradients' swaps follow in reverse."""
+    if not isinstance(swaps, Sequence) or isinstance(swaps, str):
+        return swaps
+    if not swaps or not all(isinstance(each, int) and not isinstance(each, bool) for each in swaps):
+        return swaps
+    back = [{"row_bytes": _BYTES_PER_VALUE * each, "is_back": True} for each in reversed(swaps)]
+    return [*swaps, *back]
+
+
+Rows = tuple[tuple[Annotated[Count, Field(ge=0)], ...], ...]
+
+
+class FullGraphFigures(Spec):
+    """Parts of the trainers of a full-graph job, and what was measured of an epoch.
+
+    Attributes:
+        nodes: Nodes of each trainer.
+        edges: Edges that end at the nodes of each trainer.
+        halo: Rows of sources that trainers need, by receiving and sending trainer.
+        cover: The same, if sums for destinations replace rows where that is fewer.
+        swaps: Measured swaps of an epoch, in their order.
+        work: Nodes and edges of a trainer for which its time holds; the mean if not measured.
+        shares: Measured share of a trainer's time before the first swap, then during and after
+            each.
+        delays: Measured seconds that each swap takes beyond its transfer.
+        epoch_bytes: Measured bytes of all swaps of an epoch.
+    """
+
+    nodes: tuple[Annotated[Count, Field(ge=0)], ...] = Field(min_length=1)
+    edges: tuple[Annotated[Count, Field(ge=0)], ...]
+    halo: Rows
+    cover: Rows
+    swaps: tuple[RowSwap, ...] = ()
+    work: Annotated[Number, Field(gt=0)] | None = None
+    shares: tuple[Annotated[Number, Field(ge=0)], ...] = ()
+    delays: tuple[Seconds, ...] = ()
+    epoch_bytes: Bytes | None = None
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        num = len(self.nodes)
+        for name in ("halo", "cover"):
+            rows = getattr(self, name)
+            if len(rows) != num or any(len(row) != num for row in rows):
+                raise SpecError(
+                    f"{name} does not have a row and a column for each of {num} trainers",
+                    "give the rows by receiving and sending trainer",
+                    at=(name,),
+                )
+        if len(self.edges) != num:
+            raise SpecError(
+                f"there are edges of {len(self.edges)} trainers, and nodes of {num}",
+                "give both for every trainer",
+                at=("edges",),
+            )
+        for name, wanted in (("shares", 1 + 2 * len(self.swaps)), ("delays", len(self.swaps))):
+            found = len(getattr(self, name))
+            if found not in (0, wanted):
+                raise SpecError(
+                    f"there are {found} {name} for {len(self.swaps)} swaps",
+                    f"give {wanted}, or none",
+                    at=(name,),
+                )
+        return self
+
+    @property
+    def num_trainers(self) -> int:
+        """Number of trainers."""
+        return len(self.nodes)
+
+    def volumes(self, swap: RowSwap) -> np.ndarray:
+        """Bytes of a swap, by sending and receiving trainer."""
+        rows = np.array(self.cover if swap.is_sum else self.halo, dtype=np.float64)
+        return swap.row_bytes * (rows if swap.is_back else rows.T)
+
+    def work_factors(self) -> np.ndarray:
+        """Factor of each trainer's time for the nodes and edges of its part."""
+        work = np.array(self.nodes, dtype=np.float64) + np.array(self.edges)
+        nominal = self.work or float(work.mean()) or 1.0
+        factors: np.ndarray = work / nominal
+        return factors
+
+    def time_shares(self, num_swaps: int) -> np.ndarray:
+        """Share of a trainer's time before the first swap, then during and after each.
+
+        Without a measurement all times between swaps are equal.
+        """
+        if self.shares:
+            return np.array(self.shares)
+        shares = np.zeros(1 + 2 * num_swaps)
+        shares[::2] = 1 / (1 + num_swaps)
+        return shares
+
+    def delays_s(self, num_swaps: int) -> np.ndarray:
+        """Seconds that each swap takes beyond its transfer."""
+        return np.array(self.delays) if self.delays else np.zeros(num_swaps)
+
+    def ordered(self, parts: Sequence[int]) -> FullGraphFigures:
+        """The same with other numbers of the trainers: `parts` are their numbers here."""
+
+        def both(rows: Rows) -> Rows:
+            return tuple(tuple(rows[a][b] for b in parts) for a in parts)
+
+        return self.model_copy(
+            update={
+                "nodes": tuple(self.nodes[part] for part in parts),
+                "edges": tuple(self.edges[part] for part in parts),
+                "halo": both(self.halo),
+                "cover": both(self.cover),
+            }
+        )
+
+
+def check_full_graph(
+    swaps: Sequence[RowSwap], num_trainers: int, figures: FullGraphFigures | None
+) -> FullGraphFigures:
+    """The figures of a profile, if they are those of a full-graph job.
+
+    Raises:
+        SpecError: There are none, or they are of another number of trainers or of other swaps.
+    """
+    if figures is None:
+        raise SpecError(
+            "the profile does not have the rows that trainers of a full-graph job exchange",
+            "plan with the partitioned graph (`--graph`), which has them",
+        )
+    if figures.num_trainers != num_trainers:
+        raise SpecError(
+            f"the job has {num_trainers} trainers, the graph {figures.num_trainers} partitions",
+            f"partition the graph with `--parts {num_trainers}`, or use as many trainers",
+        )
+    if figures.shares and len(figures.shares) != 1 + 2 * len(swaps):
+        raise SpecError(
+            f"the job has {len(swaps)} swaps, the profile was measured with {len(figures.swaps)}",
+            "omit the job's swaps to use those of the profile, or measure again",
+        )
+    return figures
+
+
+def omit_unset(written: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Leave out fields that are not set, which keeps fingerprints of older files."""
+    return {k: v for k, v in written.items() if k not in names or v not in (None, (), [])}
