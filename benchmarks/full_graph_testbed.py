@@ -25,8 +25,10 @@ from benchmarks.full_graph_trainers import graph_of
 from headrace.api.documents.load import save_plan
 from headrace.api.graph import partition
 from headrace.api.plan import plan
+from headrace.api.profile import load_trace, profile_trace
 from headrace.core.cluster import Cluster, Machine
-from headrace.core.job import Job, Role
+from headrace.core.job import Job, JobKind, Role
+from headrace.core.plan import Plan
 from headrace.testbed import Testbed, take_down
 
 SCRIPT = Path(__file__).with_name("full_graph_script.py")
@@ -38,7 +40,7 @@ CASES = {"pubmed": 50.0, "generated": 200.0}
 CORES = 100.0
 """So many that no machine's share of the cores is limited."""
 
-SETTINGS = {"model": "SAGE", "hidden": 256, "layers": 3, "epochs": 13}
+SETTINGS: dict[str, Any] = {"model": "SAGE", "hidden": 256, "layers": 3, "epochs": 13}
 HOWS = ("none", "sums", "groups")
 """Nothing overlaps; sums of own rows; and the rows that no other trainer needs."""
 
@@ -84,14 +86,18 @@ def measure_testbed(scratch: Path) -> dict[str, Any]:
 
 def _measure(bed: Testbed, rate_mbit: float, graph: Path, scratch: Path) -> dict[str, Any]:
     scratch.mkdir()
-    job = Job(
-        name="full-graph",
-        trainers=NUM_MACHINES,
-        batch_size=64,
-        demands={role: {"cpu": 1} for role in (Role.TRAINER, Role.SAMPLER)},
+    job = Job.model_validate(
+        {
+            "name": "full-graph",
+            "kind": JobKind.FULL_GRAPH,
+            "trainers": NUM_MACHINES,
+            "swaps": [SETTINGS["hidden"]] * (SETTINGS["layers"] - 1),
+            "demands": {role: {"cpu": 1} for role in (Role.TRAINER, Role.SAMPLER)},
+        }
     )
     path = scratch / "plan.json"
-    save_plan(plan(machines(rate_mbit), job, method="colocate", policy="maxmin"), path)
+    made = plan(machines(rate_mbit), job, graph=graph)
+    save_plan(made, path)
     iperf = _iperf_bytes_per_s(bed)
     runs: dict[str, list[dict[str, Any]]] = {how: [] for how in HOWS}
     for repetition in range(REPETITIONS):
@@ -103,6 +109,7 @@ def _measure(bed: Testbed, rate_mbit: float, graph: Path, scratch: Path) -> dict
     none = runs["none"]
     return {
         "rate_mbit": rate_mbit,
+        "prediction": {how: _prediction(made, scratch / f"{how}-0", runs[how]) for how in HOWS},
         "epoch_s": epochs,
         "times_faster": {how: epochs["none"] / value for how, value in epochs.items()},
         "wire_over_payload": median(each["wire_over_payload"] for each in none),
@@ -113,6 +120,23 @@ def _measure(bed: Testbed, rate_mbit: float, graph: Path, scratch: Path) -> dict
         "runs": runs,
         # Sums of groups of rows are rounded in another order.
         "losses": {how: sorted({run["loss"] for run in found}) for how, found in runs.items()},
+    }
+
+
+def _prediction(made: Plan, runs: Path, found: list[dict[str, Any]]) -> dict[str, float]:
+    """The time of an epoch, planned with the profile of the first run, beside that of the last."""
+    (trace,) = runs.glob("*/trace.npz")
+    profile = profile_trace(load_trace(trace), made, NUM_WARM)
+    predicted_s, measured_s = plan(made.cluster, made.job, profile).time_s, found[-1]["epoch_s"]
+    assert profile.full_graph is not None
+    return {
+        "predicted_s": predicted_s,
+        "measured_s": measured_s,
+        "predicted_over_measured": predicted_s / measured_s,
+        "predicted_bytes": sum(
+            float(profile.full_graph.volumes(swap).sum()) for swap in profile.full_graph.swaps
+        ),
+        "measured_bytes": profile.full_graph.epoch_bytes or 0.0,
     }
 
 

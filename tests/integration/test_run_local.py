@@ -20,6 +20,7 @@ pytest.importorskip("pyarrow")
 
 from headrace.graph.build.partition import PartitionSpec, partition  # noqa: E402
 from headrace.graph.sources.resolve import open_source  # noqa: E402
+from headrace.observability.trace_file import load_trace  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data"
@@ -320,6 +321,18 @@ def test_examples_with_types_learn(
     assert summary["reports"][0][figure] >= least
 
 
+def _check_swaps(folder: Path, graph: Any) -> None:
+    """Trainers have recorded the swaps of both layers, and as many bytes as rows were counted."""
+    from headrace.graph.build.cover_sizes import cover_sizes
+
+    trace = load_trace(folder / "trace.npz")
+    assert [swap.row_bytes for swap in trace.swaps] == [256.0, 12.0, 12.0, 256.0]
+    assert [swap.is_back for swap in trace.swaps] == [False, False, True, True]
+    rows = int(cover_sizes(graph, range(2), graph.edge_types[0]).total.sum())
+    assert trace.local is not None
+    assert trace.local.num_bytes.sum() == 20 * 2 * (256 + 12) * rows
+
+
 def test_two_trainers_learn_on_the_full_graph(parts: Path) -> None:
     from torch.nn.functional import cross_entropy
     from torch_geometric.nn import GCN
@@ -332,8 +345,10 @@ def test_two_trainers_learn_on_the_full_graph(parts: Path) -> None:
     run += [str(ROOT / "examples" / "full_graph.py"), "--json"]
     done = subprocess.run(run, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr
-    reports = json.loads(done.stdout.splitlines()[-1])["reports"]
-    data: Any = next(iter(FullGraph(headrace.open_graph(parts))))
+    summary = json.loads(done.stdout.splitlines()[-1])
+    reports, graph = summary["reports"], headrace.open_graph(parts)
+    _check_swaps(Path(summary["folder"]), graph)
+    data: Any = next(iter(FullGraph(graph)))
     torch.manual_seed(0)
     model = GCN(500, 64, num_layers=2, out_channels=3, dropout=0.5)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)

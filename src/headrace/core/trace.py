@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.core.full_graph import RowSwap
 from headrace.core.units import format_seconds
 from headrace.core.views import Picture, view
 
@@ -69,6 +70,7 @@ class Trace:
         local: Transfers within a machine, if recorded; their times are those of use.
         marks: Logged decisions.
         seeds: Seeds by sampler and iteration, if recorded; 0 where unknown.
+        swaps: Swaps of rows in an epoch of a full-graph run.
     """
 
     task_names: tuple[str, ...]
@@ -83,6 +85,7 @@ class Trace:
     local: Flows | None = None
     marks: tuple[Mark, ...] = ()
     seeds: np.ndarray | None = None
+    swaps: tuple[RowSwap, ...] = ()
 
     @property
     def makespan_s(self) -> float:

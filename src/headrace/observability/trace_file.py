@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import SpecError
+from headrace.core.full_graph import RowSwap
 from headrace.core.trace import TRACE_VERSION, Executions, Flows, Mark, NicUse, Trace
 
 _TABLES = {"executions": Executions, "flows": Flows, "nic_use": NicUse, "local": Flows}
@@ -35,6 +36,8 @@ def save_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
     }
     if trace.marks:
         header["marks"] = [[mark.at_s, mark.text] for mark in trace.marks]
+    if trace.swaps:
+        header["swaps"] = [swap.model_dump(mode="json") for swap in trace.swaps]
     arrays = {
         "header": np.frombuffer(json.dumps(header).encode(), np.uint8),
         "task_machines": trace.task_machines,
@@ -78,6 +81,7 @@ def load_trace(path: str | os.PathLike[str]) -> Trace:
             nic_out_bytes_per_s=arrays["nic_out_bytes_per_s"],
             marks=tuple(Mark(at_s, text) for at_s, text in header.get("marks", ())),
             seeds=arrays.get("seeds"),
+            swaps=tuple(map(RowSwap.model_validate, header.get("swaps", ()))),
             **tables,
         )
     except SpecError:

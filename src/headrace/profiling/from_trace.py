@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from headrace.core.job import Role
 from headrace.core.plan import Plan
 from headrace.core.profile import BatchTraffic, Profile, StoreTraffic, TaskTime
 from headrace.core.trace import Trace
+from headrace.profiling.full_graph import measured_epochs
 from headrace.profiling.growth import growth_of
 from headrace.profiling.samples import relative_error, task_time_of, variation_of
 from headrace.profiling.volumes import bytes_per_seed
@@ -85,6 +86,8 @@ def profile_trace(trace: Trace, plan: Plan, skip: int | None = None) -> Profile:
     usual[:skip] = False
     if not usual.any():
         usual[skip:] = True
+    if trace.swaps:
+        return _full_graph(trace, plan, usual, skip)
     growth = growth_of(trace, plan, skip, num) or plan.profile.growth
     volumes = _Volumes(trace, plan, usual, growth)
     return Profile(
@@ -104,16 +107,34 @@ def profile_trace(trace: Trace, plan: Plan, skip: int | None = None) -> Profile:
     )
 
 
+def _full_graph(trace: Trace, plan: Plan, usual: np.ndarray, skip: int) -> Profile:
+    """Profile of a full-graph run; ring steps and gradients as in sampled runs."""
+    found = measured_epochs(trace, plan, usual)
+    measured: dict[str, object] = {"skipped": skip}
+    ring = _Volumes(trace, plan, usual, None).model_bytes()
+    if ring is not None:
+        measured["model_bytes"] = ring
+    if Role.RING.value in trace.task_roles:
+        ring_times = _task_times(trace, plan, usual, None, (Role.RING,))
+        measured["task_times"] = {**found.task_times, **ring_times}
+    return found.model_copy(update=measured)
+
+
 def _task_times(
-    trace: Trace, plan: Plan, wanted: np.ndarray, growth: Growth | None
+    trace: Trace,
+    plan: Plan,
+    wanted: np.ndarray,
+    growth: Growth | None,
+    roles: Sequence[Role] | None = None,
 ) -> Mapping[Role, Mapping[str, TaskTime]]:
+    """Times of some roles, or of all in the trace."""
     rows = trace.executions
     kept = _are_in(rows.iteration, wanted)
     # Ring steps of zero duration may be negative by a rounding error.
     time_s = np.maximum(rows.end_s - rows.start_s, 0.0) * _per_seed(trace, plan, growth)[rows.task]
     kinds = [machine.kind for machine in plan.cluster.hosts]
     times: dict[Role, dict[str, TaskTime]] = {}
-    for role in dict.fromkeys(Role(name) for name in trace.task_roles):
+    for role in roles or dict.fromkeys(Role(name) for name in trace.task_roles):
         is_of_role = np.array(
             [
                 r == role and name != "barrier"

@@ -17,10 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from headrace.core.job import Job, JobKind
 from headrace.core.plan import Plan
 from headrace.core.tasks import ROLES, TaskGraph, build_task_graph
 from headrace.core.trace import ClockOffset, Executions, Flows, Mark, Trace
 from headrace.costs import task_machines
+from headrace.profiling.swap_records import SwapRecords, SwapTimes
 
 CLOCKS = "clocks.json"
 """File with clock offsets in the run directory."""
@@ -40,6 +42,7 @@ _NUM_ENTRIES = {
     "local": (5,),
     "cache": (5,),
     "ring": (6,),
+    "swap": (10,),
 }
 
 
@@ -122,10 +125,9 @@ class _Merging:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._graph: TaskGraph = build_task_graph(
-            plan.job, plan.cluster.num_machines, plan.placed.ring_order
-        )
-        self._machines = task_machines(self._graph, plan.placed)
+        # Layers are known when all records have been added.
+        self._graph, self._machines = self._tasks_of(plan.job.model_copy(update={"swaps": ()}))
+        self._swaps = SwapRecords(plan.job.trainers)
         self._index = {name: task for task, name in enumerate(self._graph.names)}
         self._in, self._out = (
             plan.cluster.nic_in_bytes_per_s(),
@@ -138,6 +140,11 @@ class _Merging:
         self._served: dict[Pair, float] = {}
         self._stayed: dict[Pair, float] = {}
         self._executions, self._flows, self._local = _Rows(), _Rows(), _Rows()
+
+    def _tasks_of(self, job: Job) -> tuple[TaskGraph, np.ndarray]:
+        placed = self._plan.placed
+        graph = build_task_graph(job, self._plan.cluster.num_machines, placed.ring_order)
+        return graph, task_machines(graph, placed)
 
     def add(self, record: list[Any], offset_s: float) -> None:
         """Add a record; ignores tasks that are not in the plan."""
@@ -156,6 +163,9 @@ class _Merging:
             n, start_s, end_s, num_bytes = rest
             self._rings[int(n)][first] = [start_s + offset_s, end_s + offset_s, num_bytes]
             return
+        if what == "swap":
+            self._swaps.add(first - self._graph.first_trainer, rest, offset_s)
+            return
         second = self._index.get(rest[0])
         if second is None:
             return
@@ -170,6 +180,10 @@ class _Merging:
 
     def trace(self, marks: Iterable[Mark] = ()) -> Trace:
         """Build the trace, starting at time 0."""
+        swaps = self._swaps.usual()
+        if swaps:
+            about = {"kind": JobKind.FULL_GRAPH, "swaps": swaps}
+            self._graph, self._machines = self._tasks_of(self._plan.job.model_copy(update=about))
         ends_s = self._add_samplers()
         self._add_stores()
         self._add_flows(ends_s)
@@ -210,6 +224,7 @@ class _Merging:
             local=made[1],
             marks=_since(marks, begin_s),
             seeds=self._seeds(),
+            swaps=swaps,
         )
 
     def _seeds(self) -> np.ndarray | None:
@@ -272,14 +287,40 @@ class _Merging:
             self._flows.add(src, dst, n, num_bytes, start_s, end_s)
 
     def _add_trainers(self) -> None:
+        steps = {}
         for (trainer, n), (start_s, end_s) in self._trainers.items():
             ring = self._rings.get(n, {}).get(trainer)
             waited_s = 0.0 if ring is None else min(max(ring[1] - ring[0], 0.0), end_s - start_s)
-            self._executions.add(trainer, n, start_s, end_s - waited_s)
+            steps[trainer, n] = (start_s, end_s - waited_s)
+        first, num = self._graph.first_trainer, self._graph.num_trainers
+        for n, epoch in self._swaps.epochs():
+            if all((first + w, n) in steps for w in range(num)):
+                self._add_epoch(n, epoch, [steps.pop((first + w, n)) for w in range(num)])
+        for (trainer, n), (start_s, end_s) in steps.items():
+            self._executions.add(trainer, n, start_s, end_s)
         if self._graph.num_tasks > self._graph.first_ring:
             work_s = min(map(self._ring_work_s, self._rings.values()), default=0.0)
             for n, rings in self._rings.items():
                 self._add_ring(n, rings, work_s)
+
+    def _add_epoch(
+        self, n: int, epoch: list[list[SwapTimes]], steps: list[tuple[float, float]]
+    ) -> None:
+        """Add the layers between the swaps of an epoch, and what trainers sent each other."""
+        graph, num = self._graph, self._graph.num_trainers
+        for w, (swaps, (start_s, end_s)) in enumerate(zip(epoch, steps, strict=True)):
+            before = graph.first_trainer + w
+            for k, swap in enumerate(swaps):
+                during = graph.first_layer + 2 * k * num + w
+                self._executions.add(before, n, start_s, max(start_s, swap.start_s))
+                self._executions.add(during, n, swap.start_s, swap.wait_s)
+                for r, num_bytes in enumerate(swap.sent_bytes):
+                    if r != w and num_bytes:
+                        dst, there_s = during + num + r - w, epoch[r][k].end_s
+                        rows = self._flows if self._are_apart(before, dst) else self._local
+                        rows.add(before, dst, n, num_bytes, swap.start_s, there_s)
+                before, start_s = during + num, swap.end_s
+            self._executions.add(before, n, start_s, max(start_s, end_s))
 
     def _ring_step(self, rings: Mapping[int, list[float]]) -> tuple[float, float, float]:
         """Start of the ring (arrival of the last trainer), step duration, and bytes per step."""

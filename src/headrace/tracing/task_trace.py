@@ -8,6 +8,8 @@ A line is a JSON list; its first entry is the kind:
 - `local`: source, destination, iteration, bytes that stayed on the machine
 - `cache`: sampler, iteration, rows of other machines that its cache had, and had not
 - `ring`: trainer, iteration, start_s, end_s, bytes of gradients
+- `swap`: trainer, iteration, start_s, begin of the wait, end_s, bytes of a row, whether sums may
+  replace rows, whether these are gradients, bytes sent to each trainer
 
 Times are those of the machine's monotonic clock.
 """
@@ -28,7 +30,7 @@ from typing import Self
 from headrace.tracing.meter import Call, Meter, metering
 
 Clock = Callable[[], float]
-Record = tuple[str | int | float, ...]
+Record = tuple[str | int | float | list[int], ...]
 
 MARK = struct.Struct("<q")
 """Format of the iteration in the mark file."""
@@ -235,6 +237,23 @@ class SubBatchRecorder:
         self._recorder.record(*records)
 
 
+class SwapNotes:
+    """Measurement of one swap of rows in a full-graph step, which starts now."""
+
+    def __init__(self, recorder: TraceWriter, iteration: int, about: Record) -> None:
+        self._recorder, self._iteration, self._about = recorder, iteration, about
+        self._start_s = self._wait_s = recorder.clock()
+
+    def wait(self) -> None:
+        """The trainer needs the rows."""
+        self._wait_s = self._recorder.clock()
+
+    def end(self) -> None:
+        """The rows are here."""
+        times = map(_round, (self._start_s, self._wait_s, self._recorder.clock()))
+        self._recorder.record(("swap", self._recorder.task, self._iteration, *times, *self._about))
+
+
 class StepRecorder:
     """Records a trainer's steps, received sub-batches and gradient exchanges."""
 
@@ -274,6 +293,15 @@ class StepRecorder:
         """Record a gradient exchange, from the last gradient's readiness to completion."""
         times = (_round(start_s), _round(end_s))
         self._recorder.record(("ring", self._recorder.task, self._next, *times, num_bytes))
+
+    def swap(
+        self, row_bytes: int, is_sum: bool, is_back: bool, sent_bytes: list[int]
+    ) -> SwapNotes | None:
+        """Start the measurement of a swap of rows; None outside of a step."""
+        if self._begun_s is None:
+            return None
+        about: Record = (row_bytes, int(is_sum), int(is_back), sent_bytes)
+        return SwapNotes(self._recorder, self._next, about)
 
     def moved(
         self, src: str, dst: str, n: int, num_bytes: int, start_s: float, end_s: float

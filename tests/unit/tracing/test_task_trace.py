@@ -194,3 +194,23 @@ def test_a_call_that_failed_is_not_counted(clock: HandClock) -> None:
     late.asked[0].set_exception(ValueError("gone"))
     assert isinstance(future.exception(), ValueError)
     assert calls == []
+
+
+def test_swaps_of_a_step_are_written(
+    tmp_path: Path, clock: HandClock, recorder: TraceWriter
+) -> None:
+    steps = StepRecorder(recorder)
+    assert steps.swap(400, True, False, [0, 800]) is None
+    steps.begin()
+    notes = steps.swap(400, True, False, [0, 800])
+    assert notes is not None
+    clock.now_s += 1
+    notes.wait()
+    clock.now_s += 2
+    notes.end()
+    steps.end()
+    recorder.close()
+    assert lines(tmp_path) == [
+        ["swap", "sampler1.0", 0, 100.0, 101.0, 103.0, 400, 1, 0, [0, 800]],
+        ["exec", "sampler1.0", 0, 100.0, 103.0],
+    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -102,7 +102,8 @@ class Simulation:
         outcome = self.outcome
         if outcome.record is None:
             outcome = run_simulator(self.instance, self.policy, self.planned, record=True)
-        return trace_of(self.instance, self.graph, outcome, self.cluster)
+        found = trace_of(self.instance, self.graph, outcome, self.cluster)
+        return replace(found, swaps=self.job.swaps)
 
     def gantt(self, first: int | None = None, last: int | None = None) -> Picture:
         """Draw iterations as a Gantt chart: HTML in a notebook, text in a terminal.
@@ -118,9 +119,9 @@ class Simulation:
         return self.trace().gantt(first, last)
 
     def num_tasks(self) -> list[dict[str, int]]:
-        """Tasks per role for every machine; ring steps are part of their trainer."""
+        """Tasks per role for every machine; layers and ring steps are part of their trainer."""
         counts: list[dict[str, int]] = [{} for _ in range(self.cluster.num_machines)]
-        for task in range(self.graph.first_ring):
+        for task in range(self.graph.first_layer):
             role = ROLES[self.graph.role[task]].value
             here = counts[self.instance.task_machine[task]]
             here[role] = here.get(role, 0) + 1

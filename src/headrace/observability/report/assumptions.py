@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.core.errors import SpecError
-from headrace.core.job import Role
+from headrace.core.job import JobKind, Role
 from headrace.core.plan import Plan
 from headrace.core.profile import Profile
 from headrace.core.report import Assumption
@@ -26,10 +26,13 @@ def assumptions_of(
     `cache_hit_rate` is that of the run's caches, None without caches.
     """
     job, assumed = plan.job, plan.profile
+    is_sampled = job.kind is JobKind.SAMPLED
     kinds = tuple(dict.fromkeys(machine.kind for machine in plan.cluster.hosts))
     found = []
     for role, words in _WORDS.items():
         if role is Role.SERVER and not job.num_servers:
+            continue
+        if role in (Role.STORE, Role.SAMPLER) and not is_sampled:
             continue
         for kind in kinds:
             if kind not in measured.task_times.get(role, {}):
@@ -44,10 +47,11 @@ def assumptions_of(
                 )
             )
     seeds = float(plan.seeds.sum())
-    for what, per_seed in (
+    sampled = (
         ("stores to samplers, an iteration", _store_bytes),
         ("samplers to trainers, an iteration", _batch_bytes),
-    ):
+    )
+    for what, per_seed in sampled if is_sampled else ():
         found.append(
             Assumption(
                 what=what,
@@ -64,6 +68,15 @@ def assumptions_of(
             measured=measured.model_bytes,
         )
     )
+    if measured.full_graph is not None:
+        found.append(
+            Assumption(
+                what="rows between trainers, an epoch",
+                unit="B",
+                assumed=_row_bytes(plan),
+                measured=measured.full_graph.epoch_bytes,
+            )
+        )
     predicted = None if assumed.traffic is None else assumed.traffic.hit_rate
     if predicted is not None or cache_hit_rate is not None:
         found.append(
@@ -75,6 +88,13 @@ def assumptions_of(
             )
         )
     return found
+
+
+def _row_bytes(plan: Plan) -> float | None:
+    figures, swaps = plan.profile.full_graph, plan.job.swaps
+    if figures is None or not swaps:
+        return None
+    return sum(float(figures.volumes(swap).sum()) for swap in swaps)
 
 
 def _time_s(profile: Profile, role: Role, kind: str, plan: Plan) -> float | None:

@@ -119,7 +119,7 @@ class Windows:
 
 def iteration_of(record: list[Any]) -> int:
     """Iteration of a record."""
-    return int(record[2] if record[0] in ("exec", "ring") else record[3])
+    return int(record[2] if record[0] in ("exec", "ring", "swap") else record[3])
 
 
 def iteration_time_s(trace: Trace) -> float:

@@ -29,7 +29,7 @@ class WorkTotals:
         busy_s: Busy seconds of each task.
         link_bytes: Bytes sent between machines.
         remote_bytes: The same by kind: `features`, `structure`, `batches` (sub-batches from
-            samplers to trainers) and `gradients`.
+            samplers to trainers), `gradients` and `rows` (between trainers of the full graph).
         cached_rows: Rows of other machines that caches had, and had not.
         last_end_s: End of each task's latest step, on its machine's clock.
     """
@@ -75,14 +75,24 @@ class WorkTotals:
             self.busy_s[task] += record[4]
         elif what == "ring" and task in self._followers:
             self._move(task, self._followers[task], ring_bytes(record[5], len(self._followers)))
+        elif what == "swap":
+            for trainer, num_bytes in enumerate(record[9]):
+                self._move(task, f"trainer{trainer}", num_bytes, kind="rows")
 
-    def _move(self, source: str, target: str, num_bytes: float, feature_bytes: float = 0.0) -> None:
+    def _move(
+        self,
+        source: str,
+        target: str,
+        num_bytes: float,
+        feature_bytes: float = 0.0,
+        kind: str | None = None,
+    ) -> None:
         here, there = self._machines.get(source), self._machines.get(target)
         if here is None or there is None or here == there:
             return
         self.link_bytes[here, there] += num_bytes
         roles = {source.rstrip("0123456789."), target.rstrip("0123456789.")}
-        kind = _KINDS.get(frozenset(roles), "gradients")
+        kind = kind or _KINDS.get(frozenset(roles), "gradients")
         self.remote_bytes[kind] += num_bytes - feature_bytes
         if feature_bytes:
             self.remote_bytes["features"] += feature_bytes

@@ -121,7 +121,7 @@ class Status(Value):
         idle_share: Share of time in which trainers wait for batches.
         waits_for: Main cause of waiting; empty if there is none.
         epoch_bytes: Bytes between machines per epoch, by kind: `features`, `structure`, `batches`,
-            `gradients`; empty until they are known.
+            `gradients`, `rows`; empty until they are known.
         cache_hit_rate: Share of the rows of other machines that samplers' caches had; None without
             caches.
         machines: Machines of the cluster, in order.

@@ -12,7 +12,7 @@ from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.runtime.protocol.run_context import RunContext
 from headrace.runtime.trainer.loaders import Points
 from headrace.runtime.trainer.sampler_client import retry_budget_of
-from headrace.runtime.trainer.step_trace import watched
+from headrace.runtime.trainer.step_trace import steps_of, watched
 from headrace.training.full_graph.full_graph import FullGraph
 from headrace.training.full_graph.swap import FullGraphOptions
 
@@ -44,6 +44,9 @@ class RunFullGraph(FullGraph):
         stores = () if run is None else run.stores_of(Path(graph.folder))
         connect = None if run is None else run.connect(stores, retry_budget_of(run))
         super().__init__(graph, group, device, connect, weight, **options)
+        steps = None if run is None else steps_of(run)
+        if steps is not None:
+            self.watch(steps.swap)
         self._run = run
         self._checkpoints: Checkpoints | None = None
         self._epoch = 0

@@ -78,9 +78,9 @@ class HaloExchange:
         """Rows of this trainer that others need, by receiver."""
         return self._rows if self.group is not None else torch.empty(0, dtype=torch.int64)
 
-    def swap_of(self, sent: list[int], received: list[int]) -> Swap:
-        """A swap of rows with all trainers, whose bytes count here."""
-        self._swaps.append(Swap(sent, received, self.group, self.policy))
+    def swap_of(self, sent: list[int], received: list[int], is_sum: bool = False) -> Swap:
+        """A swap of rows, or of rows and sums, with all trainers, whose bytes count here."""
+        self._swaps.append(Swap(sent, received, self.group, self.policy, is_sum))
         return self._swaps[-1]
 
     def keep(self, tensor: Tensor) -> None:

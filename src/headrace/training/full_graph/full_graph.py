@@ -20,7 +20,7 @@ from headrace.graph.schema import EdgeType
 from headrace.training.full_graph.exchange import HaloExchange
 from headrace.training.full_graph.layers import Halo, Halos, wrap_layers
 from headrace.training.full_graph.part import GraphPart, Ownership
-from headrace.training.full_graph.swap import FullGraphOptions, SwapPolicy
+from headrace.training.full_graph.swap import FullGraphOptions, SwapPolicy, SwapWatch
 
 
 class FullGraph:
@@ -86,6 +86,10 @@ class FullGraph:
     def sent_bytes(self) -> int:
         """Payload of halo rows and their gradients that this trainer has sent."""
         return sum(exchange.sent_bytes for exchange in self._exchanges)
+
+    def watch(self, watch: SwapWatch) -> None:
+        """Measure the swaps of training steps."""
+        self._policy.watch = watch
 
     def wrap(self, model: nn.Module) -> None:
         """Make a model train on all trainers' parts; a collective call.

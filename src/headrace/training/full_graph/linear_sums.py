@@ -228,7 +228,7 @@ class LinearSum:
         given = _tell(needed, exchange.group)
         received = [len(each.rows) + each.num_sums for each in needed]
         sent = [len(each.rows) + each.num_sums for each in given]
-        self._swap = exchange.swap_of(sent, received)
+        self._swap = exchange.swap_of(sent, received, is_sum=True)
         ends, numbers, shares = (torch.cat(each) for each in zip(*matrix, strict=True))
         self._received = self._matrix(ends, numbers, shares, (len(factors), num))
         places, columns, weights = _entries_sent(given)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, Protocol, TypedDict
 
 import numpy as np
 import torch
@@ -39,6 +39,25 @@ class FullGraphOptions(TypedDict, total=False):
     bins: int
 
 
+class SwapNotes(Protocol):
+    """Measurement of a swap."""
+
+    def wait(self) -> None:
+        """The rows are needed."""
+
+    def end(self) -> None:
+        """The rows are here."""
+
+
+class SwapWatch(Protocol):
+    """Measures swaps; called when one starts."""
+
+    def __call__(
+        self, row_bytes: int, is_sum: bool, is_back: bool, sent_bytes: list[int], /
+    ) -> SwapNotes | None:
+        """See `Swap`; `sent_bytes` are those to each trainer."""
+
+
 @dataclass
 class SwapPolicy:
     """How rows are sent, and the number of the swap in a training step.
@@ -47,11 +66,13 @@ class SwapPolicy:
         rounding: See `FullGraphOptions`.
         is_stale: See `FullGraphOptions`.
         is_training: Whether a training step runs.
+        watch: Measures the swaps of training steps, if set.
     """
 
     rounding: Rounding | None = None
     is_stale: bool = False
     is_training: bool = False
+    watch: SwapWatch | None = None
     _number: int = 0
 
     def __post_init__(self) -> None:
@@ -78,12 +99,17 @@ class Pending:
     shape: tuple[int, ...]
     like: Tensor
     rounding: Rounding | None = None
+    notes: SwapNotes | None = None
     _rows: Tensor | None = field(default=None, repr=False)
 
     def wait(self) -> Tensor:
         """The received rows."""
         if self._rows is None:
+            if self.notes is not None:
+                self.notes.wait()
             self.work.wait()
+            if self.notes is not None:
+                self.notes.end()
             rows = self.received
             if self.rounding is not None:
                 rows = _decoded(rows, self.rounding, self.shape)
@@ -100,16 +126,22 @@ class Swap:
         received: Rows of each trainer.
         group: Process group of the trainers.
         policy: How rows are sent.
+        is_sum: Whether some rows are sums.
 
     Attributes:
         sent_bytes: Payload sent so far, forward and backward.
     """
 
     def __init__(
-        self, sent: list[int], received: list[int], group: Any, policy: SwapPolicy
+        self,
+        sent: list[int],
+        received: list[int],
+        group: Any,
+        policy: SwapPolicy,
+        is_sum: bool = False,
     ) -> None:
         self.sent, self.received, self.sent_bytes = sent, received, 0
-        self._group, self._policy = group, policy
+        self._group, self._policy, self._is_sum = group, policy, is_sum
         self._before: dict[tuple[int, bool], Pending] = {}
 
     def start(self, rows: Tensor, number: int | None = None, is_back: bool = False) -> Pending:
@@ -121,11 +153,21 @@ class Swap:
             is_back: Whether these are gradients, from the receivers to the senders.
         """
         now = self._send(rows, None if number is None else self._policy.rounding, is_back)
-        if number is None or not self._policy.is_stale:
+        if number is None:
+            return now
+        if not self._policy.is_stale:
+            self._watch(now, is_back)
             return now
         before = self._before.get((number, is_back), now)
         self._before[number, is_back] = now
         return before if before.shape == now.shape else now
+
+    def _watch(self, now: Pending, is_back: bool) -> None:
+        if self._policy.watch is None:
+            return
+        row_bytes = math.prod(now.sent.shape[1:]) * now.sent.element_size()
+        sent_bytes = [row_bytes * num for num in (self.received if is_back else self.sent)]
+        now.notes = self._policy.watch(row_bytes, self._is_sum, is_back, sent_bytes)
 
     def _send(self, rows: Tensor, rounding: Rounding | None, is_back: bool) -> Pending:
         sent, received = (self.received, self.sent) if is_back else (self.sent, self.received)

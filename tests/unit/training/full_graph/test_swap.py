@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from headrace.core.errors import SpecError  # noqa: E402
-from headrace.training.full_graph.swap import SwapPolicy, _decoded, _encoded  # noqa: E402
+from headrace.training.full_graph.swap import (  # noqa: E402
+    Swap,
+    SwapNotes,
+    SwapPolicy,
+    _decoded,
+    _encoded,
+)
 
 
 @pytest.mark.parametrize(("rounding", "levels"), [("int8", 255), ("int4", 15)])
@@ -46,3 +54,43 @@ def test_swaps_have_numbers_in_training_only() -> None:
     assert policy.next_number() == 1
     policy.begin(False)
     assert policy.next_number() is None
+
+
+class Notes:
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def watch(
+        self, row_bytes: int, is_sum: bool, is_back: bool, sent_bytes: list[int]
+    ) -> SwapNotes:
+        self.seen.append((row_bytes, is_sum, is_back, sent_bytes))
+        return self
+
+    def wait(self) -> None:
+        self.seen.append("wait")
+
+    def end(self) -> None:
+        self.seen.append("end")
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Any]:
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path / 'rendezvous'}", rank=0, world_size=1
+    )
+    yield torch.distributed.group.WORLD
+    torch.distributed.destroy_process_group()
+
+
+def test_swaps_of_training_steps_are_measured(group: Any) -> None:
+    notes = Notes()
+    policy = SwapPolicy(watch=notes.watch)
+    swap = Swap([3], [3], group, policy, is_sum=True)
+    rows = torch.randn(3, 5)
+    pending = swap.start(rows, 1, is_back=True)
+    assert notes.seen == [(20, True, True, [60])]
+    torch.testing.assert_close(pending.wait(), rows)
+    pending.wait()
+    assert notes.seen[1:] == ["wait", "end"]
+    swap.start(rows).wait()
+    assert len(notes.seen) == 3

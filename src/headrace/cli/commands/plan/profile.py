@@ -60,9 +60,11 @@ def profile(
     from headrace.api.profile import compare, load_trace, profile_trace, save_profile, with_steps
     from headrace.cli.commands.run.run import read_settings
     from headrace.core.errors import SpecError
+    from headrace.core.job import JobKind
 
     check_can_write(output)
     known = load_plan(plan)
+    is_sampled = known.job.kind is JobKind.SAMPLED
     if (trace is None) == (script is None):
         raise SpecError("exactly one of SCRIPT and --trace is required", "give SCRIPT or --trace")
     if trace is None:
@@ -79,13 +81,13 @@ def profile(
             "runs": runs,
             "tls": not no_tls,
             "iterations": iterations,
-            "sizes": _read_sizes(sizes),
+            "sizes": _read_sizes(sizes) if is_sampled else (),
         }
         trace = _run(wanted, config, settings or [], as_json)
     seen = load_trace(trace)
     found = profile_trace(seen, known, skip)
     outlook = compare(seen, known, found, skip=skip)
-    if script is not None and graph is not None:
+    if script is not None and graph is not None and is_sampled:
         given = read_settings(config, settings or [])
         try:
             found = with_steps(found, seen, known, script, graph, tuple(arguments or ()), given)
@@ -136,6 +138,9 @@ def _show(profile: Profile, plan: Plan, outlook: Outlook) -> None:
             samples = str(time.num_samples or "")
             table.add_row(role.value, kind, format_seconds(time.mean), error, samples)
     console.console().print(table)
+    if profile.full_graph is not None:
+        _show_full_graph(profile, outlook)
+        return
     matrix = profile.store_traffic.bytes_per_seed_matrix(plan.cluster.num_machines)
     per_seed = float(matrix.sum(axis=1).mean())
     typer.echo(
@@ -150,7 +155,25 @@ def _show(profile: Profile, plan: Plan, outlook: Outlook) -> None:
     if profile.steps:
         seeds = ", ".join(f"{step.seeds:g}" for step in profile.steps)
         typer.echo(f"It has steps of {seeds} seeds, from which other settings are estimated.")
+    _show_outlook(outlook, "An iteration")
+
+
+def _show_full_graph(profile: Profile, outlook: Outlook) -> None:
+    from headrace.core.units import format_bytes
+
+    assert profile.full_graph is not None
     typer.echo(
-        f"An iteration took {format_seconds(outlook.measured_s)}; simulated with this profile: "
+        f"Trainers send each other {format_bytes(profile.full_graph.epoch_bytes or 0.0)} in "
+        f"{len(profile.full_graph.swaps)} swaps per epoch; the first {profile.skipped} epochs "
+        "were skipped."
+    )
+    _show_outlook(outlook, "An epoch")
+
+
+def _show_outlook(outlook: Outlook, what: str) -> None:
+    from headrace.core.units import format_seconds
+
+    typer.echo(
+        f"{what} took {format_seconds(outlook.measured_s)}; simulated with this profile: "
         f"{format_seconds(outlook.predicted_s)}, {outlook.ratio:.2f} times as long."
     )
