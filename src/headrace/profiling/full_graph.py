@@ -43,7 +43,7 @@ def measured_epochs(trace: Trace, plan: Plan, wanted: np.ndarray) -> Profile:
     even_s = total_s / np.maximum(figures.work_factors(), 1e-9)[:, None]
     shares = times_s.sum(axis=(1, 2)) / max(float(total_s.sum()), 1e-12)
     large = shares >= 1 / len(shares)
-    factors = times_s[large] / np.maximum(times_s[large].mean(axis=2, keepdims=True), 1e-12)
+    factors = _apart(times_s[large] / np.maximum(times_s[large].mean(axis=2, keepdims=True), 1e-12))
     kinds = np.array([plan.cluster.hosts[m].kind for m in plan.placed.trainers])
     times = {
         kind: task_time_of(even_s[kinds == kind].ravel()).model_copy(
@@ -67,6 +67,20 @@ def measured_epochs(trace: Trace, plan: Plan, wanted: np.ndarray) -> Profile:
             "full_graph": figures.model_copy(update=found),
         }
     )
+
+
+def _apart(factors: np.ndarray) -> np.ndarray:
+    """Factors of stages relative to those of all trainers in the same epoch.
+
+    Trainers wait for each other because they differ, not in an epoch that is slower for all.
+    """
+    num = factors.shape[1]
+    if num == 1:
+        return factors
+    relative = factors / np.maximum(factors.mean(axis=1, keepdims=True), 1e-12)
+    # Their own mean is closer to them than that of other epochs.
+    wider: np.ndarray = np.maximum(1 + (relative - 1) * np.sqrt(num / (num - 1)), 0.0)
+    return wider
 
 
 class _Epochs:
