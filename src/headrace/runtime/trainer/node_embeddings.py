@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from headrace.core.errors import SpecError
+from headrace.core.errors import RunError, SpecError
 from headrace.core.validation_errors import first_problem
 from headrace.graph.format.partitioned_graph import PartitionedGraph
 from headrace.graph.store.client import StoreClient
@@ -114,7 +114,14 @@ class KeptTable:
             self._table.load_state_dict(state)
         else:
             self._table.load_settings(state)
-        self._wait()
+        try:
+            self._wait()
+        except RuntimeError:
+            # Not an error of this script, so it may be resumed again.
+            raise RunError(
+                "other trainers exited while the rows of an embedding were restored",
+                "see their logs, and resume the run",
+            ) from None
 
 
 def _in_process(graph: PartitionedGraph, part: int) -> StoreClient:

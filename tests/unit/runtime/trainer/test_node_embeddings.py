@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,11 +12,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
 
 import headrace  # noqa: E402
-from headrace.core.errors import SpecError  # noqa: E402
+from headrace.core.errors import RunError, SpecError  # noqa: E402
 from headrace.graph.format.partitioned_graph import open_graph  # noqa: E402
 from headrace.runtime.protocol.run_context import CONTEXT_VARIABLE, RunContext  # noqa: E402
 from headrace.runtime.trainer.context import TrainContext  # noqa: E402
-from headrace.runtime.trainer.node_embeddings import NodeEmbeddings  # noqa: E402
+from headrace.runtime.trainer.node_embeddings import KeptTable, NodeEmbeddings  # noqa: E402
 from tests.unit.graph.small_graphs import heterogeneous, homogeneous, write  # noqa: E402
 
 
@@ -108,3 +109,13 @@ def test_stores_of_other_runs_have_no_embeddings(tmp_path: Path) -> None:
     graph: Any = None
     with pytest.raises(SpecError, match="stores that other runs use"):
         embeddings.make(graph, "rows", None, 0.1)
+
+
+def test_who_waits_for_trainers_that_have_exited_may_resume_again() -> None:
+    def lost() -> None:
+        raise RuntimeError("Connection closed by peer")
+
+    table: Any = SimpleNamespace(load_settings=lambda state: None)
+    # Of other errors than this, a checkpoint says that it does not match the script.
+    with pytest.raises(RunError, match="other trainers exited"):
+        KeptTable(table, 1, lost).load_state_dict({})
