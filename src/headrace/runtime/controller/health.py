@@ -37,6 +37,8 @@ from headrace.runtime.protocol.trainer_messages import (
 )
 
 _JOIN_POLL_INTERVAL_S = 5.0
+_HEARD_S = 5.0
+"""A head that was heard at this time before counts as there; it is probed every 3 s."""
 
 
 class Watch:
@@ -117,7 +119,9 @@ class Watch:
                 self._handler.handle(MachinesJoined(self._alive()))
             for name in sorted(self._handler.state.joined - before):
                 self._callback.log(f"{name} has joined: it is used after the next checkpoint")
-        if self._drift is not None:
+        # Another plan is not worth a run that cannot be started again.
+        is_heard = self._worker_group.system.head_silent_s < _HEARD_S
+        if self._drift is not None and is_heard:
             drifted = self._drift.poll(now_s, self._handler.state.saved is not None)
             if drifted is not None and isinstance(self._handler.handle(drifted), Resume):
                 self._emit(Regroup(drifted.why))

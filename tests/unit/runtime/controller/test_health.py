@@ -10,8 +10,9 @@ import pytest
 from headrace.core.job import Role
 from headrace.linux.process import Activity
 from headrace.policies.lifecycle.events import Lost, Task
+from headrace.policies.recovery.deciding import Recovery
 from headrace.runtime.cluster.local_actors import LocalActors
-from headrace.runtime.controller.health import HangWatch, PartitionProbe, StallDetector
+from headrace.runtime.controller.health import HangWatch, PartitionProbe, StallDetector, Watch
 from headrace.runtime.controller.worker_group import PendingActorCalls
 from headrace.runtime.protocol.actor_state import ActorState
 from headrace.runtime.protocol.trainer_messages import (
@@ -207,3 +208,23 @@ def test_whoever_is_cut_off_is_accused(
     assert actors["m1"].asked == {"m0": ("10.0.0.0", 1), "m2": ("10.0.0.2", 100)}
     assert [each.name for each in lost] == ([accused] if accused else [])
     assert said == ([line] if line else [])
+
+
+@pytest.mark.parametrize(("silent_s", "num"), [(0.0, 1), (6.0, 0)])
+def test_no_plan_is_taken_while_the_head_does_not_answer(silent_s: float, num: int) -> None:
+    polls: list[bool] = []
+
+    class Drifting:
+        def poll(self, now_s: float, can_resume: bool) -> None:
+            polls.append(can_resume)
+
+    system = LocalActors("m0")
+    system.head_silent_s = silent_s
+    group: Any = SimpleNamespace(tasks=(), stores=(), names=(), system=system)
+    handler: Any = SimpleNamespace(state=Recovery(frozenset({"m0"}), saved=1))
+    drift: Any = Drifting()
+    nothing: Any = None
+    callback: Any = SimpleNamespace(log=lambda line: None)
+    watch = Watch(group, nothing, nothing, callback, handler, frozenset, lambda event: None, drift)
+    watch.poll(1.0)
+    assert polls == [True] * num
