@@ -31,7 +31,7 @@ _ACTORS = {
 _POLL_INTERVAL_S = 0.1
 _PENDING_INTERVAL_S = 3.0
 _CHUNK_S, _CHUNK_POLL_S = 20.0, 1.0
-_TELL_S = 8.0
+_FIRST_TELL_S, _TELL_S = 3.0, 8.0
 _NUM_PINGS = 8
 _PING_TIMEOUT_S = 2.0
 # A ping takes 1 ms. Only slow machines, whose offsets would be wrong, need longer for all of them.
@@ -71,6 +71,7 @@ class WorkerGroup:
         self._calls = PendingActorCalls(system)
         self._emit: Callable[[Event], None] = lambda event: None
         self._next_poll_s = self._next_pending_s = 0.0
+        self._told_s: float | None = None
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -141,12 +142,15 @@ class WorkerGroup:
 
     def pieces(self, task: str, log: Callable[[str], None], name: str) -> Iterator[bytes]:
         """Chunks of an output file of a trainer's script; raises an error if it is unreachable."""
-        output, offset, told_s = self._actors[task].output, 0, time.monotonic()
+        output, offset = self._actors[task].output, 0
+        if self._told_s is None:
+            # Others were quiet before; all files together are told of as one.
+            self._told_s = time.monotonic() - (_TELL_S - _FIRST_TELL_S)
         while True:
             ref, end_s = output.remote(name, offset), time.monotonic() + _CHUNK_S
             while not self.system.wait([ref], _CHUNK_POLL_S) and time.monotonic() < end_s:
-                if time.monotonic() >= told_s + _TELL_S:
-                    told_s = time.monotonic()
+                if time.monotonic() >= self._told_s + _TELL_S:
+                    self._told_s = time.monotonic()
                     log(f"waiting for {name} of {self._slots[task].task}: {offset:,} bytes so far")
             if not (piece := self.system.get(ref, 1.0)):
                 return
@@ -288,7 +292,7 @@ class WorkerGroup:
         for machine in dict.fromkeys(slot.task.machine for slot in self._slots.values()):
             there = {name for name, slot in self._slots.items() if slot.task.machine == machine}
             if there <= self._lost:
-                return Lost(machine, "all of its Ray actors have died")
+                return Lost(machine, "none of its Ray actors replies")
         return fault
 
     def close(self, timeout_s: float, log: Callable[[str], None] = lambda line: None) -> None:
