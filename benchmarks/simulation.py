@@ -176,8 +176,6 @@ def main() -> int:
     if args.output and args.output.exists() and not args.again:
         document |= json.loads(args.output.read_text())
     end_s = time.monotonic() + args.limit_s
-    if "coverage" not in document:
-        document["coverage"] = coverage(15 if args.quick else 300)
     # What is compiled or loaded first is not part of a seed.
     simulate(0)
     gc.collect()
@@ -190,6 +188,8 @@ def main() -> int:
         _write(document, args.output, bool(args.quick))
         if not args.json:
             print(f"{document['seeds']} seeds, {document['open']} open", file=sys.stderr)
+    if document["seeds"] >= num and "coverage" not in document:
+        document["coverage"] = coverage(15 if args.quick else 300)
     _write(document, args.output, bool(args.quick))
     print(json.dumps(document))
     return 1 if document["open"] else 0

@@ -29,6 +29,11 @@ SURVIVABLE = UNNOTICED | {
 """Faults of which every run survives two."""
 
 
+def _is_in_loop(actor: Actor) -> bool:
+    loader = actor.body.process.process.details.get("loader")
+    return loader is not None and loader.is_in_loop
+
+
 class Injection:
     """Injects faults into a simulation.
 
@@ -54,7 +59,8 @@ class Injection:
 
     def unexplained(self, outcome: Outcome) -> str:
         """The part of a failure that does not follow from the faults, if any."""
-        is_strict = self._simulation.settings.limits == Limits()
+        settings = self._simulation.settings
+        is_strict = settings.limits == Limits() and not settings.is_local
         if is_strict and len(self.done) <= 2 and self.kinds <= SURVIVABLE:
             return outcome.problem
         tasks: dict[str, set[str]] = {}
@@ -195,14 +201,13 @@ class Injection:
         return self._disturb_machine(machine, fault.length_s)
 
     def _hang_trainer(self, fault: Fault) -> str:
-        trainers = [each for each in self._running() if each.body.task.startswith("trainer")]
-        actor = self._pick(fault, trainers)
+        # Elsewhere a script may take as long as it likes.
+        looping = [each for each in self._running() if _is_in_loop(each)]
+        actor = self._pick(fault, looping)
         if actor is None:
             return ""
-        process = actor.body.process.process
-        process.details["hangs"] = True
         # It never goes on, but no signal has stopped it.
-        process.hung_until_s = 1e12
+        actor.body.process.process.hung_until_s = 1e12
         return str(actor.body.task)
 
     def _cut(self, fault: Fault) -> str:
@@ -318,6 +323,7 @@ class Injection:
         if not killed:
             return ""
         simulation = self._simulation
+        simulation.note_durable()
         simulation.disks.lose_power(simulation.checkpoints)
         simulation.check_durable()
         if simulation.home.name in simulation.names:

@@ -13,7 +13,7 @@ _ACTOR = _MACHINE | {"kill actor"}
 _DISK = frozenset({"full disk", "full driver disk"})
 _FLIPS = frozenset({"flip bit", "flip resume"})
 _KILLS = frozenset({"kill task", "kill repeatedly"})
-_HANGS = frozenset({"hang trainer"})
+_HANGS = _SLOW | {"hang trainer", "stop task"}
 _TASK = r"^[\w.]+ on \w+ "
 _FAILED = _TASK + r"exited with code \d+; last output: error: "
 _FULL = r"[Nn]o space left on (the disk|device)"
@@ -49,7 +49,7 @@ MESSAGES: tuple[Message, ...] = (
     _named(_TASK + r"is lost: its Ray actor has died, possibly out of memory$", "kill actor"),
     _named(_TASK + r"is lost: its Ray actor does not reply$", *_ACTOR, *_UNREACHABLE),
     _named(r"^m\d is lost with .*: its Ray node is gone$", *_MACHINE),
-    _named(r"^m\d is lost.*: all of its Ray actors have died$", *_ACTOR),
+    _named(r"^m\d is lost.*: none of its Ray actors replies$", *_ACTOR, *_UNREACHABLE, *_SLOW),
     _named(r"is lost.*: it has not answered for \d+ s$", *_SLOW),
     _indirect(r"^m\d is lost with .*: the network is partitioned: ", *_UNREACHABLE),
     _indirect(_TASK + r"waits for .* after \d+ s", *_SLOW, "stop task", "hang trainer"),
@@ -59,6 +59,11 @@ MESSAGES: tuple[Message, ...] = (
     _named(_TASK.rstrip() + rf": \[Errno 28\] {_FULL}: ", *_DISK),
     _indirect(rf"^the run has ended, but .* cannot be stored: {_FULL}$", *_DISK),
     _named(r"^the plan needs m\d.*, which the Ray cluster does not have; its nodes: ", *_MACHINE),
+    # Resumed for a better plan, or with more machines, which another fault has prevented.
+    _indirect(r": \d+ tasks? moves?, saving \d+% of an iteration$", "lose head", *_MACHINE),
+    _indirect(r"^m\d(, m\d)* ha(s|ve) joined$", "lose head", *_MACHINE),
+    _indirect(_FAILED + r".* a sampler: ", *_SLOW, *_ACTOR, *_KILLS, "fail call", "stop task"),
+    _indirect(_FAILED + r"other trainers exited while the rows ", *_KILLS, *_SLOW, *_ACTOR),
     _named(r"^m\d has headrace 0\.0\.1, the driver ", "other version"),
     _named(r"cannot be set up: pip could not reach the package index$", "broken install"),
     _named(r"^headrace cannot be imported on m\d: ", "broken install"),

@@ -21,7 +21,7 @@ from headrace.runtime.workers.parameter_server import ParameterServerActor
 from headrace.runtime.workers.sampler import SamplerActor
 from headrace.runtime.workers.store import StoreActor
 from headrace.runtime.workers.trainer import TrainerActor
-from headrace.training.checkpoint_files import Checkpoint, newest_whole, read_sidecar
+from headrace.training.checkpoint_files import HELD, Checkpoint, newest_whole, read_sidecar
 from tests.simulation.actors import VirtualActors
 from tests.simulation.cluster import Actor, Cluster
 from tests.simulation.disks import Disks
@@ -147,6 +147,7 @@ class Simulation:
         self.driver_process: Process | None = None
         self.recorders: list[Recorder] = []
         self.durable_iteration, self.lost = -1, ""
+        self._collected_iteration = -1
         self.attempt = 1
         self.is_driver_done = False
         self.failure: BaseException | None = None
@@ -197,6 +198,9 @@ class Simulation:
     def _drive(self) -> None:
         world = self.world
         self.is_driver_done = False
+        if (self.checkpoints / HELD).exists():
+            # Checkpoints that were on hold when the last driver was lost are dropped.
+            self._collected_iteration = -1
         self.driver_process = process = Process("driver", self.home)
         self.system = VirtualActors(self.cluster, process, self._make)
         recorder = Recorder(world, self.injection.frozen_s)
@@ -285,7 +289,13 @@ class Simulation:
         body.messages.append(message)
 
     def _collected(self, checkpoint: Checkpoint) -> None:
-        self.durable_iteration = max(self.durable_iteration, checkpoint.sidecar.iteration)
+        self._collected_iteration = checkpoint.sidecar.iteration
+        self.note_durable()
+
+    def note_durable(self) -> None:
+        """What was collected has to stay, once its graph is verified."""
+        if not (self.checkpoints / HELD).exists():
+            self.durable_iteration = max(self.durable_iteration, self._collected_iteration)
 
     def check_durable(self) -> None:
         """What was collected is still there, unless bits were flipped."""

@@ -188,7 +188,7 @@ class Rows:
             budget = RetryBudget(run.retry_budget_s, lambda: world.now_s, notify)
         channel = reach_store(address, credentials, _REQUEST_S, budget)
         self.client = StoreClient(channel, _REQUEST_S)
-        self._rank, self._barrier = run.rank, barrier
+        self._rank, self.barrier = run.rank, barrier
         self._round = self._num_steps = 0
         self.client.embed("node", "e", spec_of(run.world_size)).result()
 
@@ -218,13 +218,15 @@ class Rows:
         found = [torch.from_numpy(self.read(column)) for column in _COLUMNS]
         return {"rows": found, "num_steps": self._num_steps}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put the rows, while the other trainers wait."""
+    def load_settings(self, state: dict[str, Any]) -> None:
+        """Go on from the rows that the first trainer puts."""
         self._num_steps = int(state["num_steps"])
-        if self._rank == 0:
-            arrays = [each.numpy() for each in state["rows"]]
-            self.client.put("node", "e", IDS, arrays, self._num_steps).result()
-        self._barrier()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put the rows."""
+        self.load_settings(state)
+        arrays = [each.numpy() for each in state["rows"]]
+        self.client.put("node", "e", IDS, arrays, self._num_steps).result()
 
 
 def row_gradients(rows: np.ndarray, epoch: int, batch: int, rank: int) -> np.ndarray:

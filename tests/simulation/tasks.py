@@ -26,6 +26,10 @@ PIECE_BYTES = 1 << 11
 """Bytes of a file that an actor sends at once: checkpoints have several pieces."""
 
 
+_IDLE_SHARE = 0.004
+"""CPU time of a process that only waits for requests."""
+
+
 class Body:
     """What all actors answer."""
 
@@ -95,12 +99,12 @@ class Body:
             self.process.stop(URGENT_GRACE_S if is_urgent else GRACE_S)
 
     def activity(self) -> Activity:
-        """A process that runs computes."""
+        """CPU time of its process: what a trainer has computed, and little while it waits."""
         process = self.process
         if process is None or process.code() is not None or process.is_stopped:
             return Activity()
-        is_hung = process.process.details.get("hangs", False)
-        return Activity(0.0 if is_hung else self.world.now_s - process.began_s)
+        computed_s = process.process.details.get("computed_s", 0.0)
+        return Activity(computed_s + _IDLE_SHARE * (self.world.now_s - process.began_s))
 
     def kill_hung(self, why: str, only_stopped: bool) -> None:
         """Kill the process if it hangs."""

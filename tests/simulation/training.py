@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import nn
 
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, RunError
 from headrace.runtime.protocol.parameter_check import checksum_of, values_of
 from headrace.runtime.protocol.run_context import RunContext
 from headrace.runtime.protocol.trainer_messages import (
@@ -23,6 +23,7 @@ from headrace.runtime.protocol.trainer_messages import (
     Waiting,
 )
 from headrace.runtime.trainer.checkpointer import Checkpoints
+from headrace.runtime.trainer.node_embeddings import KeptTable
 from headrace.runtime.trainer.rng_state import random_state, restore_random_state
 from headrace.training.best_model import BestKeeper
 from tests.simulation.cluster import CallError, Cluster, Handle
@@ -67,6 +68,7 @@ class Batches:
     def __init__(self, length: int, checkpoints: Checkpoints, tell: Callable[[Message], None]):
         self._length, self._checkpoints, self._tell = length, checkpoints, tell
         self._next = (0, 0)
+        self.is_in_loop = False
         checkpoints.watch(self)
 
     def __len__(self) -> int:
@@ -91,6 +93,7 @@ class Batches:
             self._checkpoints.took()
             yield epoch, batch
             step = epoch * self._length + batch + 1
+            self.is_in_loop = number < self._length
             progress = BatchProgress(True, number, self._length, 8, 1.0, 0.1, {}, step)
             self._tell(progress)
             if number < self._length:
@@ -238,15 +241,16 @@ class Script:
         rows: Rows | None = None
         if job.has_rows:
             rows = self._rows = self._open_rows()
-            checkpoints.keep({"rows": rows})
+            checkpoints.keep({"rows": KeptTable(cast(Any, rows), run.rank, rows.barrier)})
         loader = Batches(job.num_batches, checkpoints, self._tell)
+        self._task.process.details["loader"] = loader
         num_steps = 0
         for epoch in checkpoints.epochs(job.num_epochs):
             self._start_samplers()
             for at, batch in loader:
                 assert at == epoch
                 self._wait_for_samplers()
-                world.sleep(world.random.uniform(0.2, 1.5))
+                self._compute(world.random.uniform(0.2, 1.5))
                 self._raise_error()
                 own = {}
                 world.take_randoms(self._task.process)
@@ -278,6 +282,11 @@ class Script:
         if rows is not None:
             final += tuple(rows.read().reshape(-1).tolist())
         self._finished(run.task, final)
+
+    def _compute(self, time_s: float) -> None:
+        self._world.sleep(time_s)
+        details = self._task.process.details
+        details["computed_s"] = details.get("computed_s", 0.0) + time_s
 
     def _raise_error(self) -> None:
         details = self._task.process.details
@@ -315,7 +324,7 @@ class Script:
             name = f"{each.actor.body.task} on {each.actor.machine.name}"
             while not self._get(each.is_there.remote()):
                 if self._world.now_s > began_s + 60.0:
-                    raise RuntimeError(f"{name} did not start")
+                    raise RunError(f"cannot start a sampler: {name} did not start", "see its log")
                 if self._world.now_s > began_s + 5.0 and not told:
                     told = True
                     self._tell(Waiting(name, True))
@@ -327,11 +336,11 @@ class Script:
         end_s = self._world.now_s + 60.0
         while not ref.is_done:
             if self._world.now_s >= end_s:
-                raise RuntimeError("cannot start a sampler: timeout")
+                raise RunError("cannot start a sampler: timeout", "see its log")
             ref.waiting = [self._world.ticket()]
             self._world.block(end_s - self._world.now_s)
         if isinstance(ref.error, CallError):
-            raise RuntimeError(f"cannot start a sampler: {ref.error}")
+            raise RunError(f"cannot start a sampler: {ref.error}", "see its log")
         return ref.value
 
     def _tell(self, message: Message) -> None:
