@@ -1,4 +1,4 @@
-"""What the performance page shows of crowds and wrong requests: part of `performance_page.py`."""
+"""What the performance page shows of crowds, wrong requests and simulated runs."""
 
 from __future__ import annotations
 
@@ -43,3 +43,30 @@ def fuzz(result: Result) -> Table:
             ("ignored", "ignored", ""), ("closed", "cut", ""),
         ),
     ]  # fmt: skip
+
+
+def simulation(result: Result) -> Table:
+    """Disturbed runs in virtual time."""
+    return [
+        *figures(
+            result,
+            ("simulated runs", "seeds", ""),
+            ("faults that found a victim", "faults", ""),
+            ("simulated time", "virtual_hours", "hours"),
+            ("runs that failed and are open", "open", ""),
+            ("CPU time of a run", "seconds_per_seed", "s"),
+            ("lines of the controller that ran", "coverage/percent/controller", "of 100"),
+            ("lines of recovery", "coverage/percent/recovery", "of 100"),
+            ("lines of checkpointing", "coverage/percent/checkpointing", "of 100"),
+            ("lines of channels", "coverage/percent/channels", "of 100"),
+        ),
+    ]
+
+
+def planted(result: Result) -> Table:
+    """Mistakes that simulated runs find."""
+    return figures(
+        result,
+        ("planted mistakes that were found", "caught", ""),
+        ("not found", "missed", ""),
+    )
