@@ -236,7 +236,8 @@ def row_gradients(rows: np.ndarray, epoch: int, batch: int, rank: int) -> np.nda
 
 @lru_cache(maxsize=1024)
 def _row_draws(epoch: int, batch: int, rank: int) -> np.ndarray:
-    return np.random.default_rng((epoch, batch, rank, 77)).normal(size=(NUM_ROWS, DIM))
+    draws: np.ndarray = np.random.default_rng((epoch, batch, rank, 77)).normal(size=(NUM_ROWS, DIM))
+    return draws
 
 
 def undisturbed_rows(num_epochs: int, num_batches: int, num_trainers: int) -> tuple[float, ...]:

@@ -290,8 +290,8 @@ class DriftMachine(RuleBasedStateMachine):
 
 
 TestLifecycle = LifecycleMachine.TestCase
-TestLifecycle.settings = machine_settings(few=60, many=3000)
+TestLifecycle.settings = machine_settings(few=40, many=3000)
 TestRecovery = RecoveryMachine.TestCase
-TestRecovery.settings = machine_settings(few=60, many=3000)
+TestRecovery.settings = machine_settings(few=40, many=3000)
 TestDrift = DriftMachine.TestCase
-TestDrift.settings = machine_settings(few=60, many=3000)
+TestDrift.settings = machine_settings(few=40, many=3000)
