@@ -231,13 +231,13 @@ class Rows:
 
 def row_gradients(rows: np.ndarray, epoch: int, batch: int, rank: int) -> np.ndarray:
     """Gradients of a trainer, which depend on the rows."""
-    return (0.1 * rows + _row_draws(epoch, batch, rank)).astype(np.float32)
+    gradients: np.ndarray = (0.1 * rows + _row_draws(epoch, batch, rank)).astype(np.float32)
+    return gradients
 
 
 @lru_cache(maxsize=1024)
 def _row_draws(epoch: int, batch: int, rank: int) -> np.ndarray:
-    draws: np.ndarray = np.random.default_rng((epoch, batch, rank, 77)).normal(size=(NUM_ROWS, DIM))
-    return draws
+    return np.random.default_rng((epoch, batch, rank, 77)).normal(size=(NUM_ROWS, DIM))
 
 
 def undisturbed_rows(num_epochs: int, num_batches: int, num_trainers: int) -> tuple[float, ...]:

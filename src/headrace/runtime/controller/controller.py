@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,11 @@ from headrace.runtime.callbacks.base import RunCallback
 from headrace.runtime.callbacks.drift_monitor import DriftMonitor
 from headrace.runtime.controller.checkpoint_fetch import CheckpointFetcher, fetch_last
 from headrace.runtime.controller.code_archive import Script
-from headrace.runtime.controller.failure_handling import FailureHandler, FaultDebouncer
+from headrace.runtime.controller.failure_handling import (
+    FailureHandler,
+    FaultDebouncer,
+    blaming,
+)
 from headrace.runtime.controller.graph_shipping import GraphShipping, WantedFiles
 from headrace.runtime.controller.health import Watch
 from headrace.runtime.controller.log_fetch import LogReader
@@ -418,15 +421,6 @@ class Controller:
                 outcome = Outcome(problem=f"the run has ended, but {problem}", remedy=remedy)
         if isinstance(outcome.fault, Ended | Lost):
             # Peers of a lost machine often fail before the loss of its actors is detected.
-            outcome = _blaming(outcome, self._worker_group.judge(outcome.fault))
+            outcome = blaming(outcome, self._worker_group.judge(outcome.fault))
         self._worker_group.close(ending_s, self._callback.log)
         self._outcome = outcome
-
-
-def _blaming(outcome: Outcome, fault: Ended | Lost) -> Outcome:
-    """The outcome with its cause: the loss of a task's machine is the cause of the task's."""
-    before = outcome.fault
-    if isinstance(fault, Lost) and not (isinstance(before, Lost) and before.name == fault.name):
-        problem, remedy = f"{fault.name} is lost: {fault.why}", "check the machine, then run again"
-        outcome = replace(outcome, problem=problem, remedy=remedy)
-    return replace(outcome, fault=fault)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 
 from headrace.policies.lifecycle.events import Ended, Lost, Outcome, Regroup, Task
 from headrace.policies.recovery.deciding import Recovery, decide
@@ -72,6 +73,15 @@ def event_of(fault: Ended | Lost | Regroup, tasks: tuple[Task, ...]) -> Event:
         case Lost(name, why):
             return MachineLost(name, why)
     raise AssertionError("a regroup is decided before the tasks end")
+
+
+def blaming(outcome: Outcome, fault: Ended | Lost) -> Outcome:
+    """The outcome with its cause: the loss of a task's machine is the cause of the task's."""
+    before = outcome.fault
+    if isinstance(fault, Lost) and not (isinstance(before, Lost) and before.name == fault.name):
+        problem, remedy = f"{fault.name} is lost: {fault.why}", "check the machine, then run again"
+        outcome = replace(outcome, problem=problem, remedy=remedy)
+    return replace(outcome, fault=fault)
 
 
 class FaultDebouncer:
