@@ -244,6 +244,7 @@ class Driver:
         self._better: dict[frozenset[str], int] = {}
         self.interrupted = Interruption()
         self.outcome: Outcome | None = None
+        self.attempt_s = 0.0
         self.handler: FailureHandler | None = None
         self.controller: Controller | None = None
 
@@ -294,6 +295,7 @@ class Driver:
     def _attempt(self, plan: Plan, machines: AvailableMachines) -> tuple[Outcome, tuple[Task, ...]]:
         assert self.handler is not None
         known: Any = plan
+        self.attempt_s = self._world.now_s
         nodes = machines.nodes(known)
         slots = plan.slots(nodes)
         self._recorder.phase = None

@@ -47,6 +47,8 @@ class Injection:
         self._simulation = simulation
         self.done: list[str] = []
         self._injected: list[Injected] = []
+        # When bits were flipped, and whether a trainer had the file already.
+        self._flipped: list[tuple[float, bool]] = []
         self.kinds: set[str] = set()
         self.may_lose = self.was_interrupted = False
         self._frozen: list[tuple[float, float]] = []
@@ -71,6 +73,11 @@ class Injection:
             replace(each, names=each.names.union(*(tasks.get(name, ()) for name in each.names)))
             for each in self._injected
         ]
+        driver = self._simulation.driver
+        began_s = 0.0 if driver is None else driver.attempt_s
+        if any(is_given or at_s >= began_s for at_s, is_given in self._flipped):
+            # Before an attempt begins, a damaged checkpoint is noticed, and an older one is used.
+            hit.append(Injected("flip resume", frozenset()))
         return unexplained(outcome.problem, hit)
 
     @property
@@ -281,6 +288,7 @@ class Injection:
             return ""
         self._simulation.disks.flip_bit(path)
         self.may_lose = True
+        self._flipped.append((self._simulation.world.now_s, "resume" in path.parts))
         return str(path.relative_to(root))
 
     def _flip_piece(self, fault: Fault) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.simulation.faults import draw
 from tests.simulation.simulation import Result, simulate
 
 SEEDS = range(20, 40)
@@ -15,6 +16,12 @@ SEEDS = range(20, 40)
 def test_a_disturbed_run_ends_well(seed: int) -> None:
     result = simulate(seed)
     assert not result.problem, f"{result.problem}; repeat it with `{result.replay}`"
+
+
+def test_the_first_iteration_is_waited_for_while_clocks_are_compared() -> None:
+    # Over a slow network that takes 5 s, and a stall is told of 10 s after the begin.
+    result = simulate(95, draw(95, ("reset", "delay", "kill task")))
+    assert not result.problem
 
 
 def test_a_seed_repeats_itself() -> None:

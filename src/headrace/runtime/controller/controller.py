@@ -186,8 +186,9 @@ class Controller:
                 if isinstance(event, Placed):
                     self._callback.placed(self._worker_group.registrations)
                 if self._state.phase is Phase.RUNNING and before.phase is not Phase.RUNNING:
-                    self._callback.synchronised(self._worker_group.clock_offsets())
+                    # Comparing clocks takes seconds, in which nobody hears anything.
                     self._watch.begin(time.monotonic())
+                    self._callback.synchronised(self._worker_group.clock_offsets())
                 self._execute(commands)
 
     def _execute(self, commands: Sequence[Command]) -> None:
