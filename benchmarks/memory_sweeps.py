@@ -86,7 +86,7 @@ def run_kills(
         process = _start(scratch, name, new=True)
         is_over = False
         while not is_over:
-            time.sleep(float(rng.uniform(0.03, 0.4)) * undisturbed_s)
+            time.sleep(float(rng.uniform(0.02, 0.15)) * undisturbed_s)
             if process.poll() is not None:
                 if process.returncode:
                     wrong.append(f"{name}: exit code {process.returncode}")
