@@ -104,6 +104,8 @@ class TestPlan:
             "network_bytes",
             "uniform_network_bytes",
             "placement",
+            "parts",
+            "epoch",
             "shortlist",
             "fingerprints",
             "output",
@@ -198,7 +200,7 @@ class TestDiff:
         assert "The second saves " in result.stdout
         assert " -> " in result.stdout
         found = in_json(invoke("plan", "--diff", "old.json", "new.json", "--json"))
-        assert list(found) == ["changed_inputs", "moves", "saving", "before", "after"]
+        assert list(found) == ["changed_inputs", "moves", "saving", "epochs", "before", "after"]
         assert found["before"]["method"] == "ifs"
         assert found["changed_inputs"] == []
 
