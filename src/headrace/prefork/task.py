@@ -14,6 +14,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+TRAINER_MODULE = "headrace.runtime.trainer"
+"""The module that starts with SIGINT blocked, and unblocks it where it can handle it."""
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -30,8 +33,7 @@ def become(request: Mapping[str, Any]) -> int:
     if os.getppid() != server:
         return 1
     _, _, module, *arguments = request["command"]
-    is_trainer = module == "headrace.runtime.trainer"
-    # A trainer unblocks SIGINT where it can handle it.
+    is_trainer = module == TRAINER_MODULE
     signal.pthread_sigmask(signal.SIG_SETMASK, (signal.SIGINT,) if is_trainer else ())
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headrace.prefork.client import ForkedProcess, ForkLease, ForkUnavailableError
+from headrace.prefork.task import TRAINER_MODULE
 
 GRACE_S = 30.0
 """Grace period before a process is killed: trainers save after their step."""
@@ -205,17 +206,20 @@ def _start(
     if lease is not None:
         with suppress(ForkUnavailableError):
             return lease.fork(command, environment, folder, stdin, output)
-    with _blocked_signal(end_by):
+    with _signal_for_child(end_by, is_blocked=TRAINER_MODULE in command):
         return SpawnedProcess(command, stdin, output, environment, folder)
 
 
 @contextmanager
-def _blocked_signal(number: signal.Signals | None) -> Iterator[None]:
-    """Let a child inherit that a signal is blocked, until it can handle it, and not ignored."""
+def _signal_for_child(number: signal.Signals | None, *, is_blocked: bool) -> Iterator[None]:
+    """Let a child inherit that a signal is not ignored; a trainer, that it is blocked.
+
+    A trainer unblocks it where it can handle it; another command may never do so.
+    """
     if number is None:
         yield
         return
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (number,))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (number,) if is_blocked else ())
     is_ignored = signal.getsignal(number) is signal.SIG_IGN
     try:
         if is_ignored:

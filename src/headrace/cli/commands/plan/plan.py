@@ -123,14 +123,15 @@ def plan(
         raise SpecError(f"the argument {arguments[0]} is for a script", "give --script FILE")
     check_can_write(output)
     budget_s = None if budget is None else parse_seconds(budget)
-    asked, own = load_job(job), profile[0] if profile else None
+    machines, asked = load_cluster(cluster), load_job(job)
+    own = profile[0] if profile else None
     known = (
         find_full_graph_profile(own)
         if asked.kind is JobKind.FULL_GRAPH
         else find_profile(own, has_graph=graph is not None)
     )
     more = [load_profile(path) for path in (profile or [])[1:]]
-    inputs = (load_cluster(cluster), asked, known)
+    inputs = (machines, asked, known)
     with steps(3 + (graph is not None) + (script is not None)) as begin:
         from headrace.api.plan import plan as make_plan
         from headrace.api.plan import plan_summary
