@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -85,6 +86,7 @@ class SweepRunner:
         memory = float("inf") if settings.memory_bytes is None else settings.memory_bytes
         self._room = Room(settings.num_parallel, memory)
         self._running: dict[int, RunningTrial] = {}
+        self._num_begun: Counter[int] = Counter()
         self._stopping: set[int] = set()
         self._values: dict[int, list[float]] = {}
         trials = self.trials
@@ -174,6 +176,8 @@ class SweepRunner:
 
     def _begin(self, trial: Trial) -> None:
         attempt = trial.attempts + 1
+        # A trial that ended with its sweep was not lost by itself.
+        self._num_begun[trial.number] += 1
         self._log(TrialBegun(number=trial.number, attempt=attempt, at_s=self._now_s()))
         self._running[trial.number] = self._launcher.start(trial)
 
@@ -187,7 +191,7 @@ class SweepRunner:
             trial = self.trials[number]
             if number in self._stopping and outcome.state != "done":
                 self._end(trial, "stopped", outcome)
-            elif outcome.state == "lost" and trial.attempts < self._settings.max_attempts:
+            elif outcome.state == "lost" and self._num_begun[number] < self._settings.max_attempts:
                 self._begin(trial)
             else:
                 self._end(trial, "done" if outcome.state == "done" else "failed", outcome)

@@ -43,7 +43,8 @@ class SweepSettings(CheckedFile):
         order: Name of the order of trials.
         halving: Factor of successive halving; 0 for none.
         first_rung: Reports of a trial before it can be stopped.
-        max_attempts: How often a trial is started before it counts as failed.
+        max_attempts: How often a trial is started before it counts as failed; a sweep that is
+            resumed counts again.
     """
 
     version: Literal[1] = 1

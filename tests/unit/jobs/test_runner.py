@@ -131,6 +131,15 @@ def test_a_trial_that_is_killed_again_and_again_fails(tmp_path: Path) -> None:
     assert launcher.started.count(0) == 3
 
 
+def test_a_trial_that_ended_with_its_sweep_was_not_lost_by_itself(tmp_path: Path) -> None:
+    settings = sweep_of(num=1, max_attempts=2)
+    for _ in range(3):
+        with Journal(tmp_path / "journal.jsonl") as journal:
+            SweepRunner(settings, journal, FakeLauncher(), lambda: 0.0).step()
+    trials = run(tmp_path, settings, FakeLauncher({(0, 4): "lost"}))
+    assert (trials[0].state, trials[0].attempts) == (TrialState.DONE, 5)
+
+
 def test_halving_stops_the_worse_trials(tmp_path: Path) -> None:
     launcher = FakeLauncher(polls=9)
     trials = run(tmp_path, sweep_of(num=9, halving=3, num_parallel=9), launcher)
