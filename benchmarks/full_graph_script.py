@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch_geometric.nn import GCN, GraphSAGE
 
 import headrace
-from headrace.training.full_graph import swap
+from headrace.training.full_graph import layers, swap
 
 MODELS = {"GCN": GCN, "SAGE": GraphSAGE}
 COUNTERS = Path("/proc/net/dev")
@@ -54,7 +54,9 @@ def train_func(ctx: headrace.TrainContext) -> None:
     if how == "none":
         wait_at_once(swaps)
     data = ctx.full_graph()
-    data.overlaps = how == "groups"
+    data.overlaps = how in ("groups", "bins")
+    if how == "groups":
+        layers.NUM_BINS = 1  # type: ignore[attr-defined]
     model = MODELS[ctx.config["model"]](
         ctx.graph.num_features, ctx.config["hidden"], ctx.config["layers"], ctx.graph.num_classes
     )

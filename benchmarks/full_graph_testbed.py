@@ -41,8 +41,8 @@ CORES = 100.0
 """So many that no machine's share of the cores is limited."""
 
 SETTINGS: dict[str, Any] = {"model": "SAGE", "hidden": 256, "layers": 3, "epochs": 13}
-HOWS = ("none", "sums", "groups")
-"""Nothing overlaps; sums of own rows; and the rows that no other trainer needs."""
+HOWS = ("none", "sums", "groups", "bins")
+"""Nothing overlaps; sums of own rows; the rows that no other trainer needs; and bins of others."""
 
 NUM_WARM, REPETITIONS = 3, 2
 

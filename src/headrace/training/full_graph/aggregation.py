@@ -53,7 +53,7 @@ def add_up(
     )  # fmt: skip
 
     def make() -> LinearSum:
-        order = () if groups is None else (groups.place, groups.sizes[0])
+        order = () if groups is None else (groups.place, groups.ends)
         return LinearSum(exchange, edges, weights, num_destinations, is_mean, rows, *order)
 
     sums: LinearSum = exchange.derive(key, make)

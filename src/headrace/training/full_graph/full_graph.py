@@ -44,7 +44,7 @@ class FullGraph:
         part: This trainer's nodes and edges.
         halos: Exchanges of rows.
         overlaps: Whether models whose layers add up rows compute the rows that other trainers need
-            first, and the others while these are on their way.
+            first, in bins, and other rows while these are on their way.
     """
 
     def __init__(

@@ -29,7 +29,12 @@ from headrace.training.full_graph.exchange import HaloExchange, scale_gradient
 from headrace.training.full_graph.linear_sums import is_linear
 from headrace.training.full_graph.norms import BatchStatistics, halo_gcn_norm
 from headrace.training.full_graph.refusals import check_model, code_of, lifted_names
-from headrace.training.full_graph.row_groups import NotDivisibleError, RowGroups, can_overlap
+from headrace.training.full_graph.row_groups import (
+    NUM_BINS,
+    NotDivisibleError,
+    RowGroups,
+    can_overlap,
+)
 from headrace.training.full_graph.swap import SwapPolicy
 
 PASS_BATCH = "pass the batch of `ctx.full_graph()` to the prepared model"
@@ -191,7 +196,7 @@ def _groups_of(model: nn.Module, halos: Halos) -> RowGroups | None:
         return None
     (halo,) = halos.by_type.values()
     num_own = halo.exchange.num_own
-    groups = RowGroups(halo.exchange)
+    groups = RowGroups(halo.exchange, NUM_BINS)
     can = min(groups.sizes) > 0 and halo.num_destinations == num_own
     # A tensor with as many rows as there are nodes is divided: not edges.
     can = can and num_own not in halos.edge_lengths

@@ -9,7 +9,7 @@ destination that the source's trainer computes; the fewest rows are a minimum ve
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from torch_geometric.nn.aggr import MeanAggregation, SumAggregation
 
 from headrace.graph.kernels.vertex_cover import cover
 from headrace.training.full_graph.exchange import HaloExchange
-from headrace.training.full_graph.swap import Pending, Swap
+from headrace.training.full_graph.swap import JointSwap, Pending, Swap
 
 
 def _row(self: Any, x_j: Any) -> Any:
@@ -117,6 +117,15 @@ class _Requests:
     edge_weights: np.ndarray
 
 
+@dataclass(frozen=True)
+class _Bin:
+    """Rows and sums that are sent together."""
+
+    swap: Swap
+    sent: _Matrix
+    received: _Matrix
+
+
 class LinearSum:
     """Weighted sums of source rows for this trainer's nodes.
 
@@ -130,7 +139,8 @@ class LinearSum:
         is_mean: Whether sums are divided by the number of edges.
         like: A tensor with the type and device of rows.
         place: Number of each own row, if rows come in another order; those that others need first.
-        num_first: How many others need, or more.
+        ends: Where the bins of the rows that others need end, in that order; rows of a bin are
+            sent before those of the next are known.
     """
 
     def __init__(
@@ -142,11 +152,11 @@ class LinearSum:
         is_mean: bool,
         like: Tensor,
         place: Tensor | None = None,
-        num_first: int | None = None,
+        ends: Sequence[int] | None = None,
     ) -> None:
         self._exchange, self._like = exchange, like.new_empty(0)
         self._place = place
-        self.num_first = exchange.num_own if num_first is None else num_first
+        self.ends = (exchange.num_own,) if ends is None else tuple(ends)
         source, destination = edges.cpu()
         if place is not None:
             halo = torch.arange(exchange.num_own, exchange.num_own + exchange.num_halo)
@@ -163,7 +173,7 @@ class LinearSum:
             destination[own], source[own], (values * factors[destination])[own],
             (num_destinations, exchange.num_own),
         )  # fmt: skip
-        self._swap: Swap | None = None
+        self._bins: list[_Bin] = []
         if exchange.is_idle:
             return
         far = ~own
@@ -179,32 +189,50 @@ class LinearSum:
         found: Tensor = _Product.apply(rows, self, number)  # type: ignore[no-untyped-call]
         return found
 
-    def begin(self, first: Tensor, number: int | None) -> Pending | None:
-        """Begin to send rows that depend on those of the first group."""
-        if self._swap is None:
-            return None
-        return self._swap.start(self._sent.multiply(first), number)
+    def joint(self) -> JointSwap:
+        """The swaps of all bins, to measure them as one."""
+        return JointSwap([each.swap for each in self._bins])
 
-    def end(self, rows: Tensor, pending: Pending | None) -> Tensor:
+    def begin(
+        self, rows: Tensor, number: int | None, which: int, joint: JointSwap
+    ) -> Pending | None:
+        """Begin to send what depends on the rows of a bin, and of those before.
+
+        Args:
+            rows: All rows up to the end of the bin, or more.
+            number: Number of the swap in a training step; None to send the rows as they are.
+            which: The bin.
+            joint: The swaps of this call's bins.
+        """
+        if not self._bins:
+            return None
+        own = self._bins[which]
+        given = own.sent.multiply(rows[: self.ends[which]])
+        return own.swap.start(given, number, joint=joint)
+
+    def end(self, rows: Tensor, pending: Sequence[Pending | None]) -> Tensor:
         """Sums of rows: those of own rows are computed while others' are on their way."""
         sums = self._own.multiply(rows)
-        if pending is not None:
-            sums.add_(self._received.multiply(pending.wait()))
+        for own, each in zip(self._bins, pending, strict=False):
+            if each is not None:
+                sums.add_(own.received.multiply(each.wait()))
         return sums
 
-    def begin_back(self, gradients: Tensor, number: int | None) -> tuple[Tensor, Pending | None]:
-        """Begin to send gradients of received rows; returns those of own rows so far, too."""
-        pending = None
-        if self._swap is not None:
-            given = self._received.multiply_transposed(gradients)
-            pending = self._swap.start(given, number, is_back=True)
-        return self._own.multiply_transposed(gradients), pending
+    def begin_back(self, gradients: Tensor, number: int | None) -> tuple[Tensor, list[Pending]]:
+        """Begin to send gradients of received rows; returns those of own rows so far, too.
 
-    def end_back(self, gradients: Tensor, pending: Pending | None) -> Tensor:
-        """Add what others have sent to the gradients of the first group."""
-        if pending is None:
-            return gradients
-        return gradients + self._sent.multiply_transposed(pending.wait())
+        Those of the last bin are sent first.
+        """
+        joint = self.joint()
+        pending = [
+            own.swap.start(own.received.multiply_transposed(gradients), number, True, joint)
+            for own in reversed(self._bins)
+        ]
+        return self._own.multiply_transposed(gradients), pending[::-1]
+
+    def end_back(self, pending: Pending, which: int) -> Tensor:
+        """What others have sent to the gradients of the rows up to the end of a bin."""
+        return self._bins[which].sent.multiply_transposed(pending.wait())
 
     def _matrix(
         self, rows: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]
@@ -228,31 +256,61 @@ class LinearSum:
         given = _tell(needed, exchange.group)
         received = [len(each.rows) + each.num_sums for each in needed]
         sent = [len(each.rows) + each.num_sums for each in given]
-        self._swap = exchange.swap_of(sent, received, is_sum=True)
         ends, numbers, shares = (torch.cat(each) for each in zip(*matrix, strict=True))
-        self._received = self._matrix(ends, numbers, shares, (len(factors), num))
         places, columns, weights = _entries_sent(given)
         if self._place is not None:
             columns = self._place[columns]
-        self._sent = self._matrix(places, columns, weights, (sum(sent), self.num_first))
+        # A sum is sent with the last bin of its rows.
+        bin_of = torch.zeros(sum(sent), dtype=torch.int64)
+        bounds = torch.tensor(self.ends[:-1], dtype=torch.int64)
+        bin_of.scatter_reduce_(0, places, torch.bucketize(columns, bounds, right=True), "amax")
+        bin_there = torch.empty(num, dtype=torch.int64)
+        dist.all_to_all_single(bin_there, bin_of, received, sent, group=exchange.group)
+        for which, end in enumerate(self.ends):
+            here, there = bin_of == which, bin_there == which
+            is_sent, is_received = here[places], there[numbers]
+            at, at_there = here.cumsum(0) - 1, there.cumsum(0) - 1
+            swap = exchange.swap_of(_counts(here, sent), _counts(there, received), is_sum=True)
+            self._bins.append(
+                _Bin(
+                    swap,
+                    self._matrix(
+                        at[places[is_sent]],
+                        columns[is_sent],
+                        weights[is_sent],
+                        (sum(swap.sent), end),
+                    ),
+                    self._matrix(
+                        ends[is_received],
+                        at_there[numbers[is_received]],
+                        shares[is_received],
+                        (len(factors), sum(swap.received)),
+                    ),
+                )
+            )
 
 
 class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, sums: LinearSum, number: int | None) -> Tensor:
         ctx.sums, ctx.number = sums, number
-        return sums.end(rows, sums.begin(rows[: sums.num_first], number))
+        joint = sums.joint()
+        pending = [sums.begin(rows, number, which, joint) for which in range(len(sums.ends))]
+        return sums.end(rows, pending)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        own, pending = ctx.sums.begin_back(gradients[0], ctx.number)
-        num = ctx.sums.num_first
-        own[:num] = ctx.sums.end_back(own[:num], pending)
+        sums: LinearSum = ctx.sums
+        own, pending = sums.begin_back(gradients[0], ctx.number)
+        for which, each in enumerate(pending):
+            own[: sums.ends[which]] += sums.end_back(each, which)
         return own, None, None
 
 
 class SumOfGroups:
-    """One call of a sum whose rows come in two groups; several may be on their way.
+    """One call of a sum whose rows come in groups; several may be on their way.
+
+    Each group but the last is a bin of the sum.
 
     Args:
         sums: The sum.
@@ -261,48 +319,65 @@ class SumOfGroups:
 
     def __init__(self, sums: LinearSum, number: int | None) -> None:
         self.sums, self.number = sums, number
-        self.pending: Pending | None = None
-        self.pending_back: Pending | None = None
+        self.pending: list[Pending | None] = []
+        self.pending_back: list[Pending] = []
+        self._joint, self._rows = sums.joint(), list[Tensor]()
+        self._back: dict[int, Tensor] = {}
 
-    def send(self, first: Tensor) -> Tensor:
-        """Begin to send what others need of the first group; returns its rows for `finish`."""
-        sent: Tensor = _Sending.apply(first, self)  # type: ignore[no-untyped-call]
+    def send(self, which: int, rows: Tensor) -> Tensor:
+        """Begin to send what others need of a bin; returns its rows for `finish`."""
+        sent: Tensor = _Sending.apply(rows, self, which)  # type: ignore[no-untyped-call]
         return sent
 
-    def finish(self, first: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Sums for both groups, as soon as the others' rows are here."""
-        found: tuple[Tensor, Tensor] = _Finishing.apply(  # type: ignore[no-untyped-call]
-            first, rows, self
-        )
+    def finish(self, groups: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Sums for all groups, as soon as the others' rows are here."""
+        self._rows.clear()
+        found: tuple[Tensor, ...] = _Finishing.apply(self, *groups)  # type: ignore[no-untyped-call]
+        return found
+
+    def begin(self, which: int, rows: Tensor) -> None:
+        """Begin to send a bin."""
+        self._rows.append(rows)
+        above = rows if not which else torch.cat(self._rows)
+        self.pending.append(self.sums.begin(above, self.number, which, self._joint))
+
+    def gradients(self, which: int) -> Tensor | None:
+        """What others have sent to the gradients of a bin; waits for this and all later bins."""
+        found, ends = None, (0, *self.sums.ends)
+        for later in range(len(self.pending_back) - 1, which - 1, -1):
+            if later not in self._back:
+                self._back[later] = self.sums.end_back(self.pending_back[later], later)
+            own = self._back[later][ends[which] : ends[which + 1]]
+            found = own if found is None else found + own
         return found
 
 
 class _Sending(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, call: SumOfGroups) -> Tensor:
-        ctx.call = call
-        call.pending = call.sums.begin(rows, call.number)
+    def forward(ctx: Any, rows: Tensor, call: SumOfGroups, which: int) -> Tensor:
+        ctx.call, ctx.which = call, which
+        call.begin(which, rows)
         return rows.view_as(rows)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        call: SumOfGroups = ctx.call
-        return call.sums.end_back(gradients[0], call.pending_back), None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        others = ctx.call.gradients(ctx.which)
+        return gradients[0] if others is None else gradients[0] + others, None, None
 
 
 class _Finishing(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, first: Tensor, rows: Tensor, call: SumOfGroups) -> tuple[Tensor, Tensor]:
-        ctx.call, ctx.num = call, len(first)
-        found = call.sums.end(torch.cat([first, rows]), call.pending)
+    def forward(ctx: Any, call: SumOfGroups, *groups: Tensor) -> tuple[Tensor, ...]:
+        ctx.call, ctx.sizes = call, list(map(len, groups))
+        found = call.sums.end(torch.cat(groups), call.pending)
         # No views: layers may change them in place.
-        return found[: ctx.num].clone(), found[ctx.num :].clone()
+        return tuple(each.clone() for each in found.split(ctx.sizes))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         call: SumOfGroups = ctx.call
         own, call.pending_back = call.sums.begin_back(torch.cat(gradients), call.number)
-        return own[: ctx.num], own[ctx.num :], None
+        return (None, *own.split(ctx.sizes))
 
 
 def _divide(
@@ -349,6 +424,11 @@ def served_by_rows(
     of_rows, _ = cover(indptr, right[order], num_right)
     served: np.ndarray = of_rows[left]
     return served
+
+
+def _counts(mask: Tensor, sizes: list[int]) -> list[int]:
+    """How many of each trainer are set."""
+    return [int(each.sum()) for each in mask.split(sizes)]
 
 
 def _tell(needed: list[_Requests], group: Any) -> list[_Requests]:

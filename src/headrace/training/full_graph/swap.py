@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypedDict
 
@@ -144,30 +145,40 @@ class Swap:
         self._group, self._policy, self._is_sum = group, policy, is_sum
         self._before: dict[tuple[int, bool], Pending] = {}
 
-    def start(self, rows: Tensor, number: int | None = None, is_back: bool = False) -> Pending:
+    def start(
+        self,
+        rows: Tensor,
+        number: int | None = None,
+        is_back: bool = False,
+        joint: JointSwap | None = None,
+    ) -> Pending:
         """Send rows, or gradients of received rows; a collective call.
 
         Args:
             rows: By receiver.
             number: Number of the swap in a training step; None to send the rows as they are.
             is_back: Whether these are gradients, from the receivers to the senders.
+            joint: Swaps that are measured as one with this one.
         """
         now = self._send(rows, None if number is None else self._policy.rounding, is_back)
         if number is None:
             return now
         if not self._policy.is_stale:
-            self._watch(now, is_back)
+            self._watch(now, is_back, joint or JointSwap([self]))
             return now
         before = self._before.get((number, is_back), now)
         self._before[number, is_back] = now
         return before if before.shape == now.shape else now
 
-    def _watch(self, now: Pending, is_back: bool) -> None:
+    def _watch(self, now: Pending, is_back: bool, joint: JointSwap) -> None:
         if self._policy.watch is None:
             return
-        row_bytes = math.prod(now.sent.shape[1:]) * now.sent.element_size()
-        sent_bytes = [row_bytes * num for num in (self.received if is_back else self.sent)]
-        now.notes = self._policy.watch(row_bytes, self._is_sum, is_back, sent_bytes)
+        if joint.notes is None:
+            row_bytes = math.prod(now.sent.shape[1:]) * now.sent.element_size()
+            sizes = [each.received if is_back else each.sent for each in joint.swaps]
+            sent_bytes = [row_bytes * sum(nums) for nums in zip(*sizes, strict=True)]
+            joint.notes = self._policy.watch(row_bytes, self._is_sum, is_back, sent_bytes)
+        now.notes = joint
 
     def _send(self, rows: Tensor, rounding: Rounding | None, is_back: bool) -> Pending:
         sent, received = (self.received, self.sent) if is_back else (self.sent, self.received)
@@ -183,6 +194,31 @@ class Swap:
         )
         self.sent_bytes += given.nbytes
         return Pending(work, given, found, shape, rows.new_empty(0), rounding)
+
+
+class JointSwap:
+    """Swaps that are measured as one: from the first start to the last end.
+
+    Args:
+        swaps: The swaps.
+    """
+
+    def __init__(self, swaps: Sequence[Swap]) -> None:
+        self.swaps = swaps
+        self.notes: SwapNotes | None = None
+        self._num_waits = self._num_ends = 0
+
+    def wait(self) -> None:
+        """The rows of one are needed."""
+        self._num_waits += 1
+        if self._num_waits == 1 and self.notes is not None:
+            self.notes.wait()
+
+    def end(self) -> None:
+        """The rows of one are here."""
+        self._num_ends += 1
+        if self._num_ends == len(self.swaps) and self.notes is not None:
+            self.notes.end()
 
 
 def _encoded(rows: Tensor, rounding: Rounding) -> Tensor:

@@ -1,4 +1,4 @@
-"""Forward passes of two groups of rows, one after the other."""
+"""Forward passes of groups of rows, one after the other."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ class Needed(HaloExchange):
         return torch.tensor([5, 2, 5])
 
 
-def test_rows_come_back_in_their_order() -> None:
-    groups, rows = RowGroups(Needed()), torch.rand(NUM, 3)
-    assert groups.sizes == (2, 6)
+@pytest.mark.parametrize("sizes", [(2, 6), (1, 1, 6)])
+def test_rows_come_back_in_their_order(sizes: tuple[int, ...]) -> None:
+    groups, rows = RowGroups(Needed(), len(sizes) - 1), torch.rand(NUM, 3)
+    assert groups.sizes == sizes
     seen = []
 
     def forward(x: Any, scale: Any, name: str) -> Any:
@@ -49,15 +50,19 @@ def test_rows_come_back_in_their_order() -> None:
 
     found = groups.call(forward, (rows,), {"scale": torch.tensor(2.0), "name": "x"})
     torch.testing.assert_close(found, 2 * rows)
-    assert seen == [2, 6]
+    assert seen == list(sizes)
     assert groups.active is None
 
 
-def test_sums_need_the_rows_of_both_groups() -> None:
+@pytest.mark.parametrize("num_bins", [1, 2])
+def test_sums_need_the_rows_of_all_groups(num_bins: int) -> None:
     exchange = Needed()
-    groups, rows = RowGroups(exchange), torch.rand(NUM, 3, requires_grad=True, dtype=torch.double)
+    groups, rows = (
+        RowGroups(exchange, num_bins),
+        torch.rand(NUM, 3, requires_grad=True, dtype=torch.double),
+    )
     edges = torch.randint(0, NUM, (2, 30))
-    sums = LinearSum(exchange, edges, None, NUM, False, rows, groups.place, groups.sizes[0])
+    sums = LinearSum(exchange, edges, None, NUM, False, rows, groups.place, groups.ends)
 
     def forward(x: Any) -> Any:
         x = groups.add_up(sums, 2 * x).relu_()
@@ -77,19 +82,19 @@ def test_sums_need_the_rows_of_both_groups() -> None:
 
 
 def test_an_evaluation_has_no_gradients() -> None:
-    groups, layer = RowGroups(Needed()), nn.Linear(3, 2)
+    groups, layer = RowGroups(Needed(), 1), nn.Linear(3, 2)
     with torch.no_grad():
         found = groups.call(layer.forward, (torch.rand(NUM, 3),), {})
     assert not found.requires_grad
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [0, 1, 2])
 def test_an_error_of_a_group_is_that_of_the_model(number: int) -> None:
-    groups = RowGroups(Needed())
+    groups = RowGroups(Needed(), 2)
     before = threading.active_count()
 
     def forward(x: Any) -> Any:
-        if len(x) == groups.sizes[number]:
+        if groups.active == number:
             raise ZeroDivisionError
         return x
 
@@ -101,15 +106,15 @@ def test_an_error_of_a_group_is_that_of_the_model(number: int) -> None:
     )
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [0, 1, 2])
 def test_groups_with_different_layers_are_not_divisible(number: int) -> None:
     exchange = Needed()
-    groups, rows = RowGroups(exchange), torch.rand(NUM, 3, requires_grad=True)
+    groups, rows = RowGroups(exchange, 2), torch.rand(NUM, 3, requires_grad=True)
     edges = torch.randint(0, NUM, (2, 30))
-    sums = LinearSum(exchange, edges, None, NUM, False, rows, groups.place, groups.sizes[0])
+    sums = LinearSum(exchange, edges, None, NUM, False, rows, groups.place, groups.ends)
 
     def forward(x: Any) -> Any:
-        times = 2 if len(x) == groups.sizes[number] else 1
+        times = 2 if groups.active == number else 1
         for _ in range(times):
             x = groups.add_up(sums, 2 * x)
         return x
@@ -120,7 +125,7 @@ def test_groups_with_different_layers_are_not_divisible(number: int) -> None:
 
 def test_outputs_without_a_row_per_node_are_not_divisible() -> None:
     with pytest.raises(NotDivisibleError):
-        RowGroups(Needed()).call(lambda x: x.sum(0), (torch.rand(NUM, 3),), {})
+        RowGroups(Needed(), 1).call(lambda x: x.sum(0), (torch.rand(NUM, 3),), {})
 
 
 def test_models_whose_rows_meet_elsewhere_do_not_overlap() -> None:
