@@ -19,7 +19,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch_geometric.nn import MessagePassing
 
 from headrace.training.full_graph.exchange import HaloExchange
-from headrace.training.full_graph.linear_sums import LinearSum, SumOfGroups
+from headrace.training.full_graph.group_sums import SumOfGroups
+from headrace.training.full_graph.linear_sums import LinearSum
 
 NUM_BINS = 3
 """Bins of the rows that others need: more begin to send earlier, and cost more calls."""
