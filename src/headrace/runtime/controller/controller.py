@@ -71,7 +71,8 @@ class Controller:
     Args:
         files: Graph files that each machine needs.
         checkpoints: Folder for the run's checkpoints.
-        machines: Returns the names of the available machines; polled if the run is elastic.
+        machines: Returns the names of the available machines, given a timeout in seconds; polled
+            if the run is elastic.
         drift: Detects drift from the plan; None to disable.
         parameters: Compares the trainers' parameters; None to disable.
         attached: Stores that run already; None if the run starts its own.
@@ -86,7 +87,7 @@ class Controller:
         callback: RunCallback,
         checkpoints: Path,
         handler: FailureHandler,
-        machines: Callable[[], frozenset[str]],
+        machines: Callable[[float], frozenset[str]],
         drift: DriftMonitor | None = None,
         parameters: ParameterCheck | None = None,
         attached: AttachedStores | None = None,
@@ -195,7 +196,7 @@ class Controller:
         for command in commands:
             match command:
                 case Place():
-                    self._worker_group.place(self._calls, self._emit)
+                    self._worker_group.place(self._calls, self._emit, self._callback.log)
                 case Ship():
                     self._shipping.begin()
                 case Start(task):

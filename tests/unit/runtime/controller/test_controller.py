@@ -119,7 +119,9 @@ class Crew:
         self.stores = (self.slots["store0"],)
         self.lost: set[str] = set()
 
-    def place(self, calls: Any, notify: Callable[[Event], None]) -> None:
+    def place(
+        self, calls: Any, notify: Callable[[Event], None], log: Callable[[str], None]
+    ) -> None:
         notify(Placed())
 
     def poll(self) -> None: ...
@@ -208,7 +210,7 @@ class Driven:
             Watching(),
             Path("none"),
             self.mender,
-            lambda: frozenset({"m0"}),
+            lambda timeout_s: frozenset({"m0"}),
         )
         return controller.run(self.interrupted)
 
