@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headrace.runtime.cluster.actor_system import CallFailure, Location
-from headrace.runtime.cluster.head import CALL_S, HeadLostError
+from headrace.runtime.cluster.head import CALL_S, SILENT_S, HeadLostError
 from headrace.runtime.cluster.placement_group import TaskPlacement
 from tests.simulation.cluster import Actor, CallError, Cluster, Handle, Ref
 from tests.simulation.world import Killed, Machine, Process
@@ -36,23 +36,29 @@ class VirtualActors:
         self._make = make
         self.made: list[Actor] = []
         self.num_reserved = 0
+        self._left_s = CALL_S
 
     @property
     def head_silent_s(self) -> float:
         """Time since the head answered."""
         return self._cluster.head_silent_s
 
-    def _ask_head(self) -> None:
+    def _ask_head(self, timeout_s: float = CALL_S) -> None:
         if self._world.is_closing:
             raise Killed
-        if self._cluster.head_silent_s:
-            if self._cluster.head_silent_s < CALL_S:
-                self._world.sleep(CALL_S)
-            raise HeadLostError
+        if not self._cluster.head_silent_s:
+            self._left_s = CALL_S
+            return
+        if self._cluster.head_silent_s < SILENT_S:
+            # All calls together wait for the first one, which stays open, once.
+            wait_s = min(timeout_s, self._left_s)
+            self._left_s -= wait_s
+            self._world.sleep(wait_s)
+        raise HeadLostError
 
-    def nodes(self) -> Sequence[Mapping[str, Any]]:
+    def nodes(self, timeout_s: float = CALL_S) -> Sequence[Mapping[str, Any]]:
         """All nodes."""
-        self._ask_head()
+        self._ask_head(timeout_s)
         return self._cluster.nodes()
 
     def location(self) -> Location:

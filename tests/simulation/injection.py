@@ -150,14 +150,17 @@ class Injection:
             return ""
         task, world = str(actor.body.task), self._simulation.world
 
-        def kill(num: int) -> None:
+        def kill(num: int, is_again: bool = True) -> None:
             for each in self._running():
                 if each.body.task == task:
                     each.body.process.exit(-9)
+                    if is_again:
+                        # Each is a fault of its own.
+                        self._injected.append(Injected(fault.kind, frozenset({task})))
             if num > 1:
                 world.after(world.random.uniform(2.0, 8.0), partial(kill, num - 1))
 
-        kill(2 + fault.victim // 7 % 5)
+        kill(2 + fault.victim // 7 % 5, is_again=False)
         return task
 
     def _kill_actor(self, fault: Fault) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
 
 _MACHINE = frozenset({"kill machine", "power loss"})
 _UNREACHABLE = _MACHINE | {"cut", "freeze machine"}
@@ -13,10 +14,19 @@ _ACTOR = _MACHINE | {"kill actor"}
 _DISK = frozenset({"full disk", "full driver disk"})
 _FLIPS = frozenset({"flip resume"})
 _KILLS = frozenset({"kill task", "kill repeatedly"})
+_SILENT = frozenset({"kill machine", "cut", "freeze machine"})
 _HANGS = _SLOW | {"hang trainer", "stop task"}
 _TASK = r"^[\w.]+ on \w+ "
 _FAILED = _TASK + r"exited with code \d+; last output: error: "
 _FULL = r"[Nn]o space left on (the disk|device)"
+
+
+class Names(Enum):
+    """Whom a fault has to hit to explain a message."""
+
+    FIRST = "the task or machine that the message names first"
+    ENDS = "one of the two tasks that the message names, or what is between their machines"
+    ANY = "any"
 
 
 @dataclass(frozen=True)
@@ -26,12 +36,12 @@ class Message:
     Attributes:
         pattern: What it looks like.
         kinds: Kinds of faults that explain it.
-        is_indirect: Whether it may name another task or machine than the one that the fault hit.
+        names: Whom the faults have to hit.
     """
 
     pattern: str
     kinds: frozenset[str]
-    is_indirect: bool = False
+    names: Names = Names.FIRST
 
 
 def _named(pattern: str, *kinds: str) -> Message:
@@ -39,14 +49,23 @@ def _named(pattern: str, *kinds: str) -> Message:
 
 
 def _indirect(pattern: str, *kinds: str) -> Message:
-    return Message(pattern, frozenset(kinds), is_indirect=True)
+    return Message(pattern, frozenset(kinds), Names.ANY)
+
+
+def _between(pattern: str, *kinds: str) -> Message:
+    return Message(pattern, frozenset(kinds), Names.ENDS)
 
 
 MESSAGES: tuple[Message, ...] = (
     _named(_TASK + r"was ended by SIGKILL, possibly out of memory$", *_KILLS),
     _named(_TASK + r"made no progress for \d+ s, because it is stopped, and was", "stop task"),
     _indirect(_TASK + r"made no progress for \d+ s, and no task computes, and was", *_HANGS),
-    _named(_TASK + r"is lost: its Ray actor has died, possibly out of memory$", "kill actor"),
+    # Until Ray takes a dead machine for dead, only its actors are.
+    _named(
+        _TASK + r"is lost: its Ray actor has died, possibly out of memory$",
+        "kill actor",
+        "kill machine",
+    ),
     _named(_TASK + r"is lost: its Ray actor does not reply$", *_ACTOR, *_UNREACHABLE),
     _named(r"^m\d is lost with .*: its Ray node is gone$", *_MACHINE),
     _named(r"^m\d is lost.*: none of its Ray actors replies$", *_ACTOR, *_UNREACHABLE, *_SLOW),
@@ -76,6 +95,8 @@ MESSAGES: tuple[Message, ...] = (
     _indirect(_FAILED + r"\S+ has no valid sidecar \S+$", *_FLIPS),
     _indirect(_FAILED + r".* refused to \w+: " + _FULL, *_DISK),
     _named(_FAILED + rf"\[Errno 28\] {_FULL}: ", *_DISK),
+    _between(_FAILED + r"store\d on m\d did not answer \w+$", *_SILENT, "stop task"),
+    _between(_FAILED + r"store\d on m\d did not accept the connection$", *_SILENT),
     _indirect(_FAILED + r"store\d on m\d is gone \(Connection reset by peer\)$", "reset"),
 )
 """All of them; a message that looks like none is a problem."""
@@ -104,7 +125,7 @@ class Injected:
 
 def names_in(text: str) -> list[str]:
     """Tasks and machines that a message names."""
-    return re.findall(r"\b(?:m\d|store\d|sampler\d\.0|trainer\d|ps\d)\b", text)
+    return re.findall(r"\b(?:m\d|driver|store\d|sampler\d\.0|trainer\d|ps\d)\b", text)
 
 
 def unexplained(problem: str, faults: Iterable[Injected]) -> str:
@@ -129,10 +150,23 @@ def _split(problem: str) -> tuple[str, str]:
 
 
 def _explains(fault: Injected, cause: str) -> bool:
-    named = frozenset(names_in(cause)[:1])
     return any(
-        fault.kind in each.kinds
-        and (each.is_indirect or not fault.names or bool(named & fault.names))
+        fault.kind in each.kinds and _hits(fault, names_in(cause), each.names)
         for each in MESSAGES
         if re.search(each.pattern, cause)
     )
+
+
+def _hits(fault: Injected, named: list[str], names: Names) -> bool:
+    if names is Names.ANY or not fault.names:
+        return True
+    if names is Names.FIRST:
+        return bool(fault.names.intersection(named[:1]))
+    machines = _machines(named)
+    # Nothing is between tasks of one machine.
+    is_between = fault.kind != "cut" or len(machines) > 1
+    return is_between and _machines(fault.names) <= machines and bool(fault.names & {*named})
+
+
+def _machines(names: Iterable[str]) -> set[str]:
+    return {name for name in names if re.fullmatch(r"m\d|driver", name)}

@@ -60,10 +60,13 @@ class Link:
         self._failure: StoreError | None = None
         self._number = 0
         machine = body.machine
-        is_cut = cluster.cut_until_s(client.machine, machine) > self._world.now_s
-        if is_cut or not machine.is_alive or machine.frozen_until_s > self._world.now_s:
-            self._world.sleep(timeout_s)
-            raise StoreLostError(f"{address} did not accept the connection", CHECK_LOG)
+        end_s, pause_s = self._world.now_s + timeout_s, 1.0
+        while not self._is_reachable:
+            # The kernel asks again after 1, 2 and 4 s.
+            self._world.sleep(min(pause_s, end_s - self._world.now_s))
+            if self._world.now_s >= end_s:
+                raise StoreLostError(f"{address} did not accept the connection", CHECK_LOG)
+            pause_s *= 2
         self._world.sleep(2 * cluster.latency_s(client.machine, machine))
         self._task, self._service = body.process, body.service
         if self._task is None or self._task.exit_code is not None or self._service is None:
@@ -88,6 +91,12 @@ class Link:
         waits = operation == "push" and fields["piece"] == int(fields["num_pieces"]) - 1
         self._send(True, partial(self._arrive, data, waits))
         return future
+
+    @property
+    def _is_reachable(self) -> bool:
+        machine, now_s = self._body.machine, self._world.now_s
+        is_cut = self._cluster.cut_until_s(self._client.machine, machine) > now_s
+        return not is_cut and machine.is_alive and machine.frozen_until_s <= now_s
 
     @property
     def is_open(self) -> bool:

@@ -16,6 +16,7 @@ from headrace.linux.process import Activity
 from headrace.prefork.identity import own_version
 from headrace.runtime.protocol.actor_state import ActorState
 from headrace.runtime.protocol.trainer_messages import Message
+from headrace.runtime.workers.sampler import after_name
 from headrace.runtime.workers.task_process import GRACE_S, URGENT_GRACE_S
 from tests.simulation.cluster import Actor, Cluster, Handle, Later
 from tests.simulation.processes import Task
@@ -255,6 +256,7 @@ class SamplerBody(Body):
         super().__init__(cluster, task, machine)
         self.num_restarts, self.why = 0, ""
         self.is_listening = False
+        self.name = f"{task} on {machine.name}"
 
     def prepare(self, settings: Any, credentials: bytes, seeds: Any) -> None:
         """Nothing is kept."""
@@ -273,14 +275,15 @@ class SamplerBody(Body):
 
     def begin_again(self, why: str) -> None:
         """Start a process after the last one was lost."""
-        self.num_restarts, self.why = self.num_restarts + 1, why
+        self.num_restarts += 1
+        self.why = after_name(self.name, why)
         self.begin()
 
     def is_there(self) -> bool:
         """Whether the process listens."""
         if self.process is not None and self.process.code() is not None:
             # It was killed before it listened.
-            self.begin_again(f"{self.task} {self.process.how}")
+            self.begin_again(f"{self.name} {self.process.how}")
         return self.is_listening
 
     def state(self) -> ActorState:

@@ -11,6 +11,17 @@ SPENT = f"{KILLED} (there were 1 resumes since the last checkpoint)"
 MISSING = "the plan needs m1, which the Ray cluster does not have; its nodes: m0 at 10.0.0.1"
 KILL = Injected("kill task", frozenset({"trainer0"}))
 OTHER = Injected("kill task", frozenset({"trainer1"}))
+AGAIN = Injected("kill repeatedly", frozenset({"trainer0"}))
+DIED = "store1 on m1 is lost: its Ray actor has died, possibly out of memory"
+FAILED = "trainer0 on m0 exited with code 5; last output: error:"
+SILENT = f"{FAILED} store1 on m1 did not answer gather"
+CLOSED = f"{FAILED} store1 on m1 did not accept the connection"
+NEAR = f"{FAILED} store0 on m0 did not answer gather"
+STOP = Injected("stop task", frozenset({"store1"}))
+CUT = Injected("cut", frozenset({"m1", "store1", "trainer1"}))
+CUT_PAIR = Injected("cut", frozenset({"m0", "m1", "store0", "store1", "trainer0", "trainer1"}))
+CUT_OTHER = Injected("cut", frozenset({"m1", "m2", "store1", "store2"}))
+CUT_NEAR = Injected("cut", frozenset({"m0", "store0", "trainer0"}))
 MACHINE = Injected("kill machine", frozenset({"m1", "trainer1"}))
 
 
@@ -21,9 +32,20 @@ MACHINE = Injected("kill machine", frozenset({"m1", "trainer1"}))
         (KILLED, [OTHER, MACHINE], KILLED),
         (KILLED, [], KILLED),
         (SPENT, [KILL, OTHER], ""),
+        (SPENT, [AGAIN, AGAIN], ""),
         (SPENT, [KILL], "there were 1 resumes since the last checkpoint"),
         (f"{KILLED}, and the run cannot be resumed: {MISSING}", [KILL, MACHINE], ""),
         (f"{KILLED}, and the run cannot be resumed: {MISSING}", [KILL], MISSING),
+        (DIED, [Injected("kill machine", frozenset({"m1", "store1"}))], ""),
+        (DIED, [Injected("kill machine", frozenset({"m0", "store0"}))], DIED),
+        (SILENT, [STOP], ""),
+        (SILENT, [CUT], ""),
+        (SILENT, [CUT_PAIR], ""),
+        (SILENT, [CUT_OTHER], SILENT),
+        (SILENT, [Injected("stop task", frozenset({"store0"}))], SILENT),
+        (CLOSED, [CUT], ""),
+        (CLOSED, [STOP], CLOSED),
+        (NEAR, [CUT_NEAR], NEAR),
         ("trainer0 on m0 is unhappy", [KILL], "trainer0 on m0 is unhappy"),
     ],
 )

@@ -315,7 +315,7 @@ class Script:
             process = each.actor.body.process
             if process is not None and process.exit_code is not None:
                 self._world.sleep(self._world.random.uniform(0.1, 2.0))
-                self._get(each.begin_again.remote(f"{each.actor.body.task} {process.how}"))
+                self._get(each.begin_again.remote(f"{each.actor.body.name} {process.how}"))
         self._wait_until_there()
 
     def _wait_until_there(self) -> None:

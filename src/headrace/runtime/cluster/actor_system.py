@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace.runtime.cluster.head import Head
+from headrace.runtime.cluster.head import CALL_S, Head
 from headrace.runtime.cluster.prometheus import endpoint_here
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class ActorSystem(Protocol):
     def head_silent_s(self) -> float:
         """Time since the cluster's head has answered; 0 without a head."""
 
-    def nodes(self) -> Sequence[Mapping[str, Any]]:
+    def nodes(self, timeout_s: float = CALL_S) -> Sequence[Mapping[str, Any]]:
         """All nodes, in the format of `ray.nodes()`; raises `HeadLostError`."""
 
     def location(self) -> Location:
@@ -136,11 +136,11 @@ class RayActors:
 
         return (RayError,)
 
-    def nodes(self) -> Sequence[Mapping[str, Any]]:
+    def nodes(self, timeout_s: float = CALL_S) -> Sequence[Mapping[str, Any]]:
         """All nodes of the cluster."""
         import ray
 
-        known: list[Mapping[str, Any]] = self._ask(ray.nodes)
+        known: list[Mapping[str, Any]] = self._ask(ray.nodes, timeout_s)
         return known
 
     def location(self) -> Location:
@@ -189,8 +189,8 @@ class RayActors:
         with suppress(Exception):
             self._ask(partial(ray.kill, actor))
 
-    def _ask(self, call: Callable[[], Any]) -> Any:
-        return call() if self._head is None else self._head.ask(call)
+    def _ask(self, call: Callable[[], Any], timeout_s: float = CALL_S) -> Any:
+        return call() if self._head is None else self._head.ask(call, timeout_s)
 
     def why(self, error: Exception) -> CallFailure:
         """Why a call failed."""

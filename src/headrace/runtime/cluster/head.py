@@ -5,6 +5,7 @@ Ray answers such calls after a minute, or ends the process. Task actors answer w
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 import time
@@ -56,25 +57,30 @@ class Head:
         self._heard_s = clock()
         self._closed = threading.Event()
         self._call: threading.Thread | None = None
+        self._left_s = 0.0
         threading.Thread(target=self._probe, name="probe the head", daemon=True).start()
 
     @property
     def silent_s(self) -> float:
-        """Time since it accepted a connection, or since a call that it has not answered."""
+        """Time since it accepted a connection."""
         return self._clock() - self._heard_s
 
     @property
     def is_lost(self) -> bool:
         """Whether it counts as lost."""
-        return self.silent_s >= SILENT_S or self._is_blocked
+        return self.silent_s >= SILENT_S or (self._is_blocked and self._left_s <= 0)
 
     @property
     def _is_blocked(self) -> bool:
         return self._call is not None and self._call.is_alive()
 
-    def ask(self, call: Callable[[], T]) -> T:
-        """Result of a call that needs the head; raises its error, or `HeadLostError` in time."""
-        if self.is_lost:
+    def ask(self, call: Callable[[], T], timeout_s: float = math.inf) -> T:
+        """Result of a call that needs the head; raises its error, or `HeadLostError` in time.
+
+        A shorter `timeout_s` does not make the head count as lost: the next call waits for the rest
+        of the timeout.
+        """
+        if self.is_lost or not self._wait(timeout_s):
             raise HeadLostError
         results: list[T] = []
         errors: list[Exception] = []
@@ -86,13 +92,22 @@ class Head:
                 errors.append(error)
 
         self._call = threading.Thread(target=run, name="ask the head", daemon=True)
+        self._left_s = self._timeout_s
         self._call.start()
-        self._call.join(self._timeout_s)
+        self._wait(timeout_s)
         if errors:
             raise errors[0]
         if not results:
             raise HeadLostError
         return results[0]
+
+    def _wait(self, timeout_s: float) -> bool:
+        """Wait for the open call, if any; return whether none is open."""
+        if self._call is not None and self._is_blocked:
+            wait_s = min(timeout_s, self._left_s)
+            self._left_s -= wait_s
+            self._call.join(wait_s)
+        return not self._is_blocked
 
     def close(self) -> None:
         """Stop probing."""

@@ -41,7 +41,7 @@ class LocalActors:
         self._handles: list[LocalHandle] = []
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
-    def nodes(self) -> Sequence[Mapping[str, Any]]:
+    def nodes(self, timeout_s: float = 0.0) -> Sequence[Mapping[str, Any]]:
         """This machine."""
         return [
             {

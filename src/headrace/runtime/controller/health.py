@@ -37,6 +37,8 @@ from headrace.runtime.protocol.trainer_messages import (
 )
 
 _JOIN_POLL_INTERVAL_S = 5.0
+# Meanwhile no reply is handled and nothing is logged, and the next poll asks again.
+_JOIN_TIMEOUT_S = 1.0
 _HEARD_S = 5.0
 """A head that was heard at this time before counts as there; it is probed every 3 s."""
 
@@ -45,7 +47,7 @@ class Watch:
     """Detects stalls, probes the network, and polls for joined machines and drift.
 
     Args:
-        alive: Returns the names of the available machines.
+        alive: Returns the names of the available machines, given a timeout in seconds.
         emit: Emits lifecycle events.
         drift: Detects drift from the plan; None to disable.
         parameters: Compares the trainers' parameters; None to disable.
@@ -58,7 +60,7 @@ class Watch:
         calls: PendingActorCalls,
         callback: RunCallback,
         handler: FailureHandler,
-        alive: Callable[[], frozenset[str]],
+        alive: Callable[[float], frozenset[str]],
         emit: Callable[[Event], None],
         drift: DriftMonitor | None = None,
         parameters: ParameterCheck | None = None,
@@ -111,16 +113,16 @@ class Watch:
         if probes and len(self._worker_group.stores) > 1:
             self._probe()
         self._hangs.examine(now_s, self._stalls.first_still(now_s))
-        if self._handler.state.elastic and now_s >= self._next_join_s:
+        is_heard = self._worker_group.system.head_silent_s < _HEARD_S
+        if self._handler.state.elastic and is_heard and now_s >= self._next_join_s:
             self._next_join_s = now_s + _JOIN_POLL_INTERVAL_S
             before = self._handler.state.joined
             # Without the head no machine can join.
             with suppress(HeadLostError):
-                self._handler.handle(MachinesJoined(self._alive()))
+                self._handler.handle(MachinesJoined(self._alive(_JOIN_TIMEOUT_S)))
             for name in sorted(self._handler.state.joined - before):
                 self._callback.log(f"{name} has joined: it is used after the next checkpoint")
         # Another plan is not worth a run that cannot be started again.
-        is_heard = self._worker_group.system.head_silent_s < _HEARD_S
         if self._drift is not None and is_heard:
             drifted = self._drift.poll(now_s, self._handler.state.saved is not None)
             if drifted is not None and isinstance(self._handler.handle(drifted), Resume):

@@ -10,6 +10,7 @@ from headrace.core.errors import HeadraceError
 from headrace.core.plan import Plan
 from headrace.policies.lifecycle.events import Outcome, Task
 from headrace.policies.recovery.events import GiveUp, Resume, Settled
+from headrace.runtime.cluster.head import CALL_S
 from headrace.runtime.cluster.nodes import Node, find_nodes, nodes_there
 from headrace.runtime.controller.failure_handling import FailureHandler
 from headrace.runtime.controller.signals import Interruption
@@ -63,21 +64,24 @@ class AvailableMachines:
 
     A lost machine counts as available again only with a new Ray node: Ray detects a dead node late,
     and does not detect a partitioned network.
+
+    Args:
+        known: Returns all Ray nodes, given a timeout in seconds.
     """
 
-    def __init__(self, plan: Plan, known: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
+    def __init__(self, plan: Plan, known: Callable[[float], Sequence[Mapping[str, Any]]]) -> None:
         self._plan, self._known = plan, known
         self._used: dict[str, str] = {}
         self._lost: set[str] = set()
 
-    def there(self) -> frozenset[str]:
-        """Names of the available machines."""
-        found = nodes_there(self._plan.cluster, self._alive())
+    def there(self, timeout_s: float = CALL_S) -> frozenset[str]:
+        """Names of the available machines; raises `HeadLostError`."""
+        found = nodes_there(self._plan.cluster, self._alive(timeout_s))
         return frozenset(node.machine for node in found)
 
     def nodes(self, plan: Plan) -> tuple[Node, ...]:
         """Ray nodes of a plan's machines, recorded as used; raises SpecError if one is missing."""
-        nodes = find_nodes(plan.cluster, self._alive())
+        nodes = find_nodes(plan.cluster, self._alive(CALL_S))
         self._used = {node.machine: node.node_id for node in nodes}
         return nodes
 
@@ -85,5 +89,5 @@ class AvailableMachines:
         """Treat machines as lost, whatever Ray reports."""
         self._lost |= {self._used[name] for name in names if name in self._used}
 
-    def _alive(self) -> list[Mapping[str, Any]]:
-        return [node for node in self._known() if node["NodeID"] not in self._lost]
+    def _alive(self, timeout_s: float) -> list[Mapping[str, Any]]:
+        return [node for node in self._known(timeout_s) if node["NodeID"] not in self._lost]

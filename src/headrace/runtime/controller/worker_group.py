@@ -14,7 +14,7 @@ from headrace.policies.lifecycle.events import Ended, Event, Failed, Lost, Place
 from headrace.prefork.identity import own_version
 from headrace.runtime.cluster.actor_system import ActorSystem, CallFailure, Reservation
 from headrace.runtime.cluster.clock_sync import clock_offset
-from headrace.runtime.cluster.head import HeadLostError
+from headrace.runtime.cluster.head import SILENT_S, HeadLostError
 from headrace.runtime.cluster.placement_group import TaskPlacement
 from headrace.runtime.traffic.coordinator import TrafficControl
 from headrace.runtime.workers.parameter_server import ParameterServerActor
@@ -37,6 +37,8 @@ _PING_TIMEOUT_S = 2.0
 # A ping takes 1 ms. Only slow machines, whose offsets would be wrong, need longer for all of them.
 _CLOCKS_S = 5.0
 _SILENT_CLOSE_S = 4.0
+# After 10 s without an iteration the user is told; what blocks the controller here adds to that.
+_SILENT_HEAD_S = 2.0
 
 
 class WorkerGroup:
@@ -70,6 +72,7 @@ class WorkerGroup:
         self._lost: set[str] = set()
         self._calls = PendingActorCalls(system)
         self._emit: Callable[[Event], None] = lambda event: None
+        self._log: Callable[[str], None] = lambda line: None
         self._next_poll_s = self._next_pending_s = 0.0
         self._told_s: float | None = None
 
@@ -165,9 +168,14 @@ class WorkerGroup:
         """Whether a task's actor is lost."""
         return name in self._lost
 
-    def place(self, calls: PendingActorCalls, emit: Callable[[Event], None]) -> None:
+    def place(
+        self,
+        calls: PendingActorCalls,
+        emit: Callable[[Event], None],
+        log: Callable[[str], None] = lambda line: None,
+    ) -> None:
         """Create the placement group; `poll` starts the actors."""
-        self._calls, self._emit = calls, emit
+        self._calls, self._emit, self._log = calls, emit, log
         self._group = self.system.reserve(tuple(self._slots.values()), self._name)
         self._next_pending_s = time.monotonic() + _PENDING_INTERVAL_S
 
@@ -319,7 +327,13 @@ class WorkerGroup:
             self._group.remove()
 
     def _alive(self) -> set[str]:
-        return {node["NodeID"] for node in self.system.nodes() if node.get("Alive")}
+        try:
+            nodes = self.system.nodes(_SILENT_HEAD_S)
+        except HeadLostError:
+            if self.system.head_silent_s < SILENT_S:
+                self._log("waiting for the head of the Ray cluster, which knows what was lost")
+            nodes = self.system.nodes()
+        return {node["NodeID"] for node in nodes if node.get("Alive")}
 
 
 def _first_line(error: Exception) -> str:

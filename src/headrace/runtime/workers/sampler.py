@@ -83,7 +83,7 @@ class SamplerActor(TaskActor):
             return
         config, seeds, split, trainer_machine = self._last
         self._restarts += 1
-        self._why = why
+        self._why = after_name(f"{self.task} on {self.machine}", why)
         first = {"first_epoch": epoch, "first_batch": batch}
         self.begin({**config, **first}, seeds, split, trainer_machine)
 
@@ -118,7 +118,7 @@ class SamplerActor(TaskActor):
             if code < 0 and self._can_restart():
                 # A signal is an external cause; errors of the process end it with an exit code.
                 self._num_early += 1
-                self.begin_again(*self._first(), f"{self.task} {how_ended(code)}")
+                self.begin_again(*self._first(), f"{self.task} on {self.machine} {how_ended(code)}")
                 return None
             last_error = "" if self._process is None else self._process.last_error_line()
             problem = f"{self.task} on {self.machine} did not start: {last_error or f'code {code}'}"
@@ -128,3 +128,9 @@ class SamplerActor(TaskActor):
         if "host" in self._place:
             return {**self._place, "port": ready["port"]}
         return self._place
+
+
+def after_name(task: str, why: str) -> str:
+    """Why a task was lost, formatted to follow its name; `why` may name it or another task."""
+    rest = why.removeprefix(f"{task} ")
+    return f"was lost: {why}" if rest == why else rest

@@ -58,6 +58,25 @@ def test_a_call_that_is_not_answered_costs_its_timeout_once(listener: socket.soc
     head.close()
 
 
+def test_a_call_of_little_time_does_not_make_the_head_count_as_lost(
+    listener: socket.socket,
+) -> None:
+    head, go, began = head_of(listener, Clock()), threading.Event(), threading.Event()
+
+    def block() -> None:
+        began.set()
+        assert go.wait(60)
+
+    for _ in range(2):
+        with pytest.raises(HeadLostError):
+            head.ask(block, timeout_s=0.01)
+    assert not head.is_lost
+    assert began.is_set()
+    threading.Timer(0.05, go.set).start()
+    assert head.ask(lambda: 3) == 3
+    head.close()
+
+
 def test_a_head_that_accepts_no_connection_is_lost(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from headrace.core.job import Role
 from headrace.linux.process import Activity
 from headrace.policies.lifecycle.events import Lost, Task
 from headrace.policies.recovery.deciding import Recovery
+from headrace.runtime.cluster.head import HeadLostError
 from headrace.runtime.cluster.local_actors import LocalActors
 from headrace.runtime.controller.health import HangWatch, PartitionProbe, StallDetector, Watch
 from headrace.runtime.controller.worker_group import PendingActorCalls
@@ -225,6 +226,27 @@ def test_no_plan_is_taken_while_the_head_does_not_answer(silent_s: float, num: i
     drift: Any = Drifting()
     nothing: Any = None
     callback: Any = SimpleNamespace(log=lambda line: None)
-    watch = Watch(group, nothing, nothing, callback, handler, frozenset, lambda event: None, drift)
+    ask: Any = frozenset
+    watch = Watch(group, nothing, nothing, callback, handler, ask, lambda event: None, drift)
     watch.poll(1.0)
     assert polls == [True] * num
+
+
+@pytest.mark.parametrize(("silent_s", "num"), [(0.0, 1), (6.0, 0)])
+def test_a_poll_for_joined_machines_is_short(silent_s: float, num: int) -> None:
+    timeouts_s: list[float] = []
+
+    def ask(timeout_s: float) -> frozenset[str]:
+        timeouts_s.append(timeout_s)
+        raise HeadLostError
+
+    system = LocalActors("m0")
+    system.head_silent_s = silent_s
+    group: Any = SimpleNamespace(tasks=(), stores=(), names=(), system=system)
+    handler: Any = SimpleNamespace(
+        state=Recovery(frozenset({"m0"}), elastic=True), handle=lambda event: None
+    )
+    nothing: Any = None
+    callback: Any = SimpleNamespace(log=lambda line: None)
+    Watch(group, nothing, nothing, callback, handler, ask, lambda event: None).poll(6.0)
+    assert timeouts_s == [1.0] * num

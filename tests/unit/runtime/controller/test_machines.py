@@ -40,7 +40,7 @@ class Ray:
     def __init__(self) -> None:
         self.ids = {name: f"{name}-first" for name in ("m0", "m1", "m2")}
 
-    def nodes(self) -> list[Mapping[str, Any]]:
+    def nodes(self, timeout_s: float = 0.0) -> list[Mapping[str, Any]]:
         return [
             {
                 "NodeID": node_id,
@@ -141,7 +141,7 @@ def test_without_the_head_nothing_is_resumed(plan: Plan) -> None:
     class Headless(Ray):
         is_lost = False
 
-        def nodes(self) -> list[Mapping[str, Any]]:
+        def nodes(self, timeout_s: float = 0.0) -> list[Mapping[str, Any]]:
             if self.is_lost:
                 raise HeadLostError
             return super().nodes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,9 +10,9 @@ import pytest
 from headrace.policies.lifecycle.events import Event, Failed, Lost, Placed
 from headrace.prefork.identity import own_version
 from headrace.runtime.cluster.actor_system import CallFailure, RayActors
-from headrace.runtime.cluster.head import HeadLostError
+from headrace.runtime.cluster.head import CALL_S, HeadLostError
 from headrace.runtime.cluster.local_actors import LocalActors
-from headrace.runtime.controller.worker_group import WorkerGroup
+from headrace.runtime.controller.worker_group import PendingActorCalls, WorkerGroup
 from tests.unit.runtime.listened import small_plan
 
 
@@ -75,6 +76,27 @@ def test_without_the_head_a_lost_actor_ends_the_run(monkeypatch: pytest.MonkeyPa
         "store1 on m1 is lost, and the head of the Ray cluster does not answer"
     )
     assert "headrace run --resume" in event.remedy
+
+
+def test_the_user_is_told_of_a_head_that_is_waited_for() -> None:
+    _, slots = small_plan()
+    timeouts_s: list[float] = []
+
+    def ask(timeout_s: float = CALL_S) -> list[dict[str, Any]]:
+        timeouts_s.append(timeout_s)
+        if len(timeouts_s) == 1:
+            raise HeadLostError
+        assert lines == ["waiting for the head of the Ray cluster, which knows what was lost"]
+        return [{"NodeID": slot.node.node_id, "Alive": True} for slot in slots]
+
+    lines: list[str] = []
+    system: Any = SimpleNamespace(
+        nodes=ask, head_silent_s=0.0, why=lambda error: CallFailure.DIED, reserve=lambda *_: None
+    )
+    group = WorkerGroup(system, slots, "run-1")
+    group.place(PendingActorCalls(system), lambda event: None, lines.append)
+    assert isinstance(group.explain("store1", ValueError()), Lost)
+    assert timeouts_s == [2.0, CALL_S]
 
 
 class Slow:

@@ -102,7 +102,7 @@ def watch(parameters: ParameterCheck | None) -> tuple[Watch, list[Event], list[s
     nobody: Any = None
     mender = FailureHandler(Recovery(frozenset({"m0", "m1"})), lambda state, decision: None)
     made = Watch(
-        worker_group, nobody, nobody, Says(), mender, frozenset, told.append, parameters=parameters
+        worker_group, nobody, nobody, Says(), mender, nobody, told.append, parameters=parameters
     )
     return made, told, lines
 
