@@ -23,6 +23,7 @@ SCRIPT = Path(__file__).with_name("memory_sweep_script.py")
 GRAPH = "generated:nodes=2e4,edges=4e5,features=64"
 WIDTHS, RATES = (16, 32, 48, 64), (0.1, 0.03, 0.01)
 NUM_KILLS = 50
+TASKS = ("headrace.graph.store", "headrace.graph.sampler_worker", "headrace.runtime.trainer")
 
 Log = Callable[[str], None]
 
@@ -92,7 +93,7 @@ def run_kills(
                     wrong.append(f"{name}: exit code {process.returncode}")
                 break
             kind = str(rng.choice(list(counts)))
-            victim = _victim(kind, process.pid, rng)
+            victim = _victim(kind, process.pid, scratch, rng)
             if victim is None or num_done >= num_kills:
                 continue
             os.kill(victim, signal.SIGKILL)
@@ -176,14 +177,18 @@ def _ended(folder: Path) -> list[int]:
     return [event["number"] for event in _events(folder) if event["kind"] == "ended"]
 
 
-def _victim(kind: str, sweep: int, rng: np.random.Generator) -> int | None:
-    """PID of the sweep, of a trial, or of one of its tasks."""
+def _victim(kind: str, sweep: int, scratch: Path, rng: np.random.Generator) -> int | None:
+    """PID of the sweep, of a trial, or of a store, sampler or trainer, if there is one."""
     if kind == "sweep":
         return sweep
-    trials = _children(sweep)
-    if kind == "task":
-        trials = [task for trial in trials for task in _children(trial)]
-    return int(rng.choice(trials)) if trials else None
+    # Tasks are children of fork servers.
+    found = _children(sweep) if kind == "trial" else _tasks(scratch)
+    return int(rng.choice(found)) if found else None
+
+
+def _tasks(scratch: Path) -> list[int]:
+    """Stores, samplers and trainers that work in the folder."""
+    return sorted(pid for pid, words in _processes(scratch) if any(each in words for each in TASKS))
 
 
 def _children(pid: int) -> list[int]:
@@ -193,18 +198,24 @@ def _children(pid: int) -> list[int]:
         return []
 
 
+def _processes(scratch: Path) -> list[tuple[int, str]]:
+    """Processes of headrace that work in the folder, and their commands."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (path / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+            if os.readlink(path / "cwd").startswith(str(scratch)) and "headrace" in words:
+                found.append((int(path.name), words))
+        except OSError:
+            continue
+    return found
+
+
 def _left_over(scratch: Path) -> list[str]:
     """Processes that work in the folder and were not awaited."""
     deadline_s = time.monotonic() + 60.0
     while True:
-        left = []
-        for path in Path("/proc").glob("[0-9]*"):
-            try:
-                words = (path / "cmdline").read_bytes().decode(errors="replace")
-                if os.readlink(path / "cwd").startswith(str(scratch)) and "headrace" in words:
-                    left.append(words.replace("\0", " ")[:100])
-            except OSError:
-                continue
+        left = [words[:100] for _, words in _processes(scratch)]
         if not left or time.monotonic() > deadline_s:
             return left
         time.sleep(0.5)

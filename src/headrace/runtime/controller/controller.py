@@ -205,8 +205,6 @@ class Controller:
                 case Finish(outcome):
                     self._finish(outcome)
 
-    # --- tasks ------------------------------------------------------------------------------------
-
     def _start(self, name: str) -> None:
         slot, actor = self._worker_group.slot(name), self._worker_group.actor(name)
         machine = self._worker_group.machine(name)
@@ -262,8 +260,6 @@ class Controller:
         self._track_call(name, self._worker_group.actor(name).stop.remote(is_urgent))
         self._next_poll_s = 0.0
 
-    # --- polling ----------------------------------------------------------------------------------
-
     def _poll(self) -> None:
         now_s = time.monotonic()
         if now_s < self._next_poll_s or not self._worker_group.is_placed:
@@ -278,7 +274,10 @@ class Controller:
         for name in self._worker_group.names:
             if not polls_all and self._worker_group.slot(name).task.role is not Role.TRAINER:
                 continue
-            if name not in self._polled and not self._worker_group.is_lost(name):
+            if name in self._polled:
+                continue
+            self._debouncer.unasked.discard(name)
+            if not self._worker_group.is_lost(name):
                 self._polled.add(name)
                 ref = self._worker_group.actor(name).state.remote()
                 self._calls.add(ref, self._on_state(name), self._on_state_error(name))
@@ -286,6 +285,8 @@ class Controller:
     def _on_state(self, name: str) -> Any:
         def then(state: ActorState) -> None:
             self._polled.discard(name)
+            if name in self._debouncer.unasked:
+                self._next_poll_s = 0.0
             self._emit(Heard(frozenset({name})))
             self._callback.polled(name, state)
             self._output_files[name] = state.output
@@ -348,7 +349,7 @@ class Controller:
 
     def _debounce(self, fault: Ended | Lost, ago_s: float = 0.0) -> None:
         now_s = time.monotonic()
-        if self._debouncer.hold(fault, now_s - ago_s, now_s):
+        if self._debouncer.hold(fault, now_s - ago_s, now_s, self._worker_group.names):
             self._next_poll_s = 0.0
 
     def _on_state_error(self, name: str) -> Any:
@@ -363,8 +364,6 @@ class Controller:
                     self._emit(event)
 
         return failed
-
-    # --- faults -----------------------------------------------------------------------------------
 
     @property
     def _can_recover(self) -> bool:
@@ -398,8 +397,6 @@ class Controller:
         decision = self._handler.handle(Saved(iteration))
         if isinstance(decision, Resume):
             self._emit(Regroup(decision.why))
-
-    # --- the end ----------------------------------------------------------------------------------
 
     def _finish(self, outcome: Outcome) -> None:
         lost = [name for name in self._worker_group.names if self._worker_group.is_lost(name)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from headrace.policies.lifecycle.events import Ended, Lost, Outcome, Regroup, Task
@@ -85,24 +85,36 @@ def blaming(outcome: Outcome, fault: Ended | Lost) -> Outcome:
 
 
 class FaultDebouncer:
-    """Delays faults for a moment, so that the earliest is handled first."""
+    """Delays faults for a moment, so that the earliest is handled first.
+
+    Attributes:
+        unasked: Tasks whose state was not requested since the first fault.
+    """
 
     def __init__(self) -> None:
+        self.unasked: set[str] = set()
         self._held: dict[str, tuple[float, Ended | Lost]] = {}
         self._release_s = 0.0
 
-    def hold(self, fault: Ended | Lost, happened_s: float, now_s: float) -> bool:
-        """Add a fault of a task; return whether it is the first."""
+    def hold(
+        self, fault: Ended | Lost, happened_s: float, now_s: float, names: Iterable[str] = ()
+    ) -> bool:
+        """Add a fault of a task; return whether it is the first. `names` are those of all tasks."""
         name = fault.task if isinstance(fault, Ended) else fault.name
         is_first = not self._held
         if is_first:
             self._release_s = now_s + HOLD_S
+            self.unasked = set(names)
         self._held.setdefault(name, (happened_s, fault))
         return is_first
 
     def release(self, now_s: float, have_all_replied: bool = True) -> list[Ended | Lost]:
-        """Faults in order of occurrence, once the debounce time has passed."""
-        least_s = self._release_s if have_all_replied else self._release_s + MAX_HOLD_S - HOLD_S
+        """Faults in order of occurrence, once the debounce time has passed.
+
+        A reply to a request from before the first fault may not tell of the cause.
+        """
+        is_known = have_all_replied and not self.unasked
+        least_s = self._release_s if is_known else self._release_s + MAX_HOLD_S - HOLD_S
         if not self._held or now_s < least_s:
             return []
         held, self._held = sorted(self._held.values(), key=_order), {}

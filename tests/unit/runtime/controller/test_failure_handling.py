@@ -57,6 +57,16 @@ def test_whoever_was_killed_explains_the_rest() -> None:
     assert held.release(10.0 + MAX_HOLD_S, have_all_replied=False) == [KILLED, failed]
 
 
+def test_replies_from_before_a_fault_do_not_tell_of_its_cause() -> None:
+    held = FaultDebouncer()
+    failed = Ended("trainer1", 1, "ended")
+    held.hold(failed, 9.0, 10.0, ["trainer0", "trainer1"])
+    held.unasked.discard("trainer1")
+    assert held.release(10.0 + HOLD_S) == []
+    held.unasked.discard("trainer0")
+    assert held.release(10.0 + HOLD_S) == [failed]
+
+
 def test_faults_are_events_of_the_policy() -> None:
     said = Ended("trainer0", 1, "exited with code 1", "ValueError")
     assert event_of(said, TASKS) == TaskEnded(
