@@ -125,8 +125,7 @@ def _measure(bed: Testbed, rate_mbit: float, graph: Path, scratch: Path) -> dict
 
 def _prediction(made: Plan, runs: Path, found: list[dict[str, Any]]) -> dict[str, float]:
     """The time of an epoch, planned with the profile of the first run, beside that of the last."""
-    (trace,) = runs.glob("*/trace.npz")
-    profile = profile_trace(load_trace(trace), made, NUM_WARM)
+    profile = profile_trace(load_trace(runs / "latest" / "trace.npz"), made, NUM_WARM)
     predicted_s, measured_s = plan(made.cluster, made.job, profile).time_s, found[-1]["epoch_s"]
     assert profile.full_graph is not None
     return {
