@@ -109,7 +109,9 @@ class HaloExchange:
     def derive(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """Compute what depends only on the batch's tensors once, by its key."""
         if key not in self._derived:
-            self._derived[key] = make()
+            # Also for training, if an evaluation is first.
+            with torch.inference_mode(False):
+                self._derived[key] = make()
         return self._derived[key]
 
     def _append(self, own: Tensor, dim: int, number: int | None = None) -> Tensor:

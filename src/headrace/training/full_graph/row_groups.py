@@ -9,7 +9,8 @@ as others have sent theirs.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -87,18 +88,18 @@ class RowGroups:
         outs: list[Any] = [None for _ in groups]
         self._failed, self._round = None, []
         self._turns = [threading.Semaphore(0) for _ in groups]
-        is_learning = torch.is_grad_enabled()
+        settings = _ThreadSettings()
 
         def run(number: int) -> None:
             try:
                 if number:
                     self._turns[number].acquire()
-                torch.set_grad_enabled(is_learning)
                 if self._failed is None:
-                    if number < self._last and is_learning:
-                        _record_nodes(number * self._num_nodes)
-                    self.active = number
-                    outs[number] = forward(*parts[number][0], **parts[number][1])
+                    with settings.applied():
+                        if number < self._last and settings.is_learning:
+                            _record_nodes(number * self._num_nodes)
+                        self.active = number
+                        outs[number] = forward(*parts[number][0], **parts[number][1])
             except BaseException as error:
                 self._failed = self._failed or error
             finally:
@@ -181,6 +182,29 @@ class RowGroups:
         if self._failed is not None:
             raise _CancelledError
         self.active = number
+
+
+class _ThreadSettings:
+    """Settings of autograd and autocast, which each thread has of its own."""
+
+    def __init__(self) -> None:
+        self.is_learning = torch.is_grad_enabled()
+        self._is_inference = torch.is_inference_mode_enabled()
+        self._casts = {
+            device: torch.get_autocast_dtype(device)
+            for device in ("cpu", "cuda")
+            if torch.is_autocast_enabled(device)
+        }
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Settings of the thread that created this."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(self._is_inference))
+            stack.enter_context(torch.set_grad_enabled(self.is_learning))
+            for device, dtype in self._casts.items():
+                stack.enter_context(torch.autocast(device, dtype))
+            yield
 
 
 def _record_nodes(num: int) -> None:

@@ -81,11 +81,31 @@ def test_sums_need_the_rows_of_all_groups(num_bins: int) -> None:
     torch.testing.assert_close(own, theirs)
 
 
+def test_what_an_evaluation_computes_once_serves_training() -> None:
+    with torch.inference_mode():
+        found = Needed().derive("key", lambda: torch.ones(1))
+    assert not found.is_inference()
+
+
 def test_an_evaluation_has_no_gradients() -> None:
     groups, layer = RowGroups(Needed(), 1), nn.Linear(3, 2)
     with torch.no_grad():
         found = groups.call(layer.forward, (torch.rand(NUM, 3),), {})
     assert not found.requires_grad
+
+
+def test_groups_compute_in_the_precision_of_the_caller() -> None:
+    groups, layer = RowGroups(Needed(), 2), nn.Linear(3, 2)
+    seen = set()
+
+    def forward(x: Any) -> Any:
+        out = layer(x)
+        seen.add((out.dtype, out.is_inference()))
+        return out
+
+    with torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
+        groups.call(forward, (torch.rand(NUM, 3),), {})
+    assert seen == {(torch.bfloat16, True)}
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
