@@ -202,7 +202,8 @@ def train_func(ctx):
         runs = Path(os.environ["HEADRACE_RUNS"])
         if epoch == 2 and not (runs / "killed").exists():
             (runs / "killed").touch()
-            while not list(runs.glob("2*/checkpoints/*.pt")):
+            saved, held = "2*/checkpoints/*.pt", "2*/checkpoints/held"
+            while not list(runs.glob(saved)) or list(runs.glob(held)):
                 time.sleep(0.05)
             os.kill(os.getpid(), 9)
 """

@@ -9,6 +9,7 @@ from headrace.policies.recovery.deciding import Recovery, decide
 from headrace.policies.recovery.events import (
     Event,
     GiveUp,
+    Held,
     Limits,
     MachineLost,
     MachinesJoined,
@@ -31,7 +32,7 @@ FAULTS: st.SearchStrategy[Event] = st.one_of(
 )
 JOINS = st.builds(MachinesJoined, st.frozensets(st.sampled_from(MACHINES)))
 OTHERS: st.SearchStrategy[Event] = st.one_of(
-    JOINS, st.just(Stepped()), st.builds(Saved, st.integers(0, 50))
+    JOINS, st.just(Stepped()), st.just(Held()), st.builds(Saved, st.integers(0, 50))
 )
 STATES = st.builds(
     Recovery, st.just(frozenset(MACHINES)), st.integers(0, 3).map(Limits.of), st.booleans()

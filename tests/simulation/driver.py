@@ -149,6 +149,7 @@ class Recorder(RunCallback):
         self.phases: list[str] = []
         self.kept_files: dict[str, bytes] = {}
         self.was_collected: Callable[[Checkpoint], None] = lambda checkpoint: None
+        self.begins_attempt: Callable[[], None] = lambda: None
         self.drifting: Drifting | None = None
 
     def sign(self) -> None:
@@ -299,6 +300,7 @@ class Driver:
         nodes = machines.nodes(known)
         slots = plan.slots(nodes)
         self._recorder.phase = None
+        self._recorder.begins_attempt()
         configs: Any = Configs(
             plan, self._job, newest_whole(self._checkpoints), self._settings.limits
         )

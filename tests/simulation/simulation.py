@@ -198,13 +198,10 @@ class Simulation:
     def _drive(self) -> None:
         world = self.world
         self.is_driver_done = False
-        if (self.checkpoints / HELD).exists():
-            # Checkpoints that were on hold when the last driver was lost are dropped.
-            self._collected_iteration = -1
         self.driver_process = process = Process("driver", self.home)
         self.system = VirtualActors(self.cluster, process, self._make)
         recorder = Recorder(world, self.injection.frozen_s)
-        recorder.was_collected = self._collected
+        recorder.was_collected, recorder.begins_attempt = self._collected, self._drop_held
         self.recorders.append(recorder)
         self.driver = driver = Driver(
             world,
@@ -291,6 +288,11 @@ class Simulation:
     def _collected(self, checkpoint: Checkpoint) -> None:
         self._collected_iteration = checkpoint.sidecar.iteration
         self.note_durable()
+
+    def _drop_held(self) -> None:
+        """An attempt drops checkpoints that are still on hold."""
+        if (self.checkpoints / HELD).exists():
+            self._collected_iteration = -1
 
     def note_durable(self) -> None:
         """What was collected has to stay, once its graph is verified."""

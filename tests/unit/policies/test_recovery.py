@@ -14,6 +14,7 @@ from headrace.policies.recovery.events import (
     Drifted,
     Event,
     GiveUp,
+    Held,
     Limits,
     MachineLost,
     MachinesJoined,
@@ -123,6 +124,13 @@ def test_a_local_script_is_run_again_from_a_checkpoint_only(event: Event) -> Non
     assert decisions == [GiveUp(decisions[0].why, "there is no checkpoint to resume from")]
     _, decisions = after(Saved(3), event, state=state)
     assert isinstance(decisions[-1], Resume)
+
+
+def test_a_local_script_starts_over_if_its_checkpoint_is_on_hold() -> None:
+    state = Recovery(frozenset({"m0"}), needs_checkpoint=True, has_stepped=True)
+    _, decisions = after(Held(), KILLED_TRAINER, state=state)
+    assert isinstance(decisions[-1], Resume)
+    assert decisions[-1].line.endswith("starting over (attempt 2)")
 
 
 def test_a_script_that_fails_later_is_run_again_once() -> None:

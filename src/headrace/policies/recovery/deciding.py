@@ -16,6 +16,7 @@ from headrace.policies.recovery.events import (
     Drifted,
     Event,
     GiveUp,
+    Held,
     Limits,
     MachineLost,
     MachinesJoined,
@@ -45,7 +46,7 @@ class Recovery:
         machines: Machines in use.
         limits: Limits of restarts and resumes.
         elastic: Whether machines that join are used.
-        needs_checkpoint: Whether a script is not run again without a checkpoint to resume from.
+        needs_checkpoint: Whether a script that made no checkpoint is not run again.
         attempt: Number of starts of all tasks.
         restarts: Restarts per task since the last checkpoint.
         resumes: Resumes since the last checkpoint.
@@ -53,6 +54,7 @@ class Recovery:
         own_failures: Failures of tasks by their own error since the last checkpoint.
         has_stepped: Whether an iteration has completed.
         saved: Iteration of the newest checkpoint.
+        has_held: Whether the script made a checkpoint that was on hold.
         joined: New machines, used from the next checkpoint on.
     """
 
@@ -67,6 +69,7 @@ class Recovery:
     own_failures: int = 0
     has_stepped: bool = False
     saved: int | None = None
+    has_held: bool = False
     joined: frozenset[str] = frozenset()
 
 
@@ -77,6 +80,8 @@ def decide(state: Recovery, event: Event) -> tuple[Recovery, Decision | None]:
             return (state if state.has_stepped else replace(state, has_stepped=True)), None
         case Saved(iteration):
             return _saved(state, iteration)
+        case Held():
+            return replace(state, has_held=True), None
         case MachinesJoined(machines):
             joined = machines - state.machines if state.elastic else frozenset[str]()
             return (state if joined == state.joined else replace(state, joined=joined)), None
@@ -151,7 +156,7 @@ def _failed(state: Recovery, event: TaskEnded) -> tuple[Recovery, Decision]:
 def _resume(
     state: Recovery, why: str, without: frozenset[str] = frozenset(), counts: bool = True
 ) -> tuple[Recovery, Decision]:
-    if state.needs_checkpoint and state.saved is None:
+    if state.needs_checkpoint and state.saved is None and not state.has_held:
         return state, GiveUp(why, "there is no checkpoint to resume from")
     num = state.resumes + counts
     if num > state.limits.resumes:

@@ -77,9 +77,14 @@ class Stepped:
 
 @dataclass(frozen=True)
 class Saved:
-    """A new checkpoint, made after `iteration` iterations, is complete and durable."""
+    """A new checkpoint, made after `iteration` iterations, is complete and not on hold."""
 
     iteration: int
+
+
+@dataclass(frozen=True)
+class Held:
+    """A new checkpoint is complete, and on hold until the graph files are verified."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,9 @@ class Drifted:
     why: str
 
 
-Event = TaskEnded | TaskLost | MachineLost | MachinesJoined | Settled | Stepped | Saved | Drifted
+Event = (
+    TaskEnded | TaskLost | MachineLost | MachinesJoined | Settled | Stepped | Saved | Held | Drifted
+)
 
 # --- decisions -----------------------------------------------------------------------------------
 

@@ -32,16 +32,19 @@ from headrace.policies.lifecycle.events import (
     Tick,
 )
 from headrace.policies.lifecycle.steps import begin, step
-from headrace.policies.recovery.events import MachinesJoined, Restart, Resume, Saved, TaskEnded
+from headrace.policies.recovery.events import (
+    Held,
+    MachinesJoined,
+    Restart,
+    Resume,
+    Saved,
+    TaskEnded,
+)
 from headrace.runtime.callbacks.base import RunCallback
 from headrace.runtime.callbacks.drift_monitor import DriftMonitor
 from headrace.runtime.controller.checkpoint_fetch import CheckpointFetcher, fetch_last
 from headrace.runtime.controller.code_archive import Script
-from headrace.runtime.controller.failure_handling import (
-    FailureHandler,
-    FaultDebouncer,
-    blaming,
-)
+from headrace.runtime.controller.failure_handling import FailureHandler, FaultDebouncer, blaming
 from headrace.runtime.controller.graph_shipping import GraphShipping, WantedFiles
 from headrace.runtime.controller.health import Watch
 from headrace.runtime.controller.log_fetch import LogReader
@@ -71,8 +74,7 @@ class Controller:
     Args:
         files: Graph files that each machine needs.
         checkpoints: Folder for the run's checkpoints.
-        machines: Returns the names of the available machines, given a timeout in seconds; polled
-            if the run is elastic.
+        machines: Returns the available machines, given a timeout; polled if the run is elastic.
         drift: Detects drift from the plan; None to disable.
         parameters: Compares the trainers' parameters; None to disable.
         attached: Stores that run already; None if the run starts its own.
@@ -109,7 +111,7 @@ class Controller:
         sinks = {"log": callback.printed, "trace": callback.traced}
         self._reader = LogReader(self._calls, worker_group.actor, sinks)
         self._events: list[Event] = []
-        self._state, commands = begin(worker_group.tasks, time.monotonic())
+        self._state, self._begin = begin(worker_group.tasks, time.monotonic())
         self._polled: set[str] = set()
         self._next_poll_s = self._ticked_s = 0.0
         self._num_polls, self._was_late = 0, False
@@ -129,7 +131,7 @@ class Controller:
         )
         self._waiting_trainers: list[str] = []
         self._outcome: Outcome | None = None
-        self._begin = commands
+        self._newest: int | None = None
 
     def run(self, interrupted: Interruption) -> Outcome:
         """Drive the run until all of its tasks have ended; `interrupted` stops it early."""
@@ -184,6 +186,8 @@ class Controller:
                     self._callback.changed(self._state, event)
                 if before.unverified and not self._state.unverified:
                     release(self._checkpoints)
+                    if self._newest is not None:
+                        self._saved(self._newest)
                 if isinstance(event, Placed):
                     self._callback.placed(self._worker_group.registrations)
                 if self._state.phase is Phase.RUNNING and before.phase is not Phase.RUNNING:
@@ -379,9 +383,8 @@ class Controller:
             if slot.task.role is Role.STORE:
                 event = TaskEnded(slot.task, fault.code, fault.how, can_restart=True)
                 if isinstance(self._handler.handle(event), Restart):
-                    self._track_call(
-                        fault.task, self._worker_group.actor(fault.task).restart.remote()
-                    )
+                    ref = self._worker_group.actor(fault.task).restart.remote()
+                    self._track_call(fault.task, ref)
                     return
         if isinstance(fault, Lost):
             fault = self._worker_group.judge(fault)
@@ -389,10 +392,18 @@ class Controller:
 
     def _collected(self, checkpoint: Checkpoint) -> None:
         self._callback.collected(checkpoint)
+        self._newest = checkpoint.sidecar.iteration
+        if self._state.unverified:
+            self._handler.handle(Held())
+        else:
+            self._saved(self._newest)
+
+    def _saved(self, iteration: int) -> None:
+        """Count on a checkpoint: its graph is verified, so that the run can be resumed from it."""
         if self._state.phase is not Phase.RUNNING:
             # Do not add machines to a run that is ending.
             self._handler.handle(MachinesJoined(frozenset()))
-        decision = self._handler.handle(Saved(checkpoint.sidecar.iteration))
+        decision = self._handler.handle(Saved(iteration))
         if isinstance(decision, Resume):
             self._emit(Regroup(decision.why))
 

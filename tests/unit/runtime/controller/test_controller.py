@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 
 from headrace.core.job import Role
-from headrace.policies.lifecycle.events import Ended, Event, Lost, Outcome, Placed, Task
+from headrace.policies.lifecycle.events import Ended, Event, Lost, Outcome, Placed, Task, Verified
 from headrace.policies.recovery.deciding import Recovery
 from headrace.policies.recovery.events import Decision, GiveUp, Limits, Restart
 from headrace.runtime.callbacks.base import RunCallback
@@ -195,6 +196,9 @@ class Driven:
         self.interrupted = Interruption()
 
     def run(self, on_change: Callable[[str], None]) -> Outcome:
+        return self.controller(on_change).run(self.interrupted)
+
+    def controller(self, on_change: Callable[[str], None]) -> Controller:
         class Watching(RunCallback):
             def changed(self, state: Any, event: Event) -> None:
                 on_change(state.phase.value)
@@ -202,7 +206,7 @@ class Driven:
         worker_group: Any = self.worker_group
         task_configs: Any = Orders()
         files: Any = [Files()]
-        controller = Controller(
+        return Controller(
             worker_group,
             task_configs,
             files,
@@ -212,7 +216,18 @@ class Driven:
             self.mender,
             lambda timeout_s: frozenset({"m0"}),
         )
-        return controller.run(self.interrupted)
+
+
+def test_a_checkpoint_counts_once_its_graph_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    driven = Driven(monkeypatch, 3)
+    controller = driven.controller(lambda phase: None)
+    checkpoint: Any = SimpleNamespace(sidecar=SimpleNamespace(iteration=2))
+    controller._collected(checkpoint)
+    assert driven.mender.state.saved is None
+    assert driven.mender.state.has_held
+    controller._emit(Verified("store0"))
+    controller._process_events()
+    assert driven.mender.state.saved == 2
 
 
 @pytest.mark.parametrize("max_restarts", [3, 0])
