@@ -34,9 +34,10 @@ partitioned by `headrace partition` with its default method.
 - `kills`: runs of two trainers, one of which is killed; how many end with the parameters of a run
   that was not disturbed.
 - `testbed`: seconds per epoch of a GraphSAGE on four shaped machines, without overlap, with sums of
-  own rows meanwhile, with row groups, and with three bins of the rows that others need; bytes on
-  the wire over the payload, and the fullest card in an exchange over iperf3. Needs root, iproute2,
-  iperf3 and `headrace[shape]`.
+  own rows meanwhile, with row groups, with three bins of the rows that others need, and with bins
+  that are sent in matchings; bytes on the wire over the payload, and the fullest card in an
+  exchange over iperf3. `exchanges` are random ones, sent at once and in matchings, over the lower
+  bound. Needs root, iproute2, iperf3 and `headrace[shape]`.
 
 The last line is one JSON object. `--quick` has null for the last five.
 """

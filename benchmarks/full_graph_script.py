@@ -51,10 +51,10 @@ def train_func(ctx: headrace.TrainContext) -> None:
     torch.set_num_threads(1)
     how = ctx.config["how"]
     swaps: list[list[tuple[float, int]]] = [[]]
-    if how == "none":
+    if how.startswith("none"):
         wait_at_once(swaps)
-    data = ctx.full_graph()
-    data.overlaps = how in ("groups", "bins")
+    data = ctx.full_graph(matchings=how.endswith("matchings"))
+    data.overlaps = how.startswith(("groups", "bins"))
     if how == "groups":
         layers.NUM_BINS = 1  # type: ignore[attr-defined]
     model = MODELS[ctx.config["model"]](

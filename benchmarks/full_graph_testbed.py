@@ -41,10 +41,14 @@ CORES = 100.0
 """So many that no machine's share of the cores is limited."""
 
 SETTINGS: dict[str, Any] = {"model": "SAGE", "hidden": 256, "layers": 3, "epochs": 13}
-HOWS = ("none", "sums", "groups", "bins")
-"""Nothing overlaps; sums of own rows; the rows that no other trainer needs; and bins of others."""
+HOWS = ("none", "sums", "groups", "bins", "bins-matchings")
+"""Nothing overlaps; sums of own rows; the rows that no other trainer needs; bins of others; and
+bins that are sent in rounds of matchings."""
+
+EXCHANGES = Path(__file__).with_name("full_graph_exchanges.py")
 
 NUM_WARM, REPETITIONS = 3, 2
+EXCHANGE_MBIT = 50.0
 
 
 def log(line: str) -> None:
@@ -79,9 +83,44 @@ def measure_testbed(scratch: Path) -> dict[str, Any]:
             else:
                 graph = graph_of(case, NUM_MACHINES, scratch)
             found[case] = _measure(bed, rate, graph.folder, scratch / f"runs-{case}")
+        for host in machines(EXCHANGE_MBIT).hosts:
+            bed.set_nic(host.name, host.nic_in, host.nic_out)
+        exchanges = _measure_exchanges(bed, scratch / "exchanges.json")
     finally:
         take_down(name)
-    return {**SETTINGS, "machines": NUM_MACHINES, "graphs": found}
+    return {**SETTINGS, "machines": NUM_MACHINES, "graphs": found, "exchanges": exchanges}
+
+
+def _measure_exchanges(bed: Testbed, path: Path) -> dict[str, Any]:
+    """Times of random exchanges over the lower bound: the busiest card at the rate of iperf3."""
+    rate = _iperf_bytes_per_s(bed)
+    trainers = [
+        subprocess.Popen(
+            bed.command(f"m{rank}", [sys.executable, str(EXCHANGES), str(rank), "m0", str(path)])
+        )
+        for rank in range(NUM_MACHINES)
+    ]
+    if sum(trainer.wait(600) for trainer in trainers):
+        raise RuntimeError("a trainer of the random exchanges failed")
+    exchanges = json.loads(path.read_text())
+    over: dict[str, list[float]] = {
+        how: [median(each["seconds"][how]) * rate / each["busiest_bytes"] for each in exchanges]
+        for how in exchanges[0]["seconds"]
+    }
+    slower = [b / a for a, b in zip(over["at_once"], over["matchings"], strict=True)]
+    return {
+        "rate_mbit": EXCHANGE_MBIT,
+        "num": len(exchanges),
+        "num_rounds": [each["num_rounds"] for each in exchanges],
+        "over_bound": {
+            how: {"mean": float(np.mean(each)), "most": max(each)} for how, each in over.items()
+        },
+        "matchings_over_at_once": {
+            "mean": float(np.mean(slower)),
+            "least": min(slower),
+            "most": max(slower),
+        },
+    }
 
 
 def _measure(bed: Testbed, rate_mbit: float, graph: Path, scratch: Path) -> dict[str, Any]:
@@ -174,7 +213,7 @@ def _run(bed: Testbed, graph: Path, made: Path, runs: Path, how: str) -> dict[st
         "cpu_s": [median(np.diff(each["cpu_s"])[NUM_WARM:]) for each in trainers],
         "loss": trainers[0]["losses"][-1],
     }
-    if how == "none":
+    if how.startswith("none"):
         # By trainer, epoch and swap: seconds and bytes.
         swaps = np.array([each["swaps"][NUM_WARM:] for each in trainers])
         found["exchange_s"] = float(np.median(swaps[..., 0].min(0).sum(1)))

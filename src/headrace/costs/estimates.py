@@ -82,12 +82,18 @@ def task_times(
         [cache[ROLES[graph.role[j]], kinds[machines[j]]] for j in range(graph.num_tasks)]
     )
     times *= time_factors(graph, problem, seeds)
+    times += swap_delays(graph, problem)
+    return times
+
+
+def swap_delays(graph: TaskGraph, problem: Problem) -> np.ndarray:
+    """Part of each task's time that a swap takes beyond its transfer, which does not vary."""
+    delays = np.zeros(graph.num_tasks)
     if graph.num_layers:
         # What others have sent is used after the swap.
-        delays_s = problem.full_graph.delays_s(len(problem.job.swaps))
-        after = times[graph.first_layer : graph.first_ring].reshape(-1, 2, graph.num_trainers)
-        after[:, 1] += delays_s[:, None]
-    return times
+        after = delays[graph.first_layer : graph.first_ring].reshape(-1, 2, graph.num_trainers)
+        after[:, 1] = problem.full_graph.delays_s(len(problem.job.swaps))[:, None]
+    return delays
 
 
 def time_factors(graph: TaskGraph, problem: Problem, seeds: np.ndarray) -> np.ndarray:

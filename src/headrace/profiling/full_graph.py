@@ -137,10 +137,12 @@ class _Epochs:
         delays_s = []
         for swap, volumes in enumerate(self.swap_bytes / self.num):
             first_s = start_s[swap].min(axis=0)
-            offsets_s = np.median(start_s[swap] - first_s, axis=1)
+            # By epoch: a trainer that starts late delays the others in that epoch only.
+            offsets_s = (start_s[swap] - first_s).T
+            moved_s = [_transfer_s(plan, volumes, each_s) for each_s in offsets_s]
             ends_s = there_s[swap].max(axis=0) - first_s
             hidden_s = busy_s[swap].max(axis=0) - first_s
-            expected_s = np.maximum(_transfer_s(plan, volumes, offsets_s), hidden_s)
+            expected_s = np.maximum(moved_s, hidden_s)
             delays_s.append(max(float(np.median(ends_s - expected_s)), 0.0))
         return delays_s
 

@@ -9,7 +9,7 @@ import numpy as np
 from headrace.core.placement import Placement
 from headrace.core.profile import Problem
 from headrace.core.tasks import ROLES, EdgeKind, TaskGraph, build_task_graph
-from headrace.costs import edge_volumes, nic_load_s, task_machines, task_times
+from headrace.costs import edge_volumes, nic_load_s, swap_delays, task_machines, task_times
 
 
 @dataclass(frozen=True)
@@ -124,13 +124,18 @@ def build_instance(
         [by_class[graph.role[j], kinds[machines[j]]] for j in range(graph.num_tasks)],
         dtype=np.int32,
     )
+    times_s = task_times(graph, problem, machines, seeds)
+    delays_s = swap_delays(graph, problem)
+    for j in np.flatnonzero(delays_s).tolist():
+        fixed = delays_s[j] / times_s[j]
+        task_table[j] = table_of(fixed + (1 - fixed) * tables[task_table[j]])
     instance = Instance(
         num_machines=cluster.num_machines,
         num_iterations=job.iterations if num_iterations is None else num_iterations,
         window=job.window if window is None else window,
         seed=seed,
         task_machine=machines,
-        task_time_s=task_times(graph, problem, machines, seeds),
+        task_time_s=times_s,
         task_table=task_table,
         edge_src=graph.src,
         edge_dst=graph.dst,

@@ -19,6 +19,7 @@ from headrace.graph.sampling.store_pool import Connect
 from headrace.graph.schema import EdgeType
 from headrace.training.full_graph.exchange import HaloExchange
 from headrace.training.full_graph.layers import Halo, Halos, wrap_layers
+from headrace.training.full_graph.matchings import RoundTransfers
 from headrace.training.full_graph.part import GraphPart, Ownership
 from headrace.training.full_graph.swap import FullGraphOptions, SwapPolicy, SwapWatch
 
@@ -58,6 +59,8 @@ class FullGraph:
     ) -> None:
         self._graph, self._group = graph, group
         self._policy = SwapPolicy(options.get("rounding"), options.get("is_stale", False))
+        if group is not None and options.get("matchings", False):
+            self._policy.transfers = RoundTransfers(group)
         self.overlaps = True
         num_bins = options.get("bins", 1)
         if num_bins < 1:

@@ -19,6 +19,7 @@ from headrace.graph.kernels.encoding import (
     decode_nibbles,
     encode_quantised,
 )
+from headrace.training.full_graph.matchings import RoundTransfers
 
 Rounding = Literal["int8", "int4"]
 
@@ -33,11 +34,14 @@ class FullGraphOptions(TypedDict, total=False):
             before, while its own are sent; not exact.
         bins: Into how many bins of nodes a layer's messages are divided; those of a bin are
             computed again in the backward pass, so that one bin at a time needs memory.
+        matchings: Whether a trainer sends to one other at a time, in rounds that keep the busiest
+            trainer's card busy, instead of to all at once.
     """
 
     rounding: Rounding | None
     is_stale: bool
     bins: int
+    matchings: bool
 
 
 class SwapNotes(Protocol):
@@ -66,12 +70,14 @@ class SwapPolicy:
     Attributes:
         rounding: See `FullGraphOptions`.
         is_stale: See `FullGraphOptions`.
+        transfers: Sends rows in rounds, if set; otherwise a trainer sends to all others at once.
         is_training: Whether a training step runs.
         watch: Measures the swaps of training steps, if set.
     """
 
     rounding: Rounding | None = None
     is_stale: bool = False
+    transfers: RoundTransfers | None = None
     is_training: bool = False
     watch: SwapWatch | None = None
     _number: int = 0
@@ -144,6 +150,8 @@ class Swap:
         self.sent, self.received, self.sent_bytes = sent, received, 0
         self._group, self._policy, self._is_sum = group, policy, is_sum
         self._before: dict[tuple[int, bool], Pending] = {}
+        transfers = policy.transfers
+        self._slices = None if transfers is None else transfers.slices_of(sent)
 
     def start(
         self,
@@ -189,9 +197,13 @@ class Swap:
         if rounding is not None:
             given = _encoded(given, rounding)
         found = torch.empty(shape[0], *given.shape[1:], dtype=given.dtype)
-        work = dist.all_to_all_single(
-            found, given, received, sent, group=self._group, async_op=True
-        )
+        transfers = self._policy.transfers
+        if transfers is None or self._slices is None:
+            work = dist.all_to_all_single(
+                found, given, received, sent, group=self._group, async_op=True
+            )
+        else:
+            work = transfers.start(found, given, self._slices, is_back)
         self.sent_bytes += given.nbytes
         return Pending(work, given, found, shape, rows.new_empty(0), rounding)
 
