@@ -209,6 +209,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "gin in groups": lambda: GIN(WIDTH, HIDDEN, 2, NUM_CLASSES),
     "gat in bins": lambda: _with_norms(GAT, heads=2),
     "mixed in bins": Mixed,
+    "sage in groups, in matchings": lambda: GraphSAGE(WIDTH, HIDDEN, 3, NUM_CLASSES, act="relu"),
+    "gat in matchings": lambda: _with_norms(GAT, heads=2),
     "stale sage": lambda: _with_norms(GraphSAGE),
     "stale gat": lambda: _with_norms(GAT, heads=2),
     "int8 gcn": lambda: _with_norms(GCN),
@@ -217,6 +219,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 OPTIONS: dict[str, FullGraphOptions] = {
     "gat in bins": {"bins": 3},
     "mixed in bins": {"bins": 4},
+    "sage in groups, in matchings": {"matchings": True},
+    "gat in matchings": {"matchings": True},
     "stale sage": {"is_stale": True},
     "stale gat": {"is_stale": True},
     "int8 gcn": {"rounding": "int8"},
@@ -286,7 +290,7 @@ def train(
             settings = {"find_unused_parameters": name in TYPED_MODELS}
             model = share_gradients(model, torch.device("cpu"), **settings)
             found[name] = *learn(model, name, *data), data.sent_bytes
-            assert (data.halos.groups is not None) == name.endswith("in groups"), name
+            assert (data.halos.groups is not None) == ("in groups" in name), name
     torch.save(found, folder / f"found-{num_trainers}-{rank}.pt")
     dist.barrier()
     # Without destroying the group: see `leave_group`.

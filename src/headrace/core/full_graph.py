@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self
 
 import numpy as np
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from headrace.core.errors import SpecError
 from headrace.core.units import Bytes, Count, Number, Seconds
@@ -32,6 +38,7 @@ class RowSwap(Spec):
         row_bytes: Bytes of a row.
         is_sum: Whether the layer adds up rows, so that sums for destinations may replace rows.
         is_back: Whether these are gradients, which those who received rows send back.
+        edges: Edge type that the rows are for, as `movie/to/actor`; empty for all edges.
     """
 
     model_config = ConfigDict(json_schema_extra=_allow_width)
@@ -39,6 +46,7 @@ class RowSwap(Spec):
     row_bytes: Bytes
     is_sum: bool = True
     is_back: bool = False
+    edges: str = ""
 
     @model_validator(mode="before")
     @classmethod
@@ -46,6 +54,10 @@ class RowSwap(Spec):
         if isinstance(data, int) and not isinstance(data, bool):
             return {"row_bytes": _BYTES_PER_VALUE * data}
         return data
+
+    @model_serializer(mode="wrap")
+    def _short(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return omit_unset(write(self), ("edges",))
 
 
 def with_way_back(swaps: object) -> object:
@@ -61,6 +73,18 @@ def with_way_back(swaps: object) -> object:
 Rows = tuple[tuple[Annotated[Count, Field(ge=0)], ...], ...]
 
 
+class TypeRows(Spec):
+    """Rows between trainers for one edge type, by receiving and sending trainer.
+
+    Attributes:
+        halo: Rows of sources that trainers need.
+        cover: The same, if sums for destinations replace rows where that is fewer.
+    """
+
+    halo: Rows
+    cover: Rows
+
+
 class FullGraphFigures(Spec):
     """Parts of the trainers of a full-graph job, and what was measured of an epoch.
 
@@ -69,6 +93,7 @@ class FullGraphFigures(Spec):
         edges: Edges that end at the nodes of each trainer.
         halo: Rows of sources that trainers need, by receiving and sending trainer.
         cover: The same, if sums for destinations replace rows where that is fewer.
+        by_type: Rows of each edge type, if there are several; `halo` and `cover` are their sums.
         swaps: Measured swaps of an epoch, in their order.
         work: Nodes and edges of a trainer for which its time holds; the mean if not measured.
         shares: Measured share of a trainer's time before the first swap, then during and after
@@ -81,6 +106,7 @@ class FullGraphFigures(Spec):
     edges: tuple[Annotated[Count, Field(ge=0)], ...]
     halo: Rows
     cover: Rows
+    by_type: Mapping[str, TypeRows] = Field(default_factory=dict)
     swaps: tuple[RowSwap, ...] = ()
     work: Annotated[Number, Field(gt=0)] | None = None
     shares: tuple[Annotated[Number, Field(ge=0)], ...] = ()
@@ -90,14 +116,15 @@ class FullGraphFigures(Spec):
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
         num = len(self.nodes)
-        for name in ("halo", "cover"):
-            rows = getattr(self, name)
-            if len(rows) != num or any(len(row) != num for row in rows):
-                raise SpecError(
-                    f"{name} does not have a row and a column for each of {num} trainers",
-                    "give the rows by receiving and sending trainer",
-                    at=(name,),
-                )
+        for where in ((), *(("by_type", name) for name in self.by_type)):
+            given = self.by_type[where[1]] if where else self
+            for name, rows in (("halo", given.halo), ("cover", given.cover)):
+                if len(rows) != num or any(len(row) != num for row in rows):
+                    raise SpecError(
+                        f"{name} does not have a row and a column for each of {num} trainers",
+                        "give the rows by receiving and sending trainer",
+                        at=(*where, name),
+                    )
         if len(self.edges) != num:
             raise SpecError(
                 f"there are edges of {len(self.edges)} trainers, and nodes of {num}",
@@ -121,7 +148,8 @@ class FullGraphFigures(Spec):
 
     def volumes(self, swap: RowSwap) -> np.ndarray:
         """Bytes of a swap, by sending and receiving trainer."""
-        rows = np.array(self.cover if swap.is_sum else self.halo, dtype=np.float64)
+        given = self.by_type[swap.edges] if swap.edges else self
+        rows = np.array(given.cover if swap.is_sum else given.halo, dtype=np.float64)
         return swap.row_bytes * (rows if swap.is_back else rows.T)
 
     def work_factors(self) -> np.ndarray:
@@ -158,6 +186,10 @@ class FullGraphFigures(Spec):
                 "edges": tuple(self.edges[part] for part in parts),
                 "halo": both(self.halo),
                 "cover": both(self.cover),
+                "by_type": {
+                    name: TypeRows(halo=both(each.halo), cover=both(each.cover))
+                    for name, each in self.by_type.items()
+                },
             }
         )
 
@@ -179,6 +211,14 @@ def check_full_graph(
         raise SpecError(
             f"the job has {num_trainers} trainers, the graph {figures.num_trainers} partitions",
             f"partition the graph with `--parts {num_trainers}`, or use as many trainers",
+        )
+    unknown = sorted({swap.edges for swap in swaps} - figures.by_type.keys() - {""})
+    if unknown:
+        raise SpecError(
+            f"the graph has no edge type {unknown[0]!r} with rows between trainers",
+            f"use one of {', '.join(figures.by_type)}"
+            if figures.by_type
+            else "omit `edges`, as the graph has one edge type",
         )
     if figures.shares and len(figures.shares) != 1 + 2 * len(swaps):
         raise SpecError(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from headrace.core.errors import SpecError
-from headrace.core.full_graph import FullGraphFigures
+from typing import Any
+
+import numpy as np
+
+from headrace.core.full_graph import FullGraphFigures, Rows, TypeRows
 from headrace.core.job import Role
 from headrace.core.profile import BatchTraffic, Profile, StoreTraffic, TaskTime
 from headrace.graph.build.cover_sizes import cover_sizes
@@ -21,25 +24,20 @@ def with_parts(profile: Profile | None, graph: PartitionedGraph) -> Profile:
     Args:
         profile: The profile, if any.
         graph: The graph; each partition is the part of one trainer.
-
-    Raises:
-        SpecError: The graph has several types of edges.
     """
-    if len(graph.edge_types) != 1:
-        raise SpecError(
-            f"full-graph jobs are planned for one type of edges, the graph has "
-            f"{len(graph.edge_types)}",
-            "plan it as a sampled job, and train with `ctx.full_graph()` all the same",
-        )
-    (edge_type,) = graph.edge_types
-    num, parts = graph.num_parts, [graph.part(number) for number in range(graph.num_parts)]
-    rows = cover_sizes(graph, range(num), edge_type)
-    counted = {
-        "nodes": tuple(part.num_nodes(edge_type[2]) for part in parts),
-        "edges": tuple(part.num_edges(edge_type) for part in parts),
-        "halo": tuple(map(tuple, rows.halo.tolist())),
-        "cover": tuple(map(tuple, rows.total.tolist())),
+    parts = [graph.part(number) for number in range(graph.num_parts)]
+    rows = {each: cover_sizes(graph, range(len(parts)), each) for each in graph.edge_types}
+    counted: dict[str, Any] = {
+        "nodes": tuple(sum(map(part.num_nodes, graph.node_types)) for part in parts),
+        "edges": tuple(sum(map(part.num_edges, graph.edge_types)) for part in parts),
+        "halo": _nested(np.sum([each.halo for each in rows.values()], axis=0)),
+        "cover": _nested(np.sum([each.total for each in rows.values()], axis=0)),
     }
+    if len(rows) > 1:
+        counted["by_type"] = {
+            "/".join(edge_type): TypeRows(halo=_nested(each.halo), cover=_nested(each.total))
+            for edge_type, each in rows.items()
+        }
     if profile is not None and profile.full_graph is not None:
         figures = profile.full_graph.model_copy(update=counted)
         return profile.model_copy(update={"full_graph": figures})
@@ -52,3 +50,7 @@ def with_parts(profile: Profile | None, graph: PartitionedGraph) -> Profile:
         model_bytes=None if profile is None else profile.model_bytes,
         full_graph=FullGraphFigures(**counted),
     )
+
+
+def _nested(rows: np.ndarray) -> Rows:
+    return tuple(map(tuple, rows.tolist()))

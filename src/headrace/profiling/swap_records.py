@@ -42,9 +42,14 @@ class SwapRecords:
 
     def add(self, trainer: int, record: Sequence[Any], offset_s: float) -> None:
         """Add a record of a trainer, from its iteration on."""
-        n, start_s, wait_s, end_s, row_bytes, is_sum, is_back, sent_bytes = record
+        n, start_s, wait_s, end_s, row_bytes, is_sum, is_back, sent_bytes, *edges = record
         times = (start_s + offset_s, wait_s + offset_s, end_s + offset_s)
-        swap = RowSwap(row_bytes=row_bytes, is_sum=bool(is_sum), is_back=bool(is_back))
+        swap = RowSwap(
+            row_bytes=row_bytes,
+            is_sum=bool(is_sum),
+            is_back=bool(is_back),
+            edges=edges[0] if edges else "",
+        )
         self._found[int(n)][trainer].append(SwapTimes(*times, sent_bytes, swap))
 
     def usual(self) -> tuple[RowSwap, ...]:

@@ -295,12 +295,12 @@ class StepRecorder:
         self._recorder.record(("ring", self._recorder.task, self._next, *times, num_bytes))
 
     def swap(
-        self, row_bytes: int, is_sum: bool, is_back: bool, sent_bytes: list[int]
+        self, row_bytes: int, is_sum: bool, is_back: bool, sent_bytes: list[int], edges: str = ""
     ) -> SwapNotes | None:
         """Start the measurement of a swap of rows; None outside of a step."""
         if self._begun_s is None:
             return None
-        about: Record = (row_bytes, int(is_sum), int(is_back), sent_bytes)
+        about: Record = (row_bytes, int(is_sum), int(is_back), sent_bytes, *filter(None, [edges]))
         return SwapNotes(self._recorder, self._next, about)
 
     def moved(

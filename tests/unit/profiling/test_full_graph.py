@@ -11,6 +11,7 @@ import pytest
 
 import headrace
 from headrace.core.errors import SpecError
+from headrace.core.full_graph import RowSwap, check_full_graph
 from headrace.core.job import Role
 from headrace.core.plan import Plan, problem_of
 from headrace.core.profile import Problem
@@ -52,10 +53,24 @@ def test_measured_figures_are_kept(tmp_path: Path) -> None:
     assert again.full_graph == measured
 
 
-def test_typed_graphs_are_refused(tmp_path: Path) -> None:
+def test_rows_of_typed_graphs_are_counted_by_edge_type(tmp_path: Path) -> None:
     write(heterogeneous(), tmp_path / "graph", 2)
-    with pytest.raises(SpecError, match="one type of edges"):
-        with_parts(None, open_graph(tmp_path / "graph"))
+    graph = open_graph(tmp_path / "graph")
+    figures = with_parts(None, graph).full_graph
+    assert figures is not None
+    assert set(figures.by_type) == {"/".join(each) for each in graph.edge_types}
+    expected = {each: cover_sizes(graph, range(2), each).halo for each in graph.edge_types}
+    for edge_type, rows in expected.items():
+        name = "/".join(edge_type)
+        np.testing.assert_array_equal(figures.by_type[name].halo, rows)
+        swap = RowSwap(row_bytes=8, is_sum=False, edges=name)
+        np.testing.assert_array_equal(figures.volumes(swap), 8 * rows.T)
+        ordered = figures.ordered([1, 0]).volumes(swap)
+        np.testing.assert_array_equal(ordered, 8 * rows.T[::-1, ::-1])
+    np.testing.assert_array_equal(figures.halo, sum(expected.values()))
+    check_full_graph((swap,), 2, figures)
+    with pytest.raises(SpecError, match="no edge type 'a/b/c'"):
+        check_full_graph((RowSwap(row_bytes=8, edges="a/b/c"),), 2, figures)
 
 
 SWAPS = [{"row_bytes": 1e7}, {"row_bytes": 2e7, "is_sum": False}, {"row_bytes": 1e7, "is_back": 1}]

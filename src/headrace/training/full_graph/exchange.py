@@ -24,6 +24,7 @@ class HaloExchange:
         rows: Row of each at its trainer.
         group: Process group of the trainers; None for a single process.
         policy: How rows are sent; as they are if not given.
+        edges: Edge type of the rows; empty for all.
 
     Attributes:
         num_own: Rows of this trainer.
@@ -42,10 +43,12 @@ class HaloExchange:
         rows: np.ndarray,
         group: Any = None,
         policy: SwapPolicy | None = None,
+        edges: str = "",
     ) -> None:
         self.num_own, self.num_halo = num_own, len(rows)
         self.trainers, self.rows = trainers, np.asarray(rows, np.int64)
         self.group, self.policy = group, policy or SwapPolicy()
+        self._edges = edges
         self._constants: dict[int, Tensor] = {}
         self._derived: dict[Hashable, Any] = {}
         self._swaps: list[Swap] = []
@@ -80,7 +83,7 @@ class HaloExchange:
 
     def swap_of(self, sent: list[int], received: list[int], is_sum: bool = False) -> Swap:
         """A swap of rows, or of rows and sums, with all trainers, whose bytes count here."""
-        self._swaps.append(Swap(sent, received, self.group, self.policy, is_sum))
+        self._swaps.append(Swap(sent, received, self.group, self.policy, is_sum, self._edges))
         return self._swaps[-1]
 
     def keep(self, tensor: Tensor) -> None:

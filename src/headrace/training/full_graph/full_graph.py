@@ -121,14 +121,17 @@ class FullGraph:
         finally:
             model.train(was_training)
 
-    def _exchange(self, num_own: int, halo: tuple[np.ndarray, np.ndarray]) -> HaloExchange:
-        self._exchanges.append(HaloExchange(num_own, *halo, self._group, self._policy))
+    def _exchange(
+        self, num_own: int, halo: tuple[np.ndarray, np.ndarray], edges: str = ""
+    ) -> HaloExchange:
+        self._exchanges.append(HaloExchange(num_own, *halo, self._group, self._policy, edges))
         return self._exchanges[-1]
 
     def _halo(self, edge_type: EdgeType) -> Halo:
         part = self.part
         num_own, num_destinations = part.num_nodes(edge_type[0]), part.num_nodes(edge_type[2])
-        exchange = self._exchange(num_own, part.halo(edge_type))
+        edges = "/".join(edge_type) if len(self._graph.edge_types) > 1 else ""
+        exchange = self._exchange(num_own, part.halo(edge_type), edges)
         return Halo(exchange, num_destinations, part.first_halo_row(edge_type) - num_own)
 
     def _join(self) -> Halo:

@@ -58,7 +58,7 @@ class SwapWatch(Protocol):
     """Measures swaps; called when one starts."""
 
     def __call__(
-        self, row_bytes: int, is_sum: bool, is_back: bool, sent_bytes: list[int], /
+        self, row_bytes: int, is_sum: bool, is_back: bool, sent_bytes: list[int], edges: str, /
     ) -> SwapNotes | None:
         """See `Swap`; `sent_bytes` are those to each trainer."""
 
@@ -134,6 +134,7 @@ class Swap:
         group: Process group of the trainers.
         policy: How rows are sent.
         is_sum: Whether some rows are sums.
+        edges: Edge type of the rows; empty for all.
 
     Attributes:
         sent_bytes: Payload sent so far, forward and backward.
@@ -146,9 +147,11 @@ class Swap:
         group: Any,
         policy: SwapPolicy,
         is_sum: bool = False,
+        edges: str = "",
     ) -> None:
         self.sent, self.received, self.sent_bytes = sent, received, 0
         self._group, self._policy, self._is_sum = group, policy, is_sum
+        self._edges = edges
         self._before: dict[tuple[int, bool], Pending] = {}
         transfers = policy.transfers
         self._slices = None if transfers is None else transfers.slices_of(sent)
@@ -185,7 +188,9 @@ class Swap:
             row_bytes = math.prod(now.sent.shape[1:]) * now.sent.element_size()
             sizes = [each.received if is_back else each.sent for each in joint.swaps]
             sent_bytes = [row_bytes * sum(nums) for nums in zip(*sizes, strict=True)]
-            joint.notes = self._policy.watch(row_bytes, self._is_sum, is_back, sent_bytes)
+            joint.notes = self._policy.watch(
+                row_bytes, self._is_sum, is_back, sent_bytes, self._edges
+            )
         now.notes = joint
 
     def _send(self, rows: Tensor, rounding: Rounding | None, is_back: bool) -> Pending:

@@ -61,9 +61,9 @@ class Notes:
         self.seen: list[Any] = []
 
     def watch(
-        self, row_bytes: int, is_sum: bool, is_back: bool, sent_bytes: list[int]
+        self, row_bytes: int, is_sum: bool, is_back: bool, sent_bytes: list[int], edges: str
     ) -> SwapNotes:
-        self.seen.append((row_bytes, is_sum, is_back, sent_bytes))
+        self.seen.append((row_bytes, is_sum, is_back, sent_bytes, edges))
         return self
 
     def wait(self) -> None:
@@ -85,10 +85,10 @@ def group(tmp_path: Path) -> Iterator[Any]:
 def test_swaps_of_training_steps_are_measured(group: Any) -> None:
     notes = Notes()
     policy = SwapPolicy(watch=notes.watch)
-    swap = Swap([3], [3], group, policy, is_sum=True)
+    swap = Swap([3], [3], group, policy, is_sum=True, edges="a/to/b")
     rows = torch.randn(3, 5)
     pending = swap.start(rows, 1, is_back=True)
-    assert notes.seen == [(20, True, True, [60])]
+    assert notes.seen == [(20, True, True, [60], "a/to/b")]
     torch.testing.assert_close(pending.wait(), rows)
     pending.wait()
     assert notes.seen[1:] == ["wait", "end"]
