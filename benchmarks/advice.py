@@ -53,7 +53,7 @@ from tests.support.cluster_bed import Run, trace_of
 GRAPH = "generated:nodes=1e5,edges=2e6,features=128"
 QUICK_GRAPH = "generated:nodes=2e4,edges=2e5,features=128"
 FEATURES, CLASSES, FANOUTS = 128, 16, [10, 5]
-STEPS, SKIP = 45, 15
+STEPS, SKIP = 120, 20
 QUICK_STEPS, QUICK_SKIP = 16, 5
 SIMULATED = 60
 CACHE_BYTES = 8_000_000
