@@ -313,3 +313,17 @@ def test_a_run_that_ends_says_what_it_waits_for() -> None:
     state, commands = step(state, Tick(), 15.0)
     assert commands == [Log("waiting for trainer0 on m0 (and 1 more) to save")]
     assert step(state, Tick(), 16.0)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("module", "remedy"),
+    [
+        ("torch", "pip install 'headrace[train]' on m1"),
+        ("dgl.nn", "install the package of dgl on m1"),
+    ],
+)
+def test_a_missing_module_is_to_be_installed(module: str, remedy: str) -> None:
+    output = f"ModuleNotFoundError: No module named '{module}'"
+    state, _ = drive(*START, Ended("trainer1", 1, "exited with code 1", output))
+    assert state.outcome is not None
+    assert state.outcome.remedy == remedy

@@ -8,6 +8,7 @@ event and regularly with a `Tick`, and executes the returned commands.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from headrace.core.job import Role
@@ -48,7 +49,8 @@ _NEXT = {
     Phase.SERVERS: Phase.TRAINERS,
     Phase.TRAINERS: Phase.RUNNING,
 }
-_SEE_LOG = "see `headrace logs --task {task}`, and run again"
+_TRAIN_MODULES = ("torch", "torch_geometric", "pyarrow", "ray")
+"""Modules of the extra `train`."""
 
 # A fault causes others: the cause with the higher rank is reported.
 _BLAME = {Role.STORE: 3, Role.SAMPLER: 2, Role.SERVER: 2, Role.TRAINER: 1}
@@ -163,9 +165,18 @@ def _ended(state: Lifecycle, event: Ended, now_s: float) -> tuple[Lifecycle, lis
             return _advance(state, now_s)
         return _finished(state, now_s)
     output = f"; last output: {event.output}" if event.output else ""
-    remedy = _SEE_LOG.format(task=task.name)
+    remedy = _remedy(task, event.output)
     outcome = Outcome(problem=f"{task} {event.how}{output}", remedy=remedy, fault=event)
     return _stop(state, outcome, _BLAME[task.role], now_s)
+
+
+def _remedy(task: Task, output: str) -> str:
+    missing = re.search(r"No module named '(\w+)", output)
+    if missing is None:
+        return f"see `headrace logs --task {task.name}`, and run again"
+    is_ours = missing[1] in _TRAIN_MODULES
+    what = "pip install 'headrace[train]'" if is_ours else f"install the package of {missing[1]}"
+    return f"{what} on {task.machine}"
 
 
 def _lost(state: Lifecycle, name: str, why: str, now_s: float) -> tuple[Lifecycle, list[Command]]:
