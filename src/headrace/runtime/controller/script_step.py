@@ -16,10 +16,12 @@ from headrace.prefork.client import ForkLease
 from headrace.profiling.step_estimate.script import EstimateRequest, ScriptStep
 from headrace.runtime.protocol.run_context import CONTEXT_VARIABLE, RunContext
 from headrace.runtime.trainer.__main__ import ESTIMATE_VARIABLE
-from headrace.runtime.workers.task_process import TaskProcess
+from headrace.runtime.workers.task_process import TaskProcess, how_ended
 
 _HERE = "this machine"
 _POLL_S = 0.02
+_NUM_TRIES = 2
+"""A process that a signal ended is started again: a sweep goes on if one of its processes is lost."""
 
 
 def trace_script(
@@ -61,22 +63,27 @@ def trace_script(
         run.write_text(context.model_dump_json(), encoding="utf-8")
         words = [sys.executable, "-m", "headrace.runtime.trainer", str(os.getpid()), _HERE]
         log = Path(folder) / "output.log"
-        process = TaskProcess(
-            [*words, str(script), *arguments],
-            log,
-            {**os.environ, ESTIMATE_VARIABLE: str(request), CONTEXT_VARIABLE: str(run)},
-            end_by=signal.SIGINT,
-            lease=lease,
-        )
-        try:
-            while process.code is None:
-                time.sleep(_POLL_S)
-        finally:
-            process.end()
+        for _ in range(_NUM_TRIES):
+            process = TaskProcess(
+                [*words, str(script), *arguments],
+                log,
+                {**os.environ, ESTIMATE_VARIABLE: str(request), CONTEXT_VARIABLE: str(run)},
+                end_by=signal.SIGINT,
+                lease=lease,
+            )
+            try:
+                while process.code is None:
+                    time.sleep(_POLL_S)
+            finally:
+                process.end()
+            if process.code >= 0:
+                break
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         if output.exists():
             found = output.read_text(encoding="utf-8")
             return ScriptStep.model_validate_json(found) if found else None
+    if process.code < 0:
+        raise SpecError(f"the script {how_ended(process.code)}", f"run it alone: python {script}")
     if process.code:
         own = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
         last = (own or lines or [f"exit code {process.code}"])[-1]
