@@ -21,7 +21,7 @@ from headrace.runtime.workers.task_process import TaskProcess, how_ended
 _HERE = "this machine"
 _POLL_S = 0.02
 _NUM_TRIES = 2
-"""A process that a signal ended is started again: a sweep goes on if one of its processes is lost."""
+"""A process that a signal ended is started once more: sweeps go on if an estimate is killed."""
 
 
 def trace_script(
