@@ -72,21 +72,21 @@ def trace_script(
                 lease=lease,
             )
             try:
-                while process.code is None:
+                while (code := process.code) is None:
                     time.sleep(_POLL_S)
             finally:
                 process.end()
-            if process.code >= 0:
+            if code >= 0:
                 break
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         if output.exists():
             found = output.read_text(encoding="utf-8")
             return ScriptStep.model_validate_json(found) if found else None
-    if process.code < 0:
-        raise SpecError(f"the script {how_ended(process.code)}", f"run it alone: python {script}")
-    if process.code:
+    if code < 0:
+        raise SpecError(f"the script {how_ended(code)}", f"run it alone: python {script}")
+    if code:
         own = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-        last = (own or lines or [f"exit code {process.code}"])[-1]
+        last = (own or lines or [f"exit code {code}"])[-1]
         raise SpecError(f"the script failed: {last}", f"run it alone: python {script}")
     raise SpecError(
         "the script took no batch of a headrace loader with gradients enabled",
