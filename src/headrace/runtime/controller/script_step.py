@@ -71,11 +71,7 @@ def trace_script(
                 end_by=signal.SIGINT,
                 lease=lease,
             )
-            try:
-                while (code := process.code) is None:
-                    time.sleep(_POLL_S)
-            finally:
-                process.end()
+            code = _code_of(process)
             if code >= 0:
                 break
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
@@ -92,3 +88,13 @@ def trace_script(
         "the script took no batch of a headrace loader with gradients enabled",
         "train with headrace.NeighborLoader, LinkNeighborLoader or ctx.loader",
     )
+
+
+def _code_of(process: TaskProcess) -> int:
+    """Wait for the exit code of a process."""
+    try:
+        while (code := process.code) is None:
+            time.sleep(_POLL_S)
+    finally:
+        process.end()
+    return code
