@@ -264,6 +264,16 @@ def measure_accuracy(
     return {"trainers": num, "epochs": epochs, "seeds": seeds, "graphs": found}
 
 
+def add_graphs(found: dict[str, Any], known: dict[str, Any]) -> None:
+    """Add the other graphs of a result file."""
+    for name in ("accuracy", "speed", "approximate"):
+        if found.get(name) and known.get(name):
+            found[name]["graphs"] = known[name]["graphs"] | found[name]["graphs"]
+    if found.get("approximate"):
+        rows = found["approximate"]["graphs"].values()
+        found["approximate"]["worst_int8"] = min(row["int8"]["gain"] for row in rows)
+
+
 def main() -> int:
     """Measure, print a line per graph and one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -322,8 +332,9 @@ def main() -> int:
         "machine": describe_machine(),
         "command": "python benchmarks/full_graph.py " + " ".join(sys.argv[1:]),
     }
+    known = json.loads(args.output.read_text()) if args.output and args.output.exists() else {}
+    add_graphs(document, known)
     if args.output:
-        known = json.loads(args.output.read_text()) if args.output.exists() else {}
         commands = [*known.get("commands", []), document.pop("command")]
         document = {**known, **document, "commands": list(dict.fromkeys(commands))}
         args.output.parent.mkdir(parents=True, exist_ok=True)

@@ -177,11 +177,7 @@ def measure_approximate(
             row["points"] = statistics.mean(row["points"])
         found[graph_name] = rows
         log(f"approximate {graph_name}: {json.dumps(rows)}")
-    worst = min(rows["int8"]["gain"] for rows in found.values())
-    return {
-        "trainers": num, "model": "GCN", "epochs": epochs, "seeds": seeds, "graphs": found,
-        "worst_int8": worst,
-    }  # fmt: skip
+    return {"trainers": num, "model": "GCN", "epochs": epochs, "seeds": seeds, "graphs": found}
 
 
 def measure_memory(scratch: Path) -> dict[str, Any] | None:
