@@ -266,7 +266,7 @@ def measure_accuracy(
 
 def add_graphs(found: dict[str, Any], known: dict[str, Any]) -> None:
     """Add the other graphs of a result file."""
-    for name in ("accuracy", "speed", "approximate"):
+    for name in ("cover", "accuracy", "speed", "approximate"):
         if found.get(name) and known.get(name):
             found[name]["graphs"] = known[name]["graphs"] | found[name]["graphs"]
     if found.get("approximate"):

@@ -57,9 +57,18 @@ def full_graph(result: Result) -> Table:
             ("row groups", "epoch_s/groups", "s"),
             ("bins", "epoch_s/bins", "s"),
             ("... times faster", "times_faster/bins", ""),
+            ("bins in matchings", "epoch_s/bins-matchings", "s"),
+            ("... times faster", "times_faster/bins-matchings", ""),
+            ("predicted over measured", "prediction/bins-matchings/predicted_over_measured", ""),
             ("computing over exchange", "computing_over_exchange", ""),
             ("wire over payload", "wire_over_payload", ""),
             ("fullest card over iperf3", "busiest_over_iperf", ""),
+        ),
+        *figures(
+            result,
+            ("random exchanges on 4 shaped machines", "testbed/exchanges/num", ""),
+            ("... at once, over the bound", "testbed/exchanges/over_bound/at_once/mean", ""),
+            ("... in matchings", "testbed/exchanges/over_bound/matchings/mean", ""),
         ),
     ]  # fmt: skip
 
