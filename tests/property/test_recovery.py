@@ -13,6 +13,7 @@ from headrace.policies.recovery.events import (
     Limits,
     MachineLost,
     MachinesJoined,
+    Released,
     Restart,
     Resume,
     Saved,
@@ -32,7 +33,11 @@ FAULTS: st.SearchStrategy[Event] = st.one_of(
 )
 JOINS = st.builds(MachinesJoined, st.frozensets(st.sampled_from(MACHINES)))
 OTHERS: st.SearchStrategy[Event] = st.one_of(
-    JOINS, st.just(Stepped()), st.just(Held()), st.builds(Saved, st.integers(0, 50))
+    JOINS,
+    st.just(Stepped()),
+    st.just(Released()),
+    st.builds(Held, st.integers(0, 50)),
+    st.builds(Saved, st.integers(0, 50)),
 )
 STATES = st.builds(
     Recovery, st.just(frozenset(MACHINES)), st.integers(0, 3).map(Limits.of), st.booleans()

@@ -18,6 +18,7 @@ from headrace.policies.recovery.events import (
     Limits,
     MachineLost,
     MachinesJoined,
+    Released,
     Restart,
     Resume,
     Saved,
@@ -128,9 +129,17 @@ def test_a_local_script_is_run_again_from_a_checkpoint_only(event: Event) -> Non
 
 def test_a_local_script_starts_over_if_its_checkpoint_is_on_hold() -> None:
     state = Recovery(frozenset({"m0"}), needs_checkpoint=True, has_stepped=True)
-    _, decisions = after(Held(), KILLED_TRAINER, state=state)
+    _, decisions = after(Held(3), KILLED_TRAINER, state=state)
     assert isinstance(decisions[-1], Resume)
     assert decisions[-1].line.endswith("starting over (attempt 2)")
+
+
+def test_a_checkpoint_on_hold_counts_once_it_is_released() -> None:
+    state, _ = after(Held(3), Released())
+    assert state.saved == 3
+    # The next attempt drops what is on hold.
+    state, _ = after(Held(3), KILLED_TRAINER, Released())
+    assert state.saved is None
 
 
 def test_a_script_that_fails_later_is_run_again_once() -> None:

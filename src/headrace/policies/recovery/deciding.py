@@ -20,6 +20,7 @@ from headrace.policies.recovery.events import (
     Limits,
     MachineLost,
     MachinesJoined,
+    Released,
     Restart,
     Resume,
     Saved,
@@ -54,7 +55,7 @@ class Recovery:
         own_failures: Failures of tasks by their own error since the last checkpoint.
         has_stepped: Whether an iteration has completed.
         saved: Iteration of the newest checkpoint.
-        has_held: Whether the script made a checkpoint that was on hold.
+        held: Iteration of the checkpoint that is on hold.
         joined: New machines, used from the next checkpoint on.
     """
 
@@ -69,7 +70,7 @@ class Recovery:
     own_failures: int = 0
     has_stepped: bool = False
     saved: int | None = None
-    has_held: bool = False
+    held: int | None = None
     joined: frozenset[str] = frozenset()
 
 
@@ -80,8 +81,11 @@ def decide(state: Recovery, event: Event) -> tuple[Recovery, Decision | None]:
             return (state if state.has_stepped else replace(state, has_stepped=True)), None
         case Saved(iteration):
             return _saved(state, iteration)
-        case Held():
-            return replace(state, has_held=True), None
+        case Held(iteration):
+            # The script makes checkpoints: it may be run again from the start.
+            return replace(state, held=iteration, needs_checkpoint=False), None
+        case Released():
+            return (state, None) if state.held is None else _saved(state, state.held)
         case MachinesJoined(machines):
             joined = machines - state.machines if state.elastic else frozenset[str]()
             return (state if joined == state.joined else replace(state, joined=joined)), None
@@ -156,7 +160,7 @@ def _failed(state: Recovery, event: TaskEnded) -> tuple[Recovery, Decision]:
 def _resume(
     state: Recovery, why: str, without: frozenset[str] = frozenset(), counts: bool = True
 ) -> tuple[Recovery, Decision]:
-    if state.needs_checkpoint and state.saved is None and not state.has_held:
+    if state.needs_checkpoint and state.saved is None:
         return state, GiveUp(why, "there is no checkpoint to resume from")
     num = state.resumes + counts
     if num > state.limits.resumes:
@@ -169,6 +173,7 @@ def _resume(
         state,
         machines=left,
         joined=frozenset(),
+        held=None,
         resumes=num,
         attempt=state.attempt + 1,
     )

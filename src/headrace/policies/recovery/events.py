@@ -84,7 +84,14 @@ class Saved:
 
 @dataclass(frozen=True)
 class Held:
-    """A new checkpoint is complete, and on hold until the graph files are verified."""
+    """A new checkpoint, made after `iteration` iterations, is on hold until `Released`."""
+
+    iteration: int
+
+
+@dataclass(frozen=True)
+class Released:
+    """The graph files are verified: the checkpoint that was on hold, if any, counts as saved."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +102,16 @@ class Drifted:
 
 
 Event = (
-    TaskEnded | TaskLost | MachineLost | MachinesJoined | Settled | Stepped | Saved | Held | Drifted
+    TaskEnded
+    | TaskLost
+    | MachineLost
+    | MachinesJoined
+    | Settled
+    | Stepped
+    | Saved
+    | Held
+    | Released
+    | Drifted
 )
 
 # --- decisions -----------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from headrace.policies.lifecycle.steps import begin, step
 from headrace.policies.recovery.events import (
     Held,
     MachinesJoined,
+    Released,
     Restart,
     Resume,
     Saved,
@@ -131,7 +132,6 @@ class Controller:
         )
         self._waiting_trainers: list[str] = []
         self._outcome: Outcome | None = None
-        self._newest: int | None = None
 
     def run(self, interrupted: Interruption) -> Outcome:
         """Drive the run until all of its tasks have ended; `interrupted` stops it early."""
@@ -160,8 +160,7 @@ class Controller:
                 self._attached.poll(time.monotonic(), self._emit, self._callback.log)
             self._tick()
             self._process_events()
-            wait_s = _RUNNING_LOOP_S if self._state.phase is Phase.RUNNING else _LOOP_S
-            self._calls.collect(wait_s)
+            self._calls.collect(_RUNNING_LOOP_S if self._state.phase is Phase.RUNNING else _LOOP_S)
         return self._outcome
 
     def _tick(self) -> None:
@@ -186,8 +185,7 @@ class Controller:
                     self._callback.changed(self._state, event)
                 if before.unverified and not self._state.unverified:
                     release(self._checkpoints)
-                    if self._newest is not None:
-                        self._saved(self._newest)
+                    self._save(Released())
                 if isinstance(event, Placed):
                     self._callback.placed(self._worker_group.registrations)
                 if self._state.phase is Phase.RUNNING and before.phase is not Phase.RUNNING:
@@ -392,18 +390,14 @@ class Controller:
 
     def _collected(self, checkpoint: Checkpoint) -> None:
         self._callback.collected(checkpoint)
-        self._newest = checkpoint.sidecar.iteration
-        if self._state.unverified:
-            self._handler.handle(Held())
-        else:
-            self._saved(self._newest)
+        iteration = checkpoint.sidecar.iteration
+        self._save(Held(iteration) if self._state.unverified else Saved(iteration))
 
-    def _saved(self, iteration: int) -> None:
-        """Count on a checkpoint: its graph is verified, so that the run can be resumed from it."""
+    def _save(self, event: Held | Released | Saved) -> None:
         if self._state.phase is not Phase.RUNNING:
             # Do not add machines to a run that is ending.
             self._handler.handle(MachinesJoined(frozenset()))
-        decision = self._handler.handle(Saved(iteration))
+        decision = self._handler.handle(event)
         if isinstance(decision, Resume):
             self._emit(Regroup(decision.why))
 
