@@ -79,6 +79,8 @@ def _main(arguments: list[str]) -> int:
         sys.stderr.write(f"error: trainer on {machine}: {error.problem}\n  try: {error.remedy}\n")
         return error.exit_code
     except KeyboardInterrupt:
+        # Threads that still run can disturb the callbacks of the exit, which is no news then.
+        sys.unraisablehook = lambda _: None
         return INTERRUPTED
     except Exception as error:
         if lost := _LOST_PEER.search(str(error)):

@@ -12,12 +12,12 @@ import pytest
 FAILS = "def fail(*_):\n    raise ValueError('not today')\n"
 
 
-def said(folder: Path, script: str) -> str:
+def said(folder: Path, script: str, code: int = 1) -> str:
     (folder / "train.py").write_text(script)
     (folder / "mine.py").write_text(FAILS)
     words = [sys.executable, "-m", "headrace.runtime.trainer", str(os.getpid()), "here", "train.py"]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
+    assert done.returncode == code
     return done.stderr
 
 
@@ -32,6 +32,15 @@ def test_a_lost_trainer_is_one_line(tmp_path: Path) -> None:
     what = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"
     text = said(tmp_path, f"raise RuntimeError({what!r})\n")
     assert text == "error: trainer on here: lost another trainer: Connection closed by peer\n"
+
+
+def test_an_interrupted_script_says_nothing_at_its_exit(tmp_path: Path) -> None:
+    script = """
+import atexit
+atexit.register(lambda: {}["as if a thread disturbed it"])
+raise KeyboardInterrupt
+"""
+    assert said(tmp_path, script, 130) == ""
 
 
 @pytest.mark.integration
