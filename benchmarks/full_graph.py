@@ -265,9 +265,10 @@ def measure_accuracy(
 
 
 def add_graphs(found: dict[str, Any], known: dict[str, Any]) -> None:
-    """Add the other graphs of a result file."""
+    """Add the other graphs of a result file that were measured with the same settings."""
     for name in ("cover", "accuracy", "speed", "approximate"):
-        if found.get(name) and known.get(name):
+        own, other = ({**(each.get(name) or {}), "graphs": None} for each in (found, known))
+        if found.get(name) and own == other:
             found[name]["graphs"] = known[name]["graphs"] | found[name]["graphs"]
     if found.get("approximate"):
         rows = found["approximate"]["graphs"].values()

@@ -229,6 +229,11 @@ class Injection:
             # The machine is cut off from all others.
             for other in others:
                 self._simulation.cluster.cuts[frozenset((one.name, other.name))] = end_s
+            if one is self._simulation.home:
+                # For the driver, all others are.
+                for other in others:
+                    self._disturb_machine(other, fault.length_s)
+                return f"{one.name} from {', '.join(other.name for other in others)}"
             return self._disturb_machine(one, fault.length_s)
         other = others[fault.victim // 7 % len(others)]
         self._simulation.cluster.cuts[frozenset((one.name, other.name))] = end_s

@@ -113,6 +113,10 @@ class FullGraphFigures(Spec):
     delays: tuple[Seconds, ...] = ()
     epoch_bytes: Bytes | None = None
 
+    @model_serializer(mode="wrap")
+    def _short(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return omit_unset(write(self), ("by_type",))
+
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
         num = len(self.nodes)
@@ -230,4 +234,4 @@ def check_full_graph(
 
 def omit_unset(written: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """Leave out fields that are not set, which keeps fingerprints of older files."""
-    return {k: v for k, v in written.items() if k not in names or v not in (None, (), [])}
+    return {k: v for k, v in written.items() if k not in names or v not in (None, (), [], {}, "")}

@@ -33,11 +33,11 @@ def with_parts(profile: Profile | None, graph: PartitionedGraph) -> Profile:
         "halo": _nested(np.sum([each.halo for each in rows.values()], axis=0)),
         "cover": _nested(np.sum([each.total for each in rows.values()], axis=0)),
     }
-    if len(rows) > 1:
-        counted["by_type"] = {
-            "/".join(edge_type): TypeRows(halo=_nested(each.halo), cover=_nested(each.total))
-            for edge_type, each in rows.items()
-        }
+    counted["by_type"] = {
+        "/".join(edge_type): TypeRows(halo=_nested(each.halo), cover=_nested(each.total))
+        for edge_type, each in rows.items()
+        if len(rows) > 1
+    }
     if profile is not None and profile.full_graph is not None:
         figures = profile.full_graph.model_copy(update=counted)
         return profile.model_copy(update={"full_graph": figures})

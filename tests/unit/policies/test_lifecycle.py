@@ -319,10 +319,10 @@ def test_a_run_that_ends_says_what_it_waits_for() -> None:
     ("module", "remedy"),
     [
         ("torch", "pip install 'headrace[train]' on m1"),
-        ("dgl.nn", "install the package of dgl on m1"),
+        ("mine", "see `headrace logs --task trainer1`, and run again"),
     ],
 )
-def test_a_missing_module_is_to_be_installed(module: str, remedy: str) -> None:
+def test_a_missing_module_of_ours_is_to_be_installed(module: str, remedy: str) -> None:
     output = f"ModuleNotFoundError: No module named '{module}'"
     state, _ = drive(*START, Ended("trainer1", 1, "exited with code 1", output))
     assert state.outcome is not None

@@ -137,8 +137,8 @@ def test_a_local_script_starts_over_if_its_checkpoint_is_on_hold() -> None:
 def test_a_checkpoint_on_hold_counts_once_it_is_released() -> None:
     state, _ = after(Held(3), Released())
     assert state.saved == 3
-    # The next attempt drops what is on hold.
-    state, _ = after(Held(3), KILLED_TRAINER, Released())
+    # The next attempt drops what is on hold, also if it was saved while tasks stopped.
+    state, _ = after(KILLED_TRAINER, Held(3), Settled(MACHINES), Released())
     assert state.saved is None
 
 

@@ -50,7 +50,7 @@ _NEXT = {
     Phase.TRAINERS: Phase.RUNNING,
 }
 _TRAIN_MODULES = ("torch", "torch_geometric", "pyarrow", "ray")
-"""Modules of the extra `train`."""
+"""Modules of the extra `train` that scripts import."""
 
 # A fault causes others: the cause with the higher rank is reported.
 _BLAME = {Role.STORE: 3, Role.SAMPLER: 2, Role.SERVER: 2, Role.TRAINER: 1}
@@ -171,12 +171,10 @@ def _ended(state: Lifecycle, event: Ended, now_s: float) -> tuple[Lifecycle, lis
 
 
 def _remedy(task: Task, output: str) -> str:
-    missing = re.search(r"No module named '(\w+)", output)
-    if missing is None:
-        return f"see `headrace logs --task {task.name}`, and run again"
-    is_ours = missing[1] in _TRAIN_MODULES
-    what = "pip install 'headrace[train]'" if is_ours else f"install the package of {missing[1]}"
-    return f"{what} on {task.machine}"
+    missing = re.search(r"No module named '(\w+)'$", output)
+    if missing is not None and missing[1] in _TRAIN_MODULES:
+        return f"pip install 'headrace[train]' on {task.machine}"
+    return f"see `headrace logs --task {task.name}`, and run again"
 
 
 def _lost(state: Lifecycle, name: str, why: str, now_s: float) -> tuple[Lifecycle, list[Command]]:

@@ -127,7 +127,11 @@ def _drifted(state: Recovery, why: str) -> tuple[Recovery, Decision | None]:
 
 
 def _settled(state: Recovery, machines: frozenset[str]) -> tuple[Recovery, Decision | None]:
-    """Remove machines that were lost while the run was stopping."""
+    """Remove machines that were lost while the run was stopping.
+
+    The next attempt drops the checkpoint that is on hold.
+    """
+    state = replace(state, held=None)
     left = state.machines & machines
     if not left:
         return state, GiveUp("all machines are lost", "no machine is left")
@@ -173,7 +177,6 @@ def _resume(
         state,
         machines=left,
         joined=frozenset(),
-        held=None,
         resumes=num,
         attempt=state.attempt + 1,
     )

@@ -72,7 +72,7 @@ def trace_script(
                 lease=lease,
             )
             code = _code_of(process)
-            if code >= 0:
+            if code >= 0 or output.exists():
                 break
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         if output.exists():

@@ -78,6 +78,8 @@ def _main(arguments: list[str]) -> int:
     except HeadraceError as error:
         sys.stderr.write(f"error: trainer on {machine}: {error.problem}\n  try: {error.remedy}\n")
         return error.exit_code
+    except SystemExit as end:
+        return _code_of(end)
     except KeyboardInterrupt:
         # Threads that still run can disturb the callbacks of the exit, which is no news then.
         sys.unraisablehook = lambda _: None
@@ -89,6 +91,14 @@ def _main(arguments: list[str]) -> int:
         sys.stderr.writelines(traceback.format_exception(_without_us(error)))
         return 1
     return 0
+
+
+def _code_of(end: SystemExit) -> int:
+    """Exit code that the interpreter gives to `sys.exit`."""
+    if end.code is None or isinstance(end.code, int):
+        return end.code or 0
+    sys.stderr.write(f"{end.code}\n")
+    return 1
 
 
 def _estimate_if_requested() -> None:

@@ -57,6 +57,10 @@ class FullGraph:
         weight: float | None = None,
         **options: Unpack[FullGraphOptions],
     ) -> None:
+        unknown = sorted(options.keys() - FullGraphOptions.__annotations__)
+        if unknown:
+            names = ", ".join(FullGraphOptions.__annotations__)
+            raise SpecError(f"there is no option {unknown[0]!r}", f"use {names}")
         self._graph, self._group = graph, group
         self._policy = SwapPolicy(options.get("rounding"), options.get("is_stale", False))
         if group is not None and options.get("matchings", False):

@@ -6,6 +6,7 @@ reach the bound (Birkhoff).
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import queue
 import threading
@@ -21,6 +22,8 @@ from torch import Tensor
 
 Slice = tuple[int, slice]
 """Another trainer, and the rows for it or from it."""
+
+_STOP_S = 5.0
 
 Round = tuple[tuple[int, int], ...]
 """Receiver and number of rows of each sender; no rows for senders that are idle."""
@@ -146,9 +149,11 @@ class RoundTransfers:
     def __init__(self, group: Any) -> None:
         self._group, self._rank = group, dist.get_rank(group)
         self._tags = itertools.count(1)
-        self._queue: queue.SimpleQueue[_Transfer] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Transfer | None] = queue.SimpleQueue()
         # A daemon: a send to a trainer that is gone must not keep the process.
-        threading.Thread(target=self._send, name="row-rounds", daemon=True).start()
+        self._thread = threading.Thread(target=self._send, name="row-rounds", daemon=True)
+        self._thread.start()
+        atexit.register(self._stop)
 
     def slices_of(self, sent: Sequence[int]) -> Slices:
         """Rounds of an exchange in which this trainer sends so many rows; a collective call."""
@@ -183,5 +188,10 @@ class RoundTransfers:
         return transfer
 
     def _send(self) -> None:
-        while True:
-            self._queue.get().send(self._group)
+        while (transfer := self._queue.get()) is not None:
+            transfer.send(self._group)
+
+    def _stop(self) -> None:
+        """End the thread: a send that returns while the interpreter ends would abort it."""
+        self._queue.put(None)
+        self._thread.join(_STOP_S)
