@@ -51,7 +51,7 @@ def train_func(ctx: headrace.TrainContext) -> None:
     torch.set_num_threads(1)
     how = ctx.config["how"]
     swaps: list[list[tuple[float, int]]] = [[]]
-    if how.startswith("none"):
+    if how == "none":
         wait_at_once(swaps)
     data = ctx.full_graph(matchings=how.endswith("matchings"))
     data.overlaps = how.startswith(("groups", "bins"))

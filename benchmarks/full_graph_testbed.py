@@ -100,7 +100,8 @@ def _measure_exchanges(bed: Testbed, path: Path) -> dict[str, Any]:
         )
         for rank in range(NUM_MACHINES)
     ]
-    if sum(trainer.wait(600) for trainer in trainers):
+    codes = [trainer.wait(600) for trainer in trainers]
+    if any(codes):
         raise RuntimeError("a trainer of the random exchanges failed")
     exchanges = json.loads(path.read_text())
     over: dict[str, list[float]] = {
@@ -213,7 +214,7 @@ def _run(bed: Testbed, graph: Path, made: Path, runs: Path, how: str) -> dict[st
         "cpu_s": [median(np.diff(each["cpu_s"])[NUM_WARM:]) for each in trainers],
         "loss": trainers[0]["losses"][-1],
     }
-    if how.startswith("none"):
+    if how == "none":
         # By trainer, epoch and swap: seconds and bytes.
         swaps = np.array([each["swaps"][NUM_WARM:] for each in trainers])
         found["exchange_s"] = float(np.median(swaps[..., 0].min(0).sum(1)))

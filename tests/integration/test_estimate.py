@@ -168,22 +168,3 @@ def test_scripts_that_do_not_train_say_so(
     script.write_text(text)
     with pytest.raises(SpecError, match=problem):
         estimate(script, graph)
-
-
-def test_a_script_whose_process_is_killed_is_traced_again(
-    graph: Path, script: Path, tmp_path: Path
-) -> None:
-    mark = tmp_path / "killed"
-    kill = f"""
-import os, pathlib
-if not pathlib.Path({str(mark)!r}).exists():
-    pathlib.Path({str(mark)!r}).touch()
-    os.kill(os.getpid(), 9)
-"""
-    script.write_text(kill + script.read_text())
-    found = trace_script(script, graph, (), None, is_real=False)
-    assert found is not None
-    assert found.batch_size == 32
-    script.write_text("import os; os.kill(os.getpid(), 9)")
-    with pytest.raises(SpecError, match="was ended by SIGKILL"):
-        trace_script(script, graph, (), None, is_real=False)

@@ -56,7 +56,7 @@ class RowSwap(Spec):
         return data
 
     @model_serializer(mode="wrap")
-    def _short(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _omit_unset_fields(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return omit_unset(write(self), ("edges",))
 
 
@@ -114,7 +114,7 @@ class FullGraphFigures(Spec):
     epoch_bytes: Bytes | None = None
 
     @model_serializer(mode="wrap")
-    def _short(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _omit_unset_fields(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return omit_unset(write(self), ("by_type",))
 
     @model_validator(mode="after")
