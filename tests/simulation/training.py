@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from headrace.core.errors import HeadraceError, RunError
+from headrace.core.errors import LOST_PEER_CODE, HeadraceError, RunError
 from headrace.runtime.protocol.parameter_check import checksum_of, values_of
 from headrace.runtime.protocol.run_context import RunContext
 from headrace.runtime.protocol.trainer_messages import (
@@ -22,6 +22,7 @@ from headrace.runtime.protocol.trainer_messages import (
     Report,
     Waiting,
 )
+from headrace.runtime.trainer.__main__ import lost_peer
 from headrace.runtime.trainer.checkpointer import Checkpoints
 from headrace.runtime.trainer.node_embeddings import KeptTable
 from headrace.runtime.trainer.rng_state import random_state, restore_random_state
@@ -213,7 +214,10 @@ class Script:
         except HeadraceError as problem:
             code, error = problem.exit_code, f"error: {problem.problem}"
         except Exception as problem:
-            code, error = 1, f"error: {type(problem).__name__}: {problem}"
+            if lost := lost_peer(problem):
+                code, error = LOST_PEER_CODE, f"error: {lost}"
+            else:
+                code, error = 1, f"error: {type(problem).__name__}: {problem}"
         if error:
             self._print(error)
         if self._rows is not None:

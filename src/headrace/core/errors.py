@@ -8,6 +8,9 @@ DOCS_URL = "https://github.com/headrace/headrace/blob/main/docs/"
 ERRORS_PAGE = "reference/errors.md"
 """Documentation page of exit codes and common errors."""
 
+LOST_PEER_CODE = 9
+"""Exit code of a trainer that ends because another one has; no command exits with it."""
+
 
 class HeadraceError(Exception):
     """Base class of all errors that headrace raises deliberately.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.core.errors import HeadraceError, RunError
+from headrace.core.errors import LOST_PEER_CODE, RunError
 from headrace.core.job import Role
 from headrace.graph.sampler_worker.channels.errors import PrefetchError
 from headrace.policies.lifecycle.events import Task
@@ -149,9 +149,12 @@ def test_a_script_that_fails_later_is_run_again_once() -> None:
     assert [type(each) for each in decisions] == [Resume]
 
 
-@pytest.mark.parametrize("error", [StoreError, PrefetchError, RunError])
-def test_whoever_lost_another_task_is_not_to_blame(error: type[HeadraceError]) -> None:
-    _, decisions = after(TaskEnded(TRAINER, error.exit_code, "lost somebody"))
+@pytest.mark.parametrize(
+    "code",
+    [StoreError.exit_code, PrefetchError.exit_code, RunError.exit_code, LOST_PEER_CODE],
+)
+def test_whoever_lost_another_task_is_not_to_blame(code: int) -> None:
+    _, decisions = after(TaskEnded(TRAINER, code, "lost somebody"))
     assert [type(each) for each in decisions] == [Resume]
 
 

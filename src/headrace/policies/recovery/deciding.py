@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from headrace.core.errors import LOST_PEER_CODE
 from headrace.core.job import Role
 from headrace.policies.recovery.events import (
     Decision,
@@ -33,9 +34,9 @@ from headrace.policies.recovery.events import (
 _DEFAULT_LIMITS = Limits()
 _RESTARTABLE_ROLES = (Role.STORE, Role.SAMPLER)
 
-# Exit codes of headrace errors: invalid input; failure of a store, a sampler or the run.
+# Exit codes of headrace errors: invalid input; failure of a store, a sampler, the run or a peer.
 _INVALID_INPUT_CODE = 2
-_DEPENDENCY_CODES = (5, 6, 7)
+_DEPENDENCY_CODES = (5, 6, 7, LOST_PEER_CODE)
 _INTERRUPTED = 130
 
 

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from headrace.core.errors import LOST_PEER_CODE
 from headrace.policies.lifecycle.events import Ended, Lost, Outcome, Regroup, Task
 from headrace.policies.recovery.deciding import Recovery, decide
 from headrace.policies.recovery.events import (
@@ -75,6 +76,13 @@ def event_of(fault: Ended | Lost | Regroup, tasks: tuple[Task, ...]) -> Event:
     raise AssertionError("a regroup is decided before the tasks end")
 
 
+def shell_code(fault: Ended) -> int:
+    """Exit code of a command whose script has ended so, as shells report it; 0 if it has none."""
+    if fault.code == LOST_PEER_CODE:
+        return 0
+    return fault.code if fault.code >= 0 else 128 - fault.code
+
+
 def blaming(outcome: Outcome, fault: Ended | Lost) -> Outcome:
     """The outcome with its cause: the loss of a task's machine is the cause of the task's."""
     before = outcome.fault
@@ -99,13 +107,18 @@ class FaultDebouncer:
     def hold(
         self, fault: Ended | Lost, happened_s: float, now_s: float, names: Iterable[str] = ()
     ) -> bool:
-        """Add a fault of a task; return whether it is the first. `names` are those of all tasks."""
+        """Add a fault of a task; return whether it is the first. `names` are those of all tasks.
+
+        A fault may be added repeatedly: `happened_s` is too late by the way of the reply that told
+        of it, so the earliest counts.
+        """
         name = fault.task if isinstance(fault, Ended) else fault.name
         is_first = not self._held
         if is_first:
             self._release_s = now_s + HOLD_S
             self.unasked = set(names)
-        self._held.setdefault(name, (happened_s, fault))
+        told_s, told = self._held.get(name, (happened_s, fault))
+        self._held[name] = (min(told_s, happened_s), told)
         return is_first
 
     def release(self, now_s: float, have_all_replied: bool = True) -> list[Ended | Lost]:
@@ -121,7 +134,9 @@ class FaultDebouncer:
         return [fault for _, fault in held]
 
 
-def _order(held: tuple[float, Ended | Lost]) -> tuple[bool, float]:
-    # SIGKILL is a cause, not a consequence of another task's failure.
+def _order(held: tuple[float, Ended | Lost]) -> tuple[int, float]:
     happened_s, fault = held
-    return isinstance(fault, Ended) and fault.code != -signal.SIGKILL, happened_s
+    if isinstance(fault, Lost) or fault.code == -signal.SIGKILL:
+        # A cause, not a consequence of another task's failure.
+        return 0, happened_s
+    return 2 if fault.code == LOST_PEER_CODE else 1, happened_s

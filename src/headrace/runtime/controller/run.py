@@ -34,7 +34,7 @@ from headrace.runtime.cluster.nodes import Node, check_resources, memory_warning
 from headrace.runtime.cluster.placement_group import slots_of
 from headrace.runtime.controller.code_archive import Script, pack
 from headrace.runtime.controller.controller import Controller
-from headrace.runtime.controller.failure_handling import FailureHandler
+from headrace.runtime.controller.failure_handling import FailureHandler, shell_code
 from headrace.runtime.controller.graph_shipping import WantedFiles, wanted_files
 from headrace.runtime.controller.machines import AvailableMachines, run_attempts
 from headrace.runtime.controller.signals import Interruption, signals_set
@@ -102,8 +102,8 @@ def run_job(config: RunConfig, watcher: RunWatcher) -> dict[str, Any]:
     if not outcome.is_success:
         error = RunError(outcome.problem, outcome.remedy)
         fault = outcome.fault
-        if config.is_local and isinstance(fault, Ended) and fault.task == "trainer0" and fault.code:
-            error.exit_code = fault.code if fault.code > 0 else 128 - fault.code
+        if config.is_local and isinstance(fault, Ended) and fault.task == "trainer0":
+            error.exit_code = shell_code(fault) or error.exit_code
         raise error
     return run.summary()
 

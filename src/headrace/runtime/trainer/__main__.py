@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import NoReturn
 
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import LOST_PEER_CODE, HeadraceError
 from headrace.linux.malloc import reuse_memory
 
 _PR_SET_PDEATHSIG = 1
@@ -85,12 +85,18 @@ def _main(arguments: list[str]) -> int:
         sys.unraisablehook = lambda _: None
         return INTERRUPTED
     except Exception as error:
-        if lost := _LOST_PEER.search(str(error)):
-            sys.stderr.write(f"error: trainer on {machine}: lost another trainer: {lost['why']}\n")
-            return 1
+        if lost := lost_peer(error):
+            sys.stderr.write(f"error: trainer on {machine}: {lost}\n")
+            return LOST_PEER_CODE
         sys.stderr.writelines(traceback.format_exception(_without_us(error)))
         return 1
     return 0
+
+
+def lost_peer(error: Exception) -> str:
+    """What to say of an error that another trainer's exit has caused; empty for other errors."""
+    found = _LOST_PEER.search(str(error))
+    return "" if found is None else f"lost another trainer: {found['why']}"
 
 
 def _code_of(end: SystemExit) -> int:

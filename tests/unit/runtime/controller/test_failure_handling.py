@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from headrace.core.errors import LOST_PEER_CODE
 from headrace.core.job import Role
 from headrace.policies.lifecycle.events import Ended, Lost, Outcome, Regroup, Task
 from headrace.policies.recovery.deciding import Recovery
@@ -23,6 +26,7 @@ from headrace.runtime.controller.failure_handling import (
     FailureHandler,
     FaultDebouncer,
     event_of,
+    shell_code,
 )
 
 STORE, TRAINER = Task("store0", Role.STORE, "m0"), Task("trainer0", Role.TRAINER, "m1")
@@ -57,6 +61,25 @@ def test_whoever_was_killed_explains_the_rest() -> None:
     assert held.release(10.0 + MAX_HOLD_S, have_all_replied=False) == [KILLED, failed]
 
 
+def test_who_lost_a_peer_explains_nothing() -> None:
+    held = FaultDebouncer()
+    lost = Ended("trainer1", LOST_PEER_CODE, "exited", "lost another trainer")
+    failed = Ended("trainer0", 1, "exited", "ValueError")
+    # The clocks of slow replies do not tell which was first.
+    held.hold(lost, 9.0, 10.0)
+    held.hold(failed, 9.5, 10.2)
+    assert held.release(10.0 + HOLD_S) == [failed, lost]
+
+
+def test_the_fastest_reply_knows_best_when_a_task_has_ended() -> None:
+    held = FaultDebouncer()
+    first, second = Ended("trainer0", 1, "exited"), Ended("trainer1", 1, "exited")
+    held.hold(second, 9.0, 10.0)
+    held.hold(first, 10.0, 11.5)
+    held.hold(first, 8.8, 12.0)
+    assert held.release(13.0) == [first, second]
+
+
 def test_replies_from_before_a_fault_do_not_tell_of_its_cause() -> None:
     held = FaultDebouncer()
     failed = Ended("trainer1", 1, "ended")
@@ -74,6 +97,11 @@ def test_faults_are_events_of_the_policy() -> None:
     )
     assert event_of(Lost("store0", "gone"), TASKS) == TaskLost(STORE, "gone")
     assert event_of(Lost("m1", "gone"), TASKS) == MachineLost("m1", "gone")
+
+
+@pytest.mark.parametrize(("code", "shell"), [(3, 3), (-9, 137), (LOST_PEER_CODE, 0)])
+def test_a_command_ends_with_the_code_of_its_script(code: int, shell: int) -> None:
+    assert shell_code(Ended("trainer0", code, "ended")) == shell
 
 
 def test_a_fault_is_decided_once() -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.core.errors import LOST_PEER_CODE
+
 FAILS = "def fail(*_):\n    raise ValueError('not today')\n"
 
 
@@ -30,7 +32,7 @@ def test_a_traceback_begins_in_the_script(tmp_path: Path) -> None:
 
 def test_a_lost_trainer_is_one_line(tmp_path: Path) -> None:
     what = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"
-    text = said(tmp_path, f"raise RuntimeError({what!r})\n")
+    text = said(tmp_path, f"raise RuntimeError({what!r})\n", LOST_PEER_CODE)
     assert text == "error: trainer on here: lost another trainer: Connection closed by peer\n"
 
 
