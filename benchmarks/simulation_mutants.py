@@ -70,8 +70,8 @@ MUTANTS = (
         "a task is polled once",
         "controller",
         "runtime/controller/controller.py",
-        "            self._polled.discard(name)\n            self._emit(Heard(frozenset({name})))",
-        "            self._emit(Heard(frozenset({name})))",
+        "            self._polled.discard(name)\n            if name in self._debouncer.unasked:",
+        "            if name in self._debouncer.unasked:",
         ("kill task",),
     ),
     Mutant(
