@@ -16,9 +16,14 @@ _FLIPS = frozenset({"flip resume"})
 _KILLS = frozenset({"kill task", "kill repeatedly"})
 _SILENT = frozenset({"kill machine", "cut", "freeze machine"})
 _HANGS = _SLOW | {"hang trainer", "stop task"}
+_LASTING = _SLOW - _MACHINE
 _TASK = r"^[\w.]+ on \w+ "
 _FAILED = _TASK + r"exited with code \d+; last output: error: "
 _FULL = r"[Nn]o space left on (the disk|device)"
+
+
+_START_S = 15.0
+"""Tasks that are started again take at least so long to fail by the same fault."""
 
 
 class Names(Enum):
@@ -77,6 +82,13 @@ MESSAGES: tuple[Message, ...] = (
     _named(_TASK.rstrip() + r": part-0 of store\d is damaged$", "damaged graph"),
     _named(_TASK.rstrip() + rf": \[Errno 28\] {_FULL}: ", *_DISK),
     _indirect(rf"^the run has ended, but .* cannot be stored: {_FULL}$", *_DISK),
+    _indirect(
+        r"^the run has ended, but the checkpoint of iteration \d+ was not fetched: ",
+        *_SLOW,
+        *_ACTOR,
+        "flip bit",
+        "flip piece",
+    ),
     _named(r"^the plan needs m\d.*, which the Ray cluster does not have; its nodes: ", *_MACHINE),
     # Resumed for a better plan, or with more machines, which another fault has prevented.
     _indirect(r": \d+ tasks? moves?, saving \d+% of an iteration$", "lose head", *_MACHINE),
@@ -117,10 +129,17 @@ class Injected:
 
     Attributes:
         names: Tasks and machines that it hit; empty if it may hit any.
+        length_s: How long it lasts, if it ends.
     """
 
     kind: str
     names: frozenset[str]
+    length_s: float = 0.0
+
+    @property
+    def num_hits(self) -> int:
+        """How many starts of all tasks it may end: one that lasts also ends the next."""
+        return 1 + (int(self.length_s / _START_S) if self.kind in _LASTING else 0)
 
 
 def names_in(text: str) -> list[str]:
@@ -137,7 +156,8 @@ def unexplained(problem: str, faults: Iterable[Injected]) -> str:
         if part and not any(_explains(fault, cause) for fault in injected):
             return cause
         if because and not any(
-            re.fullmatch(pattern, because) and len(injected) >= num for pattern, num in BECAUSE
+            re.fullmatch(pattern, because) and sum(each.num_hits for each in injected) >= num
+            for pattern, num in BECAUSE
         ):
             return because
     return ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.simulation.messages import Injected, unexplained
@@ -22,6 +24,11 @@ CUT = Injected("cut", frozenset({"m1", "store1", "trainer1"}))
 CUT_PAIR = Injected("cut", frozenset({"m0", "m1", "store0", "store1", "trainer0", "trainer1"}))
 CUT_OTHER = Injected("cut", frozenset({"m1", "m2", "store1", "store2"}))
 CUT_NEAR = Injected("cut", frozenset({"m0", "store0", "trainer0"}))
+CUT_LONG = Injected("cut", frozenset({"m0", "m1", "trainer0"}), 86.0)
+SAMPLER = (
+    "trainer0 on m0 exited with code 7; last output: error: cannot start a sampler: unreachable"
+)
+SPENT_CUT = f"{SAMPLER} (there were 3 resumes since the last checkpoint)"
 MACHINE = Injected("kill machine", frozenset({"m1", "trainer1"}))
 
 
@@ -46,6 +53,12 @@ MACHINE = Injected("kill machine", frozenset({"m1", "trainer1"}))
         (CLOSED, [CUT], ""),
         (CLOSED, [STOP], CLOSED),
         (NEAR, [CUT_NEAR], NEAR),
+        (SPENT_CUT, [CUT_LONG], ""),
+        (
+            SPENT_CUT,
+            [replace(CUT_LONG, length_s=8.0)],
+            "there were 3 resumes since the last checkpoint",
+        ),
         ("trainer0 on m0 is unhappy", [KILL], "trainer0 on m0 is unhappy"),
     ],
 )

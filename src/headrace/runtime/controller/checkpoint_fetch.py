@@ -26,6 +26,8 @@ _RETRY_S = 10.0
 SPACE_S, _SPACE_POLL_S = 12.0, 3.0
 """Time for the user to free space for the last files of a run, and interval of attempts."""
 
+_RESUME = "resume it: headrace run --resume RUN"
+
 Read = Callable[[str, int], Any]
 """Requests a chunk of a file by name and offset; returns an object ref."""
 
@@ -47,7 +49,8 @@ class CheckpointFetcher:
     ) -> None:
         self._folder, self._calls, self._read, self._then = folder, calls, read, then
         self._log = log
-        self._newest = -1
+        self._newest: Sidecar | None = None
+        self._made = -1
         self._waiting: Sidecar | None = None
         self._fetching: _Fetching | None = None
         self._unstored: Sidecar | None = None
@@ -58,6 +61,12 @@ class CheckpointFetcher:
     def is_busy(self) -> bool:
         """Whether a checkpoint is being fetched."""
         return self._fetching is not None
+
+    @property
+    def missed(self) -> int | None:
+        """Iteration of the newest checkpoint if it was not fetched."""
+        newest = self._newest
+        return None if newest is None or self._made >= newest.iteration else newest.iteration
 
     def wait(self) -> bool:
         """Wait while chunks arrive; return False if they stop."""
@@ -78,8 +87,9 @@ class CheckpointFetcher:
         """Update the trainer's checkpoints, given the texts of their sidecar files by name."""
         for text in sidecars.values():
             sidecar = sidecar_of(text.encode())
-            if sidecar is not None and sidecar.iteration > self._newest:
-                self._newest, self._waiting = sidecar.iteration, sidecar
+            newest = -1 if self._newest is None else self._newest.iteration
+            if sidecar is not None and sidecar.iteration > newest:
+                self._newest = self._waiting = sidecar
         if self._unstored is not None and time.monotonic() >= self._retry_s:
             self.retry()
         self._begin()
@@ -100,6 +110,12 @@ class CheckpointFetcher:
         if self._waiting is None:
             self._waiting, self._unstored = self._unstored, None
         self._begin()
+
+    def fetch_again(self) -> None:
+        """Fetch the newest checkpoint again if it did not arrive whole."""
+        if self.missed is not None:
+            self._waiting = self._newest
+            self._begin()
 
     def _give_up(self, sidecar: Sidecar, error: OSError) -> None:
         (self._folder / ".arriving.partial").unlink(missing_ok=True)
@@ -146,6 +162,7 @@ class CheckpointFetcher:
             return
         if made is not None:
             self.problem, self._unstored = "", None
+            self._made = max(self._made, made.sidecar.iteration)
             self._then(made)
         self._begin()
 
@@ -191,7 +208,8 @@ def fetch_last(
     pieces: Callable[[str], Iterator[bytes]],
     callback: RunCallback,
     waits: bool,
-) -> str:
+    is_lost: bool = False,
+) -> tuple[str, str]:
     """Fetch the newest checkpoint and the output files of a trainer at the end of a run.
 
     Args:
@@ -200,24 +218,42 @@ def fetch_last(
         names: Names of the output files.
         pieces: Returns the chunks of an output file.
         callback: Stores the output files.
-        waits: Whether to wait for space on a full disk.
+        waits: Whether to wait for space on a full disk, and to ask again for damaged checkpoints.
+        is_lost: Whether the trainer is lost, so that nothing can be fetched.
 
     Returns:
-        Why they are incomplete, if the reason is on this machine.
+        Why the checkpoint is not here, or why files cannot be stored here, and what to do; both
+            empty if nothing is missing. Output files that cannot be read are not.
     """
+    if is_lost:
+        return _missed(collector, f"{task} is lost")
     if collector.is_busy:
         callback.log("waiting for the newest checkpoint to be fetched")
     left, end_s = list(names), time.monotonic() + (SPACE_S if waits else 0.0)
+    may_repeat = waits
     while True:
         collector.retry()
-        if not collector.wait():
+        is_here = collector.wait()
+        if is_here and may_repeat and not collector.problem:
+            may_repeat = False
+            collector.fetch_again()
+            is_here = collector.wait()
+        if not is_here:
             callback.log(f"{task} does not respond: its last files were not fetched")
-            return ""
+            return _missed(collector, f"{task} does not respond")
         problem = collector.problem or _keep(left, pieces, callback)
-        if not problem or time.monotonic() >= end_s:
-            return problem
+        if not problem:
+            return _missed(collector, "it did not arrive whole")
+        if time.monotonic() >= end_s:
+            return problem, f"free some space, then {_RESUME}"
         callback.log(f"{problem}; waiting for space for {SPACE_S:.0f} s")
         time.sleep(_SPACE_POLL_S)
+
+
+def _missed(collector: CheckpointFetcher, why: str) -> tuple[str, str]:
+    if collector.missed is None:
+        return "", ""
+    return f"the checkpoint of iteration {collector.missed} was not fetched: {why}", _RESUME
 
 
 def _keep(names: list[str], pieces: Callable[[str], Iterator[bytes]], callback: RunCallback) -> str:

@@ -409,20 +409,17 @@ class Controller:
             self._calls.collect(_LOOP_S)
         if self._reader.is_busy or self._polled:
             self._callback.log(f"some tasks do not answer after {ending_s:.0f} s: ending without")
-        if not self._worker_group.is_lost(self._first):
-            pieces = partial(self._worker_group.pieces, self._first, self._callback.log)
-            files = self._output_files.get(self._first, ())
-            problem = fetch_last(
-                self._first,
-                self._collector,
-                names=files,
-                pieces=pieces,
-                callback=self._callback,
-                waits=outcome.is_success,
-            )
-            if problem and outcome.is_success:
-                remedy = "free some space, then resume it: headrace run --resume RUN"
-                outcome = Outcome(problem=f"the run has ended, but {problem}", remedy=remedy)
+        problem, remedy = fetch_last(
+            self._first,
+            self._collector,
+            names=self._output_files.get(self._first, ()),
+            pieces=partial(self._worker_group.pieces, self._first, self._callback.log),
+            callback=self._callback,
+            waits=outcome.is_success,
+            is_lost=self._worker_group.is_lost(self._first),
+        )
+        if problem and outcome.is_success:
+            outcome = Outcome(problem=f"the run has ended, but {problem}", remedy=remedy)
         if isinstance(outcome.fault, Ended | Lost):
             # Peers of a lost machine often fail before the loss of its actors is detected.
             outcome = blaming(outcome, self._worker_group.judge(outcome.fault))

@@ -190,7 +190,7 @@ def test_the_last_files_are_stored_or_missed(
             kept.append(name)
 
     names = ("best.pt", "other")
-    problem = fetch_last(
+    problem, remedy = fetch_last(
         "trainer0",
         trainer.collector,
         names=names,
@@ -199,8 +199,66 @@ def test_the_last_files_are_stored_or_missed(
         waits=True,
     )
     assert problem == ("best.pt cannot be stored: No space left on device" if is_full else "")
+    assert remedy.startswith("free some space" if is_full else "")
     assert kept == ([] if is_full else list(names))
     assert said == []
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_last_checkpoint_that_is_not_sent_is_missed(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    monkeypatch.setattr(checkpoint_fetch, "_CHUNK_TIMEOUT_S", 0.0)
+
+    def fetch() -> tuple[str, str]:
+        return fetch_last(
+            "trainer0",
+            trainer.collector,
+            names=(),
+            pieces=lambda _: iter(()),
+            callback=RunCallback(),
+            waits=True,
+            is_lost=is_lost,
+        )
+
+    # A run without checkpoints misses none.
+    assert fetch() == ("", "")
+    trainer.save(100)
+    trainer.look()
+    why = "is lost" if is_lost else "does not respond"
+    problem, remedy = fetch()
+    assert problem == f"the checkpoint of iteration 100 was not fetched: trainer0 {why}"
+    assert remedy == "resume it: headrace run --resume RUN"
+    trainer.calls.answer()
+    assert fetch() == ("", "")
+
+
+@pytest.mark.parametrize("is_mended", [False, True])
+def test_a_last_checkpoint_that_is_damaged_on_its_way_is_fetched_again(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch, is_mended: bool
+) -> None:
+    made = trainer.save(100)
+    whole = made.path.read_bytes()
+    made.path.write_bytes(whole[:-1] + b"?")
+    trainer.look()
+
+    def collect(timeout_s: float) -> None:
+        trainer.calls.answer()
+        if is_mended:
+            made.path.write_bytes(whole)
+
+    monkeypatch.setattr(trainer.calls, "collect", collect)
+    problem, _ = fetch_last(
+        "trainer0",
+        trainer.collector,
+        names=(),
+        pieces=lambda _: iter(()),
+        callback=RunCallback(),
+        waits=True,
+    )
+    why = "the checkpoint of iteration 100 was not fetched: it did not arrive whole"
+    assert problem == ("" if is_mended else why)
+    assert len(trainer.told) == is_mended
 
 
 def test_a_slow_fetch_is_told(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
