@@ -161,7 +161,11 @@ def main() -> int:
             parts.enter_context(small_disks(name, scratch))
         parts.callback(take_down, name)
         bed = Testbed.up(make_cluster(), name)
-        trials = (MoreTrials if args.more else Trials)(bed, scratch, log)
+        if args.more:
+            trials: Trials = more = MoreTrials(bed, scratch, log)
+            parts.callback(more.close)
+        else:
+            trials = Trials(bed, scratch, log)
         for case in wanted_cases(args, document):
             if args.within is not None and time.monotonic() - begin_s > args.within:
                 break
