@@ -36,7 +36,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -162,8 +162,7 @@ def main() -> int:
         parts.callback(take_down, name)
         bed = Testbed.up(make_cluster(), name)
         if args.more:
-            trials: Trials = more = MoreTrials(bed, scratch, log)
-            parts.callback(more.close)
+            trials: Trials = parts.enter_context(closing(MoreTrials(bed, scratch, log)))
         else:
             trials = Trials(bed, scratch, log)
         for case in wanted_cases(args, document):

@@ -23,7 +23,9 @@ SCRIPT = Path(__file__).with_name("memory_sweep_script.py")
 GRAPH = "generated:nodes=2e4,edges=4e5,features=64"
 WIDTHS, RATES = (16, 32, 48, 64), (0.1, 0.03, 0.01)
 NUM_KILLS = 50
-TASKS = ("headrace.graph.store", "headrace.graph.sampler_worker", "headrace.runtime.trainer")
+STORE = "headrace.graph.store"
+TASKS = (STORE, "headrace.graph.sampler_worker", "headrace.runtime.trainer")
+LOOK_S = 0.02
 
 Log = Callable[[str], None]
 
@@ -72,31 +74,35 @@ def run_kills(
     log: Log,
     num_kills: int,
 ) -> dict[str, Any]:
-    """Kill sweep and trials at random times; finish; compare.
+    """Kill sweeps, trials, stores and other tasks at random times; finish; compare.
 
-    A busy machine needs longer until there is something to kill: times between kills follow the
-    time of the undisturbed sweep.
+    A kill is of a kind that is drawn, as soon as there is a victim. A busy machine needs longer
+    until there is one: times between kills follow the time of the undisturbed sweep.
     """
     rng = np.random.default_rng(0)
     num_done = num_sweeps = 0
-    counts = {"sweep": 0, "trial": 0, "task": 0}
+    counts = {"sweep": 0, "trial": 0, "store": 0, "task": 0}
     wrong: list[str] = []
     while num_done < num_kills:
         name = f"killed-{num_sweeps}"
         num_sweeps += 1
         process = _start(scratch, name, new=True)
-        is_over = False
-        while not is_over:
+        while True:
             time.sleep(float(rng.uniform(0.02, 0.15)) * undisturbed_s)
-            if process.poll() is not None:
+            kind = str(rng.choice(list(counts)))
+            victim = None
+            while process.poll() is None and victim is None:
+                if num_done < num_kills:
+                    victim = _victim(kind, process.pid, scratch, rng)
+                time.sleep(LOOK_S)
+            if process.poll() is not None or victim is None:
                 if process.returncode:
                     wrong.append(f"{name}: exit code {process.returncode}")
                 break
-            kind = str(rng.choice(list(counts)))
-            victim = _victim(kind, process.pid, scratch, rng)
-            if victim is None or num_done >= num_kills:
+            try:
+                os.kill(victim, signal.SIGKILL)
+            except ProcessLookupError:
                 continue
-            os.kill(victim, signal.SIGKILL)
             counts[kind] += 1
             num_done += 1
             if kind == "sweep":
@@ -178,17 +184,16 @@ def _ended(folder: Path) -> list[int]:
 
 
 def _victim(kind: str, sweep: int, scratch: Path, rng: np.random.Generator) -> int | None:
-    """PID of the sweep, of a trial, or of a store, sampler or trainer, if there is one."""
+    """PID of the sweep, of a trial, a store, or a sampler or trainer, if there is one."""
     if kind == "sweep":
         return sweep
-    # Tasks are children of fork servers.
-    found = _children(sweep) if kind == "trial" else _tasks(scratch)
-    return int(rng.choice(found)) if found else None
-
-
-def _tasks(scratch: Path) -> list[int]:
-    """Stores, samplers and trainers that work in the folder."""
-    return sorted(pid for pid, words in _processes(scratch) if any(each in words for each in TASKS))
+    if kind == "trial":
+        found = _children(sweep)
+    else:
+        # Tasks are children of fork servers.
+        wanted = (STORE,) if kind == "store" else TASKS[1:]
+        found = [pid for pid, words in _processes(scratch) if any(each in words for each in wanted)]
+    return int(rng.choice(sorted(found))) if found else None
 
 
 def _children(pid: int) -> list[int]:
