@@ -1,4 +1,4 @@
-"""What the performance page shows of crowds, wrong requests and simulated runs."""
+"""What the performance page shows of crowds, wrong requests, indices and simulated runs."""
 
 from __future__ import annotations
 
@@ -43,6 +43,16 @@ def fuzz(result: Result) -> Table:
             ("ignored", "ignored", ""), ("closed", "cut", ""),
         ),
     ]  # fmt: skip
+
+
+def bounds(result: Result) -> Table:
+    """Kernels with their indices checked."""
+    return figures(
+        result,
+        ("tests of packages with kernels", "tests", ""),
+        ("requests with random mistakes", "requests", ""),
+        ("indices outside of an array", "outside", ""),
+    )
 
 
 def simulation(result: Result) -> Table:

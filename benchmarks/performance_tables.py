@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from benchmarks.performance_endpoints import crowds, fuzz, planted, simulation
+from benchmarks.performance_endpoints import bounds, crowds, fuzz, planted, simulation
 from benchmarks.performance_format import Result, Table, by_name, dig, figures, show, table
 from benchmarks.performance_full_graph import full_graph
 from benchmarks.performance_memory import memory
@@ -412,6 +412,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Result], Table]]] = {
     "faults": ("Faults, on a cluster", faults),
     "crowds": ("Crowds of silent connections", crowds),
     "fuzz": ("Wrong requests", fuzz),
+    "bounds": ("Indices of kernels", bounds),
     "simulation": ("Simulated runs", simulation),
     "simulation_mutants": ("Mistakes planted for simulated runs", planted),
     "training_for_keeps": ("Training for keeps", training_for_keeps),
