@@ -10,6 +10,7 @@ from headrace.graph.sampler_worker.channels.errors import PrefetchError
 from headrace.policies.lifecycle.events import Task
 from headrace.policies.recovery.deciding import Recovery, decide
 from headrace.policies.recovery.events import (
+    Begun,
     Decision,
     Drifted,
     Event,
@@ -120,16 +121,26 @@ def test_a_script_that_fails_at_once_is_not_run_again() -> None:
 
 @pytest.mark.parametrize("event", [KILLED_TRAINER, RAISED])
 def test_a_local_script_is_run_again_from_a_checkpoint_only(event: Event) -> None:
-    state = Recovery(frozenset({"m0"}), needs_checkpoint=True, has_stepped=True)
-    _, decisions = after(event, state=state)
+    state = Recovery(frozenset({"m0"}), needs_checkpoint=True)
+    _, decisions = after(Begun(), Stepped(), event, state=state)
     assert decisions == [GiveUp(decisions[0].why, "there is no checkpoint to resume from")]
-    _, decisions = after(Saved(3), event, state=state)
+    _, decisions = after(Begun(), Saved(3), event, state=state)
     assert isinstance(decisions[-1], Resume)
 
 
+def test_a_local_script_that_has_not_begun_is_started_again() -> None:
+    killed = TaskEnded(STORE, -9, "was ended by SIGKILL")
+    state, decisions = after(killed, state=Recovery(frozenset({"m1"}), needs_checkpoint=True))
+    assert [each.line for each in decisions] == [
+        "store1 on m1 was ended by SIGKILL: starting over (attempt 2)"
+    ]
+    _, decisions = after(Begun(), killed, state=state)
+    assert isinstance(decisions[-1], GiveUp)
+
+
 def test_a_local_script_starts_over_if_its_checkpoint_is_on_hold() -> None:
-    state = Recovery(frozenset({"m0"}), needs_checkpoint=True, has_stepped=True)
-    _, decisions = after(Held(3), KILLED_TRAINER, state=state)
+    state = Recovery(frozenset({"m0"}), needs_checkpoint=True)
+    _, decisions = after(Begun(), Stepped(), Held(3), KILLED_TRAINER, state=state)
     assert isinstance(decisions[-1], Resume)
     assert decisions[-1].line.endswith("starting over (attempt 2)")
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from headrace.core.errors import LOST_PEER_CODE
 from headrace.core.job import Role
 from headrace.policies.recovery.events import (
+    Begun,
     Decision,
     Drifted,
     Event,
@@ -48,12 +49,13 @@ class Recovery:
         machines: Machines in use.
         limits: Limits of restarts and resumes.
         elastic: Whether machines that join are used.
-        needs_checkpoint: Whether a script that made no checkpoint is not run again.
+        needs_checkpoint: Whether a script that has begun and made no checkpoint is not run again.
         attempt: Number of starts of all tasks.
         restarts: Restarts per task since the last checkpoint.
         resumes: Resumes since the last checkpoint.
         num_restarts: Total restarts of all tasks.
         own_failures: Failures of tasks by their own error since the last checkpoint.
+        has_begun: Whether trainers were told to run the script, in any attempt.
         has_stepped: Whether an iteration has completed.
         saved: Iteration of the newest checkpoint.
         held: Iteration of the checkpoint that is on hold.
@@ -69,6 +71,7 @@ class Recovery:
     resumes: int = 0
     num_restarts: int = 0
     own_failures: int = 0
+    has_begun: bool = False
     has_stepped: bool = False
     saved: int | None = None
     held: int | None = None
@@ -78,6 +81,8 @@ class Recovery:
 def decide(state: Recovery, event: Event) -> tuple[Recovery, Decision | None]:
     """Update the state with an event and decide what to do; None if nothing is to be done."""
     match event:
+        case Begun():
+            return (state if state.has_begun else replace(state, has_begun=True)), None
         case Stepped():
             return (state if state.has_stepped else replace(state, has_stepped=True)), None
         case Saved(iteration):
@@ -165,7 +170,7 @@ def _failed(state: Recovery, event: TaskEnded) -> tuple[Recovery, Decision]:
 def _resume(
     state: Recovery, why: str, without: frozenset[str] = frozenset(), counts: bool = True
 ) -> tuple[Recovery, Decision]:
-    if state.needs_checkpoint and state.saved is None:
+    if state.needs_checkpoint and state.has_begun and state.saved is None:
         return state, GiveUp(why, "there is no checkpoint to resume from")
     num = state.resumes + counts
     if num > state.limits.resumes:

@@ -71,6 +71,11 @@ class Settled:
 
 
 @dataclass(frozen=True)
+class Begun:
+    """Trainers were told to run the script."""
+
+
+@dataclass(frozen=True)
 class Stepped:
     """All trainers completed an iteration."""
 
@@ -107,6 +112,7 @@ Event = (
     | MachineLost
     | MachinesJoined
     | Settled
+    | Begun
     | Stepped
     | Saved
     | Held

@@ -33,6 +33,7 @@ from headrace.policies.lifecycle.events import (
 )
 from headrace.policies.lifecycle.steps import begin, step
 from headrace.policies.recovery.events import (
+    Begun,
     Held,
     MachinesJoined,
     Released,
@@ -235,6 +236,7 @@ class Controller:
     def _start_trainers(self, port: int) -> None:
         if self._state.phase is not Phase.TRAINERS:
             return
+        self._handler.handle(Begun())
         resume = self._task_configs.resume()
         for name in self._waiting_trainers:
             slot = self._worker_group.slot(name)
